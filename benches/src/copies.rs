@@ -31,7 +31,12 @@ pub(crate) fn cache(snapshot: &Snapshot, keys: u32, bytes: usize, now: Now) -> B
     let (_, epochs) = snapshot.caches().expect("its service has one");
     let service = snapshot.services().first().expect("one");
     let rules = service.keyed.as_ref().and_then(|keyed| keyed.rules.cache.as_ref()).expect("as it has");
-    let mut cache = ValueCache::new(&CacheConfig { memory: MEMORY, epochs, seed: [1, 2] });
+    let mut cache = ValueCache::new(&CacheConfig {
+        memory: MEMORY,
+        epochs,
+        seed: [1, 2],
+        advise: datapath::advise_large_pages,
+    });
     let now = now.nanos();
     for number in 0..keys {
         let key = format!("{number:032}");
@@ -52,7 +57,7 @@ pub(crate) fn cache(snapshot: &Snapshot, keys: u32, bytes: usize, now: Now) -> B
         }
         let copy = cache.look_up(now, &read).expect("as it was");
         // They pay for the next one.
-        (0..40).for_each(|_| cache.served(now, &read, copy));
+        (0..40).for_each(|_| _ = cache.served(now, copy));
     }
     Box::new(cache)
 }

@@ -99,6 +99,8 @@ struct Core {
     short_lived: ShortLived,
     cache: Option<Box<ValueCache>>,
     cached: CacheCounts,
+    /// A read of this batch may be answered from a copy.
+    has_cached_reads: bool,
     tracing: Tracing,
     identifications: Identifications,
     looks: Looks,
@@ -155,6 +157,7 @@ impl Pipeline {
             short_lived: ShortLived::new(live.clock().clone()),
             cache: None,
             cached: CacheCounts::default(),
+            has_cached_reads: false,
             tracing,
             identifications,
             looks: Looks::default(),
@@ -277,13 +280,13 @@ impl Core {
         if let Some(reason) = service.guard.as_ref().and_then(|guard| guard.refusal(flow)) {
             return Err(reason);
         }
-        state.hash = snapshot.hasher.hash(service.policy, flow);
-        state.key = flow_key(service, state.hash);
         (state.service, state.counted) = (index, service.id);
         if service.policy == HashPolicy::Key {
             state.stage = Stage::Keyed;
             return self.read_request(batch, packet, flow, state);
         }
+        state.hash = snapshot.hasher.hash(service.policy, flow);
+        state.key = flow_key(service, state.hash);
         self.flows.prefetch(state.key);
         Ok(())
     }
@@ -419,6 +422,7 @@ impl Core {
     /// Stage 2, in the order of the packets.
     #[inline(never)]
     fn choose_all(&mut self, batch: &Batch<'_>, packets: &[Packet<'_>], scratch: &mut Scratch) {
+        self.load_copies(scratch, packets.len());
         let places = scratch.plain.places.iter_mut().zip(scratch.states.iter_mut());
         for (packet, (place, state)) in packets.iter().zip(places) {
             if place.is_plain() {

@@ -17,6 +17,7 @@ mod sketch;
 #[cfg(test)]
 mod tests;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 pub use self::epochs::{Epoch, Epochs, SETTLE_NS};
@@ -38,6 +39,8 @@ pub struct CacheConfig {
     pub epochs: Arc<Epochs>,
     /// A secret that no other cache has and no earlier one had, for what answers are known by.
     pub seed: [u64; 2],
+    /// Is told the addresses of its memory before this is touched, so that the kernel may give it in large pages.
+    pub advise: fn(Range<usize>),
 }
 
 /// The cache. `T`: what the caller keeps of a fetch.
@@ -107,7 +110,7 @@ impl<T: Copy> Cache<T> {
         let [first, second] = config.seed;
         Self {
             epochs: Arc::clone(&config.epochs),
-            shard: Shard::new(config.memory),
+            shard: Shard::new(config.memory, config.advise),
             sketch: Sketch::new(SKETCH_WIDTH),
             fills: Fills::new(KeyHash::sip(first, second)),
             credit: Credit::default(),
@@ -116,14 +119,23 @@ impl<T: Copy> Cache<T> {
         }
     }
 
-    /// Whether [`Self::look_up`] may find a copy of a key with this hash.
+    /// Loads what [`Self::look_up`] will read for these keys' hashes, all of a step at once: a copy is found in three steps, each of
+    /// which may wait for memory.
     ///
     /// # Cost
-    /// Brings to the caches what that will read.
-    #[inline]
-    #[must_use]
-    pub fn may_have(&self, hash: u64) -> bool {
-        self.shard.may_have(hash)
+    /// Three waits for memory in all, and some thirty instructions a key. Of hashes beyond [`LOADED_AT_ONCE`] nothing is loaded.
+    pub fn load(&self, hashes: impl Iterator<Item = u64>) {
+        let mut candidates = [None; LOADED_AT_ONCE];
+        let mut epochs = 0;
+        for (place, hash) in candidates.iter_mut().zip(hashes) {
+            *place = self.shard.candidate(hash);
+            epochs ^= self.epochs.load(hash);
+        }
+        let candidates = || candidates.iter().flatten();
+        let copies = candidates().fold(0, |all, number| all ^ self.shard.load(*number));
+        let blocks = candidates().fold(0, |all, number| all ^ self.shard.load_block(*number));
+        // Whether there is anything is nothing that is used: the compiler is not told.
+        std::hint::black_box((epochs, copies, blocks));
     }
 
     /// The number of the copy that may answer a read now. `None`: the server has to; if such reads come often, it is asked by us too.
@@ -155,17 +167,22 @@ impl<T: Copy> Cache<T> {
         Some(Copied { key: self.shard.key_of(copy), stored, ttl: state.ttl, is_base64: state.is_base64 })
     }
 
-    /// A read was answered by that copy. Near its end its server is asked again.
-    pub fn served(&mut self, now: u64, read: &Read<'_, T>, number: u32) {
+    /// A read was answered by that copy. `true`: it is near its end, and [`Self::renew`] is to be called with the read.
+    #[inline]
+    #[must_use]
+    pub fn served(&mut self, now: u64, number: u32) -> bool {
         self.counts.hits += 1;
         self.credit.earn();
-        self.shard.warm(number);
-        let Some(copy) = self.shard.copy_mut(number) else { return };
+        let Some(copy) = self.shard.warm(number) else { return false };
         copy.state.reads = copy.state.reads.saturating_add(1);
-        if now >= copy.state.renewed_at && !copy.is_asked_for {
-            let reads = copy.state.reads;
-            self.want(now, read, reads >= COST);
-        }
+        now >= copy.state.renewed_at && !copy.is_asked_for
+    }
+
+    /// Asks the server again for a copy that is near its end.
+    #[cold]
+    pub fn renew(&mut self, now: u64, read: &Read<'_, T>, number: u32) {
+        let Some(reads) = self.shard.copy(number).map(|copy| copy.state.reads) else { return };
+        self.want(now, read, reads >= COST);
     }
 
     /// There is no copy: asked for is what comes often.
@@ -264,3 +281,5 @@ const RESERVE: u32 = FREE_FETCHES / 2 * COST;
 const SKETCH_WIDTH: usize = 1 << 15;
 const USELESS_KEYS: usize = 1 << 10;
 const SECOND: u64 = 1_000_000_000;
+/// As many as a batch has packets at most.
+const LOADED_AT_ONCE: usize = 64;

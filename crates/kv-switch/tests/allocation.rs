@@ -52,7 +52,12 @@ fn requests_take_no_memory() {
     };
     let mut exchanges = Exchanges::new(61_000..=61_000, 64, &[20]).unwrap();
     let epochs = Arc::new(Epochs::new());
-    let mut cache = Cache::new(&CacheConfig { memory: 100_000, epochs: Arc::clone(&epochs), seed: [1, 2] });
+    let mut cache = Cache::new(&CacheConfig {
+        memory: 100_000,
+        epochs: Arc::clone(&epochs),
+        seed: [1, 2],
+        advise: |_| {},
+    });
     let (mut written, mut now) = (0, 0);
     let mut pass = || {
         pass();
@@ -94,7 +99,9 @@ fn cached(cache: &mut Cache<()>, epochs: &Epochs, now: u64) {
     let request = Request { payload, ask: &ask };
     let length = memcached.write_hit(&request, &cache.copy(copy).unwrap(), &mut out).unwrap();
     assert_eq!(&out[8..length], REPLY);
-    cache.served(now, &read, copy);
+    if cache.served(now, copy) {
+        cache.renew(now, &read, copy);
+    }
     epochs.key_written(now, 7);
     assert_eq!(cache.look_up(now, &read), None);
 }

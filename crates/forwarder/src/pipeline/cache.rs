@@ -10,15 +10,15 @@
 use std::ops::ControlFlow;
 
 use kv_switch::{Ask, CacheCounts, Effect, ExchangeId, Filled, Item, KeyRoom, Plan, Read, Request};
-use packet::{Fragment, Parsed, udp_checksum_ok, udp_headers_len, write_udp};
+use packet::{Family, Fragment, Parsed, udp_checksum_ok, udp_headers_len, write_udp};
 
-use super::Core;
 use super::gather::{Question, no_answer, server};
 use super::keyed::datagram;
 use super::own_exchange::OwnExchange;
 use super::own_requests::OwnTable;
 use super::state::{Batch, CachedRead, PacketState};
 use super::way_back::socket;
+use super::{Core, Scratch};
 use crate::keyed::GATHER_TIMEOUTS_MS;
 use crate::{
     AskedAt, CacheRules, DropReason, Flow, Keyed, NextHopMode, Now, Outlet, Packet, SlotId, ValueCache,
@@ -35,7 +35,7 @@ impl Core {
     /// Stage 1 for a request of a service with a cache: a write ends copies, and of a read it is noted that a copy may answer it.
     #[inline]
     pub(super) fn note_for_cache(
-        &self,
+        &mut self,
         now: Now,
         (keyed, rules): (&Keyed, &CacheRules),
         payload: &[u8],
@@ -46,18 +46,37 @@ impl Core {
             Effect::Write | Effect::Conditional => end_copies(now, (keyed, rules), payload, ask),
             Effect::Read { cacheable: true } if ask.plan == Plan::One => {
                 let is_plain = state.parsed.fragment == Fragment::None && state.decapsulated_from.is_none();
-                let Some(cache) = self.cache.as_deref().filter(|_| is_plain) else { return };
+                if !is_plain || self.cache.is_none() {
+                    return;
+                }
                 let mut room = KeyRoom::default();
                 let key = match rules.is_own_hash {
                     true => &[][..],
                     false => keyed.rules.application.key(payload, &ask.first, &mut room),
                 };
                 let hash = rules.hash_of(key, state.hash);
-                // Loads what stage 2 reads, if there is anything: whether there is, is not told the compiler.
-                std::hint::black_box(cache.may_have(hash));
+                self.has_cached_reads = true;
                 state.cached = Some(CachedRead { hash, key: ask.first, verb: ask.verb, copy: None });
             }
             _ => {}
+        }
+    }
+
+    /// In front of stage 2: loads what it will read of copies, of all packets at once.
+    #[inline]
+    pub(super) fn load_copies(&mut self, scratch: &Scratch, packets: usize) {
+        if !std::mem::take(&mut self.has_cached_reads) {
+            return;
+        }
+        let Some(cache) = self.cache.as_deref() else { return };
+        let all = scratch.plain.places.iter().zip(&scratch.states).take(packets);
+        let mut reads = all
+            .filter(|(place, state)| !place.is_plain() && state.verdict.is_none())
+            .filter_map(|(_, state)| state.cached)
+            .map(|cached| cached.hash)
+            .peekable();
+        while reads.peek().is_some() {
+            cache.load(&mut reads);
         }
     }
 
@@ -134,10 +153,12 @@ impl Core {
         if !write_udp(ip, ends.0, ends.1) {
             return None;
         }
-        let mut room = KeyRoom::default();
-        let key = keyed.rules.application.key(saved.payload, &key, &mut room);
-        let read = read(batch, rules, (hash, key), state.choice.slot, &flow);
-        self.cache.as_deref_mut()?.served(batch.now.nanos(), &read, number);
+        let (now, cache) = (batch.now.nanos(), self.cache.as_deref_mut()?);
+        if cache.served(now, number) {
+            let mut room = KeyRoom::default();
+            let key = keyed.rules.application.key(saved.payload, &key, &mut room);
+            cache.renew(now, &read(batch, rules, (hash, key), state.choice.slot, &flow), number);
+        }
         Some(())
     }
 
@@ -172,9 +193,10 @@ impl Core {
     ) -> Option<()> {
         let asked_at = cache.context(number)?;
         let (service, keyed) = asked_at.keyed(batch.snapshot)?;
-        let own = batch.snapshot.own_address(asked_at.family())?;
+        let vip = asked_at.vip();
+        let own = batch.snapshot.own_address(if vip.is_ipv4() { Family::V4 } else { Family::V6 })?;
         let slot = SlotId(cache.server(number)?);
-        let question = Question { service, keyed, slot, own, vip: asked_at.0 };
+        let question = Question { service, keyed, slot, own, vip };
         self.build_question(batch, packet, &question, &|out| {
             let application = &*keyed.rules.application;
             Some((id.port, cache.write_fetch(application, number, id.request, out)?))
@@ -194,7 +216,7 @@ impl Core {
         let (_, keyed) = asked_at.keyed(batch.snapshot).ok_or(DropReason::KvAnswerLate)?;
         let flow = Flow::of(packet.frame(), parsed);
         let asked = cache.server(number).and_then(|slot| batch.snapshot.slots().get(slot as usize));
-        let asked = asked.and_then(|slot| server(keyed, slot, asked_at.0));
+        let asked = asked.and_then(|slot| server(keyed, slot, asked_at.vip()));
         if asked != Some(socket(flow.source, flow.source_port)) {
             return Err(DropReason::KvAnswerSource);
         }
@@ -272,7 +294,7 @@ fn read<'a>(
         fills_per_server: rules.fills_per_server,
         // Under another configuration copies of before are let go. A backend whose state changes ends its own.
         generation: batch.snapshot.generation().0,
-        context: AskedAt(socket(flow.destination, flow.destination_port)),
+        context: AskedAt::of(flow),
     }
 }
 

@@ -17,8 +17,7 @@ use crate::selection::Selection;
 use crate::{DropReason, Flow, KeyPlace, Keyed, Packet, Service, Snapshot, Step};
 
 impl Core {
-    /// Stage 1: where the key of a request is looked for. `state` has its service, and the hash of its flow, by which a request
-    /// without a key goes.
+    /// Stage 1: where the key of a request is looked for. `state` has its service. A request without a key goes by its flow.
     #[inline(never)]
     pub(super) fn read_request(
         &mut self,
@@ -43,7 +42,7 @@ impl Core {
         state.may_store = matches!(ask.effect, Effect::Write | Effect::Conditional);
         match request.place(&ask) {
             Placed::At(KeyPlace { hash, route }) => (state.hash, state.route) = (hash, route),
-            Placed::Anywhere => {}
+            Placed::Anywhere => state.hash = snapshot.hasher.hash(service.policy, flow),
             Placed::Apart if self.may_gather(keyed) => state.stage = Stage::Gather,
             Placed::Apart => return Err(DropReason::KvSplit),
         }

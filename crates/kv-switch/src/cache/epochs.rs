@@ -55,6 +55,12 @@ impl Epochs {
         renew(cell(&self.servers, server.into()), now);
     }
 
+    /// Loads the cell of a key.
+    #[inline]
+    pub(crate) fn load(&self, hash: u64) -> u64 {
+        cell(&self.keys, hash).map_or(0, |cell| cell.load(Ordering::Relaxed))
+    }
+
     /// The state now.
     #[inline]
     #[must_use]

@@ -267,7 +267,7 @@ impl<T: Copy> Cache<T> {
                 self.keep(now, fill, stored.bytes, state)
             }
             FetchedContent::Version { cas, ttl } if version == kept && fill.known == Some(cas) => {
-                self.renew(now, fill, ttl)
+                self.extend(now, fill, ttl)
             }
             FetchedContent::Version { .. } => {
                 known.into_iter().for_each(|number| self.shard.remove(number));
@@ -291,7 +291,7 @@ impl<T: Copy> Cache<T> {
         }
     }
 
-    fn renew(&mut self, now: u64, fill: &Fill<T>, ttl: Option<u32>) -> Filled {
+    fn extend(&mut self, now: u64, fill: &Fill<T>, ttl: Option<u32>) -> Filled {
         let next = fill.state(ttl);
         let copy = self.shard.find(&fill.name()).and_then(|number| self.shard.copy_mut(number));
         let Some(copy) = copy.filter(|_| next.until > now) else { return self.forget(now, fill) };

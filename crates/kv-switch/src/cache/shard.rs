@@ -5,6 +5,8 @@
 //! Invariant: a key of a server has one copy at most; memory is taken at the start; what is copied last finds room, and of its size
 //! class the copy gives way that was not looked up since the hand came by (CLOCK).
 
+use std::ops::Range;
+
 use super::{Epoch, Lease};
 
 /// The copies.
@@ -12,6 +14,8 @@ use super::{Epoch, Lease};
 pub(crate) struct Shard {
     copies: Box<[Copy]>,
     bytes: Box<[u8]>,
+    /// Bytes in front of the first block, which begins a cache line.
+    skew: usize,
     classes: [Class; CLASSES.len()],
     /// Upper halves of hashes, and numbers of copies counted from 1; 0 is empty. Linearly probed, at most half full.
     index: Box<[u64]>,
@@ -31,15 +35,16 @@ struct Class {
     hand: usize,
 }
 
-/// What is known of a copy.
+/// What is known of a copy. What a read looks at is in its first cache line.
 #[derive(Clone, Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Copy {
     pub(crate) hash: u64,
     pub(crate) server: u32,
-    /// Where its block begins: the key, then the value.
-    start: usize,
-    key_len: u8,
+    /// In which cache line its block begins: the key, then the value.
+    block: u32,
     value_len: u16,
+    key_len: u8,
     is_used: bool,
     /// It was looked up since the hand came by.
     is_warm: bool,
@@ -47,25 +52,28 @@ pub(crate) struct Copy {
     pub(crate) state: State,
 }
 
+const _: () = assert!(size_of::<Copy>() == 2 * LINE);
+
 /// What changes when a copy is renewed.
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 pub(crate) struct State {
+    pub(crate) until: u64,
+    pub(crate) epoch: Epoch,
+    /// The caller's.
+    pub(crate) generation: u64,
+    /// Requests for it since the server was asked last.
+    pub(crate) reads: u32,
     pub(crate) flags: u32,
+    pub(crate) renewed_at: u64,
     pub(crate) cas: u64,
+    /// When the server last counted it as used.
+    pub(crate) touched: u64,
+    pub(crate) lease: Lease,
     /// Seconds that it lived when the server was asked; `None`: for ever.
     pub(crate) ttl: Option<u32>,
     /// The server stored its key by a name in base64.
     pub(crate) is_base64: bool,
-    pub(crate) lease: Lease,
-    pub(crate) epoch: Epoch,
-    /// The caller's.
-    pub(crate) generation: u64,
-    pub(crate) until: u64,
-    pub(crate) renewed_at: u64,
-    /// When the server last counted it as used.
-    pub(crate) touched: u64,
-    /// Requests for it since the server was asked last.
-    pub(crate) reads: u32,
 }
 
 /// Whose copy.
@@ -77,37 +85,53 @@ pub(crate) struct Name<'a> {
 }
 
 impl Shard {
-    /// In so many bytes, of which the copies' own lists are part.
-    pub(crate) fn new(memory: usize) -> Self {
-        let (mut copies, mut start) = (Vec::new(), 0);
-        let classes = CLASSES.map(|(size, share)| {
-            let first = copies.len();
-            let count = (memory / 100 * share / (size + COPY_BYTES)).min(MOST_COPIES);
+    /// In so many bytes, of which the copies' own lists are part. `advise` is told the addresses of its memory before it is touched.
+    pub(crate) fn new(memory: usize, advise: fn(Range<usize>)) -> Self {
+        let counts =
+            CLASSES.map(|(size, share)| (memory / 100 * share / (size + COPY_BYTES)).min(MOST_COPIES));
+        let mut copies = Vec::with_capacity(counts.iter().sum());
+        advise(addresses(copies.as_ptr(), copies.capacity()));
+        let (mut counts, mut block) = (counts.into_iter(), 0);
+        let classes = CLASSES.map(|(size, _)| {
+            let (first, count) = (copies.len(), counts.next().unwrap_or(0));
             for _ in 0..count {
-                copies.push(Copy::empty(start));
-                start += size;
+                copies.push(Copy::empty(u32::try_from(block / LINE).unwrap_or(0)));
+                block += size;
             }
             let numbers = (first..first + count).rev().filter_map(|number| u32::try_from(number).ok());
             Class { size, first, end: first + count, free: numbers.collect(), hand: first }
         });
-        let index = vec![0; (copies.len() * 2).next_power_of_two()].into();
-        Self {
-            copies: copies.into(),
-            bytes: vec![0; start].into(),
-            classes,
-            index,
-            evictions: 0,
-            used_bytes: 0,
-        }
+        // Zeroed memory is the kernel's until it is written to.
+        let (index, bytes) = (vec![0; (copies.len() * 2).next_power_of_two()], vec![0; block + LINE]);
+        advise(addresses(index.as_ptr(), index.len()));
+        advise(addresses(bytes.as_ptr(), bytes.len()));
+        let skew = bytes.as_ptr().align_offset(LINE).min(LINE);
+        let (copies, index, bytes) = (copies.into(), index.into(), bytes.into());
+        Self { copies, bytes, skew, classes, index, evictions: 0, used_bytes: 0 }
     }
 
-    /// Whether there may be a copy of a key with this hash: most keys have none.
+    /// The first copy that a key with this hash may have: most keys have none.
     ///
     /// # Cost
-    /// A load of the index, and of a copy if there is one.
+    /// A load of the index.
     #[inline]
-    pub(crate) fn may_have(&self, hash: u64) -> bool {
-        self.numbers(hash).next().and_then(|number| self.copies.get(number)).is_some_and(|copy| copy.is_used)
+    pub(crate) fn candidate(&self, hash: u64) -> Option<u32> {
+        self.numbers(hash).next().and_then(|number| u32::try_from(number).ok())
+    }
+
+    /// Loads what [`Self::find`] reads of a copy: its lines of the list.
+    #[inline]
+    pub(crate) fn load(&self, number: u32) -> u64 {
+        self.copies.get(number as usize).map_or(0, |copy| copy.hash ^ copy.state.renewed_at)
+    }
+
+    /// Loads its key and value.
+    #[inline]
+    pub(crate) fn load_block(&self, number: u32) -> u8 {
+        let Some(copy) = self.copies.get(number as usize) else { return 0 };
+        let (start, length) = (self.start(copy), usize::from(copy.key_len) + usize::from(copy.value_len));
+        let block = self.bytes.get(start..start + length).unwrap_or_default();
+        block.iter().step_by(LINE).fold(0, |all, byte| all ^ byte)
     }
 
     pub(crate) fn find(&self, name: &Name<'_>) -> Option<u32> {
@@ -129,18 +153,27 @@ impl Shard {
     }
 
     /// It was looked up: others give way first.
-    pub(crate) fn warm(&mut self, number: u32) {
-        if let Some(copy) = self.copy_mut(number) {
-            copy.is_warm = true;
-        }
+    #[inline]
+    pub(crate) fn warm(&mut self, number: u32) -> Option<&mut Copy> {
+        let copy = self.copy_mut(number)?;
+        copy.is_warm = true;
+        Some(copy)
     }
 
+    #[inline]
+    fn start(&self, copy: &Copy) -> usize {
+        self.skew + copy.block as usize * LINE
+    }
+
+    #[inline]
     pub(crate) fn key_of(&self, copy: &Copy) -> &[u8] {
-        self.bytes.get(copy.start..copy.start + usize::from(copy.key_len)).unwrap_or_default()
+        let start = self.start(copy);
+        self.bytes.get(start..start + usize::from(copy.key_len)).unwrap_or_default()
     }
 
+    #[inline]
     pub(crate) fn value_of(&self, copy: &Copy) -> &[u8] {
-        let start = copy.start + usize::from(copy.key_len);
+        let start = self.start(copy) + usize::from(copy.key_len);
         self.bytes.get(start..start + usize::from(copy.value_len)).unwrap_or_default()
     }
 
@@ -151,23 +184,16 @@ impl Shard {
         }
         let (key_len, value_len) = (u8::try_from(name.key.len()).ok()?, u16::try_from(value.len()).ok()?);
         let number = self.vacant(now, name.key.len() + value.len())?;
+        let start = self.start(self.copies.get(number as usize)?);
         let copy = self.copies.get_mut(number as usize)?;
-        let block = self.bytes.get_mut(copy.start..copy.start + name.key.len() + value.len())?;
+        let block = self.bytes.get_mut(start..start + name.key.len() + value.len())?;
         let (key, rest) = block.split_at_mut_checked(name.key.len())?;
         key.copy_from_slice(name.key);
         rest.copy_from_slice(value);
-        let (hash, server, start) = (name.hash, name.server, copy.start);
-        *copy = Copy {
-            hash,
-            server,
-            start,
-            key_len,
-            value_len,
-            is_used: true,
-            is_warm: true,
-            is_asked_for: false,
-            state,
-        };
+        let (hash, server, block) = (name.hash, name.server, copy.block);
+        (*copy, copy.key_len, copy.value_len) = (Copy::empty(block), key_len, value_len);
+        (copy.hash, copy.server, copy.state) = (hash, server, state);
+        (copy.is_used, copy.is_warm) = (true, true);
         self.used_bytes += copy.len();
         self.enter(number, name.hash);
         Some(number)
@@ -283,12 +309,18 @@ impl Shard {
     }
 }
 
+/// Of so many values that lie there.
+fn addresses<V>(first: *const V, count: usize) -> Range<usize> {
+    let start = first.addr();
+    start..start + count * size_of::<V>()
+}
+
 impl Copy {
-    fn empty(start: usize) -> Self {
+    fn empty(block: u32) -> Self {
         Self {
             hash: 0,
             server: 0,
-            start,
+            block,
             key_len: 0,
             value_len: 0,
             is_used: false,
@@ -320,6 +352,8 @@ const CLASSES: [(usize, usize); 3] = [(128, 25), (512, 25), (1_536, 50)];
 /// Of a copy beside its block: itself, its places in the index and in the list of free ones.
 const COPY_BYTES: usize = size_of::<Copy>() + 2 * 16 + 4;
 const MOST_COPIES: usize = 1 << 24;
+/// Bytes of a cache line.
+const LINE: usize = 64;
 /// Copies that one new copy looks at, so that a batch is not held up.
 const LONGEST_TURN: usize = 64;
 /// The number in a cell of the index.

@@ -27,7 +27,7 @@ pub(super) fn read(key: &[u8]) -> Read<'_, ()> {
 }
 
 pub(super) fn cache(epochs: &Arc<Epochs>) -> Cache<()> {
-    Cache::new(&CacheConfig { memory: 64_000, epochs: Arc::clone(epochs), seed: [3, 4] })
+    Cache::new(&CacheConfig { memory: 64_000, epochs: Arc::clone(epochs), seed: [3, 4], advise: |_| {} })
 }
 
 /// Reads a key until the cache wants it, and gives the fetch that it sends.
@@ -69,7 +69,9 @@ pub(super) fn filled(epochs: &Arc<Epochs>) -> (Cache<()>, u64) {
 
 fn serve(cache: &mut Cache<()>, now: u64) -> Option<Vec<u8>> {
     let number = cache.look_up(now, &read(b"k"))?;
-    cache.served(now, &read(b"k"), number);
+    if cache.served(now, number) {
+        cache.renew(now, &read(b"k"), number);
+    }
     Some(cache.copy(number).unwrap().stored.bytes.to_vec())
 }
 
@@ -258,8 +260,10 @@ fn fetches_are_a_twentieth_of_hits_and_a_few_besides() {
         let hot = (0..5_u64).cycle().take(45);
         for key in (0..55).chain(hot) {
             let name = key.to_le_bytes().map(|byte| byte + b'A');
-            if let Some(number) = cache.look_up(now, &read(&name)) {
-                cache.served(now, &read(&name), number);
+            if let Some(number) = cache.look_up(now, &read(&name))
+                && cache.served(now, number)
+            {
+                cache.renew(now, &read(&name), number);
             }
         }
         while let Some(number) = cache.ask(now) {

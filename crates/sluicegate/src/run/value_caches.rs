@@ -53,7 +53,7 @@ impl Daemon {
         };
         let (threads, daemon) = (self.forwarding.plane.packet_threads(), self.turns.handle());
         tokio::task::spawn_blocking(move || {
-            let caches = value_caches(bytes, &epochs, threads);
+            let caches = value_caches(bytes, &epochs, threads, datapath::advise_large_pages);
             daemon.send(move |daemon| {
                 // Another reload may have overtaken it.
                 if daemon.inspections.cached == bytes {

@@ -186,7 +186,9 @@ impl World {
                 value.escape_ascii()
             );
             self.hits += 1;
-            cache.served(now, &read, number);
+            if cache.served(now, number) {
+                cache.renew(now, &read, number);
+            }
         }
         self.send(thread);
     }
