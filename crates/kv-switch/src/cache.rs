@@ -123,7 +123,7 @@ impl<T: Copy> Cache<T> {
     /// which may wait for memory.
     ///
     /// # Cost
-    /// Three waits for memory in all, and some thirty instructions a key. Of hashes beyond [`LOADED_AT_ONCE`] nothing is loaded.
+    /// Three waits for memory in all, and some thirty instructions a key. It takes 64 of the hashes, and leaves the others to the next call.
     pub fn load(&self, hashes: impl Iterator<Item = u64>) {
         let mut candidates = [None; LOADED_AT_ONCE];
         let mut epochs = 0;
