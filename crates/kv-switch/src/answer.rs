@@ -144,6 +144,17 @@ impl<'a> Copied<'a> {
     }
 }
 
+/// What a server says of a request that changes what is stored, whatever that was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was carried out.
+    Done,
+    /// It was, and there was nothing under the key.
+    NotFound,
+    /// It was not, for a reason that the protocol has a number for.
+    Refused(u16),
+}
+
 /// Why a datagram is no answer to a request of ours.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]

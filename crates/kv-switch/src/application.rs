@@ -8,7 +8,7 @@
 use std::fmt;
 use std::ops::ControlFlow;
 
-use crate::{Answer, Copied, Fetch, Fetched, NoAnswer, OwnId, Refusal, Stored};
+use crate::{Answer, Copied, Fetch, Fetched, NoAnswer, Outcome, OwnId, Refusal, Stored};
 
 /// A protocol whose requests name keys. The forwarder knows none of its verbs and none of its bytes.
 ///
@@ -121,6 +121,59 @@ pub trait Application: fmt::Debug + Send + Sync {
     fn write_hit(&self, _request: &Request<'_>, _copied: &Copied<'_>, _out: &mut [u8]) -> Option<usize> {
         None
     }
+
+    /// What `request`, which stores something, is to several servers that are all to have it. `None`: what it does depends on what a
+    /// server has, so that they would come to differ.
+    fn replicated(&self, _request: &Request<'_>) -> Option<Replicated> {
+        None
+    }
+
+    /// Writes to `out` what one of several servers is asked, that all carry out `request`; what it stores lives no longer than `life`.
+    /// Returns its length, at most 40 more than the request's; `None`: it is none that is [replicated](Self::replicated), or `out`
+    /// is too short.
+    fn write_replica(
+        &self,
+        _request: &Request<'_>,
+        _life: Option<ShortLife>,
+        _own: OwnId,
+        _out: &mut [u8],
+    ) -> Option<usize> {
+        None
+    }
+
+    /// Reads a server's answer to that, as [`Self::read_answer`] does to a part.
+    ///
+    /// # Errors
+    /// [`NoAnswer`].
+    fn read_outcome(
+        &self,
+        _request: &Request<'_>,
+        _own: OwnId,
+        _payload: &[u8],
+    ) -> Result<Outcome, NoAnswer> {
+        Err(NoAnswer::NeverAsked)
+    }
+
+    /// Writes to `out` what the client of a [replicated](Self::replicated) request is told: one datagram. Returns its length; `None`:
+    /// it is none, or `out` is too short.
+    fn write_outcome(&self, _request: &Request<'_>, _outcome: Outcome, _out: &mut [u8]) -> Option<usize> {
+        None
+    }
+
+    /// Writes to `out` the protocol's error for a request that is not served: one datagram. Returns its length; `None`: the protocol
+    /// has none, the client waits for no answer, or `out` is too short.
+    fn write_unsupported(&self, _request: &Request<'_>, _out: &mut [u8]) -> Option<usize> {
+        None
+    }
+}
+
+/// What a request is to several servers that all carry it out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replicated {
+    /// Its client waits for an answer.
+    pub wants_answer: bool,
+    /// It takes the key away: who had it has lost it, and one that had it is enough to say so.
+    pub is_removal: bool,
 }
 
 /// How long what is stored may live.

@@ -144,16 +144,17 @@ mod key_hash;
 mod memcached;
 mod offset;
 mod refusal;
+mod replicas;
 mod ring;
 mod routes;
 mod sync;
 
 pub use crate::answer::{
-    Answer, Content, Copied, Fetch, Fetched, FetchedContent, NoAnswer, OwnId, Stored, Value,
+    Answer, Content, Copied, Fetch, Fetched, FetchedContent, NoAnswer, Outcome, OwnId, Stored, Value,
 };
 pub use crate::application::{
-    AnswerFrame, Application, Ask, Datagram, Effect, Encoding, Item, KeyRoom, Plan, Request, ShortLife,
-    Shortened,
+    AnswerFrame, Application, Ask, Datagram, Effect, Encoding, Item, KeyRoom, Plan, Replicated, Request,
+    ShortLife, Shortened,
 };
 pub use crate::cache::{
     Cache, CacheConfig, CacheCounts, Epoch, Epochs, FREE_FETCHES, Filled, Lease, Read, SETTLE_NS,
@@ -169,6 +170,9 @@ pub use crate::key_hash::{KeyHash, fnv1a_64, md5_ketama};
 pub use crate::memcached::{MAX_KEY_BYTES, Memcached, Verb};
 pub use crate::offset::Offset;
 pub use crate::refusal::Refusal;
+pub use crate::replicas::{
+    Ack, Answered, Asker, CopyId, MAX_REPLICAS, NewWrite, NotWritten, Replica, Writes, Written,
+};
 pub use crate::ring::{Choice, Ring, RingError, Server, ring_name};
 pub use crate::routes::{RouteError, Routes};
 

@@ -2,7 +2,7 @@
 //!
 //! In: a datagram. Out: an [`Ask`], or why it is refused; a request for some of its keys (`parts`), what a server answers to that
 //! (`answers`), and one reply for all (`replies`); the
-//! question for a key that is copied (`fetches`), and replies from a copy (`hits`).
+//! question for a key that is copied (`fetches`), and replies from a copy (`hits`); a write for several servers (`replicas`).
 //! Invariant: what is accepted is read by memcached (1.6.18 was asked, case by case; tests hold what it said) as this one command,
 //! with these keys, and to the datagram's last byte. Where memcached reads more than it should, less is accepted here.
 //! Source: memcached 1.6 `doc/protocol.txt`, `proto_text.c`, `proto_bin.c`, `proto_parser.c`.
@@ -16,6 +16,7 @@ mod frame;
 mod hits;
 mod meta;
 mod parts;
+mod replicas;
 mod replies;
 mod verb;
 mod window;
@@ -34,7 +35,7 @@ pub use self::verb::Verb;
 
 use crate::{
     Answer, AnswerFrame, Application, Ask, Copied, Datagram, Effect, Encoding, Fetch, Fetched, Item, KeyRoom,
-    NoAnswer, OwnId, Plan, Refusal, Request, ShortLife, Shortened, Stored,
+    NoAnswer, Outcome, OwnId, Plan, Refusal, Replicated, Request, ShortLife, Shortened, Stored,
 };
 
 /// Bytes of the longest key.
@@ -149,6 +150,32 @@ impl Application for Memcached {
     #[inline]
     fn write_hit(&self, request: &Request<'_>, copied: &Copied<'_>, out: &mut [u8]) -> Option<usize> {
         hits::write(request, copied, out)
+    }
+
+    fn replicated(&self, request: &Request<'_>) -> Option<Replicated> {
+        replicas::replicated(request)
+    }
+
+    fn write_replica(
+        &self,
+        request: &Request<'_>,
+        life: Option<ShortLife>,
+        own: OwnId,
+        out: &mut [u8],
+    ) -> Option<usize> {
+        replicas::write(request, life, own, out)
+    }
+
+    fn read_outcome(&self, request: &Request<'_>, own: OwnId, payload: &[u8]) -> Result<Outcome, NoAnswer> {
+        replicas::read(request, own, payload)
+    }
+
+    fn write_outcome(&self, request: &Request<'_>, outcome: Outcome, out: &mut [u8]) -> Option<usize> {
+        replicas::write_outcome(request, outcome, out)
+    }
+
+    fn write_unsupported(&self, request: &Request<'_>, out: &mut [u8]) -> Option<usize> {
+        replicas::write_unsupported(request, out)
     }
 }
 

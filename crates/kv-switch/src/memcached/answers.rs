@@ -30,8 +30,8 @@ pub(super) fn read<'a>(
 /// The first datagram of an answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Datagram<'a> {
-    payload: &'a [u8],
-    goes_on: bool,
+    pub(super) payload: &'a [u8],
+    pub(super) goes_on: bool,
 }
 
 /// An answer to `mg`: its line, and the value behind it.
@@ -163,7 +163,7 @@ pub(super) struct Flags<'a> {
 }
 
 impl<'a> Flags<'a> {
-    fn read(words: impl Iterator<Item = &'a [u8]>, own: OwnId) -> Result<Self, NoAnswer> {
+    pub(super) fn read(words: impl Iterator<Item = &'a [u8]>, own: OwnId) -> Result<Self, NoAnswer> {
         let mut read = Self::default();
         for word in words {
             match word {

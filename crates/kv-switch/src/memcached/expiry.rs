@@ -8,6 +8,8 @@
 
 use std::io::Write as _;
 
+use memchr::memchr;
+
 use crate::{Request, ShortLife, Shortened};
 
 use super::binary::{self, Header};
@@ -57,7 +59,8 @@ enum Times {
 
 fn in_line(request: &Request<'_>, life: ShortLife, out: &mut [u8]) -> Option<Shortened> {
     let payload = request.payload;
-    let end = frame::LENGTH + payload.get(frame::LENGTH..)?.iter().position(|byte| *byte == b'\r')?;
+    // The line's CR is the one in front of its end: keys and opaques may have others.
+    let end = frame::LENGTH + memchr(b'\n', payload.get(frame::LENGTH..)?)?.checked_sub(1)?;
     let mut words = Words::between(payload, frame::LENGTH, end);
     let times = match words.next()?.text {
         b"set" | b"add" | b"replace" | b"cas" => Times::Word(3),

@@ -10,6 +10,7 @@ mod gathered;
 mod generated;
 mod oracle;
 mod reader;
+mod replicated;
 mod server;
 mod table;
 

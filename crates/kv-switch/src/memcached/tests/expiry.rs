@@ -110,7 +110,7 @@ proptest! {
 
 #[test]
 fn what_has_no_time_gets_one_where_it_stores_and_several_are_all_cut() {
-    let rows: [(&[u8], Option<&[u8]>); 12] = [
+    let rows: [(&[u8], Option<&[u8]>); 15] = [
         (b"ms k 2\r\nab\r\n", Some(b"ms k 2 T10\r\nab\r\n")),
         (b"ms k 2 \r\nTt\r\n", Some(b"ms k 2  T10\r\nTt\r\n")),
         (b"ms T 2 I q\r\nab\r\n", Some(b"ms T 2 I q T10\r\nab\r\n")),
@@ -123,6 +123,10 @@ fn what_has_no_time_gets_one_where_it_stores_and_several_are_all_cut() {
         (b"incr k 60\r\n", None),
         (b"append k 0 0 2\r\nab\r\n", None),
         (b"md k I T100\r\n", None),
+        // A CR in a key or an opaque ends no line.
+        (b"set a\rb 0 100 2\r\nhi\r\n", Some(b"set a\rb 0 10 2\r\nhi\r\n")),
+        (b"ms a\rb 2\r\nhi\r\n", Some(b"ms a\rb 2 T10\r\nhi\r\n")),
+        (b"ms k 2 Oa\rb T100\r\nhi\r\n", Some(b"ms k 2 Oa\rb T10\r\nhi\r\n")),
     ];
     for (command, wanted) in rows {
         let wanted = wanted.map(framed);

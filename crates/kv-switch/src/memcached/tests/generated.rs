@@ -8,8 +8,8 @@ use crate::{Application, Datagram, Effect, KeyRoom, Memcached, Plan};
 
 /// What a request was made of.
 #[derive(Clone, Debug)]
-struct Written {
-    command: Vec<u8>,
+pub(super) struct Written {
+    pub(super) command: Vec<u8>,
     keys: Vec<Vec<u8>>,
     effect: Effect,
 }
@@ -92,7 +92,7 @@ fn binary_storage() -> impl Strategy<Value = Written> {
         })
 }
 
-fn written() -> impl Strategy<Value = Written> {
+pub(super) fn written() -> impl Strategy<Value = Written> {
     prop_oneof![retrieval(), storage(), counting(), quiet(), binary_storage()]
 }
 
