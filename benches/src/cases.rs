@@ -139,6 +139,7 @@ fn by_key(parts: &mut Parts, cache: Option<CacheRules>) {
         path: KeyPath::Direct,
         gather: None,
         cache,
+        replicas: None,
     };
     let placements = [Placement::Maglev { all: None }].into();
     let keyed = Arc::new(Keyed { rules: Arc::new(rules), pools: [].into(), placements });

@@ -16,6 +16,7 @@ mod noisy;
 mod php;
 mod refused;
 mod rejoin;
+mod replicas;
 mod rings;
 mod scene;
 mod through;

@@ -8,11 +8,15 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use config::{Config, Failover, HashKey, Kv, KvGather, KvHash, KvKeys, KvMissing, KvPath, KvProtocol, Pool};
+use config::{
+    Config, Failover, HashKey, Kv, KvAck, KvGather, KvHash, KvKeys, KvMissing, KvPath, KvProtocol,
+    KvReplicas, Pool,
+};
 use forwarder::{
     CacheRules, GATHER_TIMEOUTS_MS, GatherRules, KeyFailover, KeyPath, KeyRules, Keyed, Placement, PrefixSet,
+    ReplicaRules,
 };
-use kv_switch::{Application, Epochs, Header, KeyHash, Late, Lease, Memcached, Offset, Routes};
+use kv_switch::{Ack, Application, Epochs, Header, KeyHash, Late, Lease, Memcached, Offset, Routes};
 
 use crate::CompileError;
 use crate::index::Index;
@@ -104,7 +108,7 @@ fn placement(
 
 /// Whether it matters which backend has a key while that does not serve: others are not to have it, or not for long.
 fn knows_owners(kv: &Kv) -> bool {
-    kv.failover != Failover::Next || kv.failover_ttl.is_some()
+    kv.failover != Failover::Next || kv.failover_ttl.is_some() || kv.replicas.is_some()
 }
 
 /// The pools with such keys.
@@ -161,7 +165,17 @@ fn rules(
             is_own_hash: kv.hash == KvHash::Maglev,
             epochs: Arc::clone(epochs),
         }),
+        replicas: kv.replicas.as_ref().zip(kv.gather.as_ref()).map(replicas),
     })
+}
+
+fn replicas((replicas, gather): (&KvReplicas, &KvGather)) -> ReplicaRules {
+    let ack = match replicas.ack {
+        KvAck::All => Ack::All,
+        KvAck::Majority => Ack::Majority,
+        KvAck::First => Ack::First,
+    };
+    ReplicaRules { count: replicas.count, ack, timeout: timeout(gather.timeout) }
 }
 
 fn gather(gather: &KvGather) -> GatherRules {

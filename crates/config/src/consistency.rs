@@ -32,6 +32,7 @@ impl Sections<'_> {
         super::remotes::check(self);
         super::keyed::check(self);
         super::through::check(self, flattened);
+        super::replicas::check(self, flattened);
         self.fragments();
         self.outer_families();
         self.references();

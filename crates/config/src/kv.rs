@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::arrivals::read_sources;
 use super::canonical;
 use super::kv_cache::KvCache;
+use super::kv_replicas::KvReplicas;
 
 /// How a keyed pool reads requests, and which backend each has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -51,6 +52,8 @@ pub struct Kv {
     pub gather: Option<KvGather>,
     /// How reads of hot keys are answered by this machine; `None`, the default: they are not.
     pub cache: Option<KvCache>,
+    /// How many backends have each key; `None`, the default: one.
+    pub replicas: Option<KvReplicas>,
 }
 
 /// Which way requests and answers take.
@@ -241,7 +244,8 @@ impl KvDraft {
         let gather = KvGather::read(section.optional("gather"), protocol);
         let is_memcached = protocol.is_none_or(|protocol| protocol == KvProtocol::Memcached);
         let cache = KvCache::read(section.optional("cache"), is_memcached);
-        section.finish(&["replicas", "timeout"]);
+        let replicas = KvReplicas::read(section.optional("replicas"), is_memcached);
+        section.finish(&["timeout"]);
         let named: BTreeSet<_> = pools.iter().map(|name| Arc::clone(&name.value)).collect();
         let named = named.into_iter().collect();
         let kv = |protocol, clients, routes| Kv {
@@ -258,6 +262,7 @@ impl KvDraft {
             path,
             gather,
             cache,
+            replicas,
         };
         let routes = routes.unwrap_or_else(|| Some(Vec::new()));
         let whole = protocol.zip(clients).zip(routes);

@@ -58,8 +58,8 @@ pub use orders::{BackendOrder, Ordered, Orders};
 pub use paths::Paths;
 pub use refused::Refused;
 pub use rows::{
-    CaptureBegun, count_vips, explained, hot_keys_view, locate_key, problem_row, services_seen, shown,
-    stage_shown, texts, trace_report, where_backend,
+    CaptureBegun, count_vips, explained, explained_by_key, hot_keys_view, locate_key, problem_row,
+    services_seen, shown, stage_shown, texts, trace_report, where_backend,
 };
 pub use unable::Unable;
 pub use value_caches::value_caches;

@@ -17,7 +17,7 @@ pub mod trace_report;
 
 pub use self::announcer::{services_seen, stage_shown};
 pub use self::controller::{count_vips, shown};
-pub use self::explained::{explained, where_backend};
+pub use self::explained::{explained, explained_by_key, where_backend};
 pub use self::hot_keys::hot_keys_view;
 pub use self::questions::{CaptureBegun, locate_key};
 pub use self::refusal::problem_row;

@@ -79,6 +79,14 @@ macro_rules! drop_reasons {
                 KvGatherFull = "kv_gather_full",
                 /// A keyed request for several backends, while the thread has too few free frames to ask them.
                 KvGatherNoFrame = "kv_gather_no_frame",
+                /// A write for all backends of its key (kv.replicas), while as many are under way as the thread has room for.
+                KvReplicaFull = "kv_replica_full",
+                /// A write for all backends of its key, while the thread has too few free frames to ask them.
+                KvReplicaNoFrame = "kv_replica_no_frame",
+                /// A write for all backends of its key that one datagram to each does not hold with what this machine adds, 40 bytes at most, or of more than 1,536 bytes.
+                KvReplicaTooLong = "kv_replica_too_long",
+                /// A keyed request that depends on what a backend has, of a pool with kv.replicas, and whose client waits for no answer that could say so (noreply).
+                KvReplicaRefused = "kv_replica_refused",
                 /// A datagram to a port of io.own_ports that no request of this machine waits for: an answer too late, or a second time, or never asked for.
                 KvAnswerLate = "kv_answer_late",
                 /// A datagram to a port of io.own_ports from another address than was asked.

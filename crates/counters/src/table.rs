@@ -133,6 +133,18 @@ groups! {
         gathers_too_long: counter "requests" "thread_gathers_ended_total" ["result" = "too_long"];
         /// Requests for keys of several backends that this thread gathered, by how they ended: answered, incomplete (answered, and a key that nobody spoke of in time as missing), timed_out (no reply), too_long (no reply: a value does not fit into one datagram), unsent (no reply: no frame, no way, or a reload took the service).
         gathers_unsent: counter "requests" "thread_gathers_ended_total" ["result" = "unsent"];
+        /// Writes that this thread began to have carried out by all backends of their key (kv.replicas).
+        replicas_begun: counter "requests" "thread_replica_writes_begun_total" [];
+        /// Writes for all backends of a key, by how they ended: acknowledged (as many as kv.replicas wants carried it out), failed (so many cannot, and the client has a backend's error), unanswered (no answer to the client: so many did not say anything in time, could not be asked, or there was no frame).
+        replicas_acknowledged: counter "requests" "thread_replica_writes_ended_total" ["result" = "acknowledged"];
+        /// Writes for all backends of a key, by how they ended: acknowledged (as many as kv.replicas wants carried it out), failed (so many cannot, and the client has a backend's error), unanswered (no answer to the client: so many did not say anything in time, could not be asked, or there was no frame).
+        replicas_failed: counter "requests" "thread_replica_writes_ended_total" ["result" = "failed"];
+        /// Writes for all backends of a key, by how they ended: acknowledged (as many as kv.replicas wants carried it out), failed (so many cannot, and the client has a backend's error), unanswered (no answer to the client: so many did not say anything in time, could not be asked, or there was no frame).
+        replicas_unanswered: counter "requests" "thread_replica_writes_ended_total" ["result" = "unanswered"];
+        /// Such writes of which two backends said different things, as stored and not stored, or one said nothing in time: they may differ until the key is written again.
+        replicas_disagreed: counter "requests" "thread_replica_writes_disagreed_total" [];
+        /// Requests that depend on what a backend has (add, cas, append, incr and the like), of a pool with kv.replicas, that this thread answered with the protocol's error.
+        replicas_refused: counter "requests" "thread_replica_requests_refused_total" [];
         /// Keyed requests that this thread passed to their backend under an id of its own, to pass the answer back (kv.path = "through").
         through_begun: counter "requests" "thread_through_requests_total" [];
         /// Datagrams of answers to such requests that this thread passed back to clients.

@@ -392,7 +392,7 @@ pub(crate) fn pipeline_config(settings: &Settings, thread: ThreadId, threads: u1
 fn own_requests(ports: OwnPorts) -> OwnRequests {
     let secret = RandomState::new(); // of the system's randomness, as hash maps have it
     let seed = [secret.hash_one(0_u8), secret.hash_one(1_u8)];
-    OwnRequests { ports, requests: GATHERED, passing: PASSING, fetches: FETCHES, seed }
+    OwnRequests { ports, requests: GATHERED, passing: PASSING, fetches: FETCHES, writes: WRITES, seed }
 }
 
 /// All threads together never hold more than a quarter of a pool, which needs its frames to receive.
@@ -442,6 +442,8 @@ const GATHERED: usize = 1_024;
 const PASSING: usize = 8_192;
 /// Values that a thread's cache asks for at once: it has 128 under way at most, and ids of others rest meanwhile.
 const FETCHES: usize = 1_024;
+/// Writes that a thread has carried out by all backends of their keys at once: 50,000 a second if all wait 20 ms in vain.
+const WRITES: usize = 1_024;
 /// Frames in each mailbox.
 const MAILBOX: usize = 1024;
 const REQUESTS: usize = 16;

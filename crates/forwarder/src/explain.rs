@@ -113,7 +113,8 @@ impl Snapshot {
         if let Some(reason) = keyed.rules.refusal(flow) {
             return Explanation { outcome: Outcome::Drop(reason), ..found };
         }
-        match self.select_key(service, keyed, KeyPlace { hash, route }) {
+        let by = self.hasher.hash(service.policy, flow);
+        match self.select_read(service, keyed, KeyPlace { hash, route }, by) {
             None => Explanation { outcome: Outcome::Drop(DropReason::NoBackend), ..found },
             Some(chosen) => {
                 let step = Some(keyed.step(&chosen));

@@ -3,11 +3,12 @@
 //! Not here: reading requests (`pipeline/keyed`), rules and pools (`keyed`).
 //! Invariant: where a key is depends on the key, the pool's table or rings and the states alone, the same on every machine and thread.
 
-use kv_switch::Ring;
+use kv_switch::{MAX_REPLICAS, Ring};
 
+use crate::selection::select_on;
 use crate::{
-    KeyFailover, KeyPlace, KeyRules, Keyed, Placement, PoolTable, Selection, Service, ServiceId, SlotId,
-    SlotState, Snapshot, Step,
+    Flow, KeyFailover, KeyPlace, KeyRules, Keyed, Placement, PoolTable, Selection, Service, ServiceId,
+    SlotId, SlotState, Snapshot, Step,
 };
 
 impl KeyRules {
@@ -40,6 +41,55 @@ impl Keyed {
     }
 }
 
+/// The backends that have a key, in the order of its choices.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Holders {
+    each: [Holder; MAX_REPLICAS],
+    count: usize,
+}
+
+/// A backend that has a key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Holder {
+    pub(crate) selection: Selection,
+    /// It has the key while all serve: it stands in for nobody.
+    pub(crate) is_own: bool,
+}
+
+impl Holders {
+    pub(crate) fn each(&self) -> &[Holder] {
+        self.each.get(..self.count).unwrap_or_default()
+    }
+
+    fn none() -> Self {
+        let selection = Selection { slot: SlotId(u32::MAX), entry: 0, rehashed: 0 };
+        Self { each: [Holder { selection, is_own: false }; MAX_REPLICAS], count: 0 }
+    }
+
+    fn push(&mut self, holder: Holder) {
+        if let Some(place) = self.each.get_mut(self.count) {
+            *place = holder;
+            self.count += 1;
+        }
+    }
+
+    fn has(&self, slot: SlotId) -> bool {
+        self.each().iter().any(|holder| holder.selection.slot == slot)
+    }
+
+    /// The one that a flow's reads go to: of those that have had the key all the time, if one of them serves.
+    fn for_reads(&self, flow: u64) -> Option<Selection> {
+        let own = self.each().iter().filter(|holder| holder.is_own);
+        let has_own = own.clone().count() > 0;
+        let usable = self.each().iter().filter(|holder| holder.is_own || !has_own);
+        let nth = (flow >> 32).checked_rem(usable.clone().count() as u64)?;
+        let first = self.each().first()?.selection.rehashed;
+        let mut chosen = usable.skip(usize::try_from(nth).ok()?).map(|holder| holder.selection).next()?;
+        chosen.rehashed = first;
+        Some(chosen)
+    }
+}
+
 /// A pool, and where its keys are.
 #[derive(Clone, Copy)]
 struct KeyPool<'a> {
@@ -55,10 +105,72 @@ impl Snapshot {
         key: &'a [u8],
     ) -> impl Iterator<Item = SlotId> + 'a {
         let of_service = self.services().iter().filter(move |one| one.id == service);
-        of_service.filter_map(move |service| {
+        let placed = of_service.filter_map(move |service| {
             let keyed = service.keyed.as_deref()?;
-            Some(self.select_key(service, keyed, keyed.rules.place(key))?.slot)
+            Some((service, keyed, keyed.rules.place(key)))
+        });
+        placed.flat_map(|(service, keyed, place)| {
+            let one = keyed.rules.replicas.is_none().then(|| self.select_key(service, keyed, place));
+            let holders = self.holders(service, keyed, place);
+            let all = (0..MAX_REPLICAS).filter_map(move |nth| holders.each().get(nth).copied());
+            one.flatten().into_iter().chain(all.map(|holder| holder.selection)).map(|chosen| chosen.slot)
         })
+    }
+
+    /// The backends that have the key of a request in this flow now, in the order of its choices; none where keys have no replicas.
+    pub fn replicas_of_key(&self, flow: &Flow, key: &[u8]) -> impl Iterator<Item = SlotId> {
+        let service = self.decide(flow).service().and_then(|index| self.services().get(index));
+        let keyed = service.and_then(|service| Some((service, service.keyed.as_deref()?)));
+        let holders = keyed.map_or_else(Holders::none, |(service, keyed)| {
+            self.holders(service, keyed, keyed.rules.place(key))
+        });
+        (0..MAX_REPLICAS)
+            .filter_map(move |nth| holders.each().get(nth).copied())
+            .map(|holder| holder.selection.slot)
+    }
+
+    /// The backends that have a key's place now; none where keys have no replicas.
+    pub(crate) fn holders(&self, service: &Service, keyed: &Keyed, place: KeyPlace) -> Holders {
+        let mut holders = Holders::none();
+        let (Some(rules), Some(of)) = (keyed.rules.replicas, keyed.pool(service, place.route)) else {
+            return holders;
+        };
+        let own = own_of(of, place.hash, rules.count);
+        for _ in 0..rules.count {
+            let admits = |slot| self.state(slot) == SlotState::Serving && !holders.has(slot);
+            let Some(selection) = self.select_among(of, place.hash, admits) else { break };
+            let is_own = own.is_none_or(|own| own.has(selection.slot));
+            holders.push(Holder { selection, is_own });
+        }
+        holders
+    }
+
+    /// The backend that a read in this flow goes to.
+    #[inline]
+    pub(crate) fn select_read(
+        &self,
+        service: &Service,
+        keyed: &Keyed,
+        place: KeyPlace,
+        flow: u64,
+    ) -> Option<Selection> {
+        match keyed.rules.replicas {
+            None => self.select_key(service, keyed, place),
+            Some(_) => self.holders(service, keyed, place).for_reads(flow),
+        }
+    }
+
+    /// The first choice that `admits`, by the tables that follow states.
+    fn select_among(
+        &self,
+        KeyPool { table, placement }: KeyPool<'_>,
+        hash: u64,
+        admits: impl Fn(SlotId) -> bool,
+    ) -> Option<Selection> {
+        match placement {
+            Placement::Maglev { .. } => self.select_by(table, hash, admits),
+            Placement::Ring(rings) => on_ring(rings.live.as_deref()?, table, hash, admits),
+        }
     }
 
     /// The backend that has a key's place, as states have it now.
@@ -90,7 +202,8 @@ impl Snapshot {
         let KeyPool { table: pool, placement } = of;
         let Placement::Ring(rings) = placement else { return self.select(pool, hash) };
         let live = rings.live.as_deref()?;
-        let mut chosen = self.on_ring(live, pool, hash)?;
+        let serves = |slot| self.state(slot) == SlotState::Serving;
+        let mut chosen = on_ring(live, pool, hash, serves)?;
         // On a ring without those that do not serve even the first choice may be another than the key's own.
         if let Some(all) = rings.all.as_deref().filter(|all| !std::ptr::eq(*all, live)) {
             let own = pool.slots.get(usize::from(all.lookup(hash)));
@@ -104,7 +217,8 @@ impl Snapshot {
         let KeyPool { table: pool, placement } = of;
         let chosen = match placement {
             Placement::Ring(rings) => {
-                return self.on_ring(rings.all.as_deref()?, pool, hash).filter(|c| c.rehashed == 0);
+                let serves = |slot| self.state(slot) == SlotState::Serving;
+                return on_ring(rings.all.as_deref()?, pool, hash, serves).filter(|c| c.rehashed == 0);
             }
             Placement::Maglev { all } => {
                 let table = all.as_deref()?;
@@ -115,17 +229,31 @@ impl Snapshot {
         };
         (self.state(chosen.slot) == SlotState::Serving).then_some(chosen)
     }
+}
 
-    /// The first server of a ring that serves.
-    fn on_ring(&self, ring: &Ring, pool: &PoolTable, hash: u64) -> Option<Selection> {
-        let (mut serving, mut rehashed) = (SlotId(0), 0);
-        let chosen = ring.choose(hash, |server| {
-            let slot = pool.slots.get(usize::from(server)).copied();
-            let slot = slot.filter(|slot| self.state(*slot) == SlotState::Serving);
-            serving = slot.unwrap_or(serving);
-            rehashed |= u8::from(slot.is_none());
-            slot.is_some()
-        })?;
-        Some(Selection { slot: serving, entry: chosen.point, rehashed })
+/// The backends that have a key while all serve; `None`: nobody knows.
+fn own_of(KeyPool { table, placement }: KeyPool<'_>, hash: u64, count: u8) -> Option<Holders> {
+    let mut own = Holders::none();
+    for _ in 0..count {
+        let admits = |slot| !own.has(slot);
+        let selection = match placement {
+            Placement::Ring(rings) => on_ring(rings.all.as_deref()?, table, hash, admits),
+            Placement::Maglev { all } => select_on(all.as_deref()?, table, hash, admits),
+        };
+        let Some(selection) = selection else { break };
+        own.push(Holder { selection, is_own: true });
     }
+    Some(own)
+}
+
+/// The first server of a ring that `admits`.
+fn on_ring(ring: &Ring, pool: &PoolTable, hash: u64, admits: impl Fn(SlotId) -> bool) -> Option<Selection> {
+    let (mut found, mut rehashed) = (SlotId(0), 0);
+    let chosen = ring.choose(hash, |server| {
+        let slot = pool.slots.get(usize::from(server)).copied().filter(|slot| admits(*slot));
+        found = slot.unwrap_or(found);
+        rehashed |= u8::from(slot.is_none());
+        slot.is_some()
+    })?;
+    Some(Selection { slot: found, entry: chosen.point, rehashed })
 }

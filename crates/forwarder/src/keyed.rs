@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use kv_switch::{Application, Epochs, KeyHash, Late, Lease, Refusal, Ring, Routes};
+use kv_switch::{Ack, Application, Epochs, KeyHash, Late, Lease, Refusal, Ring, Routes};
 use maglev_hash::Table;
 
 use crate::{DropReason, Flow, HashKey, PoolTable, PrefixSet};
@@ -32,6 +32,19 @@ pub struct KeyRules {
     pub gather: Option<GatherRules>,
     /// How reads of hot keys are answered from copies; `None`: none is.
     pub cache: Option<CacheRules>,
+    /// How many backends have each key; `None`: one. Only beside [`KeyFailover::Next`] and [`KeyPath::Direct`].
+    pub replicas: Option<ReplicaRules>,
+}
+
+/// How many backends have each key, and what its writes wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplicaRules {
+    /// How many: 2 to [`MAX_REPLICAS`](kv_switch::MAX_REPLICAS).
+    pub count: u8,
+    /// How many of them have to carry out what a client is told.
+    pub ack: Ack,
+    /// Place in [`GATHER_TIMEOUTS_MS`] of the time that they have.
+    pub timeout: usize,
 }
 
 /// How reads of hot keys are answered from copies.

@@ -23,6 +23,7 @@ mod partial;
 mod plain;
 mod refusal;
 mod remote;
+mod replicas;
 mod state;
 mod steering;
 mod tap;
@@ -300,6 +301,8 @@ impl Core {
                 self.choose_by_key(batch, packet, state).err().map(Verdict::Drop)
             }
             Stage::Gather => Some(self.begin_gather(batch, packet, state).unwrap_or_else(Verdict::Drop)),
+            Stage::Replicate => Some(self.begin_write(batch, packet, state).unwrap_or_else(Verdict::Drop)),
+            Stage::Refuse => self.admit_request(batch, packet, state).err().map(Verdict::Drop),
             Stage::Select => choose_by_table(batch, packet, state).err().map(Verdict::Drop),
             Stage::FirstPiece => self.choose_for_first(batch, packet, state).err().map(Verdict::Drop),
             Stage::LaterPiece => self.choose_for_later(batch, packet, state),
@@ -332,7 +335,7 @@ impl Core {
         }
         // A slot of the connection table may be of an earlier snapshot.
         let Some(slot) = batch.snapshot.slots.get(state.choice.slot.0 as usize) else {
-            return Verdict::Drop(DropReason::NoBackend);
+            return self.write_without_slot(batch, packet, state);
         };
         if state.decapsulated_from == Some(TunnelSourceKind::Cluster) && slot.is_redirect() {
             return Verdict::Drop(DropReason::NoBackend);

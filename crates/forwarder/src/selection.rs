@@ -2,6 +2,7 @@
 
 use std::net::Ipv6Addr;
 
+use maglev_hash::Table;
 use packet::protocol;
 
 use crate::{
@@ -134,17 +135,7 @@ impl Snapshot {
         hash: u64,
         serves: impl Fn(SlotId) -> bool,
     ) -> Option<Selection> {
-        let table = pool.table.as_deref()?;
-        let mut hash = hash;
-        for rehashed in 0..=MAX_REHASH {
-            let entry = table.slot_of(hash);
-            let slot = *pool.slots.get(table.get(entry) as usize)?;
-            if serves(slot) {
-                return Some(Selection { slot, entry, rehashed });
-            }
-            hash = hash_again(hash);
-        }
-        walk(pool, table.slot_of(hash), table.lookup(hash) as usize, serves)
+        select_on(pool.table.as_deref()?, pool, hash, serves)
     }
 
     /// Where `flow` would go if no connection table knew it. Limits on new flows are not foretold.
@@ -191,6 +182,26 @@ fn walk(pool: &PoolTable, entry: u32, from: usize, serves: impl Fn(SlotId) -> bo
     let mut weighted = ranks.filter(|rank| pool.weights.get(*rank).is_some_and(|weight| *weight > 0));
     let rank = weighted.find(|rank| pool.slots.get(*rank).is_some_and(|slot| serves(*slot)))?;
     Some(Selection { slot: *pool.slots.get(rank)?, entry, rehashed: MAX_REHASH + 1 })
+}
+
+/// The order of choices of a hash by a table of the pool's ranks: the first that `serves` admits.
+#[inline]
+pub(crate) fn select_on(
+    table: &Table,
+    pool: &PoolTable,
+    hash: u64,
+    serves: impl Fn(SlotId) -> bool,
+) -> Option<Selection> {
+    let mut hash = hash;
+    for rehashed in 0..=MAX_REHASH {
+        let entry = table.slot_of(hash);
+        let slot = *pool.slots.get(table.get(entry) as usize)?;
+        if serves(slot) {
+            return Some(Selection { slot, entry, rehashed });
+        }
+        hash = hash_again(hash);
+    }
+    walk(pool, table.slot_of(hash), table.lookup(hash) as usize, serves)
 }
 
 /// The connection table's key for a flow of `service`.

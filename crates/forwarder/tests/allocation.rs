@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use forwarder::*;
-use kv_switch::{CacheConfig, Epochs, Late, Lease, Memcached, Routes};
+use kv_switch::{Ack, CacheConfig, Epochs, Late, Lease, Memcached, Routes};
 use sip_lanes::LaneHashers;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
@@ -79,6 +79,10 @@ fn steering_allocates_and_frees_nothing() {
 
 /// A pool of three backends by key, at UDP 11211 of the first VIP.
 fn keyed(path: KeyPath, cache: Option<CacheRules>) -> Parts {
+    keyed_on(path, cache, None)
+}
+
+fn keyed_on(path: KeyPath, cache: Option<CacheRules>, replicas: Option<ReplicaRules>) -> Parts {
     let mut slots = gre_slots(3);
     if path != KeyPath::Direct {
         slots.iter_mut().for_each(|slot| slot.forwarding = Forwarding::L2);
@@ -94,10 +98,12 @@ fn keyed(path: KeyPath, cache: Option<CacheRules>) -> Parts {
         path,
         gather: Some(GatherRules { timeout: 4, late: Late::Fails }),
         cache,
+        replicas,
     };
-    let placements = [Placement::Maglev { all: None }].into();
+    let pool = pool(&slots, &[1; 3]);
+    let placements = [Placement::Maglev { all: pool.table.clone() }].into();
     let keyed = Some(Arc::new(Keyed { rules: Arc::new(rules), pools: [].into(), placements }));
-    parts.services = vec![Service { keyed, ..service(0, HashPolicy::Key, &pool(&slots, &[1; 3])) }];
+    parts.services = vec![Service { keyed, ..service(0, HashPolicy::Key, &pool) }];
     parts.bindings = vec![binding(VIP4, 17, 11_211..=11_211, 0)];
     parts
 }
@@ -154,7 +160,14 @@ fn answer(asked: &[u8], has_it: bool, out: &mut [u8; ROOM]) -> usize {
 fn asking() -> PipelineConfig {
     let ports = OwnPorts::new(&(61_000..=61_003), 1).unwrap();
     PipelineConfig {
-        own_requests: Some(OwnRequests { ports, requests: 8, passing: 8, fetches: 0, seed: [1, 2] }),
+        own_requests: Some(OwnRequests {
+            ports,
+            requests: 8,
+            passing: 8,
+            fetches: 0,
+            writes: 8,
+            seed: [1, 2],
+        }),
         ..config()
     }
 }
@@ -231,6 +244,67 @@ fn gathering_allocates_and_frees_nothing() {
     assert_eq!(bed.counters.gathers_begun.read(), 300);
     let ended = [&bed.counters.gathers_answered, &bed.counters.gathers_timed_out].map(Counter::read);
     assert_eq!(ended, [200, 100]);
+}
+
+/// Writes for two backends, each third of which hears one of them; reads; and requests that are refused.
+fn writing_to_replicas_allocates_and_frees_nothing() {
+    let rules = ReplicaRules { count: 2, ack: Ack::All, timeout: 4 };
+    let mut bed = Bed::with(keyed_on(KeyPath::Direct, None, Some(rules)), asking());
+    let [set, get, incr] = [
+        &b"\0\x01\0\0\0\x01\0\0set key 0 0 1\r\nx\r\n"[..],
+        b"\0\x01\0\0\0\x01\0\0get key\r\n",
+        b"\0\x01\0\0\0\x01\0\0incr key 1\r\n",
+    ]
+    .map(|payload| udp("198.51.100.7", 40_000, VIP4, 11_211, payload));
+    let mut sent = Sent { frames: [([0; ROOM], 0); 8], count: 0 };
+    let mut buffer = [0; ROOM];
+    let mut take = |bed: &mut Bed, frame: &[u8]| {
+        let mut verdicts = [Verdict::Tx];
+        buffer[..frame.len()].copy_from_slice(frame);
+        let mut packets = [Packet::new(&mut buffer, 0, frame.len(), Origin::Wire)];
+        bed.pipeline.process(bed.now, &mut packets, &mut verdicts);
+        verdicts[0]
+    };
+    let region = Region::new(ALLOCATOR);
+    for round in 0..300 {
+        sent.count = 0;
+        bed.now = Now::from_nanos(bed.now.nanos() + 30_000_000);
+        bed.pipeline.poll(bed.now, &mut sent);
+        assert_eq!(take(&mut bed, &get), Verdict::Tx);
+        assert_eq!(take(&mut bed, &incr), Verdict::Reply);
+        assert_eq!(take(&mut bed, &set), Verdict::Taken);
+        bed.pipeline.poll(bed.now, &mut sent);
+        assert_eq!(sent.count, 2);
+        for place in 0..if round % 3 == 0 { 1 } else { 2 } {
+            let (asked, end) = &sent.frames[place];
+            let mut answer = [0; ROOM];
+            let end = outcome(&asked[..*end], &mut answer);
+            assert_eq!(take(&mut bed, &answer[..end]), Verdict::Taken, "{round}");
+        }
+        bed.pipeline.poll(bed.now, &mut sent);
+    }
+    bed.now = Now::from_nanos(bed.now.nanos() + 30_000_000);
+    bed.pipeline.poll(bed.now, &mut sent);
+    let change = region.change();
+    assert_eq!((change.allocations, change.deallocations, change.reallocations), (0, 0, 0));
+    let ended = [&bed.counters.replicas_acknowledged, &bed.counters.replicas_unanswered].map(Counter::read);
+    assert_eq!(ended, [200, 100]);
+}
+
+/// A backend's answer to a write: it is done.
+fn outcome(asked: &[u8], out: &mut [u8; ROOM]) -> usize {
+    let udp = &asked[14 + 24 + 20..];
+    let port = u16::from_be_bytes([udp[0], udp[1]]);
+    let nonce = udp.windows(2).position(|pair| pair == b" O").unwrap();
+    let mut end = 42;
+    for part in [&udp[8..10], &[0, 0, 0, 1, 0, 0], b"HD", &udp[nonce..nonce + 18], b"\r\n"] {
+        out[end..end + part.len()].copy_from_slice(part);
+        end += part.len();
+    }
+    out[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0]);
+    let (from, to) = ((ip(VIP4), 11_211).into(), (ip("192.0.2.1"), port).into());
+    assert!(packet::write_udp(&mut out[14..end], from, to));
+    end
 }
 
 /// A value is fetched, served from its copy, and written, again and again.
@@ -354,6 +428,7 @@ fn a_running_pipeline_allocates_and_frees_nothing() {
     steering_allocates_and_frees_nothing();
     gathering_allocates_and_frees_nothing();
     answering_from_copies_allocates_and_frees_nothing();
+    writing_to_replicas_allocates_and_frees_nothing();
     passing_through_allocates_and_frees_nothing();
     assert!(bed.counters.capture_lost.read() > 0, "the ring was full");
 }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use admin::view::{Explained, Step, Verdict, WhereBackend, WhereRow, WhereView};
 use clap::Args;
 use compile::compile_file;
-use control_plane::explained;
+use control_plane::{explained, explained_by_key};
 use forwarder::{Flow, ServiceId, SlotState, Snapshot};
 use packet::protocol;
 use serde::Serialize;
@@ -94,7 +94,10 @@ pub(crate) fn answer(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Some(key) => snapshot.explain_key(&flow, key.as_bytes()),
         None => snapshot.explain(&flow, None),
     };
-    let explained = explained(&explanation, &snapshot);
+    let explained = match &arguments.key {
+        Some(key) => explained_by_key(&flow, key, &snapshot),
+        None => explained(&explanation, &snapshot),
+    };
     let elsewhere = elsewhere(&snapshot, &flow, explanation.service)?;
     let protocol = arguments.protocol();
     let answer = Answer { source, destination, protocol, explained: &explained, elsewhere };
@@ -154,7 +157,9 @@ fn ask(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         let headings = [">thread", "verdict", "service", "by", "backend", "tracked", "state", ">idle"];
         let icmp = view.threads.iter().find_map(|row| of_icmp(&row.explained.verdict));
         let icmp = icmp.map(|words| format!("{words}\n")).unwrap_or_default();
-        table(headings, view.threads.iter().map(thread)) + &icmp
+        let all = view.threads.iter().find_map(|row| replicas(&row.explained));
+        let all = all.map(|names| format!("replicas: {names}\n")).unwrap_or_default();
+        table(headings, view.threads.iter().map(thread)) + &all + &icmp
     })?;
     Ok(verdict(view.threads.iter().any(|row| row.explained.is_served())))
 }
@@ -196,10 +201,17 @@ fn words(answer: &Answer<'_>) -> String {
         ("pool", explained.pool.clone()),
         ("entry", explained.table_entry.map(entry)),
         (if answer.is_elsewhere() { "cluster" } else { "backend" }, explained.backend.as_ref().map(place)),
+        ("all", replicas(explained)),
     ];
     let said = said.into_iter().filter_map(|(what, words)| Some(format!("  {what:<7}  {}\n", words?)));
     let head = format!("{source} -> {destination}, protocol {protocol}\n");
     head + &said.collect::<String>() + &outcome(answer)
+}
+
+/// All that have the key, where there are several.
+fn replicas(explained: &Explained) -> Option<String> {
+    let names: Vec<&str> = explained.replicas.iter().map(|found| &*found.name).collect();
+    (!names.is_empty()).then(|| names.join(", "))
 }
 
 fn outcome(answer: &Answer<'_>) -> String {

@@ -33,6 +33,9 @@ pub struct Explained {
     pub reselected: Option<bool>,
     /// Where it goes.
     pub backend: Option<WhereBackend>,
+    /// The backends that have its key, in the order of choices, where keys have replicas: writes go to all of them.
+    #[serde(default)]
+    pub replicas: Vec<WhereBackend>,
 }
 
 /// What becomes of a packet.

@@ -3,7 +3,10 @@
 use super::{all, parsed, with_pools};
 use std::time::Duration;
 
-use crate::{Config, Failover, KvCache, KvGather, KvHash, KvKeys, KvMissing, KvPath, KvProtocol, Rejoin};
+use crate::{
+    Config, Failover, KvAck, KvCache, KvGather, KvHash, KvKeys, KvMissing, KvPath, KvProtocol, KvReplicas,
+    Rejoin,
+};
 use forwarder::HashPolicy;
 
 const POOLS: &str = "[pool.p]\nbackends = [{ name = \"b1\", address = \"198.18.0.1\" }]\n\
@@ -67,6 +70,89 @@ fn requests_are_gathered_unless_the_file_says_no_or_no_reply_could_be_made() {
     assert_eq!(says("{ timeout = \"1ms\", missing = \"miss\" }"), of(1, KvMissing::Miss));
     assert_eq!(gather("\"memcached\"", "\"header\", id = 7"), None);
     assert_eq!(gather("\"memcached\"", "\"header\", id = 7, gather = false"), None);
+}
+
+#[test]
+fn keys_have_several_backends_where_the_file_says_how_many() {
+    let two = "{ name = \"b1\", address = \"198.18.0.1\" }, { name = \"b3\", address = \"198.18.0.3\" }";
+    let with = |kv: &str, backends: &str| {
+        let text = POOLS.replacen("\"memcached\"", kv, 1);
+        with_pools(&text.replacen("{ name = \"b1\", address = \"198.18.0.1\" }", backends, 1))
+    };
+    let replicas = |text: &str| {
+        let kv = format!("\"memcached\"{text}");
+        let (config, warnings) = parsed(&with(&kv, two)).unwrap_or_else(|problems| panic!("{problems}"));
+        assert_eq!(warnings.to_string(), "");
+        config.pool("p").unwrap().kv.as_ref().unwrap().replicas
+    };
+    let of = |count, ack| Some(KvReplicas { count, ack });
+    assert_eq!((replicas(""), replicas(", replicas = false")), (None, None));
+    assert_eq!(replicas(", replicas = {}"), of(2, KvAck::All));
+    assert_eq!(replicas(", replicas = { count = 2, ack = \"majority\" }"), of(2, KvAck::Majority));
+    assert_eq!(replicas(", replicas = { ack = \"first\" }, hash = \"ketama\""), of(2, KvAck::First));
+
+    let four = "{ name = \"b1\", address = \"198.18.0.1\" }, { name = \"b3\", address = \"198.18.0.3\" }, \
+        { name = \"b4\", address = \"198.18.0.4\" }, { name = \"b5\", address = \"198.18.0.5\" }";
+    for (kv, backends, wanted) in [
+        (
+            "\"memcached\", replicas = { count = 1 }",
+            two,
+            "pool.p.kv.replicas.count: found 1, allowed an integer from 2 to 4",
+        ),
+        (
+            "\"memcached\", replicas = { count = 5 }",
+            four,
+            "pool.p.kv.replicas.count: found 5, allowed an integer from 2 to 4",
+        ),
+        (
+            "\"memcached\", replicas = { ack = \"most\" }",
+            two,
+            "pool.p.kv.replicas.ack: found \"most\", allowed \"all\", \"majority\", \"first\"",
+        ),
+        (
+            "\"memcached\", replicas = true",
+            two,
+            "pool.p.kv.replicas: found true, allowed a table, or false for none",
+        ),
+        (
+            "\"memcached\", replicas = { count = 3 }",
+            two,
+            "pool.p.kv: found 3 replicas beside 2 backends of the pool \"p\", allowed at least as many backends as replicas",
+        ),
+        (
+            "\"memcached\", replicas = {}, routes = [{ key = \"a\", pool = \"q\" }]",
+            two,
+            "pool.p.kv: found 2 replicas beside 1 backend of the pool \"q\", allowed at least as many backends as replicas",
+        ),
+        (
+            "\"memcached\", replicas = {}, cache = { memory = \"1MiB\" }",
+            two,
+            "pool.p.kv.replicas: found replicas beside cache, allowed one of them",
+        ),
+        (
+            "\"memcached\", replicas = {}, gather = false",
+            two,
+            "pool.p.kv.replicas: found replicas beside gather = false, allowed gather, whose timeout is that of writes too",
+        ),
+        (
+            "\"memcached\", replicas = {}, failover = { to = \"nowhere\" }",
+            two,
+            "pool.p.kv.replicas: found replicas beside another failover, allowed failover = { to = \"next\" }",
+        ),
+        (
+            "\"header\", id = 7, replicas = {}",
+            two,
+            "pool.p.kv.replicas: found an empty table, allowed nothing here: it is for protocol = \"memcached\"",
+        ),
+    ] {
+        let shown: Vec<String> = all(&with(kv, backends)).iter().map(ToString::to_string).collect();
+        assert_eq!(shown.len(), 1, "{kv}: {shown:#?}");
+        assert!(shown[0].contains(wanted), "{kv}: {wanted:?} not in {shown:#?}");
+    }
+    let through = with("\"memcached\", replicas = {}, path = \"through\"", two);
+    let through = through.replacen("[pool.p]\n", "[pool.p]\nencapsulation = \"l2\"\n", 1);
+    let shown = parsed(&through).unwrap_err().to_string();
+    assert!(shown.contains("replicas beside path = \"through\", allowed path = \"direct\""), "{shown}");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use admin::view::{self, Explained, Hashed, Verdict, WhereBackend};
 use forwarder::{
-    Explanation, Forwarding, HashPolicy, Outcome, Placement, PoolTable, Service, Slot, Snapshot, Step,
+    Explanation, Flow, Forwarding, HashPolicy, Outcome, Placement, PoolTable, Service, Slot, Snapshot, Step,
 };
 use packet::Encapsulation;
 
@@ -36,7 +36,17 @@ pub fn explained(explanation: &Explanation, snapshot: &Snapshot) -> Explained {
         rehashed: asked.map(|(_, rehashed, _)| rehashed),
         reselected: asked.map(|(.., reselected)| reselected),
         backend: slot.map(where_backend),
+        replicas: Vec::new(),
     }
+}
+
+/// The same of a request in `flow` for `key`, with all backends that have it.
+#[must_use]
+pub fn explained_by_key(flow: &Flow, key: &str, snapshot: &Snapshot) -> Explained {
+    let slots = snapshot.replicas_of_key(flow, key.as_bytes());
+    let replicas =
+        slots.filter_map(|slot| snapshot.slots().get(slot.0 as usize)).map(where_backend).collect();
+    Explained { replicas, ..explained(&snapshot.explain_key(flow, key.as_bytes()), snapshot) }
 }
 
 /// The pool that a service asks: its own, or that of a key's route.

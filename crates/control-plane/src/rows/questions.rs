@@ -9,7 +9,7 @@ use admin::CaptureStream;
 use admin::view::{self, CaptureEnd, FlowPage, FlowRow, Purged, Refusal, WhereRow, WhereView};
 use forwarder::{Decision, Flow, FlowEntry, FlowState, Snapshot, WhereAnswer};
 
-use super::{explained, where_backend};
+use super::{explained, explained_by_key, where_backend};
 use crate::capture::Captured;
 use crate::questions::{Client, Flows, Questions};
 use crate::refused::Refused;
@@ -92,7 +92,7 @@ pub fn locate_key(
         generation: snapshot.generation().0,
         tracked: None,
         chosen: slot.map(where_backend),
-        explained: explained(&explanation, snapshot),
+        explained: explained_by_key(&flow, key, snapshot),
     };
     Ok(WhereView { threads: (0..threads).map(row).collect(), ..view })
 }

@@ -180,6 +180,7 @@ mod tests {
                 rehashed: Some(false),
                 reselected: Some(false),
                 backend: Some(WhereBackend { name, address: host, encapsulation: Encapsulation::Ipip }),
+                replicas: Vec::new(),
             },
         }
     }

@@ -87,6 +87,7 @@ fn config() -> PipelineConfig {
             requests: 3,
             passing: 3,
             fetches: 4,
+            writes: 3,
             seed: [1, 2],
         }),
         advise: datapath::advise_large_pages,

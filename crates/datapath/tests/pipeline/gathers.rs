@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use forwarder::{
     DropReason, GatherRules, HashKey, HashPolicy, KeyFailover, KeyPath, KeyRules, Keyed, Live, Now,
-    Placement, PrefixSet, Snapshot, TooBig,
+    Placement, PrefixSet, ReplicaRules, Snapshot, TooBig,
 };
 use kv_switch::{Late, Memcached, Routes};
 use packet::{Encapsulation, Family, Outer, Template};
@@ -16,11 +16,12 @@ use crate::frames::{udp_header, whole_of};
 use crate::random::Random;
 use crate::{MILLI, drain, drops, in_one_place_and_counted_once, sum};
 
-const PORT: u16 = 11_211;
+pub(crate) const PORT: u16 = 11_211;
 /// 2 ms.
 const TIMEOUT: usize = 1;
 
-fn snapshot() -> Snapshot {
+/// A keyed pool of three backends, whose keys each have one of them, or several.
+pub(crate) fn keyed(replicas: Option<ReplicaRules>) -> Snapshot {
     let backend = |n: u8| {
         let destination = [198, 18, 1, n].into();
         let outer = Outer::V4 { source: [192, 0, 2, 1].into(), destination };
@@ -39,6 +40,7 @@ fn snapshot() -> Snapshot {
         path: KeyPath::Direct,
         gather: Some(GatherRules { timeout: TIMEOUT, late: Late::Fails }),
         cache: None,
+        replicas,
     };
     let placements = [Placement::Maglev { all: None }].into();
     let keyed = Keyed { rules: Arc::new(rules), pools: [].into(), placements };
@@ -53,7 +55,7 @@ fn request(port: u16, keys: &[String]) -> Vec<u8> {
 }
 
 /// Without a checksum.
-fn datagram(from: u16, to: u16, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn datagram(from: u16, to: u16, payload: &[u8]) -> Vec<u8> {
     let mut udp = [&udp_header(from, to, payload.len() as u16), payload].concat();
     udp[6..8].fill(0);
     udp
@@ -108,7 +110,7 @@ fn take(engine: &mut Thread, answered: &mut Vec<Vec<u8>>, replies: &mut BTreeMap
 
 #[test]
 fn requests_end_once_and_frames_are_in_one_place_whatever_comes_of_the_answers() {
-    let live = Live::new(snapshot());
+    let live = Live::new(keyed(None));
     let (mut engines, counters) = threads(&live);
     let (mut random, mut now) = (Random(5), MILLI);
     let (mut asked, mut network, mut replies) = (BTreeMap::new(), Vec::<Vec<u8>>::new(), BTreeMap::new());

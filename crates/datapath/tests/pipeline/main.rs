@@ -17,6 +17,7 @@ mod interfaces;
 mod one_flow;
 mod peers;
 mod random;
+mod replicas;
 
 use std::sync::Arc;
 

@@ -29,14 +29,19 @@ impl ShortLived {
         Self { clock, room: vec![0; LONGEST].into_boxed_slice() }
     }
 
+    /// How long what is stored away from its own backend may live; `None`: as long as its client says.
+    pub(super) fn life(&self, rules: &KeyRules) -> Option<ShortLife> {
+        let now = || u32::try_from(self.clock.unix_seconds()).unwrap_or(u32::MAX);
+        rules.failover_ttl.map(|seconds| ShortLife { seconds, now: now() })
+    }
+
     /// A request as it is to be stored; `None`: as it came.
     ///
     /// # Errors
     /// It is no request any more, or has no room.
     pub(super) fn shorten(&mut self, rules: &KeyRules, payload: &[u8]) -> Result<Option<&[u8]>, DropReason> {
-        let Some(seconds) = rules.failover_ttl else { return Ok(None) };
+        let Some(life) = self.life(rules) else { return Ok(None) };
         let ask = rules.application.read(Datagram::whole(payload)).map_err(refused)?;
-        let life = ShortLife { seconds, now: u32::try_from(self.clock.unix_seconds()).unwrap_or(u32::MAX) };
         match rules.application.shorten_life(&Request { payload, ask: &ask }, life, &mut self.room) {
             Shortened::Unchanged => Ok(None),
             Shortened::To(length) => Ok(self.room.get(..length)),

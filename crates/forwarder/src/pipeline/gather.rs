@@ -35,11 +35,11 @@ impl OwnTable {
         let application = &*keyed.rules.application;
         let ask = application.read(Datagram::whole(payload)).map_err(refused)?;
         let new = NewGather { request: Request { payload, ask: &ask }, timeout, late, context: way };
+        let flow = way.flow_hash(batch.snapshot, service);
         let mut target = |key: &[u8]| {
-            let slot = batch.snapshot.select_key(service, keyed, keyed.rules.place(key))?.slot;
-            let backend = batch.snapshot.slots().get(slot.0 as usize)?;
-            let room = server(keyed, backend, way.vip()).and_then(|_| room(backend, way.family))?;
-            Some(Target { server: slot.0, room })
+            let chosen = batch.snapshot.select_read(service, keyed, keyed.rules.place(key), flow)?;
+            let target = target_of(batch, keyed, chosen.slot, &way)?;
+            Some(Target { room: target.room.min(MOST_ASKED), ..target })
         };
         let now = batch.now.nanos();
         let number = self.table.begin(now, application, new, &mut target).map_err(not_begun)?;
@@ -266,10 +266,17 @@ pub(super) fn server(keyed: &Keyed, backend: &Slot, vip: SocketAddr) -> Option<S
     }
 }
 
+/// A backend as one that is asked; `None`: it cannot be.
+pub(super) fn target_of(batch: &Batch<'_>, keyed: &Keyed, slot: SlotId, way: &WayBack) -> Option<Target> {
+    let backend = batch.snapshot.slots().get(slot.0 as usize)?;
+    let room = server(keyed, backend, way.vip()).and_then(|_| room(backend, way.family))?;
+    Some(Target { server: slot.0, room })
+}
+
 /// Bytes of payload that one datagram to a backend may have.
 fn room(slot: &Slot, family: Family) -> Option<u16> {
     let room = usize::from(slot.mtu).checked_sub(slot.encap_overhead() + udp_headers_len(family))?;
-    u16::try_from(room.min(MOST_ASKED)).ok()
+    u16::try_from(room).ok()
 }
 
 fn not_begun(why: NotBegun) -> DropReason {
@@ -280,7 +287,7 @@ fn not_begun(why: NotBegun) -> DropReason {
     }
 }
 
-fn not_taken(why: NotTaken) -> DropReason {
+pub(super) fn not_taken(why: NotTaken) -> DropReason {
     match why {
         NotTaken::Late => DropReason::KvAnswerLate,
         NotTaken::Unasked => DropReason::KvAnswerUnasked,
@@ -299,4 +306,4 @@ pub(super) fn no_answer(why: NoAnswer) -> DropReason {
 
 const PLAIN_LINK: usize = 14;
 /// Bytes of what one backend is asked at once: what servers themselves send.
-const MOST_ASKED: usize = 1_400;
+const MOST_ASKED: u16 = 1_400;

@@ -37,12 +37,20 @@ impl Core {
         }
         let datagram = datagram(packet, &state.parsed).ok_or(DropReason::Malformed)?;
         let ask = keyed.rules.application.read(datagram).map_err(refused)?;
-        let request = Request { snapshot, service, keyed, payload: datagram.payload() };
+        if keyed.rules.replicas.is_some() {
+            state.key = snapshot.hasher.hash(service.policy, flow);
+        }
+        let request = Request { snapshot, service, keyed, payload: datagram.payload(), flow: state.key };
         (state.plan, state.stage) = (ask.plan, stage(keyed));
         state.may_store = matches!(ask.effect, Effect::Write | Effect::Conditional);
+        if keyed.rules.replicas.is_some() && state.may_store {
+            state.stage = self.stage_of_write(keyed, datagram.payload(), &ask);
+        }
         match request.place(&ask) {
             Placed::At(KeyPlace { hash, route }) => (state.hash, state.route) = (hash, route),
             Placed::Anywhere => state.hash = snapshot.hasher.hash(service.policy, flow),
+            // Of those with replicas no write is for several keys.
+            Placed::Apart if state.stage == Stage::Refuse => {}
             Placed::Apart if self.may_gather(keyed) => state.stage = Stage::Gather,
             Placed::Apart => return Err(DropReason::KvSplit),
         }
@@ -99,7 +107,7 @@ impl Core {
         let place = KeyPlace { hash: state.hash, route: state.route };
         let keyed = service.keyed.as_deref().filter(|_| state.plan != Plan::Keyless);
         let chosen = match keyed {
-            Some(keyed) => batch.snapshot.select_key(service, keyed, place),
+            Some(keyed) => batch.snapshot.select_read(service, keyed, place, state.key),
             None => batch.snapshot.select(&service.pool, state.hash),
         };
         let chosen = chosen.ok_or(DropReason::NoBackend)?;
@@ -136,6 +144,8 @@ struct Request<'a> {
     service: &'a Service,
     keyed: &'a Keyed,
     payload: &'a [u8],
+    /// The hash of its flow, where keys have replicas.
+    flow: u64,
 }
 
 /// Where a request's keys are looked for.
@@ -179,8 +189,10 @@ impl Request<'_> {
     #[inline(never)]
     fn common_place(&self, ask: &Ask) -> Placed {
         let first = self.place_of(&ask.first);
-        let backend =
-            |place| self.snapshot.select_key(self.service, self.keyed, place).map(|chosen| chosen.slot);
+        let backend = |place| {
+            let chosen = self.snapshot.select_read(self.service, self.keyed, place, self.flow);
+            chosen.map(|chosen| chosen.slot)
+        };
         let (wanted, mut is_split) = (backend(first), false);
         self.keyed.rules.application.items(self.payload, ask, &mut |item| {
             is_split = backend(self.place_of(&item)) != wanted;

@@ -1,10 +1,10 @@
 //! What is known of a request to a backend that is no part of a client's request for several.
 //!
-//! Not here: what is done with an answer (`through`, `cache`), ids and times (`kv_switch::GatherTable`).
+//! Not here: what is done with an answer (`through`, `cache`, `replicas`), ids and times (`kv_switch::GatherTable`).
 
 use std::net::SocketAddr;
 
-use kv_switch::AnswerFrame;
+use kv_switch::{AnswerFrame, CopyId};
 
 use super::way_back::WayBack;
 
@@ -15,6 +15,8 @@ pub(super) enum OwnExchange {
     Passing(Passing),
     /// A value for the cache, by the number of its fetch there.
     Fetch(u32),
+    /// A write for one of several backends.
+    Copy(CopyId),
 }
 
 /// A request that waits for its answer.

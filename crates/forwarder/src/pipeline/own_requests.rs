@@ -3,12 +3,15 @@
 //! In: what comes to this thread's share of the ports that requests of the machine's own leave from; the time. Out: whose answer it
 //! is; between batches, what is due.
 //! Not here: requests for keys of several backends (`gather`), those that pass both ways (`through`), values for the cache (`cache`),
-//! which are all that is asked.
+//! writes for all backends of a key (`replicas`), which are all that is asked.
 //! Invariant: one table of exchanges for all of it, so that no id is used twice within the time that a late answer needs.
 
 use std::net::Ipv6Addr;
 
-use kv_switch::{ExchangeError, ExchangeFor, ExchangeId, Expired, GatherConfig, GatherTable, Progress};
+use kv_switch::{
+    ExchangeError, ExchangeFor, ExchangeId, Expired, GatherConfig, GatherTable, MAX_REPLICAS, Progress,
+    Writes,
+};
 use packet::protocol;
 
 use super::Core;
@@ -32,6 +35,8 @@ pub struct OwnRequests {
     pub passing: usize,
     /// Values for the cache that are asked for at once.
     pub fetches: usize,
+    /// Clients' writes that all backends of a key carry out at once.
+    pub writes: usize,
     /// A secret of this thread and this start of the process alone.
     pub seed: [u64; 2],
 }
@@ -45,6 +50,11 @@ pub(super) struct OwnTable {
     pub(super) begun: Vec<u32>,
     /// All is there: the reply is sent before this turn ends.
     pub(super) whole: Vec<u32>,
+    pub(super) writes: Writes<WayBack>,
+    /// As `begun`, of writes.
+    pub(super) begun_writes: Vec<u32>,
+    /// As `whole`, of writes whose clients are to be told something.
+    pub(super) decided: Vec<u32>,
     /// Free frames when the last turn ended, less those that requests begun since will take.
     pub(super) frames: usize,
 }
@@ -55,20 +65,31 @@ impl OwnTable {
         own: Option<&OwnRequests>,
         thread: ThreadId,
     ) -> Result<Option<Box<Self>>, ExchangeError> {
-        let Some(OwnRequests { ports, requests, passing, fetches, seed }) = own.copied() else {
+        let Some(OwnRequests { ports, requests, passing, fetches, writes, seed }) = own.copied() else {
             return Ok(None);
         };
         let timeouts = GATHER_TIMEOUTS_MS.map(|millis| u64::from(millis) * 1_000_000);
         let config = GatherConfig {
             ports: ports.of(thread),
             requests,
-            others: passing + fetches,
+            others: passing + fetches + writes * MAX_REPLICAS,
             timeouts: &timeouts,
             seed,
         };
         let (begun, whole) = (Vec::with_capacity(requests), Vec::with_capacity(requests));
         let table = GatherTable::new(&config)?;
-        Ok(Some(Box::new(Self { ports, table, begun, whole, frames: usize::MAX })))
+        let [first, second] = seed;
+        Ok(Some(Box::new(Self {
+            ports,
+            table,
+            begun,
+            whole,
+            // Nonces of another row than the table's own.
+            writes: Writes::new(writes, [first, !second]),
+            begun_writes: Vec::with_capacity(writes),
+            decided: Vec::with_capacity(writes),
+            frames: usize::MAX,
+        })))
     }
 
     pub(super) fn next_due(&self) -> Option<u64> {
@@ -121,6 +142,9 @@ impl Core {
             ExchangeFor::Other(&OwnExchange::Fetch(number)) => {
                 self.take_value(batch, packet, &state.parsed, (id, number))
             }
+            ExchangeFor::Other(&OwnExchange::Copy(copy)) => {
+                self.take_outcome(batch, packet, &state.parsed, copy)
+            }
             ExchangeFor::Part(number) => self.take_part(batch, packet, &state.parsed, (id, number)),
         }
     }
@@ -131,15 +155,17 @@ impl Core {
         let Some(own) = self.own.as_deref_mut() else { return };
         own.frames = outlet.free_frames();
         let wants = self.cache.as_deref().is_some_and(ValueCache::has_wanted);
-        if (wants || !own.table.is_idle())
+        if (wants || !own.table.is_idle() || !own.writes.is_empty())
             && let Some(mut own) = self.own.take()
         {
             self.ask_backends(&mut own, batch, outlet);
             if wants {
                 self.fetch_values(&mut own, batch, outlet);
             }
+            self.send_copies(&mut own, batch, outlet);
             self.expire(&mut own, batch);
             self.send_replies(&mut own, batch, outlet);
+            self.send_outcomes(&mut own, batch, outlet);
             own.frames = outlet.free_frames();
             self.own = Some(own);
         }
@@ -158,6 +184,10 @@ impl Core {
                     self.counters.through_unanswered.add(u64::from(passing.is_unanswered()));
                 }
                 Expired::Other(OwnExchange::Fetch(number)) => self.give_up_value(number),
+                Expired::Other(OwnExchange::Copy(copy)) => {
+                    let answered = own.writes.expire(copy);
+                    self.note(own, copy.write, answered);
+                }
             }
         }
     }

@@ -30,6 +30,7 @@ pub(super) struct PacketState {
     pub(super) parsed: Parsed,
     /// The flow's, or of a keyed request its key's.
     pub(super) hash: u64,
+    /// The connection table's; of a request for a key with replicas, its flow's hash.
     pub(super) key: u64,
     /// The place among a keyed service's pools of the one that has the request's key; `None`: the service's own.
     pub(super) route: Option<u32>,
@@ -126,6 +127,10 @@ pub(super) enum Stage {
     Through,
     /// Ask several backends, by requests of our own.
     Gather,
+    /// Have all backends of the key carry it out, by requests of our own.
+    Replicate,
+    /// Nothing: its client is told that it is not served.
+    Refuse,
     /// Ask Maglev alone: the ICMP packets of a VIP are no flow.
     Select,
     /// As `Flow`, and record it for the pieces that follow.

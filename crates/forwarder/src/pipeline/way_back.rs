@@ -1,7 +1,7 @@
 //! How what answers a client's request goes back to it: the way that the request came.
 //!
 //! In: a request as it came in. Out: the frame's ends turned round, with its VLAN tags and interface; the service that it was for.
-//! Not here: what is sent (`gather`, `through`).
+//! Not here: what is sent (`gather`, `through`, `replicas`).
 //! Invariant: nothing goes to a station that sent nothing.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -73,6 +73,11 @@ impl WayBack {
         let Flow { destination, destination_port, .. } = self.flow;
         let service = snapshot.service(snapshot.vips.find(&destination, protocol::UDP, destination_port)?);
         Some((service, service.keyed.as_deref()?))
+    }
+
+    /// The hash of the request's flow.
+    pub(super) fn flow_hash(&self, snapshot: &Snapshot, service: &Service) -> u64 {
+        snapshot.hasher.hash(service.policy, &self.flow)
     }
 
     pub(super) fn client(&self) -> SocketAddr {

@@ -48,6 +48,7 @@ pub(crate) fn keyed_of(
         path,
         gather,
         cache: None,
+        replicas: None,
     };
     let (all, logs) = (pool(&slots, &[1; 5]), pool(&slots, &[1]));
     let placements = [&all, &logs].map(|pool| Placement::Maglev { all: pool.table.clone() }).into();

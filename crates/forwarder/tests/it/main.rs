@@ -24,6 +24,7 @@ mod publish;
 mod random;
 mod refusal;
 mod remote;
+mod replicas;
 mod requests;
 mod steering;
 mod through;

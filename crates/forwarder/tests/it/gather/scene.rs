@@ -29,8 +29,14 @@ pub(crate) fn gathering(late: Late) -> Parts {
 
 pub(crate) fn own_config(thread: u16, threads: u16) -> PipelineConfig {
     let ports = OwnPorts::new(&OWN_PORTS, threads).unwrap();
-    let own_requests =
-        Some(OwnRequests { ports, requests: 3, passing: 4, fetches: 0, seed: [u64::from(thread), 7] });
+    let own_requests = Some(OwnRequests {
+        ports,
+        requests: 3,
+        passing: 4,
+        fetches: 0,
+        writes: 2,
+        seed: [u64::from(thread), 7],
+    });
     PipelineConfig { thread: ThreadId(thread), threads, own_requests, ..config() }
 }
 

@@ -1,0 +1,268 @@
+//! Requests that all backends of a key carry out, where keys have replicas: each is asked, and the client has one answer.
+//!
+//! In: a write, and what comes to our own ports. Out, between batches: what backends are asked, then the answer. What depends on what a
+//! backend has is answered at once, by the protocol's own error.
+//! Not here: bytes of a protocol, how many have to say what (`kv-switch`), which backends a key has (`key_choice`).
+//! Invariants: a write is begun at all backends of its key or at none; a client is told once, and that it is done only if as many as wanted
+//! have said so; what a backend stores that stands in for another lives no longer than `failover.ttl`.
+
+use std::net::SocketAddr;
+
+use kv_switch::{
+    Answered, Ask, Asker, CopyId, Datagram, MAX_REPLICAS, NewWrite, NotWritten, Outcome, Replica, Request,
+    ShortLife, Target, Written,
+};
+use packet::{Parsed, udp_checksum_ok, udp_headers_len, write_udp};
+
+use super::Core;
+use super::gather::{Question, not_taken, server, target_of};
+use super::keyed::datagram;
+use super::own_exchange::OwnExchange;
+use super::own_requests::OwnTable;
+use super::state::{Batch, PacketState, Stage};
+use super::way_back::{WayBack, socket};
+use crate::keyed::refused;
+use crate::{DropReason, Flow, Keyed, Outlet, Packet, Service, SlotId, Verdict};
+
+/// A write that may begin.
+struct Wanted<'a> {
+    service: &'a Service,
+    keyed: &'a Keyed,
+    payload: &'a [u8],
+    /// How long what stand-ins store may live.
+    life: Option<ShortLife>,
+    way: WayBack,
+}
+
+impl OwnTable {
+    /// Begins a write at all backends of its key, or changes nothing.
+    fn begin_write(&mut self, batch: &Batch<'_>, wanted: &Wanted<'_>) -> Result<(), DropReason> {
+        let &Wanted { service, keyed, payload, life, way } = wanted;
+        let rules = keyed.rules.replicas.ok_or(DropReason::NoBackend)?;
+        let application = &*keyed.rules.application;
+        let ask = application.read(Datagram::whole(payload)).map_err(refused)?;
+        let place = keyed.rules.place(application.key(payload, &ask.first, &mut Default::default()));
+        let holders = batch.snapshot.holders(service, keyed, place);
+        let nobody = Replica { target: Target { server: u32::MAX, room: 0 }, life: None };
+        let mut replicas = [nobody; MAX_REPLICAS];
+        for (replica, holder) in replicas.iter_mut().zip(holders.each()) {
+            let target = target_of(batch, keyed, holder.selection.slot, &way).ok_or(DropReason::NoBackend)?;
+            *replica = Replica { target, life: life.filter(|_| !holder.is_own) };
+        }
+        let count = holders.each().len();
+        let left = self.frames.checked_sub(count).ok_or(DropReason::KvReplicaNoFrame)?;
+        let request = Request { payload, ask: &ask };
+        let replicas = replicas.get(..count).unwrap_or_default();
+        let new = NewWrite { request, replicas, ack: rules.ack, context: way };
+        let mut asker = Asker { table: &mut self.table, now: batch.now.nanos(), timeout: rules.timeout };
+        let write = self.writes.begin(&mut asker, application, new, OwnExchange::Copy);
+        self.begun_writes.push(write.map_err(not_written)?);
+        self.frames = left;
+        Ok(())
+    }
+}
+
+impl Core {
+    /// What stage 2 does with a request that stores something.
+    #[cold]
+    pub(super) fn stage_of_write(&self, keyed: &Keyed, payload: &[u8], ask: &Ask) -> Stage {
+        let replicated = keyed.rules.application.replicated(&Request { payload, ask });
+        if replicated.is_some() { Stage::Replicate } else { Stage::Refuse }
+    }
+
+    /// Stage 2 for a write that all backends of its key carry out.
+    #[cold]
+    pub(super) fn begin_write(
+        &mut self,
+        batch: &Batch<'_>,
+        packet: &Packet<'_>,
+        state: &PacketState,
+    ) -> Result<Verdict, DropReason> {
+        self.admit_request(batch, packet, state)?;
+        let payload = judged(packet, &state.parsed)?;
+        let way = WayBack::of(batch, packet, state)?;
+        let service = batch.snapshot.service(state.service);
+        let keyed = service.keyed.as_deref().ok_or(DropReason::NoBackend)?;
+        let life = self.short_lived.life(&keyed.rules);
+        let own = self.own.as_deref_mut().ok_or(DropReason::KvReplicaFull)?;
+        own.begin_write(batch, &Wanted { service, keyed, payload, life, way })?;
+        self.counters.replicas_begun.add(1);
+        Ok(Verdict::Taken)
+    }
+
+    /// Stage 3 for what no backend was chosen for: a request that depends on what a backend has is answered.
+    #[cold]
+    pub(super) fn write_without_slot(
+        &mut self,
+        batch: &Batch<'_>,
+        packet: &mut Packet<'_>,
+        state: &PacketState,
+    ) -> Verdict {
+        match state.stage {
+            Stage::Refuse => self.refuse_write(batch, packet, state).unwrap_or_else(Verdict::Drop),
+            _ => Verdict::Drop(DropReason::NoBackend),
+        }
+    }
+
+    /// Its client has the protocol's error, the way it came.
+    fn refuse_write(
+        &mut self,
+        batch: &Batch<'_>,
+        packet: &mut Packet<'_>,
+        state: &PacketState,
+    ) -> Result<Verdict, DropReason> {
+        let payload = judged(packet, &state.parsed)?;
+        let keyed = batch.snapshot.service(state.service).keyed.as_deref();
+        let application = &*keyed.ok_or(DropReason::NoBackend)?.rules.application;
+        let ask = application.read(Datagram::whole(payload)).map_err(refused)?;
+        let mut answer = [0; LONGEST_ERROR];
+        let length = application.write_unsupported(&Request { payload, ask: &ask }, &mut answer);
+        let answer = length.and_then(|length| answer.get(..length)).ok_or(DropReason::KvReplicaRefused)?;
+        let way = WayBack::of(batch, packet, state)?;
+        build_answer(packet, &way, &|out| {
+            out.get_mut(..answer.len())?.copy_from_slice(answer);
+            Some(answer.len())
+        })
+        .ok_or(DropReason::NoHeadRoom)?;
+        self.counters.replicas_refused.add(1);
+        Ok(Verdict::Reply)
+    }
+
+    /// Takes what a backend says of a write.
+    pub(super) fn take_outcome(
+        &mut self,
+        batch: &Batch<'_>,
+        packet: &Packet<'_>,
+        parsed: &Parsed,
+        copy: CopyId,
+    ) -> Result<Verdict, DropReason> {
+        let mut own = self.own.take().ok_or(DropReason::KvAnswerLate)?;
+        let taken = self.take_outcome_of(&mut own, batch, (packet, parsed), copy);
+        self.own = Some(own);
+        taken
+    }
+
+    fn take_outcome_of(
+        &self,
+        own: &mut OwnTable,
+        batch: &Batch<'_>,
+        (packet, parsed): (&Packet<'_>, &Parsed),
+        copy: CopyId,
+    ) -> Result<Verdict, DropReason> {
+        let way = own.writes.context(copy.write).ok_or(DropReason::KvAnswerLate)?;
+        let (_, keyed) = way.keyed(batch.snapshot).ok_or(DropReason::KvAnswerLate)?;
+        let flow = Flow::of(packet.frame(), parsed);
+        let from = socket(flow.source, flow.source_port);
+        let asked = own.writes.server(copy).and_then(|slot| batch.snapshot.slots().get(slot as usize));
+        let asked = asked.and_then(|slot| server(keyed, slot, way.vip()));
+        if asked != Some(from) || socket(flow.destination, 0).ip() != way.own {
+            return Err(DropReason::KvAnswerSource);
+        }
+        let payload = judged(packet, parsed).map_err(|_| DropReason::KvAnswerMalformed)?;
+        let (now, application) = (batch.now.nanos(), &*keyed.rules.application);
+        let answered = own.writes.answer((&mut own.table, now), application, copy, payload);
+        self.note(own, copy.write, answered.map_err(not_taken)?);
+        Ok(Verdict::Taken)
+    }
+
+    /// What has become of a write by an answer, or by none.
+    pub(super) fn note(&self, own: &mut OwnTable, write: u32, answered: Answered) {
+        self.counters.replicas_disagreed.add(u64::from(answered.differs));
+        match answered.written {
+            Written::Decided(_) => own.decided.push(write),
+            Written::Lost => self.counters.replicas_unanswered.add(1),
+            Written::Waiting => {}
+        }
+    }
+
+    /// Asks the backends of what was begun.
+    pub(super) fn send_copies(&mut self, own: &mut OwnTable, batch: &Batch<'_>, outlet: &mut dyn Outlet) {
+        for at in 0..own.begun_writes.len() {
+            let Some(write) = own.begun_writes.get(at).copied() else { break };
+            for part in 0..own.writes.parts(write) {
+                let copy = CopyId { write, part };
+                let build =
+                    &mut |packet: &mut Packet<'_>| self.build_copy(batch, packet, own, copy).is_some();
+                if outlet.originate(build).is_err() {
+                    let answered = own.writes.give_up((&mut own.table, batch.now.nanos()), copy);
+                    self.note(own, write, answered);
+                }
+            }
+        }
+        own.begun_writes.clear();
+    }
+
+    fn build_copy(
+        &mut self,
+        batch: &Batch<'_>,
+        packet: &mut Packet<'_>,
+        own: &OwnTable,
+        copy: CopyId,
+    ) -> Option<()> {
+        let way = own.writes.context(copy.write)?;
+        let (service, keyed) = way.keyed(batch.snapshot)?;
+        let slot = SlotId(own.writes.server(copy)?);
+        let question = Question { service, keyed, slot, own: way.own, vip: way.vip() };
+        self.build_question(batch, packet, &question, &|out| {
+            own.writes.write_copy(&*keyed.rules.application, copy, out)
+        })
+    }
+
+    /// Tells clients what has become of their writes.
+    pub(super) fn send_outcomes(&mut self, own: &mut OwnTable, batch: &Batch<'_>, outlet: &mut dyn Outlet) {
+        for at in 0..own.decided.len() {
+            let Some(write) = own.decided.get(at).copied() else { break };
+            let is_answered =
+                !own.writes.wants_answer(write) || send_outcome(own, batch, outlet, write).is_some();
+            let counter = match own.writes.outcome(write) {
+                _ if !is_answered => &self.counters.replicas_unanswered,
+                Some(Outcome::Refused(_)) => &self.counters.replicas_failed,
+                _ => &self.counters.replicas_acknowledged,
+            };
+            counter.add(1);
+            own.writes.answered(write);
+        }
+        own.decided.clear();
+    }
+}
+
+fn send_outcome(own: &OwnTable, batch: &Batch<'_>, outlet: &mut dyn Outlet, write: u32) -> Option<()> {
+    let way = own.writes.context(write)?;
+    let (_, keyed) = way.keyed(batch.snapshot)?;
+    let outcome = |out: &mut [u8]| own.writes.write_outcome(&*keyed.rules.application, write, out);
+    outlet.originate(&mut |packet| build_answer(packet, way, &outcome).is_some()).ok()
+}
+
+/// An answer to a client, at the front of its buffer.
+fn build_answer(
+    packet: &mut Packet<'_>,
+    way: &WayBack,
+    write: &dyn Fn(&mut [u8]) -> Option<usize>,
+) -> Option<()> {
+    let link = way.link();
+    let payload = link.len() + udp_headers_len(way.family);
+    let length = write(packet.buffer_mut().get_mut(payload..)?)?;
+    packet.buffer_mut().get_mut(..link.len())?.copy_from_slice(link);
+    packet.set_bounds(0, payload + length);
+    packet.set_interface(way.interface);
+    let ends: [SocketAddr; 2] = [way.vip(), way.client()];
+    write_udp(packet.frame_mut().get_mut(link.len()..)?, ends[0], ends[1]).then_some(())
+}
+
+/// What a datagram carries that this machine answers, and so judges what else is left to backends.
+fn judged<'a>(packet: &'a Packet<'_>, parsed: &Parsed) -> Result<&'a [u8], DropReason> {
+    let payload = datagram(packet, parsed).map(|datagram| datagram.payload());
+    payload.filter(|_| udp_checksum_ok(packet.frame(), parsed)).ok_or(DropReason::Malformed)
+}
+
+fn not_written(why: NotWritten) -> DropReason {
+    match why {
+        NotWritten::Unsupported => DropReason::KvReplicaRefused,
+        NotWritten::NoServer => DropReason::NoBackend,
+        NotWritten::TooLong => DropReason::KvReplicaTooLong,
+        NotWritten::Full => DropReason::KvReplicaFull,
+    }
+}
+
+/// Bytes of the protocols' own errors, with what stands in front.
+const LONGEST_ERROR: usize = 128;
