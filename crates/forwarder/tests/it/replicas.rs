@@ -1,6 +1,7 @@
 //! Keys that several backends have: reads go to one of them, writes to all, and what depends on the old value is refused.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use forwarder::*;
@@ -504,6 +505,19 @@ fn a_write_without_a_way_back_is_begun_nowhere() {
     assert_eq!(copies.len(), 1);
     assert_eq!(one.answer(&copies[0].1, &says(&copies[0].1, "HD NONCE")), Verdict::Taken);
     assert_eq!(reply(&mut one).unwrap(), b"STORED\r\n");
+}
+
+#[test]
+fn each_write_and_each_refusal_counts_as_a_new_flow_for_the_limits() {
+    for (command, passes) in [(set("key1"), Verdict::Taken), (b"incr key1 1\r\n".to_vec(), Verdict::Reply)] {
+        let mut parts = replicated(2, Ack::All, &[]);
+        let guard = Guard { new_flows_per_second: NonZeroU32::new(2), ..Guard::default() };
+        parts.services.last_mut().unwrap().guard = Some(Arc::new(guard));
+        let mut bed = bed_of(parts);
+        let seen: Vec<Verdict> = (0..4).map(|_| bed.send(24, &request(&command)).0).collect();
+        let limited = Verdict::Drop(DropReason::FlowRate);
+        assert_eq!(seen, [passes, passes, limited, limited]);
+    }
 }
 
 #[test]
