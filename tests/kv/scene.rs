@@ -92,12 +92,7 @@ impl Scene {
 
     /// Waits until so many backends serve.
     pub(crate) fn serving(&self, count: usize) {
-        let serves = || {
-            let answer = self.balancer.ask("/v1/backends").ok()?;
-            let backends = answer.as_array()?;
-            let up = backends.iter().filter(|backend| backend["state"] == "serving").count();
-            (up == count).then_some(())
-        };
+        let serves = || are_serving(&self.balancer, count).then_some(());
         assert!(eventually(BOUND, serves).is_some(), "not {count} serving\n{}", self.diagnosis());
     }
 
@@ -124,6 +119,13 @@ impl Scene {
         let counters = self.balancer.counters().map(|counters| format!("{:#}", counters.0));
         format!("{}\n{}", self.balancer.process.tail(), counters.unwrap_or_else(|error| error.to_string()))
     }
+}
+
+/// Whether so many backends serve, as a balancer says.
+pub(crate) fn are_serving(balancer: &Balancer, count: usize) -> bool {
+    let answer = balancer.ask("/v1/backends").unwrap_or_default();
+    let backends = answer.as_array().map(Vec::as_slice).unwrap_or_default();
+    backends.iter().filter(|backend| backend["state"] == "serving").count() == count
 }
 
 /// A server at the VIPs, to answer clients itself, and at its own address.

@@ -34,9 +34,16 @@ pub(crate) const ROUTERS: &[&str] = &["bird2", "frr", "gobgpd"];
 /// For the demo of keyed services: servers, and a client that is nobody's here.
 pub(crate) const KV_DEMO: &[&str] = &["memcached", "libmemcached-tools"];
 
-/// For the tests of keyed services: further clients; `gcc` builds one against libmemcached.
-pub(crate) const KV: &[&str] =
-    &["memcached", "libmemcached-tools", "libmemcached-dev", "nutcracker", "php-cli", "php-memcache"];
+/// For the tests of keyed services: further clients, of which `gcc` builds one against libmemcached, and a router.
+pub(crate) const KV: &[&str] = &[
+    "memcached",
+    "libmemcached-tools",
+    "libmemcached-dev",
+    "nutcracker",
+    "php-cli",
+    "php-memcache",
+    "bird2",
+];
 
 /// For the status page and the metrics; Chromium draws no text without a font.
 pub(crate) const WEB: &[&str] = &["chromium", "chromium-driver", "fonts-dejavu-core", "prometheus"];

@@ -1,0 +1,198 @@
+//! Readers and writers of a few hot keys, side by side until they are told to stop, and what each noted.
+//!
+//! A request without an answer is sent again: UDP may lose it. What was sent is counted by the server of its key.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use testbed::Asker;
+
+use crate::history::{Read, Write, get, set, value};
+use crate::pair::{Key, Pair};
+use crate::scene::{BOUND, PORT};
+
+pub(crate) struct Load {
+    pub(crate) keys: Vec<Key>,
+    stop: AtomicBool,
+    begin: Instant,
+    /// Of each reader: when its last request that was answered had been sent, in nanoseconds since `begin`.
+    answered: Vec<AtomicU64>,
+    /// By server: gets that were sent, and those of them that were answered or given up.
+    sent: [AtomicU64; 2],
+    settled: [AtomicU64; 2],
+}
+
+/// Stops readers and writers when it goes, also by a panic.
+pub(crate) struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// How a write gets to its server.
+pub(crate) enum Way {
+    /// By the VIP.
+    Through(Asker),
+    /// Past the balancers.
+    Around(TcpStream),
+}
+
+impl Way {
+    pub(crate) fn around(pair: &Pair, key: &Key) -> Self {
+        let server = SocketAddr::new(pair.bed.backends[key.server].v4.into(), PORT);
+        Self::Around(pair.bed.client.ns.run(move || {
+            let stream = TcpStream::connect(server).unwrap();
+            stream.set_read_timeout(Some(BOUND)).unwrap();
+            stream
+        }))
+    }
+
+    fn say(&mut self, command: &[u8]) -> Vec<u8> {
+        match self {
+            Self::Through(client) => {
+                let mut tries = (0..TRIES).filter_map(|_| client.ask_within(command, ONCE));
+                tries.next().unwrap_or_else(|| panic!("no answer to {}", command.escape_ascii()))
+            }
+            Self::Around(stream) => {
+                stream.write_all(command).unwrap();
+                let (mut line, mut byte) = (Vec::new(), [0]);
+                while !line.ends_with(b"\r\n") {
+                    stream.read_exact(&mut byte).unwrap();
+                    line.extend(byte);
+                }
+                line
+            }
+        }
+    }
+}
+
+/// What a writer does.
+pub(crate) struct Writer {
+    /// Its place in [`Load::keys`].
+    pub(crate) key: usize,
+    pub(crate) ways: Vec<Way>,
+    /// At most.
+    pub(crate) writes: u32,
+    /// One write in so many deletes; 0: none does.
+    pub(crate) deletes: u32,
+    /// Between an answer and the next write.
+    pub(crate) pause: Range<Duration>,
+}
+
+impl Load {
+    /// Of keys that have value 0.
+    pub(crate) fn new(keys: Vec<Key>, readers: usize) -> Self {
+        let zero = || [const { AtomicU64::new(0) }; 2];
+        let answered = (0..readers).map(|_| AtomicU64::new(0)).collect();
+        Self {
+            keys,
+            stop: AtomicBool::new(false),
+            begin: Instant::now(),
+            answered,
+            sent: zero(),
+            settled: zero(),
+        }
+    }
+
+    pub(crate) fn stop_later(&self) -> Stop<'_> {
+        Stop(&self.stop)
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Reads all keys in turn. `peers`: readers one of which at least has asked the machine that has this one's requests.
+    pub(crate) fn read(&self, reader: usize, peers: Range<usize>, client: &Asker) -> Vec<Read> {
+        let mut reads = Vec::new();
+        for key in (0..self.keys.len()).cycle() {
+            if self.is_over() {
+                break;
+            }
+            let read = self.read_once(key, peers.clone(), client);
+            let sent = u64::try_from((read.sent - self.begin).as_nanos()).unwrap();
+            self.answered[reader].store(sent, Ordering::SeqCst);
+            reads.push(read);
+        }
+        reads
+    }
+
+    fn read_once(&self, key: usize, peers: Range<usize>, client: &Asker) -> Read {
+        let Key { name, server } = &self.keys[key];
+        let since = self.answered[peers].iter().map(|sent| sent.load(Ordering::SeqCst)).min().unwrap();
+        let since = self.begin + Duration::from_nanos(since);
+        for _ in 0..TRIES {
+            self.sent[*server].fetch_add(1, Ordering::SeqCst);
+            let sent = Instant::now();
+            let said = client.ask_within(&get(name), ONCE);
+            let received = Instant::now();
+            self.settled[*server].fetch_add(1, Ordering::SeqCst);
+            if let Some(said) = said {
+                return Read { key, value: value(name, &said), since, sent, received };
+            }
+            println!("{:?} after the beginning: no answer about {name} in {ONCE:?}", self.begin.elapsed());
+        }
+        panic!("no answer about {name}");
+    }
+
+    /// By server: gets that were sent.
+    pub(crate) fn sent(&self) -> [u64; 2] {
+        [0, 1].map(|server| self.sent[server].load(Ordering::SeqCst))
+    }
+
+    /// By server: gets that were sent and are over.
+    pub(crate) fn settled(&self) -> [u64; 2] {
+        [0, 1].map(|server| self.settled[server].load(Ordering::SeqCst))
+    }
+
+    /// Gets that had no answer.
+    pub(crate) fn lost(&self, answered: usize) -> u64 {
+        self.sent().iter().sum::<u64>() - answered as u64
+    }
+
+    /// Writes a key, each time another value, or deletes it. All that its value ever was, from the beginning.
+    pub(crate) fn write(&self, mut writer: Writer) -> Vec<Write> {
+        let key = &self.keys[writer.key].name;
+        let mut writes = vec![Write { value: Some(0), sent: self.begin, acknowledged: self.begin }];
+        let mut random = writer.key as u64 + 1;
+        for number in 1..=writer.writes {
+            random = next(random);
+            let pause = writer.pause.end - writer.pause.start;
+            thread::sleep(writer.pause.start + pause.mul_f64((random >> 40) as f64 / (1_u64 << 24) as f64));
+            if self.is_over() {
+                break;
+            }
+            let deletes = writer.deletes > 0 && number % writer.deletes == 0;
+            let value = (!deletes).then_some(number);
+            let command =
+                value.map_or_else(|| format!("delete {key}\r\n").into_bytes(), |value| set(key, value));
+            let way = usize::try_from(random >> 8).unwrap() % writer.ways.len();
+            let sent = Instant::now();
+            let said = writer.ways[way].say(&command);
+            let acknowledged = Instant::now();
+            // One that was sent twice may have been deleted by the first.
+            let wanted: &[&[u8]] =
+                if value.is_some() { &[b"STORED\r\n"] } else { &[b"DELETED\r\n", b"NOT_FOUND\r\n"] };
+            assert!(wanted.contains(&&said[..]), "{}: {}", command.escape_ascii(), said.escape_ascii());
+            writes.push(Write { value, sent, acknowledged });
+        }
+        writes
+    }
+}
+
+/// xorshift64.
+fn next(mut random: u64) -> u64 {
+    random ^= random << 13;
+    random ^= random >> 7;
+    random ^ random << 17
+}
+
+/// Far more than an answer takes, and less than a test.
+const ONCE: Duration = Duration::from_secs(2);
+const TRIES: usize = 10;

@@ -1,0 +1,219 @@
+//! Two balancers with a keyed pool behind a router with ECMP in its kernel: by routes that stand, or by BGP.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use testbed::{
+    Asker, Balancer, Bed, BedSpec, CLUSTER_ASN, Decap, LbConfig, Process, ROUTER_ASN, Router, RouterKind,
+    RouterSession, eventually,
+};
+
+use crate::history::{get, set};
+use crate::scene::{BOUND, PORT, are_serving, config, memcached};
+
+/// Dropped in this order: machines, router, servers, the bed last.
+pub(crate) struct Pair {
+    /// `None`: it has ended.
+    pub(crate) machines: [Option<Balancer>; 2],
+    router: Option<Router>,
+    _servers: Vec<Process>,
+    _decaps: Vec<Decap>,
+    config: LbConfig,
+    pub(crate) bed: Bed,
+}
+
+/// A key, and the server that has it.
+#[derive(Clone, Debug)]
+pub(crate) struct Key {
+    pub(crate) name: String,
+    pub(crate) server: usize,
+}
+
+impl Pair {
+    /// With further keys of `kv`, and two servers; the router's routes stand.
+    pub(crate) fn new(kv: &str) -> Self {
+        Self::with(|bed| config(bed, kv), |_| None)
+    }
+
+    /// The same where machines announce the VIPs to bird, and leave by their order.
+    pub(crate) fn that_announces(kv: &str) -> Self {
+        let announcing = |bed: &Bed| {
+            let mut config = config(bed, kv);
+            config.cluster = "drain_time = \"30s\"".into();
+            config.vip_keys = "announce = {}".into();
+            config.more += &bgp();
+            config
+        };
+        let router = |bed: &Bed| {
+            // The bed's own routes: here BGP brings them.
+            let routes = bed.spec.vips.iter().map(|vip| format!("route del {}", host_route(*vip)));
+            bed.router.ip(&routes.collect::<Vec<_>>().join("\n")).unwrap();
+            Some(Router::start(bed, RouterKind::Bird, &sessions()).unwrap())
+        };
+        let pair = Self::with(announcing, router);
+        pair.wait_for_next_hops(2);
+        pair
+    }
+
+    fn with(config: impl FnOnce(&Bed) -> LbConfig, router: impl FnOnce(&Bed) -> Option<Router>) -> Self {
+        let bed = Bed::new(&BedSpec { balancers: 2, backends: 2, ..BedSpec::default() }).unwrap();
+        let servers = bed.backends.iter().map(|host| memcached(&bed, host)).collect();
+        let router = router(&bed);
+        let decaps = Decap::start_all(&bed).unwrap();
+        let config = config(&bed);
+        let machines = [0, 1].map(|index| Some(Balancer::start(&bed, index, &config).unwrap()));
+        let pair = Self { machines, router, _servers: servers, _decaps: decaps, config, bed };
+        pair.wait_until_all_serve();
+        pair
+    }
+
+    pub(crate) fn machine(&self, index: usize) -> &Balancer {
+        self.machines[index].as_ref().unwrap()
+    }
+
+    /// A counter of each machine, over its threads.
+    pub(crate) fn counted(&self, name: &str) -> [u64; 2] {
+        [0, 1].map(|index| self.machine(index).counters().unwrap().over_threads(&[name]))
+    }
+
+    fn wait_until_all_serve(&self) {
+        let serve = || (0..2).all(|index| are_serving(self.machine(index), 2)).then_some(());
+        assert!(eventually(BOUND, serve).is_some(), "not all serve\n{}", self.diagnosis());
+    }
+
+    /// A client of the VIP of a family. The router gives all its requests to one machine, as long as there are both.
+    pub(crate) fn client(&self, ipv4: bool) -> Asker {
+        Asker::new(&self.bed.client.ns, self.bed.vip(ipv4, PORT))
+    }
+
+    /// A client of each family for each machine, as the machines' own counters say who has their requests.
+    pub(crate) fn clients_of_each(&self) -> [[Asker; 2]; 2] {
+        let [[a4, b4], [a6, b6]] = [true, false].map(|ipv4| {
+            let (mut first, mut second) = (None, None);
+            for _ in 0..TRIES {
+                let client = self.client(ipv4);
+                let before = self.counted("keyed_reads");
+                assert_eq!(self.ask(&client, &get("nobody")), b"END\r\n");
+                let after = self.counted("keyed_reads");
+                match [after[0] - before[0], after[1] - before[1]] {
+                    [1, 0] => first = Some(client),
+                    [0, 1] => second = Some(client),
+                    other => panic!("one request is counted as {other:?}"),
+                }
+                if first.is_some() && second.is_some() {
+                    break;
+                }
+            }
+            [first, second].map(|client| client.expect("a client of each machine"))
+        });
+        [[a4, a6], [b4, b6]]
+    }
+
+    /// The answer through either machine.
+    pub(crate) fn ask(&self, client: &Asker, command: &[u8]) -> Vec<u8> {
+        let said = client.ask_within(command, BOUND);
+        said.unwrap_or_else(|| panic!("no answer to {}\n{}", command.escape_ascii(), self.diagnosis()))
+    }
+
+    /// So many keys of each server, one server's after the other's.
+    pub(crate) fn keys(&self, each: usize) -> Vec<Key> {
+        let client = self.client(true);
+        let all = (0..TRIES).map(|number| {
+            let name = format!("hot{number}");
+            assert_eq!(self.ask(&client, &set(&name, 0)), b"STORED\r\n");
+            let has = |server: &usize| {
+                let host = &self.bed.backends[*server];
+                let beside = Asker::new(&host.ns, SocketAddr::new(host.v4.into(), PORT));
+                beside.ask_within(&get(&name), BOUND).unwrap() != b"END\r\n"
+            };
+            let server = (0..2).find(has).expect("somebody has it");
+            Key { name, server }
+        });
+        let all: Vec<Key> = all.collect();
+        let of = |server| all.iter().filter(move |key| key.server == server).take(each).cloned();
+        let keys: Vec<Key> = of(0).chain(of(1)).collect();
+        assert_eq!(keys.len(), 2 * each, "{all:?}");
+        keys
+    }
+
+    /// As `docs/rolling-restart.md` has it: drain, wait for the end, start, wait until router and the other machine agree.
+    pub(crate) fn restart(&mut self, index: usize) {
+        self.wait_for_agreement();
+        let begin = Instant::now();
+        self.say(index, &["machine", "drain"]);
+        let mut machine = self.machines[index].take().unwrap();
+        let status = machine.process.wait(DRAINED);
+        assert!(status.is_some_and(|status| status.success()), "{status:?}\n{}", machine.process.tail());
+        self.wait_for_next_hops(1);
+        let drained = begin.elapsed();
+        self.machines[index] = Some(Balancer::start(&self.bed, index, &self.config).unwrap());
+        let ready = begin.elapsed();
+        self.wait_for_next_hops(2);
+        let has_routes = begin.elapsed();
+        println!(
+            "lb{}: ended {drained:?} after the order, ready {ready:?}, has routes {has_routes:?}",
+            index + 1
+        );
+        self.wait_until_all_serve();
+        self.wait_for_agreement();
+    }
+
+    fn wait_for_next_hops(&self, count: usize) {
+        let vips = || self.bed.spec.vips.iter();
+        let have = || vips().all(|vip| self.bed.next_hops(&host_route(*vip)) == count).then_some(());
+        assert!(eventually(BOUND, have).is_some(), "not {count} next hops\n{}", self.diagnosis());
+    }
+
+    fn wait_for_agreement(&self) {
+        let agree = || (self.say(0, &["digest"]) == self.say(1, &["digest"])).then_some(());
+        assert!(eventually(BOUND, agree).is_some(), "the machines do not agree\n{}", self.diagnosis());
+    }
+
+    fn say(&self, index: usize, words: &[&str]) -> String {
+        let socket = LbConfig::admin_socket(&self.bed, index).to_string_lossy().into_owned();
+        let args = [words, &["--socket", &socket]].concat();
+        let (ns, program) = (&self.bed.balancers[index].ns, self.bed.program().unwrap());
+        let ended = Process::to_end(ns, program, &args, BOUND).unwrap();
+        assert_eq!(ended.code, Some(0), "{words:?}: {}{}", ended.out, ended.err);
+        ended.out
+    }
+
+    pub(crate) fn diagnosis(&self) -> String {
+        let mut text = self.router.as_ref().map(Router::tail).unwrap_or_default();
+        for machine in self.machines.iter().flatten() {
+            let counters = machine.counters().map(|counters| format!("{:#}", counters.0));
+            let counters = counters.unwrap_or_else(|error| error.to_string());
+            let _ = writeln!(text, "{}\n{counters}", machine.process.tail());
+        }
+        text
+    }
+}
+
+fn sessions() -> Vec<RouterSession> {
+    RouterSession::all().into_iter().map(|session| RouterSession { key: "", ..session }).collect()
+}
+
+/// Both machines' sessions with the router, of both families.
+fn bgp() -> String {
+    let mut text = format!("[bgp]\nasn = {CLUSTER_ASN}\ngraceful_shutdown = \"1s\"\nhold_down = \"1s\"\n");
+    for session in sessions() {
+        let ((router, _), name, machine) = (session.ends(), session.name(), session.machine);
+        let family = if session.ipv4 { "ipv4" } else { "ipv6" };
+        let _ = writeln!(
+            text,
+            "[[bgp.peers]]\nname = \"{name}\"\nmachines = [\"lb{machine}\"]\naddress = \"{router}\"\n\
+             asn = {ROUTER_ASN}\nfamilies = [\"{family}\"]\nhold_time = \"30s\"\nlongest_retry = \"2s\""
+        );
+    }
+    text
+}
+
+fn host_route(vip: IpAddr) -> String {
+    format!("{vip}/{}", if vip.is_ipv4() { 32 } else { 128 })
+}
+
+/// Of two machines one has none of so many clients, or of two servers one so few of so many keys, in one of a billion runs.
+const TRIES: usize = 40;
+/// The drain time, and ten times what the rest takes.
+const DRAINED: Duration = Duration::from_secs(90);
