@@ -1,7 +1,9 @@
-//! Requests by key on real traffic: three memcached servers behind a balancer, a real client of them, and one server's end.
+//! Requests by key on real traffic: three memcached servers behind a balancer, a real client of them, and one server's end; then a hot
+//! key with a cache, and keys with replicas.
 //!
 //! In: a balancer's binary. Out: [`KvFigures`], shown; a failure when one of them is wrong.
-//! Not here: the bed (`testbed`), what is wrong and how it looks (`demo_kv_stats`), the stage (`demo`).
+//! Not here: the bed (`testbed`), what is wrong and how it looks (`demo_kv_stats`), the stage (`demo`), the later acts
+//! (`demo_kv_cache`, `demo_kv_replicas`).
 //! It leaves nothing: the bed goes with the process, however that ends.
 
 use std::net::SocketAddr;
@@ -32,14 +34,14 @@ pub(crate) fn run(binary: Option<PathBuf>, json: bool) -> Result<()> {
     Ok(())
 }
 
-struct KvStage {
-    stage: Stage,
-    servers: Vec<Process>,
+pub(crate) struct KvStage {
+    pub(crate) stage: Stage,
+    pub(crate) servers: Vec<Process>,
 }
 
 /// What a server says of a key.
 #[derive(Debug, PartialEq, Eq)]
-enum Found {
+pub(crate) enum Found {
     Nothing,
     /// The value that was stored last.
     Last,
@@ -54,14 +56,20 @@ impl KvStage {
             for host in &bed.backends {
                 servers.push(start_memcached(bed, host, &[])?);
             }
-            Ok(config(bed))
+            Ok(config(bed, ""))
         })?;
+        let stage = Self { stage, servers };
+        stage.serving()?;
+        Ok(stage)
+    }
+
+    /// Waits until all servers serve.
+    pub(crate) fn serving(&self) -> Result<()> {
         let serving = || {
-            let rows = stage.balancer.ask("/v1/backends").ok()?;
+            let rows = self.stage.balancer.ask("/v1/backends").ok()?;
             rows.as_array()?.iter().all(|row| row["state"] == "serving").then_some(())
         };
-        eventually(PATIENCE, serving).context("not all servers serve")?;
-        Ok(Self { stage, servers })
+        eventually(PATIENCE, serving).context("not all servers serve")
     }
 
     fn play(mut self) -> Result<KvFigures> {
@@ -73,8 +81,25 @@ impl KvStage {
         let death = self.kill(&owners)?;
         let counts = self.stage.settled(&before)?.since(&before);
         let drops = self.stage.balancer.counters()?.drops();
+        let lives = |server: &usize| *server + 1 < self.servers.len();
+        let mut living =
+            owners.iter().enumerate().filter_map(|(key, owner)| Some((key, owner.filter(lives)?)));
+        let (key, server) = living.next().context("no key is left")?;
+        let (cache, replicas) = (self.cached(key, server)?, self.replicated()?);
         let after_stop = self.without_balancer()?;
-        Ok(KvFigures { memcaslap, shares, astray, death, counts, drops, after_stop, seconds: 0.0 })
+        let seconds = 0.0;
+        Ok(KvFigures {
+            memcaslap,
+            shares,
+            astray,
+            death,
+            counts,
+            drops,
+            cache,
+            replicas,
+            after_stop,
+            seconds,
+        })
     }
 
     /// Sets and gets of libmemcached's own client, each value of which it looks at.
@@ -115,9 +140,7 @@ impl KvStage {
     fn owner(&self, key: usize, value: &str, servers: &[usize]) -> Result<Option<usize>> {
         let mut owners = Vec::new();
         for &server in servers {
-            let host = &self.stage.bed.backends[server];
-            let beside = Asker::new(&host.ns, SocketAddr::new(host.v4.into(), MEMCACHED_PORT));
-            let answer = through(&beside, &get(key))?;
+            let answer = through(&self.beside(server), &get(key))?;
             if found(&answer, key, value) != Found::Nothing {
                 owners.push(server);
             }
@@ -171,8 +194,14 @@ impl KvStage {
         Ok((AFTER, answered.count()))
     }
 
+    /// A client of one server, on its own machine.
+    pub(crate) fn beside(&self, server: usize) -> Asker {
+        let host = &self.stage.bed.backends[server];
+        Asker::new(&host.ns, SocketAddr::new(host.v4.into(), MEMCACHED_PORT))
+    }
+
     /// One of each family, at the client's.
-    fn clients(&self) -> [Asker; 2] {
+    pub(crate) fn clients(&self) -> [Asker; 2] {
         let bed = &self.stage.bed;
         [true, false].map(|ipv4| Asker::new(&bed.client.ns, bed.vip(ipv4, MEMCACHED_PORT)))
     }
@@ -190,12 +219,13 @@ impl KvStage {
     }
 }
 
-/// A keyed pool of all backends. Checks ask each server at its own address: all that packet threads send are requests.
-fn config(bed: &Bed) -> LbConfig {
+/// A keyed pool of all backends, with further keys of `kv`. Checks ask each server at its own address: all that packet threads send are
+/// requests.
+pub(crate) fn config(bed: &Bed, kv: &str) -> LbConfig {
     let mut config = LbConfig::new(bed).weights(&WEIGHTS);
     config.services = vec![Service { ports: MEMCACHED_PORT.to_string(), protocol: "udp", hash: None }];
     config.pool_keys = format!(
-        "checks = [\"cache\"]\nkv = {{ protocol = \"memcached\", clients = [\"{}\", \"{}\"] }}\n",
+        "checks = [\"cache\"]\nkv = {{ protocol = \"memcached\", clients = [\"{}\", \"{}\"]{kv} }}\n",
         bed.client.v4, bed.client.v6
     );
     // A slow machine is no dead server.
@@ -206,21 +236,21 @@ fn config(bed: &Bed) -> LbConfig {
 }
 
 /// The answer to a command, which is sent again until one comes: nobody answers for a server that died a moment ago.
-fn through(client: &Asker, command: &[u8]) -> Result<Vec<u8>> {
+pub(crate) fn through(client: &Asker, command: &[u8]) -> Result<Vec<u8>> {
     eventually(PATIENCE, || client.ask_within(command, SHORT))
         .with_context(|| format!("no answer to {}", command.escape_ascii()))
 }
 
-fn set(key: usize, value: &str) -> Vec<u8> {
+pub(crate) fn set(key: usize, value: &str) -> Vec<u8> {
     let value = format!("{value} {key}");
     format!("set key:{key} 0 0 {}\r\n{value}\r\n", value.len()).into_bytes()
 }
 
-fn get(key: usize) -> Vec<u8> {
+pub(crate) fn get(key: usize) -> Vec<u8> {
     format!("get key:{key}\r\n").into_bytes()
 }
 
-fn found(answer: &[u8], key: usize, value: &str) -> Found {
+pub(crate) fn found(answer: &[u8], key: usize, value: &str) -> Found {
     let value = format!("{value} {key}");
     let expected = format!("VALUE key:{key} 0 {}\r\n{value}\r\nEND\r\n", value.len());
     match answer {
@@ -231,8 +261,8 @@ fn found(answer: &[u8], key: usize, value: &str) -> Found {
 }
 
 const KEYS: usize = 600;
-const OLD: &str = "the value of";
-const NEW: &str = "another value of";
+pub(crate) const OLD: &str = "the value of";
+pub(crate) const NEW: &str = "another value of";
 const AFTER: usize = 20;
 const SHORT: Duration = Duration::from_millis(300);
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);

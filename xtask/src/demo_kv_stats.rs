@@ -7,6 +7,8 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
+use crate::demo_kv_cache::CacheFigures;
+use crate::demo_kv_replicas::ReplicaFigures;
 use crate::demo_stats::{Counts, Share};
 use crate::report;
 
@@ -19,9 +21,12 @@ pub(crate) struct KvFigures {
     /// Keys that were not on exactly one server.
     pub(crate) astray: usize,
     pub(crate) death: Death,
+    /// Of all requests until then.
     pub(crate) counts: Counts,
-    /// Drop reason and packets.
+    /// Drop reason and packets, until then.
     pub(crate) drops: Vec<(String, u64)>,
+    pub(crate) cache: CacheFigures,
+    pub(crate) replicas: ReplicaFigures,
     /// Keys asked for and answered without the balancer.
     pub(crate) after_stop: (usize, usize),
     /// From the first namespace to the last figure.
@@ -92,6 +97,8 @@ impl KvFigures {
             asked > 0 && answered == 0,
             format!("{answered} of {asked} keys were found without the balancer"),
         );
+        faults.extend(self.cache.faults());
+        faults.extend(self.replicas.faults());
         faults
     }
 
@@ -118,6 +125,7 @@ impl KvFigures {
         let _ =
             writeln!(text, "\ndrops: {}", if drops.is_empty() { "none".into() } else { drops.join(", ") });
         let _ = writeln!(text, "counts of all requests\n{}", report::counted(&self.counts));
+        let _ = writeln!(text, "\n{}\n{}", self.cache.words(), self.replicas.words());
         let (asked, answered) = self.after_stop;
         let _ = writeln!(text, "balancer stopped: {answered} of {asked} keys found");
         let _ = writeln!(text, "{:.1} s in all", self.seconds);
@@ -141,6 +149,8 @@ impl KvFigures {
             },
             "counts": report::counts_json(&self.counts),
             "drops": self.drops.iter().map(|(k, v)| (k.clone(), json!(v))).collect::<serde_json::Map<_, _>>(),
+            "cache": self.cache.json(),
+            "replicas": self.replicas.json(),
             "after_stop": { "asked": self.after_stop.0, "answered": self.after_stop.1 },
             "seconds": self.seconds,
             "faults": self.faults(),
@@ -185,6 +195,8 @@ mod tests {
                 stayed: 100,
                 ..Death::default()
             },
+            cache: crate::demo_kv_cache::tests::good(),
+            replicas: crate::demo_kv_replicas::tests::good(),
             counts: Counts { redirected: 9, received: 9, sent: 9, taken_off: 9, ..Counts::default() },
             after_stop: (20, 0),
             ..KvFigures::default()

@@ -12,6 +12,8 @@ mod build;
 mod cargo;
 mod demo;
 mod demo_kv;
+mod demo_kv_cache;
+mod demo_kv_replicas;
 mod demo_kv_stats;
 mod demo_stats;
 mod dist;
