@@ -45,7 +45,9 @@ fn prove(table: &mut FlowTable, hash: u64, at: u32) -> bool {
 fn all(table: &FlowTable, filter: Filter, now: Tick, step: usize) -> Vec<Entry> {
     let (mut seen, mut from) = (Vec::new(), Some(Cursor::START));
     while let Some(cursor) = from {
-        from = table.list(cursor, &filter, step, now, |entry| seen.push(entry));
+        let (entries, next) = table.list(cursor, &filter, step, now);
+        seen.extend(entries);
+        from = next;
     }
     seen
 }

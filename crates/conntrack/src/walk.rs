@@ -33,27 +33,24 @@ pub enum Filter {
 }
 
 impl FlowTable {
-    /// Visits the entries of the next `buckets` buckets that pass the filter and are live at `now`; with
-    /// [`Filter::Expired`], the expired ones. `None` when the walk is done. At least one bucket is visited.
+    /// The entries of the next `buckets` buckets that pass the filter and are live at `now`, or have expired with
+    /// [`Filter::Expired`]; and the cursor of the next step, `None` when the walk is done. It is at least one bucket.
     ///
     /// # Cost
     /// One cache line a bucket, in order.
-    pub fn list(
-        &self,
+    pub fn list<'a>(
+        &'a self,
         from: Cursor,
-        filter: &Filter,
+        filter: &'a Filter,
         buckets: usize,
         now: Tick,
-        mut visit: impl FnMut(Entry),
-    ) -> Option<Cursor> {
+    ) -> (impl Iterator<Item = Entry>, Option<Cursor>) {
         let (start, end, next) = self.step(from, buckets);
-        for entry in (start..end).flat_map(|bucket| self.line(bucket).0) {
+        let passes = move |entry: Packed| {
             let wanted = matches!(filter, Filter::Expired(_)) || !self.limits.expired(entry.clock(), now);
-            if wanted && self.passes(entry, filter) {
-                entry.read(now).into_iter().for_each(&mut visit);
-            }
-        }
-        next
+            (wanted && self.passes(entry, filter)).then(|| entry.read(now)).flatten()
+        };
+        ((start..end).flat_map(|bucket| self.line(bucket).0).filter_map(passes), next)
     }
 
     /// Removes the entries of the next `buckets` buckets that pass the filter. Returns how many, and the cursor

@@ -213,9 +213,9 @@ fn list(context: &Context<'_>, filter: FlowFilter, from: Cursor, mut buffer: Vec
     if buckets == 0 {
         return Reply::Flows { buffer, next: Some(from) };
     }
-    let next = context.flows.list(from, &inner(filter), buckets, context.now, |entry| {
-        buffer.push(flow_entry(entry));
-    });
+    let filter = inner(filter);
+    let (entries, next) = context.flows.list(from, &filter, buckets, context.now);
+    buffer.extend(entries.map(flow_entry));
     Reply::Flows { buffer, next }
 }
 
@@ -225,9 +225,8 @@ fn count(context: &Context<'_>, from: Cursor, mut buffer: Vec<Whose>) -> Reply {
     if buckets == 0 {
         return Reply::Counted { buffer, next: Some(from) };
     }
-    let next = context.flows.list(from, &Filter::All, buckets, context.now, |entry| {
-        buffer.push(Whose { slot: SlotId(entry.slot), service: ServiceId(entry.vip) });
-    });
+    let (entries, next) = context.flows.list(from, &Filter::All, buckets, context.now);
+    buffer.extend(entries.map(|entry| Whose { slot: SlotId(entry.slot), service: ServiceId(entry.vip) }));
     Reply::Counted { buffer, next }
 }
 
