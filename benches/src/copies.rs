@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use forwarder::{AskedAt, CacheRules, HashKey, KeyRules, Now, Snapshot, ValueCache};
-use kv_switch::{CacheConfig, Epochs, Lease, Memcached, Read};
+use kv_switch::{CacheConfig, Epochs, FetchAnswer, Lease, Memcached, Read};
 
 use crate::VIP;
 
@@ -69,7 +69,8 @@ fn answer(cache: &mut ValueCache, now: u64, fetch: u32, key: &str, bytes: usize)
     let nonce = asked.trim_end().rsplit(' ').next().unwrap_or_default();
     let line = format!("VA {bytes} k{key} f0 t-1 c7 {nonce}\r\n");
     let said = [b"\0\x01\0\0\0\x01\0\0", line.as_bytes(), &vec![b'v'; bytes], b"\r\n"].concat();
-    cache.answer(now, &Memcached::new(32), fetch, 1, &said).expect("its answer");
+    let answer = FetchAnswer { number: fetch, request: 1, payload: &said };
+    cache.answer(now, &Memcached::new(32), &answer).expect("its answer");
 }
 
 const MEMORY: usize = 64 << 20;

@@ -21,7 +21,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 pub use self::epochs::{Epoch, Epochs, SETTLE_NS};
-pub use self::fill::Filled;
+pub use self::fill::{FetchAnswer, Filled};
 pub use self::lease::Lease;
 
 use self::fill::{Fill, Fills};

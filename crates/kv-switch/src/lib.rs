@@ -157,7 +157,7 @@ pub use crate::application::{
     ShortLife, Shortened,
 };
 pub use crate::cache::{
-    Cache, CacheConfig, CacheCounts, Epoch, Epochs, FREE_FETCHES, Filled, Lease, Read, SETTLE_NS,
+    Cache, CacheConfig, CacheCounts, Epoch, Epochs, FREE_FETCHES, FetchAnswer, Filled, Lease, Read, SETTLE_NS,
 };
 pub use crate::exchange::{EXCHANGE_REST_NS, ExchangeError, ExchangeId, Exchanges};
 pub use crate::gather::{Arrival, Gather, Late, MAX_KEYS, Place, Progress};

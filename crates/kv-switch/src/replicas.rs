@@ -62,19 +62,19 @@ pub struct NewWrite<'a, T> {
     pub replicas: &'a [Replica],
     /// How many of them have to carry it out.
     pub ack: Ack,
+    /// How long each may take: an index into [`GatherConfig::timeouts`](crate::GatherConfig::timeouts).
+    pub timeout: usize,
     /// For the caller.
     pub context: T,
 }
 
-/// Where exchanges are begun, and how long each may take: an index into [`GatherConfig::timeouts`](crate::GatherConfig::timeouts).
+/// Where exchanges begin and end, and when.
 #[derive(Debug)]
 pub struct Asker<'a, G, X> {
     /// The thread's exchanges.
     pub table: &'a mut GatherTable<G, X>,
     /// Nanoseconds.
     pub now: u64,
-    /// The timeout.
-    pub timeout: usize,
 }
 
 /// Why a request was not begun. Nothing has changed.
@@ -257,7 +257,7 @@ impl<T> Writes<T> {
         new: NewWrite<'_, T>,
         exchange: impl Fn(CopyId) -> X,
     ) -> Result<u32, NotWritten> {
-        let NewWrite { request, replicas, ack, context } = new;
+        let NewWrite { request, replicas, ack, .. } = new;
         let replicated = application.replicated(&request).ok_or(NotWritten::Unsupported)?;
         let length = request.payload.len();
         let room = replicas.iter().map(|replica| usize::from(replica.target.room)).min();
@@ -266,8 +266,7 @@ impl<T> Writes<T> {
             return Err(NotWritten::TooLong);
         }
         let write = self.vacant().ok_or(NotWritten::Full)?;
-        let mut parts = [Part::NONE; MAX_REPLICAS];
-        self.begin_exchanges(asker, &mut parts, replicas, &|part| exchange(CopyId { write, part }))?;
+        let parts = self.begin_exchanges(asker, &new, &|part| exchange(CopyId { write, part }))?;
         if self.free.pop().is_none() {
             self.entries.push(None); // within its capacity
         }
@@ -276,7 +275,7 @@ impl<T> Writes<T> {
         }
         let count = replicas.len().min(MAX_REPLICAS);
         let acks = Acks::new(count, ack.of(count), replicated.is_removal);
-        let ask = *request.ask;
+        let (ask, context) = (*request.ask, new.context);
         let entry = Entry { ask, length, parts, acks, wants_answer: replicated.wants_answer, context };
         if let Some(place) = self.entries.get_mut(write as usize) {
             *place = Some(entry);
@@ -288,14 +287,14 @@ impl<T> Writes<T> {
     fn begin_exchanges<G, X>(
         &mut self,
         asker: &mut Asker<'_, G, X>,
-        parts: &mut [Part; MAX_REPLICAS],
-        replicas: &[Replica],
+        new: &NewWrite<'_, T>,
         exchange: &dyn Fn(u8) -> X,
-    ) -> Result<(), NotWritten> {
-        for ((number, part), replica) in (0..).zip(parts.iter_mut()).zip(replicas) {
+    ) -> Result<[Part; MAX_REPLICAS], NotWritten> {
+        let mut parts = [Part::NONE; MAX_REPLICAS];
+        for ((number, part), replica) in (0..).zip(parts.iter_mut()).zip(new.replicas) {
             self.asked = self.asked.wrapping_add(1);
             let nonce = self.nonces.hash(&self.asked.to_le_bytes());
-            let Ok(id) = asker.table.begin_other(asker.now, asker.timeout, exchange(number)) else {
+            let Ok(id) = asker.table.begin_other(asker.now, new.timeout, exchange(number)) else {
                 for id in parts.iter().filter_map(|part| part.exchange) {
                     asker.table.end_other(asker.now, id);
                 }
@@ -304,7 +303,7 @@ impl<T> Writes<T> {
             let Replica { target, life } = *replica;
             *part = Part { server: target.server, life, nonce, exchange: Some(id) };
         }
-        Ok(())
+        Ok(parts)
     }
 
     /// How many servers a request is for.
@@ -368,7 +367,7 @@ impl<T> Writes<T> {
     /// [`NotTaken`]. Nothing has changed.
     pub fn answer<G, X>(
         &mut self,
-        (table, now): (&mut GatherTable<G, X>, u64),
+        asker: &mut Asker<'_, G, X>,
         application: &dyn Application,
         copy: CopyId,
         payload: &[u8],
@@ -378,7 +377,7 @@ impl<T> Writes<T> {
         let own = OwnId { request: id.request, nonce: part.nonce };
         let request = Request { payload: self.payload(copy.write, entry), ask: &entry.ask };
         let outcome = application.read_outcome(&request, own, payload).map_err(NotTaken::NoAnswer)?;
-        table.end_other(now, id);
+        asker.table.end_other(asker.now, id);
         Ok(self.take(copy, Said::This(outcome)))
     }
 
@@ -388,9 +387,9 @@ impl<T> Writes<T> {
     }
 
     /// A server cannot be asked: what has become of the request, as if its time were over.
-    pub fn give_up<G, X>(&mut self, (table, now): (&mut GatherTable<G, X>, u64), copy: CopyId) -> Answered {
+    pub fn give_up<G, X>(&mut self, asker: &mut Asker<'_, G, X>, copy: CopyId) -> Answered {
         if let Some(id) = self.part(copy).and_then(|(_, part)| part.exchange) {
-            table.end_other(now, id);
+            asker.table.end_other(asker.now, id);
         }
         self.expire(copy)
     }

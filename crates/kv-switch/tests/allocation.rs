@@ -8,8 +8,9 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use kv_switch::{
-    Application, Arrival, Cache, CacheConfig, Datagram, Epochs, Exchanges, Filled, Gather, Header, HotKeys,
-    KeyHash, KeyRoom, Late, Lease, Memcached, Offset, OwnId, Progress, Read, Request, Ring, Routes, Server,
+    Application, Arrival, Cache, CacheConfig, Datagram, Epochs, Exchanges, FetchAnswer, Filled, Gather,
+    Header, HotKeys, KeyHash, KeyRoom, Late, Lease, Memcached, Offset, OwnId, Progress, Read, Request, Ring,
+    Routes, Server,
 };
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
@@ -94,7 +95,8 @@ fn cached(cache: &mut Cache<()>, epochs: &Epochs, now: u64) {
     let mut answer = *b"\0\x01\0\0\0\x01\0\0VA 2 ka t-1 c3 f7 O0123456789abcdef\r\nhi\r\n";
     let place = answer.len() - 22..answer.len() - 6;
     answer[place].copy_from_slice(&out[length - 18..length - 2]);
-    assert_eq!(cache.answer(now, &memcached, fetch, 1, &answer), Ok(Filled::Kept));
+    let answer = FetchAnswer { number: fetch, request: 1, payload: &answer };
+    assert_eq!(cache.answer(now, &memcached, &answer), Ok(Filled::Kept));
     let copy = cache.look_up(now, &read).unwrap();
     let request = Request { payload, ask: &ask };
     let length = memcached.write_hit(&request, &cache.copy(copy).unwrap(), &mut out).unwrap();

@@ -9,7 +9,9 @@
 
 use std::ops::ControlFlow;
 
-use kv_switch::{Ask, CacheCounts, Effect, ExchangeId, Filled, Item, KeyRoom, Plan, Read, Request};
+use kv_switch::{
+    Ask, CacheCounts, Effect, ExchangeId, FetchAnswer, Filled, Item, KeyRoom, Plan, Read, Request,
+};
 use packet::{Family, Fragment, Parsed, udp_checksum_ok, udp_headers_len, write_udp};
 
 use super::gather::{Question, no_answer, server};
@@ -224,7 +226,8 @@ impl Core {
         let payload = payload.filter(|_| udp_checksum_ok(packet.frame(), parsed));
         let payload = payload.ok_or(DropReason::KvAnswerMalformed)?;
         let (now, application) = (batch.now.nanos(), &*keyed.rules.application);
-        let _: Filled = cache.answer(now, application, number, id.request, payload).map_err(no_answer)?;
+        let answer = FetchAnswer { number, request: id.request, payload };
+        let _: Filled = cache.answer(now, application, &answer).map_err(no_answer)?;
         if let Some(own) = self.own.as_deref_mut() {
             own.table.end_other(now, id);
         }

@@ -53,8 +53,8 @@ impl OwnTable {
         let left = self.frames.checked_sub(count).ok_or(DropReason::KvReplicaNoFrame)?;
         let request = Request { payload, ask: &ask };
         let replicas = replicas.get(..count).unwrap_or_default();
-        let new = NewWrite { request, replicas, ack: rules.ack, context: way };
-        let mut asker = Asker { table: &mut self.table, now: batch.now.nanos(), timeout: rules.timeout };
+        let new = NewWrite { request, replicas, ack: rules.ack, timeout: rules.timeout, context: way };
+        let mut asker = Asker { table: &mut self.table, now: batch.now.nanos() };
         let write = self.writes.begin(&mut asker, application, new, OwnExchange::Copy);
         self.begun_writes.push(write.map_err(not_written)?);
         self.frames = left;
@@ -160,7 +160,8 @@ impl Core {
         }
         let payload = judged(packet, parsed).map_err(|_| DropReason::KvAnswerMalformed)?;
         let (now, application) = (batch.now.nanos(), &*keyed.rules.application);
-        let answered = own.writes.answer((&mut own.table, now), application, copy, payload);
+        let answered =
+            own.writes.answer(&mut Asker { table: &mut own.table, now }, application, copy, payload);
         self.note(own, copy.write, answered.map_err(not_taken)?);
         Ok(Verdict::Taken)
     }
@@ -184,7 +185,8 @@ impl Core {
                 let build =
                     &mut |packet: &mut Packet<'_>| self.build_copy(batch, packet, own, copy).is_some();
                 if outlet.originate(build).is_err() {
-                    let answered = own.writes.give_up((&mut own.table, batch.now.nanos()), copy);
+                    let mut asker = Asker { table: &mut own.table, now: batch.now.nanos() };
+                    let answered = own.writes.give_up(&mut asker, copy);
                     self.note(own, write, answered);
                 }
             }

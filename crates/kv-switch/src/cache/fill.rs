@@ -8,6 +8,17 @@ use super::shard::{Copy as CopyOf, Name, State};
 use super::{Cache, Epoch, Lease, Read};
 use crate::{Application, Fetch, FetchedContent, KeyHash, KeyRoom, MAX_KEY_BYTES, NoAnswer, OwnId};
 
+/// What a server has sent to a fetch.
+#[derive(Clone, Copy, Debug)]
+pub struct FetchAnswer<'a> {
+    /// The fetch's number.
+    pub number: u32,
+    /// The id that it was asked under.
+    pub request: u16,
+    /// The datagram's.
+    pub payload: &'a [u8],
+}
+
 /// What became of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filled {
@@ -216,10 +227,9 @@ impl<T: Copy> Cache<T> {
         &mut self,
         now: u64,
         application: &dyn Application,
-        number: u32,
-        request: u16,
-        payload: &[u8],
+        answer: &FetchAnswer<'_>,
     ) -> Result<Filled, NoAnswer> {
+        let &FetchAnswer { number, request, payload } = answer;
         let fill = self.fills.get(number).ok_or(NoAnswer::NeverAsked)?;
         let (own, mut room) = (OwnId { request, nonce: fill.nonce }, KeyRoom::default());
         let fetched = application.read_fetched(&fill.fetch(), own, payload, &mut room)?;

@@ -52,6 +52,11 @@ fn answered(cache: &Cache<()>, number: u32, says: &str) -> Vec<u8> {
     [b"\0\x07\0\0\0\x01\0\0", format!("{line} {nonce}\r\n{value}").as_bytes()].concat()
 }
 
+/// That it came, under the id of [`answered`].
+fn said(number: u32, payload: &[u8]) -> FetchAnswer<'_> {
+    FetchAnswer { number, request: 7, payload }
+}
+
 fn asked(cache: &Cache<()>, number: u32) -> String {
     let mut out = [0; 1_472];
     let length = cache.write_fetch(&MEMCACHED, number, 7, &mut out).unwrap();
@@ -63,7 +68,7 @@ pub(super) fn filled(epochs: &Arc<Epochs>) -> (Cache<()>, u64) {
     let (mut cache, now) = (cache(epochs), 10 * SECOND);
     let number = wanted(&mut cache, now, b"k");
     let answer = answered(&cache, number, "VA 2 kk f5 t-1 c9|hi");
-    assert_eq!(cache.answer(now + 1, &MEMCACHED, number, 7, &answer), Ok(Filled::Kept));
+    assert_eq!(cache.answer(now + 1, &MEMCACHED, &said(number, &answer)), Ok(Filled::Kept));
     (cache, now)
 }
 
@@ -88,7 +93,7 @@ fn a_key_is_asked_for_once_it_comes_often_and_served_for_a_lease() {
     // One is under way: no other.
     (0..1_000).for_each(|_| assert!(cache.look_up(now, &read(b"k")).is_none() && !cache.has_wanted()));
     let answer = answered(&cache, number, "VA 2 kk f5 t-1 c9|hi");
-    assert_eq!(cache.answer(now + MILLI, &MEMCACHED, number, 7, &answer), Ok(Filled::Kept));
+    assert_eq!(cache.answer(now + MILLI, &MEMCACHED, &said(number, &answer)), Ok(Filled::Kept));
     assert_eq!(serve(&mut cache, now + 10 * MILLI - 1), Some(b"hi".to_vec()));
     assert_eq!(serve(&mut cache, now + 10 * MILLI), None);
     let counts = cache.counts();
@@ -112,7 +117,7 @@ fn a_copy_is_renewed_by_its_version_if_it_was_read_and_fetched_once_a_second() {
         fetched += u32::from(is_fetch);
         let says = if is_fetch { "VA 2 kk f5 t-1 c9|hi" } else { "HD kk t-1 c9" };
         let answer = answered(&cache, number, says);
-        cache.answer(now + 1, &MEMCACHED, number, 7, &answer).unwrap();
+        cache.answer(now + 1, &MEMCACHED, &said(number, &answer)).unwrap();
         // For the next round to be paid.
         (0..40).for_each(|_| drop(serve(&mut cache, now)));
     }
@@ -130,12 +135,12 @@ fn another_version_ends_a_copy_and_fetches_the_value() {
     serve(&mut cache, soon).unwrap();
     let number = cache.ask(soon).unwrap();
     let answer = answered(&cache, number, "HD kk t-1 c10");
-    assert_eq!(cache.answer(soon, &MEMCACHED, number, 7, &answer), Ok(Filled::Changed));
+    assert_eq!(cache.answer(soon, &MEMCACHED, &said(number, &answer)), Ok(Filled::Changed));
     assert_eq!(serve(&mut cache, soon), None);
     let number = cache.ask(soon).unwrap();
     assert!(asked(&cache, number).contains(" v "));
     let answer = answered(&cache, number, "VA 3 kk f5 t-1 c10|new");
-    assert_eq!(cache.answer(soon, &MEMCACHED, number, 7, &answer), Ok(Filled::Kept));
+    assert_eq!(cache.answer(soon, &MEMCACHED, &said(number, &answer)), Ok(Filled::Kept));
     assert_eq!(serve(&mut cache, soon), Some(b"new".to_vec()));
 }
 
@@ -145,13 +150,13 @@ fn a_version_that_goes_back_ends_all_copies_of_its_server() {
     let (mut cache, now) = filled(&epochs);
     let number = wanted(&mut cache, now, b"other");
     let answer = answered(&cache, number, "VA 2 kother f5 t-1 c8|oh");
-    assert_eq!(cache.answer(now, &MEMCACHED, number, 7, &answer), Ok(Filled::Kept));
+    assert_eq!(cache.answer(now, &MEMCACHED, &said(number, &answer)), Ok(Filled::Kept));
     let soon = now + 9 * MILLI;
     serve(&mut cache, soon).unwrap();
     let number = cache.ask(soon).unwrap();
     let answer = answered(&cache, number, "HD kk t-1 c1");
     assert!(cache.look_up(soon, &read(b"other")).is_some());
-    assert_eq!(cache.answer(soon, &MEMCACHED, number, 7, &answer), Ok(Filled::Stale));
+    assert_eq!(cache.answer(soon, &MEMCACHED, &said(number, &answer)), Ok(Filled::Stale));
     assert_eq!((cache.look_up(soon, &read(b"k")), cache.look_up(soon, &read(b"other"))), (None, None));
 }
 
@@ -161,7 +166,7 @@ fn a_server_without_versions_is_never_asked_for_them_alone() {
     let (mut cache, now) = (cache(&epochs), 10 * SECOND);
     let number = wanted(&mut cache, now, b"k");
     let answer = answered(&cache, number, "VA 2 kk f5 t-1 c0|hi");
-    assert_eq!(cache.answer(now, &MEMCACHED, number, 7, &answer), Ok(Filled::Kept));
+    assert_eq!(cache.answer(now, &MEMCACHED, &said(number, &answer)), Ok(Filled::Kept));
     serve(&mut cache, now + 9 * MILLI).unwrap();
     let number = cache.ask(now + 9 * MILLI).unwrap();
     assert!(asked(&cache, number).contains(" v "));
@@ -205,7 +210,7 @@ fn what_cannot_be_kept_is_not_asked_for_again_for_a_second() {
         let (mut cache, now) = (cache(&epochs), 10 * SECOND);
         let number = wanted(&mut cache, now, b"k");
         let answer = answered(&cache, number, says);
-        assert_eq!(cache.answer(now, &MEMCACHED, number, 7, &answer), Ok(Filled::Useless), "{says}");
+        assert_eq!(cache.answer(now, &MEMCACHED, &said(number, &answer)), Ok(Filled::Useless), "{says}");
         for _ in 0..2_000 {
             assert!(cache.look_up(now, &read(b"k")).is_none() && !cache.has_wanted());
         }
@@ -220,11 +225,11 @@ fn what_cannot_be_kept_is_not_asked_for_again_for_a_second() {
     let (mut cache, now) = (cache(&epochs), 10 * SECOND);
     let number = wanted(&mut cache, now, b"k");
     let answer = answered(&cache, number, "VA 2 kk f5 t-1 c9|hi");
-    assert_eq!(cache.answer(now + 10 * MILLI, &MEMCACHED, number, 7, &answer), Ok(Filled::Useless));
+    assert_eq!(cache.answer(now + 10 * MILLI, &MEMCACHED, &said(number, &answer)), Ok(Filled::Useless));
     // Longer than any block.
     let number = wanted(&mut cache, now + 2 * SECOND, b"k");
     let answer = answered(&cache, number, &format!("VA 1536 kk f5 t-1 c9|{}", "x".repeat(1_536)));
-    assert_eq!(cache.answer(now + 2 * SECOND, &MEMCACHED, number, 7, &answer), Ok(Filled::Useless));
+    assert_eq!(cache.answer(now + 2 * SECOND, &MEMCACHED, &said(number, &answer)), Ok(Filled::Useless));
 }
 
 #[test]
@@ -272,7 +277,7 @@ fn fetches_are_a_twentieth_of_hits_and_a_few_besides() {
             let says =
                 if is_fetch { format!("VA 2 k{key} f5 t-1 c9|hi") } else { format!("HD k{key} t-1 c9") };
             let answer = answered(&cache, number, &says);
-            cache.answer(now, &MEMCACHED, number, 7, &answer).unwrap();
+            cache.answer(now, &MEMCACHED, &said(number, &answer)).unwrap();
         }
     }
     let counts = cache.counts();

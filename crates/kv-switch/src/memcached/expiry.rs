@@ -7,6 +7,7 @@
 //! is seconds of 1970; below 0 it is over.
 
 use std::io::Write as _;
+use std::ops::Range;
 
 use memchr::memchr;
 
@@ -14,7 +15,7 @@ use crate::{Request, ShortLife, Shortened};
 
 use super::binary::{self, Header};
 use super::frame;
-use super::words::{Words, unsigned};
+use super::words::{Word, Words, unsigned};
 
 pub(super) fn shorten(request: &Request<'_>, life: ShortLife, out: &mut [u8]) -> Shortened {
     let payload = request.payload;
@@ -57,47 +58,56 @@ enum Times {
     Flags { from: usize, letters: &'static [u8], must_be: bool },
 }
 
+impl Times {
+    /// Those of a verb's line; `None`: it has none.
+    #[inline]
+    fn of(verb: &[u8]) -> Option<Self> {
+        Some(match verb {
+            b"set" | b"add" | b"replace" | b"cas" => Self::Word(3),
+            b"touch" => Self::Word(2),
+            b"gat" | b"gats" => Self::Word(1),
+            b"ms" => Self::Flags { from: 3, letters: b"T", must_be: true },
+            b"mg" | b"ma" => Self::Flags { from: 2, letters: b"TN", must_be: false },
+            _ => return None,
+        })
+    }
+
+    /// Where the time begins of a word that has one.
+    #[inline]
+    fn start_in(&self, number: usize, word: &Word<'_>) -> Option<usize> {
+        match self {
+            Self::Word(wanted) => (number == *wanted).then_some(word.start),
+            Self::Flags { from, letters, .. } => {
+                let is_time =
+                    number >= *from && word.text.first().is_some_and(|letter| letters.contains(letter));
+                is_time.then_some(word.start + 1)
+            }
+        }
+    }
+}
+
 fn in_line(request: &Request<'_>, life: ShortLife, out: &mut [u8]) -> Option<Shortened> {
     let payload = request.payload;
     // The line's CR is the one in front of its end: keys and opaques may have others.
     let end = frame::LENGTH + memchr(b'\n', payload.get(frame::LENGTH..)?)?.checked_sub(1)?;
     let mut words = Words::between(payload, frame::LENGTH, end);
-    let times = match words.next()?.text {
-        b"set" | b"add" | b"replace" | b"cas" => Times::Word(3),
-        b"touch" => Times::Word(2),
-        b"gat" | b"gats" => Times::Word(1),
-        b"ms" => Times::Flags { from: 3, letters: b"T", must_be: true },
-        b"mg" | b"ma" => Times::Flags { from: 2, letters: b"TN", must_be: false },
-        _ => return Some(Shortened::Unchanged),
-    };
+    let Some(times) = Times::of(words.next()?.text) else { return Some(Shortened::Unchanged) };
     let mut copy = Copy { payload, copied: 0, out, written: 0 };
     let mut has_time = false;
     for (number, word) in (1..).zip(words) {
-        let start = match &times {
-            Times::Word(wanted) if number == *wanted => word.start,
-            Times::Flags { from, letters, .. }
-                if number >= *from && word.text.first().is_some_and(|letter| letters.contains(letter)) =>
-            {
-                has_time = true;
-                word.start + 1
-            }
-            _ => continue,
-        };
-        let text = payload.get(start..word.start + word.text.len())?;
+        let Some(start) = times.start_in(number, &word) else { continue };
+        has_time = true;
+        let end = word.start + word.text.len();
         // One with a sign is over.
-        let time = unsigned(text).ok();
+        let time = unsigned(payload.get(start..end)?).ok();
         if let Some(shorter) = time.and_then(|time| life.shorter(time)) {
-            copy.up_to(start)?;
-            write!(copy.room()?, "{shorter}").ok()?;
-            copy.advance(text.len(), digits(shorter))?;
+            copy.replace(start..end, "", shorter)?;
         }
     }
     if let Times::Flags { must_be: true, .. } = times
         && !has_time
     {
-        copy.up_to(end)?;
-        write!(copy.room()?, " T{}", life.seconds).ok()?;
-        copy.advance(0, 2 + digits(life.seconds))?;
+        copy.replace(end..end, " T", life.seconds)?;
     }
     if copy.copied == 0 {
         return Some(Shortened::Unchanged);
@@ -123,22 +133,15 @@ impl Copy<'_, '_> {
         Some(())
     }
 
-    fn room(&mut self) -> Option<&mut [u8]> {
-        self.out.get_mut(self.written..)
-    }
-
-    /// So many bytes were replaced by so many.
-    fn advance(&mut self, old: usize, new: usize) -> Option<()> {
-        self.written = self.written.checked_add(new).filter(|written| *written <= self.out.len())?;
-        self.copied += old;
+    /// Writes a time, behind a flag's letter or none, in the place of what stands there.
+    fn replace(&mut self, place: Range<usize>, letter: &str, time: u32) -> Option<()> {
+        self.up_to(place.start)?;
+        let mut room = self.out.get_mut(self.written..)?;
+        let before = room.len();
+        write!(room, "{letter}{time}").ok()?;
+        self.written += before - room.len();
+        self.copied = place.end;
         Some(())
-    }
-}
-
-const fn digits(number: u32) -> usize {
-    match number.checked_ilog10() {
-        Some(log) => log as usize + 1,
-        None => 1,
     }
 }
 

@@ -52,14 +52,7 @@ impl<'a> Kind<'a> {
             return None;
         }
         if payload.get(frame::LENGTH) == Some(&binary::REQUEST) {
-            let header = binary::Header::at(payload, frame::LENGTH)?;
-            let deed = match header.opcode {
-                SET | SETQ => Deed::Set,
-                DELETE | DELETEQ => Deed::Delete,
-                TOUCH => Deed::Touch,
-                _ => return None,
-            };
-            return Some(Self { deed, form: Form::Binary(header) });
+            return Self::of_binary(binary::Header::at(payload, frame::LENGTH)?);
         }
         let mut words = behind_the_key(payload, ask)?;
         let is = |verb: Verb| ask.verb == verb.number();
@@ -82,6 +75,17 @@ impl<'a> Kind<'a> {
         let Some(allowed) = allowed else { return Some(Self { deed, form: Form::Classic(words) }) };
         let is_allowed = |word: Word<'_>| word.text.first().is_some_and(|flag| allowed.contains(flag));
         words.clone().all(is_allowed).then_some(Self { deed, form: Form::Meta(words) })
+    }
+
+    #[inline]
+    fn of_binary(header: binary::Header) -> Option<Self> {
+        let deed = match header.opcode {
+            SET | SETQ => Deed::Set,
+            DELETE | DELETEQ => Deed::Delete,
+            TOUCH => Deed::Touch,
+            _ => return None,
+        };
+        Some(Self { deed, form: Form::Binary(header) })
     }
 
     fn wants_answer(self) -> bool {
@@ -139,23 +143,10 @@ fn in_meta(
     });
     window.put(ask.first.bytes(payload));
     match (form, deed) {
-        (Form::Classic(_), Deed::Set) => {
-            let (flags, time, bytes) = (words.next()?, words.next()?, words.next()?);
-            for part in [&b" "[..], bytes.text, b" F", flags.text] {
-                window.put(part);
-            }
-            put_time(time.text, life, window)?;
-        }
+        (Form::Classic(_), Deed::Set) => put_classic_set(words, life, window)?,
         (Form::Classic(_), Deed::Touch) => put_time(words.next()?.text, life, window)?,
         (Form::Classic(_), Deed::Delete) => {}
-        (_, Deed::Set) => {
-            window.put(b" ");
-            window.put(words.next()?.text);
-            put_flags(words, life, window)?;
-            if let (Some(life), false) = (life, words.into_iter().any(|word| word.text.starts_with(b"T"))) {
-                write!(window, " T{}", life.seconds).ok()?;
-            }
-        }
+        (_, Deed::Set) => put_meta_set(words, life, window)?,
         (_, Deed::Delete | Deed::Touch) => put_flags(words, life, window)?,
     }
     write!(window, " O{:016x}\r\n", own.nonce).ok()?;
@@ -163,6 +154,28 @@ fn in_meta(
         window.put(payload.get(words.behind()..)?);
     }
     Some(())
+}
+
+/// What `set` says behind its key, as `ms` says it.
+#[inline]
+fn put_classic_set(mut words: Words<'_>, life: Option<ShortLife>, window: &mut Window<'_>) -> Option<()> {
+    let (flags, time, bytes) = (words.next()?, words.next()?, words.next()?);
+    for part in [&b" "[..], bytes.text, b" F", flags.text] {
+        window.put(part);
+    }
+    put_time(time.text, life, window)
+}
+
+/// What `ms` says behind its key: it has a time where `life` is one, also when its client gives none.
+#[inline]
+fn put_meta_set(mut words: Words<'_>, life: Option<ShortLife>, window: &mut Window<'_>) -> Option<()> {
+    window.put(b" ");
+    window.put(words.next()?.text);
+    put_flags(words, life, window)?;
+    match life.filter(|_| !words.any(|word| word.text.starts_with(b"T"))) {
+        Some(life) => write!(window, " T{}", life.seconds).ok(),
+        None => Some(()),
+    }
 }
 
 /// Flags that servers are to see: not those of the answer, which is the client's, nor hints for proxies.
@@ -291,37 +304,52 @@ pub(super) fn write_outcome(request: &Request<'_>, outcome: Outcome, out: &mut [
     let (asked, _) = frame::answer(request.payload)?;
     let mut window = Window::new(out, 0);
     window.put(&Frame { id: asked.id, sequence: 0, total: 1 }.bytes());
-    let is_meta = matches!(form, Form::Meta(_));
-    let words: &[u8] = match (outcome, deed) {
-        (_, _) if let Form::Binary(header) = form => {
-            response(header, outcome, &mut window)?;
-            return window.whole();
+    match form {
+        Form::Binary(header) => response(header, outcome, &mut window)?,
+        Form::Classic(_) => {
+            window.put(classic_words(outcome, deed));
+            window.put(b"\r\n");
         }
-        (Outcome::Done, _) if is_meta => b"HD",
-        (Outcome::NotFound, Deed::Touch) if is_meta => b"EN",
-        (Outcome::NotFound, _) if is_meta => b"NF",
+        Form::Meta(flags) => {
+            window.put(meta_words(outcome, deed));
+            let is_error = matches!(outcome, Outcome::Refused(status) if status != NOT_STORED);
+            if !is_error {
+                put_answered_flags(request, flags, &mut window);
+            }
+            window.put(b"\r\n");
+        }
+    }
+    window.whole()
+}
+
+const fn classic_words(outcome: Outcome, deed: Deed) -> &'static [u8] {
+    match (outcome, deed) {
         (Outcome::Done, Deed::Set) => b"STORED",
         (Outcome::Done, Deed::Delete) => b"DELETED",
         (Outcome::Done, Deed::Touch) => b"TOUCHED",
         (Outcome::NotFound, _) => b"NOT_FOUND",
-        (Outcome::Refused(NOT_STORED), _) => {
-            if is_meta {
-                b"NS"
-            } else {
-                b"NOT_STORED"
-            }
-        }
-        (Outcome::Refused(TOO_LARGE), _) => b"SERVER_ERROR object too large for cache",
-        (Outcome::Refused(NO_MEMORY), _) => b"SERVER_ERROR out of memory storing object",
-        (Outcome::Refused(_), _) => b"SERVER_ERROR a replica refused",
-    };
-    window.put(words);
-    let has_flags = !matches!(outcome, Outcome::Refused(status) if status != NOT_STORED);
-    if let (Form::Meta(flags), true) = (form, has_flags) {
-        put_answered_flags(request, flags, &mut window);
+        (Outcome::Refused(NOT_STORED), _) => b"NOT_STORED",
+        (Outcome::Refused(status), _) => server_error(status),
     }
-    window.put(b"\r\n");
-    window.whole()
+}
+
+const fn meta_words(outcome: Outcome, deed: Deed) -> &'static [u8] {
+    match (outcome, deed) {
+        (Outcome::Done, _) => b"HD",
+        (Outcome::NotFound, Deed::Touch) => b"EN",
+        (Outcome::NotFound, _) => b"NF",
+        (Outcome::Refused(NOT_STORED), _) => b"NS",
+        (Outcome::Refused(status), _) => server_error(status),
+    }
+}
+
+/// An error in text, of its number in the binary protocol.
+const fn server_error(status: u16) -> &'static [u8] {
+    match status {
+        TOO_LARGE => b"SERVER_ERROR object too large for cache",
+        NO_MEMORY => b"SERVER_ERROR out of memory storing object",
+        _ => b"SERVER_ERROR a replica refused",
+    }
 }
 
 /// Key and opaque, as a server tells them that was asked for them.

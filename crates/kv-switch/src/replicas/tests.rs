@@ -121,8 +121,8 @@ impl World {
             .map(|server| Replica { target: target(u32::from(server) + 7), life: None })
             .collect();
         let request = Request { payload: &payload, ask: &ask };
-        let new = NewWrite { request, replicas: &replicas, ack, context: client };
-        let mut asker = Asker { table: &mut self.table, now: self.now, timeout: 0 };
+        let new = NewWrite { request, replicas: &replicas, ack, timeout: 0, context: client };
+        let mut asker = Asker { table: &mut self.table, now: self.now };
         let begun = self.writes.begin(&mut asker, &MEMCACHED, new, |copy| copy);
         let under_way = self.under_way();
         let Ok(number) = begun else {
@@ -222,7 +222,8 @@ impl World {
             assert!(!waits);
             return;
         };
-        let taken = self.writes.answer((&mut self.table, self.now), &MEMCACHED, copy, bytes);
+        let mut asker = Asker { table: &mut self.table, now: self.now };
+        let taken = self.writes.answer(&mut asker, &MEMCACHED, copy, bytes);
         let Some(outcome) = outcome.filter(|_| waits) else {
             assert!(matches!(taken, Err(NotTaken::NoAnswer(_))), "{taken:?}");
             return;
@@ -263,7 +264,8 @@ impl World {
                 }
                 client.said[part] = Some(None);
                 let copy = CopyId { write: client.number.unwrap(), part: number };
-                let answered = self.writes.give_up((&mut self.table, self.now), copy);
+                let mut asker = Asker { table: &mut self.table, now: self.now };
+                let answered = self.writes.give_up(&mut asker, copy);
                 self.follow(whose, answered);
             }
             Step::Wait(nanoseconds) => self.wait(*nanoseconds),
@@ -323,9 +325,10 @@ fn what_has_no_room_is_not_begun_and_leaves_nothing() {
             request: Request { payload: &payload, ask: &ask },
             replicas: &replicas,
             ack: Ack::All,
+            timeout: 0,
             context: (),
         };
-        writes.begin(&mut Asker { table, now: EXCHANGE_REST_NS, timeout: 0 }, &MEMCACHED, new, |copy| copy)
+        writes.begin(&mut Asker { table, now: EXCHANGE_REST_NS }, &MEMCACHED, new, |copy| copy)
     };
     let set = VERBS[0];
     assert_eq!(begin(&mut table, &mut writes, 3, 1_400, set), Err(NotWritten::Full));

@@ -54,13 +54,13 @@ fn a_copy_ends_before_its_value_expires() {
     // The server's clock has whole seconds: of a value that lives 2 s by it one is certain.
     let number = ask(&mut cache, now);
     let answer = answered(&cache, number, "VA 2 kk f5 t2 c9|hi");
-    assert_eq!(cache.answer(now, &MEMCACHED, number, 7, &answer), Ok(Filled::Kept));
+    assert_eq!(cache.answer(now, &MEMCACHED, &said(number, &answer)), Ok(Filled::Kept));
     assert!(cache.look_up(now + SECOND - 1, &long(b"k")).is_some());
     assert!(cache.look_up(now + SECOND, &long(b"k")).is_none());
     // And of one that lives 1 s none.
     let number = ask(&mut cache, now + 2 * SECOND);
     let answer = answered(&cache, number, "VA 2 kk f5 t1 c9|hi");
-    assert_eq!(cache.answer(now + 2 * SECOND, &MEMCACHED, number, 7, &answer), Ok(Filled::Useless));
+    assert_eq!(cache.answer(now + 2 * SECOND, &MEMCACHED, &said(number, &answer)), Ok(Filled::Useless));
 }
 
 /// 2. Only the text command `set` made entries invalid.
@@ -135,7 +135,7 @@ fn an_answer_that_a_write_overtook_is_not_kept() {
     let number = wanted(&mut cache, now, b"k");
     let answer = answered(&cache, number, "VA 3 kk f5 t-1 c9|old");
     pass(&epochs, now, Datagram::whole(&framed(b"set k 0 0 3\r\nnew\r\n"))).unwrap();
-    assert_eq!(cache.answer(now + 1, &MEMCACHED, number, 7, &answer), Ok(Filled::Stale));
+    assert_eq!(cache.answer(now + 1, &MEMCACHED, &said(number, &answer)), Ok(Filled::Stale));
     assert_eq!((cache.look_up(now + 1, &read(b"k")), cache.counts().stale_avoided), (None, 1));
 }
 
@@ -157,7 +157,7 @@ fn a_value_is_copied_with_all_line_ends_in_it() {
     let value = "a\r\nEND\r\nVALUE k 0 1\r\n\n";
     let number = wanted(&mut cache, now, b"k");
     let answer = answered(&cache, number, &format!("VA {} kk f5 t-1 c9|{value}", value.len()));
-    assert_eq!(cache.answer(now, &MEMCACHED, number, 7, &answer), Ok(Filled::Kept));
+    assert_eq!(cache.answer(now, &MEMCACHED, &said(number, &answer)), Ok(Filled::Kept));
     let copy = cache.look_up(now, &read(b"k")).unwrap();
     let reply = hit(b"get k\r\n", &cache.copy(copy).unwrap()).unwrap();
     assert_eq!(reply, framed(format!("VALUE k 5 {}\r\n{value}\r\nEND\r\n", value.len()).as_bytes()));
@@ -182,8 +182,9 @@ fn an_answer_fills_only_what_it_answers() {
     let (mut cache, now) = (cache(&epochs), 10 * SECOND);
     let number = wanted(&mut cache, now, b"k");
     let right = answered(&cache, number, "VA 2 kk f5 t-1 c9|hi");
-    let refuse =
-        |cache: &mut Cache<()>, answer: &[u8]| cache.answer(now, &MEMCACHED, number, 7, answer).unwrap_err();
+    let refuse = |cache: &mut Cache<()>, answer: &[u8]| {
+        cache.answer(now, &MEMCACHED, &said(number, answer)).unwrap_err()
+    };
     for (at, error) in [(1, NoAnswer::OtherRequest), (3, NoAnswer::Continuation)] {
         let mut forged = right.clone();
         forged[at] ^= 1;
@@ -202,11 +203,11 @@ fn an_answer_fills_only_what_it_answers() {
     assert_eq!(refuse(&mut cache, b"\0\x07\0\0\0\x01\0\0ERROR\r\n"), NoAnswer::OtherNonce);
     assert_eq!(cache.look_up(now, &read(b"k")), None);
     assert_eq!(
-        cache.answer(now, &MEMCACHED, number, 7, &right),
+        cache.answer(now, &MEMCACHED, &said(number, &right)),
         Ok(Filled::Kept),
         "the true one fills it still"
     );
-    assert_eq!(cache.answer(now, &MEMCACHED, number, 7, &right), Err(NoAnswer::NeverAsked), "once");
+    assert_eq!(cache.answer(now, &MEMCACHED, &said(number, &right)), Err(NoAnswer::NeverAsked), "once");
 }
 
 /// And nonces come once.

@@ -157,7 +157,8 @@ impl World {
             Event::Answered { thread, request, datagram } => {
                 let Thread { cache, under_way } = &mut self.threads[thread];
                 let Some(number) = under_way[usize::from(request)] else { return };
-                cache.answer(self.now, &MEMCACHED, number, request, &datagram).expect("it is the answer");
+                let answer = FetchAnswer { number, request, payload: &datagram };
+                cache.answer(self.now, &MEMCACHED, &answer).expect("it is the answer");
                 under_way[usize::from(request)] = None;
                 self.send(thread);
             }
