@@ -4,7 +4,7 @@
 //! stays wrong, and one that IPv4's sender left out stays out: who reads the packet judges it.
 //! Source: RFC 1624 §3; RFC 768; RFC 3022 §4.1.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use crate::checksum::Sum;
 
@@ -24,30 +24,7 @@ pub fn readdress_udp(
 ) -> bool {
     let Some((header, datagram)) = ip.split_at_mut_checked(udp) else { return false };
     let Some(datagram) = datagram.first_chunk_mut::<10>() else { return false };
-    let version = header.first().map(|byte| byte >> 4);
-    let addresses = match (source, destination, version) {
-        (SocketAddr::V4(from), SocketAddr::V4(to), Some(4)) => {
-            let Some(header) = header.first_chunk_mut::<20>() else { return false };
-            let (front, addresses) = header.split_at_mut(12);
-            let changed = Change::of(addresses, |addresses| {
-                let (source, destination) = addresses.split_at_mut(4);
-                source.copy_from_slice(&from.ip().octets());
-                destination.copy_from_slice(&to.ip().octets());
-            });
-            changed.apply(front.last_chunk_mut());
-            changed
-        }
-        (SocketAddr::V6(from), SocketAddr::V6(to), Some(6)) => {
-            let Some(header) = header.first_chunk_mut::<40>() else { return false };
-            let (_, addresses) = header.split_at_mut(8);
-            Change::of(addresses, |addresses| {
-                let (source, destination) = addresses.split_at_mut(16);
-                source.copy_from_slice(&from.ip().octets());
-                destination.copy_from_slice(&to.ip().octets());
-            })
-        }
-        _ => return false,
-    };
+    let Some(addresses) = readdress_ip(header, source.ip(), destination.ip()) else { return false };
     let [source, destination] = [source.port(), destination.port()].map(u16::to_be_bytes);
     let [s0, s1, d0, d1, _, _, check @ .., w0, w1] = datagram;
     let before = [*s0, *s1, *d0, *d1, *w0, *w1];
@@ -65,17 +42,41 @@ pub fn readdress_udp(
     true
 }
 
+/// Gives an IP header other addresses, and IPv4's the checksum that follows; what that changes for the sum of its payload.
+///
+/// `None`, with nothing changed: they are not both of the packet's family, or it ends before its addresses do.
+#[inline]
+fn readdress_ip(header: &mut [u8], source: IpAddr, destination: IpAddr) -> Option<Change> {
+    match (source, destination, header.first()? >> 4) {
+        (IpAddr::V4(source), IpAddr::V4(destination), 4) => {
+            let (front, addresses) = header.first_chunk_mut::<20>()?.split_at_mut(12);
+            let changed = Change::of(addresses, source.octets(), destination.octets());
+            changed.apply(front.last_chunk_mut());
+            Some(changed)
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination), 6) => {
+            let (_, addresses) = header.first_chunk_mut::<40>()?.split_at_mut(8);
+            Some(Change::of(addresses, source.octets(), destination.octets()))
+        }
+        _ => None,
+    }
+}
+
 /// What a change adds to the sum of what it changes.
 #[derive(Clone, Copy)]
 struct Change(Sum);
 
 impl Change {
-    fn of(bytes: &mut [u8], write: impl FnOnce(&mut [u8])) -> Self {
-        let before = Sum::new().add_bytes(bytes).fold();
-        write(bytes);
+    /// Of a header's two addresses, in the place of those before.
+    #[inline]
+    fn of<const N: usize>(addresses: &mut [u8], source: [u8; N], destination: [u8; N]) -> Self {
+        let before = Sum::new().add_bytes(addresses).fold();
+        let (first, second) = addresses.split_at_mut(N);
+        first.copy_from_slice(&source);
+        second.copy_from_slice(&destination);
         //= RFC 1624 §3
         //# HC' = ~(~HC + ~m + m')
-        Self(Sum::new().add_word(!before).add_bytes(bytes))
+        Self(Sum::new().add_word(!before).add_bytes(addresses))
     }
 
     fn and(self, before: &[u8], after: &[u8]) -> Self {
