@@ -65,11 +65,8 @@ pub(crate) struct Peer {
     rekeyed: Option<Rekeyed>,
     both: Both,
     attempts: Attempts,
-    up_since: Option<Instant>,
     closing: JoinSet<()>,
     stopped: bool,
-    /// We have restarted while our routes stayed: the next OPENs say so, until a session is up.
-    resumes: bool,
 }
 
 /// What its task reads from.
@@ -101,14 +98,25 @@ impl Both {
     }
 }
 
-/// Our attempts to connect: the one under way, how many have failed, when the next one comes.
+/// Our attempts to connect: the one under way, how many have failed, when the next one comes; and the session that came of one.
 struct Attempts {
     dialling: Dialling,
     retry_at: Instant,
     failures: u32,
     /// We have ended the last session for another one: it is tried again soon.
     is_restarting: bool,
+    /// We have restarted while our routes stayed: the next OPENs say so, until a session is up.
+    resumes: bool,
+    /// Since when a session is.
+    up_since: Option<Instant>,
     seed: RandomState,
+}
+
+/// An attempt has failed, or its session has ended.
+struct Failed {
+    was_up: bool,
+    /// How long the next one waits.
+    wait: Duration,
 }
 
 impl Attempts {
@@ -118,18 +126,29 @@ impl Attempts {
             retry_at: Instant::now(),
             failures: 0,
             is_restarting: false,
+            resumes: false,
+            up_since: None,
             seed: RandomState::new(),
         }
     }
 
-    /// One has failed, or its session has ended. How long the next one waits.
-    fn failed(&mut self, was_stable: bool, times: &Times) -> Duration {
+    /// A session is up, which needs no other.
+    fn succeeded(&mut self) {
+        self.up_since = Some(Instant::now());
+        (self.resumes, self.is_restarting) = (false, false);
+        self.dialling.give_up();
+    }
+
+    /// One has failed, or its session has ended.
+    fn failed(&mut self, times: &Times) -> Failed {
+        let up_since = self.up_since.take();
+        let was_stable = up_since.is_some_and(|since| since.elapsed() >= STABLE);
         self.failures = if was_stable { 1 } else { self.failures.saturating_add(1) };
         let chance = backoff::chance(&self.seed, self.failures.into());
         let first = if self.is_restarting { FIRST_OF_RESTART } else { times.first_retry };
         let wait = backoff::wait(self.failures, first, times.longest_retry, chance);
         self.retry_at = Instant::now() + wait;
-        wait
+        Failed { was_up: up_since.is_some(), wait }
     }
 }
 
@@ -158,16 +177,14 @@ impl Peer {
             rekeyed: None,
             both: Both::default(),
             attempts: Attempts::new(),
-            up_since: None,
             closing: JoinSet::new(),
             stopped: false,
-            resumes: false,
         }
     }
 
     /// Its routes were another process's until now, and have stayed.
     pub(crate) fn resuming(mut self, resumes: bool) -> Self {
-        self.resumes = resumes;
+        self.attempts.resumes = resumes;
         self
     }
 
@@ -316,7 +333,7 @@ impl Peer {
     }
 
     fn config_of_open(&self) -> Arc<PeerConfig> {
-        match self.config.graceful_restart.filter(|_| self.resumes) {
+        match self.config.graceful_restart.filter(|_| self.attempts.resumes) {
             Some(restart) => {
                 let graceful_restart =
                     Some(GracefulRestart { restarting: true, forwarding: true, ..restart });
@@ -382,11 +399,8 @@ impl Peer {
             self.ended(ended);
         }
         let is_up = self.both.iter().any(|c| c.session.state() == State::Established);
-        if is_up && self.up_since.is_none() {
-            self.up_since = Some(Instant::now());
-            self.resumes = false;
-            self.attempts.is_restarting = false;
-            self.attempts.dialling.give_up();
+        if is_up && self.attempts.up_since.is_none() {
+            self.attempts.succeeded();
             let negotiated = self.both.iter().find_map(|c| c.session.negotiated.clone());
             self.report.established(negotiated.as_ref());
         }
@@ -420,12 +434,10 @@ impl Peer {
         if let Some(leaving) = self.leaving.take() {
             self.config = Arc::from(leaving.next);
         }
-        let up_since = self.up_since.take();
-        let was_stable = up_since.is_some_and(|since| since.elapsed() >= STABLE);
-        let wait = self.attempts.failed(was_stable, &self.config.times);
+        let Failed { was_up, wait } = self.attempts.failed(&self.config.times);
         let next = (self.config.connect != Connect::Listen && !self.is_ending()).then_some(wait);
         let is_soon = self.attempts.is_restarting && self.attempts.failures <= SHORT_WAITS;
-        let end = report::End { why, is_planned: planned || is_soon, was_up: up_since.is_some() };
+        let end = report::End { why, is_planned: planned || is_soon, was_up };
         self.report.failed(&end, next, self.attempts.failures);
     }
 
