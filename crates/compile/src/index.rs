@@ -30,6 +30,15 @@ pub struct Membership {
     pub pools: Vec<Arc<str>>,
 }
 
+impl Membership {
+    /// A pool in reach holds it: another one, or another view of the last one, as views of one pool follow each other.
+    fn join(&mut self, pool: &Pool) {
+        if self.pools.last() != Some(&pool.name) {
+            self.pools.push(Arc::clone(&pool.name));
+        }
+    }
+}
+
 /// See the room's header.
 #[derive(Clone, Debug, Default)]
 pub struct Index {
@@ -185,10 +194,7 @@ impl Index {
             match self.by_key.entry(view.key(member)) {
                 Entry::Occupied(known) => {
                     let known = &mut self.memberships[*known.get()];
-                    // Views of one pool follow each other.
-                    if known.pools.last() != Some(&pool.name) {
-                        known.pools.push(Arc::clone(&pool.name));
-                    }
+                    known.join(pool);
                     slots.push(known.slot);
                 }
                 Entry::Vacant(new) => {

@@ -16,7 +16,9 @@ use forwarder::{
     CacheRules, GATHER_TIMEOUTS_MS, GatherRules, KeyFailover, KeyPath, KeyRules, Keyed, Placement, PrefixSet,
     ReplicaRules,
 };
-use kv_switch::{Ack, Application, Epochs, Header, KeyHash, Late, Lease, Memcached, Offset, Routes};
+use kv_switch::{
+    Ack, Application, Epochs, Header, KeyHash, Late, Lease, Memcached, Offset, RouteError, Routes,
+};
 
 use crate::CompileError;
 use crate::index::Index;
@@ -125,17 +127,7 @@ fn rules(
     epochs: Option<&Arc<Epochs>>,
 ) -> Result<KeyRules, CompileError> {
     let sip = KeyRules::maglev_hash(&forwarder::HashKey::new(*hash_key.bytes()));
-    let place =
-        |name: &Arc<str>| u32::try_from(kv.pools.partition_point(|other| other < name)).unwrap_or(u32::MAX);
-    let (mut exact, mut prefixes) = (Vec::new(), Vec::new());
-    for route in &kv.routes {
-        match &route.keys {
-            KvKeys::Key(text) => exact.push((text.as_bytes(), place(&route.pool))),
-            KvKeys::Prefix(text) => prefixes.push((text.as_bytes(), place(&route.pool))),
-        }
-    }
-    let routes = Routes::build(&exact, &prefixes)
-        .map_err(|cause| CompileError::Routes { pool: pool.name.to_string(), cause })?;
+    let routes = routes(kv).map_err(|cause| CompileError::Routes { pool: pool.name.to_string(), cause })?;
     Ok(KeyRules {
         application: application(kv),
         clients: PrefixSet::new(kv.clients.iter().map(|prefix| (prefix.address(), prefix.length()))),
@@ -148,7 +140,7 @@ fn rules(
         failover: match &kv.failover {
             Failover::Next => KeyFailover::Next,
             Failover::Nowhere => KeyFailover::Nowhere,
-            Failover::Pool(name) => KeyFailover::Pool(place(name)),
+            Failover::Pool(name) => KeyFailover::Pool(place(kv, name)),
         },
         failover_ttl: kv.failover_ttl.map(|ttl| u32::try_from(ttl.as_secs()).unwrap_or(u32::MAX)),
         path: match kv.path {
@@ -156,26 +148,49 @@ fn rules(
             KvPath::Through { answer_timeout } => KeyPath::Through { timeout: timeout(answer_timeout) },
         },
         gather: kv.gather.as_ref().map(gather),
-        cache: kv.cache.as_ref().zip(epochs).map(|(cache, epochs)| CacheRules {
-            memory: usize::try_from(cache.memory).unwrap_or(usize::MAX),
-            lease: Lease::from_nanos(u64::try_from(cache.lease.as_nanos()).unwrap_or(u64::MAX)),
-            fills_per_server: cache.fills_per_server,
-            source_bytes: cache.source_bytes,
-            hash: sip,
-            is_own_hash: kv.hash == KvHash::Maglev,
-            epochs: Arc::clone(epochs),
-        }),
-        replicas: kv.replicas.as_ref().zip(kv.gather.as_ref()).map(replicas),
+        cache: epochs.and_then(|epochs| cache(kv, sip, epochs)),
+        replicas: kv.replicas.zip(kv.gather).map(|(kept, gather)| replicas(&kept, gather.timeout)),
     })
 }
 
-fn replicas((replicas, gather): (&KvReplicas, &KvGather)) -> ReplicaRules {
+/// Which keys are of another pool.
+fn routes(kv: &Kv) -> Result<Routes, RouteError> {
+    let (mut exact, mut prefixes) = (Vec::new(), Vec::new());
+    for route in &kv.routes {
+        match &route.keys {
+            KvKeys::Key(text) => exact.push((text.as_bytes(), place(kv, &route.pool))),
+            KvKeys::Prefix(text) => prefixes.push((text.as_bytes(), place(kv, &route.pool))),
+        }
+    }
+    Routes::build(&exact, &prefixes)
+}
+
+/// The place of a pool among those that routes and failover name.
+fn place(kv: &Kv, name: &Arc<str>) -> u32 {
+    u32::try_from(kv.pools.partition_point(|other| other < name)).unwrap_or(u32::MAX)
+}
+
+/// By what reads of hot keys are answered from copies; `sip` hashes keys for the caches of all pools.
+fn cache(kv: &Kv, sip: KeyHash, epochs: &Arc<Epochs>) -> Option<CacheRules> {
+    let cache = kv.cache.as_ref()?;
+    Some(CacheRules {
+        memory: usize::try_from(cache.memory).unwrap_or(usize::MAX),
+        lease: Lease::from_nanos(u64::try_from(cache.lease.as_nanos()).unwrap_or(u64::MAX)),
+        fills_per_server: cache.fills_per_server,
+        source_bytes: cache.source_bytes,
+        hash: sip,
+        is_own_hash: kv.hash == KvHash::Maglev,
+        epochs: Arc::clone(epochs),
+    })
+}
+
+fn replicas(replicas: &KvReplicas, within: Duration) -> ReplicaRules {
     let ack = match replicas.ack {
         KvAck::All => Ack::All,
         KvAck::Majority => Ack::Majority,
         KvAck::First => Ack::First,
     };
-    ReplicaRules { count: replicas.count, ack, timeout: timeout(gather.timeout) }
+    ReplicaRules { count: replicas.count, ack, timeout: timeout(within) }
 }
 
 fn gather(gather: &KvGather) -> GatherRules {

@@ -31,6 +31,13 @@ enum Gone {
     Free(Duration),
 }
 
+impl Gone {
+    /// Whether no flow can name it any more.
+    fn is_over(self, now: Duration, ages: Ages) -> bool {
+        matches!(self, Self::Free(since) if now.saturating_sub(since) >= ages.keep)
+    }
+}
+
 /// How long the ways of a membership that went take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ages {
@@ -119,17 +126,10 @@ impl Slots {
         freed
     }
 
-    /// A membership that is no longer configured.
-    fn retire(&mut self, key: &SlotKey, id: SlotId, gone: Gone, now: Duration, ages: Ages) {
-        match gone {
-            Gone::Free(since) if now.saturating_sub(since) >= ages.keep => {
-                self.numbers.remove(key);
-                self.spare.push(id);
-            }
-            _ => {
-                self.gone.insert(id, gone);
-            }
-        }
+    /// Nothing can name it any more: its number may be another's.
+    fn forget(&mut self, key: &SlotKey, id: SlotId) {
+        self.numbers.remove(key);
+        self.spare.push(id);
     }
 }
 
@@ -163,7 +163,11 @@ impl Draft<'_> {
                 SlotState::Serving | SlotState::Draining => Gone::Draining(now),
                 SlotState::Down | SlotState::Free => Gone::Free(now),
             });
-            next.retire(key, *id, gone, now, ages);
+            if gone.is_over(now, ages) {
+                next.forget(key, *id);
+            } else {
+                next.gone.insert(*id, gone);
+            }
         }
         // A number that nobody has claimed was there before.
         let places = claimed.into_iter().enumerate();
