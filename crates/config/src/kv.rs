@@ -72,7 +72,7 @@ pub enum KvPath {
 
 impl KvPath {
     fn read(section: &mut Section<'_>, protocol: Option<KvProtocol>) -> Self {
-        let is_memcached = protocol.is_none_or(|protocol| protocol == KvProtocol::Memcached);
+        let is_memcached = is_memcached(protocol);
         let node = section.optional("path");
         let words = [("direct", false), ("through", true)];
         let is_through = node.as_ref().and_then(|node| Some((node.choice(&words, &[])?, node))).is_some_and(
@@ -125,9 +125,9 @@ pub enum KvMissing {
 impl KvGather {
     const DEFAULT: Self = Self { timeout: Duration::from_millis(20), missing: KvMissing::Silent };
 
-    /// A table, or `false`. Of a protocol that is not known no reply is made.
+    /// A table, or `false`. Of another protocol no reply is made.
     fn read(node: Option<Node<'_>>, protocol: Option<KvProtocol>) -> Option<Self> {
-        let is_memcached = protocol.is_none_or(|protocol| protocol == KvProtocol::Memcached);
+        let is_memcached = is_memcached(protocol);
         let Some(node) = node else { return is_memcached.then_some(Self::DEFAULT) };
         let mut section = node.section_or_false()?;
         let timeout = section.or("timeout", Self::DEFAULT.timeout, |node| read_timeout(&node));
@@ -229,46 +229,51 @@ impl KvDraft {
     pub(super) fn read(node: &Node<'_>) -> Option<Self> {
         let mut section = node.section()?;
         let mut pools = Vec::new();
-        let protocol = read_protocol(&mut section);
-        let any_client = section.or("any_client", false, |node| node.boolean());
-        let clients = section.required("clients", CLIENTS).and_then(|node| read_clients(&node, any_client));
-        let routes = section.optional("routes").map(|node| read_routes(&node, &mut pools));
-        let (failover, failover_ttl) = match section.optional("failover") {
-            None => (Failover::Next, default_ttl(&Failover::Next, protocol)),
-            Some(node) => read_failover(&node, protocol, &mut pools).unwrap_or((Failover::Next, None)),
-        };
-        let max_keys = section.or("max_keys", MAX_KEYS, |node| node.number(1..=MAX_KEYS));
-        let hash = section.or("hash", KvHash::Maglev, |node| node.choice(&HASHES, &[]));
-        let path = KvPath::read(&mut section, protocol);
-        let rejoin = read_rejoin(section.optional("rejoin"), protocol);
-        let gather = KvGather::read(section.optional("gather"), protocol);
-        let is_memcached = protocol.is_none_or(|protocol| protocol == KvProtocol::Memcached);
-        let cache = KvCache::read(section.optional("cache"), is_memcached);
-        let replicas = KvReplicas::read(section.optional("replicas"), is_memcached);
+        let value = read_keys(&mut section, &mut pools).map(Arc::new);
         section.finish(&["timeout"]);
-        let named: BTreeSet<_> = pools.iter().map(|name| Arc::clone(&name.value)).collect();
-        let named = named.into_iter().collect();
-        let kv = |protocol, clients, routes| Kv {
-            protocol,
-            clients,
-            any_client,
-            routes,
-            pools: named,
-            failover,
-            failover_ttl,
-            max_keys,
-            hash,
-            rejoin,
-            path,
-            gather,
-            cache,
-            replicas,
-        };
-        let routes = routes.unwrap_or_else(|| Some(Vec::new()));
-        let whole = protocol.zip(clients).zip(routes);
-        let value = whole.map(|((protocol, clients), routes)| Arc::new(kv(protocol, clients, routes)));
         Some(Self { place: node.place.clone(), value, pools })
     }
+}
+
+/// All keys of the table, so that each is judged; `None`: one that it can't do without has an error. `pools`: those that are named.
+fn read_keys(section: &mut Section<'_>, pools: &mut Vec<At<Arc<str>>>) -> Option<Kv> {
+    let protocol = read_protocol(section);
+    let any_client = section.or("any_client", false, |node| node.boolean());
+    let clients = section.required("clients", CLIENTS).and_then(|node| read_clients(&node, any_client));
+    let routes = section.optional("routes").map_or(Some(Vec::new()), |node| read_routes(&node, pools));
+    let (failover, failover_ttl) = match section.optional("failover") {
+        None => (Failover::Next, default_ttl(&Failover::Next, protocol)),
+        Some(node) => read_failover(&node, protocol, pools).unwrap_or((Failover::Next, None)),
+    };
+    let max_keys = section.or("max_keys", MAX_KEYS, |node| node.number(1..=MAX_KEYS));
+    let hash = section.or("hash", KvHash::Maglev, |node| node.choice(&HASHES, &[]));
+    let path = KvPath::read(section, protocol);
+    let rejoin = read_rejoin(section.optional("rejoin"), protocol);
+    let gather = KvGather::read(section.optional("gather"), protocol);
+    let cache = KvCache::read(section.optional("cache"), is_memcached(protocol));
+    let replicas = KvReplicas::read(section.optional("replicas"), is_memcached(protocol));
+    let named: BTreeSet<_> = pools.iter().map(|name| Arc::clone(&name.value)).collect();
+    Some(Kv {
+        protocol: protocol?,
+        clients: clients?,
+        any_client,
+        routes: routes?,
+        pools: named.into_iter().collect(),
+        failover,
+        failover_ttl,
+        max_keys,
+        hash,
+        rejoin,
+        path,
+        gather,
+        cache,
+        replicas,
+    })
+}
+
+/// Whether keys for memcached have a meaning; of a protocol that has an error they are not judged.
+fn is_memcached(protocol: Option<KvProtocol>) -> bool {
+    protocol.is_none_or(|protocol| protocol == KvProtocol::Memcached)
 }
 
 fn read_protocol(section: &mut Section<'_>) -> Option<KvProtocol> {
@@ -299,9 +304,9 @@ fn read_protocol(section: &mut Section<'_>) -> Option<KvProtocol> {
     }
 }
 
-/// Of a protocol that is not known no command empties a server.
+/// Of another protocol no command empties a server.
 fn read_rejoin(node: Option<Node<'_>>, protocol: Option<KvProtocol>) -> Rejoin {
-    let is_memcached = protocol.is_none_or(|protocol| protocol == KvProtocol::Memcached);
+    let is_memcached = is_memcached(protocol);
     let default = if is_memcached { Rejoin::Flush } else { Rejoin::Serve };
     let Some(node) = node else { return default };
     let read = node.choice(&[("flush", Rejoin::Flush), ("serve", Rejoin::Serve)], &[]);
@@ -406,8 +411,7 @@ fn read_failover(
 }
 
 fn default_ttl(failover: &Failover, protocol: Option<KvProtocol>) -> Option<Duration> {
-    let is_memcached = protocol.is_none_or(|protocol| protocol == KvProtocol::Memcached);
-    (is_memcached && *failover != Failover::Nowhere).then_some(FAILOVER_TTL)
+    (is_memcached(protocol) && *failover != Failover::Nowhere).then_some(FAILOVER_TTL)
 }
 
 fn read_target(
