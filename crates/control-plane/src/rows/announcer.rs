@@ -82,21 +82,7 @@ impl Announcer {
         let routes = self.route_rows(vip, desired);
         let unknown = VipStatus::Away(Why::Unknown);
         let status = self.statuses.get(vip).unwrap_or(&unknown);
-        let (state, why) = match status {
-            VipStatus::Away(why @ Why::NotWanted) => {
-                (AnnouncementState::NotConfigured, Some(why.to_string()))
-            }
-            VipStatus::Away(why) => (AnnouncementState::Away, Some(why.to_string())),
-            VipStatus::HeldDown(left) => (AnnouncementState::HeldDown, Some(held(*left))),
-            VipStatus::Announced if self.stage == Stage::Left => {
-                (AnnouncementState::Draining, Some("the machine drains".to_owned()))
-            }
-            VipStatus::Announced if routes.iter().all(|route| route.peers.is_empty()) => (
-                AnnouncementState::NoSession,
-                Some("no router that it is announced to has a session".to_owned()),
-            ),
-            VipStatus::Announced => (AnnouncementState::Announced, None),
-        };
+        let (state, why) = self.state_of(status, &routes);
         let why = match (why, rules.family) {
             (Some(why), Some(family)) => Some(format!("{family}: {why}")),
             (why, _) => why,
@@ -115,6 +101,25 @@ impl Announcer {
             withdrawals: self.decider.withdrawals(vip),
             anchor: rules.anchor,
             routes,
+        }
+    }
+
+    /// How a VIP of these routes stands, and why not better.
+    fn state_of(&self, status: &VipStatus, routes: &[RouteRow]) -> (AnnouncementState, Option<String>) {
+        match status {
+            VipStatus::Away(why @ Why::NotWanted) => {
+                (AnnouncementState::NotConfigured, Some(why.to_string()))
+            }
+            VipStatus::Away(why) => (AnnouncementState::Away, Some(why.to_string())),
+            VipStatus::HeldDown(left) => (AnnouncementState::HeldDown, Some(held(*left))),
+            VipStatus::Announced if self.stage == Stage::Left => {
+                (AnnouncementState::Draining, Some("the machine drains".to_owned()))
+            }
+            VipStatus::Announced if routes.iter().all(|route| route.peers.is_empty()) => (
+                AnnouncementState::NoSession,
+                Some("no router that it is announced to has a session".to_owned()),
+            ),
+            VipStatus::Announced => (AnnouncementState::Announced, None),
         }
     }
 

@@ -38,13 +38,7 @@ impl Controller {
         let configured = self.seen(self.index().backends(), snapshot).into_iter().map(|seen| {
             let slots: Vec<SlotId> = seen.all.iter().map(|(membership, _)| membership.slot).collect();
             let row = counted(self.configured(&seen, &reports), &slots);
-            // Those of the addresses that see it well: the others' tables are without it.
-            let shares = slots.iter().filter_map(|slot| shares.get(slot)).flatten();
-            let shares = shares.fold(BTreeMap::new(), |mut most: BTreeMap<String, f64>, (pool, share)| {
-                let known = most.entry(pool.clone()).or_default();
-                *known = known.max(*share);
-                most
-            });
+            let shares = largest(slots.iter().filter_map(|slot| shares.get(slot)).flatten());
             let traffic = slots.iter().fold(TrafficStats::default(), |mut sum, slot| {
                 sum += traffic(*slot);
                 sum
@@ -384,6 +378,16 @@ pub fn count_vips(rows: &mut [VipRow], counts: &FlowCounts, snapshot: &Snapshot)
     for service in rows.iter_mut().flat_map(|vip| &mut vip.services) {
         service.flows = by_name.get(&*service.name).copied();
     }
+}
+
+/// The largest share in each pool. Of addresses that VIPs see apart, the tables of those that see one badly are without it.
+fn largest<'a>(shares: impl Iterator<Item = (&'a String, &'a f64)>) -> BTreeMap<String, f64> {
+    let mut largest: BTreeMap<String, f64> = BTreeMap::new();
+    for (pool, share) in shares {
+        let known = largest.entry(pool.clone()).or_default();
+        *known = known.max(*share);
+    }
+    largest
 }
 
 fn with_traffic(row: BackendRow, traffic: TrafficStats) -> BackendRow {
