@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 
-use config::{BgpPeer, Config, IdleThen, IoMode, Machine};
+use config::{AdminSocket, BgpPeer, Config, IdleThen, IoMode, Machine};
 use datapath::interface::{Hardware, Interface, Privileges, clock_is_synchronised, knows_af_xdp};
 use datapath::placement::{allowed, listed};
 use next_hop::{NextHops, Resolved, Unresolved};
@@ -60,11 +60,7 @@ pub(crate) fn facts(
             spins: io.idle.then == IdleThen::Spin,
             polls: io.busy_poll.is_some(),
         },
-        admin: admin.and_then(|socket| {
-            let state = folder(socket.path.parent()?);
-            let path = socket.path.parent()?.to_owned();
-            Some(AdminFolder { path, state, is_asked_for: !socket.is_default })
-        }),
+        admin: admin.and_then(admin_folder),
         is_running: admin.is_some_and(|socket| UnixStream::connect(&socket.path).is_ok()),
     }
 }
@@ -275,6 +271,12 @@ fn own_address(found: &InterfaceAddress) -> Option<(OwnAddress, bool)> {
     let prefix_length = u8::try_from(ones).ok()?;
     let on_loopback = found.flags.contains(InterfaceFlags::IFF_LOOPBACK) && address != Ipv4Addr::LOCALHOST;
     Some((OwnAddress { address, prefix_length, interface }, on_loopback))
+}
+
+/// The folder of the admin API's socket.
+fn admin_folder(socket: &AdminSocket) -> Option<AdminFolder> {
+    let path = socket.path.parent()?;
+    Some(AdminFolder { path: path.to_owned(), state: folder(path), is_asked_for: !socket.is_default })
 }
 
 fn folder(path: &Path) -> FolderState {
