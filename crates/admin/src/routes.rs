@@ -232,6 +232,15 @@ fn flows() -> Vec<Operation> {
         "Done.",
         plain(delete(handlers::purge)),
     );
+    vec![
+        chosen(list).query("limit", "How many; default 100.", number(1, FLOWS_AT_MOST)).refuses(&[404]),
+        chosen(purge).refuses(&[403, 404]),
+        flow_path(),
+    ]
+}
+
+/// What would become of a flow.
+fn flow_path() -> Operation {
     let where_to = Operation::read::<WhereView>(
         "/v1/where",
         "What would each packet thread do with this flow?",
@@ -239,16 +248,12 @@ fn flows() -> Vec<Operation> {
         get(handlers::where_to),
     );
     let protocol = "tcp, udp, icmp or a number from 0 to 255. Of ICMP the ports say nothing.";
-    vec![
-        chosen(list).query("limit", "How many; default 100.", number(1, FLOWS_AT_MOST)).refuses(&[404]),
-        chosen(purge).refuses(&[403, 404]),
-        where_to
-            .required("query", "source", "Address and port of the client.")
-            .required("query", "destination", "Address and port of the VIP.")
-            .required("query", "protocol", protocol)
-            .query("key", "Of a request for this key, to a service that chooses by key.", text())
-            .refuses(&[404]),
-    ]
+    where_to
+        .required("query", "source", "Address and port of the client.")
+        .required("query", "destination", "Address and port of the VIP.")
+        .required("query", "protocol", protocol)
+        .query("key", "Of a request for this key, to a service that chooses by key.", text())
+        .refuses(&[404])
 }
 
 /// Keys of requests.

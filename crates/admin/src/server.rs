@@ -22,11 +22,12 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
-use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConnection;
+use tokio_rustls::server::TlsStream;
+use tokio_rustls::{Accept, TlsAcceptor};
 
 use super::client_stream::ClientStream;
 use super::connection_limiter::{ConnectionLimiter, Permit, Progress};
@@ -210,18 +211,27 @@ async fn accept(
             let Tls { acceptor, roles } = tls.borrow().clone();
             let handshake = acceptor.accept(stream);
             spawn(limiter.acquire().await, move |progress| async move {
-                match timeout(limits.head, handshake).await {
-                    Ok(Ok(stream)) => {
-                        let peer = Peer::of_tls(address, stream.get_ref().1, &roles);
-                        converse(stream, peer, router, limits, progress).await;
-                    }
-                    Ok(Err(error)) => tracing::debug!(%error, peer = %address, "admin: no TLS"),
-                    Err(_) => tracing::debug!(peer = %address, "admin: no TLS in time"),
-                }
+                let Some(stream) = secured(handshake, address, limits.head).await else { return };
+                let peer = Peer::of_tls(address, stream.get_ref().1, &roles);
+                converse(stream, peer, router, limits, progress).await;
             });
         }
     }
     Ok(())
+}
+
+/// What follows a handshake that succeeds `within` its time; of another the log says why.
+async fn secured(
+    handshake: Accept<TcpStream>,
+    address: SocketAddr,
+    within: Duration,
+) -> Option<TlsStream<TcpStream>> {
+    match timeout(within, handshake).await {
+        Ok(Ok(stream)) => return Some(stream),
+        Ok(Err(error)) => tracing::debug!(%error, peer = %address, "admin: no TLS"),
+        Err(_) => tracing::debug!(peer = %address, "admin: no TLS in time"),
+    }
+    None
 }
 
 /// Until it ends, or its permit is revoked.
