@@ -2,7 +2,9 @@
 
 use std::process::ExitCode;
 
-use admin::view::{ConfirmationRow, Drift, InterfaceRow, OverrideRow, ReloadOutcome, StateTotals, Status};
+use admin::view::{
+    ConfirmationRow, Drift, InterfaceRow, LastReload, OverrideRow, ReloadOutcome, StateTotals, Status,
+};
 use config::words::count_of;
 
 use crate::client::Common;
@@ -31,16 +33,7 @@ fn words(status: &Status) -> String {
     machine(&mut page, status);
     traffic(&mut page, status);
     if let Some(last) = &status.last_reload {
-        page.line(
-            "last reload",
-            format!(
-                "{} {} ago, took {:.1} ms: {}",
-                word(&last.outcome),
-                ago(seconds_since(status, last.unix_seconds)),
-                last.took_ms,
-                last.message
-            ),
-        );
+        page.line("last reload", reloaded(last, seconds_since(status, last.unix_seconds)));
     }
     if let Some(row) = &status.confirmation {
         page.line("confirmation", waiting(row));
@@ -61,6 +54,12 @@ fn words(status: &Status) -> String {
         page.line("warning", warning.clone());
     }
     page.0
+}
+
+/// What came of a reload, so many seconds ago.
+fn reloaded(last: &LastReload, seconds: f64) -> String {
+    let LastReload { outcome, took_ms, message, .. } = last;
+    format!("{} {} ago, took {took_ms:.1} ms: {message}", word(outcome), ago(seconds))
 }
 
 /// Until the answer was made.

@@ -5,10 +5,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use admin::view::Status;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Style, Stylize};
-use ratatui::text::Line;
+use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Sparkline, Table};
 
 use super::rates::{self, Rates, bits, short};
@@ -42,13 +43,6 @@ fn foot_rows(rates: &Rates) -> u16 {
 }
 
 fn draw_head(frame: &mut Frame<'_>, area: Rect, Look { status, rates }: &Look, silence: Duration) {
-    let is = match (status.stopping, status.ready, status.forwarder.healthy) {
-        _ if silence >= LONG => format!("no answer for {}", ago(silence.as_secs_f64())).red(),
-        (_, _, false) => "forwarder not healthy".red(),
-        (true, _, _) => "draining".yellow(),
-        (_, true, _) => "ready".green(),
-        (_, false, _) => "not ready".yellow(),
-    };
     let about = format!(
         "{} of {}, generation {}, up {}, {} {}, ",
         status.machine,
@@ -71,11 +65,22 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, Look { status, rates }: &Look, s
     let down = named("down", &status.down.backends, status.backends.down).join("");
     let down = if down.is_empty() { down } else { format!("   {}", clean(&down)) };
     let lines = vec![
-        Line::from(vec![clean(&about).into(), is]),
+        Line::from(vec![clean(&about).into(), condition(status, silence)]),
         Line::from(sums).bold(),
         Line::from(vec![states.into(), down.red()]),
     ];
     frame.render_widget(Paragraph::new(lines), area);
+}
+
+/// How the machine is, by its last answer and by how long that was ago.
+fn condition(status: &Status, silence: Duration) -> Span<'static> {
+    match (status.stopping, status.ready, status.forwarder.healthy) {
+        _ if silence >= LONG => format!("no answer for {}", ago(silence.as_secs_f64())).red(),
+        (_, _, false) => "forwarder not healthy".red(),
+        (true, _, _) => "draining".yellow(),
+        (_, true, _) => "ready".green(),
+        (_, false, _) => "not ready".yellow(),
+    }
 }
 
 fn draw_sparkline(frame: &mut Frame<'_>, area: Rect, history: &VecDeque<u64>) {
@@ -163,7 +168,7 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    use admin::view::{DownView, StateTotals, Status};
+    use admin::view::{DownView, StateTotals};
 
     use super::super::rates::{Drops, Thread, Traffic};
     use super::*;
