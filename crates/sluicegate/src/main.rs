@@ -179,17 +179,8 @@ fn main() -> ExitCode {
 fn carry_out(verb: Verb) -> anyhow::Result<ExitCode> {
     match verb {
         Verb::Run(source) => run::run(&source).map(|()| ExitCode::SUCCESS),
-        Verb::Config(ConfigVerb::Check(arguments)) => config_check::check(&arguments),
-        Verb::Config(ConfigVerb::Diff(arguments)) => config_diff::diff(&arguments),
-        Verb::Config(ConfigVerb::Schema) => Ok(config_check::schema()),
-        Verb::Config(ConfigVerb::Import(verb)) => config_import::import(&verb),
+        Verb::Config(verb) => configure(verb),
         Verb::Doctor(arguments) => doctor::diagnose(&arguments),
-        Verb::Config(ConfigVerb::Get(common)) => live_config::get(&common),
-        Verb::Config(ConfigVerb::Put(put)) => live_config::put(&put),
-        Verb::Config(ConfigVerb::Reload(reload)) => live_config::reload(&reload),
-        Verb::Config(ConfigVerb::Confirm(common)) => live_config::confirm(&common),
-        Verb::Config(ConfigVerb::History(which)) => live_config::history(&which),
-        Verb::Config(ConfigVerb::Rollback(which)) => live_config::rollback(&which),
         Verb::Status(common) => status::status(&common),
         Verb::Digest(arguments) => digest::digest(&arguments),
         Verb::Events(arguments) => events::events(&arguments),
@@ -211,5 +202,21 @@ fn carry_out(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Completions(asked) => Ok(shell::completions(&asked, Cli::command())),
         Verb::Man(asked) => shell::manual(&asked, Cli::command()),
         Verb::Decap(arguments) => backend::decap(&arguments).map(|()| ExitCode::SUCCESS),
+    }
+}
+
+/// The verbs of `config`: of files, then of the configuration in force.
+fn configure(verb: ConfigVerb) -> anyhow::Result<ExitCode> {
+    match verb {
+        ConfigVerb::Check(arguments) => config_check::check(&arguments),
+        ConfigVerb::Diff(arguments) => config_diff::diff(&arguments),
+        ConfigVerb::Schema => Ok(config_check::schema()),
+        ConfigVerb::Import(verb) => config_import::import(&verb),
+        ConfigVerb::Get(common) => live_config::get(&common),
+        ConfigVerb::Put(put) => live_config::put(&put),
+        ConfigVerb::Reload(reload) => live_config::reload(&reload),
+        ConfigVerb::Confirm(common) => live_config::confirm(&common),
+        ConfigVerb::History(which) => live_config::history(&which),
+        ConfigVerb::Rollback(which) => live_config::rollback(&which),
     }
 }

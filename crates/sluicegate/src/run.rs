@@ -2,8 +2,8 @@
 //!
 //! In: a configuration, signals, next hops, verdicts of health checks, commands of the admin API. Out: a running balancer.
 //! Each part owns its state; [`Daemon`] is all of them on one loop. Modules: `commands` and `status` (the API), `reload` (its
-//! steps), `configuration` with `files`, `checks` with `health_tunnel`, `forwarding` with `links` and `reports`, `lifecycle`,
-//! `hot_keys`, `value_caches`, `settings`, `turns` (work of other threads), `upgrade` (a new process in this one's place).
+//! steps), `configuration` with `files`, `first_generation`, `checks` with `health_tunnel`, `forwarding` with `links` and `reports`,
+//! `lifecycle`, `hot_keys`, `value_caches`, `settings`, `turns` (work of other threads), `upgrade` (a new process in this one's place).
 //! Not here: any decision about a packet, a configuration, health, an order or a drain (`control_plane`).
 //! Invariant: nothing that takes more than a few milliseconds runs on the control loop.
 
@@ -11,6 +11,7 @@ mod checks;
 mod commands;
 mod configuration;
 mod counting;
+mod first_generation;
 mod forwarding;
 mod health_tunnel;
 mod hot_keys;
@@ -32,7 +33,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use admin::Command;
 use admin::view::VipRow;
-use compile::{destinations, find_machine};
+use compile::{Compiler, find_machine};
 use config::words::few;
 use config::{Config, NextHop};
 use control_plane::announce::{Announcer, Seen};
@@ -45,8 +46,7 @@ use control_plane::questions::Questions;
 use control_plane::reload::Cause;
 use control_plane::{Orders, Paths, log_changes, log_flushed, services_seen};
 use datapath::DataPlane;
-use datapath::interface::Interface;
-use forwarder::{Live, Notice, Slot, Snapshot};
+use forwarder::{Notice, Slot, Snapshot};
 use health::{Event, Flushed};
 use next_hop::Table;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -60,6 +60,7 @@ pub(crate) use self::settings::settings;
 use self::checks::Checks;
 use self::configuration::Configuration;
 use self::counting::Counting;
+use self::first_generation::{FIRST_NEXT_HOPS, first_generation, first_next_hops};
 use self::forwarding::Forwarding;
 use self::health_tunnel::HealthTunnel;
 use self::lifecycle::Lifecycle;
@@ -192,15 +193,13 @@ impl Daemon {
     ) -> anyhow::Result<Self> {
         let lifecycle = Lifecycle::new();
         let interfaces = inspected(&config, machine)?;
-        let table = first_next_hops(&config, machine, &interfaces).await?;
-        let (controller, snapshot) =
-            Controller::start(Arc::clone(&config), machine, Arc::clone(&table), lifecycle.elapsed())?;
-        let live = Live::new(snapshot);
-        live.clock().set(unix_seconds());
+        let next_hops = first_next_hops(&config, machine, &interfaces).await?;
+        let (controller, live) =
+            first_generation(Compiler::default(), &config, machine, &next_hops, lifecycle.elapsed())?;
         let plane = DataPlane::start(interfaces, &settings(&config), &live)?;
         let mut forwarding = Forwarding::new(plane, config.io().own_ports.clone());
         let api = Api::open(&config, machine, lifecycle.liveness.subscribe(), logging).await?;
-        let paths = Paths::open(table, &config, machine, &live.current())?;
+        let paths = Paths::open(next_hops, &config, machine, &live.current())?;
         let announcer = open_announcer(&config, machine, &mut forwarding)?;
         let tunnel = HealthTunnel::new(machine, forwarding.interface_names(), live.clone());
         let mut daemon = Self {
@@ -527,20 +526,6 @@ impl Daemon {
     }
 }
 
-/// Next hops before the first packet, for the interfaces that frames can leave by.
-async fn first_next_hops(
-    config: &Config,
-    machine: &str,
-    interfaces: &[Interface],
-) -> anyhow::Result<Arc<Table>> {
-    let next_hops = next_hop::look_up(&destinations(config, machine, None), FIRST_NEXT_HOPS).await?;
-    if let Err(error) = diagnosis::warn_at_start(config, machine, &next_hops).await {
-        tracing::warn!(error = %format!("{error:#}"), "the machine was not looked at");
-    }
-    let table = Table { next_hops, ..Table::default() };
-    Ok(Arc::new(table.by(interfaces.iter().map(|interface| interface.index).collect())))
-}
-
 /// Listens while ports below 1,024 may still be listened at, gives up what only the start needs, and begins to speak.
 fn open_announcer(config: &Config, machine: &str, forwarding: &mut Forwarding) -> anyhow::Result<Announcer> {
     let mut announcer = Announcer::open(config, find_machine(config, machine)?)?;
@@ -592,8 +577,6 @@ fn boot_id() -> String {
 /// What operators of routers read (RFC 9003).
 const FAREWELL: &str = "sluicegate stops";
 const COMMANDS_WAITING: usize = 64;
-/// IPv6 neighbours on a link that has just come up take some two seconds.
-const FIRST_NEXT_HOPS: Duration = Duration::from_secs(4);
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 const QUESTION_STEPS: Duration = Duration::from_millis(1);
 /// Lines of the log about paths, of one look.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use admin::Answer;
-use admin::view::{DigestView, DownView, Drift, ForwarderView, Status, VipTotals};
+use admin::view::{DownView, Drift, ForwarderView, Status, VipTotals};
 use config::Source;
 use config::words::count_of;
 use control_plane::digest::hex;
@@ -43,31 +43,17 @@ impl Daemon {
     /// All but digests and drift.
     fn status(&self) -> Status {
         let (snapshot, liveness) = (self.publisher.current(), self.lifecycle.liveness.state());
-        let (config, plane) = (self.controller.config(), &self.forwarding.plane);
         let (vips, without) = self.vip_totals();
         let (backends, down) = self.controller.state_totals(&snapshot);
         Status {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            machine: self.controller.machine().to_owned(),
-            cluster: config.cluster().name().to_owned(),
-            boot_id: self.api.boot_id.clone(),
             generation: self.controller.generation().0,
-            generation_sha256: hex(&config.digest()),
-            digests: DigestView::default(),
+            generation_sha256: hex(&self.controller.config().digest()),
             config_file: self.configuration.file.display().to_string(),
-            drift: Drift::default(),
-            started_unix_seconds: seconds_since_1970(self.lifecycle.started),
-            uptime_seconds: self.lifecycle.uptime().as_secs_f64(),
             ready: liveness.is_ready(),
             not_ready: liveness.why_not(),
             stopping: liveness.draining,
             forwarder: forwarder_view(liveness),
-            interface: self.forwarding.interface_names().join(", "),
             interfaces: self.forwarding.links.rows().to_vec(),
-            mode: plane.socket_mode.name().to_owned(),
-            xdp_mode: plane.steers.mode().name().to_owned(),
-            threads: plane.packet_threads(),
-            io_threads: plane.counters.len() - plane.packet_threads(),
             vips,
             backends,
             bgp: self.announcer.totals(),
@@ -80,6 +66,26 @@ impl Daemon {
             needs_restart: self.needs_restart(),
             checks_unable: self.checks.unable(),
             warnings: self.warnings(),
+            ..self.process_status()
+        }
+    }
+
+    /// Of the process itself: who it is, since when, and what it runs on.
+    fn process_status(&self) -> Status {
+        let plane = &self.forwarding.plane;
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            machine: self.controller.machine().to_owned(),
+            cluster: self.controller.config().cluster().name().to_owned(),
+            boot_id: self.api.boot_id.clone(),
+            started_unix_seconds: seconds_since_1970(self.lifecycle.started),
+            uptime_seconds: self.lifecycle.uptime().as_secs_f64(),
+            interface: self.forwarding.interface_names().join(", "),
+            mode: plane.socket_mode.name().to_owned(),
+            xdp_mode: plane.steers.mode().name().to_owned(),
+            threads: plane.packet_threads(),
+            io_threads: plane.counters.len() - plane.packet_threads(),
+            ..Status::default()
         }
     }
 

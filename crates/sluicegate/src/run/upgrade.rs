@@ -98,7 +98,7 @@ impl Offer {
 }
 
 impl SlotNumber {
-    fn of((key, slot): &(SlotKey, SlotId)) -> Self {
+    fn of(key: &SlotKey, slot: SlotId) -> Self {
         let view = |at: &VipFamily| (at.vip.to_string(), at.family == Family::V4);
         Self {
             pool: key.pool.to_string(),

@@ -12,11 +12,11 @@ use anyhow::{Context, bail, ensure};
 use compile::Compiler;
 use config::Config;
 use control_plane::announce::Announcer;
-use control_plane::controller::Controller;
 use control_plane::publisher::Publisher;
 use control_plane::{HandedState, Orders, Paths};
+use datapath::interface::Interface;
 use datapath::{DataPlane, inspect_taken};
-use forwarder::{Live, ThreadId};
+use forwarder::ThreadId;
 
 use super::channel::Channel;
 use super::{FromNew, FromOld, Offer, PROTOCOL, monotonic};
@@ -24,11 +24,12 @@ use crate::doors;
 use crate::logging::Logging;
 use crate::run::checks::Checks;
 use crate::run::configuration::Configuration;
+use crate::run::first_generation::{first_generation, first_next_hops};
 use crate::run::forwarding::Forwarding;
 use crate::run::health_tunnel::HealthTunnel;
 use crate::run::lifecycle::Lifecycle;
 use crate::run::turns::Turns;
-use crate::run::{Api, Daemon, Inspections, addresses_here, first_next_hops, settings, unix_seconds};
+use crate::run::{Api, Daemon, Inspections, addresses_here, settings};
 
 /// The old process, as the new one sees it.
 #[derive(Debug)]
@@ -134,17 +135,8 @@ impl Daemon {
             "the file, or a secret that it names, is not what is in force: `sluicegate config reload` first"
         );
         let mut daemon = Self::prepare(configuration, config, machine, logging, &mut coming).await?;
-        daemon.adopt(&coming.offer.state)?;
-        coming.say(&FromNew::Ready { version: env!("CARGO_PKG_VERSION").to_owned() })?;
-        let FromOld::Frozen(state) = coming.hear()? else { bail!("{UNORDERLY}") };
-        daemon.adopt(&state)?;
-        coming.say(&FromNew::Taken)?;
-        coming.take_queues(&mut daemon.forwarding.plane)?;
-        daemon.open_filter()?;
-        let FromOld::Left = coming.hear()? else { bail!("{UNORDERLY}") };
-        daemon.open_to_others().await?;
-        coming.say(&FromNew::Taken)?;
-        // Without a word it has gone after it heard this: somebody must go on.
+        daemon.take_over(&mut coming).await?;
+        // Without a word it has gone after it heard the last one: somebody must go on.
         if let Err(error) = coming.hear() {
             tracing::warn!(error = %format!("{error:#}"), "the old process left without a word");
         }
@@ -168,26 +160,16 @@ impl Daemon {
         coming: &mut Coming,
     ) -> anyhow::Result<Self> {
         let lifecycle = coming.lifecycle()?;
-        let names = &compile::find_machine(&config, machine)?.interfaces;
-        let interfaces = names.iter().map(|name| inspect_taken(name)).collect::<Result<Vec<_>, _>>()?;
-        let table = first_next_hops(&config, machine, &interfaces).await?;
+        let interfaces = taken_interfaces(&config, machine)?;
+        let next_hops = first_next_hops(&config, machine, &interfaces).await?;
         let compiler = Compiler::numbered(&coming.offer.numbers());
-        let (controller, snapshot) = Controller::start_by(
-            compiler,
-            Arc::clone(&config),
-            machine,
-            Arc::clone(&table),
-            lifecycle.elapsed(),
-        )?;
-        let live = Live::new(snapshot);
-        live.clock().set(unix_seconds());
+        let (controller, live) =
+            first_generation(compiler, &config, machine, &next_hops, lifecycle.elapsed())?;
         let offered = (&coming.offer.plane, std::mem::take(&mut coming.descriptors));
-        let mut forwarding = Forwarding::new(
-            DataPlane::take_over(interfaces, &settings(&config), &live, offered)?,
-            config.io().own_ports.clone(),
-        );
+        let plane = DataPlane::take_over(interfaces, &settings(&config), &live, offered)?;
+        let mut forwarding = Forwarding::new(plane, config.io().own_ports.clone());
         forwarding.reserve_beside(&live.current())?;
-        let paths = Paths::open(table, &config, machine, &live.current())?;
+        let paths = Paths::open(next_hops, &config, machine, &live.current())?;
         let tunnel = HealthTunnel::new(machine, forwarding.interface_names(), live.clone());
         Ok(Self {
             configuration,
@@ -204,6 +186,20 @@ impl Daemon {
             turns: Turns::new(),
             upgrade: super::Stage::None,
         })
+    }
+
+    /// What the old process lets go of, in the order of a hand-over: what it knows, its queues, its doors.
+    async fn take_over(&mut self, coming: &mut Coming) -> anyhow::Result<()> {
+        self.adopt(&coming.offer.state)?;
+        coming.say(&FromNew::Ready { version: env!("CARGO_PKG_VERSION").to_owned() })?;
+        let FromOld::Frozen(state) = coming.hear()? else { bail!("{UNORDERLY}") };
+        self.adopt(&state)?;
+        coming.say(&FromNew::Taken)?;
+        coming.take_queues(&mut self.forwarding.plane)?;
+        self.open_filter()?;
+        let FromOld::Left = coming.hear()? else { bail!("{UNORDERLY}") };
+        self.open_to_others().await?;
+        Ok(coming.say(&FromNew::Taken)?)
     }
 
     /// Orders, verdicts and paths of the old process, and the tables that follow from them.
@@ -248,6 +244,12 @@ impl Daemon {
         }
         Ok(())
     }
+}
+
+/// The machine's, on which the old process forwards still.
+fn taken_interfaces(config: &Config, machine: &str) -> anyhow::Result<Vec<Interface>> {
+    let names = &compile::find_machine(config, machine)?.interfaces;
+    Ok(names.iter().map(|name| inspect_taken(name)).collect::<Result<_, _>>()?)
 }
 
 const UNORDERLY: &str = "the old process does not keep to the order of a hand-over";

@@ -148,7 +148,7 @@ impl Daemon {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             start_nanos: nanos(monotonic().saturating_sub(self.lifecycle.elapsed())),
             digest: self.controller.config().digest(),
-            slots: numbers.slots.iter().map(SlotNumber::of).collect(),
+            slots: numbers.slots.iter().map(|(key, slot)| SlotNumber::of(key, *slot)).collect(),
             slots_below: numbers.slots_below,
             services: numbers.services.into_iter().map(|(name, id)| (name, id.0)).collect(),
             plane,
