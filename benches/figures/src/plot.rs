@@ -6,7 +6,8 @@ use std::ops::Range;
 
 use anyhow::{Context, Result, anyhow};
 use plotters::coord::Shift;
-use plotters::coord::ranged1d::SegmentValue;
+use plotters::coord::ranged1d::{SegmentValue, SegmentedCoord};
+use plotters::coord::types::{RangedCoordf64, RangedCoordu32};
 use plotters::prelude::*;
 
 use crate::Csv;
@@ -132,18 +133,7 @@ pub(crate) fn bars(area: &Area<'_>, y: &str, bars: &[Bar]) -> Result<()> {
     mesh.light_line_style(TRANSPARENT);
     done(mesh.label_style((FONT, 12)).axis_desc_style((FONT, 13)).draw())?;
     for (place, bar) in (0..).zip(bars) {
-        let middle = SegmentValue::CenterOf(place);
-        let corners = [(SegmentValue::Exact(place), 0.0), (SegmentValue::Exact(place + 1), bar.value)];
-        let mut rectangle = Rectangle::new(corners, bar.color.mix(0.8).filled());
-        rectangle.set_margin(0, 0, 24, 24);
-        done(chart.draw_series([rectangle]))?;
-        let range = bar.range.map(|(least, most)| {
-            ErrorBar::new_vertical(middle.clone(), least, bar.value, most, BLACK.filled(), 8)
-        });
-        done(chart.draw_series(range))?;
-        let style = (FONT, 13).into_font().color(&BLACK);
-        let text = EmptyElement::at((middle, 0.0)) + Text::new(number(bar.value), (-14, -16), style);
-        done(chart.draw_series([text]))?;
+        draw_bar(&mut chart, place, bar)?;
     }
     if bars.iter().any(|bar| bar.paper.is_some()) {
         let papers =
@@ -153,6 +143,27 @@ pub(crate) fn bars(area: &Area<'_>, y: &str, bars: &[Bar]) -> Result<()> {
         drawn.label("the paper's").legend(|point| Circle::new(point, 6, BLACK.stroke_width(2)));
     }
     legend(&mut chart)
+}
+
+/// A place for each bar, and their values.
+type BarChart<'a, 'b> =
+    ChartContext<'a, SVGBackend<'b>, Cartesian2d<SegmentedCoord<RangedCoordu32>, RangedCoordf64>>;
+
+/// A bar, its range over it, its value in figures at its foot.
+fn draw_bar(chart: &mut BarChart<'_, '_>, place: u32, bar: &Bar) -> Result<()> {
+    let middle = SegmentValue::CenterOf(place);
+    let corners = [(SegmentValue::Exact(place), 0.0), (SegmentValue::Exact(place + 1), bar.value)];
+    let mut rectangle = Rectangle::new(corners, bar.color.mix(0.8).filled());
+    rectangle.set_margin(0, 0, 24, 24);
+    done(chart.draw_series([rectangle]))?;
+    let range = bar.range.map(|(least, most)| {
+        ErrorBar::new_vertical(middle.clone(), least, bar.value, most, BLACK.filled(), 8)
+    });
+    done(chart.draw_series(range))?;
+    let style = (FONT, 13).into_font().color(&BLACK);
+    let text = EmptyElement::at((middle, 0.0)) + Text::new(number(bar.value), (-14, -16), style);
+    done(chart.draw_series([text]))?;
+    Ok(())
 }
 
 fn legend<'a, DB: DrawingBackend + 'a, CT: CoordTranslate>(
