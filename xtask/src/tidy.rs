@@ -34,6 +34,23 @@ pub(crate) use self::results::{COMMIT, MEASURES, RESULTS};
 
 /// Checks the checkout.
 pub(crate) fn run() -> Result<()> {
+    let mut findings = in_files()?;
+    findings.extend(in_map()?);
+    findings.extend(of_others()?);
+    let document = fs::read_to_string(root().join(promises::PROMISES)).unwrap_or_default();
+    findings.extend(promises::check(root(), &document));
+    findings.extend(source::read(root(), Part::Product)?.iter().flat_map(circles::members));
+    for finding in &findings {
+        eprintln!("{finding}");
+    }
+    if !findings.is_empty() {
+        bail!("{} findings against the house rules", findings.len());
+    }
+    Ok(())
+}
+
+/// In each file by itself, in the pages together, and between log lines and their page.
+fn in_files() -> Result<Vec<String>> {
     let mut findings = Vec::new();
     let mut documents = pages::Pages::new();
     let mut lines = log_lines::Lines::new();
@@ -50,29 +67,30 @@ pub(crate) fn run() -> Result<()> {
     findings.extend(pages::check(root(), &documents));
     let page = documents.get(log_lines::PAGE).map(String::as_str).unwrap_or_default();
     findings.extend(log_lines::check(page, &lines));
+    Ok(findings)
+}
+
+/// Between the map and the crates.
+fn in_map() -> Result<Vec<String>> {
     // No map is an empty one, and that is a finding.
     let map = fs::read_to_string(root().join(MAP)).unwrap_or_default();
     let edges: BTreeMap<String, BTreeSet<String>> = Metadata::read()?
         .packages()
         .filter_map(|package| Some((package.room()?.into(), package.edges().map(Into::into).collect())))
         .collect();
-    findings.extend(edges::check(&map, &edges));
+    let mut findings = edges::check(&map, &edges);
     findings.extend(roads::check(root(), &map));
+    Ok(findings)
+}
+
+/// In the crates of others that are built: where they come from, and their notices.
+fn of_others() -> Result<Vec<String>> {
     let deny = fs::read_to_string(root().join(crates::DENY)).unwrap_or_default();
     let built = cargo::built()?;
-    findings.extend(crates::check(&deny, &built)?);
+    let mut findings = crates::check(&deny, &built)?;
     let notices = fs::read_to_string(root().join(crates::NOTICES)).unwrap_or_default();
     findings.extend(crates::noticed(&notices, &built));
-    let document = fs::read_to_string(root().join(promises::PROMISES)).unwrap_or_default();
-    findings.extend(promises::check(root(), &document));
-    findings.extend(source::read(root(), Part::Product)?.iter().flat_map(circles::members));
-    for finding in &findings {
-        eprintln!("{finding}");
-    }
-    if !findings.is_empty() {
-        bail!("{} findings against the house rules", findings.len());
-    }
-    Ok(())
+    Ok(findings)
 }
 
 /// All files of a folder whose names end in one of `kinds`.
