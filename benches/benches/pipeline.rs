@@ -10,7 +10,7 @@ use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use datapath::{Engine, MemoryDevice, MemoryFrame, Pool, mesh};
+use engine::{Engine, MemoryDevice, MemoryFrame, Pool, mesh};
 use forwarder::{
     CaptureFilter, EVERY_PACKET, Forward, HoldSlot, Live, NotSent, Now, Outlet, Packet, Piece, Pipeline,
     Request, TapSize, ThreadId, Verdict, capture_tap, request_ring,

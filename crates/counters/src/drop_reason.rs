@@ -3,8 +3,7 @@
 //!
 //! Add a line here, and return it where the packet stops: variant, counter, label and name for `capture --drop` follow.
 
-/// Hands the reasons to a macro: `counters::drop_reasons! { NAME! }`.
-#[macro_export]
+/// Hands the reasons to a macro: `drop_reasons! { NAME! }`.
 macro_rules! drop_reasons {
     ($name:ident!) => {
         $name! {
@@ -169,6 +168,37 @@ macro_rules! names {
 }
 
 drop_reasons! { names! }
+
+macro_rules! reasons {
+    ($($finder:ident { $($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)+ })+) => {
+        /// Why a packet stopped here. There is no "other".
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        #[repr(u8)]
+        pub enum DropReason { $($($(#[doc = $doc])+ $variant,)+)+ }
+
+        impl DropReason {
+            /// Every reason, in the order of its number.
+            pub const ALL: &'static [Self] = &[$($(Self::$variant,)+)+];
+
+            /// The name in metrics, captures and logs.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $($(Self::$variant => $name,)+)+ }
+            }
+        }
+    };
+}
+
+drop_reasons! { reasons! }
+
+impl DropReason {
+    /// Place of its counter.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -27,7 +27,7 @@ mod drop_reason;
 mod table;
 
 pub use counter::Counter;
-pub use drop_reason::{DRIVER_DROPS, PIPELINE_DROPS};
+pub use drop_reason::{DRIVER_DROPS, DropReason, PIPELINE_DROPS};
 pub use table::{FLOW_TABLE, FRAGMENT_TABLE, SOCKET, THREAD, XDP};
 
 /// What is said of one counter.

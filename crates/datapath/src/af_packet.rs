@@ -16,10 +16,9 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use engine::{Device, InKernel, MAX_BATCH, Received, TxOwner};
 use forwarder::{InterfaceId, ThreadId};
 
-use crate::device::{Device, InKernel, Received, TxOwner};
-use crate::engine::MAX_BATCH;
 use crate::error::StartError;
 use crate::interface::{Interface, MAX_ENCAP_OVERHEAD_BYTES};
 use crate::sockets::{SocketCounters, Sockets};

@@ -41,7 +41,7 @@ use crate::stopping::Rounds;
 use crate::thread::{Idle, LeaveOrder};
 use crate::wake::Waker;
 
-pub use self::handover::PlaneFacts;
+pub use self::handover::{PlaneFacts, TakenPlane};
 
 use self::handover::Prepared;
 use self::sockets::{Layout, bind_all, in_several_frames};
@@ -110,11 +110,26 @@ pub struct DataPlane {
     pub socket_mode: SocketMode,
     /// Bytes of the largest IP packet that is carried.
     pub largest_packet: u32,
-    threads: Vec<JoinHandle<()>>,
+    threads: Threads,
     /// Each thread's counters: those of packet threads, then those of I/O threads.
     pub counters: Vec<Arc<ThreadCounters>>,
     /// Each thread's sockets, as one.
     pub sockets: Vec<Arc<SocketCounters>>,
+    monitor: Monitor,
+    layout: Layout,
+    settings: Settings,
+    live: Live,
+    handover: Handover,
+    /// By interface: packets that came on a queue without a socket before all queues had theirs.
+    unserved: Vec<u64>,
+    /// Where the packet threads' clock begins: they count nanoseconds from here.
+    pub origin: Instant,
+}
+
+/// The threads of a data plane, and the ends that it has of what it shares with them.
+#[derive(Debug)]
+struct Threads {
+    running: Vec<JoinHandle<()>>,
     requests: Vec<RequestPort>,
     notices: Vec<Notices>,
     wakers: Arc<[Waker]>,
@@ -123,22 +138,27 @@ pub struct DataPlane {
     rounds: Arc<Rounds>,
     /// Of each round: it ends when all threads are through it.
     through: Vec<Receiver<()>>,
-    monitor: Monitor,
-    /// By thread.
-    leaving: BTreeMap<u16, LeaveOrder>,
-    layout: Layout,
-    settings: Settings,
-    live: Live,
+}
+
+impl Threads {
+    /// None yet.
+    fn new(wakers: Arc<[Waker]>, processors: Vec<u32>) -> Self {
+        let (running, requests, notices, through) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { running, requests, notices, wakers, processors, rounds: Arc::new(Rounds::new()), through }
+    }
+}
+
+/// What of a data plane is on its way to another process, or has come from one.
+#[derive(Debug)]
+struct Handover {
     /// Whose interfaces and programs are.
     holder: Holder,
+    /// By thread.
+    leaving: BTreeMap<u16, LeaveOrder>,
     /// What waits for its queues, while they are another process's.
     prepared: Option<Prepared>,
     /// Whose queue was bound first: its socket lives as long as the UMEM.
     first_bound: Option<ThreadId>,
-    /// By interface: packets that came on a queue without a socket before all queues had theirs.
-    unserved: Vec<u64>,
-    /// Where the packet threads' clock begins: they count nanoseconds from here.
-    pub origin: Instant,
 }
 
 /// Who takes programs off, and empties the filter, when a data plane is dropped.
@@ -214,26 +234,22 @@ impl DataPlane {
         }
         Ok(Self {
             monitor,
-            processors: order(&allowed(), &near(&interfaces)),
+            threads: Threads::new(wakers, order(&allowed(), &near(&interfaces))),
             interfaces,
             steers,
             socket_mode,
             largest_packet,
-            threads: Vec::new(),
             counters: Vec::new(),
             sockets: Vec::new(),
-            requests: Vec::new(),
-            notices: Vec::new(),
-            wakers,
-            rounds: Arc::new(Rounds::new()),
-            through: Vec::new(),
-            leaving: BTreeMap::new(),
             layout: layout.clone(),
             settings: settings.clone(),
             live: live.clone(),
-            holder: Holder::Me,
-            prepared: None,
-            first_bound: layout.each().next().map(|(.., thread)| thread),
+            handover: Handover {
+                holder: Holder::Me,
+                leaving: BTreeMap::new(),
+                prepared: None,
+                first_bound: layout.each().next().map(|(.., thread)| thread),
+            },
             unserved: Vec::new(),
             origin: Instant::now(),
         })
@@ -248,17 +264,17 @@ impl DataPlane {
     /// How many packet threads there are.
     #[must_use]
     pub fn packet_threads(&self) -> usize {
-        self.requests.len()
+        self.threads.requests.len()
     }
 
     /// The request port of a packet thread; call [`DataPlane::wake`] after asking.
     pub fn requests(&mut self, thread: ThreadId) -> Option<&mut RequestPort> {
-        self.requests.get_mut(usize::from(thread.0))
+        self.threads.requests.get_mut(usize::from(thread.0))
     }
 
     /// The threads' notices since the last call.
     pub fn notices(&mut self) -> impl Iterator<Item = Notice> {
-        self.notices.iter_mut().flatten()
+        self.threads.notices.iter_mut().flatten()
     }
 
     /// The time by the packet threads' clock.
@@ -269,7 +285,7 @@ impl DataPlane {
 
     /// Wakes a thread for its request.
     pub fn wake(&self, thread: ThreadId) {
-        if let Some(waker) = self.wakers.get(usize::from(thread.0)) {
+        if let Some(waker) = self.threads.wakers.get(usize::from(thread.0)) {
             waker.wake();
         }
     }
@@ -284,7 +300,7 @@ impl DataPlane {
         let before = self.unserved.iter().copied().chain(std::iter::repeat(0));
         let no_socket: Vec<u64> =
             self.without_socket().zip(before).map(|(now, before)| now.saturating_sub(before)).collect();
-        self.monitor.look(&self.interfaces, &self.threads, &self.sockets, &no_socket)
+        self.monitor.look(&self.interfaces, &self.threads.running, &self.sockets, &no_socket)
     }
 
     /// By interface: packets that came on a queue without a socket.
@@ -311,28 +327,28 @@ struct Kind {
 impl Drop for DataPlane {
     fn drop(&mut self) {
         // What waits for its queues holds the ends of the rounds.
-        self.prepared = None;
-        if self.holder == Holder::Me {
+        self.handover.prepared = None;
+        if self.handover.holder == Holder::Me {
             if let Err(error) = self.steers.set_filter(&Filter::default()) {
                 tracing::warn!(%error, "emptying the filter");
             }
             // What was redirected before the filter was empty reaches the threads in this time.
             std::thread::sleep(LAST_PACKETS);
         }
-        for (round, through) in (1..).zip(&self.through) {
-            self.rounds.begin(round);
-            self.wakers.iter().for_each(Waker::ring);
+        for (round, through) in (1..).zip(&self.threads.through) {
+            self.threads.rounds.begin(round);
+            self.threads.wakers.iter().for_each(Waker::ring);
             // Nobody sends: it ends when the last thread is through.
             let _ = through.recv();
         }
-        for thread in self.threads.drain(..) {
+        for thread in self.threads.running.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a packet thread panicked");
             }
         }
         let sum = |of: fn(&ThreadCounters) -> &Counter| self.counters.iter().map(|all| of(all).read()).sum();
         let (put, taken): (u64, u64) = (sum(|all| &all.to_threads), sum(|all| &all.from_threads));
-        if put != taken && self.holder == Holder::Me {
+        if put != taken && self.handover.holder == Holder::Me {
             tracing::warn!(packets = put.saturating_sub(taken), "packets were left between threads");
         }
     }

@@ -1,25 +1,18 @@
 //! AF_XDP, or packet sockets: the kernel-facing half of the data plane.
 //!
 //! In: a snapshot to follow and an interface. Out: packets on their way, counters. Modules: `interface` (what is there),
-//! `steer` and `decap` (XDP programs), `umem`, `ring` and `xsk` (frames, rings, sockets), `af_packet` and `ingress` (the same by packet sockets), `mailbox` and `wake` (between threads),
-//! `engine` and `thread` (the loop), `placement` (where threads run), `dataplane` (all of it, started and stopped), `health` (whether it works), `replay` (a
+//! `steer` and `decap` (XDP programs), `umem`, `ring` and `xsk` (frames, rings, sockets), `af_packet` and `ingress` (the same by packet sockets), `thread` and `wake` (who runs the crate
+//! `engine`'s loop, and sleeps), `placement` (where threads run), `dataplane` (all of it, started and stopped), `health` (whether it works), `replay` (a
 //! thread without a kernel) with `pcap` (its files).
 //! Not here: what a packet means (`forwarder`), configuration.
 //! Unsafe code of the workspace stands here, since rings, packet memory and system calls are shared with the kernel.
 //!
-//! ```
-//! use datapath::{Device, MemoryDevice, MemoryFrame};
-//! use forwarder::{InterfaceId, ThreadId};
+//! ```no_run
+//! use datapath::interface::Interface;
 //!
-//! let mut device = MemoryDevice::new(8);
-//! device.refill(&mut vec![MemoryFrame::new(ThreadId(0), 2_048)]);
-//! assert!(device.inject(b"a frame", 24)); // it arrives behind 24 bytes of head room
-//! let mut batch = Vec::new();
-//! device.receive(&mut batch, 64);
-//! let received = batch.remove(0);
-//! assert_eq!((received.start, received.end), (24, 31));
-//! device.send(received.frame, received.end, InterfaceId(0)).expect("room for a frame");
-//! device.transmitted(1, |sent| assert_eq!(sent[24..], *b"a frame"));
+//! let interface = Interface::read("eth0")?;
+//! println!("{}: {} receive queues, driver {}", interface.name, interface.queues, interface.driver);
+//! # Ok::<(), datapath::interface::InterfaceError>(())
 //! ```
 
 #![allow(
@@ -33,8 +26,6 @@ mod busy_poll;
 mod core_dump;
 mod dataplane;
 mod decap;
-mod device;
-mod engine;
 mod error;
 mod frame;
 mod hash_lanes;
@@ -43,8 +34,6 @@ mod ingress;
 pub mod interface;
 mod large_pages;
 mod long;
-mod mailbox;
-mod memory;
 mod pcap;
 pub mod placement;
 mod replay;
@@ -62,18 +51,15 @@ mod wake;
 mod xsk;
 
 pub use attach::{AttachError, AttachMode};
-pub use dataplane::{DataPlane, IoMode, PlaneFacts, Settings, inspect, inspect_taken};
+pub use dataplane::{DataPlane, IoMode, PlaneFacts, Settings, TakenPlane, inspect, inspect_taken};
 pub use decap::{ByFamily, Decap, DecapCounts, DecapError, Prefix, host_addresses};
-pub use device::{Device, InKernel, Received, TxOwner};
-pub use engine::{Census, Engine, MAX_BATCH, Notify, Pool};
+pub use engine::MAX_BATCH;
 pub use error::StartError;
 pub use frame::Frame;
 pub use hash_lanes::lane_hashers;
 pub use health::{Health, Problem, Progress, ThreadName};
 pub use interface::MAX_INTERFACES;
 pub use large_pages::advise_large_pages;
-pub use mailbox::{Crossing, Mailboxes, Purpose, mesh};
-pub use memory::{MemoryDevice, MemoryFrame};
 pub use pcap::{CaptureError, CaptureReader, CaptureWriter, CapturedFrame};
 pub use replay::{Offered, Replay};
 pub use sockets::{LinkCounters, SocketCounters, SocketMode};

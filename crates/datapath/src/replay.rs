@@ -6,16 +6,13 @@
 
 use std::sync::Arc;
 
+use engine::{Engine, MemoryDevice, MemoryFrame, Pool, TxOwner, mesh};
 use forwarder::{
     InterfaceId, Live, Notice, Notices, Now, OwnRequests, Pipeline, PipelineConfig, PipelineError,
     ThreadCounters, ThreadId, notice_ring,
 };
 
 use crate::dataplane::{NOTICES, Settings, pipeline_config};
-use crate::device::TxOwner;
-use crate::engine::{Engine, Pool};
-use crate::mailbox::mesh;
-use crate::memory::{MemoryDevice, MemoryFrame};
 use crate::steer::{Ends, Filter, takes};
 use crate::umem::RING;
 

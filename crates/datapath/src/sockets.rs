@@ -6,9 +6,8 @@
 use std::os::fd::RawFd;
 
 use counters::Counter;
+use engine::Device;
 use forwarder::InterfaceId;
-
-use crate::device::Device;
 
 /// How packets get into the sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,11 +9,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
+use engine::Engine;
 use forwarder::{FlowTable, Forward, Now, ThreadCounters};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
-use crate::engine::Engine;
 use crate::interface::MAX_INTERFACES;
 use crate::placement::move_to;
 use crate::sockets::{SocketCounters, Sockets};
@@ -248,13 +248,10 @@ mod tests {
     use std::os::fd::RawFd;
     use std::sync::mpsc::channel;
 
+    use engine::{MemoryDevice, MemoryFrame, Pool, TxOwner, mesh};
     use forwarder::{DropReason, HandoffReason, InterfaceId, Outlet, Packet, ThreadId, Verdict};
 
     use super::*;
-    use crate::device::TxOwner;
-    use crate::engine::Pool;
-    use crate::mailbox::mesh;
-    use crate::memory::{MemoryDevice, MemoryFrame};
     use crate::stopping::ROUNDS;
 
     impl Sockets for MemoryDevice {
@@ -312,7 +309,7 @@ mod tests {
     const PACKET_THREADS: u16 = 3;
     const PACKETS: u16 = 900;
 
-    type Frames = crate::mailbox::Mailboxes<MemoryFrame>;
+    type Frames = engine::Mailboxes<MemoryFrame>;
 
     /// The engine of a packet thread, or that of the I/O thread, which is the last and where all packets wait.
     fn engine(

@@ -8,6 +8,7 @@ use std::num::NonZeroU16;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use arrayvec::ArrayVec;
+use engine::{Device, InKernel, Received, TxOwner};
 use forwarder::{InterfaceId, ThreadId};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use xsk_rs::config::{BindFlags, Interface, LibxdpFlags, QueueSize, SocketConfig};
@@ -15,7 +16,6 @@ use xsk_rs::socket::XdpStatistics;
 use xsk_rs::{CompQueue, FillQueue, RxQueue, Socket, TxQueue};
 
 use crate::busy_poll::{self, run_driver};
-use crate::device::{Device, InKernel, Received, TxOwner};
 use crate::error::StartError;
 use crate::frame::{Descriptor, Frame};
 use crate::interface::MAX_INTERFACES;

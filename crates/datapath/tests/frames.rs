@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use datapath::{Engine, MemoryDevice, MemoryFrame, Pool, TxOwner, mesh};
+use engine::{Engine, MemoryDevice, MemoryFrame, Pool, TxOwner, mesh};
 use forwarder::{
     DropReason, Forward, HandoffReason, HoldSlot, InterfaceId, NotSent, Now, Origin, Outlet, Packet, Piece,
     ThreadCounters, ThreadId, Totals, Verdict,

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use datapath::{Engine, MemoryDevice, MemoryFrame, Pool, Progress, mesh};
+use datapath::Progress;
+use engine::{Engine, MemoryDevice, MemoryFrame, Pool, mesh};
 use forwarder::{DropReason, Forward, Now, Outlet, Packet, ThreadCounters, ThreadId, Verdict};
 
 /// Drops all. A packet that starts with 1 holds it up until the test lets it go.

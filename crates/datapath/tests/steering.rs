@@ -8,7 +8,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use datapath::{Engine, MemoryDevice, MemoryFrame, Pool, TxOwner, lane_hashers, mesh};
+use datapath::lane_hashers;
+use engine::{Engine, MemoryDevice, MemoryFrame, Pool, TxOwner, mesh};
 use forwarder::{
     DropReason, Forward, Generation, HashKey, InterfaceId, Live, NextHopMode, Now, Origin, Outlet, Packet,
     Parts, Snapshot, SoftwareSteering, SteeringConfig, ThreadCounters, ThreadId, Totals, Verdict,

@@ -42,6 +42,7 @@ impl Weights {
 }
 
 /// Addresses and prefixes, ascending, each with the encapsulation overhead in bytes that most weight of its pools needs.
+#[derive(Debug)]
 pub(crate) struct Filter {
     pub(crate) addresses: Vec<(IpAddr, u8)>,
     pub(crate) prefixes: Vec<(Prefix, u8)>,

@@ -32,13 +32,9 @@
 
 #![forbid(unsafe_code)]
 
-mod aggregate;
 mod capture;
-mod drop_reason;
 mod explain;
 mod filter;
-mod flow;
-mod guard;
 mod key_choice;
 mod keyed;
 mod live;
@@ -48,7 +44,6 @@ mod own_ports;
 mod packet_buf;
 mod parts;
 mod pipeline;
-mod prefix;
 mod remote;
 mod request;
 mod rewrite;
@@ -57,24 +52,18 @@ mod slot;
 mod snapshot;
 mod tagging;
 mod thread_counters;
-mod trace;
 mod tunnels;
 mod value_cache;
 mod verdict;
-mod vip_table;
 
-pub use ::counters::Counter;
-pub use aggregate::{Aggregate, aggregate};
+pub use ::counters::{Counter, DropReason};
 pub use capture::{
     CaptureCounts, CaptureFilter, CaptureReceiver, DropReasons, EVERY_PACKET, Record, SNAP_BYTES, Snapped,
     Tap, TapSize, VipFilter, capture_tap,
 };
 
-pub use drop_reason::DropReason;
 pub use explain::{Explanation, Outcome, Step};
 pub use filter::{FILTER_PREFIXES, NoSocket};
-pub use flow::{Flow, FlowHasher, HashKey, HashPolicy};
-pub use guard::{Guard, GuardId, PrefixSet, SourceLimit};
 pub use keyed::{
     CacheRules, GATHER_TIMEOUTS_MS, GatherRules, KeyFailover, KeyPath, KeyPlace, KeyRules, Keyed, Placement,
     ReplicaRules, Rings,
@@ -87,7 +76,6 @@ pub use parts::{Binding, NextHopMode, Parts, PrefixGroup, Service, VipAddress};
 pub use pipeline::{
     IcmpRates, OwnRequests, Pipeline, PipelineConfig, PipelineError, SoftwareSteering, SteeringConfig,
 };
-pub use prefix::{Prefix, Suffix};
 pub use remote::Remote;
 pub use request::{
     FlowEntry, FlowFilter, Reply, Request, RequestPort, RequestServer, WhereAnswer, Whose, request_ring,
@@ -99,13 +87,17 @@ pub use slot::{
 pub use snapshot::{Snapshot, SnapshotError};
 pub use tagging::{Tagging, Translation};
 pub use thread_counters::{FlowTableCounters, FragmentTableCounters, PairCounter, ThreadCounters, Totals};
-pub use trace::{MARK_AGE, MARK_BYTES, Mark, Trace, TraceKey, TraceRefusal, WallClock};
 pub use tunnels::{TunnelProtocols, TunnelSource, TunnelSourceKind};
 pub use value_cache::{AskedAt, ValueCache};
-pub use verdict::{Forward, HoldSlot, NotSent, Now, Outlet, Piece, Verdict};
+pub use verdict::{Forward, HoldSlot, NotSent, Outlet, Piece, Verdict};
 
+pub use classifier::{
+    Aggregate, Flow, FlowHasher, Guard, GuardId, HashKey, HashPolicy, Now, Prefix, PrefixSet, SourceLimit,
+    Suffix, aggregate,
+};
 pub use conntrack::{
     Cursor, FlowTable, LAYOUT_VERSION as FLOW_LAYOUT, RECORD_BYTES as FLOW_RECORD_BYTES, State as FlowState,
     Timeouts,
 };
 pub use fragment_table::Config as FragmentConfig;
+pub use trace_mark::{MARK_AGE, MARK_BYTES, Mark, Trace, TraceKey, TraceRefusal, WallClock};

@@ -15,6 +15,7 @@ mod gather;
 mod icmp;
 mod identifications;
 mod keyed;
+mod keyed_state;
 mod messages;
 mod outer_error;
 mod own_exchange;
@@ -34,8 +35,8 @@ mod way_back;
 
 use std::sync::Arc;
 
+use classifier::{BatchLookup, Limits, Meter, is_v4};
 use conntrack::FlowTable;
-use kv_switch::{CacheCounts, HotKeys};
 use packet::{Family, Fragment, ParseError, Parsed, parse, protocol};
 
 pub use self::config::{IcmpRates, PipelineConfig};
@@ -46,6 +47,7 @@ pub use self::steering::{SoftwareSteering, SteeringConfig};
 use self::expiry::ShortLived;
 use self::fragments::Fragments;
 use self::identifications::Identifications;
+use self::keyed_state::KeyedState;
 use self::own_requests::OwnTable;
 use self::partial::Looks;
 use self::plain::PlainBatch;
@@ -53,11 +55,8 @@ use self::refusal::Cut;
 use self::state::{Batch, CachedRead, PacketState, Stage};
 use self::tracing::Tracing;
 use crate::capture::Tap;
-use crate::flow::is_v4;
-use crate::guard::{Limits, Meter};
-use crate::rewrite::{Fit, RewriteParams, Written, rewrite};
+use crate::rewrite::{Fit, RewriteParams, rewrite};
 use crate::selection::flow_key;
-use crate::vip_table::BatchLookup;
 use crate::{
     DropReason, Flow, Forward, HandoffReason, HashPolicy, Live, NoticeSink, Now, Origin, Outlet, Packet,
     Reader, RequestServer, Slot, ThreadCounters, TunnelSourceKind, ValueCache, Verdict, request,
@@ -83,6 +82,13 @@ struct Scratch {
     has_plain_path: bool,
 }
 
+impl Scratch {
+    fn new(config: &PipelineConfig) -> Self {
+        let states = (0..config.max_batch).map(PacketState::at).collect();
+        Self { states, plain: PlainBatch::new(config.max_batch, config.hashers), has_plain_path: true }
+    }
+}
+
 #[derive(Debug)]
 struct Core {
     config: PipelineConfig,
@@ -95,13 +101,7 @@ struct Core {
     cuts: Vec<Cut>,
     limits: Limits,
     tap: Option<Box<Tap>>,
-    hot_keys: Option<Box<HotKeys>>,
-    own: Option<Box<OwnTable>>,
-    short_lived: ShortLived,
-    cache: Option<Box<ValueCache>>,
-    cached: CacheCounts,
-    /// A read of this batch may be answered from a copy.
-    has_cached_reads: bool,
+    keyed: KeyedState,
     tracing: Tracing,
     identifications: Identifications,
     looks: Looks,
@@ -132,17 +132,14 @@ impl Pipeline {
         let flows = FlowTable::new_advised(&table, config.advise)?;
         let limits = Limits::new(config.threads, config.limit_sources);
         let ahead = BatchLookup::new(config.max_batch);
-        let scratch = Scratch {
-            states: (0..config.max_batch).map(PacketState::at).collect(),
-            plain: PlainBatch::new(config.max_batch, config.hashers),
-            has_plain_path: true,
-        };
+        let scratch = Scratch::new(&config);
         let identifications = Identifications::of(config.thread, config.threads);
         let fragments = Fragments::new(&config)?;
         // A batch, and as many held pieces that were released.
         let cuts = Vec::with_capacity(config.max_batch * 2);
         let tracing = Tracing::new(live.clock().clone(), config.max_batch, fragments.hold_slots());
         let own = OwnTable::new(config.own_requests.as_ref(), config.thread)?;
+        let keyed = KeyedState::new(own, ShortLived::new(live.clock().clone()));
         let core = Core {
             config,
             flows,
@@ -153,12 +150,7 @@ impl Pipeline {
             cuts,
             limits,
             tap: None,
-            hot_keys: None,
-            own,
-            short_lived: ShortLived::new(live.clock().clone()),
-            cache: None,
-            cached: CacheCounts::default(),
-            has_cached_reads: false,
+            keyed,
             tracing,
             identifications,
             looks: Looks::default(),
@@ -183,7 +175,7 @@ impl Pipeline {
     /// Answers reads from this cache, until another is put in its place.
     #[must_use]
     pub fn with_cache(mut self, cache: Box<ValueCache>) -> Self {
-        self.core.cache = Some(cache);
+        self.core.keyed.cache = Some(cache);
         self
     }
 
@@ -349,8 +341,7 @@ impl Core {
         let bytes = packet.frame().len();
         let params = self.rewrite_params(batch, slot, state);
         match rewrite(packet, &params) {
-            Ok(Written { fit: Fit::Exact, .. }) => {}
-            Ok(Written { fit: Fit::Moved, .. }) => self.counters.head_room_mismatch.add(1),
+            Ok(written) => self.count_move(written.fit),
             Err(reason) => return self.refuse(batch, packet, state, reason),
         }
         self.count_forwarded(state, bytes);
@@ -374,6 +365,14 @@ impl Core {
             limit: slot.mtu.into(),
             lower_ttl: state.stage != Stage::Redirect,
             redirected: remote::redirected(state.decapsulated_from),
+        }
+    }
+
+    /// Counts a packet that had to be moved to make room for its headers.
+    #[inline]
+    fn count_move(&self, fit: Fit) {
+        if fit == Fit::Moved {
+            self.counters.head_room_mismatch.add(1);
         }
     }
 
@@ -511,7 +510,7 @@ impl Forward for Pipeline {
         core.publish_cache_counters();
         if let Some(server) = &mut self.requests {
             let (thread, snapshot) = (core.config.thread, self.reader.load());
-            let Core { flows, tap, hot_keys, cache, .. } = core;
+            let Core { flows, tap, keyed: KeyedState { hot_keys, cache, .. }, .. } = core;
             let now = now.tick();
             server.serve(&mut request::Context { thread, snapshot, flows, tap, hot_keys, cache, now });
         }
@@ -522,7 +521,7 @@ impl Forward for Pipeline {
     }
 
     fn next_due(&self) -> Option<Now> {
-        self.core.own.as_ref()?.next_due().map(Now::from_nanos)
+        self.core.keyed.own.as_ref()?.next_due().map(Now::from_nanos)
     }
 
     fn failed(&mut self, reason: DropReason) {

@@ -5,9 +5,9 @@
 
 use std::sync::Arc;
 
+use classifier::width;
 use packet::{Family, Template};
 
-use crate::prefix::width;
 use crate::{Forwarding, PoolTable, Prefix, Slot};
 
 /// Other clusters that serve some of a VIP's addresses.

@@ -233,7 +233,7 @@ fn count(context: &Context<'_>, from: Cursor, mut buffer: Vec<Whose>) -> Reply {
 fn answer_where(context: &Context<'_>, flow: &Flow) -> WhereAnswer {
     let decision = context.snapshot.decide(flow);
     let service = decision.service().and_then(|index| context.snapshot.services().get(index));
-    let key = service.map(|service| context.snapshot.hasher.flow_key(service, flow));
+    let key = service.map(|service| service.flow_key(&context.snapshot.hasher, flow));
     let tracked = key.and_then(|key| context.flows.peek(key, context.now)).map(flow_entry);
     let explanation = context.snapshot.explain(flow, tracked.map(|entry| entry.slot));
     let generation = context.snapshot.generation();

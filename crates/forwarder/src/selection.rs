@@ -216,11 +216,11 @@ pub(crate) fn flow_key(service: &Service, hash: u64) -> u64 {
     }
 }
 
-impl FlowHasher {
-    /// The connection table's key for `flow` under `service`.
+impl Service {
+    /// The connection table's key for a flow of this service.
     #[must_use]
-    pub fn flow_key(&self, service: &Service, flow: &Flow) -> u64 {
-        flow_key(service, self.hash(service.policy, flow))
+    pub fn flow_key(&self, hasher: &FlowHasher, flow: &Flow) -> u64 {
+        flow_key(self, hasher.hash(self.policy, flow))
     }
 }
 

@@ -9,15 +9,14 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use classifier::{Claim, VipKey, VipTable, mapped};
 use kv_switch::Epochs;
 use packet::{Family, LinkHeader, Prepared, Template};
 
-use crate::filter::{MAX_ENCAP_OVERHEAD, filter};
-use crate::flow::mapped;
+use crate::filter::{Filter, MAX_ENCAP_OVERHEAD, filter};
 use crate::keyed::{KeyPath, Keyed};
 use crate::parts::{Binding, NextHopMode, Parts, Service, VipAddress};
 use crate::slot::{Forwarding, Generation, PoolTable, Slot, SlotId, SlotState, THIS_MACHINE};
-use crate::vip_table::{Claim, Key, VipTable};
 use crate::{FlowHasher, GuardId, InterfaceId, Prefix, Tagging, Trace, TunnelSource};
 
 /// One generation. See the module's header.
@@ -41,8 +40,7 @@ pub struct Snapshot {
     /// Whether this machine asks backends itself, likewise.
     has_own_requests: bool,
     peers: Option<Arc<PoolTable>>,
-    filter: Arc<[(IpAddr, u8)]>,
-    filter_prefixes: Arc<[(Prefix, u8)]>,
+    filter: Arc<Filter>,
 }
 
 impl Snapshot {
@@ -71,8 +69,7 @@ impl Snapshot {
             tunnels: parts.tunnels.into(),
             has_own_requests,
             peers: parts.peers,
-            filter: filter.addresses.into(),
-            filter_prefixes: filter.prefixes.into(),
+            filter: Arc::new(filter),
         })
     }
 
@@ -122,7 +119,7 @@ impl Snapshot {
     /// The addresses that XDP hands over, each with the encapsulation overhead in bytes that most of its pools' weight needs.
     #[must_use]
     pub fn filter(&self) -> &[(IpAddr, u8)] {
-        &self.filter
+        &self.filter.addresses
     }
 
     /// Who may send tunnelled packets to this machine.
@@ -188,7 +185,7 @@ impl Snapshot {
     /// encapsulation overhead in bytes that most weight of its groups' pools needs. They may cover more than the groups do.
     #[must_use]
     pub fn filter_prefixes(&self) -> &[(Prefix, u8)] {
-        &self.filter_prefixes
+        &self.filter.prefixes
     }
 
     /// Who frames are sent to.
@@ -320,8 +317,8 @@ fn vip_table(parts: &Parts) -> Result<VipTable, SnapshotError> {
     let number = |index: usize| u32::try_from(index).map_err(|_| SnapshotError::TooMany);
     let claim = |binding: &Binding| {
         let vip = match binding.address {
-            VipAddress::Exact(address) => Key::Exact(mapped(address)),
-            VipAddress::Suffix { group, suffix } => Key::Suffix(number(group)?, suffix),
+            VipAddress::Exact(address) => VipKey::Exact(mapped(address)),
+            VipAddress::Suffix { group, suffix } => VipKey::Suffix(number(group)?, suffix),
         };
         let (protocol, ports) = (binding.protocol, binding.ports.clone());
         Ok(Claim { vip, protocol, ports, service: number(binding.service)? })

@@ -3,33 +3,10 @@
 //! A driver (AF_XDP, memory, pcap) owns frames and moves them as the verdicts say. The pipeline only rewrites bytes and
 //! keeps state. [`Forward`] is a trait so that drivers can be tested with a forwarder that answers anything.
 
+use classifier::Now;
 use conntrack::FlowTable;
 
 use crate::{DropReason, HandoffReason, Packet, ThreadId};
-
-/// A moment on a monotonic clock, in nanoseconds since an origin of the caller's choice. Read once a batch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Now(u64);
-
-impl Now {
-    /// From nanoseconds.
-    #[must_use]
-    pub const fn from_nanos(nanos: u64) -> Self {
-        Self(nanos)
-    }
-
-    /// Nanoseconds since the origin.
-    #[must_use]
-    pub const fn nanos(self) -> u64 {
-        self.0
-    }
-
-    /// The coarse tick of the connection table.
-    #[must_use]
-    pub const fn tick(self) -> conntrack::Tick {
-        conntrack::Tick::from_millis(self.0 / 1_000_000)
-    }
-}
 
 /// A place in the driver's bounded table of held frames. The forwarder names it, below [`Forward::hold_slots`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

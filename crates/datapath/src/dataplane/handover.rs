@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
+use engine::{Pool, mesh};
 use forwarder::{FLOW_LAYOUT, FlowTable, InterfaceId, Live, ThreadId};
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -25,18 +26,25 @@ use serde::{Deserialize, Serialize};
 use super::sockets::{Layout, bind_queue};
 use super::threads::{Forwarder, Part, Signals};
 use super::{DataPlane, Holder, Kind, MAILBOX, Plan, Settings, in_several_frames, largest};
-use crate::engine::Pool;
 use crate::error::{StartError, words};
 use crate::frame::Frame;
 use crate::health::ThreadName;
 use crate::interface::Interface;
-use crate::mailbox::mesh;
 use crate::sockets::{SocketCounters, SocketMode, Sockets};
 use crate::steer::{MAPS_VERSION, Steer, SteerFacts, Steers};
 use crate::stopping::Rounds;
 use crate::umem::Area;
 use crate::wake::Waker;
 use crate::xsk::{Place, XskDevice};
+
+/// What a data plane that comes in another's place has from it.
+#[derive(Debug)]
+pub struct TakenPlane<'a> {
+    /// What the other one tells of itself.
+    pub facts: &'a PlaneFacts,
+    /// Its programs and their maps, in the order in which the facts name them.
+    pub descriptors: Vec<OwnedFd>,
+}
 
 /// What a data plane tells of itself to the one that is to come in its place.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -147,8 +155,9 @@ impl DataPlane {
     /// Threads that go together, in the order in which they go.
     #[must_use]
     pub fn groups(&self) -> Vec<Vec<ThreadId>> {
-        let others = |thread: &ThreadId| Some(*thread) != self.first_bound;
-        let all = (0..self.layout.threads()).rev().map(ThreadId).filter(others).chain(self.first_bound);
+        let others = |thread: &ThreadId| Some(*thread) != self.handover.first_bound;
+        let all =
+            (0..self.layout.threads()).rev().map(ThreadId).filter(others).chain(self.handover.first_bound);
         let one_by_one = !self.layout.is_steered()
             && self.layout.queues.iter().all(|queues| *queues == self.layout.threads());
         if one_by_one { all.map(|thread| vec![thread]).collect() } else { vec![all.collect()] }
@@ -163,14 +172,14 @@ impl DataPlane {
         for thread in group {
             self.shut(*thread);
             self.monitor.forget_sockets(usize::from(thread.0));
-            if let Some(order) = self.leaving.get(&thread.0) {
+            if let Some(order) = self.handover.leaving.get(&thread.0) {
                 order.give();
             }
-            if let Some(waker) = self.wakers.get(usize::from(thread.0)) {
+            if let Some(waker) = self.threads.wakers.get(usize::from(thread.0)) {
                 waker.ring();
             }
         }
-        let flows = |thread: &ThreadId| Some((*thread, self.leaving.remove(&thread.0)?.flows()?));
+        let flows = |thread: &ThreadId| Some((*thread, self.handover.leaving.remove(&thread.0)?.flows()?));
         group.iter().filter_map(flows).collect()
     }
 
@@ -187,12 +196,12 @@ impl DataPlane {
 
     /// From now on another process has the interfaces: dropping this leaves them as they are.
     pub fn give(&mut self) {
-        self.holder = Holder::Another;
+        self.handover.holder = Holder::Another;
     }
 
     /// From now on this process has the interfaces, and the other one has left.
     pub fn keep(&mut self) {
-        self.holder = Holder::Me;
+        self.handover.holder = Holder::Me;
     }
 
     /// Comes in the place of another process's data plane: all is set up but for the queues, which [`DataPlane::take`] takes.
@@ -203,8 +212,9 @@ impl DataPlane {
         interfaces: Vec<Interface>,
         settings: &Settings,
         live: &Live,
-        (facts, descriptors): (&PlaneFacts, Vec<OwnedFd>),
+        taken: TakenPlane<'_>,
     ) -> Result<Self, StartError> {
+        let TakenPlane { facts, descriptors } = taken;
         let layout = Layout::of(&interfaces, settings)?;
         let obstacles = facts.obstacles(&interfaces, settings, &layout);
         if !obstacles.is_empty() {
@@ -217,7 +227,7 @@ impl DataPlane {
         let kind = Kind { socket_mode, largest_packet: largest(&interfaces, settings) };
         let plan = Plan { layout: &layout, settings, live };
         let mut plane = Self::new(interfaces, Steers::new(programs), plan, kind)?;
-        plane.holder = Holder::Another;
+        plane.handover.holder = Holder::Another;
         plane.origin = facts.origin().ok_or_else(|| StartError::Handover("the clock".to_owned()))?;
         plane.prepare()?;
         Ok(plane)
@@ -228,16 +238,17 @@ impl DataPlane {
     /// # Errors
     /// As for a start: then nothing carries packets.
     pub fn take_back(&mut self, mut tables: Vec<(ThreadId, FlowTable)>) -> Result<(), StartError> {
-        let left: Vec<ThreadId> = self.leaving.keys().rev().copied().map(ThreadId).collect();
+        let left: Vec<ThreadId> = self.handover.leaving.keys().rev().copied().map(ThreadId).collect();
         tables.extend(self.release(&left));
-        for thread in self.threads.drain(..) {
+        for thread in self.threads.running.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a packet thread panicked");
             }
         }
         self.monitor.forget_threads();
-        self.rounds = Arc::new(Rounds::new());
-        (self.requests, self.notices, self.holder) = (Vec::new(), Vec::new(), Holder::Me);
+        self.threads.rounds = Arc::new(Rounds::new());
+        (self.threads.requests, self.threads.notices, self.handover.holder) =
+            (Vec::new(), Vec::new(), Holder::Me);
         self.prepare()?;
         for (thread, table) in tables {
             if let Some(flows) = self.flows_of(thread) {
@@ -262,14 +273,14 @@ impl DataPlane {
             waiting.push(Some(Part { name, forward, counters, mailboxes, pool, signals: signals.clone() }));
         }
         drop::<Signals>(signals);
-        self.first_bound = None;
-        self.prepared = Some(Prepared { area, waiting, running: Vec::new(), all_born });
+        self.handover.first_bound = None;
+        self.handover.prepared = Some(Prepared { area, waiting, running: Vec::new(), all_born });
         Ok(())
     }
 
     /// The connection table of a packet thread that waits for its queues.
     pub fn flows_of(&mut self, thread: ThreadId) -> Option<&mut FlowTable> {
-        let part = self.prepared.as_mut()?.waiting.get_mut(usize::from(thread.0))?.as_mut()?;
+        let part = self.handover.prepared.as_mut()?.waiting.get_mut(usize::from(thread.0))?.as_mut()?;
         match &mut part.forward {
             Forwarder::Pipeline(pipeline) => Some(pipeline.flows_mut()),
             Forwarder::Steering(_) => None,
@@ -279,7 +290,7 @@ impl DataPlane {
     /// Whether threads wait for queues still.
     #[must_use]
     pub fn waits_for_queues(&self) -> bool {
-        self.prepared.is_some()
+        self.handover.prepared.is_some()
     }
 
     /// Binds the queues of a group that was released, and starts its threads.
@@ -289,12 +300,12 @@ impl DataPlane {
     pub fn take(&mut self, group: &[ThreadId]) -> Result<(), StartError> {
         for thread in group {
             let begun = self.begin_waiting(*thread)?;
-            if let (Some(prepared), Some(begun)) = (&mut self.prepared, begun) {
+            if let (Some(prepared), Some(begun)) = (&mut self.handover.prepared, begun) {
                 prepared.running.push(begun);
             }
         }
         let is_whole = |prepared: &mut Prepared| prepared.waiting.iter().all(Option::is_none);
-        match self.prepared.take_if(is_whole) {
+        match self.handover.prepared.take_if(is_whole) {
             Some(prepared) => self.complete(prepared),
             None => Ok(()),
         }
@@ -302,7 +313,7 @@ impl DataPlane {
 
     fn begin_waiting(&mut self, thread: ThreadId) -> Result<Option<Begun>, StartError> {
         let force_copy = self.socket_mode != SocketMode::ZeroCopy;
-        let Some(prepared) = &mut self.prepared else { return Ok(None) };
+        let Some(prepared) = &mut self.handover.prepared else { return Ok(None) };
         let part = prepared.waiting.get_mut(usize::from(thread.0)).and_then(Option::take);
         let Some(part) = part else { return Ok(None) };
         let mut queues = Vec::new();
@@ -312,7 +323,7 @@ impl DataPlane {
             queues.push(bind_queue(&prepared.area, place, &self.settings, force_copy)?);
         }
         if !queues.is_empty() {
-            self.first_bound.get_or_insert(thread);
+            self.handover.first_bound.get_or_insert(thread);
         }
         let (senders, share) = (self.layout.senders(thread), self.settings.frames_per_queue as usize);
         let device = XskDevice::new(prepared.area.clone(), queues, thread, &senders, share);
@@ -331,12 +342,12 @@ impl DataPlane {
             // SAFETY: the thread has these sockets until it is told to leave, which this plane alone does.
             let borrowed = |(interface, fd)| (interface, unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) });
             self.monitor.add_thread(name, sockets.into_iter().map(borrowed))?;
-            self.threads.push(thread);
+            self.threads.running.push(thread);
         }
         // Nobody sends: it ends when the last thread is at work.
         let _ = all_born.recv();
         self.unserved = self.without_socket().collect();
-        self.wakers.iter().for_each(Waker::ring);
+        self.threads.wakers.iter().for_each(Waker::ring);
         Ok(())
     }
 

@@ -8,17 +8,16 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
+use engine::{Engine, MAX_BATCH, Mailboxes, Pool, mesh};
 use forwarder::{
     Forward, OwnPorts, Pipeline, PipelineConfig, SoftwareSteering, SteeringConfig, ThreadCounters, ThreadId,
     notice_ring, request_ring,
 };
 
 use super::{DataPlane, MAILBOX, NOTICES, REQUESTS, pipeline_config};
-use crate::engine::{Engine, MAX_BATCH, Pool};
 use crate::error::{StartError, words};
 use crate::hash_lanes::lane_hashers;
 use crate::health::ThreadName;
-use crate::mailbox::{Mailboxes, mesh};
 use crate::sockets::{SocketCounters, SocketMode, Sockets};
 use crate::stopping::ROUNDS;
 use crate::thread::{Leave, PacketThread};
@@ -74,7 +73,7 @@ impl DataPlane {
             self.watch_sockets(part.name, &device)?;
             self.let_in(part.name, &device)?;
             let thread = self.begin(part, device)?;
-            self.threads.push(thread);
+            self.threads.running.push(thread);
         }
         drop(signals);
         // Nobody sends: it ends when the last thread is at work.
@@ -86,7 +85,7 @@ impl DataPlane {
     pub(super) fn signals(&mut self) -> (Signals, Receiver<()>) {
         let (born, all_born) = channel();
         let (through, ends) = (0..ROUNDS).map(|_| channel()).unzip();
-        self.through = ends;
+        self.threads.through = ends;
         (Signals { born, through }, all_born)
     }
 
@@ -162,11 +161,11 @@ impl DataPlane {
             engine,
             counters,
             socket,
-            wakers: Arc::clone(&self.wakers),
+            wakers: Arc::clone(&self.threads.wakers),
             number,
-            processor: self.processors.get(number % self.processors.len().max(1)).copied(),
+            processor: self.threads.processors.get(number % self.threads.processors.len().max(1)).copied(),
             idle: self.settings.idle,
-            rounds: Arc::clone(&self.rounds),
+            rounds: Arc::clone(&self.threads.rounds),
             origin: self.origin,
             born: Some(signals.born),
             through: signals.through,
@@ -179,7 +178,7 @@ impl DataPlane {
             ThreadName::Io(queue) => format!("io-{queue}"),
         };
         let thread = std::thread::Builder::new().name(name).spawn(move || thread.run())?;
-        self.leaving.insert(u16::try_from(number).unwrap_or(u16::MAX), order);
+        self.handover.leaving.insert(u16::try_from(number).unwrap_or(u16::MAX), order);
         Ok(thread)
     }
 
@@ -214,8 +213,8 @@ impl DataPlane {
         let (sink, notices) = notice_ring(NOTICES);
         let pipeline = Pipeline::new(config, &self.live, counters, Some(server));
         let pipeline = pipeline.map_err(|error| StartError::Tables(error.to_string()))?;
-        self.requests.push(port);
-        self.notices.push(notices);
+        self.threads.requests.push(port);
+        self.threads.notices.push(notices);
         Ok(pipeline.with_notices(sink))
     }
 }

@@ -3,7 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use datapath::{CHUNK, Engine, MemoryDevice, MemoryFrame, Pool, XDP_HEADROOM, mesh};
+use datapath::{CHUNK, XDP_HEADROOM};
+use engine::{Engine, MemoryDevice, MemoryFrame, Pool, mesh};
 use forwarder::{
     Binding, Forwarding, FragmentConfig, Generation, HashKey, HashPolicy, IcmpRates, Live, NextHop,
     NextHopMode, OwnPorts, OwnRequests, Parts, Pipeline, PipelineConfig, PoolTable, Prefix, Remote, Service,
@@ -48,7 +49,7 @@ pub(crate) fn threads_with(
     device: impl Fn(ThreadId) -> MemoryDevice,
 ) -> (Vec<Thread>, Vec<Arc<ThreadCounters>>) {
     let counters: Vec<_> = (0..THREADS).map(|_| Arc::new(ThreadCounters::new(64, 16))).collect();
-    let engine = |mailboxes: datapath::Mailboxes<MemoryFrame>| {
+    let engine = |mailboxes: engine::Mailboxes<MemoryFrame>| {
         let me = mailboxes.me();
         let counters = Arc::clone(&counters[usize::from(me.0)]);
         let config = PipelineConfig { thread: me, ..config() };

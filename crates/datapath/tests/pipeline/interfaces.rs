@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use datapath::{MemoryDevice, TxOwner};
+use engine::{MemoryDevice, TxOwner};
 use forwarder::{
     Counter, DropReason, InterfaceId, Live, NextHopMode, Now, Snapshot, ThreadCounters, ThreadId, TooBig,
 };

@@ -3,8 +3,9 @@
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 
+use classifier::mapped;
+
 use super::{EVERY_PACKET, Seen};
-use crate::flow::mapped;
 use crate::{DropReason, ServiceId, SlotId, Snapshot, Verdict};
 
 /// Which packets are meant: those for which every condition holds.

@@ -9,28 +9,34 @@
 
 use std::ops::ControlFlow;
 
-use kv_switch::{
-    Ask, CacheCounts, Effect, ExchangeId, FetchAnswer, Filled, Item, KeyRoom, Plan, Read, Request,
-};
+use kv_switch::{Ask, CacheCounts, Effect, FetchAnswer, Filled, Item, KeyRoom, Plan, Read, Request};
 use packet::{Family, Fragment, Parsed, udp_checksum_ok, udp_headers_len, write_udp};
 
 use super::gather::{Question, no_answer, server};
 use super::keyed::datagram;
-use super::own_exchange::OwnExchange;
+use super::own_exchange::{Fetch, OwnExchange};
 use super::own_requests::OwnTable;
-use super::state::{Batch, CachedRead, PacketState};
+use super::state::{Batch, CachedRead, CachedService, PacketState};
 use super::way_back::socket;
 use super::{Core, Scratch};
 use crate::keyed::GATHER_TIMEOUTS_MS;
 use crate::{
-    AskedAt, CacheRules, DropReason, Flow, Keyed, NextHopMode, Now, Outlet, Packet, SlotId, ValueCache,
-    Verdict,
+    AskedAt, CacheRules, DropReason, Flow, NextHopMode, Now, Outlet, Packet, SlotId, ValueCache, Verdict,
 };
 
-/// A frame that came in, kept while a reply is written over it.
-struct Saved<'a> {
+/// A request that a copy answers; its frame is kept while the reply is written over it.
+struct Hit<'a> {
     bytes: &'a [u8],
     payload: &'a [u8],
+    /// The copy's number.
+    copy: u32,
+}
+
+/// A key, and its hash for the cache.
+#[derive(Clone, Copy)]
+struct HashedKey<'a> {
+    hash: u64,
+    key: &'a [u8],
 }
 
 impl Core {
@@ -39,16 +45,16 @@ impl Core {
     pub(super) fn note_for_cache(
         &mut self,
         now: Now,
-        (keyed, rules): (&Keyed, &CacheRules),
-        payload: &[u8],
-        ask: &Ask,
+        service: CachedService<'_>,
+        request: &Request<'_>,
         state: &mut PacketState,
     ) {
+        let (CachedService { keyed, rules }, &Request { payload, ask }) = (service, request);
         match ask.effect {
-            Effect::Write | Effect::Conditional => end_copies(now, (keyed, rules), payload, ask),
+            Effect::Write | Effect::Conditional => end_copies(now, service, request),
             Effect::Read { cacheable: true } if ask.plan == Plan::One => {
                 let is_plain = state.parsed.fragment == Fragment::None && state.decapsulated_from.is_none();
-                if !is_plain || self.cache.is_none() {
+                if !is_plain || self.keyed.cache.is_none() {
                     return;
                 }
                 let mut room = KeyRoom::default();
@@ -57,7 +63,7 @@ impl Core {
                     false => keyed.rules.application.key(payload, &ask.first, &mut room),
                 };
                 let hash = rules.hash_of(key, state.hash);
-                self.has_cached_reads = true;
+                self.keyed.has_cached_reads = true;
                 state.cached = Some(CachedRead { hash, key: ask.first, verb: ask.verb, copy: None });
             }
             _ => {}
@@ -67,10 +73,10 @@ impl Core {
     /// In front of stage 2: loads what it will read of copies, of all packets at once.
     #[inline]
     pub(super) fn load_copies(&mut self, scratch: &Scratch, packets: usize) {
-        if !std::mem::take(&mut self.has_cached_reads) {
+        if !std::mem::take(&mut self.keyed.has_cached_reads) {
             return;
         }
-        let Some(cache) = self.cache.as_deref() else { return };
+        let Some(cache) = self.keyed.cache.as_deref() else { return };
         let all = scratch.plain.places.iter().zip(&scratch.states).take(packets);
         let mut reads = all
             .filter(|(place, state)| !place.is_plain() && state.verdict.is_none())
@@ -85,13 +91,15 @@ impl Core {
     /// Stage 2, once the key's backend is chosen: the copy that answers.
     #[inline(never)]
     pub(super) fn look_for_copy(&mut self, batch: &Batch<'_>, packet: &Packet<'_>, state: &mut PacketState) {
-        let (Some(cache), Some(cached)) = (self.cache.as_deref_mut(), &mut state.cached) else { return };
-        let Some((keyed, rules)) = rules(batch, state.service) else { return };
+        let (Some(cache), Some(cached)) = (self.keyed.cache.as_deref_mut(), &mut state.cached) else {
+            return;
+        };
+        let Some(service) = cached_service(batch, state.service) else { return };
         let Some(datagram) = datagram(packet, &state.parsed) else { return };
         let mut room = KeyRoom::default();
-        let key = keyed.rules.application.key(datagram.payload(), &cached.key, &mut room);
+        let key = service.keyed.rules.application.key(datagram.payload(), &cached.key, &mut room);
         let flow = Flow::of(packet.frame(), &state.parsed);
-        let read = read(batch, rules, (cached.hash, key), state.choice.slot, &flow);
+        let read = read(batch, service.rules, HashedKey { hash: cached.hash, key }, state.choice.slot, &flow);
         cached.copy = cache.look_up(batch.now.nanos(), &read);
     }
 
@@ -109,15 +117,15 @@ impl Core {
         bytes.copy_from_slice(packet.frame());
         let bytes = &*bytes;
         let Some(payload) = payload(bytes, &state.parsed) else { return false };
-        let saved = Saved { bytes, payload };
-        if !may_turn_round(batch, &saved, &state.parsed) {
+        let hit = Hit { bytes, payload, copy: number };
+        if !may_turn_round(batch, &hit, &state.parsed) {
             return false;
         }
         let start = packet.start();
-        let is_answered = self.write_reply(batch, packet, state, (&saved, number)).is_some();
+        let is_answered = self.write_reply(batch, packet, state, &hit).is_some();
         if !is_answered {
-            packet.set_bounds(start, start + saved.bytes.len());
-            packet.frame_mut().copy_from_slice(saved.bytes);
+            packet.set_bounds(start, start + hit.bytes.len());
+            packet.frame_mut().copy_from_slice(hit.bytes);
         }
         is_answered
     }
@@ -127,39 +135,32 @@ impl Core {
         batch: &Batch<'_>,
         packet: &mut Packet<'_>,
         state: &PacketState,
-        (saved, number): (&Saved<'_>, u32),
+        hit: &Hit<'_>,
     ) -> Option<()> {
         let CachedRead { hash, key, verb, .. } = state.cached?;
-        let (keyed, rules) = rules(batch, state.service)?;
-        let flow = Flow::of(saved.bytes, &state.parsed);
-        let (family, l3) = (state.parsed.family, usize::from(state.parsed.l3));
-        let from = l3 + udp_headers_len(family);
-        let copied = self.cache.as_deref()?.copy(number)?;
-        let bytes = from + saved.payload.len() + copied.stored.bytes.len() + AROUND_A_VALUE;
+        let CachedService { keyed, rules } = cached_service(batch, state.service)?;
+        let flow = Flow::of(hit.bytes, &state.parsed);
+        let l3 = usize::from(state.parsed.l3);
+        let from = l3 + udp_headers_len(state.parsed.family);
+        let copied = self.keyed.cache.as_deref()?.copy(hit.copy)?;
+        let bytes = from + hit.payload.len() + copied.stored.bytes.len() + AROUND_A_VALUE;
         let source = batch.snapshot.hasher.source(&flow.source).rotate_left(16);
         if !self.limits.admit_bytes(source, rules.source_bytes, bytes as u64, batch.now) {
             self.counters.cache_over_budget.add(1);
             return None;
         }
         let ask = Ask::one(verb, Effect::Read { cacheable: true }, key);
-        let request = Request { payload: saved.payload, ask: &ask };
+        let request = Request { payload: hit.payload, ask: &ask };
         let out = packet.buffer_mut().get_mut(from..)?;
         let length = keyed.rules.application.write_hit(&request, &copied, out)?;
-        let (link, _) = saved.bytes.split_at_checked(l3)?;
-        let front = packet.buffer_mut().get_mut(..l3)?;
-        front.copy_from_slice(link);
-        front.get_mut(..STATIONS)?.rotate_left(STATIONS / 2);
         packet.set_bounds(0, from + length);
-        let ip = packet.frame_mut().get_mut(l3..)?;
-        let ends = (socket(flow.destination, flow.destination_port), socket(flow.source, flow.source_port));
-        if !write_udp(ip, ends.0, ends.1) {
-            return None;
-        }
-        let (now, cache) = (batch.now.nanos(), self.cache.as_deref_mut()?);
-        if cache.served(now, number) {
+        turn_round(packet, hit.bytes, l3, &flow)?;
+        let (now, cache) = (batch.now.nanos(), self.keyed.cache.as_deref_mut()?);
+        if cache.served(now, hit.copy) {
             let mut room = KeyRoom::default();
-            let key = keyed.rules.application.key(saved.payload, &key, &mut room);
-            cache.renew(now, &read(batch, rules, (hash, key), state.choice.slot, &flow), number);
+            let key = keyed.rules.application.key(hit.payload, &key, &mut room);
+            let read = read(batch, rules, HashedKey { hash, key }, state.choice.slot, &flow);
+            cache.renew(now, &read, hit.copy);
         }
         Some(())
     }
@@ -167,7 +168,7 @@ impl Core {
     /// Asks backends for what the cache wants.
     #[cold]
     pub(super) fn fetch_values(&mut self, own: &mut OwnTable, batch: &Batch<'_>, outlet: &mut dyn Outlet) {
-        let Some(mut cache) = self.cache.take() else { return };
+        let Some(mut cache) = self.keyed.cache.take() else { return };
         let now = batch.now.nanos();
         while let Some(number) = cache.ask(now) {
             let begun = own.table.begin_other(now, FETCH_TIMEOUT, OwnExchange::Fetch(number));
@@ -175,24 +176,25 @@ impl Core {
                 cache.give_up(number);
                 continue;
             };
-            let build = &mut |packet: &mut Packet<'_>| {
-                self.build_fetch(batch, packet, (&cache, number), id).is_some()
-            };
+            let fetch = Fetch { id, number };
+            let build =
+                &mut |packet: &mut Packet<'_>| self.build_fetch(batch, packet, &cache, fetch).is_some();
             if outlet.originate(build).is_err() {
                 own.table.end_other(now, id);
                 cache.give_up(number);
             }
         }
-        self.cache = Some(cache);
+        self.keyed.cache = Some(cache);
     }
 
     fn build_fetch(
         &mut self,
         batch: &Batch<'_>,
         packet: &mut Packet<'_>,
-        (cache, number): (&ValueCache, u32),
-        id: ExchangeId,
+        cache: &ValueCache,
+        fetch: Fetch,
     ) -> Option<()> {
+        let Fetch { id, number } = fetch;
         let asked_at = cache.context(number)?;
         let (service, keyed) = asked_at.keyed(batch.snapshot)?;
         let vip = asked_at.vip();
@@ -205,15 +207,16 @@ impl Core {
         })
     }
 
-    /// Takes a backend's answer to the fetch of this number, which came under this id.
+    /// Takes a backend's answer to a fetch.
     pub(super) fn take_value(
         &mut self,
         batch: &Batch<'_>,
         packet: &Packet<'_>,
         parsed: &Parsed,
-        (id, number): (ExchangeId, u32),
+        fetch: Fetch,
     ) -> Result<Verdict, DropReason> {
-        let cache = self.cache.as_deref_mut().ok_or(DropReason::KvAnswerLate)?;
+        let Fetch { id, number } = fetch;
+        let cache = self.keyed.cache.as_deref_mut().ok_or(DropReason::KvAnswerLate)?;
         let asked_at = cache.context(number).ok_or(DropReason::KvAnswerLate)?;
         let (_, keyed) = asked_at.keyed(batch.snapshot).ok_or(DropReason::KvAnswerLate)?;
         let flow = Flow::of(packet.frame(), parsed);
@@ -228,7 +231,7 @@ impl Core {
         let (now, application) = (batch.now.nanos(), &*keyed.rules.application);
         let answer = FetchAnswer { number, request: id.request, payload };
         let _: Filled = cache.answer(now, application, &answer).map_err(no_answer)?;
-        if let Some(own) = self.own.as_deref_mut() {
+        if let Some(own) = self.keyed.own.as_deref_mut() {
             own.table.end_other(now, id);
         }
         Ok(Verdict::Taken)
@@ -237,20 +240,20 @@ impl Core {
     /// The time of a fetch is over.
     pub(super) fn give_up_value(&mut self, number: u32) {
         self.counters.cache_unanswered.add(1);
-        if let Some(cache) = self.cache.as_deref_mut() {
+        if let Some(cache) = self.keyed.cache.as_deref_mut() {
             cache.give_up(number);
         }
     }
 
     /// What the cache has counted since the last time; another begins at zero.
     pub(super) fn publish_cache_counters(&mut self) {
-        let Some(cache) = self.cache.as_deref() else {
-            self.cached = CacheCounts::default();
+        let Some(cache) = self.keyed.cache.as_deref() else {
+            self.keyed.counted = CacheCounts::default();
             self.counters.cache_bytes.set(0);
             return;
         };
         let (now, to) = (cache.counts(), &self.counters);
-        let last = std::mem::replace(&mut self.cached, now);
+        let last = std::mem::replace(&mut self.keyed.counted, now);
         let since = |count: fn(&CacheCounts) -> u64| {
             count(&now).checked_sub(count(&last)).unwrap_or_else(|| count(&now))
         };
@@ -266,7 +269,8 @@ impl Core {
 
 /// A write comes by: before it leaves, its keys have no copy on any thread.
 #[cold]
-fn end_copies(now: Now, (keyed, rules): (&Keyed, &CacheRules), payload: &[u8], ask: &Ask) {
+fn end_copies(now: Now, service: CachedService<'_>, request: &Request<'_>) {
+    let (CachedService { keyed, rules }, &Request { payload, ask }) = (service, request);
     let application = &*keyed.rules.application;
     application.items(payload, ask, &mut |item: Item| {
         let mut room = KeyRoom::default();
@@ -277,22 +281,33 @@ fn end_copies(now: Now, (keyed, rules): (&Keyed, &CacheRules), payload: &[u8], a
 }
 
 #[inline]
-fn rules<'a>(batch: &Batch<'a>, service: u32) -> Option<(&'a Keyed, &'a CacheRules)> {
+fn cached_service<'a>(batch: &Batch<'a>, service: u32) -> Option<CachedService<'a>> {
     let keyed = batch.snapshot.service(service).keyed.as_deref()?;
-    Some((keyed, keyed.rules.cache.as_ref()?))
+    Some(CachedService { keyed, rules: keyed.rules.cache.as_ref()? })
+}
+
+/// Gives a reply that stands behind its headers the link of its request, whose stations change places, and its ends likewise.
+#[inline]
+fn turn_round(packet: &mut Packet<'_>, request: &[u8], l3: usize, flow: &Flow) -> Option<()> {
+    let (link, _) = request.split_at_checked(l3)?;
+    let (front, ip) = packet.frame_mut().split_at_mut_checked(l3)?;
+    front.copy_from_slice(link);
+    front.get_mut(..STATIONS)?.rotate_left(STATIONS / 2);
+    let (from, to) = (socket(flow.destination, flow.destination_port), socket(flow.source, flow.source_port));
+    write_udp(ip, from, to).then_some(())
 }
 
 fn read<'a>(
     batch: &Batch<'_>,
     rules: &CacheRules,
-    (hash, key): (u64, &'a [u8]),
+    asked: HashedKey<'a>,
     slot: SlotId,
     flow: &Flow,
 ) -> Read<'a, AskedAt> {
     Read {
-        hash,
+        hash: asked.hash,
         server: slot.0,
-        key,
+        key: asked.key,
         lease: rules.lease,
         fills_per_server: rules.fills_per_server,
         // Under another configuration copies of before are let go. A backend whose state changes ends its own.
@@ -309,14 +324,14 @@ fn payload<'a>(frame: &'a [u8], parsed: &Parsed) -> Option<&'a [u8]> {
 }
 
 /// Whether a reply may go where a request came from, which this machine judges whole since no backend will.
-fn may_turn_round(batch: &Batch<'_>, saved: &Saved<'_>, parsed: &Parsed) -> bool {
-    let Some(&[to, _, _, _, _, _, from @ ..]) = saved.bytes.first_chunk::<STATIONS>() else { return false };
+fn may_turn_round(batch: &Batch<'_>, hit: &Hit<'_>, parsed: &Parsed) -> bool {
+    let Some(&[to, _, _, _, _, _, from @ ..]) = hit.bytes.first_chunk::<STATIONS>() else { return false };
     let [first, ..] = from;
     let is_known = match &batch.snapshot.next_hop {
         NextHopMode::Reflect { gateways, .. } => gateways.iter().any(|gateway| gateway.0 == from),
         NextHopMode::Resolve => true,
     };
-    is_known && (to | first) & 1 == 0 && udp_checksum_ok(saved.bytes, parsed)
+    is_known && (to | first) & 1 == 0 && udp_checksum_ok(hit.bytes, parsed)
 }
 
 /// Bytes of two Ethernet addresses.

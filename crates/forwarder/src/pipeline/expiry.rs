@@ -14,7 +14,7 @@ use super::Core;
 use super::keyed::datagram;
 use super::state::{Batch, PacketState};
 use crate::keyed::refused;
-use crate::{DropReason, KeyRules, Keyed, Packet, Service, Verdict, WallClock};
+use crate::{DropReason, KeyRules, Packet, Service, Verdict, WallClock};
 
 /// What a thread writes such requests with.
 #[derive(Debug)]
@@ -55,13 +55,12 @@ impl ShortLived {
     pub(super) fn of_several(
         &mut self,
         batch: &Batch<'_>,
-        (service, keyed): (&Service, &Keyed),
+        service: &Service,
         payload: &[u8],
     ) -> Result<Option<&[u8]>, DropReason> {
+        let keyed = service.keyed.as_deref().filter(|keyed| keyed.rules.failover_ttl.is_some());
+        let Some(keyed) = keyed else { return Ok(None) };
         let rules = &*keyed.rules;
-        if rules.failover_ttl.is_none() {
-            return Ok(None);
-        }
         let ask = rules.application.read(Datagram::whole(payload)).map_err(refused)?;
         let mut is_away = false;
         rules.application.items(payload, &ask, &mut |item| {
@@ -106,7 +105,7 @@ impl Core {
         let service = batch.snapshot.service(state.service);
         let keyed = service.keyed.as_deref().ok_or(DropReason::NoBackend)?;
         let payload = datagram(packet, &state.parsed).ok_or(DropReason::Malformed)?.payload();
-        let Some(payload) = self.short_lived.shorten(&keyed.rules, payload)? else { return Ok(()) };
+        let Some(payload) = self.keyed.short_lived.shorten(&keyed.rules, payload)? else { return Ok(()) };
         let (l3, l4) = (usize::from(state.parsed.l3), usize::from(state.parsed.l4));
         let end = l4 + UDP_HEADER + payload.len();
         let start = packet.start();

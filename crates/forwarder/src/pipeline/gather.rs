@@ -7,14 +7,12 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use kv_switch::{
-    Datagram, ExchangeId, GatherTable, NewGather, NoAnswer, NotBegun, NotTaken, Progress, Request, Target,
-};
+use kv_switch::{Datagram, GatherTable, NewGather, NoAnswer, NotBegun, NotTaken, Progress, Request, Target};
 use packet::{Family, Parsed, udp_checksum_ok, udp_headers_len, write_udp};
 
 use super::Core;
 use super::keyed::datagram;
-use super::own_exchange::OwnExchange;
+use super::own_exchange::{OwnExchange, PartOf};
 use super::own_requests::OwnTable;
 use super::state::{Batch, PacketState};
 use super::way_back::{WayBack, socket};
@@ -77,7 +75,7 @@ struct Asking<'a> {
 impl Core {
     /// Whether requests for several backends are gathered here.
     pub(super) fn may_gather(&self, keyed: &Keyed) -> bool {
-        self.own.is_some() && keyed.rules.gather.is_some()
+        self.keyed.own.is_some() && keyed.rules.gather.is_some()
     }
 
     /// Stage 2 for a request whose keys are of several backends.
@@ -97,28 +95,27 @@ impl Core {
         let payload = datagram(packet, &state.parsed).map(|datagram| datagram.payload());
         let payload = payload.ok_or(DropReason::Malformed)?;
         let service = batch.snapshot.service(state.service);
-        let shortened = match service.keyed.as_deref() {
-            Some(keyed) if state.may_store => {
-                self.short_lived.of_several(batch, (service, keyed), payload)?
-            }
-            _ => None,
+        let shortened = match state.may_store {
+            true => self.keyed.short_lived.of_several(batch, service, payload)?,
+            false => None,
         };
         let payload = shortened.unwrap_or(payload);
-        let own = self.own.as_deref_mut().ok_or(DropReason::KvSplit)?;
+        let own = self.keyed.own.as_deref_mut().ok_or(DropReason::KvSplit)?;
         own.begin(batch, service, payload, way)?;
         self.counters.gathers_begun.add(1);
         Ok(Verdict::Taken)
     }
 
-    /// Takes an answer to a part of the request of this number, which came under this id.
+    /// Takes an answer to a part of a request.
     pub(super) fn take_part(
         &mut self,
         batch: &Batch<'_>,
         packet: &Packet<'_>,
         parsed: &Parsed,
-        (id, number): (ExchangeId, u32),
+        part: PartOf,
     ) -> Result<Verdict, DropReason> {
-        let own = self.own.as_deref_mut().ok_or(DropReason::KvAnswerLate)?;
+        let PartOf { id, number } = part;
+        let own = self.keyed.own.as_deref_mut().ok_or(DropReason::KvAnswerLate)?;
         let way = own.table.context(number).ok_or(DropReason::KvAnswerLate)?;
         let (_, keyed) = way.keyed(batch.snapshot).ok_or(DropReason::KvAnswerLate)?;
         let flow = Flow::of(packet.frame(), parsed);

@@ -181,14 +181,8 @@ fn quoted_flow(snapshot: &Snapshot, quoted: &Quoted) -> Result<QuotedFlow, DropR
     if quoted.ports.is_none() && has_ports(quoted.protocol) && service.policy == HashPolicy::FiveTuple {
         return Err(DropReason::IcmpQuote);
     }
-    let (vip_port, client_port) = quoted.ports.unwrap_or((0, 0));
-    let flow = Flow {
-        source,
-        destination,
-        source_port: client_port,
-        destination_port: vip_port,
-        protocol: quoted.protocol,
-    };
+    let (destination_port, source_port) = quoted.ports.unwrap_or((0, 0));
+    let flow = Flow { source, destination, source_port, destination_port, protocol: quoted.protocol };
     // The lists are about the client. A router on its way is in none of them.
     if let Some(reason) = service.guard.as_ref().and_then(|guard| guard.refusal(&flow)) {
         return Err(reason);

@@ -11,7 +11,7 @@ use kv_switch::{Ask, Datagram, Effect, HotKeys, KeyRoom, Plan};
 use packet::{Fragment, Parsed};
 
 use super::Core;
-use super::state::{Batch, PacketState, Stage};
+use super::state::{Batch, CachedService, PacketState, Stage};
 use crate::keyed::{KeyPath, refused};
 use crate::selection::Selection;
 use crate::{DropReason, Flow, KeyPlace, Keyed, Packet, Service, Snapshot, Step};
@@ -41,12 +41,34 @@ impl Core {
             state.key = snapshot.hasher.hash(service.policy, flow);
         }
         let request = Request { snapshot, service, keyed, payload: datagram.payload(), flow: state.key };
+        self.look_for_keys(&request, &ask, flow, state)?;
+        if let Some(rules) = &keyed.rules.cache {
+            let asked = kv_switch::Request { payload: datagram.payload(), ask: &ask };
+            self.note_for_cache(batch.now, CachedService { keyed, rules }, &asked, state);
+        }
+        self.count_request(&ask);
+        if let Some(hot_keys) = &mut self.keyed.hot_keys {
+            request.count_keys(&ask, hot_keys);
+        }
+        Ok(())
+    }
+
+    /// Where the keys of a request are, and what stage 2 does with it.
+    #[inline]
+    fn look_for_keys(
+        &self,
+        request: &Request<'_>,
+        ask: &Ask,
+        flow: &Flow,
+        state: &mut PacketState,
+    ) -> Result<(), DropReason> {
+        let &Request { snapshot, service, keyed, payload, .. } = request;
         (state.plan, state.stage) = (ask.plan, stage(keyed));
         state.may_store = matches!(ask.effect, Effect::Write | Effect::Conditional);
         if keyed.rules.replicas.is_some() && state.may_store {
-            state.stage = self.stage_of_write(keyed, datagram.payload(), &ask);
+            state.stage = stage_of_write(keyed, payload, ask);
         }
-        match request.place(&ask) {
+        match request.place(ask) {
             Placed::At(KeyPlace { hash, route }) => (state.hash, state.route) = (hash, route),
             Placed::Anywhere => state.hash = snapshot.hasher.hash(service.policy, flow),
             // Of those with replicas no write is for several keys.
@@ -57,13 +79,6 @@ impl Core {
         // What this machine answers, or passes both ways, has to be whole; pieces follow their first.
         if state.parsed.fragment != Fragment::None && state.stage != Stage::Keyed {
             return Err(DropReason::KvNoWayBack);
-        }
-        if let Some(rules) = &keyed.rules.cache {
-            self.note_for_cache(batch.now, (keyed, rules), datagram.payload(), &ask, state);
-        }
-        self.count_request(&ask);
-        if let Some(hot_keys) = &mut self.hot_keys {
-            request.count_keys(&ask, hot_keys);
         }
         Ok(())
     }
@@ -136,6 +151,13 @@ fn stage(keyed: &Keyed) -> Stage {
         KeyPath::Direct => Stage::Keyed,
         KeyPath::Through { .. } => Stage::Through,
     }
+}
+
+/// What stage 2 does with a request that stores something.
+#[cold]
+fn stage_of_write(keyed: &Keyed, payload: &[u8], ask: &Ask) -> Stage {
+    let replicated = keyed.rules.application.replicated(&kv_switch::Request { payload, ask });
+    if replicated.is_some() { Stage::Replicate } else { Stage::Refuse }
 }
 
 /// A request, and what it is read by.

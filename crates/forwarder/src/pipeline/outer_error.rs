@@ -8,6 +8,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
+use classifier::is_v4;
 use packet::{
     Family, Fragment, IcmpError, IcmpErrorKind, Quoted, icmp_checksum_ok, icmp_error, quoted_tunnel,
 };
@@ -15,7 +16,6 @@ use packet::{
 use super::Core;
 use super::icmp::has_ports;
 use super::state::{Batch, PacketState, Stage};
-use crate::flow::is_v4;
 use crate::selection::flow_key;
 use crate::{DropReason, Flow, Notice, Packet, SlotId, Snapshot, Verdict};
 

@@ -4,7 +4,7 @@
 
 use std::net::SocketAddr;
 
-use kv_switch::{AnswerFrame, CopyId};
+use kv_switch::{AnswerFrame, CopyId, ExchangeId};
 
 use super::way_back::WayBack;
 
@@ -51,4 +51,22 @@ impl Passing {
         };
         self.has_one_answer && self.come & all == all
     }
+}
+
+/// A value that a backend is asked for.
+#[derive(Clone, Copy)]
+pub(super) struct Fetch {
+    /// What it is asked under.
+    pub(super) id: ExchangeId,
+    /// The cache's number of it.
+    pub(super) number: u32,
+}
+
+/// An answer to a part of a request.
+#[derive(Clone, Copy)]
+pub(super) struct PartOf {
+    /// What it came under.
+    pub(super) id: ExchangeId,
+    /// The request's.
+    pub(super) number: u32,
 }

@@ -16,7 +16,7 @@ use packet::protocol;
 
 use super::Core;
 use super::keyed::datagram;
-use super::own_exchange::OwnExchange;
+use super::own_exchange::{Fetch, OwnExchange, PartOf};
 use super::state::{Batch, PacketState};
 use super::way_back::WayBack;
 use crate::keyed::GATHER_TIMEOUTS_MS;
@@ -107,7 +107,7 @@ impl Core {
         flow: &Flow,
         state: &PacketState,
     ) -> Option<Verdict> {
-        let own = self.own.as_deref().filter(|_| flow.protocol == protocol::UDP)?;
+        let own = self.keyed.own.as_deref().filter(|_| flow.protocol == protocol::UDP)?;
         let asker = own.ports.thread_of(flow.destination_port)?;
         let address = Ipv6Addr::from(flow.destination).to_canonical();
         if state.decapsulated_from.is_some() || !batch.snapshot.is_own(address) {
@@ -136,27 +136,27 @@ impl Core {
         let request =
             payload.and_then(|payload| payload.first_chunk()).ok_or(DropReason::KvAnswerMalformed)?;
         let id = ExchangeId { port: flow.destination_port, request: u16::from_be_bytes(*request) };
-        let own = self.own.as_deref_mut().ok_or(DropReason::KvAnswerLate)?;
+        let own = self.keyed.own.as_deref_mut().ok_or(DropReason::KvAnswerLate)?;
         match own.table.find(id).ok_or(DropReason::KvAnswerLate)? {
             ExchangeFor::Other(OwnExchange::Passing(_)) => self.pass_answer(batch, packet, &state.parsed, id),
             ExchangeFor::Other(&OwnExchange::Fetch(number)) => {
-                self.take_value(batch, packet, &state.parsed, (id, number))
+                self.take_value(batch, packet, &state.parsed, Fetch { id, number })
             }
             ExchangeFor::Other(&OwnExchange::Copy(copy)) => {
                 self.take_outcome(batch, packet, &state.parsed, copy)
             }
-            ExchangeFor::Part(number) => self.take_part(batch, packet, &state.parsed, (id, number)),
+            ExchangeFor::Part(number) => self.take_part(batch, packet, &state.parsed, PartOf { id, number }),
         }
     }
 
     /// Asks backends for what was begun, ends what has waited too long, and replies where all is there.
     #[inline]
     pub(super) fn run_own_requests(&mut self, batch: &Batch<'_>, outlet: &mut dyn Outlet) {
-        let Some(own) = self.own.as_deref_mut() else { return };
+        let Some(own) = self.keyed.own.as_deref_mut() else { return };
         own.frames = outlet.free_frames();
-        let wants = self.cache.as_deref().is_some_and(ValueCache::has_wanted);
+        let wants = self.keyed.cache.as_deref().is_some_and(ValueCache::has_wanted);
         if (wants || !own.table.is_idle() || !own.writes.is_empty())
-            && let Some(mut own) = self.own.take()
+            && let Some(mut own) = self.keyed.own.take()
         {
             self.ask_backends(&mut own, batch, outlet);
             if wants {
@@ -167,7 +167,7 @@ impl Core {
             self.send_replies(&mut own, batch, outlet);
             self.send_outcomes(&mut own, batch, outlet);
             own.frames = outlet.free_frames();
-            self.own = Some(own);
+            self.keyed.own = Some(own);
         }
     }
 

@@ -9,16 +9,15 @@
 mod backend;
 mod bytes;
 
+use classifier::{BatchLookup, Ends};
 use conntrack::{Glance, Signal};
 use packet::{Family, Plain, protocol};
+use trace_mark::has_magic;
 
 use super::messages::{Hashed, Messages};
 use super::state::{Batch, Choice, FlowPacket, NO_SERVICE, PacketState};
 use super::{Core, Scratch};
-use crate::flow::Ends;
 use crate::selection::flow_key;
-use crate::trace::has_magic;
-use crate::vip_table::BatchLookup;
 use crate::{
     DropReason, Flow, Guard, HandoffReason, HashPolicy, Origin, Packet, Service, ServiceId, Snapshot,
 };

@@ -9,7 +9,7 @@
 use std::net::SocketAddr;
 
 use kv_switch::{
-    Answered, Ask, Asker, CopyId, Datagram, MAX_REPLICAS, NewWrite, NotWritten, Outcome, Replica, Request,
+    Answered, Asker, CopyId, Datagram, MAX_REPLICAS, NewWrite, NotWritten, Outcome, Replica, Request,
     ShortLife, Target, Written,
 };
 use packet::{Parsed, udp_checksum_ok, udp_headers_len, write_udp};
@@ -63,13 +63,6 @@ impl OwnTable {
 }
 
 impl Core {
-    /// What stage 2 does with a request that stores something.
-    #[cold]
-    pub(super) fn stage_of_write(&self, keyed: &Keyed, payload: &[u8], ask: &Ask) -> Stage {
-        let replicated = keyed.rules.application.replicated(&Request { payload, ask });
-        if replicated.is_some() { Stage::Replicate } else { Stage::Refuse }
-    }
-
     /// Stage 2 for a write that all backends of its key carry out.
     #[cold]
     pub(super) fn begin_write(
@@ -83,8 +76,8 @@ impl Core {
         let way = WayBack::of(batch, packet, state)?;
         let service = batch.snapshot.service(state.service);
         let keyed = service.keyed.as_deref().ok_or(DropReason::NoBackend)?;
-        let life = self.short_lived.life(&keyed.rules);
-        let own = self.own.as_deref_mut().ok_or(DropReason::KvReplicaFull)?;
+        let life = self.keyed.short_lived.life(&keyed.rules);
+        let own = self.keyed.own.as_deref_mut().ok_or(DropReason::KvReplicaFull)?;
         own.begin_write(batch, &Wanted { service, keyed, payload, life, way })?;
         self.counters.replicas_begun.add(1);
         Ok(Verdict::Taken)
@@ -136,34 +129,13 @@ impl Core {
         parsed: &Parsed,
         copy: CopyId,
     ) -> Result<Verdict, DropReason> {
-        let mut own = self.own.take().ok_or(DropReason::KvAnswerLate)?;
-        let taken = self.take_outcome_of(&mut own, batch, (packet, parsed), copy);
-        self.own = Some(own);
-        taken
-    }
-
-    fn take_outcome_of(
-        &self,
-        own: &mut OwnTable,
-        batch: &Batch<'_>,
-        (packet, parsed): (&Packet<'_>, &Parsed),
-        copy: CopyId,
-    ) -> Result<Verdict, DropReason> {
-        let way = own.writes.context(copy.write).ok_or(DropReason::KvAnswerLate)?;
-        let (_, keyed) = way.keyed(batch.snapshot).ok_or(DropReason::KvAnswerLate)?;
-        let flow = Flow::of(packet.frame(), parsed);
-        let from = socket(flow.source, flow.source_port);
-        let asked = own.writes.server(copy).and_then(|slot| batch.snapshot.slots().get(slot as usize));
-        let asked = asked.and_then(|slot| server(keyed, slot, way.vip()));
-        if asked != Some(from) || socket(flow.destination, 0).ip() != way.own {
-            return Err(DropReason::KvAnswerSource);
+        let mut own = self.keyed.own.take().ok_or(DropReason::KvAnswerLate)?;
+        let answered = answered(&mut own, batch, packet, parsed, copy);
+        if let Ok(answered) = answered {
+            self.note(&mut own, copy.write, answered);
         }
-        let payload = judged(packet, parsed).map_err(|_| DropReason::KvAnswerMalformed)?;
-        let (now, application) = (batch.now.nanos(), &*keyed.rules.application);
-        let answered =
-            own.writes.answer(&mut Asker { table: &mut own.table, now }, application, copy, payload);
-        self.note(own, copy.write, answered.map_err(not_taken)?);
-        Ok(Verdict::Taken)
+        self.keyed.own = Some(own);
+        answered.map(|_| Verdict::Taken)
     }
 
     /// What has become of a write by an answer, or by none.
@@ -226,6 +198,29 @@ impl Core {
         }
         own.decided.clear();
     }
+}
+
+/// What has become of a write by what a backend says of it.
+fn answered(
+    own: &mut OwnTable,
+    batch: &Batch<'_>,
+    packet: &Packet<'_>,
+    parsed: &Parsed,
+    copy: CopyId,
+) -> Result<Answered, DropReason> {
+    let way = own.writes.context(copy.write).ok_or(DropReason::KvAnswerLate)?;
+    let (_, keyed) = way.keyed(batch.snapshot).ok_or(DropReason::KvAnswerLate)?;
+    let flow = Flow::of(packet.frame(), parsed);
+    let from = socket(flow.source, flow.source_port);
+    let asked = own.writes.server(copy).and_then(|slot| batch.snapshot.slots().get(slot as usize));
+    let asked = asked.and_then(|slot| server(keyed, slot, way.vip()));
+    if asked != Some(from) || socket(flow.destination, 0).ip() != way.own {
+        return Err(DropReason::KvAnswerSource);
+    }
+    let payload = judged(packet, parsed).map_err(|_| DropReason::KvAnswerMalformed)?;
+    let (now, application) = (batch.now.nanos(), &*keyed.rules.application);
+    let answered = own.writes.answer(&mut Asker { table: &mut own.table, now }, application, copy, payload);
+    answered.map_err(not_taken)
 }
 
 fn send_outcome(own: &OwnTable, batch: &Batch<'_>, outlet: &mut dyn Outlet, write: u32) -> Option<()> {

@@ -6,7 +6,9 @@ use conntrack::{Signal, Tick};
 use kv_switch::{Item, Plan};
 use packet::{Fragment, Parsed, protocol};
 
-use crate::{HashPolicy, Now, Service, ServiceId, SlotId, Snapshot, Step, TunnelSourceKind, Verdict};
+use crate::{
+    CacheRules, HashPolicy, Keyed, Now, Service, ServiceId, SlotId, Snapshot, Step, TunnelSourceKind, Verdict,
+};
 
 /// What holds for a whole batch.
 #[derive(Clone, Copy)]
@@ -63,6 +65,13 @@ pub(super) struct CachedRead {
     pub(super) verb: u8,
     /// The copy that stage 2 has found.
     pub(super) copy: Option<u32>,
+}
+
+/// A service with a cache.
+#[derive(Clone, Copy)]
+pub(super) struct CachedService<'a> {
+    pub(super) keyed: &'a Keyed,
+    pub(super) rules: &'a CacheRules,
 }
 
 /// A packet of a flow, as stage 2 looks at it.

@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 
+use classifier::Ends;
 use packet::{Family, Fragment, Parsed, Plain, icmp_error, parse, parse_ip, protocol};
 
 use super::ask_for_headers;
@@ -16,7 +17,6 @@ use super::decapsulation::{may_carry, opened_here};
 use super::fragments::datagram_protocol;
 use super::messages::Messages;
 use super::threads::{gatherer, thread_of_flow};
-use crate::flow::Ends;
 use crate::{
     DropReason, Flow, Forward, HandoffReason, HashPolicy, Live, Now, Outlet, OwnPorts, Packet, Reader,
     Snapshot, ThreadCounters, ThreadId, Verdict,

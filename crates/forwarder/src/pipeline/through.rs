@@ -18,7 +18,7 @@ use super::own_exchange::{OwnExchange, Passing};
 use super::state::{Batch, PacketState};
 use super::way_back::{WayBack, socket};
 use crate::keyed::KeyPath;
-use crate::rewrite::{Fit, Written, rewrite};
+use crate::rewrite::{Written, rewrite};
 use crate::{DropReason, Flow, Packet, Slot, Verdict};
 
 impl Core {
@@ -32,29 +32,24 @@ impl Core {
         slot: &Slot,
     ) -> Verdict {
         let bytes = packet.frame_len();
-        let passing = match self.begin_passing(batch, packet, state, slot) {
-            Ok(passing) => passing,
+        let (passing, id) = match self.begin_passing(batch, packet, state, slot) {
+            Ok(begun) => begun,
             Err(reason) => return Verdict::Drop(reason),
         };
-        let (passing, id) = passing;
         let params = self.rewrite_params(batch, slot, state);
         let written = rewrite(packet, &params).and_then(|written| {
-            if written.fit == Fit::Moved {
-                self.counters.head_room_mismatch.add(1);
-            }
+            self.count_move(written.fit);
             let from = SocketAddr::new(passing.way.own, id.port);
             readdress(packet, &state.parsed, written, [from, passing.server], id.request)
         });
         if let Err(reason) = written {
-            if let Some(own) = self.own.as_deref_mut() {
+            if let Some(own) = self.keyed.own.as_deref_mut() {
                 own.table.end_other(batch.now.nanos(), id);
             }
             // Cut, it would reach the backend as the client sent it.
-            let may_answer = reason != DropReason::TooBig || state.parsed.dont_fragment;
-            return if may_answer {
-                self.refuse(batch, packet, state, reason)
-            } else {
-                Verdict::Drop(reason)
+            return match reason {
+                DropReason::TooBig if !state.parsed.dont_fragment => Verdict::Drop(reason),
+                _ => self.refuse(batch, packet, state, reason),
             };
         }
         self.counters.through_begun.add(1);
@@ -86,7 +81,7 @@ impl Core {
             is_answered: false,
             come: 0,
         };
-        let own = self.own.as_deref_mut().ok_or(DropReason::KvThroughFull)?;
+        let own = self.keyed.own.as_deref_mut().ok_or(DropReason::KvThroughFull)?;
         let begun = own.table.begin_other(batch.now.nanos(), timeout, OwnExchange::Passing(passing));
         begun.map(|id| (passing, id)).map_err(|_| DropReason::KvThroughFull)
     }
@@ -99,7 +94,7 @@ impl Core {
         parsed: &Parsed,
         id: ExchangeId,
     ) -> Result<Verdict, DropReason> {
-        let own = self.own.as_deref_mut().ok_or(DropReason::KvAnswerLate)?;
+        let own = self.keyed.own.as_deref_mut().ok_or(DropReason::KvAnswerLate)?;
         let Some(OwnExchange::Passing(passing)) = own.table.other_mut(id) else {
             return Err(DropReason::KvAnswerLate);
         };

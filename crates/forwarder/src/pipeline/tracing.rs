@@ -5,12 +5,12 @@
 //! Not here: what a mark is (`trace`).
 //! Invariant: a mark changes nothing of what becomes of its packet.
 
+use classifier::Meter;
 use packet::parse;
+use trace_mark::{MARK_BYTES, TraceRefusal, WallClock, has_magic, payload_at};
 
 use super::Core;
 use super::state::{Batch, PacketState};
-use crate::guard::Meter;
-use crate::trace::{MARK_BYTES, TraceRefusal, WallClock, has_magic, payload_at};
 use crate::{
     Explanation, Flow, HoldSlot, Notice, Outcome, Packet, Snapshot, TraceEvent, TunnelSourceKind, Verdict,
 };

@@ -15,7 +15,7 @@ use control_plane::announce::Announcer;
 use control_plane::publisher::Publisher;
 use control_plane::{HandedState, Orders, Paths};
 use datapath::interface::Interface;
-use datapath::{DataPlane, inspect_taken};
+use datapath::{DataPlane, TakenPlane, inspect_taken};
 use forwarder::ThreadId;
 
 use super::channel::Channel;
@@ -165,7 +165,8 @@ impl Daemon {
         let compiler = Compiler::numbered(&coming.offer.numbers());
         let (controller, live) =
             first_generation(compiler, &config, machine, &next_hops, lifecycle.elapsed())?;
-        let offered = (&coming.offer.plane, std::mem::take(&mut coming.descriptors));
+        let descriptors = std::mem::take(&mut coming.descriptors);
+        let offered = TakenPlane { facts: &coming.offer.plane, descriptors };
         let plane = DataPlane::take_over(interfaces, &settings(&config), &live, offered)?;
         let mut forwarding = Forwarding::new(plane, config.io().own_ports.clone());
         forwarding.reserve_beside(&live.current())?;

@@ -20,7 +20,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub(crate) use self::batch_lookup::BatchLookup;
+pub use self::batch_lookup::BatchLookup;
 use self::longest::{Entry, Halves, Longest, halves};
 use self::ports::{Interval, NEARBY, Nearby, disjoint, of_one, search};
 use crate::Flow;
@@ -29,16 +29,20 @@ use crate::{Prefix, Suffix};
 
 /// A VIP's claim on ports for a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Claim {
-    pub(crate) vip: Key,
-    pub(crate) protocol: u8,
-    pub(crate) ports: RangeInclusive<u16>,
-    pub(crate) service: u32,
+pub struct Claim {
+    /// The VIP.
+    pub vip: VipKey,
+    /// IP protocol number.
+    pub protocol: u8,
+    /// Its destination ports.
+    pub ports: RangeInclusive<u16>,
+    /// The caller's number of the service.
+    pub service: u32,
 }
 
 /// What a VIP is matched by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Key {
+pub enum VipKey {
     /// One address, v4-mapped for IPv4.
     Exact([u8; 16]),
     /// A suffix within a group, by the group's number.
@@ -62,7 +66,7 @@ impl Address {
 
 /// The table. At most half full, so that a probe for an unknown address ends soon.
 #[derive(Debug)]
-pub(crate) struct VipTable {
+pub struct VipTable {
     places: Box<[Address]>,
     has_exact: bool,
     intervals: Box<[Interval]>,
@@ -81,11 +85,11 @@ struct Groups {
 impl VipTable {
     /// `groups` are the prefixes of each group, by its number; each prefix stands in one of them. Two claims of equal width on
     /// the same port: gives the services that clash.
-    pub(crate) fn build<'a>(
+    pub fn build<'a>(
         claims: &[Claim],
         groups: impl ExactSizeIterator<Item = &'a [Prefix]>,
     ) -> Result<Self, (u32, u32)> {
-        let mut by_vip: BTreeMap<Key, Vec<&Claim>> = BTreeMap::new();
+        let mut by_vip: BTreeMap<VipKey, Vec<&Claim>> = BTreeMap::new();
         for claim in claims {
             by_vip.entry(claim.vip).or_default().push(claim);
         }
@@ -98,8 +102,8 @@ impl VipTable {
                 continue; // claims of no port
             }
             match vip {
-                Key::Exact(bytes) => addresses.push((bytes, ports)),
-                Key::Suffix(group, suffix) => suffixes.push(suffix_entry(group, suffix, ports)),
+                VipKey::Exact(bytes) => addresses.push((bytes, ports)),
+                VipKey::Suffix(group, suffix) => suffixes.push(suffix_entry(group, suffix, ports)),
             }
         }
         let spaces = groups.len() * 2;
@@ -119,13 +123,13 @@ impl VipTable {
 
     /// The service that an address, protocol and port belong to.
     #[inline]
-    pub(crate) fn find(&self, address: &[u8; 16], protocol: u8, port: u16) -> Option<u32> {
+    pub fn find(&self, address: &[u8; 16], protocol: u8, port: u16) -> Option<u32> {
         self.service(self.ports(address)?, protocol, port)
     }
 
     /// As [`Self::find`], for the packet at `place` of a batch that was looked up ahead.
     #[inline]
-    pub(crate) fn find_ahead(&self, ahead: &BatchLookup, place: usize, flow: &Flow) -> Option<u32> {
+    pub fn find_ahead(&self, ahead: &BatchLookup, place: usize, flow: &Flow) -> Option<u32> {
         let Flow { destination: address, protocol, destination_port: port, .. } = flow;
         let (protocol, port) = (*protocol, *port);
         let known = self.groups.as_ref().and_then(|groups| ahead.get(place, groups.stamp, address));
@@ -138,7 +142,7 @@ impl VipTable {
 
     /// As [`Self::find`], for a table without groups or an address that has a VIP of its own; `None` says nothing of others.
     #[inline(always)]
-    pub(crate) fn find_exact(&self, address: [u64; 2], protocol: u8, port: u16) -> Option<u32> {
+    pub fn find_exact(&self, address: [u64; 2], protocol: u8, port: u16) -> Option<u32> {
         let found = self.address(address)?;
         match found.nearby.service_of(protocol, port) {
             None => self.find_further(found.ports, protocol, port),
@@ -148,13 +152,13 @@ impl VipTable {
 
     /// Whether all VIPs have addresses of their own.
     #[inline]
-    pub(crate) const fn is_exact(&self) -> bool {
+    pub const fn is_exact(&self) -> bool {
         self.groups.is_none()
     }
 
     /// Whether any VIP has the address of these words.
     #[inline(always)]
-    pub(crate) fn has(&self, address: [u64; 2]) -> bool {
+    pub fn has(&self, address: [u64; 2]) -> bool {
         self.address(address).is_some() || !self.is_exact() && self.contains(&bytes_of(address))
     }
 
@@ -178,24 +182,24 @@ impl VipTable {
 
     /// The service that all ports of an address's protocol belong to, as far as they belong to any: what a packet without
     /// ports can be for.
-    pub(crate) fn sole(&self, address: &[u8; 16], protocol: u8) -> Option<u32> {
+    pub fn sole(&self, address: &[u8; 16], protocol: u8) -> Option<u32> {
         let mut services = self.intervals_of(address).iter().filter(|i| i.first >> 16 == u32::from(protocol));
         let service = services.next()?.service;
         services.all(|interval| interval.service == service).then_some(service)
     }
 
     /// The service that every port of an address's protocol belongs to.
-    pub(crate) fn whole(&self, address: &[u8; 16], protocol: u8) -> Option<u32> {
+    pub fn whole(&self, address: &[u8; 16], protocol: u8) -> Option<u32> {
         self.intervals_of(address).iter().find(|interval| interval.has_all_of(protocol)).map(|i| i.service)
     }
 
     /// A service of this address, the same on every machine that has the same services.
-    pub(crate) fn first(&self, address: &[u8; 16]) -> Option<u32> {
+    pub fn first(&self, address: &[u8; 16]) -> Option<u32> {
         self.intervals_of(address).first().map(|interval| interval.service)
     }
 
     /// The service of each port range of this address.
-    pub(crate) fn services(&self, address: &[u8; 16]) -> impl Iterator<Item = u32> {
+    pub fn services(&self, address: &[u8; 16]) -> impl Iterator<Item = u32> {
         self.intervals_of(address).iter().map(|interval| interval.service)
     }
 
@@ -206,7 +210,7 @@ impl VipTable {
 
     /// Whether any VIP has this address.
     #[inline]
-    pub(crate) fn contains(&self, address: &[u8; 16]) -> bool {
+    pub fn contains(&self, address: &[u8; 16]) -> bool {
         self.ports(address).is_some()
     }
 

@@ -7,6 +7,8 @@
 //! Invariant: nothing is reported unless the mark's MAC, its time and its receiver are right.
 //! Source: paper §4.4.
 
+#![forbid(unsafe_code)]
+
 mod key;
 mod mark;
 
@@ -17,9 +19,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub use self::key::TraceKey;
 pub use self::mark::{MARK_BYTES, Mark};
 
-pub(crate) use self::mark::{has_magic, payload_at};
+pub use self::mark::{has_magic, payload_at};
 
-use crate::{Flow, PrefixSet};
+use classifier::{Flow, PrefixSet};
 
 /// How a machine reports marked packets.
 #[derive(Debug)]

@@ -17,10 +17,10 @@ use std::net::{Ipv6Addr, SocketAddr};
 
 use packet::{Fragment, Parsed, protocol};
 
-use super::TraceKey;
-use super::key::{MAC_BYTES, is_equal};
-use crate::Flow;
-use crate::flow::mapped;
+use classifier::{Flow, mapped};
+
+use crate::TraceKey;
+use crate::key::{MAC_BYTES, is_equal};
 
 /// What a mark says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +98,7 @@ impl Signed<'_> {
 /// Where the payload of a packet begins that may carry a mark: behind the transport header, in a later piece of a datagram
 /// behind the IP header.
 #[inline]
-pub(crate) fn payload_at(frame: &[u8], parsed: &Parsed) -> Option<usize> {
+pub fn payload_at(frame: &[u8], parsed: &Parsed) -> Option<usize> {
     let l4 = usize::from(parsed.l4);
     match parsed.protocol {
         protocol::TCP | protocol::UDP if matches!(parsed.fragment, Fragment::Later { .. }) => Some(l4),
@@ -110,7 +110,7 @@ pub(crate) fn payload_at(frame: &[u8], parsed: &Parsed) -> Option<usize> {
 
 /// Whether the eight bytes at `at` are those that a mark begins with.
 #[inline]
-pub(crate) fn has_magic(frame: &[u8], at: usize) -> bool {
+pub fn has_magic(frame: &[u8], at: usize) -> bool {
     let first = frame.get(at..).and_then(|payload| payload.first_chunk::<8>());
     first.is_some_and(|first| u64::from_be_bytes(*first) == MAGIC)
 }

@@ -8,13 +8,15 @@
 //! knows no parts: there the table must hold the sources of a second.)
 //! The set is chosen by SipHash under the cluster's key, so that nobody outside can aim.
 
+use counters::DropReason;
+
 use super::meter::Meter;
 use super::{Guard, GuardId, SourceLimit};
-use crate::{DropReason, Flow, FlowHasher, Now};
+use crate::{Flow, FlowHasher, Now};
 
 /// See the room's header.
 #[derive(Debug)]
-pub(crate) struct Limits {
+pub struct Limits {
     threads: u32,
     guards: Box<[Meter]>,
     sources: Sources,
@@ -22,7 +24,7 @@ pub(crate) struct Limits {
 
 impl Limits {
     /// Takes its memory: 8 bytes a guard that there may be, 16 a source.
-    pub(crate) fn new(threads: u16, sources: usize) -> Self {
+    pub fn new(threads: u16, sources: usize) -> Self {
         let guards = vec![Meter::default(); GuardId::LIMIT as usize].into();
         Self { threads: u32::from(threads.max(1)), guards, sources: Sources::new(sources) }
     }
@@ -33,7 +35,7 @@ impl Limits {
     /// # Errors
     /// [`DropReason::SourceFlowRate`] or [`DropReason::FlowRate`].
     #[inline]
-    pub(crate) fn admit(
+    pub fn admit(
         &mut self,
         guard: &Guard,
         hasher: &FlowHasher,
@@ -60,12 +62,12 @@ impl Limits {
 
 impl Limits {
     /// Counts something that is not a flow against a source's own rate; `key` is a keyed hash of both.
-    pub(crate) fn admit_source(&mut self, key: u64, rate: u32, now: Now) -> bool {
+    pub fn admit_source(&mut self, key: u64, rate: u32, now: Now) -> bool {
         self.sources.admit(key, rate, 1, now)
     }
 
     /// Counts so many bytes against a source's own budget of bytes a second, of which this thread has its share.
-    pub(crate) fn admit_bytes(&mut self, key: u64, budget: u64, bytes: u64, now: Now) -> bool {
+    pub fn admit_bytes(&mut self, key: u64, budget: u64, bytes: u64, now: Now) -> bool {
         let rate = budget.div_ceil(BLOCK).div_ceil(self.threads.into());
         let (rate, blocks) = (u32::try_from(rate).unwrap_or(u32::MAX), u32::try_from(bytes.div_ceil(BLOCK)));
         self.sources.admit(key, rate, blocks.unwrap_or(u32::MAX), now)

@@ -55,7 +55,8 @@ impl PrefixSet {
 
     /// Whether it holds a flow's source. The destination, which is a VIP, says the family: no IPv6 packet passes for IPv4.
     #[inline]
-    pub(crate) fn contains_source(&self, flow: &Flow) -> bool {
+    #[must_use]
+    pub fn contains_source(&self, flow: &Flow) -> bool {
         let source = u128::from_be_bytes(flow.source);
         #[expect(clippy::cast_possible_truncation, reason = "the last four bytes are the IPv4 address")]
         if is_v4(&flow.destination) { self.v4.contains(source as u32) } else { self.v6.contains(source) }

@@ -5,9 +5,8 @@
 
 use std::fmt;
 
+use classifier::HashKey;
 use siphasher::sip128::SipHasher24;
-
-use crate::HashKey;
 
 /// Signs marks and reports of one cluster. Never printed.
 #[derive(Clone, Copy)]
@@ -36,7 +35,7 @@ impl TraceKey {
         is_equal(&self.sign_report(text), mac)
     }
 
-    pub(super) fn sign_mark(&self, message: &[u8]) -> [u8; MAC_BYTES] {
+    pub(crate) fn sign_mark(&self, message: &[u8]) -> [u8; MAC_BYTES] {
         self.marks.hash(message).as_bytes()
     }
 }
@@ -48,8 +47,8 @@ impl fmt::Debug for TraceKey {
 }
 
 /// Compares all bytes, wherever the first difference is.
-pub(super) fn is_equal(one: &[u8; MAC_BYTES], other: &[u8; MAC_BYTES]) -> bool {
+pub(crate) fn is_equal(one: &[u8; MAC_BYTES], other: &[u8; MAC_BYTES]) -> bool {
     one.iter().zip(other).fold(0, |differing, (a, b)| differing | (a ^ b)) == 0
 }
 
-pub(super) const MAC_BYTES: usize = 16;
+pub(crate) const MAC_BYTES: usize = 16;

@@ -11,7 +11,7 @@ use super::{EMPTY, Groups, VipTable, is_v4, words_of};
 
 /// An answer for each place of a batch.
 #[derive(Debug)]
-pub(crate) struct BatchLookup {
+pub struct BatchLookup {
     places: Box<[Place]>,
     lanes: Box<Lanes>,
 }
@@ -40,7 +40,7 @@ struct Lanes {
 
 impl BatchLookup {
     /// For batches of at most `packets`.
-    pub(crate) fn new(packets: usize) -> Self {
+    pub fn new(packets: usize) -> Self {
         let none = Place { address: [0; 16], stamp: 0, ports: EMPTY, first: Interval::EMPTY };
         let lanes = Lanes {
             addresses: [[0; 2]; LANES],
@@ -53,7 +53,7 @@ impl BatchLookup {
 
     /// Looks up the frames of a batch, if the table has groups at all: an address of its own is found soon enough.
     #[inline]
-    pub(crate) fn look_up<'a>(&mut self, table: &VipTable, mut frames: impl Iterator<Item = &'a [u8]>) {
+    pub fn look_up<'a>(&mut self, table: &VipTable, mut frames: impl Iterator<Item = &'a [u8]>) {
         let Some(groups) = &table.groups else { return };
         for places in self.places.chunks_mut(LANES) {
             let count = self.lanes.enter(table, groups, places, &mut frames);

@@ -2,11 +2,12 @@
 
 use std::net::IpAddr;
 
+use classifier::{HashKey, PrefixSet};
 use proptest::prelude::*;
 use siphasher::sip128::SipHasher24;
 
 use super::*;
-use crate::{HashKey, PrefixSet, Trace, TraceRefusal};
+use crate::{Trace, TraceRefusal};
 
 const KEY: HashKey = HashKey::new([5; 16]);
 const NOW: u64 = 1_700_000_000;

@@ -14,12 +14,13 @@ mod prefix_set;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+pub use self::limits::Limits;
+pub use self::meter::Meter;
 pub use self::prefix_set::PrefixSet;
 
-pub(crate) use self::limits::Limits;
-pub(crate) use self::meter::Meter;
+use counters::DropReason;
 
-use crate::{DropReason, Flow};
+use crate::Flow;
 
 /// A guard's number: finds its meter in each packet thread. Below [`GuardId::LIMIT`]; kept over reloads, so that a reload
 /// gives nobody a fresh burst.

@@ -9,18 +9,18 @@ use crate::Now;
 
 /// When a bucket is full again, in sixteenths of a nanosecond: 36 years, and a rate of 10,000,000 kept to 0.1 %.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Meter(u64);
+pub struct Meter(u64);
 
 impl Meter {
     /// Admits one at `now`, if `rate` a second allow it.
     #[inline]
-    pub(crate) fn admit(&mut self, rate: u32, now: Now) -> bool {
+    pub fn admit(&mut self, rate: u32, now: Now) -> bool {
         self.admit_many(rate, 1, now)
     }
 
     /// The same of several at once, or none of them.
     #[inline]
-    pub(crate) fn admit_many(&mut self, rate: u32, count: u32, now: Now) -> bool {
+    pub fn admit_many(&mut self, rate: u32, count: u32, now: Now) -> bool {
         let now = units(now);
         // No more than a second's worth: one that is larger than that passes when the bucket is full.
         let step = (SECOND / u64::from(rate.max(1))).saturating_mul(count.into()).min(SECOND);

@@ -148,7 +148,7 @@ fn low32(length: u8) -> u32 {
 }
 
 /// How many bits an address has.
-pub(crate) fn width(address: IpAddr) -> u8 {
+pub fn width(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 

@@ -47,7 +47,7 @@ impl Flow {
 
     /// Of a parsed frame.
     #[inline]
-    pub(crate) fn of(frame: &[u8], parsed: &Parsed) -> Self {
+    pub fn of(frame: &[u8], parsed: &Parsed) -> Self {
         let addresses = parsed.addresses(frame);
         Self {
             source: addresses.src,
@@ -60,7 +60,7 @@ impl Flow {
 
     /// Of a plain packet.
     #[inline]
-    pub(crate) fn of_plain(plain: &Plain) -> Self {
+    pub fn of_plain(plain: &Plain) -> Self {
         let [s0, s1, d0, d1] = plain.ports.to_be_bytes();
         Self {
             source: plain.source_bytes(),
@@ -88,7 +88,7 @@ impl Flow {
 
 /// An address as 16 bytes, v4-mapped for IPv4.
 #[must_use]
-pub(crate) fn mapped(address: IpAddr) -> [u8; 16] {
+pub fn mapped(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
         IpAddr::V6(v6) => v6.octets(),
@@ -122,7 +122,7 @@ impl HashKey {
     }
 
     /// A key for another purpose, from which this one cannot be computed; `label` names the purpose.
-    pub(crate) fn derive(&self, label: &[u8]) -> [u8; 16] {
+    pub fn derive(&self, label: &[u8]) -> [u8; 16] {
         SipHasher24::new_with_key(&self.0).hash(label).as_bytes()
     }
 }
@@ -158,7 +158,7 @@ impl FlowHasher {
 
     /// The key.
     #[inline]
-    pub(crate) fn key(&self) -> SipKey {
+    pub fn key(&self) -> SipKey {
         self.0
     }
 
@@ -180,7 +180,7 @@ impl FlowHasher {
     /// The hash of a source prefix, its host bits zero, under a number that keeps apart what must not share.
     #[must_use]
     #[inline]
-    pub(crate) fn hash_source(&self, prefix: &[u8; 16], number: u32) -> u64 {
+    pub fn hash_source(&self, prefix: &[u8; 16], number: u32) -> u64 {
         let [first, second] = halves(prefix);
         self.0.hash(&[first, second, (u64::from(number) << 32) | u64::from(TAG_SOURCE_PREFIX)])
     }
@@ -197,13 +197,13 @@ impl FlowHasher {
 
     /// A datagram in the fragment table: the three-tuple and the identification.
     #[must_use]
-    pub(crate) fn datagram(&self, key: &fragment_table::Key) -> u64 {
+    pub fn datagram(&self, key: &fragment_table::Key) -> u64 {
         self.hash_pieces(key, TAG_DATAGRAM)
     }
 
     /// One source, whatever it sends: an IPv4 address, or 64 bits of an IPv6 one, behind which all may be one host.
     #[must_use]
-    pub(crate) fn source(&self, address: &[u8; 16]) -> u64 {
+    pub fn source(&self, address: &[u8; 16]) -> u64 {
         let mut who = *address;
         if !is_v4(address) {
             who[8..].fill(0);
@@ -213,7 +213,7 @@ impl FlowHasher {
 
     /// Any bytes.
     #[must_use]
-    pub(crate) fn digest(&self, bytes: &[u8]) -> u64 {
+    pub fn digest(&self, bytes: &[u8]) -> u64 {
         SipHasher13::new_with_key(&self.0.bytes()).hash(bytes)
     }
 
@@ -231,23 +231,25 @@ impl FlowHasher {
 
 /// Both ends of a flow, as its hash's message takes them: addresses as little-endian words of their 16 bytes.
 #[derive(Clone, Copy)]
-pub(crate) struct Ends {
-    pub(crate) source: [u64; 2],
-    pub(crate) destination: [u64; 2],
+pub struct Ends {
+    /// Source address, v4-mapped for IPv4.
+    pub source: [u64; 2],
+    /// Destination address, likewise.
+    pub destination: [u64; 2],
     /// Source port in the upper half, destination port in the lower.
-    pub(crate) ports: u32,
+    pub ports: u32,
 }
 
 impl Ends {
     /// Of a plain packet.
     #[inline(always)]
-    pub(crate) fn of(plain: &Plain) -> Self {
+    pub fn of(plain: &Plain) -> Self {
         Self { source: plain.source, destination: plain.destination, ports: plain.ports }
     }
 
     /// The message of a plain packet of IPv4.
     #[inline(always)]
-    pub(crate) fn plain_v4(plain: &Plain, policy: HashPolicy) -> [u64; 2] {
+    pub fn plain_v4(plain: &Plain, policy: HashPolicy) -> [u64; 2] {
         let [source, destination] = plain.v4.map(u64::from);
         let destination = if policy == HashPolicy::Source { 0 } else { destination };
         [source << 32 | destination, Self::of(plain).tail(policy, plain.protocol) | FAMILY_V4]
@@ -255,7 +257,7 @@ impl Ends {
 
     /// The message of a flow of IPv4.
     #[inline(always)]
-    pub(crate) fn message_v4(&self, policy: HashPolicy, protocol: u8) -> [u64; 2] {
+    pub fn message_v4(&self, policy: HashPolicy, protocol: u8) -> [u64; 2] {
         let [source, destination] =
             [self.source, self.destination].map(|words| words[1].swap_bytes() & 0xffff_ffff);
         let destination = if policy == HashPolicy::Source { 0 } else { destination };
@@ -264,7 +266,7 @@ impl Ends {
 
     /// The message of a flow of IPv6.
     #[inline(always)]
-    pub(crate) fn message_v6(&self, policy: HashPolicy, protocol: u8) -> [u64; 5] {
+    pub fn message_v6(&self, policy: HashPolicy, protocol: u8) -> [u64; 5] {
         let ([s0, s1], tail) = (self.source, self.tail(policy, protocol));
         let [d0, d1] = if policy == HashPolicy::Source { [0; 2] } else { self.destination };
         [s0, s1, d0, d1, tail]
@@ -285,7 +287,7 @@ impl Ends {
 
 /// Whether 16 bytes stand for an address of IPv4.
 #[inline]
-pub(crate) fn is_v4(address: &[u8; 16]) -> bool {
+pub fn is_v4(address: &[u8; 16]) -> bool {
     address.first_chunk::<12>() == Some(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff])
 }
 

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn claim(address: u8, protocol: u8, ports: RangeInclusive<u16>, service: u32) -> Claim {
-    Claim { vip: Key::Exact([address; 16]), protocol, ports, service }
+    Claim { vip: VipKey::Exact([address; 16]), protocol, ports, service }
 }
 
 fn exact(claims: &[Claim]) -> Result<VipTable, (u32, u32)> {
@@ -51,7 +51,7 @@ proptest! {
             .map(|(n, &(a, p, from, more))| claim(a, p, from..=from + more, index(n))).collect();
         let matching = |a: u8, p: u8, port: u16| {
             let mut hits: Vec<&Claim> = claims.iter()
-                .filter(|c| c.vip == Key::Exact([a; 16]) && c.protocol == p && c.ports.contains(&port)).collect();
+                .filter(|c| c.vip == VipKey::Exact([a; 16]) && c.protocol == p && c.ports.contains(&port)).collect();
             hits.sort_by_key(|c| c.ports.end() - c.ports.start());
             hits
         };
@@ -66,7 +66,7 @@ proptest! {
                     let expected = matching(a, p, port).first().map(|c| c.service);
                     prop_assert_eq!(table.find(&[a; 16], p, port), expected);
                     prop_assert_eq!(table.find_exact(words_of(&[a; 16]), p, port), expected);
-                    prop_assert_eq!(table.contains(&[a; 16]), claims.iter().any(|c| c.vip == Key::Exact([a; 16])));
+                    prop_assert_eq!(table.contains(&[a; 16]), claims.iter().any(|c| c.vip == VipKey::Exact([a; 16])));
                 }
             }
         }
@@ -90,10 +90,11 @@ fn grouped(groups: &[&[&str]], vips: &[&str]) -> VipTable {
         .zip(vips)
         .map(|(service, text)| {
             let vip = match text.split_once(' ') {
-                Some((group, suffix)) => {
-                    Key::Suffix(group.parse().unwrap(), Suffix::new(ends(suffix).0, ends(suffix).1).unwrap())
-                }
-                None => Key::Exact(crate::flow::mapped(ip(text))),
+                Some((group, suffix)) => VipKey::Suffix(
+                    group.parse().unwrap(),
+                    Suffix::new(ends(suffix).0, ends(suffix).1).unwrap(),
+                ),
+                None => VipKey::Exact(crate::flow::mapped(ip(text))),
             };
             Claim { vip, protocol: 6, ports: 80..=80, service }
         })
@@ -137,12 +138,12 @@ fn the_longest_prefix_says_the_group_and_no_shorter_one_is_asked() {
 #[test]
 fn a_vip_that_lacks_the_port_is_not_made_good_by_another() {
     let groups = [vec![Prefix::new(ip("198.18.0.0"), 15).unwrap()]];
-    let vip = |length, octets: &str| Key::Suffix(0, Suffix::new(ip(octets), length).unwrap());
+    let vip = |length, octets: &str| VipKey::Suffix(0, Suffix::new(ip(octets), length).unwrap());
     let claim = |vip, port, service| Claim { vip, protocol: 6, ports: port..=port, service };
     let claims = [
         claim(vip(8, "0.0.0.9"), 80, 0),
         claim(vip(16, "0.0.3.9"), 81, 1),
-        claim(Key::Exact(crate::flow::mapped(ip("198.18.4.9"))), 82, 2),
+        claim(VipKey::Exact(crate::flow::mapped(ip("198.18.4.9"))), 82, 2),
     ];
     let table = VipTable::build(&claims, groups.iter().map(Vec::as_slice)).unwrap();
     let found = |address: &str| {
@@ -345,10 +346,10 @@ proptest! {
             let (width, back) = text.split_once(':').unwrap();
             let width: usize = width.parse().unwrap();
             let suffix = Suffix::new(from_digits(&format!("{back:0>width$}")), u8::try_from(back.len()).unwrap()).unwrap();
-            Claim { vip: Key::Suffix(*group, suffix), protocol: 6, ports: *port..=*port, service: *service }
+            Claim { vip: VipKey::Suffix(*group, suffix), protocol: 6, ports: *port..=*port, service: *service }
         }).collect();
         claims.extend(exact.iter().map(|(digits, service)| {
-            let vip = Key::Exact(crate::flow::mapped(from_digits(digits)));
+            let vip = VipKey::Exact(crate::flow::mapped(from_digits(digits)));
             Claim { vip, protocol: 6, ports: 1..=1, service: *service }
         }));
         let table = VipTable::build(&claims, groups.iter().map(Vec::as_slice)).unwrap();
