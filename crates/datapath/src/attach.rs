@@ -6,9 +6,9 @@
 //! interface, so that it goes with the process, whatever ends it.
 //! Source: bpf(2), `BPF_LINK_CREATE`.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::{fmt, io};
 
 use aya::maps::{Map, MapData, MapError, PerCpuArray};
 use aya::programs::{ProgramError, Xdp};
@@ -175,7 +175,7 @@ pub(crate) fn attach(
     let name = if has_frags && interface.mtu_bytes > ONE_BUFFER { frags } else { plain };
     let program = ebpf.program_mut(name).ok_or(AttachError::Part(name))?;
     let program: &mut Xdp = program.try_into().map_err(AttachError::Program)?;
-    program.load().map_err(AttachError::Program)?;
+    load_program(|| program.load())?;
     let (link, mode) = attach_in_a_mode(program, name, interface)?;
     let number = program.info().map_err(AttachError::Program)?.id();
     tracing::info!(
@@ -185,6 +185,29 @@ pub(crate) fn attach(
         "XDP program attached"
     );
     Ok(Attachment { link: Link::Xdp(link), mode, program: number })
+}
+
+/// Has the kernel load a program.
+pub(crate) fn load_program(load: impl FnMut() -> Result<(), ProgramError>) -> Result<(), AttachError> {
+    let is_disturbed = |error: &ProgramError| match error {
+        ProgramError::LoadError { io_error, .. } => io_error.kind() == io::ErrorKind::WouldBlock,
+        _ => false,
+    };
+    undisturbed(load, is_disturbed).map_err(AttachError::Program)
+}
+
+/// Calls again what was disturbed, as often as libbpf does: the kernel's verifier gives up with EAGAIN when a signal comes.
+fn undisturbed<E>(
+    mut call: impl FnMut() -> Result<(), E>,
+    is_disturbed: impl Fn(&E) -> bool,
+) -> Result<(), E> {
+    for _ in 1..LOADS {
+        match call() {
+            Err(error) if is_disturbed(&error) => {}
+            done => return done,
+        }
+    }
+    call()
 }
 
 fn attach_in_a_mode(
@@ -265,6 +288,8 @@ const LINK_CREATE: libc::c_int = 28;
 const BPF_XDP: u32 = 37;
 const XDP_GENERIC: u32 = 1 << 1;
 const XDP_IN_DRIVER: u32 = 1 << 2;
+/// How often a program is loaded at most.
+const LOADS: usize = 5;
 /// Bytes of the longest packet that drivers take in a buffer of one page, with what the kernel keeps beside it.
 const ONE_BUFFER: u32 = 3_400;
 
@@ -279,9 +304,26 @@ fn lift_memory_limit() {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use super::*;
+
+    #[test]
+    fn a_load_that_a_signal_disturbs_is_asked_for_again_and_another_error_is_not() {
+        let after = |disturbed: usize, last: Result<(), i32>| {
+            let mut calls = 0;
+            let said = undisturbed(
+                || {
+                    calls += 1;
+                    if calls <= disturbed { Err(libc::EAGAIN) } else { last }
+                },
+                |error| *error == libc::EAGAIN,
+            );
+            (said, calls)
+        };
+        assert_eq!(after(0, Ok(())), (Ok(()), 1));
+        assert_eq!(after(4, Ok(())), (Ok(()), 5));
+        assert_eq!(after(9, Ok(())), (Err(libc::EAGAIN), 5));
+        assert_eq!(after(1, Err(libc::EPERM)), (Err(libc::EPERM), 2));
+    }
 
     #[test]
     fn what_the_kernel_answered_is_said() {

@@ -14,7 +14,7 @@ use aya::programs::tc::{TcAttachOptions, TcAttachType};
 use aya::programs::{LinkOrder, SchedClassifier, SocketFilter};
 use aya::util::KernelVersion;
 
-use crate::attach::{AttachError, AttachMode, Attachment, Link};
+use crate::attach::{AttachError, AttachMode, Attachment, Link, load_program};
 use crate::interface::Interface;
 
 /// Attaches `drop` in front of the interface's other ingress programs.
@@ -24,7 +24,7 @@ pub(crate) fn attach(ebpf: &mut Ebpf, interface: &Interface) -> Result<Attachmen
     }
     let program = ebpf.program_mut(DROP).ok_or(AttachError::Part(DROP))?;
     let program: &mut SchedClassifier = program.try_into().map_err(AttachError::Program)?;
-    program.load().map_err(AttachError::Program)?;
+    load_program(|| program.load())?;
     let refused = |source| AttachError::Ingress { interface: interface.name.clone(), source };
     let order = TcAttachOptions::TcxOrder(LinkOrder::first());
     let id = program.attach_with_options(&interface.name, TcAttachType::Ingress, order).map_err(refused)?;
@@ -38,7 +38,7 @@ pub(crate) fn attach(ebpf: &mut Ebpf, interface: &Interface) -> Result<Attachmen
 pub(crate) fn load_socket_filter(ebpf: &mut Ebpf) -> Result<(), AttachError> {
     let program = ebpf.program_mut(TAKE).ok_or(AttachError::Part(TAKE))?;
     let program: &mut SocketFilter = program.try_into().map_err(AttachError::Program)?;
-    program.load().map_err(AttachError::Program)
+    load_program(|| program.load())
 }
 
 /// Puts `take` in front of a packet socket.
