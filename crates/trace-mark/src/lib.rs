@@ -1,6 +1,6 @@
 //! The packet tracer: marked packets, and what is reported of them.
 //!
-//! In: a packet whose payload begins with a mark (`mark`), signed under a key of the cluster (`key`). Out: a [`crate::TraceEvent`] for
+//! In: a packet whose payload begins with a mark (`mark`), signed under a key of the cluster (`key`). Out: a `forwarder::TraceEvent` for
 //! the control plane, which adds names and sends the report. The packet itself is forwarded as any other.
 //! Not here: which packets are looked at and when (`pipeline/tracing`), reports and their socket (`control-plane`,
 //! `sluicegate`): a packet thread builds no text and calls no kernel.
