@@ -105,7 +105,7 @@ pub enum HashPolicy {
     Addresses,
     /// Source address: one client, one backend, for all services of a pool.
     Source,
-    /// The key of each request ([`Service::keyed`](crate::Service::keyed)). Of a flow by itself, where no request is at hand, the
+    /// The key of each request (`Service::keyed` of the crate `forwarder`). Of a flow by itself, where no request is at hand, the
     /// 5-tuple.
     Key,
 }
