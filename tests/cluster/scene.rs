@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use testbed::{
-    Balancer, Bed, BedSpec, CLUSTER_ASN, Decap, Download, Downloads, LbConfig, Process, ROUTER_ASN,
-    ROUTER_KEY, Router, RouterKind, RouterSession, eventually,
+    Balancer, Bed, BedSpec, CLUSTER_ASN, Decap, Download, Downloads, LbConfig, ROUTER_ASN, ROUTER_KEY,
+    Router, RouterKind, RouterSession, eventually,
 };
 
 /// Far more than anything here takes.
@@ -80,12 +80,7 @@ impl Scene {
 
     /// An operator's word to a machine, by the program's own command line.
     pub(crate) fn say(&self, index: usize, words: &[&str]) -> String {
-        let socket = LbConfig::admin_socket(&self.bed, index).to_string_lossy().into_owned();
-        let args = [words, &["--socket", &socket]].concat();
-        let (ns, program) = (&self.bed.balancers[index].ns, self.bed.program().unwrap());
-        let ended = Process::to_end(ns, program, &args, BOUND).unwrap();
-        assert_eq!(ended.code, Some(0), "{words:?}: {}{}", ended.out, ended.err);
-        ended.out
+        self.bed.say(index, words, BOUND).unwrap()
     }
 
     /// Waits until both machines print the same digests; gives them.

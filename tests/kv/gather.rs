@@ -1,6 +1,7 @@
 //! Requests for keys of three servers: one reply, with what one server that has all keys would say, or none.
 
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use testbed::{Asker, BedSpec, Process, VIP_V4, VIP_V6, eventually, start_memcached_at};
@@ -172,6 +173,44 @@ fn a_server_that_hangs_costs_a_reply_or_is_told_as_a_miss_and_says_nothing_wrong
         let is_whole = || (client.ask_whole(&get("get", &keys), BOUND)? == whole).then_some(());
         assert!(eventually(BOUND, is_whole).is_some(), "{}", scene.diagnosis());
     }
+}
+
+/// How late a sleeping thread is stands in the output: a busy machine may be late, but the reply comes, and never early.
+#[test]
+fn a_packet_thread_that_sleeps_wakes_when_a_request_s_time_is_over() {
+    const ROUNDS: u32 = 50;
+    const TIMEOUT: Duration = Duration::from_millis(20);
+    let mut scene = Scene::new(|bed| {
+        let mut config = config(bed, ", gather = { timeout = \"20ms\", missing = \"miss\" }");
+        // The server that hangs stays in service, and checks wake nobody.
+        config.more =
+            config.more.replace("fall = 4", "fall = 600").replace("interval = \"1s\"", "interval = \"60s\"");
+        config
+    });
+    store(&scene);
+    let held = held(&scene);
+    let keys = [held[0][0], held[1][0]];
+    scene.servers[1].as_mut().unwrap().pause().unwrap();
+    let turns = |scene: &Scene| scene.balancer.counters().unwrap().over_threads(&["socket", "turns"]);
+    let (client, before) = (scene.client(true), turns(&scene));
+    let late = (0..ROUNDS).map(|_| {
+        let sent = Instant::now();
+        let said = client.ask_whole(&get("get", &keys), BOUND);
+        let took = sent.elapsed();
+        assert_eq!(said.as_deref(), Some(&wanted(&keys[..1], None)[..]), "{}", scene.diagnosis());
+        took.checked_sub(TIMEOUT).unwrap_or_else(|| panic!("{took:?} after it was asked: too early"))
+    });
+    let mut late: Vec<Duration> = late.collect();
+    late.sort_unstable();
+    let turns = (turns(&scene) - before) / u64::from(ROUNDS);
+    println!(
+        "late by {:?}, of {ROUNDS} the latest by {:?}; {turns} turns of the thread for each",
+        late[late.len() / 2],
+        late[late.len() - 1]
+    );
+    assert_eq!(ended(&scene, "gathers_incomplete"), u64::from(ROUNDS));
+    // One that spins makes more in a millisecond.
+    assert!(turns < 20_000, "the thread did not sleep");
 }
 
 #[test]

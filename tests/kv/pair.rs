@@ -116,11 +116,11 @@ impl Pair {
         said.unwrap_or_else(|| panic!("no answer to {}\n{}", command.escape_ascii(), self.diagnosis()))
     }
 
-    /// So many keys of each server, one server's after the other's.
-    pub(crate) fn keys(&self, each: usize) -> Vec<Key> {
+    /// So many keys of each server, one server's after the other's; their names begin with `word`.
+    pub(crate) fn keys(&self, word: &str, each: usize) -> Vec<Key> {
         let client = self.client(true);
         let all = (0..TRIES).map(|number| {
-            let name = format!("hot{number}");
+            let name = format!("{word}{number}");
             assert_eq!(self.ask(&client, &set(&name, 0)), b"STORED\r\n");
             let has = |server: &usize| {
                 let host = &self.bed.backends[*server];
@@ -141,7 +141,7 @@ impl Pair {
     pub(crate) fn restart(&mut self, index: usize) {
         self.wait_for_agreement();
         let begin = Instant::now();
-        self.say(index, &["machine", "drain"]);
+        self.bed.say(index, &["machine", "drain"], BOUND).unwrap();
         let mut machine = self.machines[index].take().unwrap();
         let status = machine.process.wait(DRAINED);
         assert!(status.is_some_and(|status| status.success()), "{status:?}\n{}", machine.process.tail());
@@ -166,17 +166,11 @@ impl Pair {
     }
 
     fn wait_for_agreement(&self) {
-        let agree = || (self.say(0, &["digest"]) == self.say(1, &["digest"])).then_some(());
+        let agree = || {
+            let [first, second] = [0, 1].map(|index| self.bed.say(index, &["digest"], BOUND).unwrap());
+            (first == second).then_some(())
+        };
         assert!(eventually(BOUND, agree).is_some(), "the machines do not agree\n{}", self.diagnosis());
-    }
-
-    fn say(&self, index: usize, words: &[&str]) -> String {
-        let socket = LbConfig::admin_socket(&self.bed, index).to_string_lossy().into_owned();
-        let args = [words, &["--socket", &socket]].concat();
-        let (ns, program) = (&self.bed.balancers[index].ns, self.bed.program().unwrap());
-        let ended = Process::to_end(ns, program, &args, BOUND).unwrap();
-        assert_eq!(ended.code, Some(0), "{words:?}: {}{}", ended.out, ended.err);
-        ended.out
     }
 
     pub(crate) fn diagnosis(&self) -> String {

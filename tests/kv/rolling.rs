@@ -130,7 +130,7 @@ fn play(pair: &mut Pair, load: &Load) -> Heard {
 #[test]
 fn no_server_has_more_requests_than_without_a_cache_while_both_machines_restart() {
     let mut pair = Pair::that_announces(CACHE);
-    let load = Load::new(pair.keys(2), READERS);
+    let load = Load::new(pair.keys("hot", 2), READERS);
     let Heard { reads, writes, samples } = play(&mut pair, &load);
     judge_windows(&samples);
     let (history, mut old) = (History { writes }, 0);

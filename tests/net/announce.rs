@@ -41,11 +41,11 @@ const BIRD: &str = "log stderr all;
 router id 192.0.2.0;
 protocol device { scan time 1; }
 protocol direct { ipv4; ipv6; }
-protocol bfd { interface \"*\" { min rx interval 200 ms; min tx interval 200 ms; multiplier 10; }; }
+protocol bfd { interface \"*\" { min rx interval 1 s; min tx interval 1 s; multiplier 30; }; }
 protocol bgp v4 { local 192.0.2.0 as 65000; neighbor 192.0.2.1 as 65101; password \"s3cret\"; ttl security on;
-  hold time 9; error wait time 1, 2; connect delay time 1; bfd on; ipv4 { import all; export none; }; }
+  hold time 60; error wait time 1, 2; connect delay time 1; bfd on; ipv4 { import all; export none; }; }
 protocol bgp v6 { local 2001:db8:0:1::ff as 65000; neighbor 2001:db8:0:1::1 as 65101; password \"s3cret\";
-  hold time 9; error wait time 1, 2; connect delay time 1; ipv6 { import all; export none; }; }
+  hold time 60; error wait time 1, 2; connect delay time 1; ipv6 { import all; export none; }; }
 ";
 
 fn announced(bed: &Bed) -> LbConfig {
@@ -64,6 +64,7 @@ fn announced(bed: &Bed) -> LbConfig {
     config
 }
 
+/// No test here waits for a session to run out: a machine that stands still for seconds is to end none.
 const MORE: &str = r#"
 [check.web]
 http = { port = 80, path = "/" }
@@ -84,16 +85,16 @@ asn = 65000
 families = ["ipv4"]
 password_file = "bgp.key"
 hops = 1
-hold_time = "9s"
+hold_time = "60s"
 longest_retry = "2s"
-bfd = { interval = "200ms", multiplier = 10 }
+bfd = { interval = "1s", multiplier = 30 }
 [[bgp.peers]]
 name = "v6"
 address = "2001:db8:0:1::ff"
 asn = 65000
 families = ["ipv6"]
 password_file = "bgp.key"
-hold_time = "9s"
+hold_time = "60s"
 longest_retry = "2s"
 "#;
 

@@ -170,6 +170,7 @@ fn iperf3_of_datagrams_in_six_pieces_loses_nothing_in_the_balancer() {
         }
         config
     });
+    let mut late = 0;
     for ipv4 in [true, false] {
         let vip = scene.bed.vip(ipv4, 5201).ip().to_string();
         let serve = |host: &testbed::Host| {
@@ -185,13 +186,17 @@ fn iperf3_of_datagrams_in_six_pieces_loses_nothing_in_the_balancer() {
         let sum = &report["end"]["sum"];
         let [packets, lost] = ["packets", "lost_packets"].map(|key| sum[key].as_u64().unwrap_or_default());
         let unread: u64 = scene.bed.backends.iter().map(|host| unread(host, ipv4)).sum();
+        // A packet thread that got no processor leaves no frame for the kernel to fill. Each piece is of another datagram at worst.
+        let before = std::mem::replace(&mut late, scene.balanced(BOUND).lost_before_threads());
         println!(
-            "{vip}: {packets} datagrams of 8,000 bytes, {lost} lost, {unread} of them in front of a busy server, {} bit/s",
+            "{vip}: {packets} datagrams of 8,000 bytes, {lost} lost; {unread} in front of a busy server, {} pieces in front of a \
+             packet thread, {} bit/s",
+            late - before,
             sum["bits_per_second"]
         );
-        assert!(packets > 0 && lost <= unread, "{}\n{}", ended.out, scene.diagnosis());
+        assert!(lost < packets && lost <= unread + late - before, "{}\n{}", ended.out, scene.diagnosis());
     }
-    let counts = scene.settled();
+    let counts = scene.balanced(BOUND);
     assert_eq!((counts.drops(), counts.sent()), (vec![], counts.received()));
     scene.taken_off(counts.sent());
 }

@@ -9,11 +9,12 @@
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
 use crate::link::{carries, take_in};
-use crate::{Client, HttpServer, Namespace, TempDir, UdpServer, Veth, binary};
+use crate::{Client, HttpServer, LbConfig, Namespace, Process, TempDir, UdpServer, Veth, binary};
 
 /// The first VIP of IPv4.
 pub const VIP_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(203, 0, 113, 10));
@@ -161,6 +162,18 @@ impl Bed {
     /// None was given, and none is found.
     pub fn program(&self) -> Result<PathBuf> {
         self.spec.program.clone().map_or_else(binary, Ok)
+    }
+
+    /// What the program's command line says of a machine that runs; `index` counts from 0.
+    ///
+    /// # Errors
+    /// It did not end by `bound`, or did not end well: what it printed is in the message.
+    pub fn say(&self, index: usize, words: &[&str], bound: Duration) -> Result<String> {
+        let socket = LbConfig::admin_socket(self, index).to_string_lossy().into_owned();
+        let args = [words, &["--socket", &socket]].concat();
+        let ended = Process::to_end(&self.balancers[index].ns, self.program()?, &args, bound)?;
+        ensure!(ended.code == Some(0), "{words:?}: {}{}", ended.out, ended.err);
+        Ok(ended.out)
     }
 
     /// An HTTP client at the client's.
