@@ -17,6 +17,7 @@ pub(crate) fn rules(key: &HashKey) -> CacheRules {
         lease: Lease::from_nanos(1_000_000_000),
         fills_per_server: 64,
         source_bytes: 64 << 30,
+        strict: false,
         hash: KeyRules::maglev_hash(key),
         is_own_hash: true,
         epochs: Arc::new(Epochs::new()),

@@ -24,5 +24,7 @@ mod replicas;
 mod rings;
 mod rolling;
 mod scene;
+mod slow;
+mod strict;
 mod through;
 mod upgrade;

@@ -32,7 +32,8 @@ use crate::views::Views;
 #[derive(Debug, Default)]
 pub(crate) struct AllRules {
     made: HashMap<Arc<str>, Made>,
-    /// Of all caches, for as long as one generation after the other has any: threads that still read the last one see the same.
+    /// Of all caches, from the first generation on that has any: threads that still read the last one, and answers to writes that were
+    /// under way before it, see the same.
     epochs: Option<Arc<Epochs>>,
 }
 
@@ -50,7 +51,7 @@ impl AllRules {
         let hash_key = config.cluster().hash_key;
         let has_cache =
             config.pools().iter().any(|pool| pool.kv.as_ref().is_some_and(|kv| kv.cache.is_some()));
-        let epochs = has_cache.then(|| self.epochs.clone().unwrap_or_default());
+        let epochs = self.epochs.clone().or_else(|| has_cache.then(Arc::default));
         let made = |(pool, kv): (&Arc<Pool>, &Arc<Kv>)| {
             let known = self.made.get(&pool.name).filter(|made| made.kv == *kv && made.hash_key == hash_key);
             let rules = match known {
@@ -178,6 +179,7 @@ fn cache(kv: &Kv, sip: KeyHash, epochs: &Arc<Epochs>) -> Option<CacheRules> {
         lease: Lease::from_nanos(u64::try_from(cache.lease.as_nanos()).unwrap_or(u64::MAX)),
         fills_per_server: cache.fills_per_server,
         source_bytes: cache.source_bytes,
+        strict: cache.strict,
         hash: sip,
         is_own_hash: kv.hash == KvHash::Maglev,
         epochs: Arc::clone(epochs),

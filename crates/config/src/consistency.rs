@@ -33,6 +33,7 @@ impl Sections<'_> {
         super::keyed::check(self);
         super::through::check(self, flattened);
         super::replicas::check(self, flattened);
+        super::strict::check(self);
         self.fragments();
         self.outer_families();
         self.references();

@@ -1,6 +1,7 @@
 //! `cache` of a pool's `kv`: reads of hot keys are answered from copies.
 //!
-//! In: the table. Out: [`KvCache`]. Not here: what a copy is and how long it is true (`kv-switch`), who takes its memory (`sluicegate`).
+//! In: the table. Out: [`KvCache`]. Not here: what a copy is and how long it is true (`kv-switch`), who takes its memory (`sluicegate`),
+//! where `strict` may not stand (`strict`).
 
 use std::time::Duration;
 
@@ -21,6 +22,9 @@ pub struct KvCache {
     pub fills_per_server: u16,
     /// Bytes a second that copies may send to one source; what it asks for beyond is forwarded. Default 32 MiB.
     pub source_bytes: u64,
+    /// No copy is older than a write whose answer this machine has sent on: such writes pass it both ways. Not where several machines have
+    /// the VIP, nor beside replicas. Default `false`.
+    pub strict: bool,
 }
 
 impl KvCache {
@@ -39,18 +43,12 @@ impl KvCache {
             let fits = |bytes: &u64| (LEAST_SOURCE..=MOST_MEMORY).contains(bytes);
             node.parse(SOURCE, |text| bytes(text).filter(fits))
         });
-        if let Some(strict) = section.optional("strict")
-            && strict.boolean() == Some(true)
-        {
-            strict.refuse(
-                "false: copies that are never older than an acknowledged write are not supported yet",
-            );
-        }
+        let strict = section.or("strict", false, |node| node.boolean());
         section.finish(&[]);
         if !is_memcached {
             node.refuse("nothing here: it is for protocol = \"memcached\"");
         }
-        Some(Self { memory: memory?, lease, fills_per_server, source_bytes })
+        Some(Self { memory: memory?, lease, fills_per_server, source_bytes, strict })
     }
 }
 

@@ -62,6 +62,7 @@ mod sections;
 mod sessions;
 mod shards;
 mod source;
+mod strict;
 mod through;
 mod trace;
 mod vip;

@@ -145,11 +145,11 @@ groups! {
         replicas_disagreed: counter "requests" "thread_replica_writes_disagreed_total" [];
         /// Requests that depend on what a backend has (add, cas, append, incr and the like), of a pool with kv.replicas, that this thread answered with the protocol's error.
         replicas_refused: counter "requests" "thread_replica_requests_refused_total" [];
-        /// Keyed requests that this thread passed to their backend under an id of its own, to pass the answer back (kv.path = "through").
+        /// Keyed requests that this thread passed to their backend under an id of its own, to pass the answer back (kv.path = "through", or writes under kv.cache.strict).
         through_begun: counter "requests" "thread_through_requests_total" [];
         /// Datagrams of answers to such requests that this thread passed back to clients.
         through_answers: counter "packets" "thread_through_answers_total" [];
-        /// Such requests that had no answer in their time (kv.answer_timeout).
+        /// Such requests that had no answer in their time (kv.answer_timeout; a second for writes under kv.cache.strict of a pool with kv.path = "direct").
         through_unanswered: counter "requests" "thread_through_unanswered_total" [];
         /// Keyed requests whose time to live this thread made shorter, because their key's own backend did not serve (kv.failover.ttl).
         short_lived: counter "requests" "thread_short_lived_requests_total" [];

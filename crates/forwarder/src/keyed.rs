@@ -58,6 +58,9 @@ pub struct CacheRules {
     pub fills_per_server: u16,
     /// Bytes a second that copies may send to one source. What is asked for beyond is forwarded.
     pub source_bytes: u64,
+    /// Writes whose clients are told of them pass this machine both ways, and no copy is older than one whose answer has passed. Not
+    /// beside [`KeyRules::replicas`], whose writes are answered here.
+    pub strict: bool,
     /// Hashes keys for the cache. Shared by all pools, as epochs are: a key of several pools is written in all.
     pub hash: KeyHash,
     /// Whether [`KeyRules::hash`] is the same.
@@ -67,6 +70,12 @@ pub struct CacheRules {
 }
 
 impl CacheRules {
+    /// What is the same under another configuration as long as keys have the same hashes for the cache.
+    #[inline]
+    pub(crate) fn fingerprint(&self) -> u64 {
+        self.hash.hash(&[])
+    }
+
     /// A key's hash for the cache; `own`: its pool's.
     #[inline]
     pub(crate) fn hash_of(&self, key: &[u8], own: u64) -> u64 {
@@ -153,6 +162,12 @@ pub struct KeyPlace {
 }
 
 impl KeyRules {
+    /// The rules of a cache that is never older than an acknowledged write.
+    #[inline]
+    pub(crate) fn strict(&self) -> Option<&CacheRules> {
+        self.cache.as_ref().filter(|cache| cache.strict)
+    }
+
     /// Hashes keys for Maglev's tables, under a key of its own: nobody outside aims at a backend, and flow hashes say nothing of
     /// keys.
     #[must_use]

@@ -315,6 +315,7 @@ fn answering_from_copies_allocates_and_frees_nothing() {
         lease: Lease::from_nanos(10_000_000),
         fills_per_server: 8,
         source_bytes: 1 << 20,
+        strict: false,
         hash,
         is_own_hash: true,
         epochs: Arc::clone(&epochs),

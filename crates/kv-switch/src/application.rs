@@ -122,6 +122,11 @@ pub trait Application: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Whether the client of `request`, which stores something, may be told that it was carried out. `false`: surely not.
+    fn is_acknowledged(&self, _request: &Request<'_>) -> bool {
+        true
+    }
+
     /// What `request`, which stores something, is to several servers that are all to have it. `None`: what it does depends on what a
     /// server has, so that they would come to differ.
     fn replicated(&self, _request: &Request<'_>) -> Option<Replicated> {

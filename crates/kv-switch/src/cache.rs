@@ -3,7 +3,7 @@
 //! In: reads of keys, each with the server that has it; what servers answer to us; the time in nanoseconds. Out: a copy that may be
 //! served, and what servers are to be asked.
 //! Not here: addresses and exchanges (the caller keeps `T` of each fetch), bytes of a protocol ([`Application`]).
-//! Invariants: no copy is served later than a lease after its server was asked, after a write of its key that came by, or under
+//! Invariants: no copy is served later than a lease after its server was asked, after a write of its key (or an answer to one) came by, or under
 //! another generation of the caller's; one fetch a key is under way; of a hundred hits come at most five fetches, and of each
 //! second [`FREE_FETCHES`] besides. All memory is taken at the start.
 //! Source: leases as of Gray and Cheriton, SOSP 1989, without the server's promise: versions are compared instead.

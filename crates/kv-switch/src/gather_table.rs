@@ -8,11 +8,11 @@
 //! answer to each key. What is over has neither.
 
 use std::convert::Infallible;
-use std::ops::RangeInclusive;
+use std::ops::{ControlFlow, RangeInclusive};
 
 use crate::{
-    Application, Arrival, Ask, Content, ExchangeError, ExchangeId, Exchanges, Gather, KeyHash, KeyRoom, Late,
-    MAX_KEYS, NoAnswer, OwnId, Progress, Request, Stored,
+    Application, Arrival, Ask, Content, Effect, ExchangeError, ExchangeId, Exchanges, Gather, KeyHash,
+    KeyRoom, Late, MAX_KEYS, NoAnswer, OwnId, Progress, Request, Stored,
 };
 
 /// What a table is made of.
@@ -457,6 +457,19 @@ impl<T, X> GatherTable<T, X> {
     #[must_use]
     pub fn is_incomplete(&self, number: u32) -> bool {
         self.entry(number).is_some_and(|entry| entry.is_incomplete)
+    }
+
+    /// Calls `each` with every key of a request that may store something, as stored; of another with none.
+    pub fn written_keys(&self, application: &dyn Application, number: u32, each: &mut dyn FnMut(&[u8])) {
+        let Some(entry) = self.entry(number) else { return };
+        if !matches!(entry.ask.effect, Effect::Write | Effect::Conditional) {
+            return;
+        }
+        let payload = self.payload(number, entry);
+        application.items(payload, &entry.ask, &mut |item| {
+            each(application.key(payload, &item, &mut KeyRoom::default()));
+            ControlFlow::Continue(())
+        });
     }
 
     /// As [`Application::reply_datagrams`].

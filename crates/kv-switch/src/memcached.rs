@@ -2,7 +2,8 @@
 //!
 //! In: a datagram. Out: an [`Ask`], or why it is refused; a request for some of its keys (`parts`), what a server answers to that
 //! (`answers`), and one reply for all (`replies`); the
-//! question for a key that is copied (`fetches`), and replies from a copy (`hits`); a write for several servers (`replicas`).
+//! question for a key that is copied (`fetches`), and replies from a copy (`hits`); a write for several servers (`replicas`); whether
+//! a client is told of its write (`quiet`).
 //! Invariant: what is accepted is read by memcached (1.6.18 was asked, case by case; tests hold what it said) as this one command,
 //! with these keys, and to the datagram's last byte. Where memcached reads more than it should, less is accepted here.
 //! Source: memcached 1.6 `doc/protocol.txt`, `proto_text.c`, `proto_bin.c`, `proto_parser.c`.
@@ -16,6 +17,7 @@ mod frame;
 mod hits;
 mod meta;
 mod parts;
+mod quiet;
 mod replicas;
 mod replies;
 mod verb;
@@ -150,6 +152,10 @@ impl Application for Memcached {
     #[inline]
     fn write_hit(&self, request: &Request<'_>, copied: &Copied<'_>, out: &mut [u8]) -> Option<usize> {
         hits::write(request, copied, out)
+    }
+
+    fn is_acknowledged(&self, request: &Request<'_>) -> bool {
+        quiet::is_acknowledged(request)
     }
 
     fn replicated(&self, request: &Request<'_>) -> Option<Replicated> {

@@ -228,13 +228,43 @@ fn reads_are_answered_from_copies_where_the_file_says_how_much_memory() {
         lease: Duration::from_millis(10),
         fills_per_server: 16,
         source_bytes: 32 << 20,
+        strict: false,
     };
     assert_eq!(cache(", cache = { memory = \"64MiB\" }"), Some(default));
     assert_eq!(cache(", cache = { memory = \"64MiB\", strict = false }"), Some(default));
+    let strict = KvCache { strict: true, ..default };
+    assert_eq!(cache(", cache = { memory = \"64MiB\", strict = true }"), Some(strict));
     let all = "memory = \"1GiB\", lease = \"1s\", fills_per_server = 64, source_bytes = \"64KiB\"";
     let lease = Duration::from_secs(1);
-    let wanted = KvCache { memory: 1 << 30, lease, fills_per_server: 64, source_bytes: 64 << 10 };
+    let wanted =
+        KvCache { memory: 1 << 30, lease, fills_per_server: 64, source_bytes: 64 << 10, strict: false };
     assert_eq!(cache(&format!(", cache = {{ {all} }}")), Some(wanted));
+}
+
+#[test]
+fn copies_are_strict_where_one_machine_has_the_vip() {
+    let kv = "\"memcached\", cache = { memory = \"1MiB\", strict = true }";
+    let strict = POOLS.replacen("\"memcached\"", kv, 1);
+    let second =
+        |shard: &str| format!("[machine.lb2]\n{shard}addresses = [\"192.0.2.3\"]\ninterfaces = [\"eth0\"]\n");
+    let wrong = |machine: &str, pools: &str| -> Vec<String> {
+        all(&with_pools(&format!("{machine}{pools}"))).iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(wrong("", &strict), Vec::<String>::new());
+    let problems = wrong(&second(""), &strict);
+    let wanted = "pool.p.kv.cache.strict: found strict = true beside 2 machines that have VIP \"v\", allowed one machine, \
+                  alone in the VIP's shard: no other one hears of an answer that passes it";
+    assert!(problems.len() == 1 && problems[0].contains(wanted), "{problems:#?}");
+    assert_eq!(wrong(&second(""), &strict.replace("strict = true", "strict = false")), Vec::<String>::new());
+    // Beside a machine of another shard it is alone.
+    let shard = "shard = \"b\"\n";
+    let of_one = strict.replacen("[vip.v]\n", &format!("[vip.v]\n{shard}"), 1);
+    assert_eq!(wrong(&second(shard), &of_one), Vec::<String>::new());
+    // Where no service reads keys there are no copies.
+    let udp = "{ ports = [11211], protocol = \"udp\", pool = \"p\" }, ";
+    assert!(strict.contains(udp));
+    let without = strict.replacen(udp, "", 1);
+    assert!(!wrong(&second(""), &without).iter().any(|problem| problem.contains("strict")));
 }
 
 #[test]
@@ -351,8 +381,8 @@ fn what_is_wrong_is_named() {
         ),
         (
             "\"memcached\"",
-            "\"memcached\", cache = { memory = \"1MiB\", strict = true }",
-            "pool.p.kv.cache.strict: found true, allowed false: copies that are never older than an acknowledged write are not supported yet",
+            "\"memcached\", cache = { memory = \"1MiB\", strict = \"yes\" }",
+            "pool.p.kv.cache.strict: found \"yes\", allowed true or false",
         ),
         (
             "\"memcached\"",

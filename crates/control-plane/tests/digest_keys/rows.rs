@@ -16,7 +16,7 @@ const fn own(edits: &'static [(&'static str, &'static str)]) -> Row {
 }
 
 /// Keys that have one value only, or that say where others stand.
-pub(crate) const UNCHANGEABLE: [&str; 3] = ["schema", "include", "pool.NAME.kv.cache.strict"];
+pub(crate) const UNCHANGEABLE: [&str; 2] = ["schema", "include"];
 
 /// Lists whose order says something: the first prefix of a family is this cluster's own, the first rule that fits decides.
 pub(crate) const ORDERED: [&str; 2] = ["prefix_group.NAME.prefixes", "machine.NAME.vlan.eth0.translate"];
@@ -137,6 +137,11 @@ pub(crate) const ROWS: &[Row] = &[
     agreed(&[("pool.users.kv.cache.lease", "'50ms'")]),
     agreed(&[("pool.users.kv.cache.fills_per_server", "8")]),
     agreed(&[("pool.users.kv.cache.source_bytes", "'1GiB'")]),
+    agreed(&[
+        ("pool.users.kv.cache.strict", "true"),
+        ("vip.users.shard", "'a'"),
+        ("machine.lb2.shard", "'b'"),
+    ]),
     agreed(&[("pool.users.kv.cache", "false")]),
     agreed(&[("pool.carts.kv.replicas", "false")]),
     agreed(&[("pool.carts.kv.replicas.count", "3")]),

@@ -51,7 +51,12 @@ impl Core {
     ) {
         let (CachedService { keyed, rules }, &Request { payload, ask }) = (service, request);
         match ask.effect {
-            Effect::Write | Effect::Conditional => end_copies(now, service, request),
+            Effect::Write | Effect::Conditional => {
+                let hash = end_copies(now, service, request);
+                if rules.strict {
+                    state.key = hash;
+                }
+            }
             Effect::Read { cacheable: true } if ask.plan == Plan::One => {
                 let is_plain = state.parsed.fragment == Fragment::None && state.decapsulated_from.is_none();
                 if !is_plain || self.keyed.cache.is_none() {
@@ -267,17 +272,19 @@ impl Core {
     }
 }
 
-/// A write comes by: before it leaves, its keys have no copy on any thread.
+/// A write comes by: before it leaves, its keys have no copy on any thread. The last key's hash for the cache.
 #[cold]
-fn end_copies(now: Now, service: CachedService<'_>, request: &Request<'_>) {
+fn end_copies(now: Now, service: CachedService<'_>, request: &Request<'_>) -> u64 {
     let (CachedService { keyed, rules }, &Request { payload, ask }) = (service, request);
     let application = &*keyed.rules.application;
+    let mut hash = 0;
     application.items(payload, ask, &mut |item: Item| {
         let mut room = KeyRoom::default();
-        let key = application.key(payload, &item, &mut room);
-        rules.epochs.key_written(now.nanos(), rules.hash.hash(key));
+        hash = rules.hash.hash(application.key(payload, &item, &mut room));
+        rules.epochs.key_written(now.nanos(), hash);
         ControlFlow::Continue(())
     });
+    hash
 }
 
 #[inline]

@@ -236,6 +236,12 @@ fn send_reply(
     if usize::from(datagrams) > outlet.free_frames() {
         return None;
     }
+    if let Some(cache) = keyed.rules.strict() {
+        // It says that what it asks for was done: what was fetched before that is let go.
+        table.written_keys(application, number, &mut |key| {
+            cache.epochs.key_written(batch.now.nanos(), cache.hash.hash(key));
+        });
+    }
     for datagram in 0..datagrams {
         let build = |packet: &mut Packet<'_>| {
             let link = way.link();

@@ -65,7 +65,7 @@ impl Core {
         let &Request { snapshot, service, keyed, payload, .. } = request;
         (state.plan, state.stage) = (ask.plan, stage(keyed));
         state.may_store = matches!(ask.effect, Effect::Write | Effect::Conditional);
-        if keyed.rules.replicas.is_some() && state.may_store {
+        if state.may_store && (keyed.rules.replicas.is_some() || keyed.rules.strict().is_some()) {
             state.stage = stage_of_write(keyed, payload, ask);
         }
         match request.place(ask) {
@@ -73,8 +73,10 @@ impl Core {
             Placed::Anywhere => state.hash = snapshot.hasher.hash(service.policy, flow),
             // Of those with replicas no write is for several keys.
             Placed::Apart if state.stage == Stage::Refuse => {}
-            Placed::Apart if self.may_gather(keyed) => state.stage = Stage::Gather,
-            Placed::Apart => return Err(DropReason::KvSplit),
+            Placed::Apart => state.stage = Stage::Gather,
+        }
+        if state.stage == Stage::Gather && !self.may_gather(keyed) {
+            return Err(DropReason::KvSplit);
         }
         // What this machine answers, or passes both ways, has to be whole; pieces follow their first.
         if state.parsed.fragment != Fragment::None && state.stage != Stage::Keyed {
@@ -153,11 +155,21 @@ fn stage(keyed: &Keyed) -> Stage {
     }
 }
 
-/// What stage 2 does with a request that stores something.
+/// What stage 2 does with a request that stores something, where its answer matters here: all backends of its key have to carry it out,
+/// or no copy may be older than it.
 #[cold]
 fn stage_of_write(keyed: &Keyed, payload: &[u8], ask: &Ask) -> Stage {
-    let replicated = keyed.rules.application.replicated(&kv_switch::Request { payload, ask });
-    if replicated.is_some() { Stage::Replicate } else { Stage::Refuse }
+    let (application, request) = (&keyed.rules.application, kv_switch::Request { payload, ask });
+    if keyed.rules.replicas.is_some() {
+        let replicated = application.replicated(&request);
+        return if replicated.is_some() { Stage::Replicate } else { Stage::Refuse };
+    }
+    match ask.plan {
+        _ if !application.is_acknowledged(&request) => stage(keyed),
+        // Of several keys this machine answers itself, once all are there: what passes names one.
+        Plan::Join => Stage::Gather,
+        _ => Stage::Through,
+    }
 }
 
 /// A request, and what it is read by.

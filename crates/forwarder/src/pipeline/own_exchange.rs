@@ -31,6 +31,17 @@ pub(super) struct Passing {
     pub(super) is_answered: bool,
     /// Which of the answer's first 64 datagrams have come; more of them are waited for.
     pub(super) come: u64,
+    /// What is noted before its answer is sent on.
+    pub(super) write: Option<StrictWrite>,
+}
+
+/// A write that no copy may be older than once its answer has passed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StrictWrite {
+    /// Of its key, for the cache.
+    pub(super) hash: u64,
+    /// Of the cache's rules by which that is its hash.
+    pub(super) fingerprint: u64,
 }
 
 impl Passing {

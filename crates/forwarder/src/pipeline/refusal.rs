@@ -73,6 +73,23 @@ impl Core {
         }
     }
 
+    /// The same for a packet that is never cut: its pieces would reach the backend as its client sent it.
+    #[cold]
+    pub(super) fn refuse_whole(
+        &mut self,
+        batch: &Batch<'_>,
+        packet: &mut Packet<'_>,
+        state: &PacketState,
+        reason: DropReason,
+    ) -> Verdict {
+        let parsed = &state.parsed;
+        let is_least = parsed.family == Family::V6 && parsed.ip_len() <= LEAST_V6_MTU;
+        match reason {
+            DropReason::TooBig if !parsed.dont_fragment || is_least => Verdict::Drop(reason),
+            _ => self.refuse(batch, packet, state, reason),
+        }
+    }
+
     fn too_big(&mut self, batch: &Batch<'_>, packet: &mut Packet<'_>, state: &PacketState) -> Verdict {
         let drop = Verdict::Drop(DropReason::TooBig);
         let Some(slot) = batch.snapshot.slots.get(state.choice.slot.0 as usize) else { return drop };

@@ -32,7 +32,8 @@ pub(super) struct PacketState {
     pub(super) parsed: Parsed,
     /// The flow's, or of a keyed request its key's.
     pub(super) hash: u64,
-    /// The connection table's; of a request for a key with replicas, its flow's hash.
+    /// The connection table's; of a request for a key with replicas, its flow's hash; of a write that no copy may be older than, its key's
+    /// hash for the cache.
     pub(super) key: u64,
     /// The place among a keyed service's pools of the one that has the request's key; `None`: the service's own.
     pub(super) route: Option<u32>,

@@ -11,10 +11,10 @@ use crate::gather::scene::{OWN4, OWN6, Seen, bed_of, own_config, rules as gather
 use crate::keyed::{CLIENT4, CLIENT6, PORT, by_hand, drops, framed, keyed_of};
 use crate::tunnels::{from, wrapped};
 
-const MILLI: u64 = 1_000_000;
+pub(crate) const MILLI: u64 = 1_000_000;
 
 /// A service whose reads are answered from copies for 10 ms.
-fn cached(path: KeyPath, source_bytes: u64, epochs: &Arc<Epochs>) -> Parts {
+pub(crate) fn cached(path: KeyPath, source_bytes: u64, epochs: &Arc<Epochs>) -> Parts {
     let gather = Some(gather_rules(kv_switch::Late::Fails));
     let mut parts = keyed_of(Box::new(Memcached::new(32)), KeyFailover::Next, path, gather);
     let service = parts.services.last_mut().unwrap();
@@ -30,6 +30,7 @@ fn cached(path: KeyPath, source_bytes: u64, epochs: &Arc<Epochs>) -> Parts {
         lease: Lease::from_nanos(10 * MILLI),
         fills_per_server: 8,
         source_bytes,
+        strict: false,
         hash,
         is_own_hash: true,
         epochs: Arc::clone(epochs),
@@ -39,7 +40,7 @@ fn cached(path: KeyPath, source_bytes: u64, epochs: &Arc<Epochs>) -> Parts {
     parts
 }
 
-fn give_cache(bed: &mut Bed, epochs: &Arc<Epochs>) {
+pub(crate) fn give_cache(bed: &mut Bed, epochs: &Arc<Epochs>) {
     let config = CacheConfig { memory: 1 << 20, epochs: Arc::clone(epochs), seed: [7, 8], advise: |_| {} };
     bed.port.ask(Request::Cache(Some(Box::new(ValueCache::new(&config))))).unwrap();
     bed.poll();
@@ -63,19 +64,19 @@ fn bed() -> (Bed, Arc<Epochs>) {
     bed_with(KeyPath::Direct, 1 << 30)
 }
 
-fn get(key: &str) -> Vec<u8> {
+pub(crate) fn get(key: &str) -> Vec<u8> {
     udp(CLIENT4, 40_000, VIP4, PORT, &framed(format!("get {key}\r\n").as_bytes()))
 }
 
 /// What a backend is asked: its number, and the datagram in the tunnel.
-fn asked(frame: &[u8]) -> (u8, Seen) {
+pub(crate) fn asked(frame: &[u8]) -> (u8, Seen) {
     let ethertype = if frame[14 + 24] >> 4 == 4 { [8, 0] } else { [0x86, 0xdd] };
     (frame[14 + 19], seen(&[&frame[..12], &ethertype, &frame[38..]].concat()))
 }
 
 impl Bed {
     /// Reads until the backend is asked; what it is asked.
-    fn until_asked(&mut self, frame: &[u8]) -> (u8, Seen) {
+    pub(crate) fn until_asked(&mut self, frame: &[u8]) -> (u8, Seen) {
         for _ in 0..2_000 {
             assert_eq!(self.send(24, frame).0, Verdict::Tx, "a miss is forwarded at once");
             self.poll();
@@ -88,14 +89,14 @@ impl Bed {
     }
 
     /// A copy of `value`, asked for by reads like `frame`.
-    fn fill(&mut self, frame: &[u8], value: &str) -> Seen {
+    pub(crate) fn fill(&mut self, frame: &[u8], value: &str) -> Seen {
         let (_, seen) = self.until_asked(frame);
         let verdict = self.answer(&seen, &says(&seen, value));
         assert_eq!(verdict, Verdict::Taken, "{:?}", drops(self));
         seen
     }
 
-    fn counted(&mut self) -> [u64; 5] {
+    pub(crate) fn counted(&mut self) -> [u64; 5] {
         self.poll();
         let counters = &self.counters;
         [
@@ -109,7 +110,7 @@ impl Bed {
 }
 
 /// What a server with that value answers.
-fn says(asked: &Seen, value: &str) -> Vec<u8> {
+pub(crate) fn says(asked: &Seen, value: &str) -> Vec<u8> {
     let line = String::from_utf8(asked.payload[8..].to_vec()).unwrap();
     let words: Vec<&str> = line.trim_end().split(' ').collect();
     let (key, nonce) = (words[1], words.last().unwrap());

@@ -27,6 +27,7 @@ mod remote;
 mod replicas;
 mod requests;
 mod steering;
+mod strict;
 mod through;
 mod tracing;
 mod tunnels;

@@ -5,6 +5,8 @@
 //! Invariant: an epoch that was noted before a write is another afterwards, on every thread that has heard of the write's end.
 //! Keys that share a cell empty each other's copies, and nothing else.
 //!
+//! A write whose answer passes by is noted once more, before that is sent on: what was fetched before is never served after it, however
+//! long the write was on its way, and what is fetched after it the server read when it had carried the write out.
 //! A cell holds the time of the last write, or one more than it held where that is as late: it never stands still at a write, and
 //! says how long ago that was. A fetch that leaves right behind a write may overtake it on the way to the server and bring back
 //! the value before it: nothing is fetched within [`SETTLE_NS`].
@@ -44,7 +46,7 @@ impl Epochs {
         Self { keys: cells(keys), servers: cells(servers) }
     }
 
-    /// A write of a key with this hash comes by: to be called before it leaves.
+    /// A write of a key with this hash comes by, or its answer: to be called before it leaves.
     #[inline]
     pub fn key_written(&self, now: u64, hash: u64) {
         renew(cell(&self.keys, hash), now);
@@ -137,6 +139,30 @@ mod tests {
                 let serves = epochs.of(KEY, 0) == noted;
                 assert!(!(heard && serves && fetched == 0), "an old value is served");
             }
+            writes.join().unwrap();
+        });
+    }
+
+    /// In every interleaving, of a write however slow: a thread that has heard the answer, which was noted before it was sent on, serves
+    /// nothing that it fetched before the write, and needs no time to settle.
+    #[test]
+    fn nothing_fetched_before_a_slow_write_is_served_after_an_answer_that_was_noted() {
+        loom::model(|| {
+            let shared = Arc::new((Epochs::with_cells(1, 1), AtomicU64::new(0), AtomicU64::new(0)));
+            shared.0.key_written(5, KEY); // it came by, and is on its way
+            let writer = Arc::clone(&shared);
+            let writes = loom::thread::spawn(move || {
+                let (epochs, server, acknowledged) = &*writer;
+                server.store(1, Ordering::Release);
+                epochs.key_written(5, KEY);
+                acknowledged.store(1, Ordering::Release);
+            });
+            let (epochs, server, acknowledged) = &*shared;
+            let noted = epochs.of(KEY, 0);
+            let fetched = server.load(Ordering::Acquire);
+            let heard = acknowledged.load(Ordering::Acquire) == 1;
+            let serves = epochs.of(KEY, 0) == noted;
+            assert!(!(heard && serves && fetched == 0), "an old value is served");
             writes.join().unwrap();
         });
     }

@@ -98,7 +98,7 @@ impl<'a> Kind<'a> {
 }
 
 /// The rest of a command's line.
-fn behind_the_key<'a>(payload: &'a [u8], ask: &Ask) -> Option<Words<'a>> {
+pub(super) fn behind_the_key<'a>(payload: &'a [u8], ask: &Ask) -> Option<Words<'a>> {
     let from = usize::from(ask.first.start) + usize::from(ask.first.len);
     let behind = payload.get(from..)?;
     let end = memchr(b'\n', behind)?.checked_sub(1)?; // opaques may have a CR

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use crate::{Application, Ask, Datagram, Effect, KeyRoom, Memcached, Offset, Plan, Refusal, Verb};
+use crate::{Application, Ask, Datagram, Effect, KeyRoom, Memcached, Offset, Plan, Refusal, Request, Verb};
 
 mod adversary;
 mod expiry;
@@ -466,4 +466,51 @@ fn a_large_sets_first_piece_is_judged_by_the_length_of_the_datagram() {
     let gets = framed(format!("get {}\r\n", ["key"; 32].join(" ")).as_bytes());
     let length = u16::try_from(gets.len()).unwrap();
     assert_eq!(memcached.read(Datagram::first_piece(&gets[..64], length)), Err(Refusal::FirstPieceTooShort));
+}
+
+#[test]
+fn a_client_is_told_of_all_writes_but_those_that_say_it_need_not_be() {
+    let is_acknowledged = |command: &[u8]| {
+        let (payload, memcached) = (framed(command), Memcached::new(32));
+        let ask = memcached.read(Datagram::whole(&payload)).unwrap();
+        memcached.is_acknowledged(&Request { payload: &payload, ask: &ask })
+    };
+    for (answered, quiet) in [
+        ("set noreply 0 0 2\r\nhi\r\n", "set k 0 0 2 noreply\r\nhi\r\n"),
+        ("add k 0 0 9\r\n noreply \r\n", "add k 0 0 2  noreply \r\nhi\r\n"),
+        ("replace k 0 0 2\r\nhi\r\n", "replace k 0 0 2 noreply\r\nhi\r\n"),
+        ("append k 0 0 2\r\nhi\r\n", "append k 0 0 2 noreply\r\nhi\r\n"),
+        ("prepend k 0 0 2\r\nhi\r\n", "prepend k 0 0 2 noreply\r\nhi\r\n"),
+        ("cas k 0 0 2 7\r\nhi\r\n", "cas k 0 0 2 7 noreply\r\nhi\r\n"),
+        ("delete noreply\r\n", "delete k noreply\r\n"),
+        ("delete k 0\r\n", "delete k 0 noreply\r\n"),
+        ("incr noreply 1\r\n", "incr k 1 noreply\r\n"),
+        ("decr k 1\r\n", "decr k 1 noreply\r\n"),
+        ("touch k 1\r\n", "touch k 1 noreply\r\n"),
+        ("ms q 2 Oq T9\r\nhi\r\n", "ms k 2 T9 q\r\nhi\r\n"),
+        ("md k k Oq\r\n", "md k q k\r\n"),
+    ] {
+        assert!(is_acknowledged(answered.as_bytes()), "{answered}");
+        assert!(!is_acknowledged(quiet.as_bytes()), "{quiet}");
+    }
+    // A key of several, and what tells of an item that it finds or makes.
+    for answered in ["gat 9 k noreply\r\n", "gats 9 noreply\r\n", "mg k T9 q\r\n", "ma k q\r\n", "ma k N9 q\r\n"]
+    {
+        assert!(is_acknowledged(answered.as_bytes()), "{answered}");
+    }
+    let extras = |opcode: u8| match opcode {
+        0x05 | 0x06 | 0x15 | 0x16 => 20,
+        0x01..=0x03 | 0x11..=0x13 => 8,
+        0x1c..=0x1e | 0x23 | 0x24 => 4,
+        _ => 0,
+    };
+    let opcodes = |answered: bool| {
+        let writes = [1, 2, 3, 4, 5, 6, 14, 15].into_iter().chain(0x11..=0x16).chain(0x19..=0x1a);
+        let all = writes.chain(0x1c..=0x1e).chain(0x23..=0x24);
+        let is_so =
+            |opcode: &u8| is_acknowledged(&binary(*opcode, &vec![0; extras(*opcode)], b"k", b"")) == answered;
+        all.filter(is_so).collect::<Vec<u8>>()
+    };
+    assert_eq!(opcodes(true), [1, 2, 3, 4, 5, 6, 14, 15, 0x1c, 0x1d, 0x1e, 0x23, 0x24]);
+    assert_eq!(opcodes(false), [0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x19, 0x1a]);
 }

@@ -1,7 +1,8 @@
 //! Threads with a cache each, a server, and clients that read and write through the box and around it, in virtual time.
 //!
 //! Every read that is answered from a copy is held against what the server had: no value may be older than a lease, and none may have
-//! been replaced through the box by a write that has reached the server since, if that took no longer than [`SETTLE_NS`].
+//! been replaced through the box by a write that has reached the server since, if that took no longer than [`SETTLE_NS`]. Where writes are
+//! strict, it is held against those whose answer has passed the box, however long they and it took.
 //! Events are in the order of a seeded generator: a failure repeats.
 
 use std::cmp::Reverse;
@@ -23,7 +24,8 @@ struct World {
     epochs: Arc<Epochs>,
     threads: Vec<Thread>,
     server: Server,
-    /// By key: when the last write through the box, that was quick, reached the server.
+    /// By key: when the last write through the box reached the server of those that count: the quick ones, or where writes are strict
+    /// those whose answer was sent on.
     written: [u64; KEYS.len()],
     hits: u64,
 }
@@ -44,6 +46,13 @@ enum Event {
         key: usize,
         change: Change,
         is_quick: bool,
+        sent: u64,
+    },
+    /// The answer to a strict write comes by and is sent on.
+    Acknowledged {
+        key: usize,
+        arrived: u64,
+        sent: u64,
     },
     Asked {
         thread: usize,
@@ -67,6 +76,8 @@ struct Rules {
     /// Nanoseconds that a datagram takes at most. Writes take longer sometimes, if they may.
     trip: u64,
     slow_writes: bool,
+    /// Answers to writes pass the box.
+    strict: bool,
     /// Of a hundred answers how many are lost, and come twice.
     lost: u64,
     reads_a_lease: u64,
@@ -76,6 +87,8 @@ struct Rules {
 const KEYS: [&[u8]; 3] = [b"a", b"b", b"c"];
 const START: u64 = 100 * SECOND;
 const TIME_OUT: u64 = 20 * MILLI;
+/// After which the answer to a write is nobody's.
+const ANSWER_TIME_OUT: u64 = SECOND;
 
 impl World {
     fn new(seed: u64, rules: Rules) -> Self {
@@ -137,10 +150,19 @@ impl World {
                     self.pick(2 * self.rules.lease / self.rules.reads_a_lease * self.rules.reads_a_write);
                 self.after(next, Event::Writes);
             }
-            Event::Arrives { key, change, is_quick } => {
+            Event::Arrives { key, change, is_quick, sent } => {
                 self.server.change(self.now, KEYS[key][0], change);
-                if is_quick {
+                if self.rules.strict {
+                    self.answer_write(key, sent);
+                } else if is_quick {
                     self.written[key] = self.now;
+                }
+            }
+            Event::Acknowledged { key, arrived, sent } => {
+                if self.now < sent + ANSWER_TIME_OUT {
+                    // The clock of the thread that it comes by on was read a moment ago.
+                    self.epochs.key_written(self.now - self.random % MILLI, hash(KEYS[key]));
+                    self.written[key] = self.written[key].max(arrived);
                 }
             }
             Event::Asked { thread, request, datagram } => {
@@ -214,7 +236,16 @@ impl World {
         self.epochs.key_written(self.now, hash(KEYS[key]));
         let is_slow = self.rules.slow_writes && self.pick(4) == 0;
         let trip = self.pick(if is_slow { self.rules.lease } else { self.rules.trip.min(SETTLE_NS) });
-        self.after(trip, Event::Arrives { key, change, is_quick: !is_slow });
+        self.after(trip, Event::Arrives { key, change, is_quick: !is_slow, sent: self.now });
+    }
+
+    /// The server says that it has carried a write out.
+    fn answer_write(&mut self, key: usize, sent: u64) {
+        let is_slow = self.pick(4) == 0;
+        let trip = self.pick(if is_slow { self.rules.lease } else { self.rules.trip });
+        if self.pick(100) >= self.rules.lost {
+            self.after(trip, Event::Acknowledged { key, arrived: self.now, sent });
+        }
     }
 
     /// What a thread does between two batches.
@@ -250,6 +281,7 @@ fn rules() -> impl Strategy<Value = Rules> {
             lease,
             trip,
             slow_writes,
+            strict: false,
             lost,
             reads_a_lease,
             reads_a_write,
@@ -268,6 +300,12 @@ proptest! {
         let free = 3 * seconds * u64::from(FREE_FETCHES);
         prop_assert!(asked <= world.hits / 20 + free, "{asked} for {}", world.hits);
     }
+
+    #[test]
+    fn no_read_is_older_than_a_write_whose_answer_was_sent_on_however_slow_both_were(seed: u64, rules in rules()) {
+        let mut world = World::new(seed, Rules { slow_writes: true, strict: true, ..rules });
+        world.run(8_000);
+    }
 }
 
 #[test]
@@ -276,6 +314,7 @@ fn most_reads_are_answered_where_few_write_and_writes_are_noticed() {
         lease: 10 * MILLI,
         trip: 50_000,
         slow_writes: false,
+        strict: false,
         lost: 0,
         reads_a_lease: 1_000,
         reads_a_write: 500,

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use admin::Answer;
 use admin::view::{Refusal, Upgraded};
 use control_plane::announce::Announcer;
+use control_plane::questions::Caches;
 use control_plane::{HandedState, Refused};
 use forwarder::{Cursor, FlowTable, ThreadId};
 use tokio::runtime::Handle as Runtime;
@@ -110,6 +111,7 @@ impl Daemon {
         if let Err(refused) = &done {
             self.upgrade = Stage::None;
             self.forwarding.keep_ports();
+            self.follow_caches();
             tracing::error!(change = "machine", why = %refused, "the new process has not taken over: this one goes on");
         }
         let _ = answer.send(done.map_err(Into::into)); // a client who has gone needs no answer
@@ -167,6 +169,11 @@ impl Daemon {
         self.upgrade = Stage::Frozen;
         // Who waits for packet threads gets no answer.
         self.inspections = Inspections::default();
+        if self.publisher.current().caches().is_some() {
+            // Writes that pass by the new process's threads would end no copy here. A thread's answer to whom it was to answer before may be
+            // taken for that to the first request; that to the second comes when the first is done.
+            (0..2).for_each(|_| self.inspections.questions.cache(Caches::new()));
+        }
         self.handed_state()
     }
 
@@ -235,6 +242,7 @@ impl Leaving {
             other => return Err(unexpected(other)),
         };
         let state = self.turn(Daemon::freeze);
+        self.await_no_copies()?;
         self.channel.say(&FromOld::Frozen(state))?;
         self.await_taken()?;
         let mut tables = Vec::new();
@@ -250,6 +258,19 @@ impl Leaving {
         // It has everything, whether or not it hears this.
         let _ = self.channel.say(&FromOld::Kept);
         Ok(version)
+    }
+
+    /// Until no thread answers reads from copies any more.
+    fn await_no_copies(&self) -> Result<(), Failed> {
+        let until = Instant::now() + TAKEN_WITHIN;
+        while !self.turn(|daemon| daemon.inspections.questions.is_idle()) {
+            if Instant::now() >= until {
+                let why = "a packet thread does not let go of its copies".to_owned();
+                return Err(Failed { why, tables: Vec::new(), has_left: false });
+            }
+            std::thread::sleep(A_MOMENT);
+        }
+        Ok(())
     }
 
     fn release_all(&mut self, kept: &mut Vec<(ThreadId, FlowTable)>) -> Result<(), Failed> {
@@ -375,6 +396,7 @@ fn unexpected(said: FromNew) -> Failed {
 /// A client of the API is answered within 30 s.
 const READY_WITHIN: Duration = Duration::from_secs(18);
 const TAKEN_WITHIN: Duration = Duration::from_secs(5);
+const A_MOMENT: Duration = Duration::from_millis(2);
 /// How long a new process that has failed may take to end by itself.
 const ENDED_WITHIN: Duration = Duration::from_millis(500);
 const ANSWERED_WITHIN: Duration = Duration::from_millis(200);

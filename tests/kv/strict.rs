@@ -1,0 +1,175 @@
+//! Copies that are never older than an acknowledged write, however slow its way to the server and back.
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
+
+use testbed::{Bed, BedSpec, Host, LbConfig, Process, VIP_V4, VIP_V6, eventually, start_memcached_at};
+
+use crate::history::{History, Read, set};
+use crate::load::{Load, Way, Writer};
+use crate::pair::Key;
+use crate::scene::{BOUND, PATIENT, PORT, SILENCE, Scene, config};
+use crate::slow::Slow;
+
+const STRICT: &str = ", cache = { memory = \"16MiB\", lease = \"400ms\", strict = true }";
+/// One writer each.
+const KEYS: usize = 6;
+const WRITES: u32 = 30;
+
+fn counted(scene: &Scene, name: &str) -> u64 {
+    scene.balancer.counters().unwrap().over_threads(&[name])
+}
+
+/// At its own address alone: what clients ask at stands in front of it.
+fn behind(_: &Bed, host: &Host) -> Option<Process> {
+    Some(start_memcached_at(host, [host.v4.into()], &[]).unwrap())
+}
+
+fn slow(bed: &Bed, ways: &mut Vec<Slow>) -> LbConfig {
+    for (seed, host) in (1..).zip(&bed.backends) {
+        let server = SocketAddr::new(host.v4.into(), PORT);
+        for (family, vip) in (0..).zip([VIP_V4, VIP_V6]) {
+            let seed = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed * 2 + family);
+            ways.push(Slow::start(&host.ns, SocketAddr::new(vip, PORT), server, seed));
+        }
+    }
+    let mut config = config(bed, &format!(", rejoin = \"serve\"{STRICT}{PATIENT}"));
+    config.services.retain(|service| service.protocol == "udp");
+    config.more = config.more.replace("fall = 4", "fall = 600");
+    config
+}
+
+/// A writer for each key, and readers of all of them, in both families.
+fn play(scene: &Scene, load: &Load) -> (History, Vec<Read>) {
+    thread::scope(|scope| {
+        let stop = load.stop_later();
+        let readers: Vec<_> = (0..4)
+            .map(|number| {
+                let client = scene.client(number % 2 == 0);
+                scope.spawn(move || load.read(number, number..number + 1, &client))
+            })
+            .collect();
+        let writers: Vec<_> = (0..KEYS)
+            .map(|key| {
+                let ways = [true, false].map(|ipv4| Way::Through(scene.client(ipv4))).into();
+                let pause = Duration::from_millis(20)..Duration::from_millis(120);
+                let writer = Writer { key, ways, writes: WRITES, deletes: 8, pause };
+                scope.spawn(move || load.write(writer))
+            })
+            .collect();
+        let writes = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
+        drop(stop);
+        let reads = readers.into_iter().flat_map(|reader| reader.join().unwrap()).collect();
+        (History { writes }, reads)
+    })
+}
+
+#[test]
+fn no_read_is_older_than_a_write_that_was_acknowledged_before_it_began() {
+    let mut ways = Vec::new();
+    let spec = BedSpec { queues: 2, ..BedSpec::default() };
+    let scene = Scene::with(&spec, |bed| slow(bed, &mut ways), behind);
+    let key = |number: usize| Key { name: format!("hot{number}"), server: 0 };
+    let load = Load::new((0..KEYS).map(key).collect(), 4);
+    for Key { name, .. } in &load.keys {
+        assert_eq!(scene.ask(&scene.client(true), &set(name, 0)), b"STORED\r\n");
+    }
+    let (history, reads) = play(&scene, &load);
+    for read in &reads {
+        let age = history.age(read).unwrap_or_else(|| panic!("nobody wrote {read:?}"));
+        assert!(age.when_sent.is_zero(), "older than an acknowledged write: {age:?}, {read:?}");
+    }
+    // They were answered from copies, writes passed, and copies were let go by them.
+    let enough = || {
+        let hits = counted(&scene, "cache_hits");
+        (hits > reads.len() as u64 / 10).then_some(hits)
+    };
+    let hits = eventually(BOUND, enough).unwrap_or_else(|| panic!("no hits\n{}", scene.diagnosis()));
+    let writes = history.writes.iter().map(|writes| writes.len() as u64).sum::<u64>();
+    let passed =
+        ["through_begun", "through_answers", "cache_stale_avoided"].map(|name| counted(&scene, name));
+    println!(
+        "{} reads, {hits} of them from copies; {writes} writes; passed, answered, avoided: {passed:?}",
+        reads.len()
+    );
+    assert!(passed[0] >= writes && passed[1] >= writes && passed[2] > writes / 2, "{}", scene.diagnosis());
+    // Answers came by the other queue too.
+    assert!(counted(&scene, "to_threads") > 0, "{}", scene.diagnosis());
+    drop(ways);
+}
+
+#[test]
+fn each_write_is_answered_as_its_server_does_and_one_without_an_answer_is_carried_out() {
+    let scene = Scene::new(|bed| config(bed, &format!("{STRICT}{PATIENT}")));
+    for ipv4 in [true, false] {
+        let client = scene.client(ipv4);
+        let rows: [(&[u8], &[u8]); 14] = [
+            (b"set k 7 0 1\r\n5\r\n", b"STORED\r\n"),
+            (b"incr k 1\r\n", b"6\r\n"),
+            (b"append k 0 0 1\r\n0\r\n", b"STORED\r\n"),
+            (b"add k 0 0 1\r\n9\r\n", b"NOT_STORED\r\n"),
+            (b"touch k 100\r\n", b"TOUCHED\r\n"),
+            (b"gat 100 k\r\n", b"VALUE k 7 2\r\n60\r\nEND\r\n"),
+            (b"gat 100 k other\r\n", b"VALUE k 7 2\r\n60\r\nEND\r\n"),
+            (b"ms k 2 Oab k\r\nhi\r\n", b"HD Oab kk\r\n"),
+            (b"mg k T50 q v\r\n", b"VA 2\r\nhi\r\n"),
+            (b"ma n N0 J5 v\r\n", b"VA 1\r\n5\r\n"),
+            (b"ma n q v\r\n", b""),
+            (b"md n\r\n", b"HD\r\n"),
+            (b"delete k\r\n", b"DELETED\r\n"),
+            (b"delete k\r\n", b"NOT_FOUND\r\n"),
+        ];
+        for (command, wanted) in rows {
+            let said = match wanted {
+                b"" => client.ask_within(command, SILENCE).unwrap_or_default(),
+                _ => scene.ask(&client, command),
+            };
+            assert_eq!(said.escape_ascii().to_string(), wanted.escape_ascii().to_string());
+        }
+        // Without an answer: to the server as the client sent it.
+        let before = counted(&scene, "through_begun");
+        let binary = |opcode: u8, extras: &[u8], value: &[u8]| {
+            let body = u8::try_from(extras.len() + 1 + value.len()).unwrap();
+            let header = [0x80, opcode, 0, 1, u8::try_from(extras.len()).unwrap(), 0, 0, 0, 0, 0, 0, body];
+            [&header[..], &[0; 12], extras, b"k", value].concat()
+        };
+        let counter = [&[0; 7][..], &[1], &[0; 12]].concat();
+        for (command, value) in [
+            (b"set k 0 0 1 noreply\r\n1\r\n".to_vec(), "1"),
+            (b"append k 0 0 1 noreply\r\n2\r\n".to_vec(), "12"),
+            (b"prepend k 0 0 1 noreply\r\n3\r\n".to_vec(), "312"),
+            (b"incr k 1 noreply\r\n".to_vec(), "313"),
+            (b"decr k 3 noreply\r\n".to_vec(), "310"),
+            (b"replace k 0 0 1 noreply\r\n4\r\n".to_vec(), "4"),
+            (b"touch k 50 noreply\r\n".to_vec(), "4"),
+            (b"ms k 1 q\r\n5\r\n".to_vec(), "5"),
+            (binary(0x11, &[0; 8], b"6"), "6"),
+            (binary(0x13, &[0; 8], b"7"), "7"),
+            (binary(0x15, &counter, b""), "8"),
+            (binary(0x16, &counter, b""), "7"),
+            (binary(0x19, &[], b"8"), "78"),
+            (binary(0x1a, &[], b"9"), "978"),
+            (b"md k q\r\n".to_vec(), ""),
+            (b"add k 0 0 1 noreply\r\n1\r\n".to_vec(), "1"),
+            (b"delete k noreply\r\n".to_vec(), ""),
+            (binary(0x12, &[0; 8], b"2"), "2"),
+            (binary(0x14, &[], b""), ""),
+        ] {
+            // To some of them memcached says nothing, in a datagram.
+            let said = client.ask_within(&command, SILENCE).unwrap_or_default();
+            assert_eq!(said.escape_ascii().to_string(), "", "{}", command.escape_ascii());
+            let said = scene.ask(&client, b"mg k v\r\n");
+            let wanted = match value {
+                "" => "EN\r\n".to_owned(),
+                value => format!("VA {}\r\n{value}\r\n", value.len()),
+            };
+            assert_eq!(said.escape_ascii().to_string(), wanted.as_bytes().escape_ascii().to_string());
+        }
+        assert_eq!(counted(&scene, "through_begun"), before, "{}", scene.diagnosis());
+    }
+    // All but those of several keys, for each family; one of them has no answer.
+    let passed = ["through_begun", "through_answers"].map(|name| counted(&scene, name));
+    assert_eq!(passed, [26, 24], "{}", scene.diagnosis());
+    scene.drops_become(&[]);
+}
