@@ -5,10 +5,10 @@ use anyhow::{Result, bail};
 use crate::Bench;
 use crate::cargo::{self, Metadata, cargo};
 use crate::peers::{self, Options};
-use crate::{instructions, latency, setup, testpmd};
+use crate::{bench_kv, instructions, latency, setup, testpmd};
 
 /// Runs those that are asked for, or all benchmarks: `maglev` is a file of `benches/`, `maglev/build` the part of it whose name
-/// holds that; `testpmd`, `peers` and `latency` are none of them, and take a balancer's binary; `instructions` is none either. What follows `peers` are peers.
+/// holds that; `testpmd`, `peers`, `latency` and `kv` are none of them, and take a balancer's binary; `instructions` is none either. What follows `peers` are peers.
 pub(crate) fn run(asked: &Bench) -> Result<()> {
     setup::ensure(setup::BUILD)?;
     let binary = asked.bin.as_deref();
@@ -18,13 +18,15 @@ pub(crate) fn run(asked: &Bench) -> Result<()> {
     if let [first, names @ ..] = &asked.names[..]
         && first == "peers"
     {
-        let Bench { json, pairs: rounds, ref katran, .. } = *asked;
+        let Bench { json, ref katran, .. } = *asked;
+        let rounds = asked.pairs.unwrap_or(ROUNDS);
         return peers::run(&Options { names, binary, rounds, json, katran: katran.as_deref() });
     }
     let metadata = Metadata::read()?;
     asked.names.iter().try_for_each(|name| match name.as_str() {
         "testpmd" => testpmd::run(binary, asked.json),
-        "latency" => latency::run(binary, asked.pairs),
+        "latency" => latency::run(binary, asked.pairs.unwrap_or(ROUNDS)),
+        "kv" => bench_kv::run(binary, asked.pairs, asked.quick),
         "instructions" => instructions::run(),
         name => run_one(&metadata, name),
     })
@@ -47,3 +49,6 @@ fn run_one(metadata: &Metadata, name: &str) -> Result<()> {
     }
     cargo::run(&mut command)
 }
+
+/// Of `peers` and `latency`.
+const ROUNDS: usize = 10;

@@ -11,7 +11,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use testbed::{Asker, Bed, LbConfig, MEMCACHED_PORT, Process, Service, eventually, start_memcached};
+use testbed::{
+    Asker, Balancer, Bed, LbConfig, MEMCACHED_PORT, Process, Service, eventually, start_memcached,
+};
 
 use crate::demo::{Stage, WEIGHTS, ready};
 use crate::demo_kv_stats::{Death, KvFigures, Memcaslap};
@@ -65,11 +67,7 @@ impl KvStage {
 
     /// Waits until all servers serve.
     pub(crate) fn serving(&self) -> Result<()> {
-        let serving = || {
-            let rows = self.stage.balancer.ask("/v1/backends").ok()?;
-            rows.as_array()?.iter().all(|row| row["state"] == "serving").then_some(())
-        };
-        eventually(PATIENCE, serving).context("not all servers serve")
+        all_serve(&self.stage.balancer)
     }
 
     fn play(mut self) -> Result<KvFigures> {
@@ -219,14 +217,22 @@ impl KvStage {
     }
 }
 
-/// A keyed pool of all backends, with further keys of `kv`. Checks ask each server at its own address: all that packet threads send are
+/// Waits until all servers of a balancer serve.
+pub(crate) fn all_serve(balancer: &Balancer) -> Result<()> {
+    let serving = || {
+        let rows = balancer.ask("/v1/backends").ok()?;
+        rows.as_array()?.iter().all(|row| row["state"] == "serving").then_some(())
+    };
+    eventually(PATIENCE, serving).context("not all servers serve")
+}
+
+/// A keyed pool of all backends for clients of the bed's network, with further keys of `kv`. Checks ask each server at its own address: all that packet threads send are
 /// requests.
 pub(crate) fn config(bed: &Bed, kv: &str) -> LbConfig {
     let mut config = LbConfig::new(bed).weights(&WEIGHTS);
     config.services = vec![Service { ports: MEMCACHED_PORT.to_string(), protocol: "udp", hash: None }];
     config.pool_keys = format!(
-        "checks = [\"cache\"]\nkv = {{ protocol = \"memcached\", clients = [\"{}\", \"{}\"]{kv} }}\n",
-        bed.client.v4, bed.client.v6
+        "checks = [\"cache\"]\nkv = {{ protocol = \"memcached\", clients = [\"198.18.0.0/24\", \"2001:db8::/64\"]{kv} }}\n"
     );
     // A slow machine is no dead server.
     config.more = "[check.cache]\nmemcached = { transport = \"udp\" }\n\

@@ -7,6 +7,7 @@
 
 mod bare;
 mod bench;
+mod bench_kv;
 mod book;
 mod build;
 mod cargo;
@@ -21,6 +22,7 @@ mod figures;
 mod forwarders;
 mod fuzz;
 mod instructions;
+mod keyed;
 mod lanes;
 mod latency;
 mod leftovers;
@@ -80,6 +82,7 @@ enum Task {
     /// Run benchmarks, by name: `maglev`, or `maglev/build` for a part; `testpmd` (root) compares with DPDK's forwarder,
     /// `peers` (root) with what else would balance: `peers nftables af-xdp-gre` with one of them;
     /// `latency` (root) shows what it adds to a packet's time, and its CPU when idle;
+    /// `kv` (root) compares requests by key with clients that know all servers, and with nutcracker;
     /// `instructions` counts those of a packet by callgrind and keeps them in benches/results
     Bench(Bench),
     /// The README's commands in a bare Debian root (root; the last commit)
@@ -155,17 +158,20 @@ struct Demo {
 
 #[derive(clap::Args)]
 pub(crate) struct Bench {
-    /// Benchmarks; none means all but `testpmd`, `peers`, `latency` and `instructions`
+    /// Benchmarks; none means all but `testpmd`, `peers`, `latency`, `kv` and `instructions`
     pub(crate) names: Vec<String>,
     /// `testpmd` and `peers`: the figures as one JSON object on standard output
     #[arg(long)]
     pub(crate) json: bool,
-    /// `testpmd`, `peers` and `latency`: measure this balancer instead of building one
+    /// `testpmd`, `peers`, `latency` and `kv`: measure this balancer instead of building one
     #[arg(long, value_name = "PATH")]
     pub(crate) bin: Option<PathBuf>,
-    /// `peers` and `latency`: rounds in which each has its turns
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    pub(crate) pairs: usize,
+    /// `peers`, `latency` and `kv`: rounds in which each has its turns; 10, of `kv` 5
+    #[arg(long, value_name = "N")]
+    pub(crate) pairs: Option<usize>,
+    /// `kv`: one round of short turns
+    #[arg(long, conflicts_with = "pairs")]
+    pub(crate) quick: bool,
     /// `peers`: a checkout of github.com/facebookincubator/katran, which is built and has turns too
     #[arg(long, value_name = "PATH")]
     pub(crate) katran: Option<PathBuf>,

@@ -34,6 +34,9 @@ pub(crate) const ROUTERS: &[&str] = &["bird2", "frr", "gobgpd"];
 /// For the demo of keyed services: servers, and a client that is nobody's here.
 pub(crate) const KV_DEMO: &[&str] = &["memcached", "libmemcached-tools"];
 
+/// For `bench kv` and `figures kv`: servers, and a proxy.
+pub(crate) const KV_BENCH: &[&str] = &["memcached", "nutcracker"];
+
 /// For the tests of keyed services: further clients, of which `gcc` builds one against libmemcached, and a router.
 pub(crate) const KV: &[&str] = &[
     "memcached",

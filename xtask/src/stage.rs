@@ -54,8 +54,10 @@ pub(crate) trait Peer {
         Ok(())
     }
 
-    /// Whether a frame that came back is an offered one as this peer sends it on.
-    fn is_forwarded(&self, stage: &Stage, frame: &Frame) -> bool;
+    /// Whether a frame that came back is an offered one as this peer sends it on; those that carry no packets have none.
+    fn is_forwarded(&self, _stage: &Stage, _frame: &Frame) -> bool {
+        false
+    }
 }
 
 /// What is asked of a forwarder.
@@ -63,7 +65,7 @@ pub(crate) trait Peer {
 pub(crate) enum Load {
     /// Many small packets in one direction, for backends that are not there.
     Packets,
-    /// TCP connections to real backends.
+    /// Requests to real backends.
     Requests,
 }
 

@@ -74,7 +74,7 @@ const ROWS: [Row; 6] = [
 ];
 
 fn requests(c: &mut Criterion) {
-    let mut group = c.benchmark_group("kv/get");
+    let mut group = c.benchmark_group("keys/get");
     group.throughput(Throughput::Elements(1));
     for (name, hash, servers, key_bytes) in ROWS {
         let (memcached, servers) = (Memcached::new(32), servers());
@@ -89,7 +89,7 @@ fn requests(c: &mut Criterion) {
 }
 
 fn routes(c: &mut Criterion) {
-    let mut group = c.benchmark_group("kv/routes");
+    let mut group = c.benchmark_group("keys/routes");
     group.throughput(Throughput::Elements(1));
     let (exact, prefixes): (Vec<String>, Vec<String>) =
         (0..10_000).map(|n| (format!("user:{n}"), format!("shard{n}:"))).unzip();

@@ -1,0 +1,315 @@
+//! The generator: one thread that asks by several sockets at once, and judges every answer.
+//!
+//! In: clients, what they ask for, at which pace, for how long. Out: a [`Tally`]. At full pace a client asks anew for what it was
+//! answered; at a rate, requests leave at even intervals, and those that the thread is late for are left out.
+//! A request's time runs from before the system call that sends it to after the one that takes its answer.
+//! Not here: sockets (`udp`, `tcp`), which keys (`draw`), what is right (`ledger`).
+
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::prctl;
+use nix::sys::time::TimeSpec;
+
+use crate::keyed::draw::Draw;
+use crate::keyed::ledger::{Asked, Finding, Ledger, Verb};
+use crate::keyed::protocol::{Answer, write_get, write_set};
+use crate::statistics::{percentile, rate};
+
+/// A socket's end of the generator.
+pub(crate) trait Client {
+    /// Readable when there is something to take.
+    fn descriptor(&self) -> BorrowedFd<'_>;
+
+    /// How many more requests it may have on their way.
+    fn room(&self) -> usize;
+
+    /// Whether none is on its way.
+    fn is_idle(&self) -> bool;
+
+    /// Takes a request, where there is room, for the next flush.
+    fn ask(&mut self, asked: Asked, command: &[u8]);
+
+    /// Sends what was asked.
+    fn flush(&mut self) -> Result<()>;
+
+    /// Takes what has come, without waiting.
+    fn take(&mut self, each: &mut dyn FnMut(Asked, Answer<'_>)) -> Result<()>;
+
+    /// Forgets requests that were sent before, and tells of each.
+    fn give_up(&mut self, before: Instant, each: &mut dyn FnMut(Asked)) -> Result<()>;
+}
+
+/// How fast requests are sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Pace {
+    /// As soon as there is room.
+    Full,
+    /// So many a second.
+    PerSecond(f64),
+}
+
+/// What a run gave.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tally {
+    /// For how long requests were sent.
+    pub(crate) length: Duration,
+    /// How long each answered one took; sorted.
+    pub(crate) times: Vec<Duration>,
+    pub(crate) lost: u64,
+    pub(crate) missed: u64,
+    pub(crate) old: u64,
+    pub(crate) wrong: u64,
+}
+
+impl Tally {
+    pub(crate) fn answered(&self) -> u64 {
+        self.times.len() as u64
+    }
+
+    /// Answers a second.
+    pub(crate) fn per_second(&self) -> f64 {
+        rate(self.answered(), self.length)
+    }
+
+    /// In microseconds: what so many of a thousand did not exceed.
+    pub(crate) fn micros(&self, per_mille: usize) -> f64 {
+        percentile(&self.times, per_mille).as_secs_f64() * 1e6
+    }
+
+    fn count(&mut self, finding: Finding, time: Duration) {
+        self.times.push(time);
+        match finding {
+            Finding::Right => {}
+            Finding::Old => self.old += 1,
+            Finding::Missed => self.missed += 1,
+            Finding::Wrong => self.wrong += 1,
+        }
+    }
+}
+
+/// Clients, and all that they share.
+pub(crate) struct Clients {
+    clients: Vec<Box<dyn Client>>,
+    draw: Draw,
+    /// Part of requests that read.
+    gets: f64,
+    pub(crate) ledger: Ledger,
+    command: Vec<u8>,
+    /// Whose turn it is at a rate.
+    turn: usize,
+}
+
+impl Clients {
+    /// Clients of which `gets` of all requests read.
+    pub(crate) fn new(clients: Vec<Box<dyn Client>>, draw: Draw, gets: f64, ledger: Ledger) -> Self {
+        Self { clients, draw, gets, ledger, command: Vec::new(), turn: 0 }
+    }
+
+    /// Asks for so long, and waits for the last answers, in this thread.
+    pub(crate) fn run(&mut self, pace: Pace, length: Duration) -> Result<Tally> {
+        prctl::set_timerslack(1)?; // else a paced request leaves up to 50 us late
+        let begin = Instant::now();
+        let (end, mut due, mut look) = (begin + length, begin, begin + LOOK);
+        let mut tally = Tally::default();
+        loop {
+            let now = Instant::now();
+            if now >= end {
+                break;
+            }
+            let next = match pace {
+                Pace::Full => self.ask_all(now)?,
+                Pace::PerSecond(rate) => {
+                    due = self.ask_due(due, now, Duration::from_secs_f64(1.0 / rate))?;
+                    due
+                }
+            };
+            self.wait_and_take(next.min(end), &mut tally)?;
+            if now >= look {
+                look = now + LOOK;
+                self.give_up(now, &mut tally)?;
+            }
+        }
+        tally.length = begin.elapsed();
+        self.settle(&mut tally)?;
+        tally.times.sort_unstable();
+        ensure!(tally.answered() > 0, "no request was answered in {length:?}");
+        Ok(tally)
+    }
+
+    /// Fills all room; when to look again at the latest.
+    fn ask_all(&mut self, now: Instant) -> Result<Instant> {
+        for at in 0..self.clients.len() {
+            for _ in 0..self.clients[at].room() {
+                self.ask(at, now);
+            }
+            self.clients[at].flush()?;
+        }
+        Ok(now + LOOK)
+    }
+
+    /// Asks what is due; when the next one is.
+    fn ask_due(&mut self, mut due: Instant, now: Instant, interval: Duration) -> Result<Instant> {
+        let first = self.turn;
+        while due <= now {
+            let free = (0..self.clients.len()).map(|n| (self.turn + n) % self.clients.len());
+            let Some(at) = free.into_iter().find(|&at| self.clients[at].room() > 0) else { break };
+            self.ask(at, now);
+            self.turn = at + 1;
+            due += interval;
+        }
+        if self.turn != first {
+            self.clients.iter_mut().try_for_each(|client| client.flush())?;
+        }
+        let is_late = now.saturating_duration_since(due) > MOST_LATE;
+        Ok(if is_late { now + interval } else { due })
+    }
+
+    fn ask(&mut self, at: usize, now: Instant) {
+        let key = self.draw.key();
+        self.command.clear();
+        let is_get = self.gets >= 1.0 || self.draw.part() < self.gets;
+        let asked = if is_get { self.ledger.get(key, now) } else { self.ledger.set(key, now) };
+        match asked.verb {
+            Verb::Get { .. } => write_get(key, &mut self.command),
+            Verb::Set { version } => {
+                write_set(key, version, self.ledger.value_bytes(), &mut self.command);
+            }
+        }
+        self.clients[at].ask(asked, &self.command);
+    }
+
+    /// Waits until then for something to take, and takes it.
+    fn wait_and_take(&mut self, until: Instant, tally: &mut Tally) -> Result<()> {
+        let left = TimeSpec::from_duration(until.saturating_duration_since(Instant::now()));
+        let mut polled: Vec<PollFd<'_>> =
+            self.clients.iter().map(|client| PollFd::new(client.descriptor(), PollFlags::POLLIN)).collect();
+        match ppoll(&mut polled, Some(left), None) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let ready: Vec<bool> = polled.iter().map(|one| one.any().unwrap_or_default()).collect();
+        let Self { clients, ledger, .. } = self;
+        for (client, _) in clients.iter_mut().zip(ready).filter(|(_, is_ready)| *is_ready) {
+            let mut came = None;
+            client.take(&mut |asked, answer| {
+                let now = *came.get_or_insert_with(Instant::now);
+                tally.count(ledger.judge(&asked, answer, now), now - asked.sent);
+            })?;
+        }
+        Ok(())
+    }
+
+    fn give_up(&mut self, now: Instant, tally: &mut Tally) -> Result<()> {
+        let Self { clients, ledger, .. } = self;
+        let Some(before) = now.checked_sub(PATIENCE) else { return Ok(()) };
+        clients.iter_mut().try_for_each(|client| {
+            client.give_up(before, &mut |asked| {
+                ledger.lost(&asked);
+                tally.lost += 1;
+            })
+        })
+    }
+
+    /// Takes what is still on its way.
+    fn settle(&mut self, tally: &mut Tally) -> Result<()> {
+        while !self.clients.iter().all(|client| client.is_idle()) {
+            self.clients.iter_mut().try_for_each(|client| client.flush())?;
+            self.wait_and_take(Instant::now() + LOOK, tally)?;
+            self.give_up(Instant::now(), tally)?;
+        }
+        Ok(())
+    }
+}
+
+/// Between two looks for what is lost.
+const LOOK: Duration = Duration::from_millis(10);
+/// After that a request is lost: links take less than a millisecond, but other programs have the processors too.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// What is due longer than that is left out.
+const MOST_LATE: Duration = Duration::from_millis(1);
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::thread;
+
+    use super::*;
+    use crate::keyed::draw::Popularity;
+    use crate::keyed::protocol::name;
+    use crate::keyed::udp::Udp;
+
+    /// A server of loopback that answers by `answer`, in datagrams of this many bytes of payload.
+    fn server(
+        piece: usize,
+        answer: impl Fn(&[u8]) -> Option<Vec<u8>> + Send + 'static,
+    ) -> std::net::SocketAddrV4 {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let std::net::SocketAddr::V4(address) = socket.local_addr().unwrap() else { unreachable!() };
+        socket.set_read_timeout(Some(20 * PATIENCE)).unwrap();
+        thread::spawn(move || {
+            let mut room = [0; 4_096];
+            while let Ok((bytes, from)) = socket.recv_from(&mut room) {
+                let Some(said) = answer(&room[8..bytes]) else { continue };
+                let total = u8::try_from(said.len().div_ceil(piece)).unwrap();
+                for (part, sequence) in said.chunks(piece).zip(0..) {
+                    let frame = [room[0], room[1], 0, sequence, 0, total, 0, 0];
+                    socket.send_to(&[&frame, part].concat(), from).unwrap();
+                }
+            }
+        });
+        address
+    }
+
+    /// What memcached says to a get of a value's first version.
+    fn get(command: &[u8], value_bytes: usize) -> Option<Vec<u8>> {
+        let digits = std::str::from_utf8(command.strip_prefix(b"get key:")?).unwrap().trim();
+        let key: u32 = digits.parse().unwrap();
+        let mut set = Vec::new();
+        write_set(key, 1, value_bytes, &mut set);
+        let line = set.iter().position(|&byte| byte == b'\n').unwrap() + 1;
+        let head = format!("VALUE {} 0 {value_bytes}\r\n", String::from_utf8_lossy(&name(key)));
+        Some([head.as_bytes(), &set[line..], b"END\r\n"].concat())
+    }
+
+    fn clients(server: std::net::SocketAddrV4, gets: f64, value_bytes: usize) -> Clients {
+        let client = Udp::new(UdpSocket::bind("127.0.0.1:0").unwrap(), &[server], 4);
+        let ledger = Ledger::new(50, 1, value_bytes, Duration::ZERO);
+        Clients::new(vec![Box::new(client)], Draw::new(Popularity::Even, 50, 9), gets, ledger)
+    }
+
+    const SHORT: Duration = Duration::from_millis(200);
+
+    #[test]
+    fn every_answer_is_counted_once_and_a_value_of_many_datagrams_is_put_together() {
+        for (value_bytes, piece) in [(64, 1_392), (3_000, 100)] {
+            let server = server(piece, move |command| get(command, value_bytes));
+            let mut clients = clients(server, 1.0, value_bytes);
+            for pace in [Pace::Full, Pace::PerSecond(500.0)] {
+                let tally = clients.run(pace, SHORT).unwrap();
+                assert_eq!((tally.lost, tally.missed, tally.old, tally.wrong), (0, 0, 0, 0));
+                assert!(tally.times.is_sorted() && tally.per_second() > 0.0);
+                assert!(matches!(pace, Pace::Full) || tally.answered() <= 101, "{}", tally.answered());
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_answered_is_lost_and_what_is_false_is_wrong() {
+        let silent = server(1_392, |command| get(command, 64).filter(|_| !command.ends_with(b"7\r\n")));
+        let tally = clients(silent, 1.0, 64).run(Pace::Full, SHORT).unwrap();
+        assert!(tally.lost > 0 && tally.wrong == 0, "{tally:?}");
+        let other = server(1_392, |_| get(b"get key:00000099\r\n", 64));
+        let tally = clients(other, 1.0, 64).run(Pace::Full, SHORT).unwrap();
+        assert!(tally.wrong == tally.answered() && tally.lost == 0, "{tally:?}");
+        let empty = server(1_392, |_| Some(b"END\r\n".to_vec()));
+        let tally = clients(empty, 1.0, 64).run(Pace::Full, SHORT).unwrap();
+        assert!(tally.missed == tally.answered(), "{tally:?}");
+        let forgetful = server(1_392, |command| get(command, 64).or_else(|| Some(b"STORED\r\n".to_vec())));
+        let tally = clients(forgetful, 0.5, 64).run(Pace::Full, SHORT).unwrap();
+        assert!(tally.wrong > 0 && tally.missed == 0, "reads of before a write: {tally:?}");
+    }
+}

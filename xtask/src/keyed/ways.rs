@@ -1,0 +1,108 @@
+//! The ways to the server of a key: clients that know all servers, nutcracker, and the balancer without a cache and with one.
+//!
+//! Each runs as its operator would start it: nutcracker with an even hash and connections made at once, the balancer by its default
+//! configuration, one packet thread, all counters on.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::time::Duration;
+
+use anyhow::Result;
+use testbed::{Balancer, Encapsulation, Host, MEMCACHED_PORT};
+
+use crate::demo_kv::{all_serve, config};
+use crate::processors::DEVICE_CPU;
+use crate::stage::{Load, Peer, Stage, Worker};
+
+/// Which way requests take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Clients hash keys themselves, and ask over UDP.
+    Direct,
+    /// Twemproxy: TCP from clients and to servers.
+    Nutcracker,
+    /// The balancer forwards all.
+    Uncached,
+    /// It answers hot keys from copies with a lease of 10 ms.
+    Cached10Ms,
+    /// The same, 50 ms.
+    Cached50Ms,
+    /// The same, 1 s.
+    Cached1S,
+}
+
+impl Way {
+    /// How old what is read may be.
+    pub(crate) fn lease(self) -> Duration {
+        Duration::from_millis(match self {
+            Self::Direct | Self::Nutcracker | Self::Uncached => 0,
+            Self::Cached10Ms => 10,
+            Self::Cached50Ms => 50,
+            Self::Cached1S => 1_000,
+        })
+    }
+
+    fn start_ours(self, stage: &Stage) -> Result<Worker> {
+        let cache = match self.lease().as_millis() {
+            0 => String::new(),
+            lease => format!(", cache = {{ memory = \"64MiB\", lease = \"{lease}ms\" }}"),
+        };
+        let even = vec![1; stage.bed.backends.len()];
+        let config = config(&stage.bed, &cache).encapsulation(Encapsulation::L2).weights(&even);
+        let (program, cpu) = (stage.bed.program()?, DEVICE_CPU.to_string());
+        let command = ["taskset", "-c", &cpu, &program.to_string_lossy()];
+        let balancer = Balancer::start_by(&command, &stage.bed, 0, &config)?;
+        all_serve(&balancer)?;
+        Ok(Worker::Balancer(balancer))
+    }
+}
+
+impl Peer for Way {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Nutcracker => "nutcracker",
+            Self::Uncached => "uncached",
+            Self::Cached10Ms => "cached-10ms",
+            Self::Cached50Ms => "cached-50ms",
+            Self::Cached1S => "cached-1s",
+        }
+    }
+
+    fn carries(&self, load: Load) -> bool {
+        load == Load::Requests
+    }
+
+    fn has_xdp(&self) -> bool {
+        !matches!(self, Self::Direct | Self::Nutcracker)
+    }
+
+    fn start(&self, stage: &Stage, _load: Load) -> Result<Worker> {
+        match self {
+            Self::Direct => Ok(Worker::Kernel),
+            Self::Nutcracker => {
+                let file = stage.bed.dir().join("nutcracker.yml");
+                fs::write(&file, nutcracker(stage))?;
+                stage.own_vip(true)?;
+                let command = ["nutcracker", "--conf-file", &file.to_string_lossy()];
+                Ok(Worker::Process(stage.process("nutcracker", &command)?))
+            }
+            _ => self.start_ours(stage),
+        }
+    }
+
+    fn clean_up(&self, stage: &Stage) -> Result<()> {
+        if *self == Self::Nutcracker { stage.own_vip(false) } else { Ok(()) }
+    }
+}
+
+fn nutcracker(stage: &Stage) -> String {
+    let mut file = format!(
+        "keys:\n  listen: {}\n  hash: murmur\n  distribution: modula\n  preconnect: true\n  servers:\n",
+        stage.bed.vip(true, MEMCACHED_PORT)
+    );
+    for Host { name, v4, .. } in &stage.bed.backends {
+        let _ = writeln!(file, "   - {v4}:{MEMCACHED_PORT}:1 {name}");
+    }
+    file
+}
