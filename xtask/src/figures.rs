@@ -3,13 +3,13 @@
 //! In: names of figures. Out: for each its CSV, with the commit, command, date and machine that it is of; then all plots and the page.
 //! Not here: what is simulated, timed and drawn (the program `figures` of `benches/figures`).
 
+mod kv;
 mod veth;
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread::available_parallelism;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -43,7 +43,7 @@ enum How {
 pub(crate) fn run(names: &[String], only_draw: bool, binary: Option<&Path>) -> Result<()> {
     let chosen = if only_draw { Vec::new() } else { chosen(names)? };
     if chosen.iter().any(|figure| matches!(figure.how, How::Veth(_))) {
-        setup::require_root("figures 8 and 9-veth")?;
+        setup::require_root("figures 8, 9-veth and kv")?;
     }
     let folder = root().join(RESULTS);
     fs::create_dir_all(&folder)?;
@@ -67,16 +67,24 @@ pub(crate) fn run(names: &[String], only_draw: bool, binary: Option<&Path>) -> R
     Ok(())
 }
 
+/// Those of these names, or all. A name that is none itself stands for those that begin with it and a hyphen.
 fn chosen(names: &[String]) -> Result<Vec<&'static Figure>> {
     if names.is_empty() {
         return Ok(FIGURES.iter().collect());
     }
     let known: Vec<&str> = FIGURES.iter().map(|figure| figure.name).collect();
-    let find = |name: &String| FIGURES.iter().find(|figure| figure.name == name);
-    let found = names.iter().map(|name| {
-        find(name).with_context(|| format!("there is no figure {name:?}; there are: {}", known.join(", ")))
-    });
-    found.collect()
+    let mut found = Vec::new();
+    for name in names {
+        let before = found.len();
+        found.extend(FIGURES.iter().filter(|figure| figure.name == name));
+        if found.len() == before {
+            let is_in =
+                |figure: &&Figure| figure.name.split_once('-').is_some_and(|(group, _)| group == name);
+            found.extend(FIGURES.iter().filter(is_in));
+        }
+        ensure!(found.len() > before, "there is no figure {name:?}; there are: {}", known.join(", "));
+    }
+    Ok(found)
 }
 
 /// Builds a program of a package as benches are built; returns where it is.
@@ -118,17 +126,14 @@ fn output(command: &mut Command) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("{words} says no text"))
 }
 
-/// Its processor, how many of them, its kernel.
+/// Its processor, how many of them, its kernel. A thread that is bound to one sees the others here alone.
 fn machine() -> Result<String> {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo")?;
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     let model = model.map_or("an unknown processor", |(_, model)| model);
+    let count = cpuinfo.lines().filter(|line| line.starts_with("processor")).count();
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
-    Ok(format!(
-        "{} processors of {model}, shared virtual machine; Linux {}",
-        available_parallelism()?,
-        kernel.trim()
-    ))
+    Ok(format!("{count} processors of {model}, shared virtual machine; Linux {}", kernel.trim()))
 }
 
 /// The rows of Figure 9: each type of traffic by turns.
@@ -190,7 +195,7 @@ pub(crate) const KEYED: &[&str] = &[
     "crates/maglev-hash/src",
     "crates/packet/src",
 ];
-const FIGURES: [Figure; 8] = [
+const FIGURES: [Figure; 12] = [
     Figure { name: "7", how: How::Simulated, measures: DAY },
     Figure { name: "7-rates", how: How::Simulated, measures: DAY },
     Figure { name: "8", how: How::Veth(veth::bypass), measures: VETH },
@@ -199,6 +204,10 @@ const FIGURES: [Figure; 8] = [
     Figure { name: "11", how: How::Simulated, measures: TABLES },
     Figure { name: "12", how: How::Simulated, measures: TABLES },
     Figure { name: "build", how: How::Timed, measures: TABLES },
+    Figure { name: "kv-rate", how: How::Veth(kv::by_rate), measures: KEYED },
+    Figure { name: "kv-light", how: How::Veth(kv::light), measures: KEYED },
+    Figure { name: "kv-size", how: How::Veth(kv::by_size), measures: KEYED },
+    Figure { name: "kv-mixed", how: How::Veth(kv::mixed), measures: KEYED },
 ];
 /// Types of traffic, and the rows of the bench `pipeline` that have them.
 const TRAFFIC: [(&str, &str); 3] =
@@ -218,13 +227,16 @@ mod tests {
         let found = chosen(&names(&["12", "7"])).unwrap();
         assert_eq!(found.iter().map(|figure| figure.name).collect::<Vec<_>>(), ["12", "7"]);
         assert_eq!(chosen(&[]).unwrap().len(), FIGURES.len());
+        let kv = chosen(&names(&["kv"])).unwrap();
+        let kv: Vec<&str> = kv.iter().map(|figure| figure.name).collect();
+        assert_eq!(kv, ["kv-rate", "kv-light", "kv-size", "kv-mixed"]);
         let error = chosen(&names(&["10"])).err().unwrap().to_string();
         assert!(error.contains("\"10\"") && error.contains("11, 12"), "{error}");
     }
 
     #[test]
     fn what_figures_measure_is_in_the_checkout() {
-        for path in FIGURES.iter().flat_map(|figure| figure.measures).chain(KEYED) {
+        for path in FIGURES.iter().flat_map(|figure| figure.measures) {
             assert!(root().join(path).is_dir(), "{path}");
         }
     }

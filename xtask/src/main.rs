@@ -96,14 +96,14 @@ enum Task {
     Dist,
     /// Build the packages of the static binary: .deb, .rpm, OCI image, bill of materials, checksums
     Packages(Packages),
-    /// Make the paper's evaluation anew with our code: rows, plots and their page in benches/results
+    /// Make the papers' evaluations anew with our code: rows, plots and their page in benches/results
     Figures {
-        /// Figures by their number in the paper, `7-rates` or `build`; none means all
+        /// Figures by their number in the paper, `7-rates`, `build`, or `kv` for requests by key; none means all
         names: Vec<String>,
         /// Only draw and write what the rows that are there say
         #[arg(long, conflicts_with = "names")]
         draw: bool,
-        /// `8` and `9-veth`: measure this balancer, of this checkout, instead of building one
+        /// `8`, `9-veth` and `kv`: measure this balancer, of this checkout, instead of building one
         #[arg(long, value_name = "PATH")]
         bin: Option<PathBuf>,
     },

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use crate::{Csv, balance, build_time, day, resilience, throughput};
+use crate::{Csv, balance, build_time, day, keyed, resilience, throughput};
 
 /// A figure of the page, in its order there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,11 +23,19 @@ pub enum Figure {
     Resilience,
     /// The build time of a table.
     BuildTime,
+    /// MemSwitch's 3: gets by rate.
+    KeyedByRate,
+    /// MemSwitch's Table 1: few gets.
+    KeyedLight,
+    /// MemSwitch's 4: gets by size.
+    KeyedBySize,
+    /// AppSwitch's Table 1: sets and gets.
+    KeyedMixed,
 }
 
 impl Figure {
     /// All.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 12] = [
         Self::Day,
         Self::Rates,
         Self::Bypass,
@@ -36,6 +44,10 @@ impl Figure {
         Self::Balance,
         Self::Resilience,
         Self::BuildTime,
+        Self::KeyedByRate,
+        Self::KeyedLight,
+        Self::KeyedBySize,
+        Self::KeyedMixed,
     ];
 
     /// By which it is asked for, and which its files bear.
@@ -50,6 +62,10 @@ impl Figure {
             Self::Balance => "11",
             Self::Resilience => "12",
             Self::BuildTime => "build",
+            Self::KeyedByRate => "kv-rate",
+            Self::KeyedLight => "kv-light",
+            Self::KeyedBySize => "kv-size",
+            Self::KeyedMixed => "kv-mixed",
         }
     }
 
@@ -69,6 +85,10 @@ impl Figure {
             Self::Balance => "Figure 11: balance of hashing methods",
             Self::Resilience => "Figure 12: resilience to failures of backends",
             Self::BuildTime => "Build time of a table (§5.3)",
+            Self::KeyedByRate => "MemSwitch, Figure 3: gets by their rate",
+            Self::KeyedLight => "MemSwitch, Table 1: 100 gets a second",
+            Self::KeyedBySize => "MemSwitch, Figure 4: gets by the size of a value",
+            Self::KeyedMixed => "AppSwitch, Table 1: sets and gets",
         }
     }
 
@@ -83,7 +103,13 @@ impl Figure {
             Self::Balance => Ok(balance::run(SEEDS)),
             Self::Resilience => resilience::run(),
             Self::BuildTime => build_time::run(),
-            Self::Bypass | Self::Traffic | Self::TrafficOnVeth => {
+            Self::Bypass
+            | Self::Traffic
+            | Self::TrafficOnVeth
+            | Self::KeyedByRate
+            | Self::KeyedLight
+            | Self::KeyedBySize
+            | Self::KeyedMixed => {
                 bail!("figure {} is measured by cargo xtask figures", self.name())
             }
         }
@@ -103,6 +129,10 @@ impl Figure {
             Self::Balance => balance::draw(csv),
             Self::Resilience => resilience::draw(csv),
             Self::BuildTime => build_time::draw(csv),
+            Self::KeyedByRate => keyed::draw_rates(csv),
+            Self::KeyedLight => keyed::draw_light(csv),
+            Self::KeyedBySize => keyed::draw_sizes(csv),
+            Self::KeyedMixed => keyed::draw_mixed(csv),
         }
     }
 
@@ -116,6 +146,10 @@ impl Figure {
             Self::Balance => balance::section(csv),
             Self::Resilience => resilience::section(csv),
             Self::BuildTime => build_time::section(csv),
+            Self::KeyedByRate => keyed::section_rates(csv),
+            Self::KeyedLight => keyed::section_light(csv),
+            Self::KeyedBySize => keyed::section_sizes(csv),
+            Self::KeyedMixed => keyed::section_mixed(csv),
         }
     }
 }

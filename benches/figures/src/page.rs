@@ -33,9 +33,10 @@ pub fn page(figures: &[(Figure, Csv)]) -> Result<String> {
 }
 
 const HEAD: &str = "\
-# The paper's evaluation, with Sluicegate
+# The papers' evaluations, with Sluicegate
 
-Eisenbud et al., *Maglev: A Fast and Reliable Software Network Load Balancer*, NSDI 2016, §5. `cargo xtask figures` makes all of this anew,
+Eisenbud et al., *Maglev: A Fast and Reliable Software Network Load Balancer*, NSDI 2016, §5; where a title says MemSwitch, Zhang et al., *SmartSwitch*, HotCloud 2014, §4;
+where it says AppSwitch, Cidon et al., *AppSwitch*, APNet 2017, §4. `cargo xtask figures` makes all of this anew, `cargo xtask figures kv` what is of the latter two,
 `cargo xtask figures 11 12` two of them, `cargo xtask figures --draw` the plots and this page of the CSVs that are there. What is simulated
 gives the same rows on every machine; what is timed depends on the machine that its line names. The commit is the last one that changed what
 is measured; `cargo xtask tidy --report` names each figure whose measured code has changed since.

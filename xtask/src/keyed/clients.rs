@@ -80,6 +80,12 @@ impl Tally {
         percentile(&self.times, per_mille).as_secs_f64() * 1e6
     }
 
+    /// In microseconds.
+    pub(crate) fn mean_micros(&self) -> f64 {
+        let sum: Duration = self.times.iter().sum();
+        1e6 / rate(self.answered(), sum)
+    }
+
     fn count(&mut self, finding: Finding, time: Duration) {
         self.times.push(time);
         match finding {

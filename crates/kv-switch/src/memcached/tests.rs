@@ -494,7 +494,8 @@ fn a_client_is_told_of_all_writes_but_those_that_say_it_need_not_be() {
         assert!(!is_acknowledged(quiet.as_bytes()), "{quiet}");
     }
     // A key of several, and what tells of an item that it finds or makes.
-    for answered in ["gat 9 k noreply\r\n", "gats 9 noreply\r\n", "mg k T9 q\r\n", "ma k q\r\n", "ma k N9 q\r\n"]
+    for answered in
+        ["gat 9 k noreply\r\n", "gats 9 noreply\r\n", "mg k T9 q\r\n", "ma k q\r\n", "ma k N9 q\r\n"]
     {
         assert!(is_acknowledged(answered.as_bytes()), "{answered}");
     }
