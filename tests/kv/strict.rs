@@ -156,9 +156,10 @@ fn each_write_is_answered_as_its_server_does_and_one_without_an_answer_is_carrie
             (binary(0x12, &[0; 8], b"2"), "2"),
             (binary(0x14, &[], b""), ""),
         ] {
-            // To some of them memcached says nothing, in a datagram.
-            let said = client.ask_within(&command, SILENCE).unwrap_or_default();
-            assert_eq!(said.escape_ascii().to_string(), "", "{}", command.escape_ascii());
+            // Quiet binary commands have an empty datagram, and so pass both ways.
+            let (is_binary, patience) = if command[0] == 0x80 { (true, BOUND) } else { (false, SILENCE) };
+            let said = client.ask_within(&command, patience);
+            assert_eq!(said, is_binary.then(Vec::new), "{}", command.escape_ascii());
             let said = scene.ask(&client, b"mg k v\r\n");
             let wanted = match value {
                 "" => "EN\r\n".to_owned(),
@@ -166,10 +167,10 @@ fn each_write_is_answered_as_its_server_does_and_one_without_an_answer_is_carrie
             };
             assert_eq!(said.escape_ascii().to_string(), wanted.as_bytes().escape_ascii().to_string());
         }
-        assert_eq!(counted(&scene, "through_begun"), before, "{}", scene.diagnosis());
+        assert_eq!(counted(&scene, "through_begun"), before + 8, "{}", scene.diagnosis());
     }
     // All but those of several keys, for each family; one of them has no answer.
     let passed = ["through_begun", "through_answers"].map(|name| counted(&scene, name));
-    assert_eq!(passed, [26, 24], "{}", scene.diagnosis());
+    assert_eq!(passed, [42, 40], "{}", scene.diagnosis());
     scene.drops_become(&[]);
 }

@@ -222,7 +222,6 @@ fn what_acknowledges_nothing_goes_as_it_came() {
         b"set k1 0 0 3 noreply\r\nnew\r\n".to_vec(),
         b"delete k1 noreply\r\n".to_vec(),
         b"ms k1 3 q\r\nnew\r\n".to_vec(),
-        binary(0x11),
     ] {
         bed.wait(3);
         bed.fill(&get("k1"), "old");
@@ -231,7 +230,9 @@ fn what_acknowledges_nothing_goes_as_it_came() {
         assert!(!bed.has_copy("k1"), "it ends copies as ever");
     }
     assert_eq!(bed.passed(), [0; 3]);
-    for command in [&binary(0x01)[..], b"ms k1 3\r\nnew\r\n", b"incr k1 1\r\n", b"mg k1 T9 q\r\n"] {
+    for command in
+        [&binary(0x01)[..], &binary(0x11), b"ms k1 3\r\nnew\r\n", b"incr k1 1\r\n", b"mg k1 T9 q\r\n"]
+    {
         assert_eq!(bed.begin_write(command).source.0, ip(OWN4));
     }
     // Reads go as they came, too, and all of a cache that is not strict.

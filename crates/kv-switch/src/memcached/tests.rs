@@ -505,13 +505,9 @@ fn a_client_is_told_of_all_writes_but_those_that_say_it_need_not_be() {
         0x1c..=0x1e | 0x23 | 0x24 => 4,
         _ => 0,
     };
-    let opcodes = |answered: bool| {
-        let writes = [1, 2, 3, 4, 5, 6, 14, 15].into_iter().chain(0x11..=0x16).chain(0x19..=0x1a);
-        let all = writes.chain(0x1c..=0x1e).chain(0x23..=0x24);
-        let is_so =
-            |opcode: &u8| is_acknowledged(&binary(*opcode, &vec![0; extras(*opcode)], b"k", b"")) == answered;
-        all.filter(is_so).collect::<Vec<u8>>()
-    };
-    assert_eq!(opcodes(true), [1, 2, 3, 4, 5, 6, 14, 15, 0x1c, 0x1d, 0x1e, 0x23, 0x24]);
-    assert_eq!(opcodes(false), [0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x19, 0x1a]);
+    // To quiet ones there is an empty datagram (1.6.18 over UDP).
+    let writes = [1, 2, 3, 4, 5, 6, 14, 15].into_iter().chain(0x11..=0x16).chain([0x19, 0x1a, 0x1c]);
+    for opcode in writes.chain([0x1d, 0x1e, 0x23, 0x24]) {
+        assert!(is_acknowledged(&binary(opcode, &vec![0; extras(opcode)], b"k", b"")), "{opcode}");
+    }
 }
