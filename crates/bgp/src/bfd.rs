@@ -6,6 +6,8 @@
 //! Invariant: a thread of its own and nothing but BFD on it, since a busy runtime would report peers down that are not.
 //! Source: RFC 5880, asynchronous mode; RFC 5881, single hop.
 
+mod bytes;
+pub(crate) mod handed;
 pub(crate) mod packet;
 mod schedule;
 pub(crate) mod session;
@@ -16,15 +18,16 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use nix::fcntl::OFlag;
 use nix::unistd::pipe2;
 
+pub use handed::HandedBfd;
 pub use packet::{Diagnostic, SessionState};
 
 use thread::{Answer, Command, Worker};
@@ -185,6 +188,8 @@ impl Tally {
 struct Shared {
     status: Mutex<BTreeMap<String, BfdStatus>>,
     counters: Tally,
+    /// Another process may take the sessions back: nobody is told of an end.
+    is_provisional: AtomicBool,
 }
 
 impl Shared {
@@ -193,7 +198,8 @@ impl Shared {
     }
 }
 
-/// The handle of the BFD thread. Dropping it announces AdminDown to every peer, and ends the thread.
+/// The handle of the BFD thread. Dropping it announces AdminDown to every peer, and ends the thread; unless [`Bfd::let_go`] was called,
+/// or [`Bfd::take_over`] without [`Bfd::keep`].
 #[derive(Debug)]
 pub struct Bfd {
     shared: Arc<Shared>,
@@ -208,12 +214,61 @@ impl Bfd {
     /// # Errors
     /// The system has no thread or descriptor left.
     pub fn start(ports: BfdPorts, on_change: impl FnMut(BfdChange) + Send + 'static) -> io::Result<Self> {
+        Self::run(ports, on_change, |_| Ok(()))
+    }
+
+    /// Goes on with sessions that another process had, or this one before it let them go: the same discriminators and source
+    /// ports, each in the state that it was in. Each is heard of at once; how long its peer may be silent counts anew.
+    ///
+    /// Until [`Bfd::keep`] nobody hears of an end, so that the one who let them go may take them back.
+    ///
+    /// # Errors
+    /// As [`Bfd::start`]; and [`io::ErrorKind::InvalidInput`] where a socket is not its session's.
+    pub fn take_over(
+        ports: BfdPorts,
+        handed: HandedBfd,
+        on_change: impl FnMut(BfdChange) + Send + 'static,
+    ) -> io::Result<Self> {
+        Self::run(ports, on_change, |worker| worker.take(handed, Instant::now()))
+    }
+
+    fn run(
+        ports: BfdPorts,
+        on_change: impl FnMut(BfdChange) + Send + 'static,
+        prepare: impl FnOnce(&mut Worker) -> io::Result<()>,
+    ) -> io::Result<Self> {
         let shared = Arc::<Shared>::default();
         let (commands, todo) = channel();
         let (woken, wake) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
-        let worker = Worker::new(ports, Arc::clone(&shared), todo, woken, Box::new(on_change));
+        let mut worker = Worker::new(ports, Arc::clone(&shared), todo, woken, Box::new(on_change));
+        prepare(&mut worker)?;
         let thread = std::thread::Builder::new().name("bfd".into()).spawn(move || worker.run())?;
         Ok(Self { shared, commands, wake, thread: Some(thread) })
+    }
+
+    /// Lets go of all sessions, for another process or for [`Bfd::take_over`] in this one: nothing is heard or said from the time
+    /// when it returns, and peers are not told of an end. `None`: they were let go of before.
+    #[must_use]
+    pub fn let_go(&self) -> Option<HandedBfd> {
+        let (answer, answered) = channel();
+        self.command(Command::LetGo(answer));
+        let handed = answered.recv().ok()?;
+        self.shared.status().clear();
+        Some(handed)
+    }
+
+    /// The sessions that were taken over are this one's from now on.
+    pub fn keep(&self) {
+        self.shared.is_provisional.store(false, Ordering::Relaxed);
+    }
+
+    /// Of which session the peer is the first to miss us, and for how long nothing may be said beyond the usual wait between two
+    /// packets until it does; `None`: no session is up.
+    #[must_use]
+    pub fn least_spare(&self) -> Option<(String, Duration)> {
+        let (answer, answered) = channel();
+        self.command(Command::Spare(answer));
+        answered.recv().ok()?
     }
 
     /// Watches a peer.
@@ -292,6 +347,9 @@ pub enum BfdError {
         /// Why.
         error: io::Error,
     },
+    /// What another process hands over is not as it must be.
+    #[error("BFD sessions of another process: {0}")]
+    Handed(&'static str),
     /// The thread has ended.
     #[error("the BFD thread has ended")]
     Gone,

@@ -19,7 +19,7 @@ use crate::route::{Attributes, Community, LargeCommunity, Routes};
 use crate::session::{Session, Stop};
 use crate::status::{Counts, State};
 
-pub use bfd::{bfd, datagrams};
+pub use bfd::{bfd, datagrams, handed_bfd, handed_sessions};
 
 /// Bytes of a router in a session; the first says how it is configured, and whether it is established before they come.
 ///

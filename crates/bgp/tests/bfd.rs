@@ -3,10 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use bgp::bfd::{Bfd, BfdChange, BfdConfig, BfdPorts, Diagnostic, SessionState};
+use bgp::bfd::{Bfd, BfdChange, BfdConfig, BfdPorts, Diagnostic, HandedBfd, SessionState};
 
 /// Far more than anything here takes.
 const BOUND: Duration = Duration::from_secs(60);
@@ -178,4 +179,106 @@ fn fields_out_of_range_are_named() {
     assert_eq!(bfd.add(none).unwrap_err().to_string(), "BFD session x: multiplier: 1 to 255 are allowed");
     let mixed = changed(&good, |config| config.local = Some("::1".parse().unwrap()));
     assert_eq!(bfd.add(mixed).unwrap_err().to_string(), "BFD session x: local: must be of the peer's family");
+}
+
+/// The hand comes up with it, and gives its discriminator and the source port.
+fn up_with(hand: &Hand, changes: &Receiver<BfdChange>) -> (u32, u16) {
+    let (port, first) = hand.read();
+    let mine = u32::from_be_bytes(first[4..8].try_into().unwrap());
+    hand.send(255, 1, 0);
+    wait_for(changes, SessionState::Init);
+    hand.send(255, 2, mine);
+    wait_for(changes, SessionState::Up);
+    (mine, port)
+}
+
+/// All packets that wait, and the first that comes.
+fn drained(hand: &Hand) -> Vec<(u16, [u8; 24])> {
+    let mut all = vec![hand.read()];
+    hand.socket.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+    let mut bytes = [0; 64];
+    while let Ok((_, from)) = hand.socket.recv_from(&mut bytes) {
+        all.push((from.port(), bytes[..24].try_into().unwrap()));
+    }
+    hand.socket.set_read_timeout(Some(BOUND)).unwrap();
+    all
+}
+
+/// As by another process: what it knows in bytes, and other descriptors of the same sockets.
+fn over(handed: &HandedBfd) -> HandedBfd {
+    let sockets = handed.sockets().iter().map(|socket| socket.try_clone().unwrap()).collect();
+    HandedBfd::from_parts(&handed.to_bytes(), sockets).unwrap()
+}
+
+#[test]
+fn a_session_goes_over_and_back_and_its_peer_notices_nothing() {
+    let ports = BfdPorts { own: 42_784, peer: 43_784 };
+    let (old, changes) = start(ports.own, ports.peer);
+    let hand = Hand::new(75, ports.peer, ports.own, 74);
+    let mut config = session("hand", "127.0.0.74", "127.0.0.75");
+    // No silence of the hand ends it.
+    config.multiplier = 255;
+    config.interval = Duration::from_secs(1);
+    old.add(config.clone()).unwrap();
+    assert_eq!(old.least_spare(), None, "nothing is up");
+    let (mine, port) = up_with(&hand, &changes);
+    let (name, spare) = old.least_spare().unwrap();
+    assert_eq!((name.as_str(), spare), ("hand", Duration::from_secs(254)));
+    let is_the_same = |packets: &[(u16, [u8; 24])]| {
+        for (from, packet) in packets {
+            assert_eq!(*from, port, "the source port");
+            assert_eq!(packet[4..8], mine.to_be_bytes(), "the discriminator");
+            assert_eq!((packet[1] >> 6, packet[0] & 0x1f), (3, 0), "up, and nothing is wrong");
+        }
+    };
+    let handed = old.let_go().unwrap();
+    assert!(old.let_go().is_none() && old.status().is_empty());
+    assert!(old.add(config.clone()).is_err(), "it has ended");
+    assert_eq!(handed.configs().collect::<Vec<_>>(), [&config]);
+    // What it has said until now: it is up since its last word.
+    is_the_same(&drained(&hand)[1..]);
+    let take = |handed| {
+        let (changes, heard) = channel();
+        (Bfd::take_over(ports, handed, move |change| drop(changes.send(change))).unwrap(), heard)
+    };
+    for _ in 0..2 {
+        // One that comes to nothing, as a process that fails.
+        let (failing, _) = take(over(&handed));
+        is_the_same(&drained(&hand));
+        drop(failing);
+    }
+    drop(old);
+    let (again, changes) = take(handed);
+    again.keep();
+    is_the_same(&drained(&hand));
+    assert_eq!(again.status()["hand"].state, SessionState::Up);
+    assert!(again.add(session("other", "127.0.0.74", "127.0.0.76")).is_ok(), "its place is another");
+    assert_eq!(again.status().len(), 2);
+    hand.send(255, 1, mine);
+    assert_eq!(wait_for(&changes, SessionState::Down).diagnostic, Diagnostic::NeighborSaysDown);
+    drop(again);
+    assert_eq!(drained(&hand).last().unwrap().1[1] >> 6, 0, "who has it says that it ends");
+}
+
+#[test]
+fn sockets_that_are_not_the_sessions_are_refused() {
+    let (bfd, _changes) = start(44_784, 45_784);
+    bfd.add(session("a", "127.0.0.77", "127.0.0.78")).unwrap();
+    bfd.add(session("b", "127.0.0.77", "127.0.0.79")).unwrap();
+    let handed = bfd.let_go().unwrap();
+    let again = |handed, own| Bfd::take_over(BfdPorts { own, peer: 45_784 }, handed, |_| ());
+    let refused = |sockets: Vec<OwnedFd>| {
+        let handed = HandedBfd::from_parts(&handed.to_bytes(), sockets).unwrap();
+        again(handed, 44_784).unwrap_err().to_string()
+    };
+    let own = |at: usize| handed.sockets()[at].try_clone().unwrap();
+    let other: OwnedFd = UdpSocket::bind("127.0.0.77:0").unwrap().into();
+    let stream: OwnedFd = std::net::TcpListener::bind("127.0.0.77:0").unwrap().into();
+    let file: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+    assert!(refused(vec![own(0), own(2), own(1)]).contains("is not that of the session with 127.0.0.78"));
+    assert!(refused(vec![other, own(1), own(2)]).ends_with("is not BFD's"));
+    assert_eq!(refused(vec![own(0), stream, own(2)]), "a socket of BFD takes UDP");
+    assert!(refused(vec![file, own(1), own(2)]).contains("Socket operation on non-socket"));
+    assert!(again(over(&handed), 44_785).unwrap_err().to_string().ends_with("is not BFD's"), "another port");
+    assert!(again(over(&handed), 44_784).is_ok());
 }

@@ -62,6 +62,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "pipeline", run: pipeline::check, seeds: pipeline::seeds },
     Target { name: "bgp", run: bgp::fuzzing::session, seeds: bgp::fuzzing::conversations },
     Target { name: "bfd", run: bgp::fuzzing::bfd, seeds: bgp::fuzzing::datagrams },
+    Target { name: "handed_bfd", run: bgp::fuzzing::handed_bfd, seeds: bgp::fuzzing::handed_sessions },
     Target { name: "dns", run: dns::check, seeds: dns::answers },
     Target { name: "memcached", run: memcached::check, seeds: key_requests::seeds },
     Target { name: "config", run: toml::check, seeds: toml::files },

@@ -19,7 +19,7 @@ pub enum SessionState {
 }
 
 impl SessionState {
-    fn new(bits: u8) -> Self {
+    pub(crate) fn new(bits: u8) -> Self {
         match bits & 3 {
             0 => Self::AdminDown,
             1 => Self::Down,
@@ -49,6 +49,14 @@ pub enum Diagnostic {
     NeighborSaysDown = 3,
     /// Our operator wants it so.
     AdministrativelyDown = 7,
+}
+
+impl Diagnostic {
+    pub(crate) fn new(number: u8) -> Option<Self> {
+        let all =
+            [Self::None, Self::DetectionTimeExpired, Self::NeighborSaysDown, Self::AdministrativelyDown];
+        all.into_iter().find(|one| *one as u8 == number)
+    }
 }
 
 impl fmt::Display for Diagnostic {
@@ -109,7 +117,8 @@ impl Control {
         (is_ours && fits && plain && numbered && addressed).then_some(control)
     }
 
-    /// The C bit stays clear: BFD dies with the process that forwards.
+    /// The C bit stays clear: BFD dies with the process that speaks BGP, so a router that loses it while it keeps routes over a
+    /// graceful restart should keep them all the same (RFC 5882 §4.3.2.2).
     pub(crate) fn encode(&self) -> [u8; BYTES] {
         let mut bytes = [0; BYTES];
         let bit = |set: bool, bit: u8| if set { bit } else { 0 };

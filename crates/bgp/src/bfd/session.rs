@@ -3,6 +3,8 @@
 //! In: packets that passed [`Control::parse`], the time, chance. Out: packets to send, changes of the state.
 //! Source: RFC 5880 §6.8; the sections stand at the rules.
 
+mod carried;
+
 use std::time::{Duration, Instant};
 
 use super::packet::{Control, Diagnostic, SessionState};
@@ -177,10 +179,21 @@ impl Session {
         micros(ours.max(self.remote.desired_tx)) * u32::from(self.remote.multiplier)
     }
 
-    /// The packet to send now; the next one waits a jittered interval (§6.8.7: 75 to 100 %, or 90 % where one loss is enough).
+    /// How long the peer may hear nothing beyond the longest wait for the next packet until it takes us for lost (§6.8.4); `None`: it
+    /// does not count on us now.
+    pub(crate) fn spare(&self) -> Option<Duration> {
+        let interval = self.transmit_interval().filter(|_| self.state == SessionState::Up)?;
+        Some(interval * self.multiplier.into() - interval * (SHORTEST_WAIT + self.jitter()) / 100)
+    }
+
+    /// §6.8.7: a wait is 75 to 100 % of the interval, or 90 % where one loss is enough.
+    fn jitter(&self) -> u32 {
+        if self.multiplier == 1 { 15 } else { 25 }
+    }
+
+    /// The packet to send now; the next one waits a jittered interval.
     fn sent(&mut self, now: Instant, chance: u32) -> Control {
-        let widest = if self.multiplier == 1 { 15 } else { 25 };
-        let percent = 75 + chance % (widest + 1);
+        let percent = SHORTEST_WAIT + chance % (self.jitter() + 1);
         let interval = self.transmit_interval().unwrap_or_else(|| micros(self.desired_tx()));
         (self.sent_at, self.wait) = (now, interval * percent / 100);
         self.packet(false)
@@ -206,7 +219,11 @@ fn micros(count: u32) -> Duration {
     Duration::from_micros(count.into())
 }
 
+/// Of a discriminator: the session's place among those of its thread.
+pub(crate) const SLOT: u32 = 0xffff;
 const ONE_SECOND: u32 = 1_000_000;
+/// In per cent of the interval.
+const SHORTEST_WAIT: u32 = 75;
 
 #[cfg(test)]
 mod tests;

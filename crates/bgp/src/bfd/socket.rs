@@ -4,7 +4,7 @@
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::cmsg_space;
 use nix::sys::socket::sockopt::{Ipv4RecvTtl, Ipv6RecvHopLimit};
@@ -12,7 +12,7 @@ use nix::sys::socket::{
     ControlMessageOwned, MsgFlags, MultiHeaders, RecvMsg, SockaddrIn, SockaddrIn6, SockaddrLike, recvmmsg,
     setsockopt,
 };
-use socket2::Type;
+use socket2::{Protocol, Socket, Type};
 
 use crate::socket::plain;
 
@@ -43,6 +43,19 @@ impl Ear {
         drop(socket.set_recv_buffer_size(RECEIVE_BYTES));
         socket.bind(&SocketAddr::new(any, port).into())?;
         Ok(Self { socket: socket.into(), buffers: vec![[0; BUFFER_BYTES]; BATCH] })
+    }
+
+    /// The one of another process.
+    pub(crate) fn of(socket: OwnedFd, is_v4: bool, port: u16) -> io::Result<Self> {
+        let socket = datagrams(socket)?;
+        let at = socket.local_addr()?;
+        if at.is_ipv4() != is_v4 || at.port() != port || !at.ip().is_unspecified() {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("a socket at {at} is not BFD's"),
+            ));
+        }
+        Ok(Self { socket, buffers: vec![[0; BUFFER_BYTES]; BATCH] })
     }
 
     /// Takes one batch; whether there may be more.
@@ -120,6 +133,25 @@ pub(crate) fn mouth(
         }
     }
     Err(last)
+}
+
+/// The one of a session that another process had: its source port stays.
+pub(crate) fn handed_mouth(socket: OwnedFd, peer: IpAddr, port: u16) -> io::Result<UdpSocket> {
+    let socket = datagrams(socket)?;
+    let to = socket.peer_addr()?;
+    if (to.ip(), to.port()) != (peer, port) {
+        let why = format!("a socket to {to} is not that of the session with {peer}");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    Ok(socket)
+}
+
+fn datagrams(socket: OwnedFd) -> io::Result<UdpSocket> {
+    let socket = Socket::from(socket);
+    if socket.r#type()? != Type::DGRAM || socket.protocol()? != Some(Protocol::UDP) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a socket of BFD takes UDP"));
+    }
+    Ok(socket.into())
 }
 
 fn scoped(address: IpAddr, port: u16, scope: u32) -> SocketAddr {

@@ -6,19 +6,22 @@
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
+use std::io;
 use std::net::{IpAddr, UdpSocket};
 use std::num::Wrapping;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant, SystemTime};
 
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 
+use super::handed::{Handed, HandedBfd};
 use super::packet::Control;
 use super::schedule::Schedule;
-use super::session::Session;
+use super::session::{SLOT, Session};
 use super::socket::{self, Datagram, Ear};
 use super::{BfdChange, BfdConfig, BfdError, BfdPorts, BfdStatus, SessionState, Shared, count};
 
@@ -28,6 +31,8 @@ pub(crate) enum Command {
     Add(Box<BfdConfig>, Answer),
     Change(Box<BfdConfig>, Answer),
     Remove(String),
+    Spare(Sender<Option<(String, Duration)>>),
+    LetGo(Sender<HandedBfd>),
     End,
 }
 
@@ -81,6 +86,9 @@ impl Worker {
                     Command::Add(config, answer) => drop(answer.send(self.add(*config, turn))),
                     Command::Change(config, answer) => drop(answer.send(self.change(*config, turn))),
                     Command::Remove(name) => self.remove(&name),
+                    // Who asks and has gone needs no answer.
+                    Command::Spare(answer) => drop(answer.send(self.least_spare())),
+                    Command::LetGo(answer) => return drop(answer.send(self.let_go())),
                     Command::End => return self.end(),
                 }
             }
@@ -146,7 +154,55 @@ impl Worker {
         }
     }
 
+    fn least_spare(&self) -> Option<(String, Duration)> {
+        let all = self.sessions.slots.iter().flatten();
+        let spares = all.filter_map(|one| Some((one.config.name.clone(), one.session.spare()?)));
+        spares.min_by_key(|(_, spare)| *spare)
+    }
+
+    /// From here on nobody hears or speaks until somebody takes the sessions.
+    fn let_go(self) -> HandedBfd {
+        let status = self.shared.status().clone();
+        let [v6, v4] = self.ears;
+        let hears = [v6.is_some(), v4.is_some()];
+        let mut sockets: Vec<OwnedFd> = [v6, v4].into_iter().flatten().map(|ear| ear.socket.into()).collect();
+        let mut sessions = Vec::new();
+        for Watched { config, session, mouth, .. } in self.sessions.slots.into_iter().flatten() {
+            let known = status.get(&config.name);
+            let since = known.map_or_else(SystemTime::now, |known| known.since);
+            let losses = known.map_or(0, |known| known.losses);
+            sessions.push(Handed { config, session, since, losses });
+            sockets.push(mouth.into());
+        }
+        HandedBfd { sessions, hears, sockets }
+    }
+
+    /// Before it runs.
+    pub(crate) fn take(&mut self, handed: HandedBfd, now: Instant) -> io::Result<()> {
+        let HandedBfd { sessions, hears, sockets } = handed;
+        let mut sockets = sockets.into_iter();
+        let mut next = || sockets.next().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput));
+        for (index, _) in hears.into_iter().enumerate().filter(|(_, hears)| *hears) {
+            self.ears[index] = Some(Ear::of(next()?, index == 1, self.ports.own)?);
+        }
+        for Handed { config, mut session, since, losses } in sessions {
+            let mouth = socket::handed_mouth(next()?, config.peer, self.ports.peer)?;
+            session.resume(now);
+            let (state, diagnostic) = (session.state, session.diagnostic);
+            let status = BfdStatus { peer: config.peer, state, since, diagnostic, losses };
+            self.shared.status().insert(config.name.clone(), status);
+            let slot = session.discriminator & SLOT;
+            self.sessions.insert(slot, Watched { config, session, mouth, scheduled: None });
+            self.sessions.reschedule(slot);
+        }
+        self.shared.is_provisional.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
     fn end(mut self) {
+        if self.shared.is_provisional.load(Ordering::Relaxed) {
+            return;
+        }
         let names: Vec<String> = self.sessions.by_name.keys().cloned().collect();
         names.iter().for_each(|name| self.remove(name));
     }
@@ -246,8 +302,8 @@ impl Sessions {
         self.by_name.insert(watched.config.name.clone(), slot);
         self.by_peer.insert((watched.config.peer, watched.config.scope), slot);
         let index = slot as usize;
-        if index == self.slots.len() {
-            self.slots.push(None);
+        if index >= self.slots.len() {
+            self.slots.resize_with(index + 1, || None);
         }
         if let Some(place) = self.slots.get_mut(index) {
             *place = Some(watched);
@@ -270,7 +326,7 @@ impl Sessions {
         if discriminator == 0 {
             return self.by_peer.get(&(peer, scope)).copied();
         }
-        let slot = discriminator & 0xffff;
+        let slot = discriminator & SLOT;
         let watched = self.get(slot)?;
         let is_meant = watched.session.discriminator == discriminator
             && (watched.config.peer, watched.config.scope) == (peer, scope);

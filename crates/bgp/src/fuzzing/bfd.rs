@@ -3,11 +3,13 @@
 //! In: datagrams, each behind its length in one byte; 255 in place of a length: time goes by to the session's next deadline.
 //! Source: RFC 5880 §6.8.6, whose words stand here as they do there.
 
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use crate::bfd::SessionState::{self, AdminDown, Down, Init, Up};
+use crate::bfd::handed::{Handed, decoded};
 use crate::bfd::packet::Control;
 use crate::bfd::session::Session;
+use crate::bfd::{BfdConfig, HandedBfd};
 
 /// The state follows RFC 5880, what comes and what is sent is read and written alike, and there is a next deadline unless the
 /// router wants no packets.
@@ -55,20 +57,33 @@ fn next(state: SessionState, received: SessionState) -> SessionState {
     }
 }
 
+/// What another process says of its sessions is refused, or is what it says: written again it is read the same.
+///
+/// # Panics
+/// This does not hold.
+pub fn handed_bfd(bytes: &[u8]) {
+    let Ok((hears, sessions)) = decoded(bytes) else { return };
+    let written = |hears, sessions| HandedBfd { hears, sessions, sockets: Vec::new() }.to_bytes();
+    let once = written(hears, sessions);
+    let again = decoded(&once).map(|(hears, sessions)| written(hears, sessions));
+    assert_eq!(again.as_deref(), Ok(&once[..]));
+}
+
+/// Sessions as they are handed over: none, one that hears nothing, one that is up.
+pub fn handed_sessions() -> Vec<Vec<u8>> {
+    let (now, config) = (Instant::now(), BfdConfig::new("192.0.2.0", [192, 0, 2, 0].into()));
+    let unheard = || Session::new(7 << 16, 100_000, 3, now);
+    let mut up = unheard();
+    up.received(&said_by_router(Down, false, false), now);
+    up.received(&said_by_router(Up, false, false), now);
+    let one = |session| Handed { config: config.clone(), session, since: SystemTime::UNIX_EPOCH, losses: 1 };
+    let all = [vec![], vec![one(unheard())], vec![one(up)]];
+    all.map(|sessions| HandedBfd { hears: [false, true], sessions, sockets: Vec::new() }.to_bytes()).into()
+}
+
 /// A session that comes up, is polled, and goes down again; each packet alone.
 pub fn datagrams() -> Vec<Vec<u8>> {
-    let packet = |state, poll, is_final| Control {
-        diagnostic: 0,
-        state,
-        poll,
-        is_final,
-        demand: false,
-        multiplier: 3,
-        my_discriminator: 9,
-        your_discriminator: 7,
-        desired_tx: 100_000,
-        required_rx: 100_000,
-    };
+    let packet = said_by_router;
     let packets = [
         packet(Down, false, false),
         packet(Init, false, false),
@@ -79,4 +94,19 @@ pub fn datagrams() -> Vec<Vec<u8>> {
     let framed = packets.map(|packet| [&[24], &packet.encode()[..]].concat());
     let row = framed.join(&u8::MAX);
     framed.into_iter().chain([row]).collect()
+}
+
+fn said_by_router(state: SessionState, poll: bool, is_final: bool) -> Control {
+    Control {
+        diagnostic: 0,
+        state,
+        poll,
+        is_final,
+        demand: false,
+        multiplier: 3,
+        my_discriminator: 9,
+        your_discriminator: 7,
+        desired_tx: 100_000,
+        required_rx: 100_000,
+    }
 }
