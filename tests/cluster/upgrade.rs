@@ -1,13 +1,17 @@
-//! Routes while a new process takes over: bird and FRR keep them, and have its session a moment later.
+//! Routes while a new process takes over: bird and FRR keep them, have its session a moment later, and BFD never sees an end.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::fs;
+use std::net::IpAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use testbed::{
-    Balancer, Bed, BedSpec, CLUSTER_ASN, Decap, Downloads, Ended, LbConfig, Process, ROUTER_ASN, Router,
-    RouterKind, RouterSession, eventually,
+    Balancer, Bed, BedSpec, CLUSTER_ASN, Capture, Decap, Downloads, Ended, LbConfig, Process, ROUTER_ASN,
+    Router, RouterKind, RouterSession, eventually,
 };
 
 use crate::scene::{BOUND, broken};
@@ -39,11 +43,11 @@ fn session(ipv4: bool) -> RouterSession {
 }
 
 impl Scene {
-    fn new(kind: RouterKind, own: &str) -> Self {
+    fn new(kind: RouterKind, own: &str, peer: &str) -> Self {
         let bed = Bed::new(&BedSpec { queues: 2, ..BedSpec::default() }).unwrap();
         let router = Router::start(&bed, kind, &[session(true), session(false)]).unwrap();
         let decaps = Decap::start_all(&bed).unwrap();
-        let lb = Balancer::start_with_heirs(&bed, 0, &config(&bed, own, ""), &[]).unwrap();
+        let lb = Balancer::start_with_heirs(&bed, 0, &config(&bed, own, peer), &[]).unwrap();
         let scene = Self { lb, router, _decaps: decaps, bed };
         scene.has_sessions();
         scene
@@ -72,6 +76,97 @@ impl Scene {
             self.router.tail()
         );
     }
+
+    /// What the balancer says of its BFD sessions: their states, and how often they were lost.
+    fn bfd(&self) -> Vec<(String, u64)> {
+        let view = self.lb.ask("/v1/bgp").unwrap();
+        let peers = view["peers"].as_array().unwrap();
+        let row = |peer: &Value| {
+            let state = peer["bfd"]["state"].as_str().unwrap_or_default().to_owned();
+            (state, peer["bfd"]["losses"].as_u64().unwrap_or(u64::MAX))
+        };
+        peers.iter().map(row).collect()
+    }
+
+    fn has_bfd(&self) {
+        let are_up = || self.bfd().iter().all(|(state, _)| state == "Up").then_some(());
+        assert!(
+            eventually(BOUND, are_up).is_some(),
+            "{:?}\n{}\n{}",
+            self.bfd(),
+            self.lb.process.tail(),
+            self.router.tail()
+        );
+    }
+
+    /// An executable of the bed's that gives the balancer so many descriptors.
+    fn with_descriptors(&self, count: u32) -> String {
+        let path = self.bed.dir().join("short");
+        let program = self.bed.program().unwrap();
+        let text = format!("#!/bin/sh\nulimit -n {count}\nexec {} \"$@\"\n", program.display());
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path.to_string_lossy().into_owned()
+    }
+}
+
+/// What the router hears of the balancer by BFD.
+struct Heard(Capture);
+
+impl Heard {
+    fn start(bed: &Bed) -> Self {
+        let is_bfd = |bytes: &[u8]| bfd_packet(bytes).is_some();
+        Self(Capture::start(&bed.router, &bed.balancers[0].port, 1 << 16, is_bfd).unwrap())
+    }
+
+    /// In each family it came from one port, of one discriminator, and every packet was of a session that is up; how many there were.
+    fn is_of_one_session_each(&self) -> usize {
+        let frames = self.0.frames();
+        let all: Vec<_> = frames.iter().filter(|frame| !frame.outgoing).collect();
+        let mut known = BTreeSet::new();
+        for frame in &all {
+            let (port, control) = bfd_packet(&frame.bytes).unwrap();
+            assert_eq!((control[1] >> 6, control[0] & 0x1f), (3, 0), "state and diagnostic: {control:02x?}");
+            known.insert((port, control[4..8].to_vec()));
+        }
+        assert_eq!(known.len(), 2, "one session by IPv4, one by IPv6: {known:02x?}");
+        assert_eq!(self.0.beyond_limit(), 0);
+        all.len()
+    }
+}
+
+/// The source port and the payload of a frame that carries BFD.
+fn bfd_packet(frame: &[u8]) -> Option<(u16, &[u8])> {
+    let udp = match frame.get(12..14)? {
+        [0x08, 0x00] if frame.get(23) == Some(&17) => frame.get(34..)?,
+        [0x86, 0xdd] if frame.get(20) == Some(&17) => frame.get(54..)?,
+        _ => return None,
+    };
+    let port = |at: usize| Some(u16::from_be_bytes(udp.get(at..at + 2)?.try_into().ok()?));
+    (port(2)? == 3784).then_some((port(0)?, udp.get(8..32)?))
+}
+
+/// What the router says of its BFD sessions, all of them up, without what every packet changes: bird since when, FRR how often they were
+/// lost.
+fn router_bfd(scene: &Scene, kind: RouterKind) -> Vec<String> {
+    let question =
+        if kind == RouterKind::Bird { "show bfd sessions" } else { "show bfd peers counters json" };
+    let is_of = |line: &str, peer: IpAddr| line.split_whitespace().next() == Some(&peer.to_string());
+    let text = scene.router.ask(question).unwrap();
+    let peers = [true, false].map(|ipv4| session(ipv4).ends().1);
+    if kind == RouterKind::Bird {
+        let lines = text.lines().filter(|line| peers.iter().any(|peer| is_of(line, *peer)));
+        let lines: Vec<String> = lines.map(str::to_owned).collect();
+        assert!(lines.len() == 2 && lines.iter().all(|line| line.contains(" Up ")), "{text}");
+        return lines;
+    }
+    let rows: Value = serde_json::from_str(&text).unwrap();
+    let known = ["peer", "session-up", "session-down"];
+    let row = |row: &Value| known.map(|key| row[key].to_string()).join(" ");
+    let mut rows: Vec<String> = rows.as_array().unwrap().iter().map(row).collect();
+    rows.sort();
+    assert!(rows.len() == 2 && rows.iter().all(|row| row.ends_with(" 1 0")), "{text}");
+    rows
 }
 
 /// How many looks at a router's table there were, all of which found both routes.
@@ -103,15 +198,24 @@ fn stay(scene: &Scene, kind: RouterKind, during: impl FnOnce()) -> usize {
     })
 }
 
-fn routes_stay(kind: RouterKind) {
-    let scene = Scene::new(kind, "graceful_restart = \"30s\"");
+/// A second of silence is a loss, as it is for the routers.
+const BFD: &str = "bfd = { interval = \"100ms\", multiplier = 10 }\n";
+const RESTARTS: &str = "graceful_restart = \"30s\"";
+
+fn downloads(scene: &Scene, length: Duration) -> [Downloads; 2] {
     let start = |ipv4| {
         let vip = scene.bed.vip(ipv4, Bed::HTTP_PORT);
-        Downloads::start(&scene.bed.client.ns, vip, 20, Duration::from_secs(8))
+        Downloads::start(&scene.bed.client.ns, vip, 20, length)
     };
     let downloads = [start(true), start(false)];
     let begun = || (downloads.iter().map(Downloads::begun).sum::<usize>() == 40).then_some(());
     assert!(eventually(BOUND, begun).is_some());
+    downloads
+}
+
+fn routes_stay(kind: RouterKind, peer: &str) {
+    let scene = Scene::new(kind, RESTARTS, peer);
+    let downloads = downloads(&scene, Duration::from_secs(8));
     for _ in 0..2 {
         let looks = stay(&scene, kind, || {
             let ended = scene.verb(&["machine", "upgrade"]);
@@ -131,33 +235,108 @@ fn routes_stay(kind: RouterKind) {
 
 #[test]
 fn bird_keeps_the_routes_while_a_new_process_takes_over() {
-    routes_stay(RouterKind::Bird);
+    routes_stay(RouterKind::Bird, "");
 }
 
 #[test]
 fn frr_keeps_the_routes_while_a_new_process_takes_over() {
-    routes_stay(RouterKind::Frr);
+    routes_stay(RouterKind::Frr, "");
+}
+
+/// New processes, and then ones that fail at every step from where BFD goes over: with one descriptor more each time.
+fn bfd_stays(kind: RouterKind) {
+    let scene = Scene::new(kind, RESTARTS, BFD);
+    scene.has_bfd();
+    let downloads = downloads(&scene, Duration::from_secs(30));
+    let (heard, before) = (Heard::start(&scene.bed), router_bfd(&scene, kind));
+    let as_it_was = || {
+        scene.has_sessions();
+        assert_eq!(scene.bfd(), [("Up".to_owned(), 0), ("Up".to_owned(), 0)], "{}", scene.lb.process.tail());
+        assert_eq!(router_bfd(&scene, kind), before, "{}", scene.router.tail());
+    };
+    stay(&scene, kind, || {
+        for _ in 0..2 {
+            let ended = scene.verb(&["machine", "upgrade"]);
+            assert_eq!(ended.code, Some(0), "{}{}\n{}", ended.out, ended.err, scene.lb.process.tail());
+            as_it_was();
+            std::thread::sleep(Duration::from_secs(1)); // the End-of-RIB, as above
+            as_it_was();
+        }
+        let words = fail_at_each_step(&scene, as_it_was);
+        let at = |step: &str| words.iter().any(|words| words.contains(step));
+        assert!(at("descriptors are missing"), "with BFD on its way: {words:#?}");
+        assert!(at("BFD of another process"), "with BFD in its hands: {words:#?}");
+        assert!(at("no thread"), "with BFD at work, and BGP on its way: {words:#?}");
+    });
+    println!("{kind:?}: {} packets of two sessions", heard.is_of_one_session_each());
+    let silent: Vec<_> = scene
+        .lb
+        .process
+        .lines()
+        .into_iter()
+        .filter(|line| line.text.contains("BFD sessions have gone over"))
+        .collect();
+    println!("{silent:#?}");
+    assert!(silent.len() > 2, "{silent:?}");
+    let (count, broken) = broken(downloads);
+    assert!(broken.is_empty(), "of {count}: {broken:?}");
+}
+
+/// What is said of each that fails, until one gets there.
+fn fail_at_each_step(scene: &Scene, as_it_was: impl Fn()) -> Vec<String> {
+    let (mut words, mut descriptors) = (Vec::new(), 40);
+    loop {
+        let ended = scene.verb(&["machine", "upgrade", &scene.with_descriptors(descriptors)]);
+        if ended.code == Some(0) {
+            return words; // the one that got there has none left to answer with
+        }
+        as_it_was();
+        println!("{descriptors} descriptors: {}", ended.err.trim());
+        assert!(descriptors < 200, "{}", ended.err);
+        words.push(ended.err);
+        descriptors += 1;
+    }
+}
+
+#[test]
+fn bird_hears_one_bfd_session_of_all_processes_that_take_over() {
+    bfd_stays(RouterKind::Bird);
+}
+
+#[test]
+fn frr_hears_one_bfd_session_of_all_processes_that_take_over() {
+    bfd_stays(RouterKind::Frr);
 }
 
 #[test]
 fn where_routers_would_drop_the_routes_a_new_process_is_refused() {
-    let scene = Scene::new(RouterKind::Bird, "");
+    let scene = Scene::new(RouterKind::Bird, "", "");
     let refused = |words: &str| {
         let ended = scene.verb(&["machine", "upgrade"]);
         assert_eq!(ended.code, Some(1), "{}", ended.out);
         assert!(ended.err.contains(words), "{words}: {}", ended.err);
     };
     refused("set bgp.graceful_restart and reload");
-    let reload = |peer: &str| {
-        let mut config = config(&scene.bed, "graceful_restart = \"30s\"", peer);
-        // The sessions of before go on for so long.
-        config.more = config.more.replace("graceful_shutdown = \"1s\"", "graceful_shutdown = \"600s\"");
-        config.write(&scene.bed, 0).unwrap();
-        assert_eq!(scene.verb(&["config", "reload"]).code, Some(0));
-    };
-    reload("");
+    let mut config = config(&scene.bed, RESTARTS, "");
+    // The sessions of before go on for so long.
+    config.more = config.more.replace("graceful_shutdown = \"1s\"", "graceful_shutdown = \"600s\"");
+    config.write(&scene.bed, 0).unwrap();
+    assert_eq!(scene.verb(&["config", "reload"]).code, Some(0));
     refused("has not agreed in this session to keep routes");
-    reload("bfd = { interval = \"100ms\", multiplier = 5 }\n");
-    refused("BFD would tell routers");
+    scene.has_sessions();
+}
+
+#[test]
+fn where_a_router_would_miss_bfd_too_soon_a_new_process_is_refused() {
+    // One packet of 900 ms: a wait is 810 ms at most, so 90 ms are spared.
+    let scene = Scene::new(RouterKind::Bird, RESTARTS, "bfd = { interval = \"900ms\", multiplier = 1 }\n");
+    // On a busy machine a router may miss a packet, and BFD begins anew.
+    let refused = || {
+        scene.has_bfd();
+        let ended = scene.verb(&["machine", "upgrade"]);
+        let has_words = ended.err.contains("spares 90 ms of silence, and a hand-over may take 100 ms");
+        (ended.code == Some(1) && has_words).then_some(())
+    };
+    assert!(eventually(BOUND, refused).is_some(), "{}", scene.lb.process.tail());
     scene.has_sessions();
 }

@@ -14,5 +14,6 @@ mod keeper;
 mod plan;
 
 pub use announcer::{AnnounceError, Announcer, Flush};
+pub use bgp::bfd::HandedBfd;
 pub use decision::{Decider, Rules, Seen, ServiceSeen, Stage, Times, VipStatus, Why};
 pub use plan::{Plan, Route};

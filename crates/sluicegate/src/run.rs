@@ -243,7 +243,8 @@ impl Daemon {
     /// Announces as another process did on this machine until now: what is announced is known before the first session.
     fn speak_again(&mut self) -> anyhow::Result<()> {
         let config = Arc::clone(self.controller.config());
-        self.announcer = Announcer::resume(&config, find_machine(&config, self.controller.machine())?)?;
+        let machine = find_machine(&config, self.controller.machine())?;
+        self.announcer = std::mem::take(&mut self.announcer).resume(&config, machine)?;
         if let Err(error) = privileges::give_up(|| self.forwarding.plane.steers.may_change()) {
             tracing::warn!(%error, "capabilities that only the start needs are not given up");
         }

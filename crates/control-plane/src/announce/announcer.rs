@@ -4,6 +4,8 @@
 //! say. The speaker's tasks run on a thread of their own (`bgp`), BFD on another: neither waits for the control loop.
 //! Not here: when the filter and the snapshot follow (the binary asks [`Announcer::retire`] and [`Told::wait`]).
 
+mod liveness;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
@@ -11,15 +13,17 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use bgp::bfd::{Bfd, BfdPorts};
-use bgp::{Desired, PeerConfig, PeerStatus, Prefix, Speaker, SpeakerConfig, StartError, State};
+use bgp::bfd::Bfd;
+use bgp::{Desired, Prefix, Speaker, SpeakerConfig, StartError, State};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{oneshot, watch};
+use tokio::task::AbortHandle;
 
 use super::decision::{Decider, Seen, Stage, VipStatus};
 use super::keeper::{self, Watched};
 use super::plan::{Identity, Plan};
 use config::{Config, Machine};
+use liveness::Liveness;
 
 /// Announces VIPs, as long as the file has peers for this machine.
 #[derive(Debug, Default)]
@@ -40,6 +44,8 @@ pub struct Announcer {
     /// Why an address of the file is not listened at, and when it is tried again.
     unheard: Vec<String>,
     listen_at: Duration,
+    /// BFD of another process, before the BGP sessions that it is beside.
+    liveness: Option<Liveness>,
 }
 
 #[derive(Debug)]
@@ -48,6 +54,7 @@ pub(crate) struct Running {
     pub(crate) speaker: Arc<Speaker>,
     pub(crate) bfd: Option<Arc<Bfd>>,
     watched: watch::Sender<Watched>,
+    keeper: Option<AbortHandle>,
     engine: Engine,
 }
 
@@ -77,22 +84,23 @@ impl Announcer {
     /// # Errors
     /// An address that can't be listened at, or a peer whose key the kernel refuses.
     pub fn open(config: &Config, machine: &Machine) -> Result<Self, AnnounceError> {
-        Self::open_as(config, machine, false)
+        Self::default().open_as(config, machine, false)
     }
 
-    /// The same in the place of another process, whose routes routers keep until they hear from this one.
+    /// The same in the place of another process, whose routes routers keep until they hear from this one, and whose BFD sessions
+    /// [`Announcer::take_bfd`] may have taken before.
     ///
     /// # Errors
     /// As [`Announcer::open`].
-    pub fn resume(config: &Config, machine: &Machine) -> Result<Self, AnnounceError> {
-        Self::open_as(config, machine, true)
+    pub fn resume(self, config: &Config, machine: &Machine) -> Result<Self, AnnounceError> {
+        self.open_as(config, machine, true)
     }
 
-    fn open_as(config: &Config, machine: &Machine, resumes: bool) -> Result<Self, AnnounceError> {
+    fn open_as(self, config: &Config, machine: &Machine, resumes: bool) -> Result<Self, AnnounceError> {
         let plan = Plan::new(config, machine);
         let open = |identity| Running::open(identity, &plan, &plan.listen, resumes);
         let running = plan.identity.clone().map(open).transpose()?;
-        Ok(Self { plan, running, ..Self::default() })
+        Ok(Self { plan, running, liveness: self.liveness, ..Self::default() })
     }
 
     /// Begins to speak: from now on with the capabilities that the calling thread has now.
@@ -101,7 +109,7 @@ impl Announcer {
     /// The system has no thread left.
     pub fn begin(&mut self) -> Result<(), AnnounceError> {
         match &mut self.running {
-            Some(running) => running.begin(&self.plan),
+            Some(running) => running.begin(&self.plan, self.liveness.take()),
             None => Ok(()),
         }
     }
@@ -130,7 +138,7 @@ impl Announcer {
             (None, Some(identity)) => {
                 self.leave();
                 let begun = Running::open(identity, &self.plan, &[], false)
-                    .and_then(|mut running| running.begin(&self.plan).map(|()| running));
+                    .and_then(|mut running| running.begin(&self.plan, None).map(|()| running));
                 match begun {
                     Ok(running) => self.running = Some(running),
                     Err(error) => {
@@ -256,29 +264,6 @@ impl Announcer {
         }
     }
 
-    /// Why a hand-over to another process would cost routes, in words; `None`: it costs none.
-    #[must_use]
-    pub fn loses_routes(&self) -> Option<String> {
-        self.running.as_ref()?;
-        let restarts = |peer: &PeerConfig| peer.graceful_restart.is_some();
-        if !self.plan.peers.iter().all(restarts) {
-            return Some("routers would drop the routes of this machine: set bgp.graceful_restart and reload, or drain and restart".into());
-        }
-        if !self.plan.bfd.is_empty() {
-            return Some("BFD would tell routers that this machine is down: drain and restart".into());
-        }
-        let status = self.running.as_ref().map(|running| running.speaker.status()).unwrap_or_default();
-        // A session of before a reload that asks for it has not agreed, and restarts soon.
-        let agreed = |peer: &PeerStatus| peer.negotiated.as_ref().is_some_and(|both| both.graceful_restart);
-        let other = status.values().find(|peer| peer.state == State::Established && !agreed(peer));
-        other.map(|peer| {
-            format!(
-                "router {} has not agreed in this session to keep routes over a restart (RFC 4724): drain and restart",
-                peer.name
-            )
-        })
-    }
-
     /// The routes that routers have now are announced as about to go (RFC 8326).
     fn part(&mut self, gone: Option<Running>) {
         let Some(running) = gone else { return };
@@ -390,22 +375,15 @@ impl Running {
             Arc::new(Speaker::start(config).map_err(AnnounceError::Speaker)?)
         };
         let watched = watch::Sender::new(plan.bfd.clone());
-        Ok(Self { identity, speaker, bfd: None, watched, engine: Engine::Still(runtime) })
+        Ok(Self { identity, speaker, bfd: None, watched, keeper: None, engine: Engine::Still(runtime) })
     }
 
-    fn begin(&mut self, plan: &Plan) -> Result<(), AnnounceError> {
+    fn begin(&mut self, plan: &Plan, liveness: Option<Liveness>) -> Result<(), AnnounceError> {
         let Engine::Still(mut still) = std::mem::replace(&mut self.engine, Engine::Ended) else {
             return Ok(());
         };
         let Some(handle) = still.0.as_ref().map(|runtime| runtime.handle().clone()) else { return Ok(()) };
-        let speaker = Arc::downgrade(&self.speaker);
-        let changed = move |change| {
-            if let Some(speaker) = speaker.upgrade() {
-                keeper::changed(&speaker, &change);
-            }
-        };
-        let bfd = Arc::new(Bfd::start(BfdPorts::default(), changed).map_err(AnnounceError::Thread)?);
-        handle.spawn(keeper::keep(Arc::clone(&bfd), self.speaker.watch(), self.watched.subscribe()));
+        let liveness = liveness.map_or_else(Liveness::start, Ok)?;
         let (end, ended) = oneshot::channel();
         let turn = move || {
             if let Some(runtime) = still.0.take() {
@@ -416,7 +394,7 @@ impl Running {
         let thread = std::thread::Builder::new().name("bgp".into()).spawn(turn);
         let thread = thread.map_err(AnnounceError::Thread)?;
         self.engine = Engine::Turning { handle, end, thread };
-        self.bfd = Some(bfd);
+        self.watch(liveness, plan);
         tracing::info!(
             asn = self.identity.asn,
             router_id = %self.identity.router_id,
@@ -424,6 +402,17 @@ impl Running {
             "announcing by BGP"
         );
         Ok(())
+    }
+
+    /// BFD beside the BGP sessions from now on.
+    fn watch(&mut self, liveness: Liveness, plan: &Plan) {
+        let Engine::Turning { handle, .. } = &self.engine else { return };
+        liveness.belongs_to(&self.speaker);
+        let Liveness { bfd, taken, .. } = liveness;
+        let patience = liveness::patience(&plan.peers);
+        let keeper = keeper::Keeper::new(Arc::clone(&bfd), taken, patience, self.watched.subscribe());
+        let task = handle.spawn(keeper.keep(self.speaker.watch()));
+        (self.bfd, self.keeper) = (Some(bfd), Some(task.abort_handle()));
     }
 
     /// Peers come, go and change. What can't be had, in words.
@@ -479,6 +468,9 @@ pub enum AnnounceError {
     /// The system has no thread left.
     #[error("[bgp]: no thread: {0}")]
     Thread(io::Error),
+    /// BFD sessions of another process can't be gone on with.
+    #[error("[bgp]: BFD of another process: {0}")]
+    Bfd(io::Error),
 }
 
 fn unheard(at: SocketAddr, error: &io::Error) -> String {

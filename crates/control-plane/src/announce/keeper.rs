@@ -10,9 +10,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use bgp::bfd::{Bfd, BfdChange, BfdConfig};
+use bgp::bfd::{Bfd, BfdChange, BfdConfig, BfdError};
 use bgp::{Speaker, State, StatusWatch};
 use tokio::sync::watch;
 
@@ -23,8 +23,8 @@ pub(super) type Watched = BTreeMap<IpAddr, BfdConfig>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Kept {
     config: BfdConfig,
-    /// Which BGP session of the peer it is beside.
-    session: u64,
+    /// Which BGP session of the peer it is beside; `None`: one of another process, or the next one.
+    session: Option<u64>,
 }
 
 /// A BGP session that is up, and what is wanted beside it.
@@ -45,31 +45,64 @@ enum Fate {
 impl Kept {
     fn fate(&self, up: Option<&Up>) -> Fate {
         match up {
+            // Of another process: the time of a BGP session that restarts is not over.
+            None if self.session.is_none() => Fate::Stays(self.clone()),
             None => Fate::Ends,
             Some(Up { wanted: Some(wanted), session }) if self.config.keeps_session(wanted) => {
-                Fate::Stays(Self { config: wanted.clone(), session: *session })
+                Fate::Stays(Self { config: wanted.clone(), session: Some(*session) })
             }
-            Some(up) if up.session == self.session => Fate::Stays(self.clone()),
+            Some(up) if self.session.is_none_or(|session| session == up.session) => {
+                Fate::Stays(Self { session: Some(up.session), ..self.clone() })
+            }
             Some(_) => Fate::Ends,
         }
     }
 }
 
-/// Keeps a BFD session for each BGP session that is established and wants one; until the speaker is gone.
-pub(super) async fn keep(bfd: Arc<Bfd>, mut status: StatusWatch, mut wanted: watch::Receiver<Watched>) {
-    let mut have = BTreeMap::new();
-    loop {
-        let mut up = up_now(&mut status, &mut wanted);
-        if have.iter().any(|(peer, kept): (&IpAddr, &Kept)| kept.fate(up.get(peer)) == Fate::Ends) {
-            tokio::time::sleep(OUTLIVES).await;
-            up = up_now(&mut status, &mut wanted);
+/// Keeps a BFD session for each BGP session that is established and wants one.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    bfd: Arc<Bfd>,
+    wanted: watch::Receiver<Watched>,
+    have: BTreeMap<IpAddr, Kept>,
+    /// When sessions of another process have waited long enough for their BGP sessions.
+    until: Instant,
+}
+
+impl Keeper {
+    /// `taken`: sessions of another process, which wait for their BGP sessions for so long.
+    pub(super) fn new(
+        bfd: Arc<Bfd>,
+        taken: Watched,
+        patience: Duration,
+        wanted: watch::Receiver<Watched>,
+    ) -> Self {
+        let kept = |(peer, config)| (peer, Kept { config, session: None });
+        Self { bfd, wanted, have: taken.into_iter().map(kept).collect(), until: Instant::now() + patience }
+    }
+
+    /// Until the speaker is gone.
+    pub(super) async fn keep(mut self, mut status: StatusWatch) {
+        loop {
+            let mut up = up_now(&mut status, &mut self.wanted);
+            if self.have.iter().any(|(peer, kept)| kept.fate(up.get(peer)) == Fate::Ends) {
+                tokio::time::sleep(OUTLIVES).await;
+                up = up_now(&mut status, &mut self.wanted);
+            }
+            follow(&self.bfd, &mut self.have, &up);
+            let waits = self.have.values().any(|kept| kept.session.is_none());
+            tokio::select! {
+                true = status.changed() => {}
+                Ok(()) = self.wanted.changed() => {}
+                () = tokio::time::sleep_until(self.until.into()), if waits => self.give_up(),
+                else => return,
+            }
         }
-        follow(&bfd, &mut have, &up);
-        tokio::select! {
-            true = status.changed() => {}
-            Ok(()) = wanted.changed() => {}
-            else => return,
-        }
+    }
+
+    /// No BGP session came back to these: as after the end of any other one.
+    fn give_up(&mut self) {
+        self.have.values_mut().for_each(|kept| _ = kept.session.get_or_insert(NONE));
     }
 }
 
@@ -101,7 +134,12 @@ fn follow(bfd: &Bfd, have: &mut BTreeMap<IpAddr, Kept>, up: &BTreeMap<IpAddr, Up
     for (peer, Up { wanted, session }) in up {
         let Some(config) = wanted.as_ref().filter(|_| !have.contains_key(peer)) else { continue };
         match bfd.add(config.clone()) {
-            Ok(()) => drop(have.insert(*peer, Kept { config: config.clone(), session: *session })),
+            Ok(()) => {
+                let kept = Kept { config: config.clone(), session: Some(*session) };
+                drop(have.insert(*peer, kept));
+            }
+            // They are another process's from now on.
+            Err(BfdError::Gone) => {}
             Err(error) => tracing::error!(%peer, %error, "no BFD beside the BGP session"),
         }
     }
@@ -139,6 +177,8 @@ pub(super) async fn end_those_not_told(speaker: Arc<Speaker>) {
 
 /// How much longer than its BGP session a BFD session lives: a router reads in that time why the other ended.
 pub(super) const OUTLIVES: Duration = Duration::from_millis(300);
+/// Sessions of a peer are counted from 1.
+const NONE: u64 = 0;
 /// An unhealthy forwarder's VIPs are withdrawn by then, or the session is closed.
 const WITHDRAWN_WITHIN: Duration = Duration::from_millis(300);
 
@@ -153,10 +193,12 @@ mod tests {
         let (mut slower, mut elsewhere) = (config.clone(), config.clone());
         (slower.interval, slower.multiplier) = (Duration::from_secs(1), 5);
         elsewhere.local = Some([192, 0, 2, 1].into());
-        let kept = Kept { config: config.clone(), session: 1 };
+        let kept = Kept { config: config.clone(), session: Some(1) };
         let fate =
             |wanted: Option<&BfdConfig>, session| kept.fate(Some(&Up { wanted: wanted.cloned(), session }));
-        let stays = |config: &BfdConfig, session| Fate::Stays(Kept { config: config.clone(), session });
+        let stays = |config: &BfdConfig, session| {
+            Fate::Stays(Kept { config: config.clone(), session: Some(session) })
+        };
         assert_eq!(fate(Some(&config), 1), stays(&config, 1));
         assert_eq!(fate(Some(&slower), 1), stays(&slower, 1), "other times are taken over");
         assert_eq!(fate(Some(&elsewhere), 1), stays(&config, 1), "another source waits");
@@ -165,5 +207,27 @@ mod tests {
         assert_eq!(fate(Some(&elsewhere), 2), Fate::Ends);
         assert_eq!(fate(None, 2), Fate::Ends);
         assert_eq!(kept.fate(None), Fate::Ends, "the BGP session is gone");
+    }
+
+    #[test]
+    fn a_bfd_session_of_another_process_waits_for_its_bgp_session_and_no_longer() {
+        let peer: IpAddr = [192, 0, 2, 0].into();
+        let config = BfdConfig::new("192.0.2.0", peer);
+        let bfd = Arc::new(Bfd::start(bgp::bfd::BfdPorts::default(), |_| ()).unwrap());
+        let (_wants, wanted) = watch::channel(Watched::new());
+        let taken = Watched::from([(peer, config.clone())]);
+        let mut keeper = Keeper::new(bfd, taken, Duration::ZERO, wanted);
+        let waiting = keeper.have[&peer].clone();
+        assert_eq!(waiting.fate(None), Fate::Stays(waiting.clone()), "it restarts");
+        for wanted in [None, Some(config.clone())] {
+            let beside = Kept { session: Some(3), ..waiting.clone() };
+            assert_eq!(
+                waiting.fate(Some(&Up { wanted, session: 3 })),
+                Fate::Stays(beside),
+                "as the same session"
+            );
+        }
+        keeper.give_up();
+        assert_eq!(keeper.have[&peer].fate(None), Fate::Ends, "none came");
     }
 }

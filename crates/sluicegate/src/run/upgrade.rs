@@ -62,6 +62,8 @@ enum FromOld {
     Frozen(HandedState),
     /// The queues of these threads are free, and the connection tables of those follow.
     Released { threads: Vec<u16>, tables: Vec<u16> },
+    /// It has let go of its BFD sessions: their bytes follow, then so many descriptors. Only where there are some.
+    Bfd { descriptors: usize },
     /// It listens nowhere any more, and asks no backend through the tunnel.
     Left,
     /// It ends.
@@ -72,7 +74,12 @@ enum FromOld {
 #[derive(Debug, Serialize, Deserialize)]
 enum FromNew {
     /// It can take over.
-    Ready { version: String },
+    Ready {
+        version: String,
+        /// BFD sessions too; versions from before that say nothing of it.
+        #[serde(default)]
+        bfd: bool,
+    },
     /// It has what it was last told of.
     Taken,
     /// It goes, for this reason.
@@ -121,3 +128,16 @@ fn nanos(duration: Duration) -> u64 {
 }
 
 const PROTOCOL: u32 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_from_before_bfd_went_over_is_understood_and_takes_none() {
+        let said = serde_json::from_str(r#"{"Ready": {"version": "0.1.0"}}"#).unwrap();
+        assert!(matches!(said, FromNew::Ready { bfd: false, .. }), "{said:?}");
+        let left = serde_json::from_str("\"Left\"").unwrap();
+        assert!(matches!(left, FromOld::Left), "{left:?}");
+    }
+}

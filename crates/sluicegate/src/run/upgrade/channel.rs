@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use rustix::cmsg_space;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -99,13 +99,15 @@ impl Channel {
             let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(AT_ONCE))];
             let mut beside = RecvAncillaryBuffer::new(&mut space);
             let mut byte = [0];
-            recvmsg(&self.0, &mut [IoSliceMut::new(&mut byte)], &mut beside, RecvFlags::CMSG_CLOEXEC)?;
+            let to = &mut [IoSliceMut::new(&mut byte)];
+            let received = recvmsg(&self.0, to, &mut beside, RecvFlags::CMSG_CLOEXEC)?;
             for message in beside.drain() {
                 if let RecvAncillaryMessage::ScmRights(some) = message {
                     all.extend(some);
                 }
             }
-            if all.len() == before {
+            // A process that may have no more of them gets a part.
+            if all.len() == before || received.flags.contains(ReturnFlags::CTRUNC) {
                 return Err(io::Error::new(ErrorKind::UnexpectedEof, "descriptors are missing"));
             }
         }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use compile::Compiler;
 use config::Config;
-use control_plane::announce::Announcer;
+use control_plane::announce::{Announcer, HandedBfd};
 use control_plane::publisher::Publisher;
 use control_plane::{HandedState, Orders, Paths};
 use datapath::interface::Interface;
@@ -109,6 +109,12 @@ impl Coming {
         Ok(())
     }
 
+    fn bfd(&mut self, descriptors: usize) -> anyhow::Result<HandedBfd> {
+        let bytes = self.channel.receive(TOLD_WITHIN)?;
+        let sockets = self.channel.receive_descriptors(descriptors, TOLD_WITHIN)?;
+        Ok(HandedBfd::from_parts(&bytes, sockets)?)
+    }
+
     fn take_queues(&mut self, plane: &mut DataPlane) -> anyhow::Result<()> {
         while plane.waits_for_queues() {
             let FromOld::Released { threads, tables } = self.hear()? else { bail!("{UNORDERLY}") };
@@ -141,6 +147,7 @@ impl Daemon {
             tracing::warn!(error = %format!("{error:#}"), "the old process left without a word");
         }
         daemon.forwarding.plane.keep();
+        daemon.announcer.keep_bfd();
         daemon.forwarding.keep_ports();
         daemon.begin_checks();
         tracing::info!(
@@ -192,13 +199,19 @@ impl Daemon {
     /// What the old process lets go of, in the order of a hand-over: what it knows, its queues, its doors.
     async fn take_over(&mut self, coming: &mut Coming) -> anyhow::Result<()> {
         self.adopt(&coming.offer.state)?;
-        coming.say(&FromNew::Ready { version: env!("CARGO_PKG_VERSION").to_owned() })?;
+        coming.say(&FromNew::Ready { version: env!("CARGO_PKG_VERSION").to_owned(), bfd: true })?;
         let FromOld::Frozen(state) = coming.hear()? else { bail!("{UNORDERLY}") };
         self.adopt(&state)?;
         coming.say(&FromNew::Taken)?;
         coming.take_queues(&mut self.forwarding.plane)?;
         self.open_filter()?;
-        let FromOld::Left = coming.hear()? else { bail!("{UNORDERLY}") };
+        let mut word = coming.hear()?;
+        if let FromOld::Bfd { descriptors } = word {
+            self.announcer.take_bfd(coming.bfd(descriptors)?)?;
+            coming.say(&FromNew::Taken)?;
+            word = coming.hear()?;
+        }
+        let FromOld::Left = word else { bail!("{UNORDERLY}") };
         self.open_to_others().await?;
         Ok(coming.say(&FromNew::Taken)?)
     }

@@ -2,7 +2,8 @@
 //!
 //! In: an order. Out: the end of this process, or everything as it was, with the reason. It runs on a thread of its own, and asks the
 //! control loop for turns.
-//! Invariant: a new process that fails, at whatever step, is ended and waited for before anything is taken back.
+//! Invariant: a new process that fails, at whatever step, is ended and waited for before anything is taken back; but BFD sessions are
+//! taken back from one that was killed and may not be gone yet.
 
 use std::io::{self, ErrorKind};
 use std::os::unix::process::ExitStatusExt;
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use admin::Answer;
 use admin::view::{Refusal, Upgraded};
-use control_plane::announce::Announcer;
+use control_plane::announce::{Announcer, HandedBfd};
 use control_plane::questions::Caches;
 use control_plane::{HandedState, Refused};
 use forwarder::{Cursor, FlowTable, ThreadId};
@@ -42,12 +43,19 @@ pub(in crate::run) enum Stage {
 struct Failed {
     why: String,
     tables: Vec<(ThreadId, FlowTable)>,
+    bfd: Option<HandedBfd>,
     has_left: bool,
+}
+
+impl Failed {
+    fn because(why: String) -> Self {
+        Self { why, tables: Vec::new(), bfd: None, has_left: false }
+    }
 }
 
 impl From<io::Error> for Failed {
     fn from(error: io::Error) -> Self {
-        Self { why: said(&error), tables: Vec::new(), has_left: false }
+        Self::because(said(&error))
     }
 }
 
@@ -182,6 +190,13 @@ impl Daemon {
         (std::mem::take(&mut self.announcer), self.checks.tunnel().clone())
     }
 
+    fn take_bfd_back(&mut self, handed: HandedBfd) {
+        match self.announcer.take_bfd(handed) {
+            Ok(()) => self.announcer.keep_bfd(),
+            Err(error) => tracing::error!(change = "machine", %error, "BFD sessions have not come back"),
+        }
+    }
+
     /// Everything is this process's again.
     fn take_back(&mut self, tables: Vec<(ThreadId, FlowTable)>) {
         if let Err(error) = self.forwarding.plane.take_back(tables) {
@@ -237,18 +252,16 @@ impl Leaving {
         self.channel.say(offer)?;
         self.channel.send_descriptors(&descriptors)?;
         drop(descriptors);
-        let version = match self.channel.hear(READY_WITHIN)? {
-            FromNew::Ready { version } => version,
-            other => return Err(unexpected(other)),
-        };
+        let version = self.await_ready()?;
         let state = self.turn(Daemon::freeze);
         self.await_no_copies()?;
         self.channel.say(&FromOld::Frozen(state))?;
-        self.await_taken()?;
-        let mut tables = Vec::new();
+        self.await_taken(TAKEN_WITHIN)?;
+        let (mut tables, mut bfd) = (Vec::new(), None);
         self.release_all(&mut tables)
+            .and_then(|()| self.let_bfd_go(&mut bfd))
             .and_then(|()| self.leave())
-            .map_err(|failed| Failed { tables, ..failed })?;
+            .map_err(|failed| Failed { tables, bfd, ..failed })?;
         let pid = self.child.id();
         self.turn(move |daemon| {
             daemon.forwarding.plane.give();
@@ -266,10 +279,40 @@ impl Leaving {
         while !self.turn(|daemon| daemon.inspections.questions.is_idle()) {
             if Instant::now() >= until {
                 let why = "a packet thread does not let go of its copies".to_owned();
-                return Err(Failed { why, tables: Vec::new(), has_left: false });
+                return Err(Failed::because(why));
             }
             std::thread::sleep(A_MOMENT);
         }
+        Ok(())
+    }
+
+    /// Gives the new process's version.
+    fn await_ready(&mut self) -> Result<String, Failed> {
+        let (version, takes_bfd) = match self.channel.hear(READY_WITHIN)? {
+            FromNew::Ready { version, bfd } => (version, bfd),
+            other => return Err(unexpected(other)),
+        };
+        if !takes_bfd && self.turn(|daemon| daemon.announcer.has_bfd()) {
+            let why = format!("version {version} takes no BFD sessions over: drain and restart");
+            return Err(Failed::because(why));
+        }
+        Ok(version)
+    }
+
+    /// Before BGP, whose end a router may take for one of BFD too.
+    fn let_bfd_go(&mut self, kept: &mut Option<HandedBfd>) -> Result<(), Failed> {
+        let since = Instant::now();
+        *kept = self.turn(|daemon| daemon.announcer.let_bfd_go());
+        let Some(handed) = kept.as_ref().filter(|handed| !handed.sockets().is_empty()) else { return Ok(()) };
+        self.channel.say(&FromOld::Bfd { descriptors: handed.sockets().len() })?;
+        self.channel.send(&handed.to_bytes())?;
+        self.channel.send_descriptors(handed.sockets())?;
+        let sessions = handed.configs().count();
+        // Who has not taken them by then leaves time to take them back.
+        let spare = handed.least_spare().map_or(TAKEN_WITHIN, |spare| (spare / 2).min(TAKEN_WITHIN));
+        self.await_taken(spare)?;
+        let silent_ms = since.elapsed().as_secs_f64() * 1e3;
+        tracing::info!(change = "machine", sessions, silent_ms, "BFD sessions have gone over");
         Ok(())
     }
 
@@ -284,7 +327,7 @@ impl Leaving {
             let sent = sent.and_then(|()| tables.iter().try_for_each(|(_, table)| self.send(table)));
             kept.extend(tables);
             sent?;
-            self.await_taken()?;
+            self.await_taken(TAKEN_WITHIN)?;
             self.released.push(since.elapsed());
         }
         Ok(())
@@ -310,12 +353,16 @@ impl Leaving {
             announcer.abandon().await;
             tunnel.close().await;
         });
-        let left = self.channel.say(&FromOld::Left).map_err(Failed::from).and_then(|()| self.await_taken());
+        let left = self
+            .channel
+            .say(&FromOld::Left)
+            .map_err(Failed::from)
+            .and_then(|()| self.await_taken(TAKEN_WITHIN));
         left.map_err(|failed| Failed { has_left: true, ..failed })
     }
 
-    fn await_taken(&mut self) -> Result<(), Failed> {
-        match self.channel.hear(TAKEN_WITHIN)? {
+    fn await_taken(&mut self, within: Duration) -> Result<(), Failed> {
+        match self.channel.hear(within)? {
             FromNew::Taken => Ok(()),
             other => Err(unexpected(other)),
         }
@@ -323,8 +370,11 @@ impl Leaving {
 
     /// Ends the new process, and makes everything as it was. Gives the reason in words.
     fn take_back(mut self, binary: &Path, failed: Failed) -> Refused {
-        let ended = self.end_child();
-        let Failed { why, tables, has_left } = failed;
+        let Failed { why, tables, bfd, has_left } = failed;
+        let ended = match bfd {
+            Some(handed) => self.take_bfd_back(handed),
+            None => self.end_child(),
+        };
         if self.has_released {
             self.turn(move |daemon| daemon.take_back(tables));
         }
@@ -335,15 +385,21 @@ impl Leaving {
         Refused::Conflict(format!("{}: {why}{ended}; this process goes on", binary.display()))
     }
 
+    /// Before all that its end may take: routers miss BFD soon.
+    fn take_bfd_back(&mut self, handed: HandedBfd) -> Option<String> {
+        let ended = self.has_ended();
+        let _ = self.child.kill(); // one that has ended has ended
+        self.turn(move |daemon| daemon.take_bfd_back(handed));
+        let _ = self.child.wait();
+        ended
+    }
+
     /// How it has ended, where that was not by us.
     fn end_child(&mut self) -> Option<String> {
         let until = Instant::now() + ENDED_WITHIN;
         while Instant::now() < until {
-            if let Ok(Some(status)) = self.child.try_wait() {
-                return Some(match status.signal() {
-                    Some(signal) => format!("ended by signal {signal}"),
-                    None => format!("exit code {}", status.code().unwrap_or_default()),
-                });
+            if let Some(ended) = self.has_ended() {
+                return Some(ended);
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -351,6 +407,14 @@ impl Leaving {
         let _ = self.child.kill();
         let _ = self.child.wait();
         None
+    }
+
+    fn has_ended(&mut self) -> Option<String> {
+        let status = self.child.try_wait().ok()??;
+        Some(match status.signal() {
+            Some(signal) => format!("ended by signal {signal}"),
+            None => format!("exit code {}", status.code().unwrap_or_default()),
+        })
     }
 
     /// Doors, routes and tunnel that were closed.
@@ -390,7 +454,7 @@ fn unexpected(said: FromNew) -> Failed {
         FromNew::Refused(why) => why,
         other => format!("it says {other:?} where that has no meaning"),
     };
-    Failed { why, tables: Vec::new(), has_left: false }
+    Failed::because(why)
 }
 
 /// A client of the API is answered within 30 s.
