@@ -146,7 +146,7 @@ fn bfd_packet(frame: &[u8]) -> Option<(u16, &[u8])> {
     (port(2)? == 3784).then_some((port(0)?, udp.get(8..32)?))
 }
 
-/// What the router says of its BFD sessions, all of them up, without what every packet changes: bird since when, FRR how often they were
+/// What the router says of its BFD sessions, all of them up, without what goes on changing: bird since when, FRR how often they were
 /// lost.
 fn router_bfd(scene: &Scene, kind: RouterKind) -> Vec<String> {
     let question =
@@ -156,7 +156,9 @@ fn router_bfd(scene: &Scene, kind: RouterKind) -> Vec<String> {
     let peers = [true, false].map(|ipv4| session(ipv4).ends().1);
     if kind == RouterKind::Bird {
         let lines = text.lines().filter(|line| peers.iter().any(|peer| is_of(line, *peer)));
-        let lines: Vec<String> = lines.map(str::to_owned).collect();
+        // Address, interface, state, since: the times behind them are still being agreed on when a session has just come up.
+        let row = |line: &str| line.split_whitespace().take(4).collect::<Vec<_>>().join(" ");
+        let lines: Vec<String> = lines.map(row).collect();
         assert!(lines.len() == 2 && lines.iter().all(|line| line.contains(" Up ")), "{text}");
         return lines;
     }
@@ -183,6 +185,13 @@ fn stay(scene: &Scene, kind: RouterKind, during: impl FnOnce()) -> usize {
     };
     assert!(eventually(BOUND, || has(scene).then_some(())).is_some(), "{}", scene.router.tail());
     let over = AtomicBool::new(false);
+    /// Ends the watching, also where `during` panics: the scope waits for its threads.
+    struct Over<'a>(&'a AtomicBool);
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
     std::thread::scope(|threads| {
         let watcher = threads.spawn(|| {
             let mut looks = 0;
@@ -192,8 +201,9 @@ fn stay(scene: &Scene, kind: RouterKind, during: impl FnOnce()) -> usize {
             }
             looks
         });
+        let ends = Over(&over);
         during();
-        over.store(true, Ordering::Relaxed);
+        drop(ends);
         watcher.join().unwrap()
     })
 }
