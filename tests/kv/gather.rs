@@ -178,7 +178,7 @@ fn a_server_that_hangs_costs_a_reply_or_is_told_as_a_miss_and_says_nothing_wrong
 /// How late a sleeping thread is stands in the output: a busy machine may be late, but the reply comes, and never early.
 #[test]
 fn a_packet_thread_that_sleeps_wakes_when_a_request_s_time_is_over() {
-    const ROUNDS: u32 = 50;
+    const ROUNDS: usize = 50;
     const TIMEOUT: Duration = Duration::from_millis(20);
     let mut scene = Scene::new(|bed| {
         let mut config = config(bed, ", gather = { timeout = \"20ms\", missing = \"miss\" }");
@@ -193,22 +193,30 @@ fn a_packet_thread_that_sleeps_wakes_when_a_request_s_time_is_over() {
     scene.servers[1].as_mut().unwrap().pause().unwrap();
     let turns = |scene: &Scene| scene.balancer.counters().unwrap().over_threads(&["socket", "turns"]);
     let (client, before) = (scene.client(true), turns(&scene));
-    let late = (0..ROUNDS).map(|_| {
+    let (mut late, mut rounds) = (Vec::new(), 0);
+    while late.len() < ROUNDS {
         let sent = Instant::now();
         let said = client.ask_whole(&get("get", &keys), BOUND);
         let took = sent.elapsed();
-        assert_eq!(said.as_deref(), Some(&wanted(&keys[..1], None)[..]), "{}", scene.diagnosis());
-        took.checked_sub(TIMEOUT).unwrap_or_else(|| panic!("{took:?} after it was asked: too early"))
-    });
-    let mut late: Vec<Duration> = late.collect();
+        rounds += 1;
+        let over =
+            took.checked_sub(TIMEOUT).unwrap_or_else(|| panic!("{took:?} after it was asked: too early"));
+        let is_whole = said.as_deref() == Some(&wanted(&keys[..1], None)[..]);
+        // A busy machine's living server may be too late as well.
+        assert!(is_whole || said.as_deref() == Some(b"END\r\n"), "{said:?}\n{}", scene.diagnosis());
+        if is_whole {
+            late.push(over);
+        }
+        assert!(rounds < 20 * ROUNDS, "{} of {rounds} had an answer of the living server", late.len());
+    }
     late.sort_unstable();
-    let turns = (turns(&scene) - before) / u64::from(ROUNDS);
+    let turns = (turns(&scene) - before) / rounds as u64;
     println!(
-        "late by {:?}, of {ROUNDS} the latest by {:?}; {turns} turns of the thread for each",
+        "late by {:?}, of {ROUNDS} the latest by {:?}; {turns} turns of the thread for each of {rounds}",
         late[late.len() / 2],
         late[late.len() - 1]
     );
-    assert_eq!(ended(&scene, "gathers_incomplete"), u64::from(ROUNDS));
+    assert_eq!(ended(&scene, "gathers_incomplete"), rounds as u64);
     // One that spins makes more in a millisecond.
     assert!(turns < 20_000, "the thread did not sleep");
 }
