@@ -255,6 +255,13 @@ impl Ends {
         [source << 32 | destination, Self::of(plain).tail(policy, plain.protocol) | FAMILY_V4]
     }
 
+    /// Addresses, ports and protocol of a plain packet of IPv4, out of its message under [`HashPolicy::FiveTuple`].
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "fields are parts of a word")]
+    pub const fn of_plain_v4([addresses, tail]: [u64; 2]) -> ([u32; 2], u32, u8) {
+        ([(addresses >> 32) as u32, addresses as u32], (tail >> 32) as u32, (tail >> 8) as u8)
+    }
+
     /// The message of a flow of IPv4.
     #[inline(always)]
     pub fn message_v4(&self, policy: HashPolicy, protocol: u8) -> [u64; 2] {
@@ -304,7 +311,26 @@ const FAMILY_V4: u64 = 1 << 16;
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        /// Against the message of a flow, which is made of its bytes.
+        #[test]
+        fn what_a_message_of_ipv4_says_can_be_read_out_of_it(
+            source: [u8; 4], destination: [u8; 4], source_port: u16, port: u16, protocol: u8,
+        ) {
+            let ends = Ends {
+                source: halves(&mapped(source.into())),
+                destination: halves(&mapped(destination.into())),
+                ports: u32::from(source_port) << 16 | u32::from(port),
+            };
+            let message = ends.message_v4(HashPolicy::FiveTuple, protocol);
+            let addresses = [source, destination].map(u32::from_be_bytes);
+            prop_assert_eq!(Ends::of_plain_v4(message), (addresses, ends.ports, protocol));
+        }
+    }
 
     fn flow(source: &str, source_port: u16, destination: &str, port: u16, protocol: u8) -> Flow {
         let parse = |s: &str| s.parse::<IpAddr>().unwrap();

@@ -23,8 +23,6 @@ pub struct Plain {
     pub tcp_flags: u8,
     /// IPv4 TOS or IPv6 traffic class.
     pub tos: u8,
-    /// IPv4 TTL or IPv6 hop limit.
-    pub ttl: u8,
     /// Source port in the upper half, destination port in the lower.
     pub ports: u32,
     /// The addresses of an IPv4 packet as numbers, source and destination; 0 for IPv6.
@@ -101,7 +99,7 @@ impl Plain {
     pub fn source_in(frame: &[u8], family: Family, l3: u16) -> Option<[u64; 2]> {
         let ip = frame.get(usize::from(l3)..)?;
         match family {
-            Family::V4 => Some(mapped(u32::from_be_bytes(*ip.get(12..)?.first_chunk()?))),
+            Family::V4 => Some(Self::mapped(u32::from_be_bytes(*ip.get(12..)?.first_chunk()?))),
             Family::V6 => {
                 let (words, _) = ip.get(8..24)?.as_chunks::<8>();
                 Some([0, 1].map(|n| words.get(n).map_or(0, |word| u64::from_le_bytes(*word))))
@@ -130,11 +128,10 @@ impl Plain {
             protocol,
             tcp_flags: flags(protocol, 20, ip_len, upper)?,
             tos: (start >> 48) as u8,
-            ttl: (middle >> 56) as u8,
             ports: end as u32,
             v4: addresses,
-            source: mapped(addresses[0]),
-            destination: mapped(addresses[1]),
+            source: Self::mapped(addresses[0]),
+            destination: Self::mapped(addresses[1]),
         })
     }
 
@@ -161,7 +158,6 @@ impl Plain {
             protocol,
             tcp_flags,
             tos: (start >> 52) as u8,
-            ttl: start as u8,
             ports: (upper >> 32) as u32,
             v4: [0; 2],
             source: [s0.swap_bytes(), s1.swap_bytes()],
@@ -169,11 +165,18 @@ impl Plain {
         })
     }
 
-    /// Where the payload starts in `frame`, the frame that was read.
+    /// The 16 bytes of an IPv4 address as v4-mapped, as [`Plain::source`] has them.
+    #[inline(always)]
     #[must_use]
-    pub fn payload(&self, frame: &[u8]) -> usize {
-        let upper = usize::from(self.l3) + if self.family == Family::V4 { 20 } else { 40 };
-        if self.protocol == protocol::UDP {
+    pub const fn mapped(address: u32) -> [u64; 2] {
+        [0, (0x0000_ffff_0000_0000 | address as u64).swap_bytes()]
+    }
+
+    /// Where the payload starts in a frame that was read as plain with this family, place of its IP header and protocol.
+    #[must_use]
+    pub fn payload_in(frame: &[u8], family: Family, l3: u16, protocol: u8) -> usize {
+        let upper = usize::from(l3) + if family == Family::V4 { 20 } else { 40 };
+        if protocol == protocol::UDP {
             return upper + 8;
         }
         upper + frame.get(upper + 12).map_or(20, |byte| usize::from(byte >> 4) * 4)
@@ -229,11 +232,6 @@ fn udp(header: u32, ip_len: u16, len: u16) -> Option<u8> {
 #[inline(always)]
 fn within(l3: u16, ip_len: u16) -> Option<u16> {
     l3.checked_add(ip_len).map(|_| ip_len)
-}
-
-#[inline(always)]
-fn mapped(address: u32) -> [u64; 2] {
-    [0, (0x0000_ffff_0000_0000 | u64::from(address)).swap_bytes()]
 }
 
 #[inline]

@@ -30,6 +30,8 @@ pub(super) struct PlainBatch {
     v4: Messages<2>,
     v6: Messages<5>,
     hashers: LaneHashers,
+    /// Some packets of IPv4 are read, and their services not yet known.
+    has_read: bool,
 }
 
 /// What is known of one of them between two stages: a cache line.
@@ -51,6 +53,8 @@ pub(super) struct PlainPacket {
     way: Way,
     /// Its flow may not follow every slot: the service has left some.
     excludes: bool,
+    /// Of TCP.
+    flags: u8,
     signal: Signal,
     /// Of stage 2, which every plain packet passes.
     choice: Choice,
@@ -61,6 +65,8 @@ pub(super) struct PlainPacket {
 enum Way {
     /// It is not plain, and nothing else here is of it.
     General,
+    /// Within stage 1 alone: it is read, and its service is not yet known.
+    Read,
     /// To the backend of its flow.
     Flow,
     /// Nowhere.
@@ -80,6 +86,7 @@ impl PlainPacket {
         tos: 0,
         way: Way::General,
         excludes: false,
+        flags: 0,
         signal: Signal::Datagram,
         choice: Choice::NONE,
     };
@@ -90,18 +97,41 @@ impl PlainPacket {
         self.way != Way::General
     }
 
-    /// Takes in a packet that was read, and finds its service; by which policy to hash its flow. `None`: it is for the general
-    /// path, or refused.
+    /// Takes in the headers of a packet that was read.
+    #[inline(always)]
+    fn take(&mut self, plain: &Plain) {
+        (self.family, self.l3, self.ip_len, self.tos) = (plain.family, plain.l3, plain.ip_len, plain.tos);
+    }
+
+    /// The same of IPv4, and what finds its service, as the words of its flow's message under the policy of most services.
+    #[inline(always)]
+    fn note_v4(&mut self, plain: &Plain) {
+        self.take(plain);
+        let [hash, key] = Ends::plain_v4(plain, HashPolicy::FiveTuple);
+        (self.flags, self.hash, self.key) = (plain.tcp_flags, hash, key);
+        self.way = Way::Read;
+    }
+
+    /// The packet of IPv4 that was noted.
+    #[inline(always)]
+    const fn noted_v4(&self) -> Plain {
+        let (v4, ports, protocol) = Ends::of_plain_v4([self.hash, self.key]);
+        let Self { l3, ip_len, tos, flags: tcp_flags, .. } = *self;
+        let (source, destination) = (Plain::mapped(v4[0]), Plain::mapped(v4[1]));
+        Plain { family: Family::V4, l3, ip_len, protocol, tcp_flags, tos, ports, v4, source, destination }
+    }
+
+    /// Finds a packet's service; by which policy to hash its flow. `None`: it is for the general path, or refused.
     #[inline(always)]
     fn enter(&mut self, arrival: &Arrival<'_>, plain: &Plain) -> Option<HashPolicy> {
         #[expect(clippy::cast_possible_truncation, reason = "the destination port is the lower half")]
         let port = plain.ports as u16;
-        let Arrival { snapshot, frame, .. } = *arrival;
+        let snapshot = arrival.snapshot;
+        self.way = Way::General;
         let is_tunnel = snapshot.opens && plain.protocol == protocol::UDP && port == protocol::GUE_PORT;
-        if is_tunnel || snapshot.trace.is_some() && is_marked(frame, plain.payload(frame)) {
+        if is_tunnel || snapshot.trace.is_some() && is_marked(arrival.packet, self, plain.protocol) {
             return None;
         }
-        (self.family, self.l3, self.ip_len, self.tos) = (plain.family, plain.l3, plain.ip_len, plain.tos);
         let index = if plain.family == Family::V6 && is_mapped(plain.destination) {
             None
         } else if snapshot.vips.is_exact() {
@@ -166,33 +196,60 @@ struct Arrival<'a> {
     ahead: &'a BatchLookup,
     /// Its place in the batch.
     number: usize,
-    frame: &'a [u8],
+    packet: &'a Packet<'a>,
 }
 
 impl PlainBatch {
     /// For batches of at most `packets`.
     pub(super) fn new(packets: usize, hashers: LaneHashers) -> Self {
         let places = vec![PlainPacket::NONE; packets].into_boxed_slice();
-        Self { places, v4: Messages::new(packets), v6: Messages::new(packets), hashers }
+        Self { places, v4: Messages::new(packets), v6: Messages::new(packets), hashers, has_read: false }
+    }
+
+    /// Reads the untagged packets of IPv4 among those off the wire; whether there are others. Each step of stage 1 is a function of
+    /// its own, so that it has the registers that it needs.
+    #[inline(never)]
+    fn read_v4(&mut self, packets: &[Packet<'_>]) -> bool {
+        let (mut has_read, mut has_others) = (false, false);
+        for (packet, place) in packets.iter().zip(self.places.iter_mut()) {
+            place.way = Way::General;
+            if !may_be_plain(packet.origin()) {
+                continue;
+            }
+            let frame = packet.frame();
+            if Plain::untagged(frame) != Some(Family::V4) {
+                has_others = true;
+            } else if let Some(read) = Plain::read_v4(frame) {
+                place.note_v4(&read);
+                has_read = true;
+            }
+        }
+        self.has_read = has_read;
+        has_others
     }
 
     #[inline(never)]
     fn gather_tagged(&mut self, arrival: &Arrival<'_>) {
         let Some(place) = self.places.get_mut(arrival.number) else { return };
-        match Plain::read_tagged(arrival.frame) {
-            Some(plain) if plain.family == Family::V4 => self.v4.gather(place, arrival, &plain),
+        match Plain::read_tagged(arrival.packet.frame()) {
+            Some(plain) if plain.family == Family::V4 => {
+                place.note_v4(&plain);
+                self.has_read = true;
+            }
             Some(plain) => self.v6.gather(place, arrival, &plain),
             None => {}
         }
     }
 }
 
-// A copy for each family: what is read by fixed places stays in registers.
 impl Messages<2> {
     #[inline(always)]
-    fn gather(&mut self, place: &mut PlainPacket, arrival: &Arrival<'_>, plain: &Plain) {
-        if let Some(policy) = place.enter(arrival, plain) {
-            self.push(arrival.number, Ends::plain_v4(plain, policy));
+    fn gather(&mut self, place: &mut PlainPacket, arrival: &Arrival<'_>) {
+        let plain = place.noted_v4();
+        if let Some(policy) = place.enter(arrival, &plain) {
+            let is_noted = policy == HashPolicy::FiveTuple;
+            let message = if is_noted { [place.hash, place.key] } else { Ends::plain_v4(&plain, policy) };
+            self.push(arrival.number, message);
         }
     }
 }
@@ -200,8 +257,15 @@ impl Messages<2> {
 impl Messages<5> {
     #[inline(always)]
     fn gather(&mut self, place: &mut PlainPacket, arrival: &Arrival<'_>, plain: &Plain) {
+        place.take(plain);
         if let Some(policy) = place.enter(arrival, plain) {
-            self.push(arrival.number, Ends::of(plain).message_v6(policy, plain.protocol));
+            let ends = Ends::of(plain);
+            let message = match policy {
+                // Told apart, so that the common message is made without a choice.
+                HashPolicy::FiveTuple => ends.message_v6(HashPolicy::FiveTuple, plain.protocol),
+                other => ends.message_v6(other, plain.protocol),
+            };
+            self.push(arrival.number, message);
         }
     }
 }
@@ -213,21 +277,12 @@ impl Core {
         let plain = &mut scratch.plain;
         plain.v4.clear();
         plain.v6.clear();
-        let mut has_others = false;
-        for (number, (packet, place)) in packets.iter().zip(plain.places.iter_mut()).enumerate() {
-            place.way = Way::General;
-            if !scratch.has_plain_path || !may_be_plain(packet.origin()) {
-                continue;
-            }
-            let (snapshot, ahead, frame) = (batch.snapshot, &self.ahead, packet.frame());
-            if Plain::untagged(frame) != Some(Family::V4) {
-                has_others = true;
-            } else if let Some(read) = Plain::read_v4(frame) {
-                plain.v4.gather(place, &Arrival { snapshot, ahead, number, frame }, &read);
-            }
-        }
-        if has_others {
+        plain.has_read = false;
+        if scratch.has_plain_path && plain.read_v4(packets) {
             self.read_others(batch, packets, plain);
+        }
+        if plain.has_read {
+            self.find_services(batch, packets, plain);
         }
         self.counters.plain.add((plain.v4.len() + plain.v6.len()) as u64);
         let key = batch.snapshot.hasher.key();
@@ -235,22 +290,34 @@ impl Core {
         self.ask_for_flows(batch, &mut plain.places, &plain.v6.hash(key, plain.hashers.five));
     }
 
-    /// The same for IPv6 and for frames with tags: a function of its own, so that each has the registers that it needs.
+    /// Of IPv6 and of frames with tags.
     #[inline(never)]
     fn read_others(&self, batch: &Batch<'_>, packets: &[Packet<'_>], plain: &mut PlainBatch) {
         for (number, packet) in packets.iter().enumerate().filter(|(_, packet)| may_be_plain(packet.origin()))
         {
-            let (snapshot, ahead, frame) = (batch.snapshot, &self.ahead, packet.frame());
+            let arrival = Arrival { snapshot: batch.snapshot, ahead: &self.ahead, number, packet };
+            let frame = packet.frame();
             match Plain::untagged(frame) {
                 Some(Family::V4) => {}
                 Some(Family::V6) => {
                     if let Some(place) = plain.places.get_mut(number)
                         && let Some(read) = Plain::read_v6(frame)
                     {
-                        plain.v6.gather(place, &Arrival { snapshot, ahead, number, frame }, &read);
+                        plain.v6.gather(place, &arrival, &read);
                     }
                 }
-                None => plain.gather_tagged(&Arrival { snapshot, ahead, number, frame }),
+                None => plain.gather_tagged(&arrival),
+            }
+        }
+    }
+
+    /// Of packets of IPv4.
+    #[inline(never)]
+    fn find_services(&self, batch: &Batch<'_>, packets: &[Packet<'_>], plain: &mut PlainBatch) {
+        for (number, (packet, place)) in packets.iter().zip(plain.places.iter_mut()).enumerate() {
+            if place.way == Way::Read {
+                let arrival = Arrival { snapshot: batch.snapshot, ahead: &self.ahead, number, packet };
+                plain.v4.gather(place, &arrival);
             }
         }
     }
@@ -325,8 +392,9 @@ fn find_in_groups(snapshot: &Snapshot, ahead: &BatchLookup, number: usize, flow:
 }
 
 #[inline(never)]
-fn is_marked(frame: &[u8], payload: usize) -> bool {
-    has_magic(frame, payload)
+fn is_marked(packet: &Packet<'_>, place: &PlainPacket, protocol: u8) -> bool {
+    let frame = packet.frame();
+    has_magic(frame, Plain::payload_in(frame, place.family, place.l3, protocol))
 }
 
 /// Whether an address of IPv6 stands for one of IPv4, which is on no wire (RFC 4291 §2.5.5.2): it would match an IPv4 VIP.

@@ -21,32 +21,33 @@ impl Core {
         if place.way != Way::Flow {
             return None;
         }
-        let headers = batch.snapshot.headers(place.choice.slot, place.family)?;
-        let overhead = headers.overhead(place.ip_len)?;
+        let (slot, ip_len, l3) = (place.choice.slot, place.ip_len, place.l3);
+        let headers = batch.snapshot.headers(slot, place.family)?;
+        let overhead = headers.overhead(ip_len)?;
         if packet.start() != overhead {
             return None;
         }
-        let (bytes, end) = (packet.frame_len(), overhead + usize::from(place.l3 + place.ip_len));
-        let buffer = packet.buffer_mut();
-        let ip = buffer.get_mut(overhead + usize::from(place.l3)..)?;
-        if !decrement_ttl(ip, place.family) {
+        let ip_at = overhead + usize::from(l3);
+        if !decrement_ttl(packet.buffer_mut().get_mut(ip_at..)?, place.family) {
             return None;
         }
-        let identification = self.identifications.next();
-        let inner = || Inner { len: place.ip_len, tos: place.tos, flow_hash: place.hash, identification };
-        // Each its own: what is lent to a call stands in memory.
-        let written = match place.l3 {
-            14 => headers.write(buffer, &inner()),
-            _ => headers.write_tagged(buffer, overhead, place.l3, &inner()),
-        };
-        // Of what was read as plain behind as much head room.
-        debug_assert!(written, "a plain packet has room for its headers");
-        packet.set_bounds(0, end);
-        packet.set_interface(headers.beside);
-        self.count_for(place.choice.slot, place.counted, |pair| {
+        // Before the headers, so that what is only of this need not be kept over them.
+        let bytes = packet.frame_len();
+        self.count_for(slot, place.counted, |pair| {
             pair.packets.add(1);
             pair.bytes.add(bytes as u64);
         });
+        packet.set_bounds(0, ip_at + usize::from(ip_len));
+        packet.set_interface(headers.beside);
+        let identification = self.identifications.next();
+        let inner = || Inner { len: ip_len, tos: place.tos, flow_hash: place.hash, identification };
+        // Each its own: what is lent to a call stands in memory.
+        let written = match l3 {
+            14 => headers.write(packet.buffer_mut(), &inner()),
+            _ => headers.write_tagged(packet.buffer_mut(), overhead, l3, &inner()),
+        };
+        // Of what was read as plain behind as much head room.
+        debug_assert!(written, "a plain packet has room for its headers");
         Some(())
     }
 
