@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 use testbed::{
     Asker, Balancer, Bed, LbConfig, MEMCACHED_PORT, Process, Service, eventually, start_memcached,
 };
@@ -217,11 +218,15 @@ impl KvStage {
     }
 }
 
-/// Waits until all servers of a balancer serve.
+/// Waits until all servers of a balancer serve and have keys: one that is back serves a moment before a table is built with it.
 pub(crate) fn all_serve(balancer: &Balancer) -> Result<()> {
+    let has_keys = |row: &Value| {
+        let shares = row["shares"].as_object().into_iter().flat_map(|shares| shares.values());
+        shares.filter_map(Value::as_f64).any(|share| share > 0.0)
+    };
     let serving = || {
         let rows = balancer.ask("/v1/backends").ok()?;
-        rows.as_array()?.iter().all(|row| row["state"] == "serving").then_some(())
+        rows.as_array()?.iter().all(|row| row["state"] == "serving" && has_keys(row)).then_some(())
     };
     eventually(PATIENCE, serving).context("not all servers serve")
 }
