@@ -57,6 +57,8 @@ fn run(script: &str) -> BTreeMap<String, String> {
     fs::create_dir(dir.path().join("bin")).unwrap();
     fs::write(&systemctl, include_str!("systemctl.sh")).unwrap();
     fs::set_permissions(&systemctl, Permissions::from_mode(0o755)).unwrap();
+    // What a reader waits for at most, longer for a busy machine.
+    let script = script.replace("timeout 60 ", "timeout 200 ");
     fs::write(&file, format!("{}{script}", include_str!("quick_start.sh"))).unwrap();
     let (program, file) = (binary().unwrap(), file.to_str().unwrap());
     let config = concat!(env!("CARGO_MANIFEST_DIR"), "/../config");
