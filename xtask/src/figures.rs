@@ -168,20 +168,27 @@ const TABLES: &[&str] = &["crates/maglev-hash/src"];
 const DAY: &[&str] = &["crates/conntrack/src", "crates/maglev-hash/src"];
 /// All that a packet passes in memory.
 pub(crate) const PIPELINE: &[&str] = &[
+    "crates/classifier/src",
     "crates/conntrack/src",
     "crates/counters/src",
     "crates/forwarder/src",
     "crates/maglev-hash/src",
     "crates/packet/src",
+    "crates/sip-lanes/src",
+    "crates/trace-mark/src",
 ];
 pub(crate) const VETH: &[&str] = &[
+    "crates/classifier/src",
     "crates/conntrack/src",
     "crates/counters/src",
     "crates/datapath/bpf",
     "crates/datapath/src",
+    "crates/engine/src",
     "crates/forwarder/src",
     "crates/maglev-hash/src",
     "crates/packet/src",
+    "crates/sip-lanes/src",
+    "crates/trace-mark/src",
 ];
 /// All that a request by key passes.
 pub(crate) const KEYED: &[&str] = &[
@@ -194,6 +201,8 @@ pub(crate) const KEYED: &[&str] = &[
     "crates/kv-switch/src",
     "crates/maglev-hash/src",
     "crates/packet/src",
+    "crates/sip-lanes/src",
+    "crates/trace-mark/src",
 ];
 const FIGURES: [Figure; 12] = [
     Figure { name: "7", how: How::Simulated, measures: DAY },
