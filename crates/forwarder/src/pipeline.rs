@@ -8,6 +8,7 @@ mod cache;
 mod choice;
 mod config;
 mod decapsulation;
+mod entry;
 mod error;
 mod expiry;
 mod fragments;
@@ -56,10 +57,9 @@ use self::state::{Batch, CachedRead, PacketState, Stage};
 use self::tracing::Tracing;
 use crate::capture::Tap;
 use crate::rewrite::{Fit, RewriteParams, rewrite};
-use crate::selection::flow_key;
 use crate::{
-    DropReason, Flow, Forward, HandoffReason, HashPolicy, Live, NoticeSink, Now, Origin, Outlet, Packet,
-    Reader, RequestServer, Slot, ThreadCounters, TunnelSourceKind, ValueCache, Verdict, request,
+    DropReason, Flow, Forward, HandoffReason, Live, NoticeSink, Now, Origin, Outlet, Packet, Reader,
+    RequestServer, Slot, ThreadCounters, TunnelSourceKind, ValueCache, Verdict, request,
 };
 
 /// One packet thread's forwarder.
@@ -258,32 +258,6 @@ impl Core {
         Ok((parsed, decapsulated_before(packet.origin())))
     }
 
-    /// Finds the service of a packet with ports, and hashes it for stage 2.
-    #[inline]
-    fn enter(
-        &mut self,
-        batch: &Batch<'_>,
-        packet: &Packet<'_>,
-        flow: &Flow,
-        state: &mut PacketState,
-    ) -> Result<(), DropReason> {
-        let snapshot = batch.snapshot;
-        let index = snapshot.vips.find_ahead(&self.ahead, state.place, flow).ok_or(DropReason::NoVip)?;
-        let service = snapshot.service(index);
-        if let Some(reason) = service.guard.as_ref().and_then(|guard| guard.refusal(flow)) {
-            return Err(reason);
-        }
-        (state.service, state.counted) = (index, service.id);
-        if service.policy == HashPolicy::Key {
-            state.stage = Stage::Keyed;
-            return self.read_request(batch, packet, flow, state);
-        }
-        state.hash = snapshot.hasher.hash(service.policy, flow);
-        state.key = flow_key(service, state.hash);
-        self.flows.prefetch(state.key);
-        Ok(())
-    }
-
     /// Stage 2: the slot. `None`: it goes there.
     #[inline(never)]
     fn choose(&mut self, batch: &Batch<'_>, packet: &Packet<'_>, state: &mut PacketState) -> Option<Verdict> {
@@ -415,9 +389,13 @@ impl Core {
     fn classify_others(&mut self, batch: &Batch<'_>, packets: &mut [Packet<'_>], scratch: &mut Scratch) {
         let places = scratch.plain.places.iter().zip(scratch.states.iter_mut());
         for (packet, (place, state)) in packets.iter_mut().zip(places) {
-            if !place.is_plain() {
-                state.verdict = self.classify(batch, packet, state);
+            if place.is_sent() || place.is_plain() {
+                continue;
             }
+            state.verdict = match place.request(packet.frame()) {
+                Some(read) => self.classify_request(batch, packet, &read, state),
+                None => self.classify(batch, packet, state),
+            };
         }
     }
 
@@ -427,10 +405,11 @@ impl Core {
         self.load_copies(scratch, packets.len());
         let places = scratch.plain.places.iter_mut().zip(scratch.states.iter_mut());
         for (packet, (place, state)) in packets.iter().zip(places) {
-            if place.is_plain() {
+            if place.is_sent() {
                 self.choose_plain(batch, packet, place);
-            } else if state.verdict.is_none() {
+            } else if !place.is_plain() && state.verdict.is_none() {
                 state.verdict = self.choose(batch, packet, state);
+                place.follow(state);
             }
         }
     }

@@ -6,7 +6,7 @@
 //! Invariant: what is plain [`crate::parse`] reads alike (`plain/tests.rs`).
 //! Source: RFC 791, 8200, 9293, 768.
 
-use crate::{Family, protocol};
+use crate::{Family, Fragment, Parsed, protocol};
 
 /// A plain packet. Offsets are in bytes from the start of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +91,36 @@ impl Plain {
             protocol::ETHERTYPE_IPV6 => Self::v6(ip, l3),
             _ => None,
         }
+    }
+
+    /// What [`crate::parse`] says of `frame`, the frame that was read; `None`: it is another one.
+    #[inline]
+    #[must_use]
+    pub fn parsed(&self, frame: &[u8]) -> Option<Parsed> {
+        let Self { family, l3, ip_len, protocol, tcp_flags, tos, ports, .. } = *self;
+        let ip = frame.get(usize::from(l3)..)?;
+        let (header, ttl, dont_fragment) = match family {
+            Family::V4 => (20, *ip.get(8)?, ip.get(6)? & 0x40 != 0),
+            Family::V6 => (40, *ip.get(7)?, true),
+        };
+        let [s0, s1, d0, d1] = ports.to_be_bytes();
+        let (src_port, dst_port) = (u16::from_be_bytes([s0, s1]), u16::from_be_bytes([d0, d1]));
+        let (l4, end) = (l3 + header, l3 + ip_len);
+        let fragment = Fragment::None;
+        Some(Parsed {
+            family,
+            l3,
+            l4,
+            end,
+            protocol,
+            src_port,
+            dst_port,
+            tcp_flags,
+            fragment,
+            tos,
+            ttl,
+            dont_fragment,
+        })
     }
 
     /// The source alone, of a frame that was read as plain with this family and place of its IP header.

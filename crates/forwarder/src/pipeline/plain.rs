@@ -14,8 +14,9 @@ use conntrack::{Glance, Signal};
 use packet::{Family, Plain, protocol};
 use trace_mark::has_magic;
 
+use super::entry::PlainRequest;
 use super::messages::{Hashed, Messages};
-use super::state::{Batch, Choice, FlowPacket, NO_SERVICE, PacketState};
+use super::state::{Batch, Choice, FlowPacket, NO_SERVICE, PacketState, Stage};
 use super::{Core, Scratch};
 use crate::selection::flow_key;
 use crate::{
@@ -65,6 +66,8 @@ pub(super) struct PlainPacket {
 enum Way {
     /// It is not plain, and nothing else here is of it.
     General,
+    /// It asks a keyed service: its state says all else, until it is known to leave as a plain packet does.
+    Request,
     /// Within stage 1 alone: it is read, and its service is not yet known.
     Read,
     /// To the backend of its flow.
@@ -94,7 +97,13 @@ impl PlainPacket {
     /// Whether it takes this path.
     #[inline(always)]
     pub(super) fn is_plain(&self) -> bool {
-        self.way != Way::General
+        !matches!(self.way, Way::General | Way::Request)
+    }
+
+    /// Whether it goes to a backend by this path.
+    #[inline(always)]
+    pub(super) fn is_sent(&self) -> bool {
+        self.way == Way::Flow
     }
 
     /// Takes in the headers of a packet that was read.
@@ -148,7 +157,7 @@ impl PlainPacket {
         };
         let service = snapshot.service(index);
         if service.policy == HashPolicy::Key {
-            // Its request is read by the general path.
+            (self.service, self.way) = (index, Way::Request);
             return None;
         }
         if let Some(guard) = &service.guard
@@ -164,9 +173,32 @@ impl PlainPacket {
         Some(service.policy)
     }
 
+    /// What was read of a request of a keyed service; `None`: it is none.
+    #[inline(always)]
+    pub(super) fn request(&self, frame: &[u8]) -> Option<PlainRequest> {
+        let plain = match self.family {
+            _ if self.way != Way::Request => return None,
+            Family::V4 => self.noted_v4(),
+            Family::V6 => Plain::read(frame)?,
+        };
+        Some(PlainRequest { plain, service: self.service })
+    }
+
+    /// After stage 2 of such a request: one that leaves as it came, but for its headers, is written as plain packets are.
+    #[inline]
+    pub(super) fn follow(&mut self, state: &PacketState) {
+        let is_answered = state.cached.is_some_and(|cached| cached.copy.is_some());
+        let leaves = state.verdict.is_none() && state.stage == Stage::Keyed && !state.is_away && !is_answered;
+        if self.way == Way::Request && leaves {
+            (self.hash, self.counted, self.choice) = (state.hash, state.counted, state.choice);
+            self.way = Way::Flow;
+        }
+    }
+
     #[inline]
     fn refuse(&mut self, reason: DropReason) {
         self.way = Way::Dropped(reason);
+        self.choice = Choice::NONE;
         (self.service, self.counted) = (NO_SERVICE, ServiceId(NO_SERVICE));
     }
 

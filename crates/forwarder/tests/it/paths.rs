@@ -5,11 +5,13 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use forwarder::*;
+use kv_switch::{Memcached, Routes};
 use packet::{Encapsulation, Family, Mac, Outer, Tag, Tags, Template};
 use proptest::prelude::*;
 use proptest::sample::select;
 
 use crate::bed::*;
+use crate::keyed::{PORT, framed};
 
 /// What a slot is like.
 #[derive(Clone, Debug)]
@@ -125,7 +127,9 @@ impl World {
     fn snapshot(&self) -> Snapshot {
         let slots: Vec<Slot> = (1..).zip(&self.slots).map(|(number, kind)| kind.slot(number)).collect();
         let weights = vec![1; slots.len()];
-        let mut parts = parts(slots, &weights);
+        let mut parts = parts(slots.clone(), &weights);
+        parts.services.push(self.keyed(&pool(&slots, &weights)));
+        parts.bindings.extend([VIP4, VIP6].map(|vip| binding(vip, 17, PORT..=PORT, 3)));
         parts.states = self.slots.iter().map(|kind| kind.state).collect();
         for (service, policy) in parts.services.iter_mut().zip(&self.policies) {
             service.policy = *policy;
@@ -157,6 +161,25 @@ impl World {
         Snapshot::new(parts).unwrap().with_trace(self.traced.then_some(trace))
     }
 
+    /// A service whose requests go by key.
+    fn keyed(&self, all: &Arc<PoolTable>) -> Service {
+        let rules = KeyRules {
+            application: Box::new(Memcached::new(3)),
+            clients: PrefixSet::new([(ip("198.51.100.0"), 29), (ip("2001:db8:1::"), 48)]),
+            routes: Routes::build(&[], &[]).unwrap(),
+            failover: KeyFailover::Next,
+            hash: KeyRules::maglev_hash(&HashKey::new([5; 16])),
+            failover_ttl: Some(10),
+            path: KeyPath::Direct,
+            gather: None,
+            cache: None,
+            replicas: None,
+        };
+        let placements = [Placement::Maglev { all: all.table.clone() }].into();
+        let keyed = Keyed { rules: Arc::new(rules), pools: [].into(), placements };
+        Service { keyed: Some(Arc::new(keyed)), guard: self.guard(), ..service(3, HashPolicy::Key, all) }
+    }
+
     fn guard(&self) -> Option<Arc<Guard>> {
         let list = |prefixes: &[(&str, u8)]| {
             Some(Arc::new(PrefixSet::new(prefixes.iter().map(|(address, length)| (ip(address), *length)))))
@@ -179,7 +202,7 @@ fn sent() -> impl Strategy<Value = Sent> {
     let source = (0..10_u8, any::<bool>());
     let ports = (
         select(vec![80_u16, 80, 80, 80, 443, 81, 8001, 8012, 8024]),
-        select(vec![443_u16, 443, 53, 53, 81, 6080]),
+        select(vec![443_u16, 443, 53, 53, 81, 6080, PORT, PORT, PORT]),
     );
     let flags = select(vec!["S", "A", "A", "A", "FA", "R", "SA", ""]);
     let shape = (0..3_u8, select(vec![0_u8, 0, 1, 2]), select(vec![64_u8, 64, 64, 2, 1, 0]), any::<u8>());
@@ -202,6 +225,7 @@ fn sent() -> impl Strategy<Value = Sent> {
             let source = if odd == 2 { vip.to_owned() } else { source };
             let from = 4000 + u16::from(host);
             let mut frame = match protocol {
+                0 if udp_port == PORT => udp(&source, from, vip, udp_port, &request(host, tos)),
                 0 => udp(
                     &source,
                     from,
@@ -237,6 +261,19 @@ fn sent() -> impl Strategy<Value = Sent> {
             (frame, head, if odd == 6 { Origin::Thread(ThreadId(0), steered) } else { Origin::Wire })
         },
     )
+}
+
+/// Reads, writes, what names several keys, and what is no request.
+fn request(key: u8, kind: u8) -> Vec<u8> {
+    let command = match kind % 8 {
+        0 => format!("set key{key} 0 0 2\r\nab\r\n"),
+        1 => format!("delete key{key}\r\n"),
+        2 => format!("get key{key} key{}\r\n", key + 1),
+        3 => "version\r\n".into(),
+        4 => "flush_all\r\n".into(),
+        _ => format!("get key{key}\r\n"),
+    };
+    framed(command.as_bytes())
 }
 
 fn set_fields(frame: &mut Vec<u8>, v6: bool, ttl: u8, tos: u8) {

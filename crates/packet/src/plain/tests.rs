@@ -11,10 +11,7 @@ fn agrees(frame: &[u8]) -> Result<(), TestCaseError> {
     prop_assert_eq!(parsed.fragment, Fragment::None);
     let headers = if parsed.family == Family::V4 { 20 } else { 40 };
     prop_assert_eq!(parsed.l4 - parsed.l3, headers, "no options, no extension headers");
-    let of_plain = (plain.family, plain.l3, plain.ip_len, plain.protocol, plain.tcp_flags, plain.tos);
-    let of_parsed =
-        (parsed.family, parsed.l3, parsed.ip_len(), parsed.protocol, parsed.tcp_flags, parsed.tos);
-    prop_assert_eq!(of_plain, of_parsed);
+    prop_assert_eq!(plain.parsed(frame), Some(parsed));
     prop_assert_eq!(plain.ports, u32::from(parsed.src_port) << 16 | u32::from(parsed.dst_port));
     let addresses = parsed.addresses(frame);
     prop_assert_eq!((plain.source_bytes(), plain.destination_bytes()), (addresses.src, addresses.dst));

@@ -11,7 +11,7 @@ use crate::pipeline::state::{Batch, Choice};
 use crate::{Flow, Guard, Packet, SlotId, SlotState, Snapshot, Step};
 
 impl Core {
-    /// The backend of a plain packet's flow.
+    /// The backend of a plain packet's flow, of one that is sent.
     #[inline(always)]
     pub(in crate::pipeline) fn choose_plain(
         &mut self,
@@ -19,10 +19,6 @@ impl Core {
         packet: &Packet<'_>,
         place: &mut PlainPacket,
     ) {
-        if place.way != Way::Flow {
-            place.choice = Choice::NONE;
-            return;
-        }
         if place.signal == Signal::Data
             && !place.excludes
             && let Some(slot) = self.flows.busy_slot(place.glance, place.key, batch.tick)
