@@ -389,12 +389,12 @@ impl Core {
     fn classify_others(&mut self, batch: &Batch<'_>, packets: &mut [Packet<'_>], scratch: &mut Scratch) {
         let places = scratch.plain.places.iter().zip(scratch.states.iter_mut());
         for (packet, (place, state)) in packets.iter_mut().zip(places) {
-            if place.is_sent() || place.is_plain() {
+            if place.is_plain() {
                 continue;
             }
-            state.verdict = match place.request(packet.frame()) {
-                Some(read) => self.classify_request(batch, packet, &read, state),
-                None => self.classify(batch, packet, state),
+            state.verdict = match place.is_request() {
+                true => self.classify_request(batch, packet, place, state),
+                false => self.classify(batch, packet, state),
             };
         }
     }

@@ -3,19 +3,11 @@
 //! In: a packet that was parsed, or a request of a keyed service that was read as plain. Out: its state, or the reason to drop it.
 //! Not here: plain packets of flows (`plain`), the bytes of a request (`keyed`).
 
-use packet::Plain;
-
 use super::Core;
+use super::plain::PlainPacket;
 use super::state::{Batch, PacketState, Stage};
 use crate::selection::flow_key;
 use crate::{DropReason, Flow, HashPolicy, Packet, Verdict};
-
-/// A request of a keyed service, as the plain path read it.
-pub(super) struct PlainRequest {
-    pub(super) plain: Plain,
-    /// Index among the snapshot's services.
-    pub(super) service: u32,
-}
 
 /// A flow and its service, an index among the snapshot's.
 struct Found<'a> {
@@ -63,22 +55,23 @@ impl Core {
     }
 
     /// Stage 1 of a plain request: what `classify` does, without reading headers and looking for the service once more. It is no answer
-    /// to a request of our own: a VIP is no address of this machine.
+    /// to a request of our own: those come to addresses of the machine, and `config` warns of a VIP that is one.
     #[inline(never)]
     pub(super) fn classify_request(
         &mut self,
         batch: &Batch<'_>,
         packet: &Packet<'_>,
-        read: &PlainRequest,
+        place: &PlainPacket,
         state: &mut PacketState,
     ) -> Option<Verdict> {
-        let PlainRequest { plain, service } = read;
-        let Some(parsed) = plain.parsed(packet.frame()) else {
+        let frame = packet.frame();
+        let read =
+            place.request(frame).and_then(|(plain, service)| Some((plain, plain.parsed(frame)?, service)));
+        let Some((plain, parsed, service)) = read else {
             return Some(Verdict::Drop(DropReason::Malformed));
         };
         *state = PacketState::of(state.place, parsed, None);
-        let flow = Flow::of_plain(plain);
-        let found = Found { flow: &flow, service: *service };
+        let found = Found { flow: &Flow::of_plain(&plain), service };
         self.enter_service(batch, packet, &found, state).err().map(Verdict::Drop)
     }
 }

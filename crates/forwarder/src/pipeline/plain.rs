@@ -14,7 +14,6 @@ use conntrack::{Glance, Signal};
 use packet::{Family, Plain, protocol};
 use trace_mark::has_magic;
 
-use super::entry::PlainRequest;
 use super::messages::{Hashed, Messages};
 use super::state::{Batch, Choice, FlowPacket, NO_SERVICE, PacketState, Stage};
 use super::{Core, Scratch};
@@ -173,15 +172,20 @@ impl PlainPacket {
         Some(service.policy)
     }
 
-    /// What was read of a request of a keyed service; `None`: it is none.
+    /// Whether it asks a keyed service.
     #[inline(always)]
-    pub(super) fn request(&self, frame: &[u8]) -> Option<PlainRequest> {
+    pub(super) fn is_request(&self) -> bool {
+        self.way == Way::Request
+    }
+
+    /// What was read of such a packet, which is `frame`, and its service, an index among the snapshot's.
+    #[inline(always)]
+    pub(super) fn request(&self, frame: &[u8]) -> Option<(Plain, u32)> {
         let plain = match self.family {
-            _ if self.way != Way::Request => return None,
             Family::V4 => self.noted_v4(),
             Family::V6 => Plain::read(frame)?,
         };
-        Some(PlainRequest { plain, service: self.service })
+        Some((plain, self.service))
     }
 
     /// After stage 2 of such a request: one that leaves as it came, but for its headers, is written as plain packets are.
