@@ -14,7 +14,7 @@ use serde::{Serialize, Serializer};
 use super::tls::Tls;
 use crate::canonical;
 use crate::pem::Outside;
-use crate::ports::read_ranges;
+use crate::ports::{Protocol, read_ranges};
 
 /// What is asked of a backend.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -52,6 +52,15 @@ impl CheckKind {
             Self::Grpc(check) => check.port,
             Self::Dns(check) => check.port,
             Self::Memcached(check) => check.port,
+        }
+    }
+
+    /// What carries it: a service of the same protocol may be asked so.
+    pub fn protocol(&self) -> Protocol {
+        match self {
+            Self::Dns(_) => Protocol::Udp,
+            Self::Memcached(check) if check.transport == Transport::Udp => Protocol::Udp,
+            Self::Tcp(_) | Self::Http(_) | Self::Grpc(_) | Self::Memcached(_) => Protocol::Tcp,
         }
     }
 

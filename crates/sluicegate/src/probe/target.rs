@@ -203,12 +203,11 @@ pub(super) fn of_config(config: &Config, trust: &Trust) -> Result<(Vec<Target>, 
 fn kinds_of(service: &Service, trust: &Trust) -> Result<Vec<CheckKind>, String> {
     let mut kinds: Vec<CheckKind> = Vec::new();
     for check in service.pool.members.iter().flat_map(|member| member.checks.iter()) {
-        let protocol = if matches!(&check.kind, CheckKind::Dns(_)) { Protocol::Udp } else { Protocol::Tcp };
         let serves = match &service.ports {
             Ports::Any => true,
             Ports::Listed(ranges) => ranges.iter().any(|range| range.contains(&check.kind.port())),
         };
-        if check.via == Via::Vip && protocol == service.protocol && serves {
+        if check.via == Via::Vip && check.kind.protocol() == service.protocol && serves {
             let kind = trusting(&check.kind, trust, &check.name)?;
             if !kinds.contains(&kind) {
                 kinds.push(kind);

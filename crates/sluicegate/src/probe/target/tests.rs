@@ -151,3 +151,20 @@ fn checks_through_the_tunnel_take_the_place_of_a_bare_connection() {
     ];
     assert_eq!(names(&config, &Trust::new(None, false)), expected);
 }
+
+#[test]
+fn checks_over_udp_are_made_of_udp_services() {
+    let checks = r#"
+        [check.cache]
+        memcached = { transport = "udp" }
+        via = "vip"
+    "#;
+    let services = r#"{ ports = [11211], protocol = "udp", pool = "web" }, { ports = [11211], protocol = "tcp", pool = "web" }"#;
+    let expected = [
+        "memcached+udp://203.0.113.10:11211",
+        "memcached+udp://[2001:db8:f::10]:11211",
+        "tcp://203.0.113.10:11211",
+        "tcp://[2001:db8:f::10]:11211",
+    ];
+    assert_eq!(names(&config(checks, services), &Trust::new(None, false)), expected);
+}
