@@ -15,8 +15,8 @@ use config_text::{Node, Place, Root, format_duration};
 use serde::Serialize;
 
 pub use self::kind::{
-    CheckKind, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, TcpCheck, Transport, dns_name,
-    is_path,
+    CheckKind, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, NtpCheck, TcpCheck, Transport,
+    dns_name, is_path,
 };
 pub use self::tls::Tls;
 

@@ -78,8 +78,8 @@ pub use self::announce::Announce;
 pub use self::arrivals::Arrivals;
 pub use self::bgp::{BfdTimes, Bgp, BgpPeer, NextHops};
 pub use self::check::{
-    Check, CheckKind, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, TcpCheck, Tls, Transport,
-    Via, dns_name, is_path,
+    Check, CheckKind, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, NtpCheck, TcpCheck, Tls,
+    Transport, Via, dns_name, is_path,
 };
 pub use self::cluster::{Cluster, FlowTimeouts};
 pub use self::config::Config;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use config::{
-    CheckKind, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, TcpCheck, Tls, Transport,
+    CheckKind, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, NtpCheck, TcpCheck, Tls, Transport,
 };
 use health::{Dialer, attempt};
 use tokio::io::AsyncReadExt;
@@ -66,7 +66,7 @@ fn a_thousand_attempts_that_are_given_up_leave_no_descriptor_and_no_task() {
     });
 }
 
-fn kinds(port: u16) -> [CheckKind; 8] {
+fn kinds(port: u16) -> [CheckKind; 9] {
     let lax = Tls { server_name: None, ca: None, verify: false };
     let http = |tls| {
         CheckKind::Http(HttpCheck {
@@ -90,6 +90,7 @@ fn kinds(port: u16) -> [CheckKind; 8] {
         CheckKind::Dns(DnsCheck { port, name: "www.example.org".into(), record: DnsRecord::A }),
         CheckKind::Memcached(MemcachedCheck { port, transport: Transport::Tcp }),
         CheckKind::Memcached(MemcachedCheck { port, transport: Transport::Udp }),
+        CheckKind::Ntp(NtpCheck { port, max_stratum: 15 }),
     ]
 }
 

@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::{Dialer, Failure, dns, grpc, http, memcached};
+use super::{Dialer, Failure, dns, grpc, http, memcached, ntp};
 use config::CheckKind;
 
 #[cfg(test)]
@@ -29,5 +29,6 @@ pub async fn attempt(kind: &CheckKind, address: IpAddr, dialer: &Dialer) -> Resu
         CheckKind::Grpc(check) => Box::pin(grpc::attempt(check, address, dialer)).await,
         CheckKind::Dns(check) => Box::pin(dns::attempt(check, address, dialer)).await,
         CheckKind::Memcached(check) => Box::pin(memcached::attempt(check, address, dialer)).await,
+        CheckKind::Ntp(check) => Box::pin(ntp::attempt(check, address, dialer)).await,
     }
 }

@@ -49,6 +49,17 @@ pub enum Failure {
     Rcode(u8),
     /// The DNS answer holds no record of the type asked for.
     NoRecord,
+    /// The NTP server answers this code in place of a time: RATE when it is asked too often, DENY, INIT, ...
+    Kiss([u8; 4]),
+    /// The NTP server has no time itself.
+    Unsynchronized,
+    /// The NTP server is further from a reference clock than wanted.
+    Stratum {
+        /// Its steps, itself counted.
+        found: u8,
+        /// The most that pass.
+        max: u8,
+    },
 }
 
 impl Failure {
@@ -65,7 +76,11 @@ impl Failure {
             Self::Malformed(_) => "malformed",
             Self::Status { .. } => "status",
             Self::Body { .. } => "body",
-            Self::GrpcStatus(_) | Self::NotServing(_) => "not_serving",
+            Self::GrpcStatus(_)
+            | Self::NotServing(_)
+            | Self::Kiss(_)
+            | Self::Unsynchronized
+            | Self::Stratum { .. } => "not_serving",
             Self::Rcode(_) | Self::NoRecord => "dns",
         }
     }
@@ -154,6 +169,9 @@ impl fmt::Display for Failure {
             Self::Rcode(5) => f.write_str("DNS response code REFUSED, wanted NOERROR"),
             Self::Rcode(code) => write!(f, "DNS response code {code}, wanted NOERROR"),
             Self::NoRecord => f.write_str("DNS answer without such a record"),
+            Self::Kiss(code) => write!(f, "NTP kiss code {}", quote(code)),
+            Self::Unsynchronized => f.write_str("the NTP server is not synchronized"),
+            Self::Stratum { found, max } => write!(f, "NTP stratum {found}, wanted at most {max}"),
         }
     }
 }

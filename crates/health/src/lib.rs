@@ -1,8 +1,8 @@
-//! Health checks of backends: TCP, HTTP, gRPC, DNS and memcached, straight or through a load balancer's tunnel.
+//! Health checks of backends: TCP, HTTP, gRPC, DNS, memcached and NTP, straight or through a load balancer's tunnel.
 //!
 //! In: the set of targets ([`Watched`]): an address, a check, the pools that it counts for; servers to be emptied ([`Flush`]).
 //! Out: changes of state and what came of emptying ([`Event`]), and reports for operators ([`TargetReport`]).
-//! Modules: `attempt` (one probe), `http`, `grpc`, `dns`, `memcached` (its kinds), `tls`, `dial` (how connections are made),
+//! Modules: `attempt` (one probe), `http`, `grpc`, `dns`, `memcached`, `ntp` (its kinds), `tls`, `dial` (how connections are made),
 //! `tunnel` (the way of clients' packets), `failure`, `engine` (which target is probed when, what its answers mean).
 //! Not here: what a state does to traffic.
 //! Invariant: an attempt owns all that it opens, so that dropping it ends it, and no answer, however long, is held whole.
@@ -37,6 +37,7 @@ mod grpc;
 mod hostile;
 mod http;
 mod memcached;
+mod ntp;
 mod tls;
 mod tunnel;
 

@@ -37,7 +37,7 @@ use admin_client::signals::EndSignals;
 #[command(after_help = AFTER_HELP, override_usage = USAGES)]
 pub(crate) struct Arguments {
     /// Targets, by address and not by a host's name: tcp://ADDRESS:PORT, http://ADDRESS/PATH, https://…, grpc://ADDRESS:PORT/SERVICE, grpcs://…,
-    /// dns://ADDRESS/NAME?type=AAAA, memcached://ADDRESS, memcached+udp://ADDRESS. IPv6 addresses in brackets.
+    /// dns://ADDRESS/NAME?type=AAAA, memcached://ADDRESS, memcached+udp://ADDRESS, ntp://ADDRESS. IPv6 addresses in brackets.
     #[arg(value_name = "URL", required_unless_present = "config")]
     targets: Vec<Url>,
     /// Take the VIPs of this configuration: TCP services by a connection to each port (of a range its first), and by the

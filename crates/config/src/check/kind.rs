@@ -1,8 +1,8 @@
 //! The kinds of checks: what each asks, and which answer is good.
 //!
-//! In: the table behind `tcp`, `http`, `https`, `grpc`, `dns` or `memcached`. Out: plain data that checkers read.
+//! In: the table behind `tcp`, `http`, `https`, `grpc`, `dns`, `memcached` or `ntp`. Out: plain data that checkers read.
 //! Not here: when and how often (`check`), TLS keys (`tls`).
-//! Source: RFC 9110 §5.5, §5.6.2, §9.1 and §15 for HTTP; RFC 1035 §2.3.4 for names.
+//! Source: RFC 9110 §5.5, §5.6.2, §9.1 and §15 for HTTP; RFC 1035 §2.3.4 for names; RFC 5905 §7.3 for strata.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -29,6 +29,8 @@ pub enum CheckKind {
     Dns(DnsCheck),
     /// memcached answers `version`.
     Memcached(MemcachedCheck),
+    /// An NTP server is synchronized.
+    Ntp(NtpCheck),
 }
 
 impl CheckKind {
@@ -41,6 +43,7 @@ impl CheckKind {
             Self::Grpc(_) => "grpc",
             Self::Dns(_) => "dns",
             Self::Memcached(_) => "memcached",
+            Self::Ntp(_) => "ntp",
         }
     }
 
@@ -52,13 +55,14 @@ impl CheckKind {
             Self::Grpc(check) => check.port,
             Self::Dns(check) => check.port,
             Self::Memcached(check) => check.port,
+            Self::Ntp(check) => check.port,
         }
     }
 
     /// What carries it: a service of the same protocol may be asked so.
     pub fn protocol(&self) -> Protocol {
         match self {
-            Self::Dns(_) => Protocol::Udp,
+            Self::Dns(_) | Self::Ntp(_) => Protocol::Udp,
             Self::Memcached(check) if check.transport == Transport::Udp => Protocol::Udp,
             Self::Tcp(_) | Self::Http(_) | Self::Grpc(_) | Self::Memcached(_) => Protocol::Tcp,
         }
@@ -69,7 +73,7 @@ impl CheckKind {
         match self {
             Self::Http(http) => http.tls.as_ref(),
             Self::Grpc(grpc) => grpc.tls.as_ref(),
-            Self::Tcp(_) | Self::Dns(_) | Self::Memcached(_) => None,
+            Self::Tcp(_) | Self::Dns(_) | Self::Memcached(_) | Self::Ntp(_) => None,
         }
     }
 }
@@ -84,6 +88,7 @@ impl Serialize for CheckKind {
             Self::Grpc(check) => map.serialize_entry(self.word(), check),
             Self::Dns(check) => map.serialize_entry(self.word(), check),
             Self::Memcached(check) => map.serialize_entry(self.word(), check),
+            Self::Ntp(check) => map.serialize_entry(self.word(), check),
         }?;
         map.end()
     }
@@ -162,6 +167,15 @@ pub enum Transport {
     Udp,
 }
 
+/// `ntp = { port, max_stratum }`, over UDP.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct NtpCheck {
+    /// Default 123.
+    pub port: u16,
+    /// The server may be so many steps away from a reference clock, itself counted: 1 to 15. Default 15.
+    pub max_stratum: u8,
+}
+
 /// The type of record that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "UPPERCASE")]
@@ -215,6 +229,13 @@ fn read_memcached(mut section: Section<'_>) -> MemcachedCheck {
     let transport = section.or("transport", Transport::Tcp, |node| node.choice(&words, &[]));
     section.finish(&[]);
     MemcachedCheck { port, transport }
+}
+
+fn read_ntp(mut section: Section<'_>) -> NtpCheck {
+    let port = section.or("port", 123, |node| node.number(1..=u16::MAX));
+    let max_stratum = section.or("max_stratum", 15, |node| node.number(1..=15));
+    section.finish(&[]);
+    NtpCheck { port, max_stratum }
 }
 
 fn required_port(section: &mut Section<'_>) -> Option<u16> {
@@ -352,13 +373,14 @@ fn is_service(text: &str) -> bool {
 /// Reads the table behind a kind's word.
 type Read = fn(Section<'_>, &Outside<'_>) -> Option<CheckKind>;
 
-const KINDS: [(&str, Read); 6] = [
+const KINDS: [(&str, Read); 7] = [
     ("tcp", |section, _| read_tcp(section).map(CheckKind::Tcp)),
     ("http", |section, _| read_http(section, None).map(CheckKind::Http)),
     ("https", |section, outside| read_http(section, Some(outside)).map(CheckKind::Http)),
     ("grpc", |section, outside| read_grpc(section, outside).map(CheckKind::Grpc)),
     ("dns", |section, _| read_dns(section).map(CheckKind::Dns)),
     ("memcached", |section, _| Some(CheckKind::Memcached(read_memcached(section)))),
+    ("ntp", |section, _| Some(CheckKind::Ntp(read_ntp(section)))),
 ];
 /// Headers that the checker sets, and headers that hold secrets, which never stand in this file.
 const NOT_HEADERS: [(&str, &str); 7] = [

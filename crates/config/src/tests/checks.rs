@@ -76,6 +76,8 @@ fn every_kind_has_its_defaults() {
     assert!(matches!(&check.kind, CheckKind::Memcached(memcached) if memcached.port == 11_211));
     let check = the_check("memcached = { transport = \"udp\" }");
     assert!(matches!(&check.kind, CheckKind::Memcached(memcached) if memcached.transport == Transport::Udp));
+    let check = the_check("ntp = {}");
+    assert!(matches!(&check.kind, CheckKind::Ntp(ntp) if (ntp.port, ntp.max_stratum) == (123, 15)));
 }
 
 #[test]
@@ -107,6 +109,8 @@ fn values_that_are_not_defaults_arrive() {
         let CheckKind::Dns(dns) = &check.kind else { panic!("{check:?}") };
         assert_eq!((dns.port, &*dns.name, dns.record), (5_353, ".", record));
     }
+    let check = the_check("ntp = { port = 124, max_stratum = 1 }");
+    assert!(matches!(&check.kind, CheckKind::Ntp(ntp) if (ntp.port, ntp.max_stratum) == (124, 1)));
 }
 
 #[test]
@@ -149,7 +153,7 @@ fn the_fast_interval_lies_between_timeout_and_interval() {
 #[test]
 fn a_check_is_of_one_kind() {
     refused(&[
-        ("", &[("", "no kind of check", "one of tcp, http, https, grpc, dns, memcached")]),
+        ("", &[("", "no kind of check", "one of tcp, http, https, grpc, dns, memcached, ntp")]),
         ("tpc = { port = 1 }", &[("", "no kind", ""), ("tpc", "unknown", "did you mean \"tcp\"?")]),
         (
             "tcp = { port = 1 }\ndns = { name = \"x\" }\nhttp = { port = 0 }",
@@ -255,6 +259,19 @@ fn dns_and_grpc_names_are_checked() {
         ("grpc = { port = 1, service = \"a b\" }", &[("grpc.service", "\"a b\"", "")]),
         (&long, &[]),
         (&long.replace("a.\"", "a.aa\""), &[("dns.name", "of", "253 characters")]),
+    ]);
+}
+
+#[test]
+fn ntp_keys_are_checked() {
+    refused(&[
+        (
+            "ntp = { port = 0, max_stratum = 0 }",
+            &[("ntp.port", "0", "1 to 65535"), ("ntp.max_stratum", "0", "1 to 15")],
+        ),
+        ("ntp = { max_stratum = 16 }", &[("ntp.max_stratum", "16", "1 to 15")]),
+        ("ntp = { max_stratum = \"1\" }", &[("ntp.max_stratum", "\"1\"", "1 to 15")]),
+        ("ntp = { stratum = 1 }", &[("ntp.stratum", "unknown", "max_stratum")]),
     ]);
 }
 

@@ -40,7 +40,7 @@ fn whole() -> Value {
     // Small tables, as many are built.
     set(&mut tree, "cluster.table_size", "1009");
     set(&mut tree, "vip.edge-cache.remotes", "['fra2']");
-    set(&mut tree, "pool.cache.checks", "['cache', 'api', 'rpc', 'names']");
+    set(&mut tree, "pool.cache.checks", "['cache', 'api', 'rpc', 'names', 'time']");
     let peers = tree["bgp"]["peers"].as_array_mut().unwrap();
     let mut second = peers[0].clone();
     for (key, text) in

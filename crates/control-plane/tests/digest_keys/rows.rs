@@ -88,6 +88,8 @@ pub(crate) const ROWS: &[Row] = &[
     agreed(&[("check.names.dns.port", "54")]),
     agreed(&[("check.names.dns.name", "'other.example'")]),
     agreed(&[("check.names.dns.record", "'AAAA'")]),
+    agreed(&[("check.time.ntp.port", "124")]),
+    agreed(&[("check.time.ntp.max_stratum", "3")]),
     agreed(&[("encapsulation.tunnel.kind", "'ipip'")]),
     agreed(&[("encapsulation.tunnel.source_prefixes", "['198.51.100.0/29', '2001:db8:5::/64']")]),
     agreed(&[("encapsulation.tunnel.dont_fragment", "false")]),

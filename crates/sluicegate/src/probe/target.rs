@@ -8,8 +8,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use config::{
-    CheckKind, Config, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, Ports, Protocol, Service,
-    TcpCheck, Tls, Transport, Via, dns_name, is_path,
+    CheckKind, Config, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, NtpCheck, Ports, Protocol,
+    Service, TcpCheck, Tls, Transport, Via, dns_name, is_path,
 };
 
 /// One thing that is asked again and again.
@@ -73,6 +73,7 @@ enum Scheme {
     Grpcs,
     Dns,
     Memcached(Transport),
+    Ntp,
 }
 
 impl FromStr for Url {
@@ -110,6 +111,7 @@ impl Url {
             Scheme::Tcp => plain(CheckKind::Tcp(TcpCheck { port })),
             Scheme::Memcached(transport) => plain(CheckKind::Memcached(MemcachedCheck { port, transport })),
             Scheme::Dns => self.dns(),
+            Scheme::Ntp => self.ntp(),
             Scheme::Grpc | Scheme::Grpcs => {
                 let service = self.rest.strip_prefix('/').unwrap_or(&self.rest).into();
                 Ok(CheckKind::Grpc(GrpcCheck { port, service, tls }))
@@ -145,6 +147,16 @@ impl Url {
         };
         let name = dns_name(name).ok_or(wanted)?;
         Ok(CheckKind::Dns(DnsCheck { port: self.port, name, record }))
+    }
+
+    fn ntp(&self) -> Result<CheckKind, String> {
+        let wanted = "an ntp target is ntp://ADDRESS, with ?max_stratum=1 to 15 where that matters";
+        let max_stratum = match self.rest.strip_prefix('/').unwrap_or(&self.rest) {
+            "" => Some(15),
+            rest => rest.strip_prefix("?max_stratum=").and_then(|text| text.parse().ok()),
+        };
+        let max_stratum = max_stratum.filter(|most| (1..=15).contains(most)).ok_or(wanted)?;
+        Ok(CheckKind::Ntp(NtpCheck { port: self.port, max_stratum }))
     }
 }
 
@@ -270,12 +282,13 @@ fn name(address: IpAddr, kind: &CheckKind) -> String {
                 .map_or("A", |(word, _)| word);
             format!("/{}?type={word}", check.name)
         }
+        CheckKind::Ntp(check) => format!("/?max_stratum={}", check.max_stratum),
     };
     format!("{}://{host}:{}{rest}", scheme(kind), kind.port())
 }
 
 /// With the usual port of each.
-const SCHEMES: [(&str, Scheme, Option<u16>); 8] = [
+const SCHEMES: [(&str, Scheme, Option<u16>); 9] = [
     ("tcp", Scheme::Tcp, None),
     ("http", Scheme::Http, Some(80)),
     ("https", Scheme::Https, Some(443)),
@@ -284,6 +297,7 @@ const SCHEMES: [(&str, Scheme, Option<u16>); 8] = [
     ("dns", Scheme::Dns, Some(53)),
     ("memcached", Scheme::Memcached(Transport::Tcp), Some(11_211)),
     ("memcached+udp", Scheme::Memcached(Transport::Udp), Some(11_211)),
+    ("ntp", Scheme::Ntp, Some(123)),
 ];
 const NO_PATH: &str = "a tcp or memcached target ends with its port, such as tcp://203.0.113.1:80";
 

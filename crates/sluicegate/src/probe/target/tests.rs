@@ -24,6 +24,8 @@ fn a_url_is_read_and_written_in_full() {
         ("dns://[2001:db8:f::10]/example.org", "dns://[2001:db8:f::10]:53/example.org?type=A"),
         ("dns://203.0.113.10:5353/example.org.?type=SOA", "dns://203.0.113.10:5353/example.org?type=SOA"),
         ("memcached://203.0.113.10", "memcached://203.0.113.10:11211"),
+        ("ntp://203.0.113.10", "ntp://203.0.113.10:123/?max_stratum=15"),
+        ("ntp://[2001:db8:f::10]:124?max_stratum=2", "ntp://[2001:db8:f::10]:124/?max_stratum=2"),
     ];
     for (url, expected) in table {
         assert_eq!(named(url).as_deref(), Ok(expected));
@@ -49,6 +51,9 @@ fn what_is_no_url_is_refused_in_words() {
         ("dns://203.0.113.10", "a name is asked for"),
         ("dns://203.0.113.10/a..b", "a name is asked for"),
         ("dns://203.0.113.10/a?type=MX", "a name is asked for"),
+        ("ntp://203.0.113.10/now", "an ntp target is"),
+        ("ntp://203.0.113.10?max_stratum=0", "?max_stratum=1 to 15"),
+        ("ntp://203.0.113.10?max_stratum=16", "?max_stratum=1 to 15"),
     ];
     for (url, expected) in table {
         let wrong = named(url).expect_err(url);
@@ -155,14 +160,21 @@ fn checks_through_the_tunnel_take_the_place_of_a_bare_connection() {
 #[test]
 fn checks_over_udp_are_made_of_udp_services() {
     let checks = r#"
+        [check.time]
+        ntp = {}
+        via = "vip"
         [check.cache]
         memcached = { transport = "udp" }
         via = "vip"
     "#;
-    let services = r#"{ ports = [11211], protocol = "udp", pool = "web" }, { ports = [11211], protocol = "tcp", pool = "web" }"#;
+    let services = r#"{ ports = [123, 11211], protocol = "udp", pool = "web" }, { ports = [123, 11211], protocol = "tcp", pool = "web" }"#;
     let expected = [
         "memcached+udp://203.0.113.10:11211",
         "memcached+udp://[2001:db8:f::10]:11211",
+        "ntp://203.0.113.10:123/?max_stratum=15",
+        "ntp://[2001:db8:f::10]:123/?max_stratum=15",
+        "tcp://203.0.113.10:123",
+        "tcp://[2001:db8:f::10]:123",
         "tcp://203.0.113.10:11211",
         "tcp://[2001:db8:f::10]:11211",
     ];
