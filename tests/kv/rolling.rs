@@ -12,7 +12,8 @@ use crate::load::{Load, Way, Writer};
 use crate::pair::Pair;
 use crate::scene::BOUND;
 
-const READERS: usize = 6;
+/// One of each family for each machine: as many as the bed chooses, so that both have requests.
+const READERS: usize = 4;
 const LEASE: Duration = Duration::from_millis(500);
 const CACHE: &str = ", cache = { memory = \"16MiB\", lease = \"500ms\" }";
 /// Between two looks at the servers' counts.
@@ -99,13 +100,13 @@ struct Heard {
 
 /// Readers of all keys and a writer of each, which the router gives to machines anew whenever one leaves or comes; both restart.
 fn play(pair: &mut Pair, load: &Load) -> Heard {
-    let readers: Vec<_> = (0..READERS).map(|reader| (reader, pair.client(reader % 2 == 0))).collect();
+    let readers = pair.clients_of_each().into_iter().flatten().enumerate();
     let writers: Vec<_> = (0..load.keys.len()).map(|key| (key, pair.client(key % 2 == 0))).collect();
     let servers = pair.bed.backends.clone();
     thread::scope(|scope| {
         let stop = load.stop_later();
         let read = |(number, client)| scope.spawn(move || load.read(number, 0..READERS, &client));
-        let readers: Vec<_> = readers.into_iter().map(read).collect();
+        let readers: Vec<_> = readers.map(read).collect();
         let write = |(key, client)| {
             let (ways, pause) = (vec![Way::Through(client)], LEASE..3 * LEASE);
             // Of a key that is gone there are no copies, and now and then it is asked for in vain.
