@@ -246,6 +246,15 @@ fn gathering_allocates_and_frees_nothing() {
     assert_eq!(ended, [200, 100]);
 }
 
+/// What becomes of a frame, and where it then is in the buffer.
+fn take(bed: &mut Bed, buffer: &mut [u8; ROOM], frame: &[u8]) -> (Verdict, std::ops::Range<usize>) {
+    let mut verdicts = [Verdict::Tx];
+    buffer[..frame.len()].copy_from_slice(frame);
+    let mut packets = [Packet::new(buffer, 0, frame.len(), Origin::Wire)];
+    bed.pipeline.process(bed.now, &mut packets, &mut verdicts);
+    (verdicts[0], packets[0].start()..packets[0].end())
+}
+
 /// Writes for two backends, each third of which hears one of them; reads; and requests that are refused.
 fn writing_to_replicas_allocates_and_frees_nothing() {
     let rules = ReplicaRules { count: 2, ack: Ack::All, timeout: 4 };
@@ -258,28 +267,21 @@ fn writing_to_replicas_allocates_and_frees_nothing() {
     .map(|payload| udp("198.51.100.7", 40_000, VIP4, 11_211, payload));
     let mut sent = Sent { frames: [([0; ROOM], 0); 8], count: 0 };
     let mut buffer = [0; ROOM];
-    let mut take = |bed: &mut Bed, frame: &[u8]| {
-        let mut verdicts = [Verdict::Tx];
-        buffer[..frame.len()].copy_from_slice(frame);
-        let mut packets = [Packet::new(&mut buffer, 0, frame.len(), Origin::Wire)];
-        bed.pipeline.process(bed.now, &mut packets, &mut verdicts);
-        verdicts[0]
-    };
     let region = Region::new(ALLOCATOR);
     for round in 0..300 {
         sent.count = 0;
         bed.now = Now::from_nanos(bed.now.nanos() + 30_000_000);
         bed.pipeline.poll(bed.now, &mut sent);
-        assert_eq!(take(&mut bed, &get), Verdict::Tx);
-        assert_eq!(take(&mut bed, &incr), Verdict::Reply);
-        assert_eq!(take(&mut bed, &set), Verdict::Taken);
+        assert_eq!(take(&mut bed, &mut buffer, &get).0, Verdict::Tx);
+        assert_eq!(take(&mut bed, &mut buffer, &incr).0, Verdict::Reply);
+        assert_eq!(take(&mut bed, &mut buffer, &set).0, Verdict::Taken);
         bed.pipeline.poll(bed.now, &mut sent);
         assert_eq!(sent.count, 2);
         for place in 0..if round % 3 == 0 { 1 } else { 2 } {
             let (asked, end) = &sent.frames[place];
             let mut answer = [0; ROOM];
             let end = outcome(&asked[..*end], &mut answer);
-            assert_eq!(take(&mut bed, &answer[..end]), Verdict::Taken, "{round}");
+            assert_eq!(take(&mut bed, &mut buffer, &answer[..end]).0, Verdict::Taken, "{round}");
         }
         bed.pipeline.poll(bed.now, &mut sent);
     }
@@ -307,15 +309,30 @@ fn outcome(asked: &[u8], out: &mut [u8; ROOM]) -> usize {
     end
 }
 
+/// A backend's answer to a write that passed both ways.
+fn stored(asked: &[u8], out: &mut [u8; ROOM]) -> usize {
+    let udp = &asked[14 + 24 + 20..];
+    let port = u16::from_be_bytes([udp[0], udp[1]]);
+    let mut end = 42;
+    for part in [&udp[8..10], &[0, 0, 0, 1, 0, 0], b"STORED\r\n"] {
+        out[end..end + part.len()].copy_from_slice(part);
+        end += part.len();
+    }
+    out[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0]);
+    let (from, to) = ((ip(VIP4), 11_211).into(), (ip("192.0.2.1"), port).into());
+    assert!(packet::write_udp(&mut out[14..end], from, to));
+    end
+}
+
 /// A value is fetched, served from its copy, and written, again and again.
-fn answering_from_copies_allocates_and_frees_nothing() {
+fn answering_from_copies_allocates_and_frees_nothing(strict: bool) {
     let (epochs, hash) = (Arc::new(Epochs::new()), KeyRules::maglev_hash(&HashKey::new([5; 16])));
     let rules = CacheRules {
         memory: 100_000,
         lease: Lease::from_nanos(10_000_000),
         fills_per_server: 8,
         source_bytes: 1 << 20,
-        strict: false,
+        strict,
         hash,
         is_own_hash: true,
         epochs: Arc::clone(&epochs),
@@ -328,29 +345,28 @@ fn answering_from_copies_allocates_and_frees_nothing() {
         .map(|payload| udp("198.51.100.7", 40_000, VIP4, 11_211, payload));
     let mut sent = Sent { frames: [([0; ROOM], 0); 8], count: 0 };
     let mut buffer = [0; ROOM];
-    let mut take = |bed: &mut Bed, frame: &[u8]| {
-        let mut verdicts = [Verdict::Tx];
-        buffer[..frame.len()].copy_from_slice(frame);
-        let mut packets = [Packet::new(&mut buffer, 0, frame.len(), Origin::Wire)];
-        bed.pipeline.process(bed.now, &mut packets, &mut verdicts);
-        verdicts[0]
-    };
     let region = Region::new(ALLOCATOR);
     for _ in 0..100 {
         bed.now = Now::from_nanos(bed.now.nanos() + 2_000_000_000);
         sent.count = 0;
         while sent.count == 0 {
-            assert_eq!(take(&mut bed, &get), Verdict::Tx);
+            assert_eq!(take(&mut bed, &mut buffer, &get).0, Verdict::Tx);
             bed.pipeline.poll(bed.now, &mut sent);
         }
         let (bytes, end) = &sent.frames[0];
         let mut said = [0; ROOM];
         let end = answer(&bytes[..*end], true, &mut said);
-        assert_eq!(take(&mut bed, &said[..end]), Verdict::Taken);
-        assert_eq!(take(&mut bed, &get), Verdict::Reply);
-        assert_eq!(take(&mut bed, &set), Verdict::Tx);
-        assert_eq!(take(&mut bed, &get), Verdict::Tx);
+        assert_eq!(take(&mut bed, &mut buffer, &said[..end]).0, Verdict::Taken);
+        assert_eq!(take(&mut bed, &mut buffer, &get).0, Verdict::Reply);
+        let (verdict, at) = take(&mut bed, &mut buffer, &set);
+        assert_eq!(verdict, Verdict::Tx);
+        if strict {
+            let end = stored(&buffer[at], &mut said);
+            assert_eq!(take(&mut bed, &mut buffer, &said[..end]).0, Verdict::Tx);
+        }
+        assert_eq!(take(&mut bed, &mut buffer, &get).0, Verdict::Tx);
     }
+    assert_eq!(bed.counters.through_answers.read(), if strict { 100 } else { 0 });
     let change = region.change();
     assert_eq!((change.allocations, change.deallocations, change.reallocations), (0, 0, 0));
 }
@@ -428,7 +444,7 @@ fn a_running_pipeline_allocates_and_frees_nothing() {
     assert_eq!((caught.len(), bed.counters.captured.read()), (100, 150));
     steering_allocates_and_frees_nothing();
     gathering_allocates_and_frees_nothing();
-    answering_from_copies_allocates_and_frees_nothing();
+    [false, true].into_iter().for_each(answering_from_copies_allocates_and_frees_nothing);
     writing_to_replicas_allocates_and_frees_nothing();
     passing_through_allocates_and_frees_nothing();
     assert!(bed.counters.capture_lost.read() > 0, "the ring was full");

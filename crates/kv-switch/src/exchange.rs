@@ -51,7 +51,10 @@ pub struct Exchanges<T> {
     /// [`FREE`], [`RESTING`], then one for each timeout.
     chains: Box<[Chain]>,
     first_port: u16,
-    /// Ids of a slot: `slot + turn * capacity`, by which an id finds its slot.
+    /// How many there are, and which is the first one that is used.
+    ids: usize,
+    first: usize,
+    /// Ids of a slot: `slot + turn * capacity` behind the first one, by which an id finds its slot.
     turns: usize,
     live: usize,
     latest: u64,
@@ -103,10 +106,20 @@ impl<T> Exchanges<T> {
             capacity,
             chains: spans.map(|span| Chain { span, first: NONE, last: NONE }).collect(),
             first_port,
+            ids,
+            first: 0,
             turns: ids / capacity,
             live: 0,
             latest: 0,
         }
+    }
+
+    /// The same, for a table without exchanges yet, that begins with another id, by a number that another process does not have:
+    /// what answers requests of the process before finds none of this one's, but for as few as were under way of all ids.
+    #[must_use]
+    pub fn starting_at(self, random: u64) -> Self {
+        let ids = self.ids as u64;
+        Self { first: usize::try_from(random % ids).unwrap_or_default(), ..self }
     }
 
     /// A new exchange, which ends by itself at `now` and the timeout of that index.
@@ -221,7 +234,7 @@ impl<T> Exchanges<T> {
 
     fn id(&self, number: usize) -> ExchangeId {
         let turn = self.slots.get(number).map_or(0, |slot| slot.turn);
-        let id = number + turn * self.capacity;
+        let id = (self.first + number + turn * self.capacity) % self.ids;
         let low = |number: usize| u16::try_from(number % IDS_OF_A_PORT).unwrap_or_default();
         ExchangeId { port: self.first_port.wrapping_add(low(id / IDS_OF_A_PORT)), request: low(id) }
     }
@@ -230,6 +243,7 @@ impl<T> Exchanges<T> {
     fn number(&self, id: ExchangeId) -> Option<usize> {
         let port = usize::from(id.port.checked_sub(self.first_port)?);
         let id = port * IDS_OF_A_PORT + usize::from(id.request);
+        let id = (id < self.ids).then(|| (id + self.ids - self.first) % self.ids)?;
         let number = id % self.capacity;
         (self.slots.get(number)?.turn == id / self.capacity).then_some(number)
     }

@@ -26,7 +26,7 @@ pub struct GatherConfig<'a> {
     pub others: usize,
     /// Nanoseconds that a request may wait, named by their index.
     pub timeouts: &'a [u64],
-    /// A secret that no other table has and no earlier one had, for what answers are known by.
+    /// A secret that no other table has and no earlier one had, for what answers are known by, and for the first id.
     pub seed: [u64; 2],
 }
 
@@ -233,17 +233,19 @@ impl<T, X> GatherTable<T, X> {
     pub fn new(config: &GatherConfig<'_>) -> Result<Self, ExchangeError> {
         let ids = config.ports.len() << 16;
         let (count, [first, second]) = (config.requests, config.seed);
+        let nonces = KeyHash::sip(first, second);
         let capacity = (count * PARTS_A_REQUEST + config.others).min(ids);
         let numbers = |count: usize| (0..u32::try_from(count).unwrap_or(u32::MAX)).rev().collect();
         Ok(Self {
-            exchanges: Exchanges::new(config.ports.clone(), capacity, config.timeouts)?,
+            exchanges: Exchanges::new(config.ports.clone(), capacity, config.timeouts)?
+                .starting_at(nonces.hash(b"the first exchange")),
             entries: Vec::with_capacity(count),
             free: Vec::with_capacity(count),
             at_most: count,
             requests: vec![0; count * REQUEST_BYTES].into_boxed_slice(),
             answers: vec![0; count * ANSWERS_A_REQUEST * ANSWER_BYTES].into_boxed_slice(),
             free_answers: numbers(count * ANSWERS_A_REQUEST),
-            nonces: KeyHash::sip(first, second),
+            nonces,
             asked: 0,
         })
     }

@@ -140,9 +140,11 @@ proptest! {
     #[test]
     fn ids_rest_and_all_else_is_as_in_a_list_of_all(
         steps in vec(step(), 1..200), capacity in 1..12_usize, turns in 1..5_usize, odd in 0..4_usize,
+        first: u64,
     ) {
         let ids = capacity * turns + odd.min(capacity - 1);
-        let (mut table, mut slow) = (Exchanges::with_ids(61_000, ids, capacity, &TIMEOUT), Slow::default());
+        let table = Exchanges::with_ids(61_000, ids, capacity, &TIMEOUT);
+        let (mut table, mut slow) = (table.starting_at(first), Slow::default());
         for step in &steps {
             compare(&mut table, &mut slow, step, ids, capacity);
         }
@@ -151,9 +153,11 @@ proptest! {
     #[test]
     fn ids_of_several_ports_find_their_exchange(
         steps in vec(step(), 1..60), capacity in prop::sample::select(vec![65_536, 65_537, 131_072]),
+        first: u64,
     ) {
         let ids = 131_072;
-        let (mut table, mut slow) = (Exchanges::new(61_000..=61_001, capacity, &TIMEOUT).unwrap(), Slow::default());
+        let table = Exchanges::new(61_000..=61_001, capacity, &TIMEOUT).unwrap();
+        let (mut table, mut slow) = (table.starting_at(first), Slow::default());
         for step in &steps {
             compare(&mut table, &mut slow, step, ids, capacity);
         }
@@ -170,6 +174,16 @@ fn what_can_be_no_table_is_refused() {
     let mut table = Exchanges::new(61_000..=61_000, 1, &[1]).unwrap();
     assert_eq!(table.begin(0, 1, 'x'), Err('x')); // there is timeout 0 alone
     assert!(table.begin(0, 0, 'x').is_ok());
+}
+
+#[test]
+fn a_table_begins_with_the_id_that_it_is_given() {
+    let first = |random: u64| {
+        let table = Exchanges::new(61_000..=61_001, 8, &[1]).unwrap();
+        let ExchangeId { port, request } = table.starting_at(random).begin(0, 0, ()).unwrap();
+        (port, request)
+    };
+    assert_eq!([0, 5, 65_537, 131_072 + 7].map(first), [(61_000, 0), (61_000, 5), (61_001, 1), (61_000, 7)]);
 }
 
 #[test]
