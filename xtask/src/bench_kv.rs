@@ -148,8 +148,8 @@ const MIXES: [Mix; 6] = [
     Mix { name: "even 90/10", popularity: Popularity::Even, gets: 0.9, ways: FOUR },
     Mix { name: "zipf gets", popularity: ZIPF, gets: 1.0, ways: &WAYS },
     Mix { name: "zipf 90/10", popularity: ZIPF, gets: 0.9, ways: FOUR },
-    Mix { name: "hot gets", popularity: HOT, gets: 1.0, ways: FOUR },
-    Mix { name: "hot 90/10", popularity: HOT, gets: 0.9, ways: FOUR },
+    Mix { name: "hot gets", popularity: HOT, gets: 1.0, ways: &WAYS },
+    Mix { name: "hot 90/10", popularity: HOT, gets: 0.9, ways: &WAYS },
 ];
 const WAYS: [Way; 6] =
     [Way::Direct, Way::Nutcracker, Way::Uncached, Way::Cached10Ms, Way::Cached50Ms, Way::Cached1S];

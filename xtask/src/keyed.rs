@@ -27,7 +27,7 @@ pub(crate) use crate::keyed::ledger::Ledger;
 use crate::keyed::tcp::{Tcp, fill};
 use crate::keyed::udp::Udp;
 pub(crate) use crate::keyed::ways::Way;
-use crate::processors::{GENERATOR_CPU, spread_to};
+use crate::processors::{GENERATOR_CPU, Priority, spread_to};
 use crate::stage::{Receive, START_BOUND, Stage};
 
 /// A bed with servers that answer.
@@ -46,7 +46,7 @@ impl Scene {
             program: Some(program),
             ..BedSpec::default()
         };
-        let stage = Stage::build(&spec, Receive::OnDevice)?;
+        let stage = Stage::build(&spec, Receive::OnDevice(Priority::First))?;
         let Bed { client, router, backends, .. } = &stage.bed;
         let more =
             SOURCES.iter().skip(1).map(|source| format!("addr add {source}/24 dev {}\n", client.device));

@@ -24,6 +24,7 @@ use crate::peers::kernel::{Ipvs, Nftables};
 use crate::peers::proxies::{Haproxy, Nginx};
 use crate::peers::requests::{Requests, Scene};
 use crate::peers::results::{Results, Row};
+use crate::processors::Priority;
 use crate::stage::{Load, Peer, Rates, Receive, Stage};
 use crate::{cargo, figures, setup};
 
@@ -109,7 +110,7 @@ struct Comparison {
 impl Comparison {
     fn build(peers: Vec<Box<dyn Peer>>, program: PathBuf) -> Result<Self> {
         let spec = BedSpec { vips: vec![VIP_V4], program: Some(program), ..BedSpec::default() };
-        let stage = Stage::build(&spec, Receive::OnDevice)?;
+        let stage = Stage::build(&spec, Receive::OnDevice(Priority::Equal))?;
         let rows = peers.iter().map(|peer| Ok(Row::new(peer.name(), peer.missing(&stage)?)));
         let results = Results { rows: rows.collect::<Result<_>>()? };
         let paces = vec![None; peers.len()];

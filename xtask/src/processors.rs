@@ -3,7 +3,7 @@
 //! In: threads, processes, a device. Out: times as the scheduler counts them.
 //! A thread's time holds the softirqs that ran on top of it (kernels with `IRQ_TIME_ACCOUNTING` leave them out: none of Debian's
 //! has it on). What a device receives is taken in by a kernel thread of its own once [`receive_on`] asked for that, and so is
-//! counted like a process's. It has the priority of this process: under `nice` all sides have the same.
+//! counted like a process's.
 //! Source: Linux Documentation/scheduler/sched-stats.rst; Documentation/networking/napi.rst, "Threaded NAPI".
 
 use std::fs;
@@ -45,9 +45,18 @@ pub(crate) fn softirq_thread(cpu: usize) -> Result<u32> {
     threads_called(|found| found == name)?.pop().with_context(|| format!("no kernel thread {name}"))
 }
 
+/// Of a kernel thread that receives, beside programs on its processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Priority {
+    /// This process's: under `nice` all sides have the same. What comes too fast is lost before it is taken in.
+    Equal,
+    /// Before them all, as a NIC's softirq has it.
+    First,
+}
+
 /// Lets a kernel thread of its own receive for each queue of a device, on processor `cpu`; returns their ids. They go with the
 /// device's XDP program, without which a veth has none.
-pub(crate) fn receive_on(device: Device<'_>, cpu: usize) -> Result<Vec<u32>> {
+pub(crate) fn receive_on(device: Device<'_>, cpu: usize, priority: Priority) -> Result<Vec<u32>> {
     // `/sys` shows the devices of the namespace in which it was mounted.
     let script = format!("mount -t sysfs sysfs /sys && echo 1 > /sys/class/net/{}/threaded", device.name);
     let mut command = Command::new("unshare");
@@ -56,7 +65,13 @@ pub(crate) fn receive_on(device: Device<'_>, cpu: usize) -> Result<Vec<u32>> {
     let start = format!("napi/{}-", device.name);
     let threads = threads_called(|name| name.starts_with(&start))?;
     ensure!(!threads.is_empty(), "no kernel thread receives for {}", device.name);
-    threads.iter().try_for_each(|&thread| bind(thread, cpu).and_then(|()| as_nice_as_this(thread)))?;
+    for &thread in &threads {
+        bind(thread, cpu)?;
+        match priority {
+            Priority::Equal => as_nice_as_this(thread)?,
+            Priority::First => order(thread, "chrt", &["--fifo", "--pid", "1"])?,
+        }
+    }
     Ok(threads)
 }
 
@@ -83,8 +98,13 @@ fn as_nice_as_this(thread: u32) -> Result<()> {
     let stat = fs::read_to_string("/proc/self/stat")?;
     // Of what follows the program's name, in brackets, the 17th: proc(5).
     let nice = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(16)).context("no nice")?;
-    let done = Command::new("renice").args(["-n", nice, "-p", &thread.to_string()]).output()?;
-    ensure!(done.status.success(), "renice: {}", String::from_utf8_lossy(&done.stderr).trim());
+    order(thread, "renice", &["-n", nice, "-p"])
+}
+
+/// Gives a thread another priority, by a program whose last argument it is.
+fn order(thread: u32, program: &str, arguments: &[&str]) -> Result<()> {
+    let done = Command::new(program).args(arguments).arg(thread.to_string()).output()?;
+    ensure!(done.status.success(), "{program}: {}", String::from_utf8_lossy(&done.stderr).trim());
     Ok(())
 }
 

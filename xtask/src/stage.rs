@@ -19,7 +19,7 @@ use testbed::{
 
 use crate::offer::{Delays, FULL, Offer, Pass, Programs, Traffic};
 use crate::processors::{
-    DEVICE_CPU, GENERATOR_CPU, pin, receive_on, softirq_thread, thread_time_run, time_run,
+    DEVICE_CPU, GENERATOR_CPU, Priority, pin, receive_on, softirq_thread, thread_time_run, time_run,
 };
 use crate::statistics::rate;
 
@@ -83,7 +83,7 @@ pub(crate) enum Receive {
     /// On top of whoever sends them, as a veth does by itself: the generator pays for it.
     BesideGenerator,
     /// By a kernel thread on the device's processor: the device pays for all that it does.
-    OnDevice,
+    OnDevice(Priority),
 }
 
 /// A peer at work.
@@ -206,8 +206,8 @@ impl Stage {
         let passes = ends.map(|(end, _)| Pass::attach(end, &self.programs)).collect::<Result<_>>()?;
         let worker = peer.start(self, load)?;
         let mut kernel_threads = vec![softirq_thread(DEVICE_CPU)?];
-        if self.receive == Receive::OnDevice {
-            let receivers = receive_on(device, DEVICE_CPU)?;
+        if let Receive::OnDevice(priority) = self.receive {
+            let receivers = receive_on(device, DEVICE_CPU, priority)?;
             let queues = self.bed.spec.queues;
             ensure!(
                 receivers.len() == queues as usize,

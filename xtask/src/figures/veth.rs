@@ -12,6 +12,7 @@ use testbed::{BedSpec, Encapsulation, FrameSpec, Host, VIP_V4, mac_of};
 use crate::forwarders::{Io, Ours, REQUEST_PORT};
 use crate::offer::{FULL, Traffic};
 use crate::pace;
+use crate::processors::Priority;
 use crate::stage::{Load, NOBODY, Rates, Receive, Stage};
 use crate::statistics::median;
 use crate::{cargo, setup};
@@ -73,7 +74,7 @@ fn measure(
         None => cargo::release_binary()?,
     };
     let spec = BedSpec { backends: 0, vips: vec![VIP_V4], program: Some(program), ..BedSpec::default() };
-    let stage = Stage::build(&spec, Receive::OnDevice)?;
+    let stage = Stage::build(&spec, Receive::OnDevice(Priority::Equal))?;
     let turns = turns(&stage)?;
     let mut measured = vec![Vec::new(); turns.len()];
     let mut paces = vec![None; turns.len()];
