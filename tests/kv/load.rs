@@ -21,6 +21,8 @@ pub(crate) struct Load {
     begin: Instant,
     /// Of each reader: when its last request that was answered had been sent, in nanoseconds since `begin`.
     answered: Vec<AtomicU64>,
+    /// How long a reader waits for an answer before it asks again.
+    patience: Duration,
     /// By server: gets that were sent, and those of them that were answered or given up.
     sent: [AtomicU64; 2],
     settled: [AtomicU64; 2],
@@ -95,9 +97,15 @@ impl Load {
             stop: AtomicBool::new(false),
             begin: Instant::now(),
             answered,
+            patience: ONCE,
             sent: zero(),
             settled: zero(),
         }
+    }
+
+    /// With readers that ask again this soon.
+    pub(crate) fn asking_again_after(self, patience: Duration) -> Self {
+        Self { patience, ..self }
     }
 
     pub(crate) fn stop_later(&self) -> Stop<'_> {
@@ -127,16 +135,18 @@ impl Load {
         let Key { name, server } = &self.keys[key];
         let since = self.answered[peers].iter().map(|sent| sent.load(Ordering::SeqCst)).min().unwrap();
         let since = self.begin + Duration::from_nanos(since);
-        for _ in 0..TRIES {
+        let end = Instant::now() + TRIES * ONCE;
+        while Instant::now() < end {
             self.sent[*server].fetch_add(1, Ordering::SeqCst);
             let sent = Instant::now();
-            let said = client.ask_within(&get(name), ONCE);
+            let said = client.ask_within(&get(name), self.patience);
             let received = Instant::now();
             self.settled[*server].fetch_add(1, Ordering::SeqCst);
             if let Some(said) = said {
                 return Read { key, value: value(name, &said), since, sent, received };
             }
-            println!("{:?} after the beginning: no answer about {name} in {ONCE:?}", self.begin.elapsed());
+            let (at, patience) = (self.begin.elapsed(), self.patience);
+            println!("{at:?} after the beginning: no answer about {name} in {patience:?}");
         }
         panic!("no answer about {name}");
     }
@@ -195,4 +205,4 @@ fn next(mut random: u64) -> u64 {
 
 /// Far more than an answer takes, and less than a test.
 const ONCE: Duration = Duration::from_secs(2);
-const TRIES: usize = 10;
+const TRIES: u32 = 10;

@@ -1,6 +1,6 @@
 //! Copies that are never older than an acknowledged write, however slow its way to the server and back.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::thread;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use crate::load::{Load, Way, Writer};
 use crate::pair::Key;
 use crate::scene::{BOUND, PATIENT, PORT, SILENCE, Scene, config};
 use crate::slow::Slow;
+use crate::through::{SLOW, through};
 
 const STRICT: &str = ", cache = { memory = \"16MiB\", lease = \"400ms\", strict = true }";
 /// One writer each.
@@ -40,19 +41,37 @@ fn slow(bed: &Bed, ways: &mut Vec<Slow>) -> LbConfig {
     config
 }
 
-/// A writer for each key, and readers of all of them, in both families.
-fn play(scene: &Scene, load: &Load) -> (History, Vec<Read>) {
+const INSIDE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// Where nobody but its own machine finds it: what the balancer asks stands in front of it.
+fn inside(_: &Bed, host: &Host) -> Option<Process> {
+    Some(start_memcached_at(host, [INSIDE], &[]).unwrap())
+}
+
+/// The same for servers without the VIP, over IPv4: reads pass both ways too.
+fn slow_at_own_address(bed: &Bed, ways: &mut Vec<Slow>) -> LbConfig {
+    for (seed, host) in (1..).zip(&bed.backends) {
+        let [front, server] = [host.v4.into(), INSIDE].map(|address| SocketAddr::new(address, PORT));
+        ways.push(Slow::start(&host.ns, front, server, 0xd1b5_4a32_d192_ed03_u64.wrapping_mul(seed)));
+    }
+    let mut config = through(bed, true, &format!(", rejoin = \"serve\"{SLOW}{STRICT}"));
+    config.more = config.more.replace("fall = 4", "fall = 600");
+    config
+}
+
+/// A writer for each key, and readers of all of them, in these families.
+fn play(scene: &Scene, load: &Load, families: &[bool]) -> (History, Vec<Read>) {
     thread::scope(|scope| {
         let stop = load.stop_later();
         let readers: Vec<_> = (0..4)
             .map(|number| {
-                let client = scene.client(number % 2 == 0);
+                let client = scene.client(families[number % families.len()]);
                 scope.spawn(move || load.read(number, number..number + 1, &client))
             })
             .collect();
         let writers: Vec<_> = (0..KEYS)
             .map(|key| {
-                let ways = [true, false].map(|ipv4| Way::Through(scene.client(ipv4))).into();
+                let ways = families.iter().map(|ipv4| Way::Through(scene.client(*ipv4))).collect();
                 let pause = Duration::from_millis(20)..Duration::from_millis(120);
                 let writer = Writer { key, ways, writes: WRITES, deletes: 8, pause };
                 scope.spawn(move || load.write(writer))
@@ -68,35 +87,50 @@ fn play(scene: &Scene, load: &Load) -> (History, Vec<Read>) {
 #[test]
 fn no_read_is_older_than_a_write_that_was_acknowledged_before_it_began() {
     let mut ways = Vec::new();
-    let spec = BedSpec { queues: 2, ..BedSpec::default() };
-    let scene = Scene::with(&spec, |bed| slow(bed, &mut ways), behind);
+    let scene = Scene::with(&two_queues(), |bed| slow(bed, &mut ways), behind);
+    judge(&scene, &[true, false]);
+    drop(ways);
+}
+
+#[test]
+fn neither_is_one_where_reads_pass_both_ways_too() {
+    let mut ways = Vec::new();
+    let scene = Scene::with(&two_queues(), |bed| slow_at_own_address(bed, &mut ways), inside);
+    judge(&scene, &[true]);
+    drop(ways);
+}
+
+fn two_queues() -> BedSpec {
+    BedSpec { queues: 2, ..BedSpec::default() }
+}
+
+/// Plays, and finds nothing old though much came from copies.
+fn judge(scene: &Scene, families: &[bool]) {
     let key = |number: usize| Key { name: format!("hot{number}"), server: 0 };
     let load = Load::new((0..KEYS).map(key).collect(), 4);
     for Key { name, .. } in &load.keys {
         assert_eq!(scene.ask(&scene.client(true), &set(name, 0)), b"STORED\r\n");
     }
-    let (history, reads) = play(&scene, &load);
+    let (history, reads) = play(scene, &load, families);
     for read in &reads {
         let age = history.age(read).unwrap_or_else(|| panic!("nobody wrote {read:?}"));
         assert!(age.when_sent.is_zero(), "older than an acknowledged write: {age:?}, {read:?}");
     }
     // They were answered from copies, writes passed, and copies were let go by them.
     let enough = || {
-        let hits = counted(&scene, "cache_hits");
+        let hits = counted(scene, "cache_hits");
         (hits > reads.len() as u64 / 10).then_some(hits)
     };
     let hits = eventually(BOUND, enough).unwrap_or_else(|| panic!("no hits\n{}", scene.diagnosis()));
     let writes = history.writes.iter().map(|writes| writes.len() as u64).sum::<u64>();
-    let passed =
-        ["through_begun", "through_answers", "cache_stale_avoided"].map(|name| counted(&scene, name));
+    let passed = ["through_begun", "through_answers", "cache_stale_avoided"].map(|name| counted(scene, name));
     println!(
         "{} reads, {hits} of them from copies; {writes} writes; passed, answered, avoided: {passed:?}",
         reads.len()
     );
     assert!(passed[0] >= writes && passed[1] >= writes && passed[2] > writes / 2, "{}", scene.diagnosis());
     // Answers came by the other queue too.
-    assert!(counted(&scene, "to_threads") > 0, "{}", scene.diagnosis());
-    drop(ways);
+    assert!(counted(scene, "to_threads") > 0, "{}", scene.diagnosis());
 }
 
 #[test]

@@ -19,7 +19,7 @@ fn at_own_address(_: &Bed, host: &Host) -> Option<Process> {
 }
 
 /// One VIP of a family, and backends of the same.
-fn through(bed: &Bed, ipv4: bool, kv: &str) -> LbConfig {
+pub(crate) fn through(bed: &Bed, ipv4: bool, kv: &str) -> LbConfig {
     let mut config = config(bed, &format!(", path = \"through\"{kv}{PATIENT}"));
     config.encapsulation = Encapsulation::L2;
     config.services.truncate(1);
@@ -115,4 +115,4 @@ fn a_server_that_dies_is_left_out_and_requests_under_way_end_by_themselves() {
 }
 
 /// Further keys of `kv`: a slow machine is no silent server.
-const SLOW: &str = ", answer_timeout = \"1s\"";
+pub(crate) const SLOW: &str = ", answer_timeout = \"1s\"";

@@ -3,26 +3,32 @@
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use nix::sys::socket::sockopt::ReusePort;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, setsockopt, socket};
 use testbed::{Asker, Balancer, BedSpec, Ended, LbConfig, Process, eventually};
 
 use crate::gather::{ended, get, lists_apart, store, wanted};
+use crate::history::{History, set};
+use crate::load::{Load, Way, Writer};
+use crate::pair::Key;
 use crate::scene::{BOUND, PATIENT, SILENCE, Scene, config, memcached};
 
+/// A copy that nobody ended would be read for a second more.
+const STRICT: &str = ", cache = { memory = \"16MiB\", lease = \"1s\", strict = true }";
+const HOT_KEYS: usize = 12;
+const READERS: usize = 6;
+const UPGRADES: u32 = 3;
+/// A queue has no socket for about 40 ms: readers are to look again while the processes have one each.
+const AGAIN: Duration = Duration::from_millis(20);
 /// In the middle of what `io.own_ports` is by default.
 const OWN_PORT: u16 = 61_100;
 
 #[test]
 fn gathered_and_plain_requests_are_answered_before_while_and_after_a_new_process_takes_over() {
-    let spec = BedSpec { queues: 2, ..BedSpec::default() };
-    let scene = Scene::by(
-        &spec,
-        |bed| config(bed, PATIENT),
-        |bed, host| Some(memcached(bed, host)),
-        |bed, config| Balancer::start_with_heirs(bed, 0, config, &[]).unwrap(),
-    );
+    let scene = with_heirs(PATIENT);
     store(&scene);
     let lists = lists_apart(&scene, 60, 20);
     assert!(lists.len() > 30, "{lists:?}");
@@ -44,6 +50,67 @@ fn gathered_and_plain_requests_are_answered_before_while_and_after_a_new_process
     let before = ended(&scene, "gathers_answered");
     all_answered(&scene, &lists);
     assert!(ended(&scene, "gathers_answered") >= before + lists.len() as u64, "{}", scene.diagnosis());
+}
+
+/// A balancer of two queues whose successors may outlive it, with further keys of `kv`.
+fn with_heirs(kv: &str) -> Scene {
+    let spec = BedSpec { queues: 2, ..BedSpec::default() };
+    Scene::by(
+        &spec,
+        |bed| config(bed, kv),
+        |bed, host| Some(memcached(bed, host)),
+        |bed, config| Balancer::start_with_heirs(bed, 0, config, &[]).unwrap(),
+    )
+}
+
+/// While each process has some of the queues, a write that passes one would end no copies of the other.
+#[test]
+fn no_read_is_older_than_an_acknowledged_write_while_a_new_process_takes_over() {
+    let scene = with_heirs(&format!("{STRICT}{PATIENT}"));
+    let key = |number: usize| Key { name: format!("hot{number}"), server: 0 };
+    let load = Load::new((0..HOT_KEYS).map(key).collect(), READERS).asking_again_after(AGAIN);
+    for Key { name, .. } in &load.keys {
+        assert_eq!(scene.ask(&scene.client(true), &set(name, 0)), b"STORED\r\n");
+    }
+    let (history, reads) = thread::scope(|scope| {
+        let (stop, load, scene) = (load.stop_later(), &load, &scene);
+        let read = |number: usize| {
+            let client = scene.client(number.is_multiple_of(2));
+            scope.spawn(move || load.read(number, number..number + 1, &client))
+        };
+        let readers: Vec<_> = (0..READERS).map(read).collect();
+        let write = |key: usize| {
+            let ways = [true, false].map(|ipv4| Way::Through(scene.client(ipv4))).into();
+            let pause = Duration::from_millis(10)..Duration::from_millis(40);
+            scope.spawn(move || load.write(Writer { key, ways, writes: u32::MAX, deletes: 8, pause }))
+        };
+        let writers: Vec<_> = (0..HOT_KEYS).map(write).collect();
+        until_copies(scene);
+        for _ in 0..UPGRADES {
+            let done = upgrade(scene, &[]);
+            assert_eq!(done.code, Some(0), "{}{}\n{}", done.out, done.err, scene.diagnosis());
+            until_copies(scene);
+        }
+        drop(stop);
+        let writes = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
+        let reads: Vec<_> = readers.into_iter().flat_map(|reader| reader.join().unwrap()).collect();
+        (History { writes }, reads)
+    });
+    for read in &reads {
+        let age = history.age(read).unwrap_or_else(|| panic!("nobody wrote {read:?}"));
+        assert!(age.when_sent.is_zero(), "older than an acknowledged write: {age:?}, {read:?}");
+    }
+    let writes = history.writes.iter().map(Vec::len).sum::<usize>();
+    println!("{} reads, {writes} writes; {} reads asked again", reads.len(), load.lost(reads.len()));
+}
+
+/// Until the process in charge has answered from copies.
+fn until_copies(scene: &Scene) {
+    let hits = || {
+        let counters = scene.balancer.counters().ok()?;
+        (counters.over_threads(&["cache_hits"]) > 500).then_some(())
+    };
+    assert!(eventually(BOUND, hits).is_some(), "no hits\n{}", scene.diagnosis());
 }
 
 fn upgrade(scene: &Scene, binary: &[&str]) -> Ended {
