@@ -69,6 +69,12 @@ fn run(script: &str) -> BTreeMap<String, String> {
     ];
     let ended = Process::to_end(&ns, "unshare", &args, BOUND).unwrap();
     println!("{}{}", ended.err, ended.out);
+    for file in fs::read_dir(dir.path().join("bin")).unwrap() {
+        let file = file.unwrap().path();
+        if file.extension().is_some_and(|extension| extension == "log") {
+            println!("{}:\n{}", file.display(), fs::read_to_string(&file).unwrap());
+        }
+    }
     assert_eq!(ended.code, Some(0));
     let parts = ended.out.split("=== ").skip(1).filter_map(|part| part.split_once('\n'));
     parts.map(|(heading, said)| (heading.to_owned(), said.to_owned())).collect()

@@ -1,6 +1,7 @@
 #!/bin/sh
 # systemctl's stand-in: `enable --now`, `restart`, `reload`, `is-active` and `disable --now` do with units what systemd does with
-# them: the user, the capabilities, the credentials, the runtime folder, the environment file. A unit's log is beside it.
+# them: the user, the capabilities, the credentials, the runtime folder, the environment file, the limit of locked memory. A unit's log
+# is beside it.
 set -eu
 dir=$(dirname "$0")
 setting() { sed -n "s/^$1=//p" "$unit"; }
@@ -34,6 +35,8 @@ start() {
     install -d -o "$user" -m 0700 /run/credentials
     install -o "$user" -m 0400 "${credential#*:}" "/run/credentials/${credential%%:*}"
   done
+  # What is locked counts by user, and so with what others of the same user have. Without CAP_SYS_RESOURCE it stays as it is.
+  [ "$(setting LimitMEMLOCK)" != infinity ] || ulimit -l unlimited 2> /dev/null || true
   eval "set -- $(setting ExecStart)" # words are split as systemd splits $NAME
   setpriv --reuid "$user" --regid "$(id -g "$user")" --clear-groups --no-new-privs --inh-caps "$ambient" \
     --ambient-caps "$ambient" --bounding-set "$bounds" "$@" >> "$dir/$(basename "$unit").log" 2>&1 &

@@ -93,7 +93,11 @@ fn a_bad_reload_that_cuts_off_the_operator_is_undone_after_its_time_and_clients_
 fn what_is_confirmed_stays_with_all_that_came_meanwhile() {
     let mut scene = Scene::with(LbConfig::new);
     LbConfig::new(&scene.bed).weights(&[1, 2, 1]).write(&scene.bed, 0).unwrap();
+    let seen = scene.balancer.process.line_count();
     says(&scene, &["config", "reload", "--confirm", "10m"], 0);
+    for words in ["waits for a confirmation", "reloaded"] {
+        wait_for(&mut scene, seen, &[words]);
+    }
     let third = LbConfig::new(&scene.bed).weights(&[1, 3, 1]);
     assert!(scene.balancer.reload(&scene.bed, &third).unwrap().contains("reloaded"));
     let status = json(&scene, &["status"]);

@@ -341,6 +341,10 @@ impl Bed {
 fn host(name: &str, device: &'static str, v4: Ipv4Addr, v6: Ipv6Addr) -> Result<Host> {
     let ns = Namespace::new(name)?;
     ns.sysctl(QUIET)?;
+    // A connection that sends again would go on by another queue, or to another machine: kernels that ask draw its hash anew.
+    if Path::new("/proc/sys/net/core/txrehash").exists() {
+        ns.sysctl(&[("core/txrehash", "0")])?;
+    }
     Ok(Host { name: name.into(), ns, v4, v6, device, port: format!("to-{name}") })
 }
 
