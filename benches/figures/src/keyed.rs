@@ -20,7 +20,9 @@ pub(crate) fn draw_rates(csv: &Csv) -> Result<String> {
     let title = "MemSwitch, Figure 3: time of a get by their rate, 1 and 2 servers";
     let paper = "TwemProxy carries 90,000/s, direct and MemSwitch with a server 350,000/s, MemSwitch with two 720,000/s";
     let axes = axes("gets asked for, thousands a second", &lines);
-    plot::svg(&plot::Sheet::new(title, paper, csv)?, |area| plot::lines(area, &axes, &lines))
+    // Beyond what a way carries requests wait, for up to a second.
+    let axes = Axes { y: "time (us), by its logarithm", y_range: 10.0..1e6, ..axes };
+    plot::svg(&plot::Sheet::new(title, paper, csv)?, |area| plot::lines_by_logarithm(area, &axes, &lines))
 }
 
 /// Its part of the page.

@@ -77,6 +77,28 @@ pub(crate) struct Line {
 
 /// Lines with a legend; those of few points have their points marked.
 pub(crate) fn lines(area: &Area<'_>, axes: &Axes<'_>, lines: &[Line]) -> Result<()> {
+    draw_lines(area, axes, lines, &|y| format!("{y:.1}"))
+}
+
+/// The same with the logarithms of what goes upwards, which is above zero.
+pub(crate) fn lines_by_logarithm(area: &Area<'_>, axes: &Axes<'_>, lines: &[Line]) -> Result<()> {
+    let by_logarithm = |line: &Line| Line {
+        name: line.name.clone(),
+        points: line.points.iter().map(|(x, y)| (*x, y.log10())).collect(),
+        color: line.color,
+    };
+    let lines: Vec<Line> = lines.iter().map(by_logarithm).collect();
+    let Axes { x, y, x_range, y_range } = axes;
+    let (x_range, y_range) = (x_range.clone(), y_range.start.log10()..y_range.end.log10());
+    draw_lines(area, &Axes { x, y, x_range, y_range }, &lines, &|y| format!("{:.0}", 10_f64.powf(*y)))
+}
+
+fn draw_lines(
+    area: &Area<'_>,
+    axes: &Axes<'_>,
+    lines: &[Line],
+    y_label: &dyn Fn(&f64) -> String,
+) -> Result<()> {
     let mut chart = done(
         ChartBuilder::on(area)
             .margin(12)
@@ -86,6 +108,7 @@ pub(crate) fn lines(area: &Area<'_>, axes: &Axes<'_>, lines: &[Line]) -> Result<
     )?;
     let mut mesh = chart.configure_mesh();
     mesh.x_desc(axes.x).y_desc(axes.y).x_labels(13).y_labels(8).light_line_style(TRANSPARENT);
+    mesh.y_label_formatter(y_label);
     done(mesh.label_style((FONT, 12)).axis_desc_style((FONT, 13)).draw())?;
     for Line { name, points, color } in lines {
         let style = color.stroke_width(2);
