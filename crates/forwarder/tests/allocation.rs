@@ -137,17 +137,22 @@ impl Outlet for Sent {
 
 /// A backend's answer to what it is asked: it has no such key, or has `hi` under it.
 fn answer(asked: &[u8], has_it: bool, out: &mut [u8; ROOM]) -> usize {
-    let udp = &asked[14 + 24 + 20..];
-    let port = u16::from_be_bytes([udp[0], udp[1]]);
-    let line = &udp[16..];
+    let line = &asked[UDP + 16..];
     let key = line[3..].split(|byte| *byte == b' ').next().unwrap();
     let nonce = line.windows(2).position(|pair| pair == b" O").unwrap();
-    let mut end = 42;
     let nonce = &line[nonce..nonce + 18];
     let [status, flags, value]: [&[u8]; 3] =
         if has_it { [b"VA 2 k", b" t-1 c3 f7", b"hi\r\n"] } else { [b"EN k", b"", b""] };
-    let parts = [&udp[8..10], &[0, 0, 0, 1, 0, 0], status, key, flags, nonce, b"\r\n", value];
-    for part in parts {
+    answer_of(asked, &[status, key, flags, nonce, b"\r\n", value], out)
+}
+
+/// What a backend says to what it was asked, from the VIP.
+fn answer_of(asked: &[u8], parts: &[&[u8]], out: &mut [u8; ROOM]) -> usize {
+    let udp = &asked[UDP..];
+    let port = u16::from_be_bytes([udp[0], udp[1]]);
+    let frame = [&udp[8..10], &[0, 0, 0, 1, 0, 0]];
+    let mut end = 42;
+    for part in frame.iter().chain(parts) {
         out[end..end + part.len()].copy_from_slice(part);
         end += part.len();
     }
@@ -156,6 +161,9 @@ fn answer(asked: &[u8], has_it: bool, out: &mut [u8; ROOM]) -> usize {
     assert!(packet::write_udp(&mut out[14..end], from, to));
     end
 }
+
+/// Where the inner UDP header of a question is: behind Ethernet, GRE over IPv4, and IPv4.
+const UDP: usize = 14 + 24 + 20;
 
 fn asking() -> PipelineConfig {
     let ports = OwnPorts::new(&(61_000..=61_003), 1).unwrap();
@@ -295,33 +303,9 @@ fn writing_to_replicas_allocates_and_frees_nothing() {
 
 /// A backend's answer to a write: it is done.
 fn outcome(asked: &[u8], out: &mut [u8; ROOM]) -> usize {
-    let udp = &asked[14 + 24 + 20..];
-    let port = u16::from_be_bytes([udp[0], udp[1]]);
+    let udp = &asked[UDP..];
     let nonce = udp.windows(2).position(|pair| pair == b" O").unwrap();
-    let mut end = 42;
-    for part in [&udp[8..10], &[0, 0, 0, 1, 0, 0], b"HD", &udp[nonce..nonce + 18], b"\r\n"] {
-        out[end..end + part.len()].copy_from_slice(part);
-        end += part.len();
-    }
-    out[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0]);
-    let (from, to) = ((ip(VIP4), 11_211).into(), (ip("192.0.2.1"), port).into());
-    assert!(packet::write_udp(&mut out[14..end], from, to));
-    end
-}
-
-/// A backend's answer to a write that passed both ways.
-fn stored(asked: &[u8], out: &mut [u8; ROOM]) -> usize {
-    let udp = &asked[14 + 24 + 20..];
-    let port = u16::from_be_bytes([udp[0], udp[1]]);
-    let mut end = 42;
-    for part in [&udp[8..10], &[0, 0, 0, 1, 0, 0], b"STORED\r\n"] {
-        out[end..end + part.len()].copy_from_slice(part);
-        end += part.len();
-    }
-    out[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0]);
-    let (from, to) = ((ip(VIP4), 11_211).into(), (ip("192.0.2.1"), port).into());
-    assert!(packet::write_udp(&mut out[14..end], from, to));
-    end
+    answer_of(asked, &[b"HD", &udp[nonce..nonce + 18], b"\r\n"], out)
 }
 
 /// A value is fetched, served from its copy, and written, again and again.
@@ -361,7 +345,7 @@ fn answering_from_copies_allocates_and_frees_nothing(strict: bool) {
         let (verdict, at) = take(&mut bed, &mut buffer, &set);
         assert_eq!(verdict, Verdict::Tx);
         if strict {
-            let end = stored(&buffer[at], &mut said);
+            let end = answer_of(&buffer[at], &[b"STORED\r\n"], &mut said);
             assert_eq!(take(&mut bed, &mut buffer, &said[..end]).0, Verdict::Tx);
         }
         assert_eq!(take(&mut bed, &mut buffer, &get).0, Verdict::Tx);
