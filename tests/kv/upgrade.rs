@@ -20,7 +20,6 @@ use crate::scene::{BOUND, PATIENT, SILENCE, Scene, config, memcached};
 const STRICT: &str = ", cache = { memory = \"16MiB\", lease = \"1s\", strict = true }";
 const HOT_KEYS: usize = 12;
 const READERS: usize = 6;
-const UPGRADES: u32 = 3;
 /// A queue has no socket for about 40 ms: readers are to look again while the processes have one each.
 const AGAIN: Duration = Duration::from_millis(20);
 /// In the middle of what `io.own_ports` is by default.
@@ -39,11 +38,7 @@ fn gathered_and_plain_requests_are_answered_before_while_and_after_a_new_process
     assert_eq!(failed.code, Some(1), "{}{}", failed.out, failed.err);
     assert!(!lets_in(&scene), "the old process has its ports alone again");
     for _ in 0..2 {
-        let done = upgrade(&scene, &[]);
-        assert_eq!(done.code, Some(0), "{}{}\n{}", done.out, done.err, scene.diagnosis());
-        // It is answered before the new process has heard that it is to keep all.
-        let is_alone = || (!lets_in(&scene)).then_some(());
-        assert!(eventually(BOUND, is_alone).is_some(), "the new process has its ports alone");
+        take_over(&scene);
         asking.answered(&scene, 2 * lists.len());
     }
     asking.stop(&scene);
@@ -86,11 +81,8 @@ fn no_read_is_older_than_an_acknowledged_write_while_a_new_process_takes_over() 
         };
         let writers: Vec<_> = (0..HOT_KEYS).map(write).collect();
         until_copies(scene);
-        for _ in 0..UPGRADES {
-            let done = upgrade(scene, &[]);
-            assert_eq!(done.code, Some(0), "{}{}\n{}", done.out, done.err, scene.diagnosis());
-            until_copies(scene);
-        }
+        take_over(scene);
+        until_copies(scene);
         drop(stop);
         let writes = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
         let reads: Vec<_> = readers.into_iter().flat_map(|reader| reader.join().unwrap()).collect();
@@ -111,6 +103,15 @@ fn until_copies(scene: &Scene) {
         (counters.over_threads(&["cache_hits"]) > 500).then_some(())
     };
     assert!(eventually(BOUND, hits).is_some(), "no hits\n{}", scene.diagnosis());
+}
+
+/// A new process takes over, and has all for itself.
+fn take_over(scene: &Scene) {
+    let done = upgrade(scene, &[]);
+    assert_eq!(done.code, Some(0), "{}{}\n{}", done.out, done.err, scene.diagnosis());
+    // It is answered before the new process has heard that it is to keep all.
+    let is_alone = || (!lets_in(scene)).then_some(());
+    assert!(eventually(BOUND, is_alone).is_some(), "the new process has its ports alone");
 }
 
 fn upgrade(scene: &Scene, binary: &[&str]) -> Ended {
