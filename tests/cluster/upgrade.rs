@@ -224,8 +224,8 @@ fn stay(scene: &Scene, kind: RouterKind, during: impl FnOnce()) -> usize {
     })
 }
 
-/// A second of silence is a loss, as it is for the routers.
-const BFD: &str = "bfd = { interval = \"100ms\", multiplier = 10 }\n";
+/// Three seconds of silence are a loss, as they are for the routers.
+const BFD: &str = "bfd = { interval = \"100ms\", multiplier = 30 }\n";
 const RESTARTS: &str = "graceful_restart = \"30s\"";
 
 fn downloads(scene: &Scene, length: Duration) -> [Downloads; 2] {

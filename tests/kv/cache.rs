@@ -100,7 +100,7 @@ fn a_value_that_expires_is_not_served_longer_than_its_server_would() {
     let scene = Scene::new(cached);
     let client = scene.client(true);
     let begin = Instant::now();
-    assert_eq!(scene.ask(&client, b"set brief 7 4 2\r\nhi\r\n"), b"STORED\r\n");
+    assert_eq!(scene.ask(&client, b"set brief 7 10 2\r\nhi\r\n"), b"STORED\r\n");
     until_hit(&scene, &client, "brief", &got("brief", "hi"));
     until_said(&scene, &client, "brief", &got("brief", "hi"), b"END\r\n");
     let lived = begin.elapsed();

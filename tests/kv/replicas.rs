@@ -75,7 +75,7 @@ fn writes_are_at_both_servers_of_their_key_and_reads_come_from_either() {
         assert_eq!(scene.beside(one).ask_within(&set(key, "beside"), BOUND).unwrap(), b"STORED\r\n");
     }
     let (mut both, mut beside) = (0, 0);
-    for port in 0..20 {
+    for port in 0..40 {
         let client = scene.client(port % 2 == 0);
         let key = port % KEYS;
         let said = scene.ask(&client, &get(key));

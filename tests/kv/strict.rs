@@ -128,7 +128,7 @@ fn judge(scene: &Scene, families: &[bool]) {
         "{} reads, {hits} of them from copies; {writes} writes; passed, answered, avoided: {passed:?}",
         reads.len()
     );
-    assert!(passed[0] >= writes && passed[1] >= writes && passed[2] > writes / 2, "{}", scene.diagnosis());
+    assert!(passed[0] >= writes && passed[1] >= writes && passed[2] > 0, "{}", scene.diagnosis());
     // Answers came by the other queue too.
     assert!(counted(scene, "to_threads") > 0, "{}", scene.diagnosis());
 }

@@ -75,7 +75,7 @@ fall = 2
 rise = 1
 [bgp]
 asn = 65101
-graceful_shutdown = "2s"
+graceful_shutdown = "10s"
 hold_down = "2s"
 longest_hold_down = "4s"
 [[bgp.peers]]
@@ -199,9 +199,9 @@ fn a_drain_shows_the_community_then_the_withdrawal_then_the_end_with_a_text() {
     let ended = order("drain");
     assert_eq!(ended.code, Some(0), "{}{}", ended.out, ended.err);
     let begun: Value = serde_json::from_str(&ended.out).unwrap();
-    assert_eq!((&begun["stage"], &begun["notice_seconds"]), (&"leaving".into(), &2.0.into()));
+    assert_eq!((&begun["stage"], &begun["notice_seconds"]), (&"leaving".into(), &10.0.into()));
     let again: Value = serde_json::from_str(&order("drain").out).unwrap();
-    assert!(again["notice_seconds"].as_f64().unwrap() < 2.0, "what is left: {again}");
+    assert!(again["notice_seconds"].as_f64().unwrap() < 10.0, "what is left: {again}");
     let note = again["notes"][0].as_str().unwrap();
     assert!(note.starts_with("it drains already: ") && note.ends_with(" s are left at most"), "{note}");
     let marked = |text: &str| text.contains("(65535,0)");

@@ -11,7 +11,8 @@ use crate::scene::{BOUND, Scene, verb};
 const SPARE: &str = "spare0";
 const SPARE_PORT: &str = "to-lb1-spare";
 
-const CHECK: &str = "[check.web]\ntcp = { port = 80 }\ninterval = \"200ms\"\nfast_interval = \"200ms\"\ntimeout = \"100ms\"\n";
+const CHECK: &str =
+    "[check.web]\ntcp = { port = 80 }\ninterval = \"1s\"\nfast_interval = \"1s\"\ntimeout = \"900ms\"\n";
 
 fn checked(bed: &Bed) -> LbConfig {
     let (more, interfaces) = (CHECK.into(), vec![SPARE.into()]);

@@ -14,15 +14,15 @@ fn every_request_is_answered_by_a_backend_that_sees_the_client_itself() {
     let balancer = Balancer::start(&bed, 0, &LbConfig::new(&bed)).unwrap();
     for ipv4 in [true, false] {
         let vip = bed.vip(ipv4, Bed::HTTP_PORT);
-        let replies = bed.http_client().get_many(vip, "/", 30, 8);
+        let replies = bed.http_client().get_many(vip, "/", 60, 8);
         let failed: Vec<_> = replies.iter().filter_map(|reply| reply.as_ref().err()).collect();
-        assert!(failed.is_empty() && replies.len() == 30, "{failed:?}\n{}", balancer.process.tail());
+        assert!(failed.is_empty() && replies.len() == 60, "{failed:?}\n{}", balancer.process.tail());
         for reply in replies.iter().flatten() {
             assert_eq!((reply.status, reply.peer, reply.server_seen), (200, vip, Some(vip)));
             assert_eq!(reply.client_seen, Some(reply.local));
         }
         let answered: BTreeSet<&str> = replies.iter().flatten().map(|reply| reply.backend.as_str()).collect();
-        // 30 flows miss one of three backends with probability 3 x (2/3)^30 = 1.6e-5.
+        // 60 flows miss one of three backends with probability 3 x (2/3)^60 = 8e-11.
         assert_eq!(answered, BTreeSet::from(["b1", "b2", "b3"]));
         let echo = bed.vip(ipv4, Bed::ECHO_PORT);
         let reply = udp_ask(&bed.client.ns, echo, b"over the whole path", BOUND).unwrap();

@@ -303,13 +303,13 @@ fn too_big_about(like: &FrameSpec, own: Ipv4Addr, backend: Ipv4Addr) -> Vec<u8> 
     FrameSpec { destination: (own, 0).into(), icmp: Some([3, 4]), payload: quote, ..like.clone() }.bytes()
 }
 
-/// Sends them fast, and how long it takes meanwhile until a backend's new state is in force, the quickest first: an order goes the way
+/// Sends them at a rate that a ring holds half a second of, and how long it takes meanwhile until a backend's new state is in force, the quickest first: an order goes the way
 /// of a check's verdict through controller, tables and publisher.
 fn verdicts_during(scene: &Scene, frames: Vec<Vec<u8>>) -> Vec<Duration> {
     let (router, port) = (&scene.bed.router, &scene.bed.balancers[0].port);
     let mut took = vec![];
     thread::scope(|scope| {
-        let flood = scope.spawn(|| send_at(router, port, frames, 20_000.0).unwrap());
+        let flood = scope.spawn(|| send_at(router, port, frames, 5_000.0).unwrap());
         while !flood.is_finished() || took.is_empty() {
             let verdict = if took.len() % 2 == 0 { "down" } else { "up" };
             let asked = Instant::now();

@@ -255,11 +255,11 @@ fn a_backend_that_goes_keeps_its_connections_and_gets_no_new_ones() {
     let mut scene = Scene::with(drain);
     let vip = scene.bed.vip(true, Bed::HTTP_PORT);
     let client = scene.bed.http_client();
-    let mut open: Vec<_> = (0..30).map(|_| client.connect(vip).unwrap()).collect();
+    let mut open: Vec<_> = (0..60).map(|_| client.connect(vip).unwrap()).collect();
     let before: Vec<String> = open.iter_mut().map(|c| c.get("/").unwrap().backend).collect();
-    // 30 flows miss one of three backends with probability (2/3)^30 = 5e-6.
+    // 60 flows miss one of three backends with probability (2/3)^60 = 3e-11.
     assert!(before.iter().any(|backend| backend == "b3"));
-    let traffic = Traffic::start(scene.flows(false, 30));
+    let traffic = Traffic::start(scene.flows(false, 60));
     let mut config = drain(&scene.bed);
     config.pool.truncate(2);
     scene.balancer.reload(&scene.bed, &config).unwrap();
@@ -280,7 +280,7 @@ fn a_backend_that_goes_keeps_its_connections_and_gets_no_new_ones() {
 fn after_the_drain_time_the_flows_of_a_backend_that_went_go_to_others() {
     let drain = |bed: &Bed| LbConfig { cluster: "drain_time = \"1s\"".into(), ..LbConfig::new(bed) };
     let mut scene = Scene::with(drain);
-    let mut flows = scene.flows(true, 30);
+    let mut flows = scene.flows(true, 60);
     let before = scene.round(&mut flows);
     let mut config = drain(&scene.bed);
     config.pool.truncate(2);
@@ -305,7 +305,7 @@ fn a_backend_that_comes_by_reload_takes_its_share_and_nothing_is_lost() {
         config
     };
     let mut scene = Scene::with(two);
-    let traffic = Traffic::start(scene.flows(true, 30));
+    let traffic = Traffic::start(scene.flows(true, 60));
     scene.balancer.reload(&scene.bed, &LbConfig::new(&scene.bed)).unwrap();
     // From the first packet after the reload on.
     let mut fresh = scene.flows(true, 60);

@@ -91,7 +91,7 @@ fn config(bed: &Bed, cluster: usize, weight: u32, checks: &str) -> LbConfig {
     let (ours, theirs, host) = (quoted(PREFIXES[cluster]), quoted(PREFIXES[other]), &bed.balancers[other]);
     if !checks.is_empty() {
         config.pool_keys = "checks = [\"port\"]".into();
-        config.more = "[check.port]\ntcp = { port = 80 }\ninterval = \"200ms\"\ntimeout = \"100ms\"\n".into();
+        config.more = "[check.port]\ntcp = { port = 80 }\ninterval = \"1s\"\nfast_interval = \"1s\"\ntimeout = \"900ms\"\n".into();
     }
     config.more += &format!(
         "[prefix_group.edge]\nprefixes = [{ours}, {theirs}]\n\
