@@ -5,6 +5,7 @@
 mod circles;
 mod crates;
 mod edges;
+mod examples;
 mod log_lines;
 mod pages;
 mod probe;
@@ -37,6 +38,7 @@ pub(crate) fn run() -> Result<()> {
     let mut findings = in_files()?;
     findings.extend(in_map()?);
     findings.extend(of_others()?);
+    findings.extend(examples::check(&root().join(examples::CRATES))?);
     let document = fs::read_to_string(root().join(promises::PROMISES)).unwrap_or_default();
     findings.extend(promises::check(root(), &document));
     findings.extend(source::read(root(), Part::Product)?.iter().flat_map(circles::members));

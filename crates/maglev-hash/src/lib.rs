@@ -6,6 +6,18 @@
 //! Invariant: equal sets, sizes and seeds give equal tables, bit for bit, on any machine and in any order of input.
 //! `no_std` with `alloc`; no clock, no I/O, no floating point.
 //! Source: Eisenbud et al., *Maglev*, NSDI 2016, §3.4 and §5.3.
+//!
+//! ```
+//! use maglev_hash::{Backend, Options, Seed, build, disruption};
+//!
+//! let backends = [b"b1", b"b2", b"b3"].map(|name| Backend { name, weight: 1 });
+//! let options = Options::new(Seed::new(*b"secret, 16 bytes"));
+//! let [before, after] = [build(&backends, &options)?, build(&backends[..2], &options)?];
+//! assert!(before.shares().iter().all(|share| (21_845..=21_846).contains(share))); // of 65,537 slots
+//! let changed = disruption(&before, &after).expect("one size").changed();
+//! assert!((21_845..24_000).contains(&changed), "those of b3, and few others: {changed}");
+//! # Ok::<_, maglev_hash::BuildError>(())
+//! ```
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -6,6 +6,21 @@
 //! `sluicegate`): a packet thread builds no text and calls no kernel.
 //! Invariant: nothing is reported unless the mark's MAC, its time and its receiver are right.
 //! Source: paper §4.4.
+//!
+//! ```
+//! use classifier::{Flow, HashKey, PrefixSet};
+//! use trace_mark::{Mark, Trace, TraceKey, TraceRefusal};
+//!
+//! let key = TraceKey::derive(&HashKey::new([7; 16]));
+//! let flow = |port| Flow::new(([198, 51, 100, 7], 40_000), ([203, 0, 113, 10], port), 17).expect("one family");
+//! let mark = Mark { receiver: ([192, 0, 2, 200], 9_000).into(), unix_seconds: 1_000, trace: 1, probe: 0 };
+//! let payload = mark.sign(&key, &flow(53));
+//!
+//! let trace = Trace { key, receivers: PrefixSet::new([([192, 0, 2, 200].into(), 32)]), per_second: 100 };
+//! assert_eq!(trace.read(&payload, &flow(53), 1_030), Ok(mark));
+//! assert_eq!(trace.read(&payload, &flow(123), 1_030), Err(TraceRefusal::Mac)); // not signed for this flow
+//! assert_eq!(trace.read(&payload, &flow(53), 1_061), Err(TraceRefusal::Time)); // a replay
+//! ```
 
 #![forbid(unsafe_code)]
 
