@@ -1,7 +1,8 @@
 //! What a packet is for, and who sent it: everything that is asked before a backend is chosen.
 //!
 //! In: addresses, ports and protocol of a packet. Out: the flow and its keyed hash ([`FlowHasher`]), the service whose VIP and port
-//! it has ([`VipTable`]), what lists of sources and limits on new flows say of it ([`Guard`], [`Limits`]).
+//! it has ([`VipTable`]), what lists of sources and limits on new flows say of it ([`Guard`], [`Limits`]), what a sender of
+//! tunnelled packets is to this machine ([`source_kind`]).
 //! Not here: bytes of headers (`packet`), backends, what becomes of a packet (`forwarder`), TOML (`config`).
 //! Invariant: nothing here allocates once it is built, and no time depends on an address that a client chooses.
 //! Source: Eisenbud et al., *Maglev*, NSDI 2016, §3.3, §4.2.
@@ -27,6 +28,7 @@ mod flow;
 mod guard;
 mod now;
 mod prefix;
+mod tunnels;
 mod vip_table;
 
 pub use aggregate::{Aggregate, aggregate};
@@ -34,4 +36,5 @@ pub use flow::{Ends, Flow, FlowHasher, HashKey, HashPolicy, is_v4, mapped};
 pub use guard::{Guard, GuardId, Limits, Meter, PrefixSet, SourceLimit};
 pub use now::Now;
 pub use prefix::{Prefix, Suffix, width};
+pub use tunnels::{TunnelProtocols, TunnelSource, TunnelSourceKind, source_kind};
 pub use vip_table::{BatchLookup, Claim, VipKey, VipTable};

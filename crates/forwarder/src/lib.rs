@@ -52,7 +52,6 @@ mod slot;
 mod snapshot;
 mod tagging;
 mod thread_counters;
-mod tunnels;
 mod value_cache;
 mod verdict;
 
@@ -87,13 +86,12 @@ pub use slot::{
 pub use snapshot::{Snapshot, SnapshotError};
 pub use tagging::{Tagging, Translation};
 pub use thread_counters::{FlowTableCounters, FragmentTableCounters, PairCounter, ThreadCounters, Totals};
-pub use tunnels::{TunnelProtocols, TunnelSource, TunnelSourceKind};
 pub use value_cache::{AskedAt, ValueCache};
 pub use verdict::{Forward, HoldSlot, NotSent, Outlet, Piece, Verdict};
 
 pub use classifier::{
     Aggregate, Flow, FlowHasher, Guard, GuardId, HashKey, HashPolicy, Now, Prefix, PrefixSet, SourceLimit,
-    Suffix, aggregate,
+    Suffix, TunnelProtocols, TunnelSource, TunnelSourceKind, aggregate,
 };
 pub use conntrack::{
     Cursor, FlowTable, LAYOUT_VERSION as FLOW_LAYOUT, RECORD_BYTES as FLOW_RECORD_BYTES, State as FlowState,

@@ -14,7 +14,6 @@ mod expiry;
 mod fragments;
 mod gather;
 mod icmp;
-mod identifications;
 mod keyed;
 mod keyed_state;
 mod messages;
@@ -38,7 +37,7 @@ use std::sync::Arc;
 
 use classifier::{BatchLookup, Limits, Meter, is_v4};
 use conntrack::FlowTable;
-use packet::{Family, Fragment, ParseError, Parsed, parse, protocol};
+use packet::{Family, Fragment, Identifications, ParseError, Parsed, parse, protocol};
 
 pub use self::config::{IcmpRates, PipelineConfig};
 pub use self::error::PipelineError;
@@ -47,7 +46,6 @@ pub use self::steering::{SoftwareSteering, SteeringConfig};
 
 use self::expiry::ShortLived;
 use self::fragments::Fragments;
-use self::identifications::Identifications;
 use self::keyed_state::KeyedState;
 use self::own_requests::OwnTable;
 use self::partial::Looks;
@@ -133,7 +131,7 @@ impl Pipeline {
         let limits = Limits::new(config.threads, config.limit_sources);
         let ahead = BatchLookup::new(config.max_batch);
         let scratch = Scratch::new(&config);
-        let identifications = Identifications::of(config.thread, config.threads);
+        let identifications = Identifications::of(config.thread.0, config.threads);
         let fragments = Fragments::new(&config)?;
         // A batch, and as many held pieces that were released.
         let cuts = Vec::with_capacity(config.max_batch * 2);
@@ -335,7 +333,7 @@ impl Core {
             slot,
             mode: &batch.snapshot.next_hop,
             hash: state.hash,
-            identification: self.identifications.next(),
+            identification: self.identifications.next_v4(),
             limit: slot.mtu.into(),
             lower_ttl: state.stage != Stage::Redirect,
             redirected: remote::redirected(state.decapsulated_from),

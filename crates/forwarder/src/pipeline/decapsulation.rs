@@ -1,19 +1,19 @@
 //! Packets that come in tunnels: their outer header comes off in place, and then they are as if they had come plain.
 //!
 //! In: a packet of GRE, IP-in-IP or GUE off the wire. Out: the inner packet, and what its sender is.
-//! Not here: which of them reach a packet thread (XDP), who may send (`tunnels`), how headers come off (`packet`).
+//! Not here: which of them reach a packet thread (XDP), who may send (`classifier`), how headers come off (`packet`).
 //! Invariants: tunnels are opened at the machine's own addresses, and those of other clusters at a VIP; one outer header comes
 //! off, so a tunnel in a tunnel is for the backend; each mark takes from where a packet may be sent on to, so that no machines
 //! can forward it in a loop.
 //! Source: paper §2.1, §4.2, §4.3; RFC 1701 (recursion control), RFC 6040 (ECN).
 
+use classifier::source_kind;
 use packet::{Fragment, OpenError, Parsed, Tunnelled, decapsulate, open_in_place, parse, protocol};
 
 use super::state::Batch;
 use super::threads::thread_of_flow;
 use super::{Core, unreadable};
-use crate::tunnels::{TunnelSourceKind, source_kind};
-use crate::{DropReason, Flow, HashPolicy, Packet, Snapshot, ThreadId};
+use crate::{DropReason, Flow, HashPolicy, Packet, Snapshot, ThreadId, TunnelSourceKind};
 
 /// What was in a tunnel.
 pub(super) struct Inner {

@@ -198,7 +198,7 @@ impl Core {
             return None;
         }
         let bytes = packet.frame_len() as u64;
-        batch.snapshot.originate(slot, packet, self.identifications.next()).ok()?;
+        batch.snapshot.originate(slot, packet, self.identifications.next_v4()).ok()?;
         self.count_for(slot, service.id, |pair| {
             pair.packets.add(1);
             pair.bytes.add(bytes);

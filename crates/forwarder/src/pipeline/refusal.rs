@@ -146,7 +146,7 @@ impl Core {
         if !may_send {
             return None;
         }
-        let order = ErrorOrder { kind, source, identification: self.identifications.next() };
+        let order = ErrorOrder { kind, source, identification: self.identifications.next_v4() };
         let frame = packet.start()..packet.end();
         let written = write_icmp_error(packet.buffer_mut(), frame, parsed, &order)?;
         packet.set_bounds(written.start, written.end);
@@ -176,7 +176,7 @@ impl Core {
         let link_len = usize::from(l3);
         let ip = packet.frame_mut().get_mut(link_len..).unwrap_or_default();
         allow_cutting(ip, identification);
-        let identification = self.identifications.next_wide();
+        let identification = self.identifications.next_v6();
         self.hold_for_cut(state, What::Outer { identification })
     }
 

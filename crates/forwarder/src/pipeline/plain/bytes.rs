@@ -39,7 +39,7 @@ impl Core {
         });
         packet.set_bounds(0, ip_at + usize::from(ip_len));
         packet.set_interface(headers.beside);
-        let identification = self.identifications.next();
+        let identification = self.identifications.next_v4();
         let inner = || Inner { len: ip_len, tos: place.tos, flow_hash: place.hash, identification };
         // Each its own: what is lent to a call stands in memory.
         let written = match l3 {

@@ -1,5 +1,7 @@
-//! Who may send tunnelled packets to this machine, and what is done with them.
+//! Who may send tunnelled packets to this machine, and what each sender is to it.
 //!
+//! In: the outer headers of a tunnelled packet, the table of senders. Out: what its sender is, or that nobody sent it who may.
+//! Not here: reading and taking off outer headers (`packet`), what becomes of the inner packet (`forwarder`).
 //! Source: paper §2.1 (an encapsulator in front), §4.3 (fragments between machines), §4.2 (clusters stand in for each other).
 
 use packet::{Encapsulation, Tunnelled};
@@ -32,6 +34,7 @@ impl TunnelProtocols {
         self.0
     }
 
+    #[inline]
     fn holds(self, kind: Encapsulation) -> bool {
         let wanted = match kind {
             Encapsulation::Gre => Self::GRE,
@@ -57,7 +60,8 @@ pub enum TunnelSourceKind {
 impl TunnelSourceKind {
     /// Whether what it sends may be sent on to a peer: not what came marked.
     #[must_use]
-    pub(crate) fn may_go_on(self) -> bool {
+    #[inline]
+    pub fn may_go_on(self) -> bool {
         self == Self::Encapsulator
     }
 }
@@ -77,8 +81,12 @@ pub struct TunnelSource {
 ///
 /// The mark of recursion control decides between what one address may be: a peer or another cluster marks, an encapsulator
 /// does not. What another cluster has not marked is still its own.
+///
+/// # Cost
+/// A pass over `sources`.
 #[must_use]
-pub(crate) fn source_kind(sources: &[TunnelSource], tunnelled: &Tunnelled) -> Option<TunnelSourceKind> {
+#[inline]
+pub fn source_kind(sources: &[TunnelSource], tunnelled: &Tunnelled) -> Option<TunnelSourceKind> {
     let from = |source: &&TunnelSource| {
         source.prefix.contains(tunnelled.source) && source.carriers.holds(tunnelled.kind)
     };
