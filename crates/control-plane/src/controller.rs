@@ -52,8 +52,6 @@ pub struct Controller {
     compiler: Option<Compiler>,
     /// The tables don't follow the states yet.
     stale: bool,
-    /// All had a first verdict once: from now on a newcomer starts slowly.
-    settled: bool,
 }
 
 /// Names of those that a verdict is for.
@@ -174,7 +172,6 @@ impl Controller {
             rejoins: Rejoins::default(),
             compiler: Some(compiler),
             stale: false,
-            settled: false,
         };
         let job = controller.job(Some(config), next_hops, Vec::new(), now);
         // The compiler is at home: there is a job.
@@ -318,7 +315,7 @@ impl Controller {
             self.compiler.as_ref().map(|compiler| compiler.states(&self.runtime_state)).unwrap_or_default();
         // What changed since the job set out is not in its tables.
         self.stale |= states != compiled.snapshot.states();
-        self.settled |= self.unknown() == 0;
+        self.slow_start.settled |= self.unknown() == 0;
         self.state_again(&compiled.snapshot, states, now)
     }
 
@@ -348,11 +345,11 @@ impl Controller {
         touched.retain(|(_, before, after)| before != after);
         for (key, before, after) in &touched {
             self.runtime_state.health.insert(key.clone(), *after);
-            if *after == HealthState::Up && (*before == HealthState::Down || self.settled) {
+            if *after == HealthState::Up && (*before == HealthState::Down || self.slow_start.settled) {
                 self.start_slowly(key, now);
             }
         }
-        self.settled = self.settled || self.unknown() == 0;
+        self.slow_start.settled = self.slow_start.settled || self.unknown() == 0;
         self.restate(touched.iter().map(|(key, ..)| key), current, now)
     }
 

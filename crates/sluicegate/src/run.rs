@@ -63,10 +63,10 @@ use self::counting::Counting;
 use self::first_generation::{FIRST_NEXT_HOPS, first_generation, first_next_hops};
 use self::forwarding::Forwarding;
 use self::health_tunnel::HealthTunnel;
-use self::lifecycle::Lifecycle;
+use self::lifecycle::{HandOver, Lifecycle};
 use self::settings::inspected;
 use self::turns::Turns;
-use self::upgrade::{Coming, Stage};
+use self::upgrade::Coming;
 use crate::doors::{self, Doors};
 use crate::logging::Logging;
 use crate::stats::most_drops;
@@ -135,7 +135,6 @@ struct Daemon {
     lifecycle: Lifecycle,
     api: Api,
     turns: Turns<Self>,
-    upgrade: Stage,
 }
 
 /// What the operator asks of packet threads.
@@ -215,7 +214,6 @@ impl Daemon {
             lifecycle,
             api,
             turns: Turns::new(),
-            upgrade: Stage::None,
         };
         daemon.begin().await?;
         Ok(daemon)
@@ -288,7 +286,7 @@ impl Daemon {
                     break Err(error);
                 },
             }
-            if self.upgrade == Stage::Over {
+            if self.lifecycle.hand_over == HandOver::Over {
                 break Ok(());
             }
             self.begin_waiting_work();
@@ -370,7 +368,7 @@ impl Daemon {
     /// # Errors
     /// When an interface is gone.
     fn housekeeping(&mut self) -> anyhow::Result<()> {
-        if self.upgrade == Stage::Frozen {
+        if self.lifecycle.hand_over == HandOver::Frozen {
             return Ok(());
         }
         self.forwarding.look_at_links()?;
@@ -412,7 +410,7 @@ impl Daemon {
 
     /// Looks at the data plane, four times a second. Whether a drain is over.
     fn look(&mut self) -> bool {
-        if self.upgrade == Stage::Frozen {
+        if self.lifecycle.hand_over == HandOver::Frozen {
             // Half of the threads are another process's, and this one is the manager's still.
             self.lifecycle.liveness.beat(Instant::now());
             return false;

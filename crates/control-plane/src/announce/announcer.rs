@@ -2,8 +2,9 @@
 //!
 //! In: configurations, what is seen, the stage of a drain; on the control loop, and no call waits. Out: what the speaker has to
 //! say. The speaker's tasks run on a thread of their own (`bgp`), BFD on another: neither waits for the control loop.
-//! Not here: when the filter and the snapshot follow (the binary asks [`Announcer::retire`] and [`Told::wait`]).
+//! Not here: when the filter and the snapshot follow (the binary asks [`Announcer::retire`] and [`Flush::wait`]).
 
+mod listening;
 mod liveness;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +24,7 @@ use super::decision::{Decider, Seen, Stage, VipStatus};
 use super::keeper::{self, Watched};
 use super::plan::{Identity, Plan};
 use config::{Config, Machine};
+use listening::Listening;
 use liveness::Liveness;
 
 /// Announces VIPs, as long as the file has peers for this machine.
@@ -41,9 +43,7 @@ pub struct Announcer {
     pub(crate) now: Duration,
     /// Why a peer of the file has no session.
     pub(crate) refused: Vec<String>,
-    /// Why an address of the file is not listened at, and when it is tried again.
-    unheard: Vec<String>,
-    listen_at: Duration,
+    listening: Listening,
     /// BFD of another process, before the BGP sessions that it is beside.
     liveness: Option<Liveness>,
 }
@@ -128,7 +128,7 @@ impl Announcer {
         self.decider.reloaded(self.now);
         self.retiring.clear();
         self.refused.clear();
-        self.unheard.clear();
+        self.listening = Listening::default();
         match (&mut self.running, self.plan.identity.clone()) {
             (Some(running), Some(_)) => self.refused = running.follow(&self.plan),
             (running @ Some(_), None) => {
@@ -186,7 +186,7 @@ impl Announcer {
     /// Decides anew. `now` counts from the start of the process.
     pub fn look(&mut self, seen: &Seen, now: Duration) {
         self.now = now;
-        if !self.unheard.is_empty() && now >= self.listen_at {
+        if self.listening.is_due(now) {
             self.listen();
         }
         let statuses = self.decider.decide(&self.plan.rules, self.plan.times, seen, now);
@@ -222,7 +222,7 @@ impl Announcer {
 
     /// What the configuration in force asks for and can't be had, one sentence each.
     pub fn faults(&self) -> impl Iterator<Item = String> {
-        self.refused.iter().chain(&self.unheard).map(|why| format!("bgp: {why}"))
+        self.refused.iter().chain(&self.listening.failures).map(|why| format!("bgp: {why}"))
     }
 
     /// How far a drain is.
@@ -287,11 +287,7 @@ impl Announcer {
     fn listen(&mut self) {
         let Some(running) = &self.running else { return };
         let refused = running.speaker.listen(&self.plan.listen);
-        let unheard: Vec<String> = refused.iter().map(|(at, error)| unheard(*at, error)).collect();
-        for why in unheard.iter().filter(|why| !self.unheard.contains(why)) {
-            tracing::error!(why, "peers can't dial us");
-        }
-        (self.unheard, self.listen_at) = (unheard, self.now + LISTEN_AGAIN);
+        self.listening.observe(&refused, self.now);
     }
 
     fn shown(&self) -> BTreeSet<Arc<str>> {
@@ -473,18 +469,6 @@ pub enum AnnounceError {
     Bfd(io::Error),
 }
 
-fn unheard(at: SocketAddr, error: &io::Error) -> String {
-    let hint = match error.kind() {
-        io::ErrorKind::PermissionDenied => "; a port below 1,024 wants CAP_NET_BIND_SERVICE",
-        io::ErrorKind::AddrNotAvailable => "; no interface of the machine has the address",
-        io::ErrorKind::AddrInUse => "; another program listens there",
-        _ => "",
-    };
-    format!("can't listen at {at}: {error}{hint}; it is tried again every {} s", LISTEN_AGAIN.as_secs())
-}
-
-/// An address that can't be listened at may come later.
-const LISTEN_AGAIN: Duration = Duration::from_secs(5);
 /// A router is given so long for a withdrawal that a reload waits for.
 const WITHDRAWN_WITHIN: Duration = Duration::from_millis(300);
 /// A router's forwarding follows its table by milliseconds.

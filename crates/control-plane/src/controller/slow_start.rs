@@ -12,6 +12,8 @@ use compile::SlotKey;
 #[derive(Clone, Debug, Default)]
 pub(super) struct SlowStart {
     since: HashMap<SlotKey, (Duration, Duration)>,
+    /// All memberships had a first verdict once: from now on a newcomer starts slowly.
+    pub(super) settled: bool,
 }
 
 impl SlowStart {

@@ -19,15 +19,15 @@ use control_plane::questions::{Filters, Taps};
 use control_plane::reload::{About, Cause, Wanted};
 use control_plane::{BackendOrder, CaptureBegun, count_vips, locate_key, texts};
 
+use super::lifecycle::HandOver;
 use super::reload::Client;
-use super::upgrade::Stage;
 use super::{Daemon, Inspections};
 use crate::stats::{of_service, of_slot};
 
 impl Daemon {
     /// Answers, or begins what will. A client who has gone needs no answer.
     pub(super) fn handle_command(&mut self, command: Command) {
-        if self.upgrade == Stage::Frozen {
+        if self.lifecycle.hand_over == HandOver::Frozen {
             return; // unanswered, as by a balancer that is stopping: what it ordered would be lost
         }
         match command {

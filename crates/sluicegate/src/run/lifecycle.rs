@@ -1,4 +1,4 @@
-//! The daemon's own state: since when it runs, whether it is ready, healthy, drains.
+//! The daemon's own state: since when it runs, whether it is ready, healthy, drains, is replaced.
 //!
 //! In: looks at the forwarder and at VIPs, signals, orders. Out: readiness, the service manager's messages.
 //! Not here: how a drain goes (`control_plane::drain`), what readiness is made of (`liveness`).
@@ -16,6 +16,19 @@ use control_plane::drain::{Departure, Observed, Shutdown};
 use crate::liveness::Liveness;
 use crate::notify::Notifier;
 
+/// How far the hand-over to a new process in this one's place is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HandOver {
+    /// There is none.
+    None,
+    /// The new process sets itself up; this one goes on as ever.
+    Begun,
+    /// What would change here would be lost.
+    Frozen,
+    /// The new process has everything.
+    Over,
+}
+
 #[derive(Debug)]
 pub(super) struct Lifecycle {
     epoch: Instant,
@@ -24,6 +37,7 @@ pub(super) struct Lifecycle {
     pub(super) liveness: Liveness,
     manager: Rc<Notifier>,
     pub(super) shutdown: Shutdown,
+    pub(super) hand_over: HandOver,
     /// When it is ready whatever checks have answered; `None`: it has been.
     ready_by: Option<Instant>,
 }
@@ -43,6 +57,7 @@ impl Lifecycle {
             liveness: Liveness::new(Rc::clone(&manager)),
             manager,
             shutdown: Shutdown::default(),
+            hand_over: HandOver::None,
             ready_by: None,
         }
     }

@@ -23,7 +23,6 @@ use packet::Family;
 use serde::{Deserialize, Serialize};
 
 pub(super) use self::coming::Coming;
-pub(super) use self::leaving::Stage;
 
 /// What the old process says first.
 #[derive(Debug, Serialize, Deserialize)]

@@ -192,7 +192,6 @@ impl Daemon {
             api: Api::closed(machine, lifecycle.liveness.subscribe(), logging),
             lifecycle,
             turns: Turns::new(),
-            upgrade: super::Stage::None,
         })
     }
 

@@ -21,23 +21,10 @@ use tokio::runtime::Handle as Runtime;
 
 use super::channel::Channel;
 use super::{FromNew, FromOld, Offer, PROTOCOL, SlotNumber, monotonic, nanos};
+use crate::run::lifecycle::HandOver;
 use crate::run::turns::Handle;
 use crate::run::{Daemon, Inspections};
 use crate::{doors, privileges};
-
-/// How far a hand-over is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::run) enum Stage {
-    /// There is none.
-    #[default]
-    None,
-    /// The new process sets itself up; this one goes on as ever.
-    Begun,
-    /// What would change here would be lost.
-    Frozen,
-    /// The new process has everything.
-    Over,
-}
 
 /// Why it did not come to an end, and what this process has let go of.
 struct Failed {
@@ -91,7 +78,7 @@ impl Daemon {
             Ok(binary) => binary,
             Err(refused) => return drop(answer.send(Err(refused.into()))),
         };
-        self.upgrade = Stage::Begun;
+        self.lifecycle.hand_over = HandOver::Begun;
         tracing::info!(change = "machine", program = %binary.display(), "a new process is to take over");
         let (daemon, compiling) = (self.turns.handle(), self.turns.compiling().clone());
         tokio::spawn(async move {
@@ -105,7 +92,7 @@ impl Daemon {
             if is_over {
                 // The answer is on its way.
                 tokio::time::sleep(ANSWERED_WITHIN).await;
-                daemon.turn(|daemon| daemon.upgrade = Stage::Over).await;
+                daemon.turn(|daemon| daemon.lifecycle.hand_over = HandOver::Over).await;
             }
             drop(compiling);
         });
@@ -117,7 +104,7 @@ impl Daemon {
         answer: Answer<Result<Upgraded, Refusal>>,
     ) {
         if let Err(refused) = &done {
-            self.upgrade = Stage::None;
+            self.lifecycle.hand_over = HandOver::None;
             self.forwarding.keep_ports();
             self.follow_caches();
             tracing::error!(change = "machine", why = %refused, "the new process has not taken over: this one goes on");
@@ -128,7 +115,7 @@ impl Daemon {
     /// What stands in the way of any new process.
     fn may_upgrade(&self) -> Result<(), Refused> {
         let now = self.lifecycle.elapsed();
-        let why = if self.upgrade != Stage::None {
+        let why = if self.lifecycle.hand_over != HandOver::None {
             "another new process is taking over"
         } else if self.is_draining() {
             "the machine drains"
@@ -174,7 +161,7 @@ impl Daemon {
 
     /// Nothing that would be lost is begun any more.
     fn freeze(&mut self) -> HandedState {
-        self.upgrade = Stage::Frozen;
+        self.lifecycle.hand_over = HandOver::Frozen;
         // Who waits for packet threads gets no answer.
         self.inspections = Inspections::default();
         if self.publisher.current().caches().is_some() {
