@@ -6,7 +6,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// An address family; always unicast.
+/// An address family of MP-BGP; always unicast.
+// Not `packet`'s: both crates stand alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
     /// IPv4 unicast (AFI 1, SAFI 1).

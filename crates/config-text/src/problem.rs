@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Whether a problem stops the configuration from being used.
+// The API has a type of its own, as `admin` knows no domain type; `control-plane` converts (`rows/refusal.rs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// The configuration is refused.

@@ -85,6 +85,7 @@ pub struct Fragments {
 }
 
 /// By which interface to the kernel frames are moved.
+// `datapath` has a type of its own: neither depends on the other, and `forwarder`, below both, knows no sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum IoMode {

@@ -15,6 +15,7 @@ pub struct Log {
 }
 
 /// The least important message that is still logged.
+// The API has a type of its own, as `admin` knows no domain type; `control-plane` converts (`rows/log_orders.rs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {

@@ -47,6 +47,7 @@ use self::handover::Prepared;
 use self::sockets::{Layout, bind_all, in_several_frames};
 
 /// By which sockets frames are moved.
+// `config` has a type of its own for the file's word: neither crate depends on the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoMode {
     /// AF_XDP sockets, to which an XDP program redirects.

@@ -6,6 +6,7 @@ use core::net::IpAddr;
 use crate::protocol;
 
 /// IPv4 or IPv6.
+// `bgp` has families of its own, those of MP-BGP: both crates stand alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
     /// IPv4.

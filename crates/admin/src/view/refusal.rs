@@ -64,6 +64,7 @@ pub struct ProblemView {
 }
 
 /// How bad a problem is.
+// Not `config-text`'s: this crate knows no domain type. `control-plane` converts (`rows/refusal.rs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {

@@ -79,6 +79,7 @@ pub struct FamilyRow {
 }
 
 /// A family of addresses.
+// Not `packet`'s: this crate knows no domain type. `control-plane` converts (`rows`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Family {

@@ -6,6 +6,7 @@
 use std::fmt;
 
 /// Whether traffic can be carried with what was found.
+// Not the severity of a problem in a file, which is refused or not: this one is of a running machine, and has advice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// Traffic will not flow, or not rightly.
