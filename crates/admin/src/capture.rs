@@ -21,7 +21,7 @@ use serde::Deserialize;
 
 use super::app_state::AppState;
 use super::command::{CaptureOrder, Command, SNAP_BYTES};
-use super::guard::Order;
+use super::guard::AuditRecord;
 use super::handlers::{Done, ask, done, query};
 use super::refuse::{bad_request, plural};
 use super::server::Streaming;
@@ -119,13 +119,13 @@ pub(super) async fn capture(
         Some((Ok::<_, Infallible>(chunk), (chunks, streaming)))
     });
     let headers = [(header::CONTENT_TYPE, PCAPNG), (header::CACHE_CONTROL, "no-store")];
-    Ok((Extension(Order::said(words)), headers, Body::from_stream(Box::pin(body))).into_response())
+    Ok((Extension(AuditRecord::said(words)), headers, Body::from_stream(Box::pin(body))).into_response())
 }
 
 pub(super) async fn end(state: State<AppState>) -> Result<Done<CaptureEnd>, Refusal> {
     let ended = ask(&state, Command::EndCapture).await??;
     let words = format!("end the capture: {}", plural(ended.captured, "packet"));
-    Ok(done(Order::said(words), ended))
+    Ok(done(AuditRecord::said(words), ended))
 }
 
 const PCAPNG: &str = "application/x-pcapng";

@@ -44,12 +44,12 @@ async fn judge(State(state): State<AppState>, request: Request, next: Next) -> R
     };
     // Operators' orders are few: each leaves one line.
     let status = response.status().as_u16();
-    match response.extensions().get::<Order>() {
-        Some(Order::Said { words, reason }) => {
+    match response.extensions().get::<AuditRecord>() {
+        Some(AuditRecord::Said { words, reason }) => {
             tracing::info!(change = "order", %peer, reason, "an operator's order: {words}");
         }
-        Some(Order::Noted(words)) => tracing::info!(%peer, "an operator's order: {words}"),
-        Some(Order::Logged) => tracing::debug!(%peer, %method, path, "an operator's order"),
+        Some(AuditRecord::Noted(words)) => tracing::info!(%peer, "an operator's order: {words}"),
+        Some(AuditRecord::Logged) => tracing::debug!(%peer, %method, path, "an operator's order"),
         None => tracing::warn!(%peer, %method, path, status, "an operator's order was refused"),
     }
     response
@@ -57,7 +57,7 @@ async fn judge(State(state): State<AppState>, request: Request, next: Next) -> R
 
 /// What the log and the events are to say of an order that was carried out; it travels with the response.
 #[derive(Clone, Debug)]
-pub(super) enum Order {
+pub(super) enum AuditRecord {
     /// This, and why its giver wants it.
     Said { words: String, reason: Option<String> },
     /// This, in the log alone: it changes nothing, and is given again and again.
@@ -66,7 +66,7 @@ pub(super) enum Order {
     Logged,
 }
 
-impl Order {
+impl AuditRecord {
     pub(super) fn said(words: impl Into<String>) -> Self {
         Self::Said { words: words.into(), reason: None }
     }

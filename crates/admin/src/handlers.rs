@@ -18,7 +18,7 @@ use super::command::{
     ANSWER_WITHIN_SECONDS, Answer, BackendAction, Command, EVENTS_AT_MOST, EventQuery, FLOWS_AT_MOST,
     FlowQuery, LogOrder, MachineAction, OrderNote, ReloadTerms,
 };
-use super::guard::Order;
+use super::guard::AuditRecord;
 use super::refuse::{bad_request, plural};
 use super::server::Peer;
 use super::view::{
@@ -28,10 +28,10 @@ use super::view::{
 
 type Asked<T> = Result<Json<T>, Refusal>;
 /// An answer to an order, with what the log says of it.
-pub(super) type Done<T> = (Extension<Order>, Json<T>);
+pub(super) type Done<T> = (Extension<AuditRecord>, Json<T>);
 
-pub(super) fn done<T>(order: Order, answer: T) -> Done<T> {
-    (Extension(order), Json(answer))
+pub(super) fn done<T>(record: AuditRecord, answer: T) -> Done<T> {
+    (Extension(record), Json(answer))
 }
 
 /// A question that needs nothing but the asking.
@@ -48,7 +48,7 @@ pub(super) async fn machine(
         MachineAction::Drain => "drain this machine",
         MachineAction::Undrain => "take back the drain of this machine",
     };
-    Ok(done(Order::said(words), drain))
+    Ok(done(AuditRecord::said(words), drain))
 }
 
 #[derive(Debug, Deserialize)]
@@ -70,7 +70,7 @@ pub(super) async fn upgrade(
     }
     let upgraded = ask(&state, |answer| Command::Upgrade { binary, answer }).await??;
     let words = format!("hand over to process {} of version {}", upgraded.pid, upgraded.version);
-    Ok(done(Order::said(words), upgraded))
+    Ok(done(AuditRecord::said(words), upgraded))
 }
 
 /// On what terms another configuration is wanted.
@@ -100,12 +100,12 @@ pub(super) async fn reload(
 ) -> Result<Done<ReloadReport>, Refusal> {
     let terms = query(of)?.terms(peer.as_deref())?;
     let report = ask(&state, |answer| Command::Reload { terms, answer }).await??;
-    Ok(done(Order::Logged, report))
+    Ok(done(AuditRecord::Logged, report))
 }
 
 pub(super) async fn confirm(state: State<AppState>) -> Result<Done<Confirmed>, Refusal> {
     let confirmed = ask(&state, Command::Confirm).await??;
-    Ok(done(Order::said(format!("confirm generation {}: it stays", confirmed.generation)), confirmed))
+    Ok(done(AuditRecord::said(format!("confirm generation {}: it stays", confirmed.generation)), confirmed))
 }
 
 #[derive(Debug, Deserialize)]
@@ -125,7 +125,7 @@ pub(super) async fn rollback(
     let Query(OfRollback { generation, confirm_seconds, force }) = query(of)?;
     let terms = OfReload { confirm_seconds, force }.terms(peer.as_deref())?;
     let report = ask(&state, |answer| Command::Rollback { generation, terms, answer }).await??;
-    Ok(done(Order::Logged, report))
+    Ok(done(AuditRecord::Logged, report))
 }
 
 pub(super) async fn generation(
@@ -226,7 +226,7 @@ pub(super) async fn order(
     let words = in_words(&name, about.pool.as_deref(), action) + &for_how_long(&note);
     let (pool, reason) = (about.pool, note.reason.clone());
     let change = ask(&state, |answer| Command::Backend { name, pool, action, note, answer }).await??;
-    Ok(done(Order::Said { words: with_effect(words, change.changed), reason }, change))
+    Ok(done(AuditRecord::Said { words: with_effect(words, change.changed), reason }, change))
 }
 
 fn for_how_long(note: &OrderNote) -> String {
@@ -255,13 +255,13 @@ pub(super) async fn log_level(
     let order = LogOrder { level, lasts, by: who(peer.as_deref()), reason: reason.clone() };
     let change = ask(&state, |answer| Command::OrderLog { order: Some(order), answer }).await?;
     let words = with_effect(format!("log level {level}, for {for_seconds} s"), change.changed);
-    Ok(done(Order::Said { words, reason }, change))
+    Ok(done(AuditRecord::Said { words, reason }, change))
 }
 
 pub(super) async fn file_log_level(state: State<AppState>) -> Result<Done<LogChange>, Refusal> {
     let change = ask(&state, |answer| Command::OrderLog { order: None, answer }).await?;
     let words = with_effect("the file's log level again".to_owned(), change.changed);
-    Ok(done(Order::said(words), change))
+    Ok(done(AuditRecord::said(words), change))
 }
 
 /// An order as the log has it.
@@ -350,7 +350,7 @@ pub(super) async fn purge(
         FlowQuery::Backend(name) => format!("the flows on backend {name}"),
     };
     let purged = ask(&state, |answer| Command::PurgeFlows { filter, answer }).await??;
-    Ok(done(Order::said(format!("forget {whose}: {}", plural(purged.flows, "flow"))), purged))
+    Ok(done(AuditRecord::said(format!("forget {whose}: {}", plural(purged.flows, "flow"))), purged))
 }
 
 #[derive(Debug, Deserialize)]
@@ -399,7 +399,7 @@ pub(super) async fn put_config(
     let (terms, if_match) = (query(of)?.terms(peer.as_deref())?, read_if_match(&headers)?);
     let text = String::from_utf8(body.into()).map_err(|error| bad_request(format!("not UTF-8: {error}")))?;
     let report = ask(&state, |answer| Command::PutConfig { text, if_match, terms, answer }).await??;
-    Ok(done(Order::Logged, report))
+    Ok(done(AuditRecord::Logged, report))
 }
 
 /// The tag without its quotes; `None`: `*`.

@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::app_state::AppState;
 use super::command::{Command, HOT_KEYS_AT_MOST, HOT_KEYS_SECONDS_AT_MOST, HotKeysOrder};
-use super::guard::Order;
+use super::guard::AuditRecord;
 use super::handlers::{Done, ask, done, query};
 use super::refuse::bad_request;
 use super::view::{HotKeysView, Refusal};
@@ -47,7 +47,7 @@ pub(super) async fn top(
     let of = order.vip.as_ref().map(|name| format!(" of VIP {name}")).unwrap_or_default();
     let words = format!("keys{of} counted for {} s", order.within.as_secs());
     let view = ask(&state, |answer| Command::HotKeys { order, answer }).await??;
-    Ok(done(Order::Noted(words), view))
+    Ok(done(AuditRecord::Noted(words), view))
 }
 
 const KEYS_USUALLY: usize = 20;

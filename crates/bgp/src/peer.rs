@@ -1,6 +1,6 @@
 //! One peer's task: it dials, takes what was accepted, lets two connections fight it out, and waits between failures.
 //!
-//! In: orders, accepted connections, the desired table. Out: the peer's status and log lines.
+//! In: commands, accepted connections, the desired table. Out: the peer's status and log lines.
 //! Not here: what another configuration does to it (`change`, `rekeyed`), why nothing comes of a peer (`silence`).
 //! Invariant: at most one connection dialled and one accepted; all that a peer does is felt by its own task alone.
 //! Source: RFC 4271 §6.8, §8.
@@ -33,9 +33,9 @@ use rekeyed::Rekeyed;
 use silence::Silence;
 
 #[derive(Debug)]
-pub(crate) enum Order {
+pub(crate) enum PeerCommand {
     Change(Box<PeerConfig>),
-    /// It is no peer any more: its routes are marked until [`Order::Stop`], under this name.
+    /// It is no peer any more: its routes are marked until [`PeerCommand::Stop`], under this name.
     Part(String),
     BfdDown,
     /// At once and without a word, for this reason.
@@ -72,7 +72,7 @@ pub(crate) struct Peer {
 /// What its task reads from.
 pub(crate) struct Inputs {
     pub(crate) desired: watch::Receiver<Arc<Desired>>,
-    pub(crate) orders: mpsc::UnboundedReceiver<Order>,
+    pub(crate) commands: mpsc::UnboundedReceiver<PeerCommand>,
     pub(crate) inbound: mpsc::Receiver<TcpStream>,
 }
 
@@ -153,7 +153,7 @@ impl Attempts {
 }
 
 enum Happened {
-    Ordered(Order),
+    Command(PeerCommand),
     Inbound(TcpStream),
     Desired,
     DialEnded(Result<TcpStream, String>),
@@ -198,7 +198,7 @@ impl Peer {
             self.publish();
             self.answer();
             match self.wait().await {
-                Happened::Ordered(order) => self.order(order),
+                Happened::Command(command) => self.command(command),
                 Happened::Inbound(stream) => self.inbound(stream),
                 Happened::Desired => self.desire(),
                 Happened::DialEnded(Ok(stream)) => self.dial_succeeded(stream),
@@ -221,8 +221,8 @@ impl Peer {
         let restart_at = self.leaving.as_ref().map(|leaving| leaving.until);
         let beside = self.rekeyed.as_mut().and_then(|rekeyed| rekeyed.beside.as_mut());
         tokio::select! {
-            order = self.inputs.orders.recv(), if !self.stopped => {
-                Happened::Ordered(order.unwrap_or_else(|| Order::Stop(Stop::Shutdown(String::new()))))
+            command = self.inputs.commands.recv(), if !self.stopped => {
+                Happened::Command(command.unwrap_or_else(|| PeerCommand::Stop(Stop::Shutdown(String::new()))))
             }
             Some(stream) = self.inputs.inbound.recv() => Happened::Inbound(stream),
             Ok(()) = self.inputs.desired.changed() => Happened::Desired,
@@ -251,14 +251,14 @@ impl Peer {
         self.stopped || self.parting
     }
 
-    fn order(&mut self, order: Order) {
-        match order {
+    fn command(&mut self, command: PeerCommand) {
+        match command {
             // It says nothing of an attempt that began since.
-            Order::BfdDown => {
+            PeerCommand::BfdDown => {
                 let mut up = self.both.iter_mut().filter(|one| one.session.state() == State::Established);
                 up.by_ref().for_each(|connection| connection.stop(&Stop::BfdDown));
             }
-            Order::Reset(why) => {
+            PeerCommand::Reset(why) => {
                 let Both { dialled, accepted } = std::mem::take(&mut self.both);
                 let ended = [dialled, accepted].into_iter().flatten().map(Connection::reset).count();
                 self.attempts.dialling.give_up();
@@ -266,31 +266,31 @@ impl Peer {
                     self.failed(&why, false);
                 }
             }
-            Order::Flush(client) => {
+            PeerCommand::Flush(client) => {
                 self.desire();
                 self.awaiting_flush.push(client);
             }
-            Order::Abandon => {
+            PeerCommand::Abandon => {
                 self.stopped = true;
                 self.attempts.dialling.give_up();
                 let Both { dialled, accepted } = std::mem::take(&mut self.both);
                 [dialled, accepted].into_iter().flatten().for_each(Connection::reset);
             }
-            Order::Stop(stop) => {
+            PeerCommand::Stop(stop) => {
                 self.stopped = true;
                 self.attempts.dialling.give_up();
                 self.both.iter_mut().for_each(|connection| connection.stop(&stop));
             }
-            Order::Change(config) => self.change(config),
-            Order::Part(name) => self.part(&name),
+            PeerCommand::Change(config) => self.change(config),
+            PeerCommand::Part(name) => self.part(&name),
         }
     }
 
     fn desire(&mut self) {
         let desired = Arc::clone(&self.inputs.desired.borrow_and_update());
-        // A new name is ordered before the table that it stands in.
-        while let Ok(order) = self.inputs.orders.try_recv() {
-            self.order(order);
+        // A command with a new name is sent before the table that the name stands in.
+        while let Ok(command) = self.inputs.commands.try_recv() {
+            self.command(command);
         }
         self.want = if self.parting {
             Arc::new(self.want.kept_by(&desired))
@@ -478,18 +478,18 @@ mod tests {
 
     #[tokio::test]
     async fn a_table_is_read_under_the_name_that_was_ordered_before_it() {
-        let (order, orders) = mpsc::unbounded_channel();
+        let (command, commands) = mpsc::unbounded_channel();
         let (table, desired) = watch::channel(Arc::<Desired>::default());
         let (_calls, inbound) = mpsc::channel(1);
         let config = PeerConfig::new("old", [192, 0, 2, 0].into(), 65_000);
         let report = Report::new(Arc::new(watch::Sender::new(Status::new())), &config, 1);
         let local = Identity { asn: 65_101, router_id: [192, 0, 2, 1].into() };
-        let mut peer = Peer::new(local, config.clone(), Inputs { desired, orders, inbound }, report);
+        let mut peer = Peer::new(local, config.clone(), Inputs { desired, commands, inbound }, report);
         let mut routes = Routes::new();
         routes.insert("203.0.113.10/32".parse().unwrap(), Attributes::default()).unwrap();
         let mut next = Desired::default();
         next.peers.insert("new".into(), Arc::new(routes));
-        order.send(Order::Change(Box::new(PeerConfig { name: "new".into(), ..config }))).unwrap();
+        command.send(PeerCommand::Change(Box::new(PeerConfig { name: "new".into(), ..config }))).unwrap();
         table.send(Arc::new(next)).unwrap();
         // Whichever of the two its task sees first.
         peer.desire();

@@ -1,6 +1,6 @@
 //! The handle that a program holds: peers come and go, routes change, all end together.
 //!
-//! Not here: anything of one peer (`peer`); peers that were removed (`parting`). Invariant: an order for one peer never waits for another.
+//! Not here: anything of one peer (`peer`); peers that were removed (`parting`). Invariant: a command for one peer never waits for another.
 
 mod parting;
 
@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::config::{ConfigError, PeerConfig, SpeakerConfig};
 use crate::listener::{Callers, Listeners};
 use crate::message::Identity;
-use crate::peer::{Inputs, Order, Peer};
+use crate::peer::{Inputs, Peer, PeerCommand};
 use crate::report::Report;
 use crate::route::Desired;
 use crate::session::Stop;
@@ -51,7 +51,7 @@ struct Peers {
 #[derive(Debug)]
 struct Running {
     config: PeerConfig,
-    orders: mpsc::UnboundedSender<Order>,
+    commands: mpsc::UnboundedSender<PeerCommand>,
     task: JoinHandle<()>,
 }
 
@@ -172,14 +172,14 @@ impl Speaker {
     /// BFD has lost the peer: its session ends (Cease: BFD down, RFC 9384). Whether there is such a peer.
     pub fn bfd_down(&self, name: &str) -> bool {
         let peers = self.peers();
-        peers.named(name).is_some_and(|running| running.orders.send(Order::BfdDown).is_ok())
+        peers.named(name).is_some_and(|running| running.commands.send(PeerCommand::BfdDown).is_ok())
     }
 
     /// Ends a peer's session at once, without a word: its end sees the connection reset, and drops our routes. For one that does
     /// not take what is sent. Another session follows after a while. Whether there is such a peer.
     pub fn reset(&self, name: &str, why: &str) -> bool {
         let peers = self.peers();
-        peers.named(name).is_some_and(|running| running.orders.send(Order::Reset(why.into())).is_ok())
+        peers.named(name).is_some_and(|running| running.commands.send(PeerCommand::Reset(why.into())).is_ok())
     }
 
     /// Waits until each peer with a session has acknowledged all that it is to have now, and no longer than `patience`: the names
@@ -190,7 +190,7 @@ impl Speaker {
         let ask = |running: &Running| {
             let (answer, flushed) = oneshot::channel();
             // It fails only when the task has ended: there is nothing to send.
-            drop(running.orders.send(Order::Flush(answer)));
+            drop(running.commands.send(PeerCommand::Flush(answer)));
             (running.config.name.clone(), flushed)
         };
         let asked: Vec<_> = self.peers().all().map(ask).collect();
@@ -207,8 +207,8 @@ impl Speaker {
     /// have it, 5 s at most.
     pub async fn shutdown(&self, text: &str) {
         let running = self.take_all();
-        for Running { config, orders, .. } in &running {
-            drop(orders.send(Order::Stop(Stop::Shutdown(text.into()))));
+        for Running { config, commands, .. } in &running {
+            drop(commands.send(PeerCommand::Stop(Stop::Shutdown(text.into()))));
             self.callers.remove(config);
             tracing::info!(peer = config.name, text, "BGP session shut down");
         }
@@ -228,8 +228,8 @@ impl Speaker {
     /// when it returns.
     pub async fn abandon(&self) {
         let running = self.take_all();
-        for Running { config, orders, .. } in &running {
-            drop(orders.send(Order::Abandon));
+        for Running { config, commands, .. } in &running {
+            drop(commands.send(PeerCommand::Abandon));
             self.callers.remove(config);
             tracing::info!(peer = config.name, "BGP session left to another process");
         }
@@ -253,15 +253,15 @@ impl Speaker {
 
     fn begin(&self, peers: &mut Peers, config: PeerConfig) -> Result<(), ConfigError> {
         peers.set_key(&config)?;
-        let (orders, ordered) = mpsc::unbounded_channel();
+        let (commands, received) = mpsc::unbounded_channel();
         let (calls, inbound) = mpsc::channel(MAX_WAITING_CALLS);
         peers.next_task += 1;
         let report = Report::new(Arc::clone(&self.board), &config, peers.next_task);
-        let inputs = Inputs { desired: self.desired.subscribe(), orders: ordered, inbound };
+        let inputs = Inputs { desired: self.desired.subscribe(), commands: received, inbound };
         let peer = Peer::new(self.local, config.clone(), inputs, report).resuming(peers.resumes);
         let task = self.runtime.spawn(peer.run());
         self.callers.add(&config, calls);
-        peers.by_name.insert(config.name.clone(), Running { config, orders, task });
+        peers.by_name.insert(config.name.clone(), Running { config, commands, task });
         Ok(())
     }
 
@@ -273,7 +273,7 @@ impl Speaker {
         };
         if running.config != config {
             // It fails only when the task has ended.
-            drop(running.orders.send(Order::Change(Box::new(config.clone()))));
+            drop(running.commands.send(PeerCommand::Change(Box::new(config.clone()))));
             running.config = config;
         }
         peers.by_name.insert(running.config.name.clone(), running);

@@ -48,7 +48,7 @@ fn vip(sections: &Sections<'_>, draft: &PeerDraft) {
 
 /// A machine connects from an address of its own alone.
 fn source(sections: &Sections<'_>, draft: &PeerDraft) {
-    let Some(At { value: source, place }) = &draft.way.source else { return };
+    let Some(At { value: source, place }) = &draft.addressing.source else { return };
     let Some(owner) = owner(sections, *source) else {
         let found = format!("{source}, which is the address of no machine");
         sections.report.warning(place, found, "an address of the machine that dials, or no source");
@@ -73,15 +73,15 @@ fn next_hops(sections: &Sections<'_>, draft: &PeerDraft) {
     // An IPv4 next hop goes first, and in a session by IPv4 our own address is one.
     let by_v6 =
         peer.next_hops.extended && has(Family::Ipv4) && peer.next_hops.v4.is_none() && peer.address.is_ipv6();
-    if let Some(at) = draft.way.next_hop4.as_ref().filter(|_| !has(Family::Ipv4)) {
+    if let Some(at) = draft.addressing.next_hop4.as_ref().filter(|_| !has(Family::Ipv4)) {
         let found = "a next hop of IPv4 routes, and families without ipv4";
         report.warning(&at.place, found, "\"ipv4\" in families, or no next_hop4");
     }
-    if let Some(at) = draft.way.next_hop6.as_ref().filter(|_| !has(Family::Ipv6) && !by_v6) {
+    if let Some(at) = draft.addressing.next_hop6.as_ref().filter(|_| !has(Family::Ipv6) && !by_v6) {
         let found = "a next hop of IPv6 routes, and families without ipv6";
         report.warning(&at.place, found, "\"ipv6\" in families, or no next_hop6");
     }
-    let Some(place) = draft.way.extended_next_hop.as_ref().filter(|_| !by_v6) else { return };
+    let Some(place) = draft.addressing.extended_next_hop.as_ref().filter(|_| !by_v6) else { return };
     let found = match (has(Family::Ipv4), peer.next_hops.v4) {
         (false, _) => "true, and families without ipv4: it never acts".to_owned(),
         (true, Some(hop)) => format!("true, and next_hop4 = \"{hop}\", which goes first: it never acts"),

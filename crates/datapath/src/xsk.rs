@@ -71,7 +71,7 @@ pub struct XskDevice {
     area: Area,
     queues: Box<[Queue]>,
     /// By interface.
-    ways: Box<[Way]>,
+    tx_paths: Box<[TxPath]>,
     /// Frames that each queue may have in its fill ring and received.
     share: usize,
     /// Free frames for packets that leave in more of them than they came in.
@@ -85,7 +85,7 @@ pub struct XskDevice {
 
 /// How a thread's frames leave by an interface.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Way {
+pub(crate) enum TxPath {
     /// By one of its own queues: its place.
     Own(usize),
     /// By another thread's.
@@ -308,7 +308,7 @@ impl Handles {
 }
 
 impl XskDevice {
-    /// The device of thread `me`, whose `queues` are of different interfaces; `ways` says by whose queue frames leave, for
+    /// The device of thread `me`, whose `queues` are of different interfaces; `tx_owners` says by whose queue frames leave, for
     /// each interface. `share`: frames that are meant for each queue.
     pub(crate) fn new(
         area: Area,
@@ -319,16 +319,16 @@ impl XskDevice {
     ) -> Self {
         let own =
             |interface: usize| queues.iter().position(|queue| usize::from(queue.interface.0) == interface);
-        let way = |(interface, sender): (usize, &ThreadId)| match own(interface) {
-            Some(place) if *sender == me => Way::Own(place),
-            _ => Way::Of(*sender),
+        let path = |(interface, sender): (usize, &ThreadId)| match own(interface) {
+            Some(place) if *sender == me => TxPath::Own(place),
+            _ => TxPath::Of(*sender),
         };
-        let ways = tx_owners.iter().enumerate().map(way).collect();
+        let tx_paths = tx_owners.iter().enumerate().map(path).collect();
         // Some stay free whatever comes: for pieces of packets that are cut.
         let most_spare = (share / 16).min(SPARE);
         let share = share - share / 8;
         let (spare, returned) = (Vec::with_capacity(most_spare), Vec::new());
-        Self { area, queues: queues.into(), ways, share, spare, most_spare, returned, first: 0 }
+        Self { area, queues: queues.into(), tx_paths, share, spare, most_spare, returned, first: 0 }
     }
 
     /// Its sockets.
@@ -372,16 +372,16 @@ impl Device for XskDevice {
     }
 
     fn tx_owner(&self, interface: InterfaceId) -> TxOwner {
-        match self.ways.get(usize::from(interface.0)) {
-            Some(Way::Own(_)) => TxOwner::Own,
-            Some(Way::Of(thread)) => TxOwner::Other(*thread),
+        match self.tx_paths.get(usize::from(interface.0)) {
+            Some(TxPath::Own(_)) => TxOwner::Own,
+            Some(TxPath::Of(thread)) => TxOwner::Other(*thread),
             None => TxOwner::Nobody,
         }
     }
 
     #[inline]
     fn send(&mut self, mut frame: Frame, len: usize, interface: InterfaceId) -> Result<(), Frame> {
-        let Some(Way::Own(place)) = self.ways.get(usize::from(interface.0)) else { return Err(frame) };
+        let Some(TxPath::Own(place)) = self.tx_paths.get(usize::from(interface.0)) else { return Err(frame) };
         let Some(queue) = self.queues.get_mut(*place) else { return Err(frame) };
         let most = if frame.is_long() { MOST_PIECES } else { 1 };
         if queue.tx.free(most) < most {

@@ -10,7 +10,7 @@ use core::time::Duration;
 use crate::Chains;
 use crate::buffer::Buffer;
 use crate::datagram::Datagram;
-use crate::order::Order;
+use crate::insertion_order::InsertionOrder;
 use crate::sources::Sources;
 
 /// Bounds of one table.
@@ -78,7 +78,7 @@ impl Config {
         let places = self.places();
         Chains::bytes(places)
             + places * size_of::<Datagram<D>>()
-            + 2 * Order::bytes(places)
+            + 2 * InsertionOrder::bytes(places)
             + Buffer::<D>::bytes(self.buffered)
             + Sources::bytes(self.buffered)
     }

@@ -35,7 +35,7 @@ mod chains;
 mod config;
 mod counters;
 mod datagram;
-mod order;
+mod insertion_order;
 mod sources;
 mod table;
 

@@ -14,7 +14,7 @@ use crate::buffer::{Buffer, Fate, HoldSlot, List};
 use crate::config::{Config, ConfigError};
 use crate::counters::Counters;
 use crate::datagram::{Datagram, Fragment, Key, Millis, Seen};
-use crate::order::Order;
+use crate::insertion_order::InsertionOrder;
 use crate::sources::Sources;
 use crate::{Chains, filled};
 
@@ -77,8 +77,8 @@ pub struct FragmentTable<D> {
     lifetime: u64, // milliseconds
     chains: Chains,
     datagrams: Box<[Datagram<D>]>, // known and waiting ones
-    seen: Order,                   // all of them, as their first piece came: the order in which they expire
-    known: Order,                  // as their first fragments came
+    seen: InsertionOrder,          // all of them, as their first piece came: the order in which they expire
+    known: InsertionOrder,         // as their first fragments came
     buffer: Buffer<D>,
     sources: Sources,
     latest: u64, // milliseconds: the time never goes back
@@ -102,8 +102,8 @@ impl<D: Copy> FragmentTable<D> {
             lifetime: u64::try_from(config.lifetime.as_millis()).ok()?,
             chains: Chains::new(places)?,
             datagrams: filled(places, Datagram::VACANT)?,
-            seen: Order::new(places)?,
-            known: Order::new(places)?,
+            seen: InsertionOrder::new(places)?,
+            known: InsertionOrder::new(places)?,
             buffer: Buffer::new(slots)?,
             sources: Sources::new(slots)?,
             latest: 0,

@@ -33,7 +33,7 @@ const fn renamed(old: &'static str, within: &'static str, new: &'static str) -> 
     Renamed { old, within, new }
 }
 
-const RENAMED: [Renamed; 22] = [
+const RENAMED: [Renamed; 23] = [
     renamed("Ahead", "crates/", "BatchLookup"),
     renamed("Carriers", "crates/", "TunnelProtocols"),
     renamed("Catch", "crates/", "CaptureReceiver"),
@@ -50,6 +50,7 @@ const RENAMED: [Renamed; 22] = [
     renamed("Standing", "crates/", "RuntimeState or VipStatus"),
     renamed("Strays", "crates/", "DetachedSlots"),
     renamed("Told", "", "Flush or Observed"),
+    renamed("Way", "crates/", "Disposition, TxPath or Addressing"),
     renamed("Work", "crates/forwarder/", "PacketState"),
     renamed("askers", "", "what waits, or is connected"),
     renamed("barred", "crates/", "excluded_slots"),

@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use super::{Peers, Place, Running, Speaker};
 use crate::config::PeerConfig;
 use crate::listener::Callers;
-use crate::peer::Order;
+use crate::peer::PeerCommand;
 use crate::session::Stop;
 use crate::status::{PeerStatus, Status};
 
@@ -33,9 +33,9 @@ pub(super) struct Ending {
 
 impl Ending {
     /// At once.
-    pub(super) fn end(&self, peers: &Peers, Running { config, orders, .. }: Running) {
+    pub(super) fn end(&self, peers: &Peers, Running { config, commands, .. }: Running) {
         // It fails only when the task has ended.
-        drop(orders.send(Order::Stop(Stop::Deconfigured)));
+        drop(commands.send(PeerCommand::Stop(Stop::Deconfigured)));
         self.callers.remove(&config);
         if let Err(error) = peers.listeners.set_key(config.address, None) {
             tracing::warn!(peer = config.name, %error, "the MD5 key stays set");
@@ -77,7 +77,7 @@ impl Speaker {
             }
         });
         // It fails only when the task has ended.
-        drop(running.orders.send(Order::Part(name.clone())));
+        drop(running.commands.send(PeerCommand::Part(name.clone())));
         running.config.name = name;
         peers.next_task += 1;
         let removal = peers.next_task;

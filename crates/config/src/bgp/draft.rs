@@ -76,7 +76,7 @@ pub(in super::super) struct PeerDraft {
     pub(in super::super) machines: Vec<At<Arc<str>>>,
     /// Where `passive = true` stands.
     pub(in super::super) passive: Option<Place>,
-    pub(in super::super) way: Way,
+    pub(in super::super) addressing: Addressing,
 }
 
 impl PeerDraft {
@@ -88,7 +88,7 @@ impl PeerDraft {
         let machines = section.optional("machines").and_then(|node| node.items(MACHINES)).unwrap_or_default();
         let machines = each_once(&machines, |node| node.name());
         let passive = switch(&mut section, "passive");
-        let way = Way::read(&mut section, address);
+        let addressing = Addressing::read(&mut section, address);
         let rest = Rest::read(&mut section, outside);
         section.finish(&[]);
         let address = address?;
@@ -97,23 +97,23 @@ impl PeerDraft {
             address,
             asn: asn?,
             machines: values(&machines),
-            port: way.port,
+            port: addressing.port,
             md5: rest.md5,
-            hops: way.hops,
+            hops: addressing.hops,
             passive: passive.is_some(),
-            source: way.source.as_ref().map(|at| at.value),
-            families: way.families.clone(),
+            source: addressing.source.as_ref().map(|at| at.value),
+            families: addressing.families.clone(),
             next_hops: NextHops {
-                v4: way.next_hop4.as_ref().map(|at| at.value),
-                v6: way.next_hop6.as_ref().map(|at| at.value),
-                extended: way.extended_next_hop.is_some(),
+                v4: addressing.next_hop4.as_ref().map(|at| at.value),
+                v6: addressing.next_hop6.as_ref().map(|at| at.value),
+                extended: addressing.extended_next_hop.is_some(),
             },
             hold_time: rest.hold_time,
             longest_retry: rest.longest_retry,
             max_prefixes: rest.max_prefixes,
             bfd: rest.bfd,
         };
-        Some(Self { place: node.place.clone(), peer, machines, passive, way })
+        Some(Self { place: node.place.clone(), peer, machines, passive, addressing })
     }
 }
 
@@ -124,7 +124,7 @@ fn switch(section: &mut Section<'_>, key: &'static str) -> Option<Place> {
 }
 
 /// Where packets and routes go.
-pub(in super::super) struct Way {
+pub(in super::super) struct Addressing {
     port: u16,
     hops: Option<u8>,
     pub(in super::super) source: Option<At<IpAddr>>,
@@ -135,7 +135,7 @@ pub(in super::super) struct Way {
     pub(in super::super) extended_next_hop: Option<Place>,
 }
 
-impl Way {
+impl Addressing {
     fn read(section: &mut Section<'_>, peer: Option<IpAddr>) -> Self {
         let port = section.or("port", 179, |node| node.number(1..=u16::MAX));
         let hops = section.optional("hops").and_then(|node| node.number(1..=u8::MAX));

@@ -50,7 +50,7 @@ pub(super) struct PlainPacket {
     ip_len: u16,
     family: Family,
     tos: u8,
-    way: Way,
+    disposition: Disposition,
     /// Its flow may not follow every slot: the service has left some.
     excludes: bool,
     /// Of TCP.
@@ -62,7 +62,7 @@ pub(super) struct PlainPacket {
 
 /// What becomes of a packet after stage 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Disposition {
     /// It is not plain, and nothing else here is of it.
     General,
     /// It asks a keyed service: its state says all else, until it is known to leave as a plain packet does.
@@ -86,7 +86,7 @@ impl PlainPacket {
         ip_len: 0,
         family: Family::V4,
         tos: 0,
-        way: Way::General,
+        disposition: Disposition::General,
         excludes: false,
         flags: 0,
         signal: Signal::Datagram,
@@ -96,13 +96,13 @@ impl PlainPacket {
     /// Whether it takes this path.
     #[inline(always)]
     pub(super) fn is_plain(&self) -> bool {
-        !matches!(self.way, Way::General | Way::Request)
+        !matches!(self.disposition, Disposition::General | Disposition::Request)
     }
 
     /// Whether it goes to a backend by this path.
     #[inline(always)]
     pub(super) fn is_sent(&self) -> bool {
-        self.way == Way::Flow
+        self.disposition == Disposition::Flow
     }
 
     /// Takes in the headers of a packet that was read.
@@ -117,7 +117,7 @@ impl PlainPacket {
         self.take(plain);
         let [hash, key] = Ends::plain_v4(plain, HashPolicy::FiveTuple);
         (self.flags, self.hash, self.key) = (plain.tcp_flags, hash, key);
-        self.way = Way::Read;
+        self.disposition = Disposition::Read;
     }
 
     /// The packet of IPv4 that was noted.
@@ -135,7 +135,7 @@ impl PlainPacket {
         #[expect(clippy::cast_possible_truncation, reason = "the destination port is the lower half")]
         let port = plain.ports as u16;
         let snapshot = arrival.snapshot;
-        self.way = Way::General;
+        self.disposition = Disposition::General;
         let is_tunnel = snapshot.opens && plain.protocol == protocol::UDP && port == protocol::GUE_PORT;
         if is_tunnel || snapshot.trace.is_some() && is_marked(arrival.packet, self, plain.protocol) {
             return None;
@@ -156,7 +156,7 @@ impl PlainPacket {
         };
         let service = snapshot.service(index);
         if service.policy == HashPolicy::Key {
-            (self.service, self.way) = (index, Way::Request);
+            (self.service, self.disposition) = (index, Disposition::Request);
             return None;
         }
         if let Some(guard) = &service.guard
@@ -165,7 +165,7 @@ impl PlainPacket {
             self.refuse(reason);
             return None;
         }
-        self.way = Way::Flow;
+        self.disposition = Disposition::Flow;
         (self.service, self.counted) = (index, service.id);
         self.excludes = !service.excluded_slots.is_empty();
         self.signal = FlowPacket::signal_of(service.policy, plain.protocol, plain.tcp_flags);
@@ -175,7 +175,7 @@ impl PlainPacket {
     /// Whether it asks a keyed service.
     #[inline(always)]
     pub(super) fn is_request(&self) -> bool {
-        self.way == Way::Request
+        self.disposition == Disposition::Request
     }
 
     /// What was read of such a packet, which is `frame`, and its service, an index among the snapshot's.
@@ -193,15 +193,15 @@ impl PlainPacket {
     pub(super) fn follow(&mut self, state: &PacketState) {
         let is_answered = state.cached.is_some_and(|cached| cached.copy.is_some());
         let leaves = state.verdict.is_none() && state.stage == Stage::Keyed && !state.is_away && !is_answered;
-        if self.way == Way::Request && leaves {
+        if self.disposition == Disposition::Request && leaves {
             (self.hash, self.counted, self.choice) = (state.hash, state.counted, state.choice);
-            self.way = Way::Flow;
+            self.disposition = Disposition::Flow;
         }
     }
 
     #[inline]
     fn refuse(&mut self, reason: DropReason) {
-        self.way = Way::Dropped(reason);
+        self.disposition = Disposition::Dropped(reason);
         self.choice = Choice::NONE;
         (self.service, self.counted) = (NO_SERVICE, ServiceId(NO_SERVICE));
     }
@@ -248,7 +248,7 @@ impl PlainBatch {
     fn read_v4(&mut self, packets: &[Packet<'_>]) -> bool {
         let (mut has_read, mut has_others) = (false, false);
         for (packet, place) in packets.iter().zip(self.places.iter_mut()) {
-            place.way = Way::General;
+            place.disposition = Disposition::General;
             if !may_be_plain(packet.origin()) {
                 continue;
             }
@@ -351,7 +351,7 @@ impl Core {
     #[inline(never)]
     fn find_services(&self, batch: &Batch<'_>, packets: &[Packet<'_>], plain: &mut PlainBatch) {
         for (number, (packet, place)) in packets.iter().zip(plain.places.iter_mut()).enumerate() {
-            if place.way == Way::Read {
+            if place.disposition == Disposition::Read {
                 let arrival = Arrival { snapshot: batch.snapshot, ahead: &self.ahead, number, packet };
                 plain.v4.gather(place, &arrival);
             }
@@ -391,7 +391,7 @@ impl Core {
     #[inline(never)]
     pub(super) fn glance_at_flows(&self, places: &mut [PlainPacket]) {
         for place in places {
-            if place.way == Way::Flow && place.signal != Signal::Syn {
+            if place.disposition == Disposition::Flow && place.signal != Signal::Syn {
                 place.glance = self.flows.glance(place.key);
             }
         }

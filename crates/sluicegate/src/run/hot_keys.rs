@@ -29,29 +29,29 @@ impl Daemon {
         }
         self.inspections.counts_keys = true;
         let (threads, snapshot) = (self.forwarding.plane.packet_threads(), self.publisher.current());
-        let order = Order { asked, answer, daemon: self.turns.handle() };
-        tokio::task::spawn_blocking(move || match counters(&order.asked, threads, &snapshot) {
-            Ok(counters) => order.daemon.clone().send(move |daemon| {
-                daemon.inspections.questions.count_keys(counters, Box::new(Begun(order)));
+        let count = KeyCount { asked, answer, daemon: self.turns.handle() };
+        tokio::task::spawn_blocking(move || match counters(&count.asked, threads, &snapshot) {
+            Ok(counters) => count.daemon.clone().send(move |daemon| {
+                daemon.inspections.questions.count_keys(counters, Box::new(Begun(count)));
             }),
-            Err(refused) => order.end(Err(refused.into())),
+            Err(refused) => count.end(Err(refused.into())),
         });
     }
 
     /// The time is over, or the client has gone.
-    fn fetch_keys(&mut self, order: Order, since: Instant) {
-        let ended = Ended { order, since, snapshot: self.publisher.current() };
+    fn fetch_keys(&mut self, count: KeyCount, since: Instant) {
+        let ended = Ended { count, since, snapshot: self.publisher.current() };
         self.inspections.questions.count_keys(Counters::new(), Box::new(ended));
     }
 }
 
-struct Order {
+struct KeyCount {
     asked: HotKeysOrder,
     answer: Answer<Result<HotKeysView, Refusal>>,
     daemon: Handle<Daemon>,
 }
 
-impl Order {
+impl KeyCount {
     /// Answers, and lets the next client ask.
     fn end(self, result: Result<HotKeysView, Refusal>) {
         self.daemon.send(|daemon| daemon.inspections.counts_keys = false);
@@ -59,7 +59,7 @@ impl Order {
     }
 }
 
-impl Debug for Order {
+impl Debug for KeyCount {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         self.asked.fmt(f)
     }
@@ -67,7 +67,7 @@ impl Debug for Order {
 
 /// Awaits that all threads count.
 #[derive(Debug)]
-struct Begun(Order);
+struct Begun(KeyCount);
 
 impl Client<Counters> for Begun {
     fn has_gone(&self) -> bool {
@@ -75,14 +75,14 @@ impl Client<Counters> for Begun {
     }
 
     fn answer(self: Box<Self>, _: Counters, _: &Snapshot, _: &Index) {
-        let (mut order, since) = (self.0, Instant::now());
+        let (mut count, since) = (self.0, Instant::now());
         tokio::spawn(async move {
             tokio::select! {
-                () = tokio::time::sleep(order.asked.within) => {}
-                () = order.answer.closed() => {}
+                () = tokio::time::sleep(count.asked.within) => {}
+                () = count.answer.closed() => {}
             }
-            let daemon = order.daemon.clone();
-            daemon.send(move |daemon| daemon.fetch_keys(order, since));
+            let daemon = count.daemon.clone();
+            daemon.send(move |daemon| daemon.fetch_keys(count, since));
         });
     }
 }
@@ -90,22 +90,22 @@ impl Client<Counters> for Begun {
 /// Awaits what they have counted.
 #[derive(Debug)]
 struct Ended {
-    order: Order,
+    count: KeyCount,
     since: Instant,
     snapshot: Arc<Snapshot>,
 }
 
 impl Client<Counters> for Ended {
     fn has_gone(&self) -> bool {
-        self.order.answer.is_closed()
+        self.count.answer.is_closed()
     }
 
     fn answer(self: Box<Self>, counters: Counters, _: &Snapshot, _: &Index) {
-        let Self { order, since, snapshot } = *self;
+        let Self { count, since, snapshot } = *self;
         let seconds = since.elapsed().as_secs_f64();
         tokio::task::spawn_blocking(move || {
-            let view = hot_keys_view(&counters, seconds, order.asked.limit, &snapshot);
-            order.end(Ok(view));
+            let view = hot_keys_view(&counters, seconds, count.asked.limit, &snapshot);
+            count.end(Ok(view));
         });
     }
 }

@@ -5,7 +5,7 @@
 use conntrack::{Hit, Inserted, Signal, Target};
 use packet::Plain;
 
-use super::{PlainPacket, Way};
+use super::{Disposition, PlainPacket};
 use crate::pipeline::Core;
 use crate::pipeline::state::{Batch, Choice};
 use crate::{Flow, Guard, Packet, SlotId, SlotState, Snapshot, Step};
@@ -89,7 +89,7 @@ impl Core {
         let flow_packet = place.flow_packet(batch.snapshot.service(place.service), &plain);
         let flow = || Flow::of_plain(&plain);
         if let Err(reason) = self.choose_after(batch, &flow_packet, flow, hit, &mut place.choice) {
-            place.way = Way::Dropped(reason);
+            place.disposition = Disposition::Dropped(reason);
         }
     }
 }

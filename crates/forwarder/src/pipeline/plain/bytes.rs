@@ -4,7 +4,7 @@
 
 use packet::{Inner, decrement_ttl, parse};
 
-use super::{PlainPacket, Way};
+use super::{Disposition, PlainPacket};
 use crate::pipeline::Core;
 use crate::pipeline::state::{Batch, PacketState};
 use crate::{DropReason, Packet, Verdict};
@@ -18,7 +18,7 @@ impl Core {
         packet: &mut Packet<'_>,
         place: &PlainPacket,
     ) -> Option<()> {
-        if place.way != Way::Flow {
+        if place.disposition != Disposition::Flow {
             return None;
         }
         let (slot, ip_len, l3) = (place.choice.slot, place.ip_len, place.l3);
@@ -61,7 +61,7 @@ impl Core {
         place: &PlainPacket,
         state: &mut PacketState,
     ) -> Verdict {
-        if let Way::Dropped(reason) = place.way {
+        if let Disposition::Dropped(reason) = place.disposition {
             return Verdict::Drop(reason);
         }
         let Ok(parsed) = parse(packet.frame()) else { return Verdict::Drop(DropReason::Malformed) };

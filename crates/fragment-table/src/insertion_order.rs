@@ -7,7 +7,7 @@ use crate::{NONE, filled};
 
 /// A queue of places that can be left from anywhere.
 #[derive(Debug)]
-pub(crate) struct Order {
+pub(crate) struct InsertionOrder {
     links: Box<[Links]>,
     ends: Links, // `after` is the oldest, `before` the newest: a ring that is open here
     pub(crate) len: usize,
@@ -19,7 +19,7 @@ struct Links {
     after: u32,
 }
 
-impl Order {
+impl InsertionOrder {
     /// Of places below `capacity`; `None` without the memory.
     pub(crate) fn new(capacity: usize) -> Option<Self> {
         Some(Self { links: filled(capacity, Links::NONE)?, ends: Links::NONE, len: 0 })
