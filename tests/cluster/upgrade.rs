@@ -249,7 +249,7 @@ fn routes_stay(kind: RouterKind, peer: &str) {
             let since = Instant::now();
             scene.has_sessions();
             println!("{kind:?}: sessions {:?} after {}", since.elapsed(), ended.out.trim());
-            // The End-of-RIB, after which a router forgets what it was not told again.
+            // The End-of-RIB, after which a router forgets routes that were not announced again.
             std::thread::sleep(Duration::from_secs(1));
         });
         println!("{kind:?}: both routes in {looks} looks");

@@ -74,7 +74,7 @@ fn hot_keys_are_answered_from_copies_and_follow_every_write() {
     let (meta, server) = (b"mg hot k f s c O1 v\r\n", scene.beside(owner(&scene, "hot")));
     let wanted = server.ask_within(meta, BOUND).unwrap();
     assert_eq!(scene.ask(&six, meta).escape_ascii().to_string(), wanted.escape_ascii().to_string());
-    // A write through the box is seen at once, by whoever has heard of it.
+    // A write through the balancer is seen at once, by every client that reads after its reply.
     for round in 0..20 {
         let value = format!("round {round}");
         assert_eq!(scene.ask(&six, &set("hot", &value)), b"STORED\r\n");

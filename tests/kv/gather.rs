@@ -285,7 +285,7 @@ fn on_a_bad_network_a_reply_is_right_or_does_not_come() {
                 whole += 1;
                 continue;
             }
-            // Some of it is missing, and the rest is right; where misses are never told, it must not be.
+            // Some of it is missing, and the rest is right; where an answer never says that a key is missing, none may be.
             assert_eq!(missing, "miss", "{keys:?}: {}", said.escape_ascii());
             let text = String::from_utf8(said.clone()).unwrap();
             let there: Vec<usize> =

@@ -95,7 +95,7 @@ fn the_hottest_keys_come_in_their_order_with_the_server_that_has_each() {
 fn it_is_one_at_a_time_and_who_goes_counts_no_longer() {
     let scene = Scene::new(|bed| config(bed, ""));
     let mut asker = top(&scene, &["--for", "20s"]);
-    // It counts nothing itself, whoever comes first.
+    // The request counts nothing itself, whichever of the two comes first.
     let refused = || scene.balancer.order("/v1/kv/top?vip=nobody").unwrap_err().to_string();
     let is_counted = || refused().contains("keys are being counted for another client").then_some(());
     assert!(eventually(BOUND, is_counted).is_some(), "{}", asker.tail());

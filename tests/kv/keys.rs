@@ -1,4 +1,4 @@
-//! Every key has its server, whoever asks, and finds another one when that is gone.
+//! Every key has its server, for every client, and finds another one when that is gone.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Readers and writers of a few hot keys, side by side until they are told to stop, and what each noted.
+//! Readers and writers of a few hot keys, side by side until the test stops them, and what each noted.
 //!
 //! A request without an answer is sent again: UDP may lose it. What was sent is counted by the server of its key.
 

@@ -124,7 +124,7 @@ fn a_server_that_dies_takes_no_value_with_it_and_has_no_old_one_when_it_is_back(
     let own: Vec<BTreeSet<usize>> = (0..KEYS).map(|key| holders(&scene, key, "old")).collect();
     drop(scene.servers[1].take());
     scene.serving(2);
-    // Every value is there, whoever asks.
+    // Every client finds every value.
     for (key, own) in own.iter().enumerate() {
         for ipv4 in [true, false, true, false] {
             let said = scene.ask(&scene.client(ipv4), &get(key));

@@ -33,7 +33,7 @@ fn each_reason_counts_its_own_packets() {
             send(&wrong_protocol.bytes());
         });
         rises(&scene, "ttl", 1, || {
-            // Of an error nobody is told.
+            // An ICMP error is answered by none (RFC 1122 §3.2.2).
             let mut error = icmp(&scene, ipv4, unreachable(ipv4), quote(&scene, ipv4));
             error.ttl = 1;
             send(&error.bytes());

@@ -52,7 +52,7 @@ fn large_pings_are_answered_by_a_backend_straight_to_the_client() {
             let args = ["-n", "-c", "1", "-e", "7", "-W", patience, "-s", "4000", &vip];
             scene.bed.client.ns.text("ping", &args)
         };
-        // Over IPv6 the first answer is too large for the client's link, and nobody cuts it: its backend is told.
+        // Over IPv6 the first answer is too large for the client's link, and no router cuts it: its backend has an error.
         if !ipv4 {
             println!("{vip}: the first is {}", if ping("1").is_ok() { "answered" } else { "not answered" });
         }

@@ -49,7 +49,7 @@ fn a_client_that_a_changed_list_denies_is_cut_at_once_and_the_others_go_on() {
     let followed =
         eventually(BOUND, || (scene.balancer.counters().unwrap().at(&["generation"]) >= 3).then_some(()));
     assert!(followed.is_some(), "{}", scene.diagnosis());
-    assert_eq!(scene.round(&mut v6), before[1], "whoever is let in again goes on where he was");
+    assert_eq!(scene.round(&mut v6), before[1], "a client that is let in again keeps its backends");
 }
 
 #[test]

@@ -164,7 +164,7 @@ fn errors_about_outer_packets_are_taken_in_on_either_interface() {
             scene.diagnosis()
         );
         assert_eq!(of(&counts, BACK, "rx") > 0, by_back);
-        // What clients were told left by the interface that their packets came by.
+        // Replies to clients left by the interface that their packets came by.
         assert_eq!(of(&counts, "lb0", "tx"), counts.over_threads(&["replies"]));
     }
 }

@@ -1,5 +1,5 @@
 //! Health as seen from outside: each test breaks the running balancer in one way, and looks for the log line, for `/healthz`
-//! and `/readyz`, and for what the service manager is told.
+//! and `/readyz`, and for the messages to the service manager.
 
 use std::fs;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Paths that take less than the ends do: who sends too much is told so, or what he sends is cut.
+//! Paths that take less than the ends do: a sender of too much has an ICMP error, or what it sends is cut.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -18,7 +18,7 @@ fn narrow(core_mtu: u32) -> BedSpec {
     BedSpec { core_mtu, ..BedSpec::default() }
 }
 
-/// Sends `bytes` to a VIP over TCP; how often the client was told, and the path's MTU as it then knows it.
+/// Sends `bytes` to a VIP over TCP; how many errors the client was sent, and the path's MTU as it then knows it.
 pub(crate) fn upload(scene: &Scene, vip: SocketAddr, bytes: usize) -> (u64, String) {
     let reported = || scene.settled().over_threads(&["packet_too_big_sent"]);
     // Never more under way than a ring holds, or a busy machine would lose some in front of the balancer.
@@ -285,7 +285,7 @@ fn a_packet_too_big_is_dropped_where_that_is_asked_for() {
     inject_large(&scene);
     scene.drops_become("too_big", PACKETS.into());
     assert_eq!(scene.settled().sent(), 0);
-    // Who can be told is told all the same.
+    // A sender that can have an error has it all the same.
     let frame = large(&scene, true, 0, 1500 - 28).bytes();
     inject(&scene.bed.router, &scene.bed.balancers[0].port, &frame).unwrap();
     let reported = testbed::eventually(BOUND, || {

@@ -59,7 +59,7 @@ impl Scene {
         UdpFlows::open(&self.bed.client.ns, self.bed.vip(ipv4, Bed::ECHO_PORT), count, BOUND).unwrap()
     }
 
-    /// One packet on each flow, all answered: by whom.
+    /// One packet on each flow, all answered: the backends that answered.
     pub(crate) fn round(&self, flows: &mut UdpFlows) -> Vec<String> {
         let answers = flows.round().unwrap();
         let lost = answers.iter().filter(|answer| answer.is_none()).count();

@@ -190,7 +190,7 @@ fn drains_and_a_second_signal_ends_it(mut scene: Scene, manager: &Manager) {
     assert!(stopping.lines().any(|line| line == "EXTEND_TIMEOUT_USEC=75000000"), "{stopping}");
     assert_eq!(asked(&scene, "/readyz"), (503, "draining".into()));
     assert_eq!(asked(&scene, "/healthz"), (200, "healthy".into()));
-    // New connections too: whoever was not told yet is still served.
+    // New connections too: clients of routers that have not withdrawn the route yet are served.
     scene.ask(true, 8);
     scene.ask(false, 8);
     manager.wait_for(BOUND, "WATCHDOG=1").unwrap();

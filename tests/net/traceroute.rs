@@ -1,4 +1,4 @@
-//! The balancer as a hop on the way: who asks by TTL is told its own address.
+//! The balancer as a hop on the way: a client's traceroute shows its own address.
 
 use std::net::IpAddr;
 

@@ -263,7 +263,7 @@ fn is_report(frame: &[u8]) -> bool {
     frame.get(14 + 9) == Some(&17) && frame.get(14 + 22..14 + 24) == Some(&9000u16.to_be_bytes())
 }
 
-/// The router gives both pieces of a datagram to one machine; where their addresses hash to the other, it is told by both.
+/// The router gives both pieces of a datagram to one machine; where their addresses hash to the other, both report it.
 #[test]
 fn a_piece_that_is_redirected_is_told_by_both_machines() {
     let mut file_of_both = None;
@@ -309,7 +309,7 @@ fn a_piece_that_is_redirected_is_told_by_both_machines() {
     }
 }
 
-/// What was told of a datagram in two pieces, well or not at all.
+/// The reports of a datagram in two pieces, well or not at all.
 fn of_pieces(scene: &Scene, source: SocketAddr, vip: SocketAddr, args: &[&str]) -> Vec<Value> {
     let ended = trace(&scene.bed, &file(&scene.bed), source, vip, &[args, &["--json"]].concat());
     assert_eq!(ended.code, Some(0), "{ended:?}\n{}", scene.diagnosis());

@@ -50,14 +50,14 @@ impl Decap {
     /// Stops it; returns its last counts.
     ///
     /// # Errors
-    /// It does not end in time, or told no counts.
+    /// It does not end in time, or printed no counts.
     pub fn stop(mut self) -> Result<Value> {
         let status = self.process.stop(BOUND)?;
         ensure!(status.success(), "decap ended with {status}:\n{}", self.process.tail());
         self.counts().context("decap printed no counts")
     }
 
-    /// The counts that it told last.
+    /// The counts that it printed last.
     #[must_use]
     pub fn counts(&self) -> Option<Value> {
         let reported = |text: &str| {

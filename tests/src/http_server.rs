@@ -1,8 +1,8 @@
-//! A small HTTP/1.1 server that says who it is and whom it sees.
+//! A small HTTP/1.1 server that answers with its own name and the client's address.
 //!
 //! In: connections on port 80 of every address of its namespace, both families. Out: `/` names the backend, the client and the
-//! address asked; `/bytes/N` is N bytes; `/for/MS` takes so many milliseconds; `/status/N` has that status; a body sent to it is
-//! read and its length told.
+//! address asked; `/bytes/N` is N bytes; `/for/MS` takes so many milliseconds; `/status/N` has that status; of a body sent to it
+//! the answer is the length.
 //! Not here: TLS, chunks, anything that the bed does not ask for.
 //! Source: RFC 9112 (a subset: one request at a time, Content-Length bodies, keep-alive by default).
 

@@ -86,7 +86,7 @@ pub(crate) fn carries(Device { ns, name }: Device<'_>) -> Result<()> {
         String::from_utf8_lossy(&line).contains(" state UP ").then_some(())
     });
     up.with_context(|| format!("{name} of namespace {} has no carrier after {BOUND:?}", ns.name()))?;
-    // The state is told just before the queues are there, under one lock, which this takes.
+    // The kernel shows the state just before the queues are there, under one lock, which this takes.
     ns.ip(&format!("link set {name} up"))?;
     let kept = ["ipv4", "ipv6"].map(|family| format!("{family}/neigh/{name}/unres_qlen_bytes"));
     ns.sysctl(&kept.each_ref().map(|key| (key.as_str(), UNRESOLVED_BYTES)))

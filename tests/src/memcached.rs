@@ -1,6 +1,6 @@
 //! Memcached on backends of the bed.
 //!
-//! In: a bed, a backend. Out: a server that answers: at the VIPs, as whoever answers clients itself must, and at its own address.
+//! In: a bed, a backend. Out: a server that answers: at the VIPs, as a backend that answers clients directly must, and at its own address.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;

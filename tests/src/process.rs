@@ -72,7 +72,7 @@ impl Process {
             .arg(std::process::id().to_string())
             .arg(program)
             .args(args)
-            .process_group(0) // a Ctrl-C is for whoever holds the bed
+            .process_group(0) // a Ctrl-C is for the process that holds the bed
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());

@@ -1,7 +1,7 @@
 //! A real router in the bed's router namespace: bird, FRR or gobgpd, started, asked and ended in one way.
 //!
 //! In: sessions with the bed's balancers, or a configuration of the test's own. Out: a [`Router`], and next hops in its kernel.
-//! Not here: what daemons are told (`router_config`).
+//! Not here: the daemons' configuration (`router_config`).
 //! Invariant: daemons, sockets and files are the bed's own, and go with it. Needs the packages bird2, frr, gobgpd.
 
 use std::fmt;

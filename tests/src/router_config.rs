@@ -1,4 +1,4 @@
-//! What routers are told of their sessions with the bed's balancers.
+//! The configuration of routers: their sessions with the bed's balancers.
 //!
 //! In: sessions. Out: the configuration of bird, of FRR's bgpd, or of gobgpd. VIPs and their aggregates are taken in, nothing is
 //! given out, paths of equal worth go into the kernel side by side, and a machine that says that it leaves is the last choice.
@@ -191,7 +191,7 @@ filter vips {
 }
 ";
 
-/// What FRR's bfdd is told, of the profile that sessions name: as slow as bird's.
+/// The configuration of FRR's bfdd, with the profile that sessions name: as slow as bird's.
 pub const FRR_BFDD: &str = "bfd
  profile fast
   detect-multiplier 10

@@ -111,7 +111,7 @@ fn answer(socket: &UdpSocket, number: u64, end: Instant) -> Result<Option<String
     }
 }
 
-/// An ICMP error for an earlier packet is told at the next call; the packet itself is lost all the same.
+/// The kernel returns an ICMP error for an earlier packet at the next call; the packet itself is lost all the same.
 fn refused(error: std::io::Error) -> std::io::Result<usize> {
     if error.kind() == ErrorKind::ConnectionRefused { Ok(0) } else { Err(error) }
 }

@@ -59,7 +59,7 @@ impl Scene {
         Ok(Self { stage, _servers: servers })
     }
 
-    /// Stores a version of all keys on each server, whoever asks it for them later.
+    /// Stores a version of all keys on each server, whichever client asks it for them later.
     pub(crate) fn fill(&self, keys: u32, version: u32, value_bytes: usize) -> Result<()> {
         self.servers().into_iter().try_for_each(|server| {
             self.stage.bed.client.ns.run(move || fill(server.into(), keys, version, value_bytes))

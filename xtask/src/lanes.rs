@@ -1,7 +1,7 @@
 //! Test lanes: what each runs, what it needs, how long it may take.
 //!
 //! Every lane runs all its steps, whatever the ones before did; at the end stands each failed test by its name and lane. One
-//! failure makes the task fail. A lane over its budget is told, not failed: time decides nothing. What lanes run is built before
+//! failure makes the task fail. A lane over its budget is reported, not failed: time decides nothing. What lanes run is built before
 //! them, once, as a lane `build` of its own: their seconds are those of tests.
 
 use std::path::PathBuf;

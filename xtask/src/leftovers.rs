@@ -1,6 +1,6 @@
 //! The last look at a lane: no process of its tests is still there.
 //!
-//! In: the commands that run tests, which are marked. Out: an error that names what they left, whoever started it: children
+//! In: the commands that run tests, which are marked. Out: an error that names what they left, started by any of them: children
 //! inherit the mark, servers that tests start in namespaces among them.
 //! Not here: how a child ends with its test (`testbed::Process`).
 //! Source: proc(5) on `/proc/PID/environ`.

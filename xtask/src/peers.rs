@@ -2,7 +2,7 @@
 //!
 //! In: peers by name. Out: a table, bars and, of a full run, CSV and a plot under `benches/results/`. In each round every peer
 //! has a turn at packets and one at requests, and each round begins with another peer. What a device receives, decides and
-//! sends is done on its one processor, whoever does it, and counted ([`Receive::OnDevice`]).
+//! sends is done on its one processor, by the kernel or a process, and counted ([`Receive::OnDevice`]).
 //! Not here: what a turn measures (`stage`, `requests`), what is fair about it (`benches/README.md`).
 
 mod katran;

@@ -75,7 +75,7 @@ pub(crate) fn receive_on(device: Device<'_>, cpu: usize, priority: Priority) -> 
     Ok(threads)
 }
 
-/// Lets processor `cpu` go on with what a device without kernel threads receives, whoever sent it.
+/// Lets processor `cpu` go on with what a device without kernel threads receives, from any processor.
 pub(crate) fn spread_to(device: Device<'_>, cpu: Option<usize>) -> Result<()> {
     let mask = cpu.map_or(0, |cpu| 1_u64 << cpu);
     let script = format!(

@@ -80,7 +80,7 @@ pub(crate) enum Worker {
 /// Where packets are received that reach the device under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Receive {
-    /// On top of whoever sends them, as a veth does by itself: the generator pays for it.
+    /// On the processor that sends them, as a veth does by itself: the generator pays for it.
     BesideGenerator,
     /// By a kernel thread on the device's processor: the device pays for all that it does.
     OnDevice(Priority),

@@ -115,7 +115,7 @@ struct Run {
     observed: Observed,
 }
 
-/// What lines of output have told of tests.
+/// What lines of output say of tests.
 #[derive(Debug, Default, PartialEq)]
 struct Observed {
     program: String,

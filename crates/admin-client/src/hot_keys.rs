@@ -133,7 +133,7 @@ fn is_conflict(error: &anyhow::Error) -> bool {
     )
 }
 
-/// Draws looks as they come, until `leaves` says so, which waits for keys as long as it is told.
+/// Draws looks as they come, until `leaves` returns true; it waits for the operator's keys for the time that it is given.
 fn watch(
     looks: &Receiver<anyhow::Result<HotKeysView>>,
     mut draw: impl FnMut(&str) -> anyhow::Result<()>,

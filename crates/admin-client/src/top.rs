@@ -141,7 +141,7 @@ struct Shown {
     silence: Duration,
 }
 
-/// Draws looks as they come, until `leaves` says so, which waits for keys as long as it is told.
+/// Draws looks as they come, until `leaves` returns true; it waits for the operator's keys for the time that it is given.
 fn watch(
     looks: &Receiver<anyhow::Result<Look>>,
     interval: Duration,

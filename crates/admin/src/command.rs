@@ -84,7 +84,7 @@ pub enum Command {
     },
     /// Read the file again.
     Reload {
-        /// By whom, and on what terms.
+        /// Who asks for it, and on what terms.
         terms: ReloadTerms,
         /// What is in force; every reason when it was refused.
         answer: Answer<Result<ReloadReport, Refusal>>,
@@ -221,7 +221,7 @@ pub enum BackendAction {
     Weight(Option<u32>),
 }
 
-/// By whom another configuration is wanted, and on what terms.
+/// Who asks for another configuration, and on what terms.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReloadTerms {
     /// Who wants it, as the log names clients.

@@ -188,7 +188,7 @@ impl Tally {
 struct Shared {
     status: Mutex<BTreeMap<String, BfdStatus>>,
     counters: Tally,
-    /// Another process may take the sessions back: nobody is told of an end.
+    /// Another process may take the sessions back: no message says that they end.
     is_provisional: AtomicBool,
 }
 
@@ -247,7 +247,7 @@ impl Bfd {
     }
 
     /// Lets go of all sessions, for another process or for [`Bfd::take_over`] in this one: nothing is heard or said from the time
-    /// when it returns, and peers are not told of an end. `None`: they were let go of before.
+    /// when it returns, and no message tells peers of an end. `None`: they were let go of before.
     #[must_use]
     pub fn let_go(&self) -> Option<HandedBfd> {
         let (answer, answered) = channel();

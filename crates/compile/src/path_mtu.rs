@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use forwarder::{Prefix, Slot, SlotState, Snapshot};
 
-/// What was learned of the ways that packets take, one entry a way at most: whoever sends reports gets no more room.
+/// What was learned of the ways that packets take, one entry a way at most: a sender of many reports gets no more room.
 #[derive(Clone, Debug, Default)]
 pub struct PathMtus {
     learned: HashMap<Prefix, Learned>,

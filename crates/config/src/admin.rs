@@ -75,7 +75,7 @@ pub struct AdminTcp {
     /// The CA's certificates in PEM: a client without a certificate of theirs is refused.
     #[serde(rename = "client_ca_file", serialize_with = "canonical::sealed")]
     pub client_ca: Arc<str>,
-    /// Names of certificates that may give orders; whoever is in neither list may ask. Default: none.
+    /// Names of certificates that may give orders; certificates in neither list may ask. Default: none.
     pub operate: Vec<Arc<str>>,
     /// Names of certificates that may put and reload configurations, and give orders. Default: none.
     pub configure: Vec<Arc<str>>,

@@ -317,7 +317,7 @@ fn canonical_ports<S: Serializer>(value: &RangeInclusive<u16>, to: S) -> Result<
     to.collect_str(&show(value))
 }
 
-/// Packet sockets are filled by the kernel's receive path, whoever runs it.
+/// Packet sockets are filled by the kernel's receive path, on whichever thread it runs.
 fn read_busy_poll(node: &Node<'_>, mode: IoMode) -> Option<NonZeroU16> {
     match mode {
         IoMode::AfXdp => node.number(1..=1_024).and_then(NonZeroU16::new),

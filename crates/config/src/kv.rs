@@ -118,7 +118,7 @@ pub struct KvGather {
 pub enum KvMissing {
     /// There is no reply.
     Silent,
-    /// The key is told as missing.
+    /// The reply says that the key is missing.
     Miss,
 }
 

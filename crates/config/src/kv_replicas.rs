@@ -11,11 +11,11 @@ use serde::Serialize;
 pub struct KvReplicas {
     /// How many: 2 to 4. Default 2.
     pub count: u8,
-    /// How many of them carry out what a client is told is done. Default [`KvAck::All`].
+    /// How many of them carry a write out before its client has the reply that it is done. Default [`KvAck::All`].
     pub ack: KvAck,
 }
 
-/// How many backends carry out what a client is told is done.
+/// How many backends carry a write out before its client has the reply that it is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KvAck {

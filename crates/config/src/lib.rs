@@ -165,7 +165,7 @@ pub fn parse(text: &str, file: &Path, secrets: ReadSecret<'_>) -> Result<(Config
 
 /// As [`parse`], for a text that came from elsewhere and stands in `file`'s place: what it includes, its lists of
 /// prefixes, secrets and certificates must lie in `file`'s folder or below, links followed, so that it gives access to no other
-/// file; but credentials are read. What such a file holds is told to nobody.
+/// file; but credentials are read. What such a file holds is in no message.
 ///
 /// # Errors
 /// As [`parse`], and for each file that lies elsewhere.

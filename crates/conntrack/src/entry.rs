@@ -47,10 +47,10 @@ pub enum State {
     Closing = 3,
     /// Any other protocol.
     Udp = 4,
-    /// TCP whose first packet was no SYN, until two more packets have come, each at least one tick after the last: whoever can
-    /// guess a source can send such packets.
+    /// TCP whose first packet was no SYN, until two more packets have come, each at least one tick after the last: a
+    /// sender that guesses a source can send such packets.
     Midstream = 5,
-    /// TCP in use, and not yet proven: whoever sends a SYN and an ACK under a forged source is this far, as no answer passes here. It
+    /// TCP in use, and not yet proven: a sender of a SYN and an ACK under a forged source is this far, as no answer passes here. It
     /// differs from [`State::Established`] in one bit, so that the busiest test masks it.
     Opened = 6,
     /// TCP that goes on after FIN or RST, at least one tick later; one more packet a tick later, and it is in use again: a FIN may be

@@ -14,7 +14,7 @@ use crate::controller::Controller;
 use crate::refused::Refused;
 use compile::{CompileError, Membership, Mode, Override, OverrideKey};
 
-/// By whom, why and when each override that is in force was given.
+/// Which operator gave each override that is in force, why and when.
 #[derive(Debug, Default)]
 pub struct Orders {
     given: HashMap<OverrideKey, Given>,
@@ -176,7 +176,7 @@ impl Orders {
         self.given.iter()
     }
 
-    /// These orders are in force from now on, and no others: what the controller is to be told.
+    /// These orders are in force from now on, and no others. Returns the overrides for the controller.
     pub(crate) fn replace(
         &mut self,
         controller: &Controller,

@@ -1,7 +1,7 @@
 //! The publisher: the one part that replaces the snapshot and changes the filter in front of the packet threads.
 //!
-//! In: snapshots, this machine's addresses. Out: what packet threads read, what the filter takes from the kernel, what routers
-//! are told of a new configuration.
+//! In: snapshots, this machine's addresses. Out: what packet threads read, what the filter takes from the kernel, the
+//! routes of a new configuration to routers.
 //! The order: what goes leaves routers ([`Publisher::withdraw`], awaited), then the filter, then the threads; what comes
 //! reaches the threads, then the filter, then routers ([`Publisher::change_over`]). So no packet reaches a kernel that would
 //! refuse it, or a thread that does not know it.

@@ -125,7 +125,7 @@ impl About {
 /// A reload that is wanted.
 #[derive(Debug)]
 pub struct Request<C> {
-    /// By whom, and why.
+    /// Who asked for it, and why.
     pub about: About,
     /// What is wanted.
     pub wanted: Wanted,

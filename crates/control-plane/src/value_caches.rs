@@ -12,7 +12,7 @@ use kv_switch::{CacheConfig, Epochs};
 
 use crate::questions::Caches;
 
-/// Caches for so many threads, which share `memory`. `advise` is told the addresses of large parts before these are touched.
+/// Caches for so many threads, which share `memory`. `advise` is called with the addresses of large parts before these are touched.
 ///
 /// # Cost
 /// That memory, of which the system gives most only when it is first used.

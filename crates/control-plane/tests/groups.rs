@@ -1,4 +1,4 @@
-//! Prefix groups, from text to the snapshot, to checks through the tunnel, and to what is told of them.
+//! Prefix groups, from text to the snapshot, to checks through the tunnel, and to the rows of the API.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -175,7 +175,7 @@ fn the_machines_of_a_shard_share_fragments_out_by_one_table_in_which_each_knows_
         let table = peers.table.as_ref().unwrap();
         shares.insert((0..1_000u64).map(|n| table.lookup(n << 54)).collect::<Vec<_>>());
         assert_eq!((&*peers.name, &*peers.weights), ("peers@a", &[1, 1, 1][..]));
-        // What is sent to a peer is told from what goes to a backend.
+        // What is sent to a peer is distinguished from what goes to a backend.
         let others = snapshot.slots().iter().filter(|slot| slot.is_redirect());
         assert!(
             first.iter().filter(|address| others.clone().any(|slot| slot.address == **address)).count() == 2

@@ -11,7 +11,7 @@ use std::os::fd::{BorrowedFd, RawFd};
 use nix::sys::socket::{MsgFlags, getsockopt, recv, setsockopt};
 use nix::{getsockopt_impl, libc, setsockopt_impl, sockopt_impl};
 
-/// Gives the driver's work to whoever makes system calls on `socket`: at most `budget` packets in each.
+/// Gives the driver's work to the thread that makes system calls on `socket`: at most `budget` packets in each.
 ///
 /// # Errors
 /// Not permitted: `CAP_NET_ADMIN` is missing. `ENOPROTOOPT`: a kernel before Linux 5.11.

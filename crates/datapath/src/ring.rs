@@ -131,7 +131,7 @@ impl<T: Copy> Producer<T> {
     /// When none is free.
     #[inline]
     pub(crate) fn put(&mut self, entry: T) {
-        assert!(self.free(1) > 0, "whoever puts has looked for room");
+        assert!(self.free(1) > 0, "the caller has looked for room");
         let slot = self.memory.slot(self.index.advance());
         // SAFETY: the slot is ours from `free` until `submit`, so the kernel does not read it.
         unsafe { slot.write(entry) };

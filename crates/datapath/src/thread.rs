@@ -1,4 +1,4 @@
-//! A packet thread, or an I/O thread: pinned, runs its engine until it is told to end, and sleeps when nothing comes.
+//! A packet thread, or an I/O thread: pinned, runs its engine until the plane ends it, and sleeps when nothing comes.
 //!
 //! In: an engine over the sockets of its queues. Out: its counters. The only place that reads the clock, once a turn.
 //! Invariant: a batch is what has arrived; nothing waits for a batch to fill.

@@ -41,7 +41,7 @@ pub struct KeyRules {
 pub struct ReplicaRules {
     /// How many: 2 to [`MAX_REPLICAS`](kv_switch::MAX_REPLICAS).
     pub count: u8,
-    /// How many of them have to carry out what a client is told.
+    /// How many of them have to carry a write out before its client has the reply that it is done.
     pub ack: Ack,
     /// Place in [`GATHER_TIMEOUTS_MS`] of the time that they have.
     pub timeout: usize,
@@ -58,7 +58,7 @@ pub struct CacheRules {
     pub fills_per_server: u16,
     /// Bytes a second that copies may send to one source. What is asked for beyond is forwarded.
     pub source_bytes: u64,
-    /// Writes whose clients are told of them pass this machine both ways, and no copy is older than one whose answer has passed. Not
+    /// Writes that have a reply pass this machine both ways, and no copy is older than a write whose reply has passed. Not
     /// beside [`KeyRules::replicas`], whose writes are answered here.
     pub strict: bool,
     /// Hashes keys for the cache. Shared by all pools, as epochs are: a key of several pools is written in all.

@@ -1,4 +1,4 @@
-//! What another load balancer is told, as a TOML configuration of ours: of IPVS, its rules as `ipvsadm -S -n` prints them.
+//! The configuration of another load balancer as TOML of ours: of IPVS, its rules as `ipvsadm -S -n` prints them.
 //!
 //! In: text. Out: an [`Import`]: a configuration, and of each rule that has no counterpart its line and what is different; or all
 //! [`Problems`] of the text, each with line, option, what was found and what is allowed.

@@ -31,8 +31,8 @@ pub enum Content {
     Value(Value),
     /// Nothing.
     Missing,
-    /// A value that goes on in further datagrams. Those carry nothing but a request id of 16 bits and cannot be told from forged
-    /// ones, so that nobody waits for them.
+    /// A value that goes on in further datagrams. Those carry nothing but a request id of 16 bits and cannot be distinguished
+    /// from forged ones, so that they are not waited for.
     TooLong,
 }
 
@@ -108,7 +108,7 @@ pub enum FetchedContent {
         value: Value,
         /// How long it lives.
         ttl: Option<u32>,
-        /// It was stored by a name in base64, and is told by that.
+        /// It was stored by a name in base64, and the answer has that name.
         is_base64: bool,
     },
     /// A value of that version, which was asked for alone.
@@ -118,7 +118,7 @@ pub enum FetchedContent {
         /// How long it lives.
         ttl: Option<u32>,
     },
-    /// Nothing that may be copied: no value, one that goes on in further datagrams, or one that a client was told to make anew.
+    /// Nothing that may be copied: no value, one that goes on in further datagrams, or one that the server has a client make anew.
     Nothing,
 }
 
@@ -132,7 +132,7 @@ pub struct Copied<'a> {
     pub stored: Stored<'a>,
     /// Seconds that it lived when its server was asked; `None`: for ever.
     pub ttl: Option<u32>,
-    /// It was stored by a name in base64, and is told by that.
+    /// It was stored by a name in base64, and the answer has that name.
     pub is_base64: bool,
 }
 

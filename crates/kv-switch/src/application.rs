@@ -63,7 +63,7 @@ pub trait Application: fmt::Debug + Send + Sync {
     /// the right port is the caller's to see. The key lies in `payload`, or in `room` where it had to be decoded.
     ///
     /// # Errors
-    /// [`NoAnswer`]: it is not one, whoever sent it. The exchange waits on.
+    /// [`NoAnswer`]: it is not one, whichever host sent it. The exchange waits on.
     fn read_answer<'a>(
         &self,
         _request: &Request<'_>,
@@ -122,7 +122,7 @@ pub trait Application: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Whether the client of `request`, which stores something, may be told that it was carried out. `false`: surely not.
+    /// Whether the client of `request`, which stores something, may have a reply that says so. `false`: surely not.
     fn is_acknowledged(&self, _request: &Request<'_>) -> bool {
         true
     }
@@ -159,7 +159,7 @@ pub trait Application: fmt::Debug + Send + Sync {
         Err(NoAnswer::NeverAsked)
     }
 
-    /// Writes to `out` what the client of a [replicated](Self::replicated) request is told: one datagram. Returns its length; `None`:
+    /// Writes the reply to the client of a [replicated](Self::replicated) request to `out`: one datagram. Returns its length; `None`:
     /// it is none, or `out` is too short.
     fn write_outcome(&self, _request: &Request<'_>, _outcome: Outcome, _out: &mut [u8]) -> Option<usize> {
         None

@@ -39,7 +39,7 @@ pub struct CacheConfig {
     pub epochs: Arc<Epochs>,
     /// A secret that no other cache has and no earlier one had, for what answers are known by.
     pub seed: [u64; 2],
-    /// Is told the addresses of its memory before this is touched, so that the kernel may give it in large pages.
+    /// Called with the addresses of its memory before this is touched, so that the kernel may give it in large pages.
     pub advise: fn(Range<usize>),
 }
 
@@ -134,7 +134,7 @@ impl<T: Copy> Cache<T> {
         let candidates = || candidates.iter().flatten();
         let copies = candidates().fold(0, |all, number| all ^ self.shard.load(*number));
         let blocks = candidates().fold(0, |all, number| all ^ self.shard.load_block(*number));
-        // Whether there is anything is nothing that is used: the compiler is not told.
+        // The values are not used: `black_box` keeps the compiler from leaving the loads out.
         std::hint::black_box((epochs, copies, blocks));
     }
 

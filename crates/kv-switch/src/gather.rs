@@ -81,7 +81,7 @@ pub enum Progress {
 }
 
 impl Gather {
-    /// The keys of a request, of which `part` is told each (number and name) and says which part it is asked by. `None`: `part` does,
+    /// The keys of a request, each given to `part` (number and name), which returns the part that asks for it. `None`: `part` returns that,
     /// or these are none, or more than [`MAX_KEYS`].
     ///
     /// # Cost

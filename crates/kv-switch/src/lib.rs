@@ -95,7 +95,7 @@
 //!             None => return Err(Refusal::ShortFrame),
 //!         }
 //!         let key = Item { start: 1, len: 16, encoding: Encoding::Raw };
-//!         // Blocks never change: whoever asks may be answered from a copy.
+//!         // Blocks never change: any client may be answered from a copy.
 //!         Ok(Ask::one(Verb::Request.number(), Effect::Read { cacheable: true }, key))
 //!     }
 //!

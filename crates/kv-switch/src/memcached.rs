@@ -3,7 +3,7 @@
 //! In: a datagram. Out: an [`Ask`], or why it is refused; a request for some of its keys (`parts`), what a server answers to that
 //! (`answers`), and one reply for all (`replies`); the
 //! question for a key that is copied (`fetches`), and replies from a copy (`hits`); a write for several servers (`replicas`); whether
-//! a client is told of its write (`quiet`).
+//! a write has a reply (`quiet`).
 //! Invariant: what is accepted is read by memcached (1.6.18 was asked, case by case; tests hold what it said) as this one command,
 //! with these keys, and to the datagram's last byte. Where memcached reads more than it should, less is accepted here.
 //! Source: memcached 1.6 `doc/protocol.txt`, `proto_text.c`, `proto_bin.c`, `proto_parser.c`.

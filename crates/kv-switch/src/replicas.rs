@@ -1,10 +1,10 @@
 //! Requests that every server of a key is to carry out, under way: a table of fixed size for one packet thread. Its exchanges are in
 //! the [`GatherTable`] that has all of the thread's.
 //!
-//! In: a client's request and the servers of its key; what they answer; whose time is over. Out: what each is asked; once, what the
-//! client may be told, or that there is nothing to tell.
+//! In: a client's request and the servers of its key; what they answer; whose time is over. Out: what each is asked; once, the
+//! client's reply, or that it has none.
 //! Not here: addresses and frames (the caller keeps `T` of each request), which servers have a key, who sent an answer.
-//! Invariants: a request begins whole or not at all, with an exchange for each server. What was carried out is told only once as many
+//! Invariants: a request begins whole or not at all, with an exchange for each server. The reply says that it is done only once as many
 //! servers as wanted have said so. It is over when each server has answered or had its time, and then nothing is left of it.
 
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
 /// Servers of one key, at most.
 pub const MAX_REPLICAS: usize = 4;
 
-/// How many servers have to carry out what a client is told.
+/// How many servers have to carry a write out before its client has the reply that it is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ack {
     /// All that were asked.
@@ -93,11 +93,11 @@ pub enum NotWritten {
 /// What has become of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// Nothing that its client is told now.
+    /// No reply is due to its client now.
     Waiting,
-    /// Its client is to be told this now, unless it waits for nothing: [`Writes::answered`] says that this is done.
+    /// Its client has this reply now, unless it waits for none; the caller calls [`Writes::answered`] when it is sent.
     Decided(Outcome),
-    /// Its client will never be told anything.
+    /// Its client never has a reply.
     Lost,
 }
 
@@ -167,9 +167,9 @@ enum Said {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Open,
-    /// The client is to be told.
+    /// This reply is due to the client.
     Due(Outcome),
-    /// Nothing is left to be told.
+    /// No reply is due any more.
     Closed,
 }
 
@@ -192,7 +192,7 @@ impl Acks {
         Answered { written: self.conclude(), differs }
     }
 
-    /// What its client is told, once that is known.
+    /// Its client's reply, once that is known.
     fn conclude(&mut self) -> Written {
         if self.end != End::Open {
             return Written::Waiting;
@@ -330,7 +330,7 @@ impl<T> Writes<T> {
         self.entry(write).is_some_and(|entry| entry.wants_answer)
     }
 
-    /// What its client is to be told, until [`Self::answered`].
+    /// Its client's reply, until [`Self::answered`].
     #[must_use]
     pub fn outcome(&self, write: u32) -> Option<Outcome> {
         match self.entry(write)?.acks.end {
@@ -354,7 +354,7 @@ impl<T> Writes<T> {
         Some((id.port, length))
     }
 
-    /// Writes what its client is told to `out`, and returns its length.
+    /// Writes its client's reply to `out`, and returns its length.
     pub fn write_outcome(&self, application: &dyn Application, write: u32, out: &mut [u8]) -> Option<usize> {
         let entry = self.entry(write)?;
         let request = Request { payload: self.payload(write, entry), ask: &entry.ask };
@@ -394,7 +394,7 @@ impl<T> Writes<T> {
         self.expire(copy)
     }
 
-    /// Its client was told, or cannot be.
+    /// Its client's reply was sent, or cannot be.
     pub fn answered(&mut self, write: u32) {
         if let Some(entry) = self.entries.get_mut(write as usize).and_then(Option::as_mut) {
             entry.acks.end = End::Closed;
@@ -427,7 +427,7 @@ impl<T> Writes<T> {
         answered
     }
 
-    /// Nobody is waited for, and nothing is left to be told.
+    /// No server is waited for, and no reply is left to be sent.
     fn forget_if_over(&mut self, write: u32) {
         let Some(place) = self.entries.get_mut(write as usize) else { return };
         let is_over = place.as_ref().is_some_and(|entry| {

@@ -406,7 +406,7 @@ fn a_reply_from_a_copy_is_the_server_s_own() {
     assert!(after > before);
     assert_eq!(fetched(server, b"no1", None, 302).1, FetchedContent::Nothing);
     assert_eq!(fetched(server, b"no1", Some(3), 303).1, FetchedContent::Nothing);
-    // One that a client was told to make anew, and one that a datagram does not hold.
+    // One that the server has a client make anew, and one that a datagram does not hold.
     server.ask(b"set stale 0 0 1\r\nx\r\n");
     server.ask(b"md stale I\r\n");
     assert_eq!(fetched(server, b"stale", None, 304).1, FetchedContent::Nothing);
@@ -415,7 +415,7 @@ fn a_reply_from_a_copy_is_the_server_s_own() {
     assert_eq!(fetched(server, b"long", None, 305).1, FetchedContent::Nothing);
 }
 
-/// A request to a server as one of those that all have its key, and what its client is told.
+/// A request to a server as one of those that all have its key, and its client's reply.
 fn replicated(server: &Server, payload: &[u8], nonce: u64, life: Option<ShortLife>) -> Vec<u8> {
     let ask = MEMCACHED.read(Datagram::whole(payload)).unwrap();
     let request = Request { payload, ask: &ask };

@@ -1,4 +1,4 @@
-//! Entries as a tar archive, and bytes as a gzip file: the same bytes for the same entries, wherever and by whom it is run.
+//! Entries as a tar archive, and bytes as a gzip file: the same bytes for the same entries, wherever and under whichever user it is run.
 //!
 //! Source: pax(1) on ustar, the GNU header of tar(5); RFC 1952.
 

@@ -2,8 +2,8 @@
 //!
 //! In: the files in `benches/results`, each with the commit that it is of and the folders that it measures, and git. Out: a measure
 //! for the report: figures whose folders differ now from what they were at that commit.
-//! It is a warning: a change of those folders makes its figures old in the same commit, and whoever makes it may have no machine to
-//! measure on; were it a failure, every commit after it would be red until somebody has.
+//! It is a warning: a change of those folders makes its figures old in the same commit, and its author may have no machine to
+//! measure on; were it a failure, every commit after it would be red until the figures are measured.
 //! The folders' contents are compared, not their history, so a commit that was taken over under another name still counts.
 
 use std::fs;

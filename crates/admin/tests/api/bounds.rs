@@ -214,7 +214,7 @@ async fn a_hundred_who_stop_in_the_middle_delay_nobody() {
         let mut stopped = Vec::new();
         for _ in 0..100 {
             let mut stream = open.connect().await;
-            // It may be told to go already.
+            // The server may have closed it already.
             let _ = stream.write_all(half.as_bytes()).await;
             stopped.push(stream);
         }

@@ -296,7 +296,7 @@ async fn a_peer_that_reads_nothing_is_not_taken_for_told() {
         "our kernel has it all"
     );
     assert_eq!(speaker.flushed(Duration::from_millis(300)).await, ["deaf"]);
-    // Read at last, it is told.
+    // Once the peer reads, it acknowledges all.
     let read = tokio::spawn(async move { while deaf.read().await.is_some() {} });
     assert_eq!(speaker.flushed(BOUND).await, Vec::<String>::new());
     read.abort();

@@ -46,7 +46,7 @@ fn everything_of_admin_arrives() {
     assert_eq!(tcp.listen, ["192.0.2.1:9851", "[2001:db8::1]:9851"].map(|address| address.parse().unwrap()));
     assert_eq!((&*tcp.certificates, &*tcp.client_ca), (&*CERTIFICATE.repeat(2), CERTIFICATE));
     assert_eq!(tcp.key.pem(), PRIVATE);
-    assert_eq!((tcp.operate.len(), tcp.configure.len()), (0, 0), "whoever comes in may ask, and no more");
+    assert_eq!((tcp.operate.len(), tcp.configure.len()), (0, 0), "all may read, none operates");
     let shown = format!("{config:?}");
     assert!(shown.contains("PrivateKey(redacted)") && !shown.contains("YSBwcml2"), "{shown}");
 }

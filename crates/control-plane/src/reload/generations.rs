@@ -27,7 +27,7 @@ pub struct Kept {
     pub at: SystemTime,
     /// By what.
     pub cause: Cause,
-    /// By whom; `None`: by nobody who came by the API.
+    /// The operator who asked for it by the API; `None`: it did not come by the API.
     pub by: Option<String>,
     /// As it was read.
     pub config: Arc<Config>,

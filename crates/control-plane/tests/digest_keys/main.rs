@@ -26,7 +26,7 @@ use toml::{Table, Value};
 use crate::rows::{NOT_WRITTEN, OWN_SECTIONS, PEER_ROWS, ROWS, SAME, UNCHANGEABLE};
 use crate::writer::{Writer, pattern};
 
-/// The example with every key in force, every check in use, and a peer whom no VIP names.
+/// The example with every key in force, every check in use, and a peer that no VIP names.
 fn whole() -> Value {
     let opened = EXAMPLE.lines().map(|line| {
         let key = line

@@ -297,7 +297,7 @@ pub(crate) const ROWS: &[Row] = &[
     own(&[("bgp.anchor_med", "1001")]),
 ];
 
-/// Each changes one key of the last peer, whom no VIP names.
+/// Each changes one key of the last peer, which no VIP names.
 pub(crate) const PEER_ROWS: [(&str, &str); 18] = [
     ("address", "'192.0.2.4'"),
     ("asn", "65001"),

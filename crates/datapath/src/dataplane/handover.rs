@@ -339,7 +339,7 @@ impl DataPlane {
         drop(waiting);
         running.sort_by_key(|begun| begun.number);
         for Begun { thread, name, sockets, .. } in running {
-            // SAFETY: the thread has these sockets until it is told to leave, which this plane alone does.
+            // SAFETY: the thread has these sockets until it leaves, which this plane alone has it do.
             let borrowed = |(interface, fd)| (interface, unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) });
             self.monitor.add_thread(name, sockets.into_iter().map(borrowed))?;
             self.threads.running.push(thread);

@@ -2,7 +2,7 @@
 //!
 //! In: the shared words. Out: places in the ring, each ours from the load that shows it until the store that gives it away.
 //! Not here: the memory of slots (`ring`), waking the kernel.
-//! Invariant: whoever sees an index move sees what was written into the slots before. A loom model goes through every
+//! Invariant: a thread that sees an index move sees what was written into the slots before. A loom model goes through every
 //! interleaving with a kernel of its own.
 //! Indices count on and wrap at 2^32; a ring's size is a power of two, so that their low bits are a place.
 //! Source: Linux Documentation/networking/af_xdp.rst; `net/xdp/xsk_queue.h`, the comment above `struct xsk_queue`.
@@ -116,8 +116,8 @@ mod tests {
 
     use super::*;
 
-    /// A ring of two slots, whose indices wrap within the model. What is done with a slot is relaxed: an index alone orders it. Whoever
-    /// takes from a slot leaves 0 there, and whoever fills it must see that.
+    /// A ring of two slots, whose indices wrap within the model. What is done with a slot is relaxed: an index alone orders it. The
+    /// consumer leaves 0 in a slot, and the producer that fills it must see that.
     struct Shared {
         producer: AtomicU32,
         consumer: AtomicU32,

@@ -118,7 +118,7 @@ fn turn(machines: &mut [Machine; 2], random: &mut Random, now: u64, delivered: &
                     assert_eq!(frame[14 + 20..14 + 22], [1, 0], "marked as redirected once");
                     crossing[1 - place].push(frame.to_vec());
                 }
-                _ => panic!("to whom? {frame:02x?}"),
+                _ => panic!("to which machine? {frame:02x?}"),
             });
         }
         in_one_place_and_counted_once(&machine.engines, &machine.counters);

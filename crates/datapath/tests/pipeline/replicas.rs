@@ -1,5 +1,5 @@
 //! Writes for two backends of each key over three threads: answers come by any queue, twice, late, or never; every frame is in one
-//! place, each write ends once, and a client is told that it is done only if both backends have said so.
+//! place, each write ends once, and a client's reply says that it is done only if both backends have said so.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -33,7 +33,7 @@ pub struct PipelineConfig {
     pub own_requests: Option<OwnRequests>,
     /// Packets were given to this thread by their flows ([`crate::SoftwareSteering`]): what it takes out of a tunnel stays here.
     pub is_steered: bool,
-    /// Is told the addresses of large tables before these are touched, so that the kernel may give them in large pages.
+    /// Called with the addresses of large tables before these are touched, so that the kernel may give them in large pages.
     pub advise: fn(Range<usize>),
 }
 

@@ -51,7 +51,7 @@ impl OwnTable {
     }
 }
 
-/// Who is asked, and by whom.
+/// The backend that a request of our own is for, and the address that it answers to.
 pub(super) struct Question<'a> {
     pub(super) service: &'a Service,
     pub(super) keyed: &'a Keyed,

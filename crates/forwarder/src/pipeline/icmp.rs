@@ -68,7 +68,7 @@ impl Core {
             && self.meters.replies.admit(rates.replies, batch.now)
     }
 
-    /// Likewise a packet-too-big error, which has a meter of its own: a flood of pings, in whoever's name, leaves path MTU discovery
+    /// Likewise a packet-too-big error, which has a meter of its own: a flood of pings, of any source address, leaves path MTU discovery
     /// alone.
     pub(super) fn may_send_too_big(&mut self, batch: &Batch<'_>, source: &[u8; 16]) -> bool {
         let key = batch.snapshot.hasher.source(source).rotate_left(32);

@@ -53,7 +53,7 @@ pub(super) struct OwnTable {
     pub(super) writes: Writes<WayBack>,
     /// As `begun`, of writes.
     pub(super) begun_writes: Vec<u32>,
-    /// As `whole`, of writes whose clients are to be told something.
+    /// As `whole`, of writes whose clients wait for a reply.
     pub(super) decided: Vec<u32>,
     /// Free frames when the last turn ended, less those that requests begun since will take.
     pub(super) frames: usize,

@@ -3,7 +3,7 @@
 //! In: a write, and what comes to our own ports. Out, between batches: what backends are asked, then the answer. What depends on what a
 //! backend has is answered at once, by the protocol's own error.
 //! Not here: bytes of a protocol, how many have to say what (`kv-switch`), which backends a key has (`key_choice`).
-//! Invariants: a write is begun at all backends of its key or at none; a client is told once, and that it is done only if as many as wanted
+//! Invariants: a write is begun at all backends of its key or at none; a client has one reply, which says done only if as many as wanted
 //! have said so; what a backend stores that stands in for another lives no longer than `failover.ttl`.
 
 use std::net::SocketAddr;

@@ -139,7 +139,7 @@ pub(super) enum Stage {
     Gather,
     /// Have all backends of the key carry it out, by requests of our own.
     Replicate,
-    /// Nothing: its client is told that it is not served.
+    /// Nothing: its client is answered that it is not served.
     Refuse,
     /// Ask Maglev alone: the ICMP packets of a VIP are no flow.
     Select,

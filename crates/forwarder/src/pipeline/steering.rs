@@ -2,7 +2,7 @@
 //!
 //! In: a batch off the wire. Out: a verdict each, always [`Verdict::ToThread`]; no byte changes.
 //! Not here: what happens when that thread's ring is full (`datapath`), and all else of a packet: nothing is dropped here, so that
-//! whoever captures at packet threads sees everything.
+//! captures at packet threads have everything.
 //! Invariant: packets of a flow are for one thread, whatever carries them and however they are read; those that are pieces of a
 //! datagram, for the one that gathers it.
 //! Source: paper §3.2.

@@ -137,7 +137,7 @@ fn note_answered(batch: &Batch<'_>, rules: Option<&KeyRules>, write: StrictWrite
     Ok(())
 }
 
-/// A request as it leaves; after an error with the ends and the id that it came with, so that its client may be told.
+/// A request as it leaves; after an error with the ends and the id that it came with, so that its client may be answered.
 fn readdress_and_rewrite(
     packet: &mut Packet<'_>,
     params: &RewriteParams<'_>,

@@ -1,4 +1,4 @@
-//! Prefix groups on the packet path: what is served, what is dropped, what the filter is told.
+//! Prefix groups on the packet path: what is served, what is dropped, what the filter has.
 
 use std::net::IpAddr;
 

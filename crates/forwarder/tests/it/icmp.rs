@@ -1,4 +1,4 @@
-//! ICMP through the pipeline: errors find the backend of the flow that they quote, senders are told what does not fit.
+//! ICMP through the pipeline: errors find the backend of the flow that they quote, senders have an error for what does not fit.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! Partial checksums: told of once three looks in a row have found one, a look a second, and forwarded as ever.
+//! Partial checksums: reported once three looks in a row have found one, a look a second, and forwarded as ever.
 
 use forwarder::*;
 

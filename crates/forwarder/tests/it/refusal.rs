@@ -1,4 +1,4 @@
-//! What does not fit: who is told, what is cut and how, what is dropped; against the rules written out as a list.
+//! What does not fit: which senders have an ICMP error, what is cut and how, what is dropped; against the rules written out as a list.
 
 use forwarder::*;
 use packet::Encapsulation;

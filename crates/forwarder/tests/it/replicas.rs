@@ -199,7 +199,7 @@ fn a_client_is_told_what_as_many_backends_as_wanted_have_said() {
     const MEMORY: Option<&str> = Some("SERVER_ERROR out of memory storing object\r\n");
     let (yes, missing, lost) = ("HD NONCE", "NF NONCE", "");
     type Row = (Ack, &'static [u8], [&'static str; 3], Option<&'static str>, usize, [u64; 4]);
-    // The count of answers after which the client is told; acknowledged, failed, unanswered, disagreed.
+    // The count of answers after which the client has its reply; acknowledged, failed, unanswered, disagreed.
     let rows: [Row; 14] = [
         (Ack::All, b"s", [yes, yes, yes], STORED, 3, [1, 0, 0, 0]),
         (Ack::All, b"s", [yes, NO, yes], MEMORY, 2, [0, 1, 0, 1]),
@@ -450,7 +450,7 @@ fn a_write_that_has_no_room_is_begun_nowhere() {
     assert_eq!(bed.send(24, &frame).0, Verdict::Drop(DropReason::KvReplicaNoFrame));
     bed.poll();
     assert_eq!((bed.held.originated.len(), counts(&bed)[0]), (3, 3));
-    // They were there, and are gone when it is sent: what was sent may be acknowledged, the client is not told that it is.
+    // They were there, and are gone when it is sent: what was sent may be acknowledged, and the client has no reply that says so.
     bed.wait(20);
     bed.held.originated.clear();
     bed.held.free = 3;

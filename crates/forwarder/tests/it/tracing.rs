@@ -1,4 +1,4 @@
-//! Marked packets: forwarded as all others, and told of once, by exactly the counter that should move.
+//! Marked packets: forwarded as all others, and reported once, by exactly the counter that should move.
 
 use std::sync::Arc;
 
@@ -207,7 +207,7 @@ fn a_dropped_packet_is_told_with_its_reason() {
         Outcome::Drop(reason) => (reason.name(), explanation.service, explanation.slot),
         other => panic!("{other:?}"),
     };
-    // A packet before it leaves nothing that could be told of them.
+    // A packet before it leaves nothing that could be in their reports.
     let (_, _, before) = traced.marked(CLIENT, 4000, VIP4, 443);
     let _ = traced.bed.send(24, &before);
     traced.reported().unwrap();
@@ -278,7 +278,7 @@ fn a_later_piece_is_told_as_the_fragment_table_s_once_it_goes() {
     assert_eq!((one.mark.probe, maglev(one.explanation.step)), (1, Some((0, false))));
     assert_eq!(two.explanation, Explanation { step: Some(Step::FragmentTable), ..one.explanation });
     assert_eq!((two.flow.source_port, two.flow.destination_port), (0, 0));
-    // The other way round it is held, and nothing is told of it before its first has come.
+    // The other way round it is held, and not reported before its first has come.
     let [first, later] = pieces(&mut traced, 2);
     assert_eq!((traced.bed.all(&later), traced.reported()), (vec![], None));
     assert_eq!(traced.bed.all(&first).len(), 2);
@@ -286,7 +286,7 @@ fn a_later_piece_is_told_as_the_fragment_table_s_once_it_goes() {
     assert_eq!(reported.map(|reported| reported.mark.probe), [3, 4]);
     assert_eq!(reported[1].explanation.step, Some(Step::FragmentTable));
     assert_eq!(reported[1].explanation.slot, one.explanation.slot);
-    // One whose first never comes is told when its time is over.
+    // One whose first never comes is reported when its time is over.
     let [_, later] = pieces(&mut traced, 3);
     assert_eq!((traced.bed.all(&later), traced.reported()), (vec![], None));
     traced.bed.advance(10);
@@ -391,7 +391,7 @@ fn what_an_encapsulator_sent_is_told_as_such_on_whichever_thread_it_ends() {
                     (None, frame.clone()),
                     "decapsulated_from, and not yet decided"
                 );
-                // As if this were the thread that it goes to: it does not matter to what is told.
+                // As if this were the thread that it goes to: it does not matter to the report.
                 let (verdict, _) = traced.bed.send_as(Origin::Thread(ThreadId(1), reason), 24, frame);
                 assert_eq!(verdict, Verdict::Tx);
             }
@@ -443,7 +443,7 @@ fn a_packet_that_is_cut_is_told_as_forwarded() {
 }
 
 proptest! {
-    /// `where` and the tracer tell the same of a flow, whatever the table knows and whoever is down.
+    /// `where` and the tracer report the same of a flow, whatever the table has and whichever backends are down.
     #[test]
     fn where_foretells_what_the_tracer_tells(
         states in prop::collection::vec(0..3u8, 4),

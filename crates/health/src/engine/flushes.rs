@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(requests, [b"flush_all\r\n"; 3]);
     }
 
-    /// A datagram server, and its port kept from whoever would listen there for TCP: that is refused.
+    /// A datagram server, and its port bound for TCP without a listener: connections are refused.
     async fn datagrams_alone(
         answers: impl Fn(&[u8]) -> Vec<Vec<u8>> + Clone + Send + 'static,
     ) -> (u16, tokio::net::TcpSocket) {

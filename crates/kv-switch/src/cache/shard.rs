@@ -85,7 +85,7 @@ pub(crate) struct Name<'a> {
 }
 
 impl Shard {
-    /// In so many bytes, of which the copies' own lists are part. `advise` is told the addresses of its memory before it is touched.
+    /// In so many bytes, of which the copies' own lists are part. `advise` is called with the addresses of its memory before it is touched.
     pub(crate) fn new(memory: usize, advise: fn(Range<usize>)) -> Self {
         let counts =
             CLASSES.map(|(size, share)| (memory / 100 * share / (size + COPY_BYTES)).min(MOST_COPIES));

@@ -158,7 +158,7 @@ pub(super) struct Flags<'a> {
     pub(super) cas: Option<u64>,
     /// Seconds to live; `Some(None)`: for ever.
     pub(super) ttl: Option<Option<u32>>,
-    /// A client was told to make it anew.
+    /// The server has a client make it anew.
     pub(super) is_stale: bool,
 }
 
@@ -178,7 +178,7 @@ impl<'a> Flags<'a> {
                     read.stored = Some(u32::try_from(number(flags)?).map_err(|_| NoAnswer::Malformed)?);
                 }
                 [b'c', cas @ ..] if read.cas.is_none() => read.cas = Some(number(cas)?),
-                [b'b'] if !read.is_base64 => read.is_base64 = true, // stored by that name: told so though not asked
+                [b'b'] if !read.is_base64 => read.is_base64 = true, // stored by that name: memcached says so unasked
                 [b't', b'-', b'1'] if read.ttl.is_none() => read.ttl = Some(None),
                 [b't', ttl @ ..] if read.ttl.is_none() => {
                     read.ttl = Some(Some(u32::try_from(number(ttl)?).map_err(|_| NoAnswer::Malformed)?));

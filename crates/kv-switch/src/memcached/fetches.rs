@@ -4,7 +4,7 @@
 //! alone; what the answer says.
 //! Not here: who sent it, to which port; whether the value is kept.
 //! Invariant: as of `answers`: an answer has the request's id, its nonce of 64 bits and a key, and is one datagram.
-//! A limit: an item that `md I` made stale gives the right to refill it to whom reads it first by `mg`, and that may be us. Such
+//! A limit: an item that `md I` made stale gives the right to refill it to the first reader by `mg`, and that may be us. Such
 //! values are not copied.
 //! Source: memcached 1.6 `doc/protocol.txt`, `proto_text.c` (`process_mget_command`); 1.6.18 was asked.
 

@@ -4,8 +4,8 @@
 //! Not here: which server has a key, which keys are asked together.
 //! Why not the client's own commands: each key has an answer of its own here, found or not, that carries key and nonce. `VALUE` and
 //! `END` carry no nonce; a quiet read that misses says nothing but by the NOOP behind it, which may overtake a hit on its way, and
-//! then a hit would be told as a miss. So text asks by `mg KEY k f v O<nonce>`, binary by GETK. Servers without meta commands, or
-//! whose miss is a bare `EN`, have no gather in text: it ends by its timeout.
+//! then the reply would say miss where there was a hit. So text asks by `mg KEY k f v O<nonce>`, binary by GETK. Servers without
+//! meta commands, or whose miss is a bare `EN`, have no gather in text: it ends by its timeout.
 //! A limit: `mg` takes the right to refill an item that `md I` made stale, which `get` does not.
 //! Source: memcached 1.6 `doc/protocol.txt`; 1.6.18 was asked, 32 commands a datagram.
 

@@ -1,8 +1,8 @@
-//! Which requests that change something their client is told of.
+//! Which requests that change something have a reply.
 //!
 //! In: such a request. Out: whether a server that carries it out says so: not with `noreply` or `q`.
-//! Not here: errors, which quiet commands have too. What may be told of counts as told: `ma` with `q` tells of an item that it makes, `mg`
-//! of one that it finds, and to quiet binary commands there is an empty datagram over UDP.
+//! Not here: errors, which quiet commands have too. A reply that may come counts as one: `ma` with `q` has one for an item that it makes,
+//! `mg` for one that it finds, and to quiet binary commands there is an empty datagram over UDP.
 //! Source: memcached 1.6 `doc/protocol.txt`, `proto_text.c`, `proto_bin.c`; 1.6.18 was asked (`tests/kv/strict.rs` of the repository).
 
 use crate::Request;

@@ -1,6 +1,6 @@
 //! Writes that every server of a key carries out: `set`, `delete`, `touch`, and what does the same in meta and binary.
 //!
-//! In: such a request, an id; a server's answer. Out: what a server is asked, what it says, what the client is told.
+//! In: such a request, an id; a server's answer. Out: what a server is asked, what it says, the client's reply.
 //! Not here: how many servers have to say so (`crate::replicas`).
 //! Why not the client's own commands in text: `STORED` carries nothing that shows whose it is. So text asks by `ms`, `md` and `mg KEY T`
 //! with a nonce, which answers that carry it out have; a server's error has none in text. Binary commands have an opaque, and errors

@@ -1,6 +1,6 @@
 //! The verbs of requests that are forwarded.
 
-/// A verb of memcached, whichever protocol it stands in, or of nobody knows whom. Its number is [`crate::Ask::verb`].
+/// A verb of memcached, in either protocol, or an unknown one. Its number is [`crate::Ask::verb`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[repr(u8)]

@@ -155,7 +155,7 @@ impl World {
         self.clients.iter().filter(|client| client.number.is_some()).count()
     }
 
-    /// What the client is told by what was said, by counting.
+    /// The client's reply by what the servers said, by counting.
     fn wanted(client: &Client) -> Option<Option<Outcome>> {
         let n = client.said.len();
         let wanted = match client.ack {
@@ -183,7 +183,7 @@ impl World {
         let number = client.number.unwrap();
         match (client.reply, Self::wanted(client)) {
             (None, Some(Some(outcome))) => {
-                // Of several refusals the first in time is told, which the model does not order.
+                // Of several refusals the reply is the first in time, which the model does not order.
                 let Written::Decided(reply) = written else { panic!("{written:?} for {outcome:?}") };
                 let is_refusal = |outcome| matches!(outcome, Outcome::Refused(_));
                 assert!(

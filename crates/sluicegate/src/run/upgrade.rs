@@ -4,7 +4,7 @@
 //! a channel as its standard input (`leaving`); the new one sets up all that it can, says so, and takes what the old one
 //! lets go (`coming`).
 //! Not here: queues and connection tables (`datapath`), orders and verdicts (`control_plane`), what a number means (`compile`).
-//! Invariant: until the new process has said that it has everything, and was told to keep it, the old one can take all back.
+//! Invariant: until the new process has said that it has everything, and the old one has confirmed it, the old one can take all back.
 
 mod channel;
 mod coming;
@@ -79,7 +79,7 @@ enum FromNew {
         #[serde(default)]
         bfd: bool,
     },
-    /// It has what it was last told of.
+    /// It has what the last message offered.
     Taken,
     /// It goes, for this reason.
     Refused(String),

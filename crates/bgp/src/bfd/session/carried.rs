@@ -1,7 +1,7 @@
 //! A session on its way to another process: what it is, without the times of its process.
 //!
 //! In: a session, or the bytes of one. Out: the bytes, or the session, which speaks at once and waits for its peer a whole
-//! detection time anew. What both sides were told beforehand (interval, multiplier) is not here: it is the configuration's.
+//! detection time anew. What both sides have beforehand (interval, multiplier) is not here: it is the configuration's.
 //! Invariant: what `read` lets through is a state that a session can be in.
 
 use std::time::{Duration, Instant};

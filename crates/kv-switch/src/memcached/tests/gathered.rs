@@ -380,7 +380,7 @@ fn gathered(case: &Case) {
     frames.dedup();
     assert_eq!(frames.len(), gather.frames().count());
     let mut wanted = case.wanted();
-    // A key in text that is asked for twice is answered twice; versions are told where they are asked for.
+    // A key in text that is asked for twice is answered twice; versions are in the answer where they are asked for.
     if case.verb != "batch" && !case.verb.contains("ts") {
         wanted.iter_mut().for_each(|hit| hit.cas = 0);
     }

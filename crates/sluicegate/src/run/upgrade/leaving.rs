@@ -165,8 +165,8 @@ impl Daemon {
         // Who waits for packet threads gets no answer.
         self.inspections = Inspections::default();
         if self.publisher.current().caches().is_some() {
-            // Writes that pass by the new process's threads would end no copy here. A thread's answer to whom it was to answer before may be
-            // taken for that to the first request; that to the second comes when the first is done.
+            // Writes that pass by the new process's threads would end no copy here. A thread's answer to an earlier request may be
+            // taken for that to the first of these; that to the second comes when the first is done.
             (0..2).for_each(|_| self.inspections.questions.cache(Caches::new()));
         }
         self.handed_state()
