@@ -1,7 +1,7 @@
 #!/bin/sh
 # systemctl's stand-in: `enable --now`, `restart`, `reload`, `is-active` and `disable --now` do with units what systemd does with
-# them: the user, the capabilities, the credentials, the runtime folder, the environment file, the limit of locked memory. A unit's log
-# is beside it.
+# them: the user, the capabilities, the credentials, the runtime folder, the environment file, the limit of locked memory, the socket
+# for messages, of which it hears MAINPID=. A unit's log is beside it.
 set -eu
 dir=$(dirname "$0")
 setting() { sed -n "s/^$1=//p" "$unit"; }
@@ -19,7 +19,23 @@ stop() {
     kill "$(cat "$pid")"
     while is_active; do sleep 0.1; done
   fi
-  rm -f "$pid"
+  [ ! -e "$pid.listener" ] || kill "$(cat "$pid.listener")"
+  rm -f "$pid" "$pid.listener" "$pid.notify"
+}
+# Whoever the service names by MAINPID= is its process from then on.
+listen() {
+  export NOTIFY_SOCKET="$pid.notify"
+  perl -MSocket -e '
+    my ($name, $pid) = @ARGV;
+    socket(my $socket, AF_UNIX, SOCK_DGRAM, 0) or die $!;
+    bind($socket, pack_sockaddr_un($name)) && chmod(0666, $name) or die $!;
+    if (my $child = fork) { print $child; exit }
+    while (defined recv($socket, my $message, 4096, 0)) {
+      next unless $message =~ /^MAINPID=(\d+)$/m;
+      open(my $file, ">", $pid) or die $!;
+      print $file "$1\n";
+      close($file) or die $!;
+    }' "$NOTIFY_SOCKET" "$pid" < /dev/null > "$pid.listener"
 }
 start() {
   user=$(setting User)
@@ -37,6 +53,7 @@ start() {
   done
   # What is locked counts by user, and so with what others of the same user have. Without CAP_SYS_RESOURCE it stays as it is.
   [ "$(setting LimitMEMLOCK)" != infinity ] || ulimit -l unlimited 2> /dev/null || true
+  [ "$(setting Type)" != notify ] || listen
   eval "set -- $(setting ExecStart)" # words are split as systemd splits $NAME
   setpriv --reuid "$user" --regid "$(id -g "$user")" --clear-groups --no-new-privs --inh-caps "$ambient" \
     --ambient-caps "$ambient" --bounding-set "$bounds" "$@" >> "$dir/$(basename "$unit").log" 2>&1 &

@@ -6,7 +6,8 @@
 
 use std::collections::BTreeSet;
 use std::env;
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -23,7 +24,7 @@ pub(crate) fn run() -> Result<PathBuf> {
     let target = Metadata::read()?.target_directory()?;
     let out = target.join("packages");
     let binary = dist::build()?.0;
-    pack(root(), &binary, &out, &[])?;
+    cargo::run(&mut packing(root(), &binary, &out)?)?;
     for name in names(&out)? {
         println!("{}", out.join(name).display());
     }
@@ -53,20 +54,29 @@ fn build_clone(folder: &Path, variables: &[(&str, &str)]) -> Result<PathBuf> {
     cargo::run(clone.args(["clone", "--quiet", "--no-hardlinks"]).arg(root()).arg(&checkout))?;
     let (binary, _) = dist::build_in(&checkout, &checkout.join("target"), variables)?;
     let out = folder.join("packages");
-    pack(&checkout, &binary, &out, variables)?;
+    cargo::run(packing(&checkout, &binary, &out)?.envs(variables.iter().copied()))?;
     Ok(out)
 }
 
-/// Runs the program that packs, built from this checkout, over another one.
-fn pack(checkout: &Path, binary: &Path, out: &Path, variables: &[(&str, &str)]) -> Result<()> {
+/// What `packages` has, packed once more into a folder as a version before: another number, and a byte behind the program.
+pub(crate) fn pack_before(packages: &Path, out: &Path) -> Result<()> {
+    let name = names(packages)?.into_iter().find(|name| name.ends_with("-linux"));
+    let program = out.with_extension("program");
+    fs::copy(packages.join(name.context("no binary is there")?), &program)?;
+    OpenOptions::new().append(true).open(&program)?.write_all(b"\n")?;
+    cargo::run(packing(root(), &program, out)?.args(["--version", "0.0.1"]))
+}
+
+/// The program that packs, built from this checkout, over another one, into a folder that it makes anew.
+fn packing(checkout: &Path, binary: &Path, out: &Path) -> Result<Command> {
     if out.exists() {
         fs::remove_dir_all(out).with_context(|| format!("can't remove {}", out.display()))?;
     }
     // Optimised: it compresses the binary three times.
     let mut program = cargo(&["run", "--quiet", "--release", "--package", "sluicegate-packages", "--"]);
     program.arg("--checkout").arg(checkout).arg("--binary").arg(binary).arg("--out").arg(out);
-    program.args(["--epoch", &epoch(checkout)?]).envs(variables.iter().copied());
-    cargo::run(&mut program)
+    program.args(["--epoch", &epoch(checkout)?]);
+    Ok(program)
 }
 
 /// The time of the last commit in seconds since 1970, unless the environment names another.

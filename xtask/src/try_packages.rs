@@ -1,6 +1,7 @@
 //! `packages --try`: `docs/install.md` in a bare Debian root, word for word, with traffic.
 //!
-//! In: packages. Out: what the commands print; a failure when one of them fails, or leaves something behind.
+//! In: packages, of which a version before is made. Out: what the commands print; a failure when one of them fails, or leaves
+//! something behind.
 //! Not here: what is done and looked at (`xtask/try-packages`).
 //! Invariant: as for `bare`, nothing is left, however this process ends.
 
@@ -12,10 +13,10 @@ use anyhow::{Context, Result};
 
 use crate::bare::Folder;
 use crate::cargo::{self, root};
-use crate::setup;
+use crate::{packages, setup};
 
 /// Tries the packages of a folder.
-pub(crate) fn run(packages: &Path) -> Result<()> {
+pub(crate) fn run(made: &Path) -> Result<()> {
     setup::require_root("trying packages")?;
     setup::ensure(
         &[setup::BED, setup::QUICK_START, setup::SERVICE, setup::BARE, setup::TRY_PACKAGES].concat(),
@@ -29,13 +30,14 @@ pub(crate) fn run(packages: &Path) -> Result<()> {
             fs::write(pages.join(page).join(section), commands)?;
         }
     }
-    let work = folder.path().join("work");
+    let [work, before] = ["work", "before"].map(|name| folder.path().join(name));
     fs::create_dir(&work)?;
+    packages::pack_before(made, &before)?;
     cargo::run(
         Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child"])
             .arg(root().join("xtask/try-packages"))
-            .args([&*work, packages, &*pages, &*root().join("tests/net/systemctl.sh")]),
+            .args([&*work, made, &*before, &*pages, &*root().join("tests/net/systemctl.sh")]),
     )
     .context("the packages do not do what docs/install.md says")
 }

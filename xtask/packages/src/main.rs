@@ -43,6 +43,9 @@ struct Arguments {
     /// Where the packages go
     #[arg(long)]
     out: PathBuf,
+    /// Of the packages, in place of the checkout's
+    #[arg(long)]
+    version: Option<String>,
 }
 
 /// What every package says of itself.
@@ -54,9 +57,9 @@ struct Release {
 }
 
 fn main() -> Result<()> {
-    let Arguments { checkout, binary, epoch, out } = Arguments::parse();
+    let Arguments { checkout, binary, epoch, out, version } = Arguments::parse();
     let linked = Linked::read(&checkout)?;
-    let release = Release { version: linked.version().to_owned(), epoch };
+    let release = Release { version: version.unwrap_or_else(|| linked.version().to_owned()), epoch };
     let entries = contents::gather(&checkout, &binary, &linked)?;
     let version = &release.version;
     let files = [
