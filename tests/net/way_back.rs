@@ -162,13 +162,19 @@ fn a_reload_that_moves_more_than_the_file_lets_is_refused_unless_it_is_forced() 
         let cluster = "drain_time = \"60s\"\nmax_moved = \"20%\"".into();
         LbConfig { cluster, ..LbConfig::new(bed) }
     };
-    let scene = Scene::with(limited);
+    let mut scene = Scene::with(limited);
     let traffic = Traffic::start(scene.flows(true, 10));
     let mut fewer = limited(&scene.bed);
     fewer.pool.truncate(2);
     fewer.write(&scene.bed, 0).unwrap();
+    let seen = scene.balancer.process.line_count();
     let said = says(&scene, &["config", "reload"], 1);
     assert!(said.contains(" % of pool web") && said.contains("--force"), "{said}");
+    wait_for(&mut scene, seen, &["ERROR", "reload refused, the old generation goes on", " % of pool web"]);
+    // Who asks by a signal can't force it.
+    let seen = scene.balancer.process.line_count();
+    scene.balancer.process.signal(Signal::SIGHUP).unwrap();
+    wait_for(&mut scene, seen, &["reload refused, the old generation goes on", "max_moved lets 20 %"]);
     assert_eq!(json(&scene, &["config", "history"])["generations"].as_array().unwrap().len(), 1);
     assert!(says(&scene, &["config", "reload", "--force"], 0).contains("generation 2 is in force"));
     traffic.kept(&scene);
