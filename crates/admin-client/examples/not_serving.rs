@@ -4,8 +4,7 @@
 use std::process::ExitCode;
 
 use admin::view::BackendRow;
-use admin_client::client::{Client, Reach};
-use admin_client::table::table;
+use admin_client::{Client, Reach, table};
 use clap::Parser;
 
 #[derive(Parser)]

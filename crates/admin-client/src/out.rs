@@ -18,23 +18,23 @@ use nix::fcntl::OFlag;
 /// As `print!`, but a closed pipe is no panic.
 #[macro_export]
 macro_rules! out {
-    ($($words:tt)*) => { $crate::out::write(format_args!($($words)*)) };
+    ($($words:tt)*) => { $crate::write(format_args!($($words)*)) };
 }
 
 /// As `println!`, but a closed pipe is no panic.
 #[macro_export]
 macro_rules! outln {
-    () => { $crate::out::write(format_args!("\n")) };
-    ($($words:tt)*) => { $crate::out::write(format_args!("{}\n", format_args!($($words)*))) };
+    () => { $crate::write(format_args!("\n")) };
+    ($($words:tt)*) => { $crate::write(format_args!("{}\n", format_args!($($words)*))) };
 }
 
 /// As `eprintln!`, but a closed pipe is no panic.
 #[macro_export]
 macro_rules! errln {
-    ($($words:tt)*) => { $crate::out::write_error(format_args!("{}\n", format_args!($($words)*))) };
+    ($($words:tt)*) => { $crate::write_error(format_args!("{}\n", format_args!($($words)*))) };
 }
 
-pub use {errln, out, outln};
+pub(crate) use {errln, out, outln};
 
 /// What [`out!`] and [`outln!`] come to.
 pub fn write(words: Arguments<'_>) {

@@ -162,11 +162,11 @@ fn digests(status: &Status) -> [String; 2] {
 fn overridden(row: &OverrideRow) -> String {
     let reason = row.reason.as_ref().map(|reason| format!(", because: {reason}")).unwrap_or_default();
     let ends = row.ends_in_seconds.map(|left| format!(", ends in {}", ago(left))).unwrap_or_default();
-    format!("{}, for {}, by {}{ends}{reason}", order(row), ago(row.since_seconds), row.by)
+    format!("{}, for {}, by {}{ends}{reason}", override_words(row), ago(row.since_seconds), row.by)
 }
 
 /// What an order says of which backend: the same on machines that have the same orders.
-pub fn order(row: &OverrideRow) -> String {
+pub fn override_words(row: &OverrideRow) -> String {
     let pool = row.pool.as_ref().map(|pool| format!(" in {pool}")).unwrap_or_default();
     let state = row.says.state.map(|state| format!(" {}", word(&state))).unwrap_or_default();
     let weight = row.says.weight.map(|weight| format!(" weight {weight}")).unwrap_or_default();

@@ -9,9 +9,7 @@ use datapath::{Decap, DecapCounts, Prefix, host_addresses};
 use serde_json::{Map, Value, json};
 
 use crate::{logging, privileges};
-use admin_client::out::outln;
-use admin_client::signals::EndSignals;
-use admin_client::table::json_line;
+use admin_client::{EndSignals, json_line, outln};
 
 /// What to take off, and from which sources.
 #[derive(Debug, Args)]

@@ -16,9 +16,7 @@ use control_plane::problem_row;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use admin_client::failure::verdict;
-use admin_client::out::{errln, out, outln};
-use admin_client::table::print_json;
+use admin_client::{errln, out, outln, print_json, verdict};
 
 /// What to check.
 #[derive(Debug, Args)]

@@ -10,8 +10,7 @@ use config::{self, Config, Machine, Problems};
 use control_plane::controller::{Changes, Running, Side, changes};
 use serde_json::json;
 
-use admin_client::out::outln;
-use admin_client::table::print_json;
+use admin_client::{outln, print_json};
 
 /// Which files.
 #[derive(Debug, Args)]

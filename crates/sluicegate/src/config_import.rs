@@ -12,8 +12,7 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use config_text::{MAX_BYTES, read_text};
 
-use admin_client::failure::verdict;
-use admin_client::out::{errln, out};
+use admin_client::{errln, out, verdict};
 
 /// Whose rules.
 #[derive(Debug, Subcommand)]

@@ -14,9 +14,7 @@ use control_plane::digest::{TABLE_ALGORITHM, hex, of_configuration};
 use serde::Serialize;
 
 use crate::config_check;
-use admin_client::client::{Client, Reach, patience};
-use admin_client::status::order;
-use admin_client::table::{clean, or_dash, show};
+use admin_client::{Client, Reach, clean, or_dash, override_words, patience, show};
 
 /// Of which configuration.
 #[derive(Debug, Args)]
@@ -69,7 +67,7 @@ fn words(view: &Compared) -> String {
     let DigestView { table_algorithm, configuration, tables, .. } = &view.digests;
     let tables = or_dash(tables.as_deref());
     let mut orders: Vec<String> =
-        view.orders.iter().map(|row| format!("order          {}\n", clean(&order(row)))).collect();
+        view.orders.iter().map(|row| format!("order          {}\n", clean(&override_words(row)))).collect();
     orders.sort();
     format!(
         "algorithm      {table_algorithm}\nconfiguration  {configuration}\ntables         {tables}\n{}",

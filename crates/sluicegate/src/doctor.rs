@@ -7,9 +7,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use crate::Source;
-use admin_client::failure::verdict;
-use admin_client::out::outln;
-use admin_client::table::print_json;
+use admin_client::{outln, print_json, verdict};
 
 /// What to look at.
 #[derive(Debug, Args)]

@@ -13,9 +13,7 @@ use packet::protocol;
 use serde::Serialize;
 
 use crate::{Source, USUAL_FILE, config_check};
-use admin_client::client::{Client, Reach, escape};
-use admin_client::failure::verdict;
-use admin_client::table::{ago, or_dash, show, table, word};
+use admin_client::{Client, Reach, ago, escape, or_dash, show, table, verdict, word};
 
 /// The flow.
 #[derive(Debug, Args)]

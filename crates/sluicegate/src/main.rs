@@ -33,9 +33,9 @@ mod trace;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use admin_client::client::Common;
 use admin_client::{
-    capture, events, failure, hot_keys, live_config, log_level, operate, routers, status, top,
+    BackendVerb, BgpVerb, CaptureArguments, Common, EventsArguments, FlowVerb, HealthVerb, KvVerb, LogVerb,
+    MachineVerb, TopArguments, VipVerb, live_config,
 };
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
@@ -61,37 +61,37 @@ enum Verb {
     /// Digests of the configuration and of the tables in force, by which machines of a cluster are compared.
     Digest(digest::Arguments),
     /// The last changes of state of the running balancer, with time and cause.
-    Events(events::Arguments),
+    Events(EventsArguments),
     /// Rates of the running balancer, live.
-    Top(top::Arguments),
+    Top(TopArguments),
     /// Backends of the running balancer, and an operator's orders to them.
     #[command(subcommand)]
-    Backend(operate::BackendVerb),
+    Backend(BackendVerb),
     /// VIPs of the running balancer.
     #[command(subcommand)]
-    Vip(operate::VipVerb),
+    Vip(VipVerb),
     /// Health checks of the running balancer.
     #[command(subcommand)]
-    Health(operate::HealthVerb),
+    Health(HealthVerb),
     /// Routers that the running balancer announces its VIPs to.
     #[command(subcommand)]
-    Bgp(routers::BgpVerb),
+    Bgp(BgpVerb),
     /// The machine on which the balancer runs.
     #[command(subcommand)]
-    Machine(routers::MachineVerb),
+    Machine(MachineVerb),
     /// Tracked flows of the running balancer.
     #[command(subcommand)]
-    Flow(operate::FlowVerb),
+    Flow(FlowVerb),
     /// Requests by key of the running balancer.
     #[command(subcommand)]
-    Kv(hot_keys::KvVerb),
+    Kv(KvVerb),
     /// The log of the running balancer.
     #[command(subcommand)]
-    Log(log_level::LogVerb),
+    Log(LogVerb),
     /// Say which backend a flow would go to, and why: from the file alone, or by the running balancer.
     Where(flow_path::Arguments),
     /// Write packets of the running balancer to a file that Wireshark reads, as they came and as they left, with what was decided.
-    Capture(capture::Arguments),
+    Capture(CaptureArguments),
     /// Send marked packets by a router, and print by which machines, and why, they go to which backend. Needs CAP_NET_RAW.
     Trace(trace::Arguments),
     /// Run a capture through the packet thread's own loop, offline.
@@ -171,8 +171,8 @@ const USUAL_FILE: &str = "/etc/sluicegate/sluicegate.toml";
 fn main() -> ExitCode {
     privileges::keep_out_of_cores();
     match Cli::try_parse() {
-        Ok(Cli { verb }) => carry_out(verb).unwrap_or_else(|error| failure::tell(&error)),
-        Err(error) => failure::tell_unread(&error),
+        Ok(Cli { verb }) => carry_out(verb).unwrap_or_else(|error| admin_client::tell(&error)),
+        Err(error) => admin_client::tell_unread(&error),
     }
 }
 
@@ -181,20 +181,20 @@ fn carry_out(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Run(source) => run::run(&source).map(|()| ExitCode::SUCCESS),
         Verb::Config(verb) => configure(verb),
         Verb::Doctor(arguments) => doctor::diagnose(&arguments),
-        Verb::Status(common) => status::status(&common),
+        Verb::Status(common) => admin_client::status(&common),
         Verb::Digest(arguments) => digest::digest(&arguments),
-        Verb::Events(arguments) => events::events(&arguments),
-        Verb::Top(arguments) => top::top(&arguments),
-        Verb::Backend(verb) => operate::backend(&verb),
-        Verb::Vip(verb) => operate::vip(&verb),
-        Verb::Health(verb) => operate::health(&verb),
-        Verb::Bgp(verb) => routers::bgp(&verb),
-        Verb::Machine(verb) => routers::machine(&verb),
-        Verb::Flow(verb) => operate::flow(&verb),
-        Verb::Kv(verb) => hot_keys::kv(&verb),
-        Verb::Log(verb) => log_level::log(&verb),
+        Verb::Events(arguments) => admin_client::events(&arguments),
+        Verb::Top(arguments) => admin_client::top(&arguments),
+        Verb::Backend(verb) => admin_client::backend(&verb),
+        Verb::Vip(verb) => admin_client::vip(&verb),
+        Verb::Health(verb) => admin_client::health(&verb),
+        Verb::Bgp(verb) => admin_client::bgp(&verb),
+        Verb::Machine(verb) => admin_client::machine(&verb),
+        Verb::Flow(verb) => admin_client::flow(&verb),
+        Verb::Kv(verb) => admin_client::kv(&verb),
+        Verb::Log(verb) => admin_client::log(&verb),
         Verb::Where(arguments) => flow_path::answer(&arguments),
-        Verb::Capture(arguments) => capture::capture(&arguments),
+        Verb::Capture(arguments) => admin_client::capture(&arguments),
         Verb::Trace(arguments) => trace::trace(&arguments),
         Verb::Replay(arguments) => replay::replay(&arguments),
         Verb::Simulate(arguments) => simulate::simulate(&arguments),

@@ -28,9 +28,7 @@ use self::metrics::Metrics;
 use self::target::{Target, Trust, Url};
 use self::view::{Form, View};
 
-use admin_client::failure::{usage, verdict};
-use admin_client::out::errln;
-use admin_client::signals::EndSignals;
+use admin_client::{EndSignals, errln, usage, verdict};
 
 /// What to probe, and how.
 #[derive(Debug, Args)]

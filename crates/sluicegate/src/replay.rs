@@ -29,7 +29,7 @@ use self::control::{Control, Ways};
 use self::stats::Stats;
 use crate::run::settings;
 use crate::{Source, config_check};
-use admin_client::out::{create_private, errln};
+use admin_client::{create_private, errln};
 
 /// What to replay. The clock is the capture's: held fragments, flows and limits time out by it. One packet thread, for which every
 /// backend is up, as the file has it. Frames that the capture marks as on their way out are left out; what it kept a part of is

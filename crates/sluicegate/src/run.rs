@@ -71,7 +71,7 @@ use crate::doors::{self, Doors};
 use crate::logging::Logging;
 use crate::stats::most_drops;
 use crate::{Source, config_check, liveness, logging, privileges};
-use admin_client::signals::EndSignals;
+use admin_client::EndSignals;
 
 /// Runs until SIGTERM or SIGINT, and then until the drain is over; a second signal ends it at once.
 pub(crate) fn run(source: &Source) -> anyhow::Result<()> {

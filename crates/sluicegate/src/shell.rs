@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use admin_client::out::out;
+use admin_client::out;
 use anyhow::Context as _;
 use clap::{Args, Command, ValueEnum};
 use clap_complete::aot;

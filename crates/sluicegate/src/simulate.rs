@@ -3,8 +3,7 @@
 use std::process::ExitCode;
 
 use ::simulate::Arguments;
-use admin_client::out::out;
-use admin_client::table::print_json;
+use admin_client::{out, print_json};
 
 /// Simulates, and prints what breaks.
 pub(crate) fn simulate(arguments: &Arguments) -> anyhow::Result<ExitCode> {

@@ -30,8 +30,7 @@ use self::view::{Seen, Trace};
 use crate::config_check;
 use crate::flow_path::socket;
 use crate::run::unix_micros;
-use admin_client::failure::{usage, verdict};
-use admin_client::table::show;
+use admin_client::{show, usage, verdict};
 
 /// The packet, and the way that it goes.
 #[derive(Debug, Args)]

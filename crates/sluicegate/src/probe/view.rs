@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::Outcome;
 use super::target::Target;
-use admin_client::table::json_line;
+use admin_client::json_line;
 
 /// How it is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

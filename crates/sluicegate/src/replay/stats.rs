@@ -9,8 +9,7 @@ use forwarder::{DropReason, ThreadCounters};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use admin_client::out::outln;
-use admin_client::table::print_json;
+use admin_client::{outln, print_json};
 
 /// Frames, but for `reloads`.
 #[derive(Debug, Default, Serialize)]

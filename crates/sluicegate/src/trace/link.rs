@@ -15,7 +15,7 @@ use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::{AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, sendmsg, socket};
 use packet::Mac;
 
-use admin_client::failure::usage;
+use admin_client::usage;
 
 /// An open packet socket.
 pub(super) struct Link {

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::link::Link;
 use super::{Arguments, Protocol};
-use admin_client::table::word;
+use admin_client::word;
 
 /// A trace under way.
 #[derive(Debug, Serialize)]
