@@ -22,7 +22,7 @@ pub fn user(name: &str) -> Option<User> {
 }
 
 /// The number of the group of that name; `None`: the machine's files have none, or can't be read.
-pub fn group(name: &str) -> Option<u32> {
+pub(crate) fn group(name: &str) -> Option<u32> {
     group_in(name, &read("/etc/group"))
 }
 

@@ -26,7 +26,7 @@
 
 #![forbid(unsafe_code)]
 
-pub mod accounts;
+mod accounts;
 mod app_state;
 mod capture;
 mod client_stream;
@@ -37,6 +37,7 @@ mod event_log;
 mod guard;
 mod handlers;
 mod hot_keys;
+// Name spaces: `metrics::serve`, `pcapng::Packet`, the rows of `view` and `stats` say little without them.
 pub mod metrics;
 mod page;
 pub mod pcapng;
@@ -49,6 +50,7 @@ pub mod stats;
 mod tls;
 pub mod view;
 
+pub use accounts::{User, user};
 pub use app_state::Rules;
 pub use command::{
     ANSWER_WITHIN_SECONDS, Answer, BackendAction, CONFIG_BYTES, CaptureOrder, CaptureStream, Command,

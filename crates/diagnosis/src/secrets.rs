@@ -10,7 +10,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use admin::accounts::{self, User};
+use admin::User;
 use config::{self, Config, Problems, SecretName, read_secret};
 use datapath::interface::Finding;
 use nix::unistd::geteuid;
@@ -31,7 +31,7 @@ pub(crate) fn load(path: &Path) -> (Result<(Config, Problems), Problems>, BTreeS
 
 /// Nothing where this is that user already, or the machine has none of that name.
 pub(crate) fn findings(files: &BTreeSet<PathBuf>) -> Vec<Finding> {
-    let Some(reader) = accounts::user(USER).filter(|reader| reader.id != geteuid().as_raw()) else {
+    let Some(reader) = admin::user(USER).filter(|reader| reader.id != geteuid().as_raw()) else {
         return Vec::new();
     };
     let seen = files.iter().filter_map(|file| {
