@@ -1,7 +1,7 @@
 //! `sluicegate capture`: packets of the running balancer, into a file that Wireshark and tshark read.
 //!
 //! In: which packets. Out: a pcapng file, whole however the capture ends; how many packets were lost.
-//! Not here: what is captured (`control_plane::capture`), the blocks (`admin::pcapng`).
+//! Not here: what is captured (`control_plane::Captures`), the blocks (`admin::pcapng`).
 
 use std::io::{self, ErrorKind, Write};
 use std::num::{NonZeroU32, NonZeroU64};

@@ -31,14 +31,15 @@
 
 #![forbid(unsafe_code)]
 
+// Name spaces: `announce::Rules`, `digest::hex`, `publisher::Filter`, `questions::Threads`, `reload::Host` say little without them.
 pub mod announce;
-pub mod capture;
-pub mod controller;
+mod capture;
+mod controller;
 pub mod digest;
-pub mod drain;
+mod drain;
 mod flow_counts;
 mod handover;
-pub mod hot_keys;
+mod hot_keys;
 mod log_orders;
 mod orders;
 mod paths;
@@ -51,8 +52,15 @@ mod unable;
 mod value_caches;
 mod verdict_log;
 
+pub use capture::{Captured, Captures, Tapped};
+pub use controller::{
+    Affected, Changes, Controller, Done, Flushing, HeldPool, Job, MovedTable, Running, Side, changes,
+    moved_tables,
+};
+pub use drain::{Departure, Observed, Shutdown};
 pub use flow_counts::FlowCounts;
 pub use handover::HandedState;
+pub use hot_keys::counters as hot_key_counters;
 pub use log_orders::{LogOrder, LogOrders};
 pub use orders::{BackendOrder, Ordered, Orders};
 pub use paths::Paths;

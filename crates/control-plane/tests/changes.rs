@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use config::{Config, parse};
-use control_plane::controller::{Changes, Controller, Running, Side, changes};
+use control_plane::{Changes, Controller, Running, Side, changes};
 
 const FILE: &str = r#"
 [cluster]

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use compile::{Mode, Override, OverrideKey, PoolView};
 use config::{Config, parse};
-use control_plane::controller::{Controller, Running, Side, changes};
+use control_plane::{Controller, Running, Side, changes};
 use forwarder::{Decision, Flow, SlotState, Snapshot};
 use health::{HealthState, TargetKey};
 use maglev_hash::disruption;

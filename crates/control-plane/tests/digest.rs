@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use admin::view::DigestView;
 use config::{Config, load_with};
-use control_plane::controller::Controller;
+use control_plane::Controller;
 use control_plane::digest::{Digests, hex, of_configuration};
 use forwarder::{Decision, Flow, Snapshot};
 use health::{HealthState, Watched};

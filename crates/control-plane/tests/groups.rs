@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use compile::compile_file;
 use config::{Config, parse};
-use control_plane::controller::{Controller, Running, Side, changes};
+use control_plane::{Controller, Running, Side, changes};
 use forwarder::{Decision, Flow, Snapshot};
 
 const HEAD: &str = r#"

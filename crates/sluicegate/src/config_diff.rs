@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Args;
 use compile::{Compiled, Compiler};
 use config::{self, Config, Machine, Problems};
-use control_plane::controller::{Changes, Running, Side, changes};
+use control_plane::{Changes, Running, Side, changes};
 use serde_json::json;
 
 use admin_client::{outln, print_json};

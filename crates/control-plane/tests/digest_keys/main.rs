@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use config::{Config, load};
-use control_plane::controller::{Controller, Running, Side, changes};
 use control_plane::digest::of_configuration;
+use control_plane::{Controller, Running, Side, changes};
 use proptest::collection::btree_set;
 use proptest::prelude::*;
 use toml::{Table, Value};

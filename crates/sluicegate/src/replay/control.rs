@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::Context;
 use compile::{PathMtus, find_machine, refresh_next_hops};
 use config::Config;
-use control_plane::controller::Controller;
+use control_plane::Controller;
 use control_plane::publisher::{self, Publisher};
 use datapath::Replay;
 use datapath::steer::Ends;

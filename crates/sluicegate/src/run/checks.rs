@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use config::Config;
-use control_plane::controller::Controller;
-use control_plane::{Unable, log_flushes};
+use control_plane::{Controller, Unable, log_flushes};
 use health::{Event, Events, Flush, Health, StateChange, TargetReport};
 
 use super::health_tunnel::{Found, HealthTunnel};

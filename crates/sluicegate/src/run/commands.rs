@@ -12,12 +12,10 @@ use admin::view::{
 use admin::{Answer, BackendAction, Command, OrderNote};
 use admin::{CaptureOrder, CaptureStream, MachineAction, ReloadTerms};
 use compile::OverrideKey;
-use control_plane::capture::Tapped;
-use control_plane::controller::Controller;
 use control_plane::digest::hex;
 use control_plane::questions::{Filters, Taps};
 use control_plane::reload::{About, Cause, Wanted};
-use control_plane::{BackendOrder, CaptureBegun, count_vips, locate_key, texts};
+use control_plane::{BackendOrder, CaptureBegun, Controller, Tapped, count_vips, locate_key, texts};
 
 use super::lifecycle::HandOver;
 use super::reload::Client;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use config::{Config, Problems, Source};
-use control_plane::controller::Running;
+use control_plane::Running;
 use control_plane::reload::{Cause, FileWatch, Generations, Kept, Origin, ReloadQueue};
 
 use super::reload::{Client, sentences};

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use compile::{Compiler, destinations};
 use config::Config;
-use control_plane::controller::Controller;
+use control_plane::Controller;
 use datapath::interface::Interface;
 use forwarder::Live;
 use next_hop::Table;

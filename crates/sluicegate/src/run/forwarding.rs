@@ -11,8 +11,7 @@ use std::time::SystemTime;
 
 use admin::stats::Stats;
 use compile::Index;
-use control_plane::controller::Controller;
-use control_plane::{publisher, questions};
+use control_plane::{Controller, publisher, questions};
 use datapath::DataPlane;
 use datapath::interface::{Interface, InterfaceError};
 use datapath::steer::{Ends, Filter, ReservedPorts, SteerError};

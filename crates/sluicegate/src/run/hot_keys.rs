@@ -12,9 +12,8 @@ use std::time::Instant;
 use admin::view::{HotKeysView, Refusal, RefusalKind};
 use admin::{Answer, HotKeysOrder};
 use compile::Index;
-use control_plane::hot_keys::counters;
-use control_plane::hot_keys_view;
 use control_plane::questions::{Client, Counters};
+use control_plane::{hot_key_counters, hot_keys_view};
 use forwarder::Snapshot;
 
 use super::Daemon;
@@ -30,7 +29,7 @@ impl Daemon {
         self.inspections.counts_keys = true;
         let (threads, snapshot) = (self.forwarding.plane.packet_threads(), self.publisher.current());
         let count = KeyCount { asked, answer, daemon: self.turns.handle() };
-        tokio::task::spawn_blocking(move || match counters(&count.asked, threads, &snapshot) {
+        tokio::task::spawn_blocking(move || match hot_key_counters(&count.asked, threads, &snapshot) {
             Ok(counters) => count.daemon.clone().send(move |daemon| {
                 daemon.inspections.questions.count_keys(counters, Box::new(Begun(count)));
             }),

@@ -1,17 +1,15 @@
 //! The daemon's own state: since when it runs, whether it is ready, healthy, drains, is replaced.
 //!
 //! In: looks at the forwarder and at VIPs, signals, orders. Out: readiness, the service manager's messages.
-//! Not here: how a drain goes (`control_plane::drain`), what readiness is made of (`liveness`).
+//! Not here: how a drain goes (`control_plane::Shutdown`), what readiness is made of (`liveness`).
 
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
 use admin::MachineAction;
 use config::Config;
-use control_plane::Refused;
 use control_plane::announce::{Announcer, Stage};
-use control_plane::controller::Controller;
-use control_plane::drain::{Departure, Observed, Shutdown};
+use control_plane::{Controller, Departure, Observed, Refused, Shutdown};
 
 use crate::liveness::Liveness;
 use crate::notify::Notifier;

@@ -10,13 +10,12 @@ use admin::Answer;
 use admin::view::{Refusal, ReloadReport};
 use compile::{CompileError, Index};
 use config::{Config, Problem, Problems};
-use control_plane::Refused;
-use control_plane::controller::{Done, Job, Side, changes};
 use control_plane::publisher::{Generation, Publisher, Withdrawn};
 use control_plane::reload::{
     About, Cause, Ended, Host, InForce, Kept, Loaded, Origin, Place, Request, Wanted, guard, read, reload,
     too_many,
 };
+use control_plane::{Done, Job, Refused, Side, changes};
 use forwarder::Snapshot;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
