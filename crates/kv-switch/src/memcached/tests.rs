@@ -120,6 +120,26 @@ fn separators_are_spaces_alone_and_runs_of_them_are_one() {
 }
 
 #[test]
+fn a_separator_is_seen_wherever_it_stands_in_a_line() {
+    for len in 1..=70 {
+        for at in 0..len {
+            let line = |byte| {
+                let mut key = vec![b'k'; len];
+                key[at] = byte;
+                [b"get ".as_slice(), &key, b"\r\n"].concat()
+            };
+            let ends = [at, len - at - 1].map(|count| vec![b'k'; count]);
+            let wanted: Vec<_> = ends.into_iter().filter(|key| !key.is_empty()).collect();
+            if !wanted.is_empty() {
+                assert_eq!(keys(&line(b' ')), wanted, "{at} of {len}");
+            }
+            refused(&line(0), Refusal::ZeroByte);
+            assert!(read(&line(b'\n')).is_err(), "{at} of {len}");
+        }
+    }
+}
+
+#[test]
 fn several_keys_are_one_request_up_to_the_limit() {
     let names: Vec<String> = (0..33).map(|n| format!("key{n}")).collect();
     let line = |count: usize| format!("get {}\r\n", names[..count].join(" "));
