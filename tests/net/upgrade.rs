@@ -234,6 +234,18 @@ fn by_two_queues_no_connection_breaks_when_new_processes_take_over() {
     handed_over_twice_and_back(2);
 }
 
+/// Each as soon as the one before is answered: that process is ending still.
+#[test]
+fn new_processes_take_over_in_direct_succession() {
+    let line = Line::start(&BedSpec { queues: 2, ..BedSpec::default() }, &[], LbConfig::new);
+    let flows = Flows::start(line.scene.flows(false, 60));
+    for turn in 0..3 {
+        let ended = line.run(&["machine", "upgrade"]);
+        assert_eq!(ended.code, Some(0), "{turn}: {}{}\n{}", ended.out, ended.err, line.scene.diagnosis());
+    }
+    flows.kept(&line.scene);
+}
+
 #[test]
 fn by_software_steering_no_connection_breaks_when_a_new_process_takes_over() {
     let spec = BedSpec { queues: 2, ..BedSpec::default() };

@@ -17,6 +17,7 @@ mod health_tunnel;
 mod hot_keys;
 mod lifecycle;
 mod links;
+mod predecessor;
 mod reload;
 mod reports;
 mod settings;

@@ -4,6 +4,7 @@
 //! Not here: how a drain goes (`control_plane::Shutdown`), what readiness is made of (`liveness`).
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use admin::MachineAction;
@@ -11,6 +12,7 @@ use config::Config;
 use control_plane::announce::{Announcer, Stage};
 use control_plane::{Controller, Departure, Observed, Refused, Shutdown};
 
+use super::predecessor::Predecessor;
 use crate::liveness::Liveness;
 use crate::notify::Notifier;
 
@@ -36,6 +38,8 @@ pub(super) struct Lifecycle {
     manager: Rc<Notifier>,
     pub(super) shutdown: Shutdown,
     pub(super) hand_over: HandOver,
+    /// Which handed over to this process.
+    pub(super) predecessor: Option<Arc<Predecessor>>,
     /// When it is ready whatever checks have answered; `None`: it has been.
     ready_by: Option<Instant>,
 }
@@ -56,6 +60,7 @@ impl Lifecycle {
             manager,
             shutdown: Shutdown::default(),
             hand_over: HandOver::None,
+            predecessor: None,
             ready_by: None,
         }
     }

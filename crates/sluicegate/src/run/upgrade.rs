@@ -2,7 +2,7 @@
 //!
 //! In: an order and a program. Out: a process that has everything, or everything as it was. The old process starts the new one with
 //! a channel as its standard input (`leaving`); the new one sets up all that it can, says so, and takes what the old one
-//! lets go (`coming`).
+//! lets go (`coming`). The next hand-over waits until the one before has gone.
 //! Not here: queues and connection tables (`datapath`), orders and verdicts (`control_plane`), what a number means (`compile`).
 //! Invariant: until the new process has said that it has everything, and the old one has confirmed it, the old one can take all back.
 

@@ -10,6 +10,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::cmsg_space;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -39,6 +41,11 @@ impl Channel {
         rustix::stdio::dup2_stdin(&nothing)?;
         stream.local_addr()?; // it is a Unix socket
         Ok(Self(stream))
+    }
+
+    /// The number of the process that made the pair; 0: it is in another namespace.
+    pub(super) fn maker(&self) -> io::Result<i32> {
+        Ok(getsockopt(&self.0, PeerCredentials)?.pid())
     }
 
     pub(super) fn try_clone(&self) -> io::Result<Self> {
@@ -132,6 +139,7 @@ mod tests {
     fn messages_bytes_and_descriptors_come_in_their_order() {
         let (mut one, other) = Channel::pair().unwrap();
         let mut other = Channel(UnixStream::from(other));
+        assert_eq!(other.maker().unwrap().try_into(), Ok(std::process::id()));
         let within = Duration::from_secs(10);
         let files: Vec<OwnedFd> = (0..AT_ONCE + 3)
             .map(|number| {

@@ -28,6 +28,7 @@ use crate::run::first_generation::{first_generation, first_next_hops};
 use crate::run::forwarding::Forwarding;
 use crate::run::health_tunnel::HealthTunnel;
 use crate::run::lifecycle::Lifecycle;
+use crate::run::predecessor::Predecessor;
 use crate::run::turns::Turns;
 use crate::run::{Api, Daemon, Inspections, addresses_here, settings};
 
@@ -83,7 +84,9 @@ impl Coming {
     fn lifecycle(&self) -> anyhow::Result<Lifecycle> {
         let ago = monotonic().checked_sub(Duration::from_nanos(self.offer.start_nanos));
         let since = ago.and_then(|ago| Instant::now().checked_sub(ago)).context("the clocks differ")?;
-        Ok(Lifecycle::since(since))
+        let mut lifecycle = Lifecycle::since(since);
+        lifecycle.predecessor = Predecessor::of(self.channel.maker()?).map(Arc::new);
+        Ok(lifecycle)
     }
 
     fn say(&mut self, message: &FromNew) -> io::Result<()> {

@@ -81,11 +81,19 @@ impl Daemon {
         self.lifecycle.hand_over = HandOver::Begun;
         tracing::info!(change = "machine", program = %binary.display(), "a new process is to take over");
         let (daemon, compiling) = (self.turns.handle(), self.turns.compiling().clone());
+        let predecessor = self.lifecycle.predecessor.clone();
         tokio::spawn(async move {
             // No reload, and no new tables, until it is over.
             let compiling = compiling.lock_owned().await;
             let (runtime, of_daemon) = (Runtime::current(), daemon.clone());
-            let done = tokio::task::spawn_blocking(move || hand_over(of_daemon, runtime, &binary)).await;
+            let done = tokio::task::spawn_blocking(move || {
+                if predecessor.is_some_and(|before| !before.is_gone_within(GONE_WITHIN)) {
+                    let why = "the process before this one has not ended yet";
+                    return Err(Refused::Conflict(why.to_owned()));
+                }
+                hand_over(of_daemon, runtime, &binary)
+            });
+            let done = done.await;
             let done = done.unwrap_or_else(|panic| Err(Refused::Unavailable(panic.to_string())));
             let is_over = done.is_ok();
             daemon.turn(move |daemon| daemon.upgrade_is_answered(done, answer)).await;
@@ -444,6 +452,8 @@ fn unexpected(said: FromNew) -> Failed {
     Failed::because(why)
 }
 
+/// The process before this one has answered by now, and only ends.
+const GONE_WITHIN: Duration = Duration::from_secs(6);
 /// A client of the API is answered within 30 s.
 const READY_WITHIN: Duration = Duration::from_secs(18);
 const TAKEN_WITHIN: Duration = Duration::from_secs(5);
