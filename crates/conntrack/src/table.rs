@@ -299,8 +299,12 @@ impl FlowTable {
     /// The live flow of `hash`, unchanged and uncounted.
     #[must_use]
     pub fn peek(&self, hash: u64, now: Tick) -> Option<Entry> {
+        self.live_entry(hash, now)?.read(now)
+    }
+
+    pub(crate) fn live_entry(&self, hash: u64, now: Tick) -> Option<Packed> {
         let (_, entry) = self.find(self.candidates(hash))?;
-        if self.limits.expired(entry.clock(), now) { None } else { entry.read(now) }
+        (!self.limits.expired(entry.clock(), now)).then_some(entry)
     }
 
     /// Sums since construction.

@@ -1,6 +1,7 @@
 //! The table from outside: rules, bars, and two models that share no function with it.
 
 mod carry;
+mod former;
 mod full;
 mod oracle;
 mod room;

@@ -1,0 +1,100 @@
+//! Flows of former threads, against maps of what each thread knew.
+
+use std::collections::{HashMap, HashSet};
+
+use proptest::prelude::*;
+
+use super::{all, assert_adds_up, assert_kept, establish, hash, table, tick};
+use crate::{Entry, Filter, FlowTable, Former, Hit, Signal, Target, Tick};
+
+fn signals() -> impl Strategy<Value = Signal> {
+    prop_oneof![Just(Signal::Syn), Just(Signal::Data), Just(Signal::FinOrRst), Just(Signal::Datagram)]
+}
+
+/// What each table lists as live, by tag: of a flow that several have, the youngest.
+fn listed(tables: &[FlowTable], now: Tick) -> HashMap<u64, Entry> {
+    let mut known: HashMap<u64, Entry> = HashMap::new();
+    for entry in tables.iter().flat_map(|table| all(table, Filter::All, now, 7)) {
+        let older = known.get(&entry.tag).is_some_and(|other| other.idle <= entry.idle);
+        if !older {
+            known.insert(entry.tag, entry);
+        }
+    }
+    known
+}
+
+proptest! {
+    /// Over any history of up to three threads, and after any time: each flow is found as the map has it, and no other.
+    #[test]
+    fn each_live_flow_of_each_thread_is_found_and_no_other(
+        packets in prop::collection::vec((0u64..60, signals(), 0u32..3, 0usize..3, 0u32..40), 0..300),
+        later in 0u32..2_000,
+    ) {
+        let (mut tables, mut now) = (Vec::from([32, 64, 128].map(table)), 0);
+        for (flow, signal, slot, thread, pause) in packets {
+            now += pause / 8;
+            let table = &mut tables[thread];
+            if table.lookup(hash(flow), signal, tick(now)).is_none() {
+                let _ = table.insert(hash(flow), Target { slot, vip: 5 }, signal, tick(now));
+            }
+        }
+        let now = tick(now + later);
+        let known = listed(&tables, now);
+        let former = Former::new(tables);
+        for flow in (0..80).map(hash) {
+            let expected = known.get(&(flow & ((1 << 48) - 1))).copied();
+            prop_assert_eq!(former.peek(flow, now), expected);
+        }
+    }
+
+    /// A table that adopts answers from then on as the old one would have.
+    #[test]
+    fn what_is_adopted_goes_on_as_in_its_old_table(
+        packets in prop::collection::vec((0u64..60, signals(), 0u32..3, 0u32..40), 0..300),
+        after in prop::collection::vec((0u64..80, signals(), 0u32..9), 0..100),
+    ) {
+        let ((mut old, mut twin), mut now) = ((table(4_096), table(4_096)), 0);
+        for (flow, signal, slot, pause) in packets {
+            now += pause / 8;
+            for table in [&mut old, &mut twin] {
+                if table.lookup(hash(flow), signal, tick(now)).is_none() {
+                    let _ = table.insert(hash(flow), Target { slot, vip: 5 }, signal, tick(now));
+                }
+            }
+        }
+        let (former, mut new) = (Former::new(vec![old]), table(2_048));
+        let mut ended = HashSet::new();
+        for (flow, signal, pause) in after {
+            now += pause;
+            let (flow, now) = (hash(flow), tick(now));
+            let expected = twin.lookup(flow, signal, now);
+            let own = new.lookup(flow, signal, now);
+            // Its old entry may outlive that of a connection that has ended since.
+            if expected.is_none() {
+                ended.insert(flow);
+            }
+            if ended.contains(&flow) {
+                continue;
+            }
+            let found = own.or_else(|| new.adopt(&former, flow, signal, now));
+            prop_assert_eq!(found, expected);
+            prop_assert_eq!(new.peek(flow, now), twin.peek(flow, now));
+            assert_kept(&new);
+        }
+        assert_adds_up(&new);
+    }
+}
+
+#[test]
+fn a_full_table_answers_for_a_flow_that_it_cannot_adopt() {
+    let mut old = table(64);
+    assert!(establish(&mut old, hash(70_000), 1));
+    let (former, mut full) = (Former::new(vec![old]), table(64));
+    assert!((0..10_000).filter(|flow| establish(&mut full, hash(*flow), 1)).count() == 64);
+    let before = full.counters();
+    let hit = full.adopt(&former, hash(70_000), Signal::Data, tick(2));
+    assert!(matches!(hit, Some(Hit { renewed: false, .. })), "{hit:?}");
+    assert_eq!((full.len(), full.counters().untracked), (64, before.untracked + 1));
+    assert_eq!(full.adopt(&former, hash(70_001), Signal::Data, tick(2)), None);
+    assert!(former.len() == 1 && !former.is_empty() && Former::new(Vec::new()).is_empty());
+}
