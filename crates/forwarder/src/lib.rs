@@ -94,8 +94,8 @@ pub use classifier::{
     Suffix, TunnelProtocols, TunnelSource, TunnelSourceKind, aggregate,
 };
 pub use conntrack::{
-    Cursor, FlowTable, LAYOUT_VERSION as FLOW_LAYOUT, RECORD_BYTES as FLOW_RECORD_BYTES, State as FlowState,
-    Timeouts,
+    Config as FlowConfig, Cursor, FlowTable, Former, LAYOUT_VERSION as FLOW_LAYOUT,
+    RECORD_BYTES as FLOW_RECORD_BYTES, State as FlowState, Timeouts,
 };
 pub use fragment_table::Config as FragmentConfig;
 pub use trace_mark::{MARK_AGE, MARK_BYTES, Mark, Trace, TraceKey, TraceRefusal, WallClock};

@@ -11,6 +11,7 @@ mod decapsulation;
 mod entry;
 mod error;
 mod expiry;
+mod former;
 mod fragments;
 mod gather;
 mod icmp;
@@ -45,6 +46,7 @@ pub use self::own_requests::OwnRequests;
 pub use self::steering::{SoftwareSteering, SteeringConfig};
 
 use self::expiry::ShortLived;
+use self::former::FormerFlows;
 use self::fragments::Fragments;
 use self::keyed_state::KeyedState;
 use self::own_requests::OwnTable;
@@ -105,6 +107,7 @@ struct Core {
     looks: Looks,
     swept: Now,
     ahead: BatchLookup,
+    former: Option<FormerFlows>,
 }
 
 /// What `IcmpRates` bounds.
@@ -154,6 +157,7 @@ impl Pipeline {
             looks: Looks::default(),
             swept: Now::default(),
             ahead,
+            former: None,
         };
         Ok(Self { reader: live.reader(), requests, scratch, core })
     }
@@ -483,6 +487,7 @@ impl Forward for Pipeline {
         core.send_cuts(&Batch::new(self.reader.load(), now), outlet);
         core.run_own_requests(&Batch::new(self.reader.load(), now), outlet);
         core.sweep(now);
+        core.look_at_former(now);
         core.publish_table_counters();
         core.publish_cache_counters();
         if let Some(server) = &mut self.requests {

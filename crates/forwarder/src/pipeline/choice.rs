@@ -22,6 +22,7 @@ impl Core {
         choice: &mut Choice,
     ) -> Result<(), DropReason> {
         let hit = self.flows.lookup(packet.key, packet.signal(), batch.tick);
+        let hit = self.or_former(hit, packet.key, packet.signal(), batch);
         self.choose_after(batch, packet, flow, hit, choice)
     }
 

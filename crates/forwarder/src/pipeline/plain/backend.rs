@@ -38,6 +38,7 @@ impl Core {
             Signal::Syn => self.flows.lookup(place.key, place.signal, batch.tick),
             signal => self.flows.lookup_again(place.glance, place.key, signal, batch.tick),
         };
+        let hit = self.or_former(hit, place.key, place.signal, batch);
         match hit {
             Some(Hit { slot, renewed: false, .. })
                 if !place.excludes && goes_on(batch.snapshot, SlotId(slot)) =>
