@@ -51,6 +51,12 @@ impl UdpFlows {
         self.sent
     }
 
+    /// Closes the flows that had no answer in a round.
+    pub fn keep_answered(&mut self, answers: &[Option<String>]) {
+        let mut answers = answers.iter();
+        self.sockets.retain(|_| answers.next().is_some_and(Option::is_some));
+    }
+
     /// Sends one packet on each flow, some at a time, and says which backend answered each; `None`: no reply in time.
     ///
     /// # Errors

@@ -7,6 +7,7 @@
 //! Another process may take the queues over while the programs stay (`handover`); `threads` starts them.
 //! Invariant: when it is dropped, the interfaces are as they were found, unless they are another process's by then.
 
+mod former;
 mod handover;
 mod sockets;
 mod threads;
@@ -22,7 +23,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use forwarder::{
-    Counter, FragmentConfig, IcmpRates, Live, NoSocket, Notice, Notices, Now, OwnPorts, OwnRequests,
+    Counter, Former, FragmentConfig, IcmpRates, Live, NoSocket, Notice, Notices, Now, OwnPorts, OwnRequests,
     PipelineConfig, RequestPort, ThreadCounters, ThreadId, Timeouts,
 };
 
@@ -43,6 +44,7 @@ use crate::wake::Waker;
 
 pub use self::handover::{PlaneFacts, TakenPlane};
 
+use self::former::Gathered;
 use self::handover::Prepared;
 use self::sockets::{Layout, bind_all, in_several_frames};
 
@@ -160,6 +162,12 @@ struct Handover {
     prepared: Option<Prepared>,
     /// Whose queue was bound first: its socket lives as long as the UMEM.
     first_bound: Option<ThreadId>,
+    /// By interface: queues that the program's map has room for.
+    most_queues: Vec<u32>,
+    /// Tables of a process with other threads, while they come.
+    gathered: Option<Gathered>,
+    /// The same, while threads ask for them.
+    former: Option<Arc<Former>>,
 }
 
 /// Who takes programs off, and empties the filter, when a data plane is dropped.
@@ -233,6 +241,11 @@ impl DataPlane {
         for ((steer, interface), queues) in steers.each().iter().zip(&interfaces).zip(&layout.queues) {
             monitor.add_program(steer.program(), steer.mode(), u32::from(*queues) < interface.queues);
         }
+        let most_queues = interfaces
+            .iter()
+            .zip(&layout.queues)
+            .map(|(interface, queues)| most_queues(interface, *queues))
+            .collect();
         Ok(Self {
             monitor,
             threads: Threads::new(wakers, order(&allowed(), &near(&interfaces))),
@@ -250,6 +263,9 @@ impl DataPlane {
                 leaving: BTreeMap::new(),
                 prepared: None,
                 first_bound: layout.each().next().map(|(.., thread)| thread),
+                most_queues,
+                gathered: None,
+                former: None,
             },
             unserved: Vec::new(),
             origin: Instant::now(),
@@ -298,6 +314,7 @@ impl DataPlane {
     /// One netlink request and one look at a map for each interface, a getsockopt for each queue; nothing on the packet
     /// threads.
     pub fn health(&mut self) -> Health {
+        self.free_former();
         let before = self.unserved.iter().copied().chain(std::iter::repeat(0));
         let no_socket: Vec<u64> =
             self.without_socket().zip(before).map(|(now, before)| now.saturating_sub(before)).collect();
@@ -369,6 +386,11 @@ fn near(interfaces: &[Interface]) -> Processors {
     near_all(interfaces.iter().map(|interface| Hardware::read(interface).near))
 }
 
+/// Queues that may have a socket as long as the program stays: a process that takes over may have more.
+fn most_queues(interface: &Interface, queues: u16) -> u32 {
+    interface.queues.max(interface.max_queues).max(queues.into())
+}
+
 fn attach_all(
     interfaces: &[Interface],
     settings: &Settings,
@@ -379,7 +401,7 @@ fn attach_all(
         let options = SteerOptions {
             max_vips: settings.max_vips,
             no_socket: settings.no_socket,
-            max_queues: (*queues).into(),
+            max_queues: most_queues(interface, *queues),
         };
         let steer = Steer::attach(&interface.name, &options).map_err(|e| StartError::Steer(words(&e)))?;
         programs.push(steer);

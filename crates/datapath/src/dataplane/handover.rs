@@ -19,10 +19,11 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use engine::{Pool, mesh};
-use forwarder::{FLOW_LAYOUT, FlowTable, InterfaceId, Live, ThreadId};
+use forwarder::{FLOW_LAYOUT, FlowConfig, FlowTable, InterfaceId, Live, Pipeline, ThreadId};
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
+use super::former::Gathered;
 use super::sockets::{Layout, bind_queue};
 use super::threads::{Forwarder, Part, Signals};
 use super::{DataPlane, Holder, Kind, MAILBOX, Plan, Settings, in_several_frames, largest};
@@ -56,6 +57,12 @@ pub struct PlaneFacts {
     flows_per_thread: usize,
     queues: Vec<u16>,
     packet_threads: u16,
+    /// I/O threads too; 0: a version from before they could be others.
+    #[serde(default)]
+    threads: u16,
+    /// By interface: queues that the program's map has room for.
+    #[serde(default)]
+    most_queues: Vec<u32>,
     zero_copy: bool,
     max_vips: u32,
     no_socket: String,
@@ -83,15 +90,29 @@ impl PlaneFacts {
             names(theirs),
             names(interfaces.iter().map(|interface| &*interface.name).collect()),
         );
-        differs("queues", format!("{:?}", self.queues), format!("{:?}", layout.queues));
-        differs("packet threads", self.packet_threads.to_string(), layout.packet_threads().to_string());
-        let flows = settings.flows_per_thread;
-        differs("io.flows_per_thread", self.flows_per_thread.to_string(), flows.to_string());
+        let has_room =
+            self.most_queues.iter().zip(&layout.queues).all(|(most, queues)| *most >= (*queues).into());
+        if self.threads == 0 || !has_room {
+            differs("queues", format!("{:?}", self.queues), format!("{:?}", layout.queues));
+        }
+        if self.threads == 0 {
+            differs("packet threads", self.packet_threads.to_string(), layout.packet_threads().to_string());
+            let flows = settings.flows_per_thread;
+            differs("io.flows_per_thread", self.flows_per_thread.to_string(), flows.to_string());
+        }
         differs("io.max_vips", self.max_vips.to_string(), settings.max_vips.to_string());
         differs("io.no_socket", self.no_socket.clone(), format!("{:?}", settings.no_socket));
         let ports = |of: &RangeInclusive<u16>| format!("{}-{}", of.start(), of.end());
         differs("io.own_ports", ports(&self.own_ports), ports(&settings.own_ports));
         found
+    }
+
+    /// Whether a data plane has the same threads, with tables of the same size: what each has goes to its like.
+    fn has_threads_of(&self, settings: &Settings, layout: &Layout) -> bool {
+        self.queues == layout.queues
+            && self.packet_threads == layout.packet_threads()
+            && [0, layout.threads()].contains(&self.threads)
+            && self.flows_per_thread == settings.flows_per_thread
     }
 
     fn origin(&self) -> Option<Instant> {
@@ -115,6 +136,16 @@ struct Begun {
     number: u16,
     name: ThreadName,
     sockets: Vec<(InterfaceId, RawFd)>,
+}
+
+impl Prepared {
+    /// Of packet threads that wait.
+    pub(super) fn pipelines(&mut self) -> impl Iterator<Item = &mut Pipeline> {
+        self.waiting.iter_mut().flatten().filter_map(|part| match &mut part.forward {
+            Forwarder::Pipeline(pipeline) => Some(&mut **pipeline),
+            Forwarder::Steering(_) => None,
+        })
+    }
 }
 
 impl fmt::Debug for Prepared {
@@ -142,6 +173,8 @@ impl DataPlane {
             flows_per_thread: self.settings.flows_per_thread,
             queues: self.layout.queues.clone(),
             packet_threads: self.layout.packet_threads(),
+            threads: self.layout.threads(),
+            most_queues: self.handover.most_queues.clone(),
             zero_copy: self.socket_mode == SocketMode::ZeroCopy,
             max_vips: self.settings.max_vips,
             no_socket: format!("{:?}", self.settings.no_socket),
@@ -228,6 +261,11 @@ impl DataPlane {
         let plan = Plan { layout: &layout, settings, live };
         let mut plane = Self::new(interfaces, Steers::new(programs), plan, kind)?;
         plane.handover.holder = Holder::Another;
+        plane.handover.most_queues.clone_from(&facts.most_queues);
+        if !facts.has_threads_of(settings, &layout) {
+            let config = FlowConfig { capacity: facts.flows_per_thread, timeouts: settings.timeouts };
+            plane.handover.gathered = Some(Gathered::new(facts.threads, config));
+        }
         plane.origin = facts.origin().ok_or_else(|| StartError::Handover("the clock".to_owned()))?;
         plane.prepare()?;
         Ok(plane)
@@ -278,8 +316,11 @@ impl DataPlane {
         Ok(())
     }
 
-    /// The connection table of a packet thread that waits for its queues.
+    /// Where the connection table of the other process's thread goes.
     pub fn flows_of(&mut self, thread: ThreadId) -> Option<&mut FlowTable> {
+        if let Some(gathered) = &mut self.handover.gathered {
+            return gathered.table(thread);
+        }
         let part = self.handover.prepared.as_mut()?.waiting.get_mut(usize::from(thread.0))?.as_mut()?;
         match &mut part.forward {
             Forwarder::Pipeline(pipeline) => Some(pipeline.flows_mut()),
@@ -293,12 +334,23 @@ impl DataPlane {
         self.handover.prepared.is_some()
     }
 
-    /// Binds the queues of a group that was released, and starts its threads.
+    /// Binds the queues of a group that was released, and starts its threads. Where the other process has other threads, that is when
+    /// the last group was: any of its tables may have a flow that comes to any thread then.
     ///
     /// # Errors
     /// As for a start; [`StartError::Busy`] when the kernel keeps an old socket for two seconds.
     pub fn take(&mut self, group: &[ThreadId]) -> Result<(), StartError> {
-        for thread in group {
+        let mut group = group.to_vec();
+        if let Some(gathered) = &mut self.handover.gathered {
+            if !gathered.has_all_after(group.len()) {
+                return Ok(());
+            }
+            if let Some(gathered) = self.handover.gathered.take() {
+                self.share_former(gathered);
+            }
+            group = (0..self.layout.threads()).map(ThreadId).collect();
+        }
+        for thread in &group {
             let begun = self.begin_waiting(*thread)?;
             if let (Some(prepared), Some(begun)) = (&mut self.handover.prepared, begun) {
                 prepared.running.push(begun);
@@ -427,6 +479,8 @@ mod tests {
             flows_per_thread: 1_000,
             queues: vec![2],
             packet_threads: 2,
+            threads: 2,
+            most_queues: vec![2],
             zero_copy: false,
             max_vips: 10,
             no_socket: "Pass".to_owned(),
@@ -460,9 +514,6 @@ mod tests {
         ];
         assert_eq!(obstacles(&older, &settings()), expected);
         for (settings, words) in [
-            (Settings { queues: Some(1), ..settings() }, "queues: [2] -> [1]"),
-            (Settings { steer_over: NonZeroU16::new(3), ..settings() }, "packet threads: 2 -> 3"),
-            (Settings { flows_per_thread: 9, ..settings() }, "io.flows_per_thread: 1000 -> 9"),
             (Settings { max_vips: 9, ..settings() }, "io.max_vips: 10 -> 9"),
             (Settings { no_socket: NoSocket::Drop, ..settings() }, "io.no_socket: Pass -> Drop"),
             (Settings { own_ports: 2..=8, ..settings() }, "io.own_ports: 1-8 -> 2-8"),
@@ -471,6 +522,18 @@ mod tests {
             assert!(found.iter().any(|why| why == words), "{words}: {found:?}");
         }
         let [ours, theirs] = [interface(2), interface(2)];
+        let before = PlaneFacts { threads: 0, ..facts() };
+        for (settings, words) in [
+            (Settings { queues: Some(1), ..settings() }, "queues: [2] -> [1]"),
+            (Settings { steer_over: NonZeroU16::new(3), ..settings() }, "packet threads: 2 -> 3"),
+            (Settings { flows_per_thread: 9, ..settings() }, "io.flows_per_thread: 1000 -> 9"),
+        ] {
+            assert_eq!(obstacles(&facts(), &settings), Vec::<String>::new());
+            assert!(!facts().has_threads_of(&settings, &Layout::of(&[interface(2)], &settings).unwrap()));
+            assert!(obstacles(&before, &settings).iter().any(|why| why == words), "{words}");
+        }
+        let small = PlaneFacts { queues: vec![1], most_queues: vec![1], ..facts() };
+        assert_eq!(obstacles(&small, &settings()), ["queues: [1] -> [2]"], "the map has no room");
         let named = facts().obstacles(&[ours], &settings(), &Layout::of(&[theirs], &settings()).unwrap());
         assert_eq!(named, ["interfaces:  -> eth0"]);
     }

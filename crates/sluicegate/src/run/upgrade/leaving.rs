@@ -135,6 +135,8 @@ impl Daemon {
             return Err(Refused::Conflict(why));
         } else if self.controller.compiler().is_some_and(compile::Compiler::has_draining) {
             "backends that a reload took out still have flows: wait for cluster.drain_time"
+        } else if self.forwarding.plane.has_former() {
+            "flows are looked for in tables of the process before, which had other threads: wait for the longest idle timeout"
         } else {
             return Ok(());
         };
