@@ -11,7 +11,7 @@ mod decapsulation;
 mod entry;
 mod error;
 mod expiry;
-mod former;
+mod flows;
 mod fragments;
 mod gather;
 mod icmp;
@@ -46,7 +46,7 @@ pub use self::own_requests::OwnRequests;
 pub use self::steering::{SoftwareSteering, SteeringConfig};
 
 use self::expiry::ShortLived;
-use self::former::FormerFlows;
+use self::flows::Flows;
 use self::fragments::Fragments;
 use self::keyed_state::KeyedState;
 use self::own_requests::OwnTable;
@@ -92,7 +92,7 @@ impl Scratch {
 #[derive(Debug)]
 struct Core {
     config: PipelineConfig,
-    flows: FlowTable,
+    flows: Flows,
     fragments: Fragments,
     counters: Arc<ThreadCounters>,
     meters: Meters,
@@ -105,9 +105,7 @@ struct Core {
     tracing: Tracing,
     identifications: Identifications,
     looks: Looks,
-    swept: Now,
     ahead: BatchLookup,
-    former: Option<FormerFlows>,
 }
 
 /// What `IcmpRates` bounds.
@@ -143,7 +141,7 @@ impl Pipeline {
         let keyed = KeyedState::new(own, ShortLived::new(live.clock().clone()));
         let core = Core {
             config,
-            flows,
+            flows: Flows::new(flows),
             fragments,
             counters,
             meters: Meters::default(),
@@ -155,16 +153,14 @@ impl Pipeline {
             tracing,
             identifications,
             looks: Looks::default(),
-            swept: Now::default(),
             ahead,
-            former: None,
         };
         Ok(Self { reader: live.reader(), requests, scratch, core })
     }
 
     /// The connection table, for what another pipeline knew: before the first packet.
     pub fn flows_mut(&mut self) -> &mut FlowTable {
-        &mut self.core.flows
+        &mut self.core.flows.table
     }
 
     /// Sends notices to the control plane through `sink`.
@@ -191,7 +187,7 @@ impl Pipeline {
     /// The connection table, for tests and `replay`.
     #[must_use]
     pub fn flows(&self) -> &FlowTable {
-        &self.core.flows
+        &self.core.flows.table
     }
 
     /// The counters that this pipeline writes.
@@ -445,31 +441,9 @@ impl Core {
         }
     }
 
-    /// Frees expired entries, one round an hour however often it is called, and one in ten seconds
-    /// while the table fills: long before the 24-bit tick comes round to
-    /// them again, and in steps that no packet notices.
-    fn sweep(&mut self, now: Now) {
-        let passed = u128::from(now.nanos().saturating_sub(self.swept.nanos()));
-        let round = if self.flows.is_filling() { HURRIED_ROUND_NANOS } else { SWEEP_ROUND_NANOS };
-        let due = self.flows.buckets() as u128 * passed / round;
-        if due > 0 {
-            self.flows.sweep(usize::try_from(due).unwrap_or(SWEEP_BUCKETS).min(SWEEP_BUCKETS), now.tick());
-            self.swept = now;
-        }
-    }
-
     fn publish_table_counters(&self) {
         self.fragments.publish(&self.counters.fragment_table);
-        let (from, to) = (self.flows.counters(), &self.counters.flow_table);
-        to.entries.set(self.flows.len() as u64);
-        to.capacity.set(self.config.flows as u64);
-        to.hits.set(from.hit);
-        to.misses.set(from.miss);
-        to.inserts.set(from.insert);
-        to.refreshes.set(from.refresh);
-        to.expired.set(from.expired);
-        to.evicted.set(from.evicted_from_probation);
-        to.untracked.set(from.untracked);
+        self.flows.publish(self.config.flows, &self.counters.flow_table);
     }
 }
 
@@ -486,13 +460,14 @@ impl Forward for Pipeline {
         core.release_pieces(&Batch::new(self.reader.load(), now), outlet);
         core.send_cuts(&Batch::new(self.reader.load(), now), outlet);
         core.run_own_requests(&Batch::new(self.reader.load(), now), outlet);
-        core.sweep(now);
-        core.look_at_former(now);
+        core.flows.sweep(now);
+        core.flows.look_at_former(now);
         core.publish_table_counters();
         core.publish_cache_counters();
         if let Some(server) = &mut self.requests {
             let (thread, snapshot) = (core.config.thread, self.reader.load());
-            let Core { flows, tap, keyed: KeyedState { hot_keys, cache, .. }, .. } = core;
+            let Core { flows: Flows { table: flows, .. }, tap, keyed, .. } = core;
+            let KeyedState { hot_keys, cache, .. } = keyed;
             let now = now.tick();
             server.serve(&mut request::Context { thread, snapshot, flows, tap, hot_keys, cache, now });
         }
@@ -519,7 +494,7 @@ impl Forward for Pipeline {
     }
 
     fn into_flows(self) -> Option<FlowTable> {
-        Some(self.core.flows)
+        Some(self.core.flows.table)
     }
 }
 
@@ -568,9 +543,3 @@ fn choose_by_table(
 }
 
 const CACHE_LINE: usize = 64;
-/// An hour.
-const SWEEP_ROUND_NANOS: u128 = 3_600_000_000_000;
-/// While time-outs are shortened: they are whole again soon after a flood.
-const HURRIED_ROUND_NANOS: u128 = 10_000_000_000;
-/// At ten polls a second, as a sleeping thread has them, this is more than the largest table needs.
-const SWEEP_BUCKETS: usize = 4096;

@@ -21,8 +21,8 @@ impl Core {
         flow: impl Fn() -> Flow,
         choice: &mut Choice,
     ) -> Result<(), DropReason> {
-        let hit = self.flows.lookup(packet.key, packet.signal(), batch.tick);
-        let hit = self.or_former(hit, packet.key, packet.signal(), batch);
+        let hit = self.flows.table.lookup(packet.key, packet.signal(), batch.tick);
+        let hit = self.flows.or_former(hit, packet.key, packet.signal(), batch);
         self.choose_after(batch, packet, flow, hit, choice)
     }
 
@@ -61,7 +61,7 @@ impl Core {
         // A full table forwards by Maglev alone; the table counts it.
         let target = Target { slot: choice.slot.0, vip: packet.service.id.0 };
         let (Inserted::Tracked | Inserted::Untracked) =
-            self.flows.insert_new(packet.key, target, packet.signal(), batch.tick);
+            self.flows.table.insert_new(packet.key, target, packet.signal(), batch.tick);
         Ok(())
     }
 
@@ -78,10 +78,10 @@ impl Core {
         self.choose_anew(batch, packet, flow, choice).inspect_err(|_| {
             if hit.renewed {
                 // Else the SYN's repetition would be taken for a flow that the draining backend has.
-                self.flows.forget(packet.key, batch.tick);
+                self.flows.table.forget(packet.key, batch.tick);
             }
         })?;
-        self.flows.reassign(packet.key, choice.slot.0, batch.tick);
+        self.flows.table.reassign(packet.key, choice.slot.0, batch.tick);
         Ok(())
     }
 
@@ -101,7 +101,7 @@ impl Core {
         let Some(guard) = guard.filter(|guard| guard.is_limited()) else { return Ok(()) };
         // A crowded table does not know flows that began long ago: each of their packets would count as a new one.
         let goes_on = packet.protocol == protocol::TCP && !packet.begins();
-        if goes_on && self.flows.is_crowded() {
+        if goes_on && self.flows.table.is_crowded() {
             return Ok(());
         }
         self.limits.admit(guard, &batch.snapshot.hasher, flow, batch.now)

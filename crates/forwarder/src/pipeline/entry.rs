@@ -50,7 +50,7 @@ impl Core {
         }
         state.hash = snapshot.hasher.hash(service.policy, flow);
         state.key = flow_key(service, state.hash);
-        self.flows.prefetch(state.key);
+        self.flows.table.prefetch(state.key);
         Ok(())
     }
 

@@ -109,7 +109,7 @@ impl Core {
         let service = snapshot.service(quoted.service);
         (state.service, state.counted) = (quoted.service, service.id);
         (state.hash, state.key, state.stage) = (quoted.hash, flow_key(service, quoted.hash), quoted.stage);
-        self.flows.prefetch(state.key);
+        self.flows.table.prefetch(state.key);
         Ok(())
     }
 
@@ -123,7 +123,7 @@ impl Core {
         state: &mut PacketState,
     ) -> Option<Verdict> {
         let snapshot = batch.snapshot;
-        let known = self.peek_flow(state.key, batch).map(|entry| SlotId(entry.slot));
+        let known = self.flows.peek(state.key, batch).map(|entry| SlotId(entry.slot));
         let serves = |slot: &SlotId| {
             matches!(snapshot.state(*slot), SlotState::Serving | SlotState::Draining)
                 && !remote::is_barred(snapshot, *slot, state.decapsulated_from)

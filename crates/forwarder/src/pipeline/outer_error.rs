@@ -47,7 +47,7 @@ impl Core {
         let service = snapshot.service(index);
         state.hash = snapshot.hasher.hash(service.policy, &flow);
         (state.key, state.stage) = (flow_key(service, state.hash), Stage::OuterError);
-        self.flows.prefetch(state.key);
+        self.flows.table.prefetch(state.key);
         Ok(())
     }
 
@@ -59,7 +59,7 @@ impl Core {
         packet: &Packet<'_>,
         state: &PacketState,
     ) -> Option<Verdict> {
-        let known = self.peek_flow(state.key, batch).map(|entry| SlotId(entry.slot));
+        let known = self.flows.peek(state.key, batch).map(|entry| SlotId(entry.slot));
         let Some(slot) = known else {
             return self.ask_next(packet, state).or(Some(Verdict::Drop(DropReason::IcmpQuote)));
         };

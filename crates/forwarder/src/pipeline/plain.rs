@@ -365,11 +365,11 @@ impl Core {
             // Signals but one are of five-tuples, whose key is the hash.
             (place.hash, place.key) = (*hash, *hash);
             match place.signal {
-                Signal::Data | Signal::FinOrRst => self.flows.prefetch_first(*hash),
+                Signal::Data | Signal::FinOrRst => self.flows.table.prefetch_first(*hash),
                 Signal::Syn => self.ask_for_newcomer(batch, place),
                 Signal::Datagram => {
                     place.key = flow_key(batch.snapshot.service(place.service), *hash);
-                    self.flows.prefetch_first(place.key);
+                    self.flows.table.prefetch_first(place.key);
                 }
             }
         }
@@ -378,7 +378,7 @@ impl Core {
     /// Mostly of a new flow: both buckets are looked at, and Maglev's entry.
     #[inline(always)]
     fn ask_for_newcomer(&self, batch: &Batch<'_>, place: &PlainPacket) {
-        self.flows.prefetch(place.key);
+        self.flows.table.prefetch(place.key);
         if let Some(table) = batch.snapshot.service(place.service).pool.table.as_deref() {
             match table.entry(table.slot_of(place.hash)) {
                 maglev_hash::Entry::Narrow(rank) => conntrack::prefetch(rank),
@@ -392,7 +392,7 @@ impl Core {
     pub(super) fn glance_at_flows(&self, places: &mut [PlainPacket]) {
         for place in places {
             if place.disposition == Disposition::Flow && place.signal != Signal::Syn {
-                place.glance = self.flows.glance(place.key);
+                place.glance = self.flows.table.glance(place.key);
             }
         }
     }

@@ -21,10 +21,10 @@ impl Core {
     ) {
         if place.signal == Signal::Data
             && !place.excludes
-            && let Some(slot) = self.flows.busy_slot(place.glance, place.key, batch.tick)
+            && let Some(slot) = self.flows.table.busy_slot(place.glance, place.key, batch.tick)
             && goes_on(batch.snapshot, SlotId(slot))
         {
-            self.flows.count_hit();
+            self.flows.table.count_hit();
             place.choice = Choice { slot: SlotId(slot), ..KNOWN };
             return;
         }
@@ -35,10 +35,10 @@ impl Core {
     #[inline(never)]
     fn choose_further(&mut self, batch: &Batch<'_>, packet: &Packet<'_>, place: &mut PlainPacket) {
         let hit = match place.signal {
-            Signal::Syn => self.flows.lookup(place.key, place.signal, batch.tick),
-            signal => self.flows.lookup_again(place.glance, place.key, signal, batch.tick),
+            Signal::Syn => self.flows.table.lookup(place.key, place.signal, batch.tick),
+            signal => self.flows.table.lookup_again(place.glance, place.key, signal, batch.tick),
         };
-        let hit = self.or_former(hit, place.key, place.signal, batch);
+        let hit = self.flows.or_former(hit, place.key, place.signal, batch);
         match hit {
             Some(Hit { slot, renewed: false, .. })
                 if !place.excludes && goes_on(batch.snapshot, SlotId(slot)) =>
@@ -72,7 +72,7 @@ impl Core {
         // A full table forwards by Maglev alone; the table counts it.
         let target = Target { slot: slot.0, vip: place.counted.0 };
         let (Inserted::Tracked | Inserted::Untracked) =
-            self.flows.insert_new(place.key, target, place.signal, batch.tick);
+            self.flows.table.insert_new(place.key, target, place.signal, batch.tick);
         true
     }
 
