@@ -286,10 +286,12 @@ fn a_program_that_does_not_take_over_leaves_everything_as_it_was() {
 }
 
 /// With one descriptor more each time a new process comes one step further, until it gets there.
-#[test]
-fn a_new_process_that_fails_at_whatever_step_gives_everything_back() {
+fn a_failing_process_gives_everything_back([before, after]: [&str; 2]) {
     let spec = BedSpec { queues: 2, ..BedSpec::default() };
-    let line = Line::start(&spec, &[], LbConfig::new);
+    let with = |bed: &Bed, io: &str| LbConfig { io: io.to_owned(), ..LbConfig::new(bed) };
+    let line = Line::start(&spec, &[], |bed| with(bed, before));
+    with(&line.scene.bed, after).write(&line.scene.bed, 0).unwrap();
+    assert_eq!(line.run(&["config", "reload"]).code, Some(0));
     let (newcomers, flows) = (Newcomers::start(&line.scene.bed, 2), Flows::start(line.scene.flows(true, 60)));
     // From now on its flows are there by the connection tables alone.
     assert_eq!(line.run(&["backend", "drain", "b1"]).code, Some(0));
@@ -314,6 +316,18 @@ fn a_new_process_that_fails_at_whatever_step_gives_everything_back() {
     assert!(at("cannot bind an AF_XDP socket"), "with queues on their way: {words:#?}");
     flows.kept(&line.scene);
     newcomers.all_made(&line.scene);
+}
+
+#[test]
+fn a_new_process_that_fails_at_whatever_step_gives_everything_back() {
+    a_failing_process_gives_everything_back(["", ""]);
+}
+
+/// Here all queues are let go of before one is bound, and are bound again by the old process.
+#[test]
+fn a_new_process_with_other_threads_that_fails_at_whatever_step_gives_everything_back() {
+    let ways = ["1", "2"].map(|threads| format!("steering = \"software\"\nthreads = {threads}"));
+    a_failing_process_gives_everything_back([&ways[0], &ways[1]]);
 }
 
 #[test]
