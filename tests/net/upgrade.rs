@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -89,7 +89,7 @@ impl Flows {
         assert!(first.iter().all(Option::is_some), "they are all known");
         let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let (until, ended) = (Arc::clone(&stop), Arc::clone(&rounds));
-        let thread = std::thread::spawn(move || {
+        let thread = thread::spawn(move || {
             let (mut moved, mut lost) = (0, 0);
             while !until.load(Ordering::Relaxed) {
                 let answers = flows.round_within(LOST_AFTER).unwrap();
@@ -132,7 +132,7 @@ impl Newcomers {
         let (client, vip) = (bed.http_client(), bed.vip(true, Bed::HTTP_PORT));
         let threads = (0..clients).map(|_| {
             let (client, stop, made) = (client.clone(), Arc::clone(&stop), Arc::clone(&made));
-            std::thread::spawn(move || {
+            thread::spawn(move || {
                 let mut broken = Vec::new();
                 while !stop.load(Ordering::Relaxed) {
                     match client.get(vip, "/") {
@@ -207,7 +207,7 @@ fn handed_over_twice_and_back(queues: u32) {
     let (newcomers, flows) = (Newcomers::start(bed, 2), Flows::start(scene.flows(false, 100)));
     for binary in [None, Some(&*other), Some(&*bed.program().unwrap())] {
         let pulse = Pulse::start(bed, 8);
-        std::thread::sleep(Duration::from_millis(300)); // of it; nothing waits for that
+        thread::sleep(Duration::from_millis(300)); // of it; nothing waits for that
         let upgraded = line.upgrade(binary);
         let before = newcomers.made.load(Ordering::Relaxed);
         let more = || (newcomers.made.load(Ordering::Relaxed) > before + 20).then_some(());
@@ -406,20 +406,30 @@ fn what_takes_effect_at_the_next_start_takes_effect_and_what_needs_a_restart_say
 /// Each hand-over brings threads, queues or tables that the process before had not: flows of a backend that drains are known by its
 /// tables alone. A queue without a socket is the kernel's, which answers nothing: those flows are left out.
 fn no_flow_moves_when_threads_are_others([before, after]: [&str; 2]) {
-    let with = |bed: &Bed, io: &str| LbConfig { io: io.to_owned(), ..LbConfig::new(bed) };
+    let with = |bed: &Bed, io: &str| {
+        let mut config = LbConfig { io: io.to_owned(), ..LbConfig::new(bed) };
+        config.cluster += "\nflow_timeouts = { udp = \"10m\" }";
+        config
+    };
     let line = Line::start(&BedSpec { queues: 2, ..BedSpec::default() }, &[], |bed| with(bed, before));
     let (bed, mut flows) = (&line.scene.bed, line.scene.flows(true, 200));
     let round = |flows: &mut UdpFlows, patience| flows.round_within(patience).unwrap();
     let of_b1 = |answers: &[Option<String>]| answers.iter().flatten().filter(|name| *name == "b1").count();
     let all = round(&mut flows, SHORT);
     flows.keep_answered(&all);
+    thread::sleep(TICK);
     let first = round(&mut flows, BOUND); // off probation
     assert!(of_b1(&first) > 5, "{first:?}");
     assert_eq!(line.run(&["backend", "drain", "b1"]).code, Some(0));
     with(bed, after).write(bed, 0).unwrap();
     assert_eq!(line.run(&["config", "reload"]).code, Some(0));
+    let tracked = || {
+        line.json(&["flow", "list", "--backend", "b1", "--limit", "1000"])["flows"].as_array().unwrap().len()
+    };
+    let listed = tracked();
     line.upgrade(None);
     assert_eq!(line.json(&["status"])["needs_restart"], serde_json::json!([]));
+    assert_eq!(tracked(), listed, "before a packet has come for them");
     let come = || {
         let now = round(&mut flows, SHORT);
         let moved =
@@ -430,6 +440,11 @@ fn no_flow_moves_when_threads_are_others([before, after]: [&str; 2]) {
     assert!(eventually(BOUND, come).is_some(), "{}", line.scene.diagnosis());
     let refused = line.refused(&bed.program().unwrap());
     assert!(refused.contains("wait for the longest idle timeout"), "{refused}");
+    assert_eq!(tracked(), listed, "each once, wherever it is known");
+    let purged = line.json(&["flow", "purge", "--backend", "b1"]);
+    assert_eq!(purged["flows"].as_u64(), Some(listed as u64), "{purged}");
+    let left = round(&mut flows, SHORT);
+    assert!(of_b1(&left) == 0 && left.iter().flatten().count() > 5, "{left:?}");
 }
 
 #[test]
@@ -464,6 +479,8 @@ fn the_service_manager_hears_which_process_is_the_service_now() {
     fs::remove_dir_all(&folder).unwrap();
 }
 
+/// What separates a flow's second packet from its first: more than the 250 ms of the connection table's clock.
+const TICK: Duration = Duration::from_millis(300);
 /// For flows of which some come to no socket: a slow machine gets further rounds.
 const SHORT: Duration = Duration::from_secs(2);
 /// For a packet that is lost: on these links an answer takes less than a millisecond, and a busy processor some more.

@@ -38,7 +38,7 @@ pub use carry::{RECORD_BYTES, Unreadable};
 pub use config::{Config, ConfigError, Timeouts};
 pub use counters::Counters;
 pub use entry::{Entry, ID_LIMIT, Signal, State, Target};
-pub use former::Former;
+pub use former::{FlowCursor, Former, Step};
 pub use layout::{ENTRY_BYTES, LAYOUT_VERSION, LINE_BYTES, MAGIC};
 pub use prefetch::prefetch;
 pub use table::{FlowTable, Glance, Hit, Inserted, Query};

@@ -299,12 +299,15 @@ impl FlowTable {
     /// The live flow of `hash`, unchanged and uncounted.
     #[must_use]
     pub fn peek(&self, hash: u64, now: Tick) -> Option<Entry> {
-        self.live_entry(hash, now)?.read(now)
+        self.live_at(hash, now)?.1.read(now)
     }
 
-    pub(crate) fn live_entry(&self, hash: u64, now: Tick) -> Option<Packed> {
-        let (_, entry) = self.find(self.candidates(hash))?;
-        (!self.limits.expired(entry.clock(), now)).then_some(entry)
+    pub(crate) fn live_at(&self, hash: u64, now: Tick) -> Option<(Place, Packed)> {
+        self.find(self.candidates(hash)).filter(|(_, entry)| !self.has_expired(*entry, now))
+    }
+
+    pub(crate) fn has_expired(&self, entry: Packed, now: Tick) -> bool {
+        self.limits.expired(entry.clock(), now)
     }
 
     /// Sums since construction.

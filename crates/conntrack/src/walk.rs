@@ -12,7 +12,7 @@ use crate::tick::Tick;
 
 /// Where the next step of a walk begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cursor(usize);
+pub struct Cursor(pub(crate) usize);
 
 impl Cursor {
     /// The beginning of the table.
@@ -89,7 +89,7 @@ impl FlowTable {
         (start, end, (end < self.buckets()).then_some(Cursor(end)))
     }
 
-    fn passes(&self, entry: Packed, filter: &Filter) -> bool {
+    pub(crate) fn passes(&self, entry: Packed, filter: &Filter) -> bool {
         !entry.is_empty()
             && match *filter {
                 Filter::All => true,

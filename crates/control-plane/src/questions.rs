@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use admin::FlowQuery;
 use forwarder::{
-    Cursor, Flow, FlowEntry, FlowFilter, Reply, Request, Service, ServiceId, SlotId, Snapshot, Tap, ThreadId,
-    ValueCache, WhereAnswer, Whose,
+    Flow, FlowCursor, FlowEntry, FlowFilter, Reply, Request, Service, ServiceId, SlotId, Snapshot, Tap,
+    ThreadId, ValueCache, WhereAnswer, Whose,
 };
 use kv_switch::HotKeys;
 
@@ -42,7 +42,7 @@ struct Walk {
     thread: u16,
     /// Which of the filters is being walked.
     filter: usize,
-    from: Cursor,
+    from: FlowCursor,
     /// A request is out.
     asked: bool,
 }
@@ -214,7 +214,7 @@ impl Questions {
     }
 
     fn enter(&mut self, goal: Goal, filters: Vec<FlowFilter>) {
-        let from = Cursor::default();
+        let from = FlowCursor::default();
         self.waiting.push_back(Walk { goal, filters, thread: 0, filter: 0, from, asked: false });
     }
 
@@ -320,7 +320,7 @@ impl Walk {
 
     /// The next filter, or the next thread.
     fn turn(&mut self) {
-        self.from = Cursor::default();
+        self.from = FlowCursor::default();
         self.filter += 1;
         if self.filter >= self.filters.len() {
             (self.filter, self.thread) = (0, self.thread + 1);
@@ -395,7 +395,7 @@ mod tests {
             let Request::Purge { filter, .. } = request else { return Err(request) };
             self.asked.push((thread.0, filter));
             let first = self.asked.len() % 2 == 1;
-            self.reply = Some(Reply::Purged { count: 5, next: first.then_some(Cursor::START) });
+            self.reply = Some(Reply::Purged { count: 5, next: first.then_some(FlowCursor::default()) });
             Ok(())
         }
 
@@ -440,7 +440,7 @@ mod tests {
             buffer.clear();
             buffer.extend([whose(1, 0), whose(1, 5), whose(2, 0)]);
             self.reply =
-                Some(Reply::Counted { buffer, next: (self.asked % 2 == 1).then_some(Cursor::START) });
+                Some(Reply::Counted { buffer, next: (self.asked % 2 == 1).then_some(FlowCursor::default()) });
             Ok(())
         }
 

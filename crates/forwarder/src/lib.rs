@@ -35,6 +35,7 @@
 mod capture;
 mod explain;
 mod filter;
+mod flows;
 mod key_choice;
 mod keyed;
 mod live;
@@ -94,7 +95,7 @@ pub use classifier::{
     Suffix, TunnelProtocols, TunnelSource, TunnelSourceKind, aggregate,
 };
 pub use conntrack::{
-    Config as FlowConfig, Cursor, FlowTable, Former, LAYOUT_VERSION as FLOW_LAYOUT,
+    Config as FlowConfig, Cursor, FlowCursor, FlowTable, Former, LAYOUT_VERSION as FLOW_LAYOUT,
     RECORD_BYTES as FLOW_RECORD_BYTES, State as FlowState, Timeouts,
 };
 pub use fragment_table::Config as FragmentConfig;

@@ -11,7 +11,6 @@ mod decapsulation;
 mod entry;
 mod error;
 mod expiry;
-mod flows;
 mod fragments;
 mod gather;
 mod icmp;
@@ -37,7 +36,7 @@ mod way_back;
 use std::sync::Arc;
 
 use classifier::{BatchLookup, Limits, Meter, is_v4};
-use conntrack::FlowTable;
+use conntrack::{FlowTable, Former};
 use packet::{Family, Fragment, Identifications, ParseError, Parsed, parse, protocol};
 
 pub use self::config::{IcmpRates, PipelineConfig};
@@ -46,7 +45,6 @@ pub use self::own_requests::OwnRequests;
 pub use self::steering::{SoftwareSteering, SteeringConfig};
 
 use self::expiry::ShortLived;
-use self::flows::Flows;
 use self::fragments::Fragments;
 use self::keyed_state::KeyedState;
 use self::own_requests::OwnTable;
@@ -56,10 +54,11 @@ use self::refusal::Cut;
 use self::state::{Batch, CachedRead, PacketState, Stage};
 use self::tracing::Tracing;
 use crate::capture::Tap;
+use crate::flows::Flows;
 use crate::rewrite::{Fit, RewriteParams, rewrite};
 use crate::{
     DropReason, Flow, Forward, HandoffReason, Live, NoticeSink, Now, Origin, Outlet, Packet, Reader,
-    RequestServer, Slot, ThreadCounters, TunnelSourceKind, ValueCache, Verdict, request,
+    RequestServer, Slot, ThreadCounters, ThreadId, TunnelSourceKind, ValueCache, Verdict, request,
 };
 
 /// One packet thread's forwarder.
@@ -161,6 +160,13 @@ impl Pipeline {
     /// The connection table, for what another pipeline knew: before the first packet.
     pub fn flows_mut(&mut self) -> &mut FlowTable {
         &mut self.core.flows.table
+    }
+
+    /// Has it ask for flows that its connection table does not know, before Maglev, up to `until`: the longest time-out after their
+    /// last packet. Before the first packet.
+    pub fn ask_former(&mut self, flows: Arc<Former>, until: Now) {
+        let is_first = self.core.config.thread == ThreadId(0);
+        self.core.flows.ask_former(flows, until, is_first);
     }
 
     /// Sends notices to the control plane through `sink`.
@@ -466,7 +472,7 @@ impl Forward for Pipeline {
         core.publish_cache_counters();
         if let Some(server) = &mut self.requests {
             let (thread, snapshot) = (core.config.thread, self.reader.load());
-            let Core { flows: Flows { table: flows, .. }, tap, keyed, .. } = core;
+            let Core { flows, tap, keyed, .. } = core;
             let KeyedState { hot_keys, cache, .. } = keyed;
             let now = now.tick();
             server.serve(&mut request::Context { thread, snapshot, flows, tap, hot_keys, cache, now });

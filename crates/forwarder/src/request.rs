@@ -3,11 +3,12 @@
 //! Two rings of one producer and one consumer each. The requester brings the memory for the answer, so that the thread
 //! allocates nothing; a long answer comes in pieces, each asked for with the cursor of the last.
 
-use conntrack::{Cursor, Entry, Filter, FlowTable, Tick};
+use conntrack::{Entry, Filter, FlowCursor, Step, Tick};
 use kv_switch::HotKeys;
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use crate::capture::Tap;
+use crate::flows::Flows;
 use crate::{Decision, Explanation, Flow, Generation, ServiceId, SlotId, Snapshot, ThreadId, ValueCache};
 
 /// Which flows are meant.
@@ -48,15 +49,15 @@ pub enum Request {
     List {
         /// Which.
         filter: FlowFilter,
-        /// [`Cursor`] of the last answer, or the start.
-        from: Cursor,
+        /// Where the last answer says, or the default.
+        from: FlowCursor,
         /// Memory for the answer; cleared first.
         buffer: Vec<FlowEntry>,
     },
     /// Say of each flow from `from` on whose it is, up to the capacity of `buffer`.
     Count {
         /// As for `List`.
-        from: Cursor,
+        from: FlowCursor,
         /// Memory for the answer; cleared first.
         buffer: Vec<Whose>,
     },
@@ -65,7 +66,7 @@ pub enum Request {
         /// Which.
         filter: FlowFilter,
         /// As for `List`.
-        from: Cursor,
+        from: FlowCursor,
     },
     /// Where would a packet of this flow go now?
     Where(Flow),
@@ -85,21 +86,21 @@ pub enum Reply {
         /// The buffer of the request.
         buffer: Vec<FlowEntry>,
         /// Where to go on.
-        next: Option<Cursor>,
+        next: Option<FlowCursor>,
     },
     /// One entry a flow, and where to go on; `None`: that was all.
     Counted {
         /// The buffer of the request.
         buffer: Vec<Whose>,
         /// Where to go on.
-        next: Option<Cursor>,
+        next: Option<FlowCursor>,
     },
     /// How many were forgotten, and where to go on.
     Purged {
         /// How many.
         count: usize,
         /// Where to go on.
-        next: Option<Cursor>,
+        next: Option<FlowCursor>,
     },
     /// The thread's own view.
     Where(WhereAnswer),
@@ -170,7 +171,7 @@ impl RequestPort {
 pub(crate) struct Context<'a> {
     pub(crate) thread: ThreadId,
     pub(crate) snapshot: &'a Snapshot,
-    pub(crate) flows: &'a mut FlowTable,
+    pub(crate) flows: &'a mut Flows,
     pub(crate) tap: &'a mut Option<Box<Tap>>,
     pub(crate) hot_keys: &'a mut Option<Box<HotKeys>>,
     pub(crate) cache: &'a mut Option<Box<ValueCache>>,
@@ -193,7 +194,8 @@ impl RequestServer {
             Request::List { filter, from, buffer } => list(context, filter, from, buffer),
             Request::Count { from, buffer } => count(context, from, buffer),
             Request::Purge { filter, from } => {
-                let (count, next) = context.flows.purge(from, &inner(filter), BUCKETS_A_STEP);
+                let step = Step { from, filter: inner(filter), buckets: BUCKETS_A_STEP };
+                let (count, next) = context.flows.purge(&step);
                 Reply::Purged { count, next }
             }
             Request::Where(flow) => Reply::Where(answer_where(context, &flow)),
@@ -206,27 +208,28 @@ impl RequestServer {
     }
 }
 
-fn list(context: &Context<'_>, filter: FlowFilter, from: Cursor, mut buffer: Vec<FlowEntry>) -> Reply {
+fn list(context: &Context<'_>, filter: FlowFilter, from: FlowCursor, mut buffer: Vec<FlowEntry>) -> Reply {
     buffer.clear();
     // Whole buckets only, so that a cursor between buckets says where to go on.
     let buckets = (buffer.capacity() / ENTRIES_A_BUCKET).min(BUCKETS_A_STEP);
     if buckets == 0 {
         return Reply::Flows { buffer, next: Some(from) };
     }
-    let filter = inner(filter);
-    let (entries, next) = context.flows.list(from, &filter, buckets, context.now);
-    buffer.extend(entries.map(flow_entry));
+    let step = Step { from, filter: inner(filter), buckets };
+    let next = context.flows.list(&step, context.now, |entry| buffer.push(flow_entry(entry)));
     Reply::Flows { buffer, next }
 }
 
-fn count(context: &Context<'_>, from: Cursor, mut buffer: Vec<Whose>) -> Reply {
+fn count(context: &Context<'_>, from: FlowCursor, mut buffer: Vec<Whose>) -> Reply {
     buffer.clear();
     let buckets = (buffer.capacity() / ENTRIES_A_BUCKET).min(BUCKETS_A_COUNT);
     if buckets == 0 {
         return Reply::Counted { buffer, next: Some(from) };
     }
-    let (entries, next) = context.flows.list(from, &Filter::All, buckets, context.now);
-    buffer.extend(entries.map(|entry| Whose { slot: SlotId(entry.slot), service: ServiceId(entry.vip) }));
+    let step = Step { from, filter: Filter::All, buckets };
+    let next = context.flows.list(&step, context.now, |entry| {
+        buffer.push(Whose { slot: SlotId(entry.slot), service: ServiceId(entry.vip) });
+    });
     Reply::Counted { buffer, next }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use proptest::prelude::*;
 
 use super::{all, assert_adds_up, assert_kept, establish, hash, table, tick};
-use crate::{Entry, Filter, FlowTable, Former, Hit, Signal, Target, Tick};
+use crate::{Cursor, Entry, Filter, FlowTable, Former, Hit, Inserted, Signal, Target, Tick};
 
 fn signals() -> impl Strategy<Value = Signal> {
     prop_oneof![Just(Signal::Syn), Just(Signal::Data), Just(Signal::FinOrRst), Just(Signal::Datagram)]
@@ -44,6 +44,65 @@ proptest! {
         for flow in (0..80).map(hash) {
             let expected = known.get(&(flow & ((1 << 48) - 1))).copied();
             prop_assert_eq!(former.peek(flow, now), expected);
+        }
+    }
+
+    /// Walks in steps of any size, while threads adopt and another purges: listed is what is live, adopted by none and not purged;
+    /// what is purged is found no more, and counted once, unless it had been adopted.
+    #[test]
+    fn walks_show_what_no_thread_has_adopted_and_purge_it_for_all(
+        flows in prop::collection::vec((0u64..90, 0u32..3, 0usize..3), 0..200),
+        adopted in prop::collection::hash_set(0u64..90, 0..60),
+        purged in prop::option::of(0u32..3),
+        buckets in 1usize..40,
+    ) {
+        let (mut tables, mut known) = (Vec::from([32, 64, 128].map(table)), HashMap::new());
+        for (flow, slot, thread) in flows {
+            if !known.contains_key(&flow) && tables[thread].insert(hash(flow), Target { slot, vip: 5 }, Signal::Data, tick(0)) == Inserted::Tracked {
+                known.insert(flow, slot);
+            }
+        }
+        // A table that had no room may have put out one that was on probation.
+        known.retain(|flow, _| tables.iter().any(|table| table.peek(hash(*flow), tick(1)).is_some()));
+        let (former, mut new) = (Former::new(tables), table(2_048));
+        for flow in &adopted {
+            let hit = new.adopt(&former, hash(*flow), Signal::Data, tick(1));
+            prop_assert_eq!(hit.map(|hit| hit.slot), known.get(flow).copied());
+        }
+        let slots = |filter: Filter| {
+            let (mut slots, mut from) = (Vec::new(), Some(Cursor::START));
+            while let Some(cursor) = from {
+                let (entries, next) = former.list(cursor, &filter, buckets, tick(1));
+                slots.extend(entries.map(|entry| entry.slot));
+                from = next;
+            }
+            slots.sort_unstable();
+            slots
+        };
+        let expected = |wanted: &dyn Fn(u32) -> bool| {
+            let left = known.iter().filter(|(flow, slot)| !adopted.contains(*flow) && wanted(**slot));
+            let mut slots: Vec<u32> = left.map(|(_, slot)| *slot).collect();
+            slots.sort_unstable();
+            slots
+        };
+        prop_assert_eq!(slots(Filter::All), expected(&|_| true));
+        prop_assert_eq!(slots(Filter::Slot(1)), expected(&|slot| slot == 1));
+        let filter = purged.map_or(Filter::Vip(6), Filter::Slot);
+        for round in 0..2 {
+            let (mut count, mut from) = (0, Some(Cursor::START));
+            while let Some(cursor) = from {
+                let (more, next) = former.purge(cursor, &filter, buckets);
+                (count, from) = (count + more, next);
+            }
+            let gone = expected(&|slot| Some(slot) == purged).len();
+            prop_assert_eq!(count, if round == 0 { gone } else { 0 });
+        }
+        prop_assert_eq!(slots(Filter::All), expected(&|slot| Some(slot) != purged));
+        for flow in 0..90 {
+            let found = known.get(&flow).copied().filter(|slot| Some(*slot) != purged);
+            prop_assert_eq!(former.peek(hash(flow), tick(1)).map(|entry| entry.slot), found);
+            new.forget(hash(flow), tick(1));
+            prop_assert_eq!(new.adopt(&former, hash(flow), Signal::Data, tick(1)).map(|hit| hit.slot), found);
         }
     }
 

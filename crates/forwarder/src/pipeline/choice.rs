@@ -22,7 +22,7 @@ impl Core {
         choice: &mut Choice,
     ) -> Result<(), DropReason> {
         let hit = self.flows.table.lookup(packet.key, packet.signal(), batch.tick);
-        let hit = self.flows.or_former(hit, packet.key, packet.signal(), batch);
+        let hit = self.flows.or_former(hit, packet.key, packet.signal(), batch.tick);
         self.choose_after(batch, packet, flow, hit, choice)
     }
 

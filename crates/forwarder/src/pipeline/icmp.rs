@@ -123,7 +123,7 @@ impl Core {
         state: &mut PacketState,
     ) -> Option<Verdict> {
         let snapshot = batch.snapshot;
-        let known = self.flows.peek(state.key, batch).map(|entry| SlotId(entry.slot));
+        let known = self.flows.peek(state.key, batch.tick).map(|entry| SlotId(entry.slot));
         let serves = |slot: &SlotId| {
             matches!(snapshot.state(*slot), SlotState::Serving | SlotState::Draining)
                 && !remote::is_barred(snapshot, *slot, state.decapsulated_from)

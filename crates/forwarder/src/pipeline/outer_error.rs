@@ -59,7 +59,7 @@ impl Core {
         packet: &Packet<'_>,
         state: &PacketState,
     ) -> Option<Verdict> {
-        let known = self.flows.peek(state.key, batch).map(|entry| SlotId(entry.slot));
+        let known = self.flows.peek(state.key, batch.tick).map(|entry| SlotId(entry.slot));
         let Some(slot) = known else {
             return self.ask_next(packet, state).or(Some(Verdict::Drop(DropReason::IcmpQuote)));
         };

@@ -1,6 +1,7 @@
 //! The control plane asks a running pipeline.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use forwarder::*;
 
@@ -14,7 +15,7 @@ fn answer(bed: &mut Bed, request: Request) -> Reply {
 
 /// All flows, in steps of `room` entries.
 fn list(bed: &mut Bed, filter: FlowFilter, room: usize) -> Vec<FlowEntry> {
-    let (mut found, mut from) = (Vec::new(), Some(conntrack::Cursor::default()));
+    let (mut found, mut from) = (Vec::new(), Some(FlowCursor::default()));
     while let Some(cursor) = from {
         let request = Request::List { filter, from: cursor, buffer: Vec::with_capacity(room) };
         let Reply::Flows { buffer, next } = answer(bed, request) else { panic!("flows") };
@@ -23,6 +24,18 @@ fn list(bed: &mut Bed, filter: FlowFilter, room: usize) -> Vec<FlowEntry> {
         from = next;
     }
     found
+}
+
+fn purge(bed: &mut Bed, filter: FlowFilter) -> usize {
+    let (mut purged, mut from) = (0, Some(FlowCursor::default()));
+    while let Some(cursor) = from {
+        let Reply::Purged { count, next } = answer(bed, Request::Purge { filter, from: cursor }) else {
+            panic!("purged")
+        };
+        purged += count;
+        from = next;
+    }
+    purged
 }
 
 #[test]
@@ -37,13 +50,7 @@ fn flows_are_listed_in_steps_and_purged_by_backend() {
     assert_eq!(list(&mut bed, FlowFilter::Service(ServiceId(1)), 8).len(), 1);
     let on_first = list(&mut bed, FlowFilter::Slot(SlotId(0)), 64);
     assert!((to_first..=to_first + 1).contains(&on_first.len()));
-    let (mut purged, mut from) = (0, Some(conntrack::Cursor::default()));
-    while let Some(cursor) = from {
-        let request = Request::Purge { filter: FlowFilter::Slot(SlotId(0)), from: cursor };
-        let Reply::Purged { count, next } = answer(&mut bed, request) else { panic!("purged") };
-        purged += count;
-        from = next;
-    }
+    let purged = purge(&mut bed, FlowFilter::Slot(SlotId(0)));
     assert_eq!(purged, on_first.len());
     assert_eq!(list(&mut bed, FlowFilter::Slot(SlotId(0)), 64), []);
     assert_eq!(list(&mut bed, FlowFilter::All, 64).len(), 201 - purged);
@@ -51,7 +58,7 @@ fn flows_are_listed_in_steps_and_purged_by_backend() {
 
 /// All flows in steps of `room` entries, by slot and service.
 fn counted(bed: &mut Bed, room: usize) -> BTreeMap<(SlotId, ServiceId), usize> {
-    let (mut sums, mut from) = (BTreeMap::new(), Some(conntrack::Cursor::default()));
+    let (mut sums, mut from) = (BTreeMap::new(), Some(FlowCursor::default()));
     while let Some(cursor) = from {
         let request = Request::Count { from: cursor, buffer: Vec::with_capacity(room) };
         let Reply::Counted { buffer, next } = answer(bed, request) else { panic!("counted") };
@@ -79,6 +86,43 @@ fn flows_are_counted_in_steps_by_slot_and_service_until_they_expire() {
     }
     bed.advance(3_600);
     assert_eq!(counted(&mut bed, 64), BTreeMap::new());
+}
+
+/// Threads that are gone had 300 flows on backend 1 of 2, where hashing would send about half of them: the first thread lists, counts
+/// and purges them until a packet has come; a question about one is answered with what the packet will do.
+#[test]
+fn flows_of_threads_that_are_gone_are_listed_counted_and_purged_once() {
+    let packet = |port| tcp("198.51.100.7", port, VIP4, 80, "A");
+    let mut tables = Vec::new();
+    for thread in 0..3 {
+        let mut old = Bed::new(parts(gre_slots(2), &[1, 0]));
+        (0..100).for_each(|port| assert_eq!(old.backend_of(&packet(100 * thread + port)), Some(1)));
+        tables.push(old.pipeline.into_flows().unwrap());
+    }
+    let mut bed = Bed::new(parts(gre_slots(2), &[1, 1]));
+    bed.pipeline.ask_former(Arc::new(Former::new(tables)), Now::from_nanos(u64::MAX));
+    let whose = (SlotId(0), ServiceId(0));
+    assert_eq!(counted(&mut bed, 64), BTreeMap::from([(whose, 300)]));
+    for port in 0..40 {
+        assert_eq!(bed.backend_of(&packet(7 * port)), Some(1), "of a former thread");
+    }
+    assert_eq!(counted(&mut bed, 64), BTreeMap::from([(whose, 300)]), "each once");
+    assert_eq!(list(&mut bed, FlowFilter::All, 8).len(), 300);
+    assert_eq!(list(&mut bed, FlowFilter::Slot(SlotId(1)), 8), []);
+    let flow = |port| Flow::new((ip("198.51.100.7"), port), (ip(VIP4), 80), 6).unwrap();
+    let tracked = |bed: &mut Bed, port| match answer(bed, Request::Where(flow(port))) {
+        Reply::Where(answer) => answer.tracked.map(|entry| entry.slot),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(
+        [0, 1, 299, 300].map(|port| tracked(&mut bed, port)),
+        [Some(SlotId(0)), Some(SlotId(0)), Some(SlotId(0)), None]
+    );
+    assert_eq!(purge(&mut bed, FlowFilter::Slot(SlotId(0))), 300);
+    assert_eq!(counted(&mut bed, 64), BTreeMap::new());
+    assert_eq!([0, 1, 299].map(|port| tracked(&mut bed, port)), [None; 3]);
+    let moved = (0..300).filter(|port| bed.backend_of(&packet(*port)) == Some(2)).count();
+    assert!((100..200).contains(&moved), "{moved} of 300 go where hashing sends them");
 }
 
 #[test]

@@ -416,7 +416,7 @@ fn a_first_piece_that_comes_again_follows_the_table_if_its_flow_has_moved() {
     states[before.slot.unwrap().0 as usize] = SlotState::Draining;
     let draining = traced.bed.live.current().with_states(states).unwrap();
     traced.publish(draining);
-    let mut rest = Some(Cursor::START);
+    let mut rest = Some(FlowCursor::default());
     while let Some(from) = rest {
         assert!(traced.bed.port.ask(Request::Purge { filter: FlowFilter::All, from }).is_ok());
         traced.bed.poll();

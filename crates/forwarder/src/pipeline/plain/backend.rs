@@ -38,7 +38,7 @@ impl Core {
             Signal::Syn => self.flows.table.lookup(place.key, place.signal, batch.tick),
             signal => self.flows.table.lookup_again(place.glance, place.key, signal, batch.tick),
         };
-        let hit = self.flows.or_former(hit, place.key, place.signal, batch);
+        let hit = self.flows.or_former(hit, place.key, place.signal, batch.tick);
         match hit {
             Some(Hit { slot, renewed: false, .. })
                 if !place.excludes && goes_on(batch.snapshot, SlotId(slot)) =>

@@ -1,20 +1,19 @@
 //! The flows that a packet thread knows: its connection table, and those of threads that another process had.
 //!
-//! In: flow keys. Out: entries; former tables, which all threads share, are asked on a miss until they have idled out. Not here:
-//! where former tables come from (`datapath`).
+//! In: flow keys. Out: entries; former tables, which all threads share, are asked on a miss until they have idled out. Walks over
+//! them are the first thread's: it lists, counts and purges flows that no thread has had a packet of yet. Not here: where former
+//! tables come from (`datapath`).
 //! Invariant: this thread is never the last to let go of them, so that it frees nothing: who gave them to it has them for longer.
 
 use std::sync::Arc;
 
-use conntrack::{Entry, FlowTable, Former, Hit, Signal};
+use conntrack::{Entry, FlowCursor, FlowTable, Former, Hit, Signal, Step, Tick};
 
-use super::Pipeline;
-use super::state::Batch;
 use crate::{FlowTableCounters, Now};
 
 #[derive(Debug)]
-pub(super) struct Flows {
-    pub(super) table: FlowTable,
+pub(crate) struct Flows {
+    pub(crate) table: FlowTable,
     swept: Now,
     former: Option<FormerFlows>,
 }
@@ -24,24 +23,22 @@ pub(super) struct Flows {
 struct FormerFlows {
     flows: Arc<Former>,
     until: Now,
-}
-
-impl Pipeline {
-    /// Has it ask for flows that its connection table does not know, before Maglev, up to `until`: the longest time-out after their
-    /// last packet. Before the first packet.
-    pub fn ask_former(&mut self, flows: Arc<Former>, until: Now) {
-        self.core.flows.former = Some(FormerFlows { flows, until });
-    }
+    is_walked_here: bool,
 }
 
 impl Flows {
-    pub(super) fn new(table: FlowTable) -> Self {
+    pub(crate) fn new(table: FlowTable) -> Self {
         Self { table, swept: Now::default(), former: None }
+    }
+
+    /// As [`crate::Pipeline::ask_former`] says.
+    pub(crate) fn ask_former(&mut self, flows: Arc<Former>, until: Now, is_walked_here: bool) {
+        self.former = Some(FormerFlows { flows, until, is_walked_here });
     }
 
     /// Once a batch.
     #[inline]
-    pub(super) fn look_at_former(&mut self, now: Now) {
+    pub(crate) fn look_at_former(&mut self, now: Now) {
         if self.former.as_ref().is_some_and(|former| former.until < now) {
             self.former = None;
         }
@@ -49,29 +46,33 @@ impl Flows {
 
     /// What was found, else what a former thread knew; the flow is this thread's then.
     #[inline(always)]
-    pub(super) fn or_former(
-        &mut self,
-        hit: Option<Hit>,
-        key: u64,
-        signal: Signal,
-        batch: &Batch<'_>,
-    ) -> Option<Hit> {
+    pub(crate) fn or_former(&mut self, hit: Option<Hit>, key: u64, signal: Signal, now: Tick) -> Option<Hit> {
         match &self.former {
-            Some(former) if hit.is_none() => self.table.adopt(&former.flows, key, signal, batch.tick),
+            Some(former) if hit.is_none() => self.table.adopt(&former.flows, key, signal, now),
             _ => hit,
         }
     }
 
     /// The flow, unchanged and uncounted.
-    pub(super) fn peek(&self, key: u64, batch: &Batch<'_>) -> Option<Entry> {
-        let former = || self.former.as_ref()?.flows.peek(key, batch.tick);
-        self.table.peek(key, batch.tick).or_else(former)
+    pub(crate) fn peek(&self, key: u64, now: Tick) -> Option<Entry> {
+        let former = || self.former.as_ref()?.flows.peek(key, now);
+        self.table.peek(key, now).or_else(former)
+    }
+
+    /// [`FlowTable::list_after`], of what is walked here.
+    pub(crate) fn list(&self, step: &Step, now: Tick, each: impl FnMut(Entry)) -> Option<FlowCursor> {
+        self.table.list_after(walked(&self.former), step, now, each)
+    }
+
+    /// [`FlowTable::purge_after`], of what is walked here.
+    pub(crate) fn purge(&mut self, step: &Step) -> (usize, Option<FlowCursor>) {
+        self.table.purge_after(walked(&self.former), step)
     }
 
     /// Frees expired entries, one round an hour however often it is called, and one in ten seconds
     /// while the table fills: long before the 24-bit tick comes round to
     /// them again, and in steps that no packet notices.
-    pub(super) fn sweep(&mut self, now: Now) {
+    pub(crate) fn sweep(&mut self, now: Now) {
         let passed = u128::from(now.nanos().saturating_sub(self.swept.nanos()));
         let round = if self.table.is_filling() { HURRIED_ROUND_NANOS } else { SWEEP_ROUND_NANOS };
         let due = self.table.buckets() as u128 * passed / round;
@@ -81,7 +82,7 @@ impl Flows {
         }
     }
 
-    pub(super) fn publish(&self, capacity: usize, to: &FlowTableCounters) {
+    pub(crate) fn publish(&self, capacity: usize, to: &FlowTableCounters) {
         let from = self.table.counters();
         to.entries.set(self.table.len() as u64);
         to.capacity.set(capacity as u64);
@@ -93,6 +94,10 @@ impl Flows {
         to.evicted.set(from.evicted_from_probation);
         to.untracked.set(from.untracked);
     }
+}
+
+fn walked(former: &Option<FormerFlows>) -> Option<&Former> {
+    former.as_ref().filter(|former| former.is_walked_here).map(|former| &*former.flows)
 }
 
 /// An hour.
