@@ -37,6 +37,7 @@ pub(crate) fn cache(snapshot: &Snapshot, keys: u32, bytes: usize, now: Now) -> B
         epochs,
         seed: [1, 2],
         advise: datapath::advise_large_pages,
+        sum: packet::checksum::folded_sum,
     });
     let now = now.nanos();
     for number in 0..keys {

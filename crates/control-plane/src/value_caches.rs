@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use forwarder::ValueCache;
 use kv_switch::{CacheConfig, Epochs};
+use packet::checksum::folded_sum;
 
 use crate::questions::Caches;
 
@@ -22,7 +23,13 @@ pub fn value_caches(memory: usize, epochs: &Arc<Epochs>, threads: usize, advise:
         // Who knew it would know what an answer has to say.
         let seed = [(); 2].map(|()| RandomState::new().build_hasher().finish());
         let memory = memory / threads.max(1);
-        Box::new(ValueCache::new(&CacheConfig { memory, epochs: Arc::clone(epochs), seed, advise }))
+        Box::new(ValueCache::new(&CacheConfig {
+            memory,
+            epochs: Arc::clone(epochs),
+            seed,
+            advise,
+            sum: folded_sum,
+        }))
     };
     (0..threads).map(cache).collect()
 }

@@ -51,7 +51,6 @@ mod rewrite;
 mod selection;
 mod slot;
 mod snapshot;
-mod tagging;
 mod thread_counters;
 mod value_cache;
 mod verdict;
@@ -85,7 +84,6 @@ pub use slot::{
     Forwarding, Generation, NextHop, PoolTable, ServiceId, Slot, SlotId, SlotState, THIS_MACHINE, TooBig,
 };
 pub use snapshot::{Snapshot, SnapshotError};
-pub use tagging::{Tagging, Translation};
 pub use thread_counters::{FlowTableCounters, FragmentTableCounters, PairCounter, ThreadCounters, Totals};
 pub use value_cache::{AskedAt, ValueCache};
 pub use verdict::{Forward, HoldSlot, NotSent, Outlet, Piece, Verdict};
@@ -99,4 +97,5 @@ pub use conntrack::{
     RECORD_BYTES as FLOW_RECORD_BYTES, State as FlowState, Timeouts,
 };
 pub use fragment_table::Config as FragmentConfig;
+pub use packet::{Tagging, Translation};
 pub use trace_mark::{MARK_AGE, MARK_BYTES, Mark, Trace, TraceKey, TraceRefusal, WallClock};

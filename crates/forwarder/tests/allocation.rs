@@ -322,8 +322,13 @@ fn answering_from_copies_allocates_and_frees_nothing(strict: bool) {
         epochs: Arc::clone(&epochs),
     };
     let bed = Bed::with(keyed(KeyPath::Direct, Some(rules)), asking());
-    let cache =
-        Box::new(ValueCache::new(&CacheConfig { memory: 100_000, epochs, seed: [1, 2], advise: |_| {} }));
+    let cache = Box::new(ValueCache::new(&CacheConfig {
+        memory: 100_000,
+        epochs,
+        seed: [1, 2],
+        advise: |_| {},
+        sum: packet::checksum::folded_sum,
+    }));
     let mut bed = Bed { pipeline: bed.pipeline.with_cache(cache), ..bed };
     let [get, set] = [&b"\0\x01\0\0\0\x01\0\0get key\r\n"[..], b"\0\x01\0\0\0\x01\0\0set key 0 0 1\r\nx\r\n"]
         .map(|payload| udp("198.51.100.7", 40_000, VIP4, 11_211, payload));

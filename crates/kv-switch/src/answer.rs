@@ -134,13 +134,17 @@ pub struct Copied<'a> {
     pub ttl: Option<u32>,
     /// It was stored by a name in base64, and the answer has that name.
     pub is_base64: bool,
+    /// The reply that was [prepared](crate::Application::prepare_hit); empty: none was.
+    pub prepared: &'a [u8],
+    /// What [`crate::CacheConfig::sum`] says of that.
+    pub sum: u16,
 }
 
 impl<'a> Copied<'a> {
     /// Of a value that lives for ever.
     #[must_use]
     pub const fn new(key: &'a [u8], stored: Stored<'a>) -> Self {
-        Self { key, stored, ttl: None, is_base64: false }
+        Self { key, stored, ttl: None, is_base64: false, prepared: &[], sum: 0 }
     }
 }
 

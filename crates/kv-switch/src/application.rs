@@ -122,6 +122,18 @@ pub trait Application: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Writes to `out` the commonest reply that a server which has this value under its key gives to a read of it, without what is each
+    /// request's own ([`Self::write_front`]): it is written once a copy, and sent as it is. `None`: there is none, or `out` is too short.
+    fn prepare_hit(&self, _key: &[u8], _stored: &Stored<'_>, _out: &mut [u8]) -> Option<Prepared> {
+        None
+    }
+
+    /// Writes to `out` what stands in front of a prepared reply to `request`, which is as [`Self::write_hit`] has it. Returns its
+    /// length; `None`: this request's reply is another.
+    fn write_front(&self, _request: &Request<'_>, _out: &mut [u8]) -> Option<usize> {
+        None
+    }
+
     /// Whether the client of `request`, which stores something, may have a reply that says so. `false`: surely not.
     fn is_acknowledged(&self, _request: &Request<'_>) -> bool {
         true
@@ -170,6 +182,17 @@ pub trait Application: fmt::Debug + Send + Sync {
     fn write_unsupported(&self, _request: &Request<'_>, _out: &mut [u8]) -> Option<usize> {
         None
     }
+}
+
+/// A reply that was written once for many: how long it is, and at which offsets the key and the value stand in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prepared {
+    /// Bytes of all of it.
+    pub length: usize,
+    /// Where the key begins.
+    pub key: usize,
+    /// Where the value does.
+    pub value: usize,
 }
 
 /// What a request is to several servers that all carry it out.

@@ -41,6 +41,9 @@ pub struct CacheConfig {
     pub seed: [u64; 2],
     /// Called with the addresses of its memory before this is touched, so that the kernel may give it in large pages.
     pub advise: fn(Range<usize>),
+    /// Called once with each reply that is prepared for a copy; what it returns is told with the copy. For a checksum of what is sent
+    /// as it is.
+    pub sum: fn(&[u8]) -> u16,
 }
 
 /// The cache. `T`: what the caller keeps of a fetch.
@@ -53,6 +56,7 @@ pub struct Cache<T> {
     credit: Credit,
     useless: Useless,
     counts: CacheCounts,
+    sum: fn(&[u8]) -> u16,
 }
 
 /// A read of one key.
@@ -116,6 +120,7 @@ impl<T: Copy> Cache<T> {
             credit: Credit::default(),
             useless: Useless(vec![(0, 0, Epoch::default()); USELESS_KEYS].into()),
             counts: CacheCounts::default(),
+            sum: config.sum,
         }
     }
 
@@ -164,7 +169,8 @@ impl<T: Copy> Cache<T> {
         let copy = self.shard.copy(number)?;
         let state = &copy.state;
         let stored = Stored { flags: state.flags, cas: state.cas, bytes: self.shard.value_of(copy) };
-        Some(Copied { key: self.shard.key_of(copy), stored, ttl: state.ttl, is_base64: state.is_base64 })
+        let (key, prepared) = (self.shard.key_of(copy), self.shard.prepared_of(copy));
+        Some(Copied { key, stored, ttl: state.ttl, is_base64: state.is_base64, prepared, sum: copy.sum })
     }
 
     /// A read was answered by that copy. `true`: it is near its end, and [`Self::renew`] is to be called with the read.

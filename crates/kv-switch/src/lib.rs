@@ -153,8 +153,8 @@ pub use crate::answer::{
     Answer, Content, Copied, Fetch, Fetched, FetchedContent, NoAnswer, Outcome, OwnId, Stored, Value,
 };
 pub use crate::application::{
-    AnswerFrame, Application, Ask, Datagram, Effect, Encoding, Item, KeyRoom, Plan, Replicated, Request,
-    ShortLife, Shortened,
+    AnswerFrame, Application, Ask, Datagram, Effect, Encoding, Item, KeyRoom, Plan, Prepared, Replicated,
+    Request, ShortLife, Shortened,
 };
 pub use crate::cache::{
     Cache, CacheConfig, CacheCounts, Epoch, Epochs, FREE_FETCHES, FetchAnswer, Filled, Lease, Read, SETTLE_NS,

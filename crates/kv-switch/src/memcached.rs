@@ -37,7 +37,7 @@ pub use self::verb::Verb;
 
 use crate::{
     Answer, AnswerFrame, Application, Ask, Copied, Datagram, Effect, Encoding, Fetch, Fetched, Item, KeyRoom,
-    NoAnswer, Outcome, OwnId, Plan, Refusal, Replicated, Request, ShortLife, Shortened, Stored,
+    NoAnswer, Outcome, OwnId, Plan, Prepared, Refusal, Replicated, Request, ShortLife, Shortened, Stored,
 };
 
 /// Bytes of the longest key.
@@ -152,6 +152,15 @@ impl Application for Memcached {
     #[inline]
     fn write_hit(&self, request: &Request<'_>, copied: &Copied<'_>, out: &mut [u8]) -> Option<usize> {
         hits::write(request, copied, out)
+    }
+
+    fn prepare_hit(&self, key: &[u8], stored: &Stored<'_>, out: &mut [u8]) -> Option<Prepared> {
+        hits::prepare(key, stored, out)
+    }
+
+    #[inline]
+    fn write_front(&self, request: &Request<'_>, out: &mut [u8]) -> Option<usize> {
+        hits::write_front(request, out)
     }
 
     fn is_acknowledged(&self, request: &Request<'_>) -> bool {

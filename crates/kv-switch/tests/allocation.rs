@@ -58,6 +58,7 @@ fn requests_take_no_memory() {
         epochs: Arc::clone(&epochs),
         seed: [1, 2],
         advise: |_| {},
+        sum: |_| 0,
     });
     let (mut written, mut now) = (0, 0);
     let mut pass = || {

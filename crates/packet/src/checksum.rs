@@ -99,6 +99,12 @@ impl Sum {
     }
 }
 
+/// The folded sum of `bytes`, not complemented: what [`Sum::add_word`] takes for them, where they begin at an even offset.
+#[must_use]
+pub fn folded_sum(bytes: &[u8]) -> u16 {
+    Sum::new().add_bytes(bytes).fold()
+}
+
 /// The checksum of `bytes`; their own checksum field must be zero, or the result says 0 for a right one.
 #[inline]
 #[must_use]

@@ -19,55 +19,63 @@ pub const fn udp_headers_len(family: Family) -> usize {
 /// `false`: the ends are of two families, or `ip` is shorter than the headers, or longer than a packet can be.
 #[must_use]
 pub fn write_udp(ip: &mut [u8], source: SocketAddr, destination: SocketAddr) -> bool {
+    let headers = udp_headers_len(if source.is_ipv4() { Family::V4 } else { Family::V6 });
+    let payload = ip.get(headers..).map(|payload| Sum::new().add_bytes(payload));
+    payload.is_some_and(|payload| write_udp_over(ip, source, destination, payload))
+}
+
+/// The same for a payload whose sum is known: it is not read.
+#[inline]
+#[must_use]
+pub fn write_udp_over(ip: &mut [u8], source: SocketAddr, destination: SocketAddr, payload: Sum) -> bool {
+    let payload = payload.add_word(source.port()).add_word(destination.port());
     let ports = [source.port(), destination.port()];
     let written = match (source, destination) {
-        (SocketAddr::V4(from), SocketAddr::V4(to)) => write_v4(ip, [*from.ip(), *to.ip()], ports),
-        (SocketAddr::V6(from), SocketAddr::V6(to)) => write_v6(ip, [*from.ip(), *to.ip()], ports),
+        (SocketAddr::V4(from), SocketAddr::V4(to)) => write_v4(ip, [*from.ip(), *to.ip()], ports, payload),
+        (SocketAddr::V6(from), SocketAddr::V6(to)) => write_v6(ip, [*from.ip(), *to.ip()], ports, payload),
         _ => None,
     };
     written.is_some()
 }
 
-fn write_v4(ip: &mut [u8], [from, to]: [Ipv4Addr; 2], ports: [u16; 2]) -> Option<()> {
-    let [total_hi, total_lo] = u16::try_from(ip.len()).ok()?.to_be_bytes();
+/// `behind`: the sum of the ports and the payload. Headers are summed from what they are made of: reading back what was written in
+/// single bytes waits for the stores.
+#[inline]
+fn write_v4(ip: &mut [u8], [from, to]: [Ipv4Addr; 2], ports: [u16; 2], behind: Sum) -> Option<()> {
+    let total = u16::try_from(ip.len()).ok()?;
     let (header, udp) = ip.split_first_chunk_mut::<20>()?;
-    let len = write_header(udp, ports)?;
-    let [a, b, c, d] = from.octets();
+    let len = u16::try_from(udp.len()).ok()?;
+    write_header(udp, ports, len, behind.add_pseudo_v4(from, to, protocol::UDP, len))?;
+    let hops_and_protocol = u16::from_be_bytes([HOPS, protocol::UDP]);
+    let addresses = Sum::new().add_bytes(&from.octets()).add_bytes(&to.octets());
+    let sum = addresses.add_word(0x4500).add_word(total).add_word(DONT_FRAGMENT).add_word(hops_and_protocol);
+    let ([t0, t1], [c0, c1]) = (total.to_be_bytes(), sum.finish().to_be_bytes());
+    let ([d0, d1], [a, b, c, d]) = (DONT_FRAGMENT.to_be_bytes(), from.octets());
     let [e, f, g, h] = to.octets();
-    // DF, and so no identification (RFC 6864 §4.1).
-    *header = [0x45, 0, total_hi, total_lo, 0, 0, 0x40, 0, HOPS, protocol::UDP, 0, 0, a, b, c, d, e, f, g, h];
-    let [hi, lo] = checksum(header).to_be_bytes();
-    (header[10], header[11]) = (hi, lo);
-    write_checksum(udp, Sum::new().add_pseudo_v4(from, to, protocol::UDP, len))
+    // No identification (RFC 6864 §4.1).
+    *header = [0x45, 0, t0, t1, 0, 0, d0, d1, HOPS, protocol::UDP, c0, c1, a, b, c, d, e, f, g, h];
+    Some(())
 }
 
-fn write_v6(ip: &mut [u8], [from, to]: [Ipv6Addr; 2], ports: [u16; 2]) -> Option<()> {
+fn write_v6(ip: &mut [u8], [from, to]: [Ipv6Addr; 2], ports: [u16; 2], behind: Sum) -> Option<()> {
     let (header, udp) = ip.split_first_chunk_mut::<40>()?;
-    let len = write_header(udp, ports)?;
+    let len = u16::try_from(udp.len()).ok()?;
+    write_header(udp, ports, len, behind.add_pseudo_v6(from, to, protocol::UDP, len))?;
     let (first, addresses) = header.split_first_chunk_mut::<8>()?;
     let [hi, lo] = len.to_be_bytes();
     *first = [0x60, 0, 0, 0, hi, lo, protocol::UDP, HOPS];
     let (source, destination) = addresses.split_first_chunk_mut::<16>()?;
     *source = from.octets();
     destination.copy_from_slice(&to.octets());
-    write_checksum(udp, Sum::new().add_pseudo_v6(from, to, protocol::UDP, len))
+    Some(())
 }
 
-/// A UDP header over the whole of `udp`, with a checksum of zero; its length.
-fn write_header(udp: &mut [u8], [from, to]: [u16; 2]) -> Option<u16> {
-    let len = u16::try_from(udp.len()).ok()?;
-    let ([a, b], [c, d], [hi, lo]) = (from.to_be_bytes(), to.to_be_bytes(), len.to_be_bytes());
-    *udp.first_chunk_mut::<UDP_HEADER>()? = [a, b, c, d, hi, lo, 0, 0];
-    Some(len)
-}
-
-fn write_checksum(udp: &mut [u8], pseudo: Sum) -> Option<()> {
-    let sum = pseudo.add_bytes(udp).finish();
-    //= RFC 768
-    //# If the computed  checksum  is zero,  it is transmitted  as all ones
-    let [hi, lo] = if sum == 0 { u16::MAX } else { sum }.to_be_bytes();
-    let [_, _, _, _, _, _, to_hi, to_lo] = udp.first_chunk_mut::<UDP_HEADER>()?;
-    (*to_hi, *to_lo) = (hi, lo);
+/// `all`: the sum of what the checksum covers, but for the length in the header itself.
+#[inline]
+fn write_header(udp: &mut [u8], [from, to]: [u16; 2], len: u16, all: Sum) -> Option<()> {
+    let ([a, b], [c, d], [l0, l1]) = (from.to_be_bytes(), to.to_be_bytes(), len.to_be_bytes());
+    let [s0, s1] = sent(all.add_word(len)).to_be_bytes();
+    *udp.first_chunk_mut::<UDP_HEADER>()? = [a, b, c, d, l0, l1, s0, s1];
     Some(())
 }
 
@@ -130,6 +138,25 @@ pub fn udp_checksum_ok(frame: &[u8], parsed: &Parsed) -> bool {
     pseudo.fold() == field || pseudo.add_bytes(udp).finish() == 0
 }
 
+fn write_checksum(udp: &mut [u8], pseudo: Sum) -> Option<()> {
+    let [hi, lo] = sent(pseudo.add_bytes(udp)).to_be_bytes();
+    let [_, _, _, _, _, _, to_hi, to_lo] = udp.first_chunk_mut::<UDP_HEADER>()?;
+    (*to_hi, *to_lo) = (hi, lo);
+    Some(())
+}
+
+#[inline]
+fn sent(sum: Sum) -> u16 {
+    //= RFC 768
+    //# If the computed  checksum  is zero,  it is transmitted  as all ones
+    match sum.finish() {
+        0 => u16::MAX,
+        sum => sum,
+    }
+}
+
+/// In the word that is the flags and the fragment offset.
+const DONT_FRAGMENT: u16 = 0x4000;
 const UDP_HEADER: usize = 8;
 const HOPS: u8 = 64;
 

@@ -51,6 +51,7 @@ pub mod protocol;
 mod quote;
 mod readdress;
 mod source_prefix;
+mod tagging;
 mod tags;
 mod template;
 #[cfg(test)]
@@ -59,7 +60,7 @@ mod ttl;
 mod tunnel;
 mod udp;
 
-pub use crate::datagram::{refit_udp, udp_checksum_ok, udp_headers_len, write_udp};
+pub use crate::datagram::{refit_udp, udp_checksum_ok, udp_headers_len, write_udp, write_udp_over};
 pub use crate::echo::echo_reply;
 pub use crate::ecn::merge_ecn;
 pub use crate::encapsulation::{Encapsulation, Outer, encap_overhead};
@@ -81,6 +82,7 @@ pub use crate::plain::Plain;
 pub use crate::prepared::Prepared;
 pub use crate::quote::{IcmpError, Quoted, QuotedTunnel, icmp_checksum_ok, icmp_error, quoted_tunnel};
 pub use crate::readdress::readdress_udp;
+pub use crate::tagging::{Tagging, Translation};
 pub use crate::tags::{Tag, Tags};
 pub use crate::template::{Inner, Template, WriteError};
 pub use crate::ttl::decrement_ttl;

@@ -9,8 +9,11 @@
 
 use std::ops::ControlFlow;
 
-use kv_switch::{Ask, CacheCounts, Effect, FetchAnswer, Filled, Item, KeyRoom, Plan, Read, Request};
-use packet::{Family, Fragment, Parsed, udp_checksum_ok, udp_headers_len, write_udp};
+use kv_switch::{
+    Ask, CacheCounts, Effect, FetchAnswer, Filled, Item, KeyRoom, MAX_KEY_BYTES, Plan, Read, Request,
+};
+use packet::checksum::Sum;
+use packet::{Family, Fragment, Parsed, udp_checksum_ok, udp_headers_len, write_udp, write_udp_over};
 
 use super::gather::{Question, no_answer, server};
 use super::keyed::datagram;
@@ -24,10 +27,11 @@ use crate::{
     AskedAt, CacheRules, DropReason, Flow, NextHopMode, Now, Outlet, Packet, SlotId, ValueCache, Verdict,
 };
 
-/// A request that a copy answers; its frame is kept while the reply is written over it.
+/// A request that a copy answers.
 struct Hit<'a> {
-    bytes: &'a [u8],
-    payload: &'a [u8],
+    service: CachedService<'a>,
+    flow: Flow,
+    ask: Ask,
     /// The copy's number.
     copy: u32,
 }
@@ -117,56 +121,105 @@ impl Core {
         state: &PacketState,
         number: u32,
     ) -> bool {
-        let mut room = [0; MOST_SAVED];
-        let Some(bytes) = room.get_mut(..packet.frame_len()) else { return false };
-        bytes.copy_from_slice(packet.frame());
-        let bytes = &*bytes;
-        let Some(payload) = payload(bytes, &state.parsed) else { return false };
-        let hit = Hit { bytes, payload, copy: number };
-        if !may_turn_round(batch, &hit, &state.parsed) {
+        if !may_turn_round(batch, packet.frame(), &state.parsed) {
             return false;
         }
-        let start = packet.start();
-        let is_answered = self.write_reply(batch, packet, state, &hit).is_some();
-        if !is_answered {
-            packet.set_bounds(start, start + hit.bytes.len());
-            packet.frame_mut().copy_from_slice(hit.bytes);
+        let Some(hit) = self.hit(batch, packet, state, number) else { return false };
+        if self.send_prepared(packet, state, &hit).is_none() && !self.send_written(packet, state, &hit) {
+            return false;
         }
-        is_answered
+        let now = batch.now.nanos();
+        if self.keyed.cache.as_deref_mut().is_some_and(|cache| cache.served(now, number)) {
+            self.renew_copy(batch, state, &hit);
+        }
+        true
     }
 
-    fn write_reply(
+    /// What answers, if its client may have so many bytes.
+    #[inline]
+    fn hit<'a>(
         &mut self,
-        batch: &Batch<'_>,
-        packet: &mut Packet<'_>,
+        batch: &Batch<'a>,
+        packet: &Packet<'_>,
         state: &PacketState,
-        hit: &Hit<'_>,
-    ) -> Option<()> {
-        let CachedRead { hash, key, verb, .. } = state.cached?;
-        let CachedService { keyed, rules } = cached_service(batch, state.service)?;
-        let flow = Flow::of(hit.bytes, &state.parsed);
-        let l3 = usize::from(state.parsed.l3);
-        let from = l3 + udp_headers_len(state.parsed.family);
-        let copied = self.keyed.cache.as_deref()?.copy(hit.copy)?;
-        let bytes = from + hit.payload.len() + copied.stored.bytes.len() + AROUND_A_VALUE;
+        number: u32,
+    ) -> Option<Hit<'a>> {
+        let CachedRead { key, verb, .. } = state.cached?;
+        let service = cached_service(batch, state.service)?;
+        let flow = Flow::of(packet.frame(), &state.parsed);
+        let copied = self.keyed.cache.as_deref()?.copy(number)?;
+        let bytes = packet.frame_len() + copied.stored.bytes.len() + AROUND_A_VALUE;
         let source = batch.snapshot.hasher.source(&flow.source).rotate_left(16);
-        if !self.limits.admit_bytes(source, rules.source_bytes, bytes as u64, batch.now) {
+        if !self.limits.admit_bytes(source, service.rules.source_bytes, bytes as u64, batch.now) {
             self.counters.cache_over_budget.add(1);
             return None;
         }
         let ask = Ask::one(verb, Effect::Read { cacheable: true }, key);
-        let request = Request { payload: hit.payload, ask: &ask };
-        let out = packet.buffer_mut().get_mut(from..)?;
-        let length = keyed.rules.application.write_hit(&request, &copied, out)?;
-        packet.set_bounds(0, from + length);
-        turn_round(packet, hit.bytes, l3, &flow)?;
-        let (now, cache) = (batch.now.nanos(), self.keyed.cache.as_deref_mut()?);
-        if cache.served(now, hit.copy) {
-            let mut room = KeyRoom::default();
-            let key = keyed.rules.application.key(hit.payload, &key, &mut room);
-            let read = read(batch, rules, HashedKey { hash, key }, state.choice.slot, &flow);
-            cache.renew(now, &read, hit.copy);
+        Some(Hit { service, flow, ask, copy: number })
+    }
+
+    /// The reply that was prepared with the copy, if the request is one for it. `None`: nothing was written.
+    #[inline]
+    fn send_prepared(&self, packet: &mut Packet<'_>, state: &PacketState, hit: &Hit<'_>) -> Option<()> {
+        let copied =
+            self.keyed.cache.as_deref()?.copy(hit.copy).filter(|copied| !copied.prepared.is_empty())?;
+        let request = Request { payload: payload(packet.frame(), &state.parsed)?, ask: &hit.ask };
+        let mut room = [0; MOST_FRONT];
+        let front = hit.service.keyed.rules.application.write_front(&request, &mut room)?;
+        let front = room.get(..front).filter(|front| front.len() % 2 == 0)?;
+        let saved = *packet.frame().first_chunk::<MOST_LINK>()?;
+        let link = saved.get(..usize::from(state.parsed.l3))?;
+        let headers = link.len() + udp_headers_len(state.parsed.family);
+        let length = headers + front.len() + copied.prepared.len();
+        let to = packet.buffer_mut().get_mut(headers..length)?;
+        let (to_front, to_rest) = to.split_at_mut_checked(front.len())?;
+        to_front.copy_from_slice(front);
+        to_rest.copy_from_slice(copied.prepared);
+        let sum = Sum::new().add_bytes(front).add_word(copied.sum);
+        packet.set_bounds(0, length);
+        turn_round(packet, link, &hit.flow, Some(sum))
+    }
+
+    /// The reply, written anew. `false`: the packet is as it was.
+    #[inline(never)]
+    fn send_written(&self, packet: &mut Packet<'_>, state: &PacketState, hit: &Hit<'_>) -> bool {
+        let (mut room, start) = ([0; MOST_SAVED], packet.start());
+        let Some(saved) = room.get_mut(..packet.frame_len()) else { return false };
+        saved.copy_from_slice(packet.frame());
+        let is_written = self.write_reply(packet, state, saved, hit).is_some();
+        if !is_written {
+            packet.set_bounds(start, start + saved.len());
+            packet.frame_mut().copy_from_slice(saved);
         }
+        is_written
+    }
+
+    fn write_reply(
+        &self,
+        packet: &mut Packet<'_>,
+        state: &PacketState,
+        saved: &[u8],
+        hit: &Hit<'_>,
+    ) -> Option<()> {
+        let copied = self.keyed.cache.as_deref()?.copy(hit.copy)?;
+        let request = Request { payload: payload(saved, &state.parsed)?, ask: &hit.ask };
+        let link = saved.get(..usize::from(state.parsed.l3))?;
+        let from = link.len() + udp_headers_len(state.parsed.family);
+        let out = packet.buffer_mut().get_mut(from..)?;
+        let length = hit.service.keyed.rules.application.write_hit(&request, &copied, out)?;
+        packet.set_bounds(0, from + length);
+        turn_round(packet, link, &hit.flow, None)
+    }
+
+    #[cold]
+    fn renew_copy(&mut self, batch: &Batch<'_>, state: &PacketState, hit: &Hit<'_>) -> Option<()> {
+        let CachedRead { hash, .. } = state.cached?;
+        let cache = self.keyed.cache.as_deref_mut()?;
+        let (mut room, known) = ([0; MAX_KEY_BYTES], cache.copy(hit.copy)?.key);
+        let key = room.get_mut(..known.len())?;
+        key.copy_from_slice(known);
+        let read = read(batch, hit.service.rules, HashedKey { hash, key }, state.choice.slot, &hit.flow);
+        cache.renew(batch.now.nanos(), &read, hit.copy);
         Some(())
     }
 
@@ -294,14 +347,21 @@ fn cached_service<'a>(batch: &Batch<'a>, service: u32) -> Option<CachedService<'
 }
 
 /// Gives a reply that stands behind its headers the link of its request, whose stations change places, and its ends likewise.
+/// `payload`: its sum, if that is known.
 #[inline]
-fn turn_round(packet: &mut Packet<'_>, request: &[u8], l3: usize, flow: &Flow) -> Option<()> {
-    let (link, _) = request.split_at_checked(l3)?;
-    let (front, ip) = packet.frame_mut().split_at_mut_checked(l3)?;
-    front.copy_from_slice(link);
-    front.get_mut(..STATIONS)?.rotate_left(STATIONS / 2);
+fn turn_round(packet: &mut Packet<'_>, link: &[u8], flow: &Flow, payload: Option<Sum>) -> Option<()> {
+    let (front, ip) = packet.frame_mut().split_at_mut_checked(link.len())?;
+    let (&[a, b, c, d, e, f, from @ ..], tags_and_type) = link.split_first_chunk::<STATIONS>()?;
+    let [g, h, i, j, k, l] = from;
+    let (stations, behind) = front.split_first_chunk_mut::<STATIONS>()?;
+    *stations = [g, h, i, j, k, l, a, b, c, d, e, f];
+    behind.copy_from_slice(tags_and_type);
     let (from, to) = (socket(flow.destination, flow.destination_port), socket(flow.source, flow.source_port));
-    write_udp(ip, from, to).then_some(())
+    let is_written = match payload {
+        Some(payload) => write_udp_over(ip, from, to, payload),
+        None => write_udp(ip, from, to),
+    };
+    is_written.then_some(())
 }
 
 fn read<'a>(
@@ -331,14 +391,14 @@ fn payload<'a>(frame: &'a [u8], parsed: &Parsed) -> Option<&'a [u8]> {
 }
 
 /// Whether a reply may go where a request came from, which this machine judges whole since no backend will.
-fn may_turn_round(batch: &Batch<'_>, hit: &Hit<'_>, parsed: &Parsed) -> bool {
-    let Some(&[to, _, _, _, _, _, from @ ..]) = hit.bytes.first_chunk::<STATIONS>() else { return false };
+fn may_turn_round(batch: &Batch<'_>, frame: &[u8], parsed: &Parsed) -> bool {
+    let Some(&[to, _, _, _, _, _, from @ ..]) = frame.first_chunk::<STATIONS>() else { return false };
     let [first, ..] = from;
     let is_known = match &batch.snapshot.next_hop {
         NextHopMode::Reflect { gateways, .. } => gateways.iter().any(|gateway| gateway.0 == from),
         NextHopMode::Resolve => true,
     };
-    is_known && (to | first) & 1 == 0 && udp_checksum_ok(hit.bytes, parsed)
+    is_known && (to | first) & 1 == 0 && udp_checksum_ok(frame, parsed)
 }
 
 /// Bytes of two Ethernet addresses.
@@ -346,6 +406,10 @@ const STATIONS: usize = 12;
 const UDP_HEADER: usize = 8;
 /// Of the longest request that is answered here: a meta command with the longest key and all flags, and headers with tags.
 const MOST_SAVED: usize = 512;
+/// Of what a protocol has in front of a prepared reply.
+const MOST_FRONT: usize = 16;
+/// Of a link header with two tags. A request is longer.
+const MOST_LINK: usize = 22;
 /// Bytes that a reply has beside what stood in its request and its value.
 const AROUND_A_VALUE: usize = 40;
 /// Place of 20 ms.

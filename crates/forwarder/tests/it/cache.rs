@@ -41,7 +41,13 @@ pub(crate) fn cached(path: KeyPath, source_bytes: u64, epochs: &Arc<Epochs>) -> 
 }
 
 pub(crate) fn give_cache(bed: &mut Bed, epochs: &Arc<Epochs>) {
-    let config = CacheConfig { memory: 1 << 20, epochs: Arc::clone(epochs), seed: [7, 8], advise: |_| {} };
+    let config = CacheConfig {
+        memory: 1 << 20,
+        epochs: Arc::clone(epochs),
+        seed: [7, 8],
+        advise: |_| {},
+        sum: packet::checksum::folded_sum,
+    };
     bed.port.ask(Request::Cache(Some(Box::new(ValueCache::new(&config))))).unwrap();
     bed.poll();
     assert!(matches!(bed.port.answer(), Some(Reply::Cache(None))));

@@ -4,7 +4,7 @@
 //! Not here: when a key is wanted (`cache`), where copies lie (`shard`).
 //! Invariant: what is kept was asked for while the key's epoch was what it is now, and is of the key that was asked for.
 
-use super::shard::{Copy as CopyOf, Name, State};
+use super::shard::{Block, Copy as CopyOf, MOST_BLOCK, Name, State};
 use super::{Cache, Epoch, Lease, Read};
 use crate::{Application, Fetch, FetchedContent, KeyHash, KeyRoom, MAX_KEY_BYTES, NoAnswer, OwnId};
 
@@ -237,7 +237,7 @@ impl<T: Copy> Cache<T> {
             return Err(NoAnswer::OtherKey);
         }
         let fill = self.end(number).ok_or(NoAnswer::NeverAsked)?;
-        Ok(self.fill(now, &fill, fetched.content, payload))
+        Ok(self.fill(now, &fill, application, fetched.content, payload))
     }
 
     /// A fetch is over: there was no answer, or it could not be asked for.
@@ -254,7 +254,14 @@ impl<T: Copy> Cache<T> {
         Some(fill)
     }
 
-    fn fill(&mut self, now: u64, fill: &Fill<T>, content: FetchedContent, payload: &[u8]) -> Filled {
+    fn fill(
+        &mut self,
+        now: u64,
+        fill: &Fill<T>,
+        application: &dyn Application,
+        content: FetchedContent,
+        payload: &[u8],
+    ) -> Filled {
         let version = match content {
             FetchedContent::Value { value, .. } => Some(value.cas),
             FetchedContent::Version { cas, .. } => Some(cas),
@@ -274,7 +281,9 @@ impl<T: Copy> Cache<T> {
             FetchedContent::Value { value, ttl, is_base64 } => {
                 let stored = value.within(payload);
                 let state = State { flags: stored.flags, cas: stored.cas, is_base64, ..fill.state(ttl) };
-                self.keep(now, fill, stored.bytes, state)
+                let mut room = [0; MOST_BLOCK];
+                let block = Block::of(fill.key(), &stored, application, self.sum, &mut room);
+                self.keep(now, fill, block, state)
             }
             FetchedContent::Version { cas, ttl } if version == kept && fill.known == Some(cas) => {
                 self.extend(now, fill, ttl)
@@ -288,11 +297,9 @@ impl<T: Copy> Cache<T> {
         }
     }
 
-    fn keep(&mut self, now: u64, fill: &Fill<T>, value: &[u8], state: State) -> Filled {
-        if state.until <= now {
-            return self.forget(now, fill);
-        }
-        match self.shard.keep(now, &fill.name(), value, state) {
+    fn keep(&mut self, now: u64, fill: &Fill<T>, block: Option<Block<'_>>, state: State) -> Filled {
+        let block = block.filter(|_| state.until > now);
+        match block.and_then(|block| self.shard.keep(now, &fill.name(), &block, state)) {
             None => self.forget(now, fill),
             Some(_) => {
                 self.counts.fills += 1;

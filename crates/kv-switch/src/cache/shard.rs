@@ -8,6 +8,7 @@
 use std::ops::Range;
 
 use super::{Epoch, Lease};
+use crate::{Application, Prepared, Stored};
 
 /// The copies.
 #[derive(Debug)]
@@ -41,10 +42,16 @@ struct Class {
 pub(crate) struct Copy {
     pub(crate) hash: u64,
     pub(crate) server: u32,
-    /// In which cache line its block begins: the key, then the value.
+    /// In which cache line its block begins.
     block: u32,
+    block_len: u16,
+    key_at: u16,
+    value_at: u16,
     value_len: u16,
     key_len: u8,
+    /// The block is a reply.
+    is_prepared: bool,
+    pub(crate) sum: u16,
     is_used: bool,
     /// It was looked up since the hand came by.
     is_warm: bool,
@@ -74,6 +81,56 @@ pub(crate) struct State {
     pub(crate) ttl: Option<u32>,
     /// The server stored its key by a name in base64.
     pub(crate) is_base64: bool,
+}
+
+/// What is kept of a value: a prepared reply, in which it stands with its key, else both.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Block<'a> {
+    bytes: &'a [u8],
+    key_at: u16,
+    value_at: u16,
+    value_len: u16,
+    is_prepared: bool,
+    sum: u16,
+}
+
+impl<'a> Block<'a> {
+    /// Written to `room`. `None`: it is too long.
+    pub(crate) fn of(
+        key: &[u8],
+        stored: &Stored<'_>,
+        application: &dyn Application,
+        sum: fn(&[u8]) -> u16,
+        room: &'a mut [u8; MOST_BLOCK],
+    ) -> Option<Self> {
+        let value = stored.bytes;
+        let prepared = application.prepare_hit(key, stored, room);
+        let is_prepared = prepared.is_some();
+        let Prepared { length, key: key_at, value: value_at } = match prepared {
+            Some(prepared) => prepared,
+            None => {
+                let length = key.len() + value.len();
+                let (front, behind) = room.get_mut(..length)?.split_at_mut_checked(key.len())?;
+                front.copy_from_slice(key);
+                behind.copy_from_slice(value);
+                Prepared { length, key: 0, value: key.len() }
+            }
+        };
+        let bytes = room.get(..length)?;
+        let is = |at: usize, what: &[u8]| bytes.get(at..at + what.len()) == Some(what);
+        if !is(key_at, key) || !is(value_at, value) {
+            return None;
+        }
+        let narrow = |number: usize| u16::try_from(number).ok();
+        Some(Self {
+            bytes,
+            key_at: narrow(key_at)?,
+            value_at: narrow(value_at)?,
+            value_len: narrow(value.len())?,
+            is_prepared,
+            sum: if is_prepared { sum(bytes) } else { 0 },
+        })
+    }
 }
 
 /// Whose copy.
@@ -129,9 +186,7 @@ impl Shard {
     #[inline]
     pub(crate) fn load_block(&self, number: u32) -> u8 {
         let Some(copy) = self.copies.get(number as usize) else { return 0 };
-        let (start, length) = (self.start(copy), usize::from(copy.key_len) + usize::from(copy.value_len));
-        let block = self.bytes.get(start..start + length).unwrap_or_default();
-        block.iter().step_by(LINE).fold(0, |all, byte| all ^ byte)
+        self.block_of(copy).iter().step_by(LINE).fold(0, |all, byte| all ^ byte)
     }
 
     pub(crate) fn find(&self, name: &Name<'_>) -> Option<u32> {
@@ -166,34 +221,61 @@ impl Shard {
     }
 
     #[inline]
+    fn within(&self, copy: &Copy, at: u16, length: usize) -> &[u8] {
+        let start = self.start(copy) + usize::from(at);
+        self.bytes.get(start..start + length).unwrap_or_default()
+    }
+
+    #[inline]
+    fn block_of(&self, copy: &Copy) -> &[u8] {
+        self.within(copy, 0, copy.block_len.into())
+    }
+
+    #[inline]
     pub(crate) fn key_of(&self, copy: &Copy) -> &[u8] {
-        let start = self.start(copy);
-        self.bytes.get(start..start + usize::from(copy.key_len)).unwrap_or_default()
+        self.within(copy, copy.key_at, copy.key_len.into())
     }
 
     #[inline]
     pub(crate) fn value_of(&self, copy: &Copy) -> &[u8] {
-        let start = self.start(copy) + usize::from(copy.key_len);
-        self.bytes.get(start..start + usize::from(copy.value_len)).unwrap_or_default()
+        self.within(copy, copy.value_at, copy.value_len.into())
+    }
+
+    /// Empty: none was.
+    #[inline]
+    pub(crate) fn prepared_of(&self, copy: &Copy) -> &[u8] {
+        if copy.is_prepared { self.block_of(copy) } else { &[] }
     }
 
     /// Keeps a value, in the place of the copy that there was of it. `None`: it is too long, or there is no memory for its size.
-    pub(crate) fn keep(&mut self, now: u64, name: &Name<'_>, value: &[u8], state: State) -> Option<u32> {
+    pub(crate) fn keep(&mut self, now: u64, name: &Name<'_>, block: &Block<'_>, state: State) -> Option<u32> {
         if let Some(old) = self.find(name) {
             self.remove(old);
         }
-        let (key_len, value_len) = (u8::try_from(name.key.len()).ok()?, u16::try_from(value.len()).ok()?);
-        let number = self.vacant(now, name.key.len() + value.len())?;
+        let key_len = u8::try_from(name.key.len()).ok()?;
+        let block_len = u16::try_from(block.bytes.len()).ok()?;
+        let number = self.vacant(now, block.bytes.len())?;
         let start = self.start(self.copies.get(number as usize)?);
         let copy = self.copies.get_mut(number as usize)?;
-        let block = self.bytes.get_mut(start..start + name.key.len() + value.len())?;
-        let (key, rest) = block.split_at_mut_checked(name.key.len())?;
-        key.copy_from_slice(name.key);
-        rest.copy_from_slice(value);
+        self.bytes.get_mut(start..start + block.bytes.len())?.copy_from_slice(block.bytes);
+        let &Block { key_at, value_at, value_len, is_prepared, sum, .. } = block;
         let (hash, server, block) = (name.hash, name.server, copy.block);
-        (*copy, copy.key_len, copy.value_len) = (Copy::empty(block), key_len, value_len);
-        (copy.hash, copy.server, copy.state) = (hash, server, state);
-        (copy.is_used, copy.is_warm) = (true, true);
+        *copy = Copy {
+            hash,
+            server,
+            block,
+            block_len,
+            key_at,
+            value_at,
+            value_len,
+            key_len,
+            is_prepared,
+            sum,
+            is_used: true,
+            is_warm: true,
+            is_asked_for: false,
+            state,
+        };
         self.used_bytes += copy.len();
         self.enter(number, name.hash);
         Some(number)
@@ -321,8 +403,13 @@ impl Copy {
             hash: 0,
             server: 0,
             block,
-            key_len: 0,
+            block_len: 0,
+            key_at: 0,
+            value_at: 0,
             value_len: 0,
+            key_len: 0,
+            is_prepared: false,
+            sum: 0,
             is_used: false,
             is_warm: false,
             is_asked_for: false,
@@ -348,7 +435,9 @@ impl Copy {
 }
 
 /// Sizes of blocks, and of a hundred parts of memory how many each has.
-const CLASSES: [(usize, usize); 3] = [(128, 25), (512, 25), (1_536, 50)];
+const CLASSES: [(usize, usize); 3] = [(128, 25), (512, 25), (MOST_BLOCK, 50)];
+/// Bytes of the longest block.
+pub(crate) const MOST_BLOCK: usize = 1_536;
 /// Of a copy beside its block: itself, its places in the index and in the list of free ones.
 const COPY_BYTES: usize = size_of::<Copy>() + 2 * 16 + 4;
 const MOST_COPIES: usize = 1 << 24;

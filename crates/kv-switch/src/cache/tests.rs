@@ -27,7 +27,13 @@ pub(super) fn read(key: &[u8]) -> Read<'_, ()> {
 }
 
 pub(super) fn cache(epochs: &Arc<Epochs>) -> Cache<()> {
-    Cache::new(&CacheConfig { memory: 64_000, epochs: Arc::clone(epochs), seed: [3, 4], advise: |_| {} })
+    Cache::new(&CacheConfig {
+        memory: 64_000,
+        epochs: Arc::clone(epochs),
+        seed: [3, 4],
+        advise: |_| {},
+        sum: |_| 0,
+    })
 }
 
 /// Reads a key until the cache wants it, and gives the fetch that it sends.

@@ -8,7 +8,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use crate::{Copied, MAX_KEY_BYTES, Plan, Request};
+use crate::{Copied, MAX_KEY_BYTES, Plan, Prepared, Request, Stored};
 
 use super::frame::{self, Frame};
 use super::words::Words;
@@ -19,13 +19,12 @@ pub(super) fn write(request: &Request<'_>, copied: &Copied<'_>, out: &mut [u8]) 
     if request.ask.plan != Plan::One {
         return None;
     }
-    let length = out.len().min(LONGEST);
-    let mut reply = Reply { out: out.get_mut(..length)?, at: 0, is_whole: true };
-    reply.put(&Frame { id: asked.id, sequence: 0, total: 1 }.bytes());
+    let mut reply = Reply::new(out, LONGEST)?;
+    reply.put(&front(asked));
     if command.first() == Some(&binary::REQUEST) {
         binary_get(request, copied, &mut reply)?;
     } else if request.ask.verb == Verb::Get.number() {
-        get(copied, &mut reply);
+        get(copied.key, &copied.stored, &mut reply);
     } else if request.ask.verb == Verb::MetaGet.number() {
         meta(request, copied, &mut reply)?;
     } else {
@@ -34,18 +33,43 @@ pub(super) fn write(request: &Request<'_>, copied: &Copied<'_>, out: &mut [u8]) 
     reply.is_whole.then_some(reply.at)
 }
 
-/// `VALUE KEY FLAGS BYTES`, the value, `END`.
+/// The reply to `get`, behind its frame.
+pub(super) fn prepare(key: &[u8], stored: &Stored<'_>, out: &mut [u8]) -> Option<Prepared> {
+    let mut reply = Reply::new(out, LONGEST - frame::LENGTH)?;
+    let value = get(key, stored, &mut reply);
+    reply.is_whole.then_some(Prepared { length: reply.at, key: VALUE.len(), value })
+}
+
+/// The frame of the reply to `get`.
 #[inline]
-fn get(copied: &Copied<'_>, reply: &mut Reply<'_>) {
-    reply.put(b"VALUE ");
-    reply.put(copied.key);
+pub(super) fn write_front(request: &Request<'_>, out: &mut [u8]) -> Option<usize> {
+    let (asked, command) = frame::answer(request.payload)?;
+    let is_get = request.ask.verb == Verb::Get.number() && command.first() != Some(&binary::REQUEST);
+    if !is_get || request.ask.plan != Plan::One {
+        return None;
+    }
+    *out.first_chunk_mut()? = front(asked);
+    Some(frame::LENGTH)
+}
+
+#[inline]
+fn front(asked: Frame) -> [u8; frame::LENGTH] {
+    Frame { id: asked.id, sequence: 0, total: 1 }.bytes()
+}
+
+/// `VALUE KEY FLAGS BYTES`, the value, `END`. Where the value begins.
+fn get(key: &[u8], stored: &Stored<'_>, reply: &mut Reply<'_>) -> usize {
+    reply.put(VALUE);
+    reply.put(key);
     reply.put(b" ");
-    reply.number(copied.stored.flags.into());
+    reply.number(stored.flags.into());
     reply.put(b" ");
-    reply.number(copied.stored.bytes.len() as u64);
+    reply.number(stored.bytes.len() as u64);
     reply.put(b"\r\n");
-    reply.put(copied.stored.bytes);
+    let value = reply.at;
+    reply.put(stored.bytes);
     reply.put(b"\r\nEND\r\n");
+    value
 }
 
 /// To GET and GETQ without the key, to GETK and GETKQ with it.
@@ -128,7 +152,14 @@ struct Reply<'a> {
     is_whole: bool,
 }
 
-impl Reply<'_> {
+impl<'a> Reply<'a> {
+    /// Of at most so many bytes.
+    #[inline]
+    fn new(out: &'a mut [u8], longest: usize) -> Option<Self> {
+        let length = out.len().min(longest);
+        Some(Self { out: out.get_mut(..length)?, at: 0, is_whole: true })
+    }
+
     #[inline]
     fn put(&mut self, bytes: &[u8]) {
         match self.out.get_mut(self.at..self.at + bytes.len()) {
@@ -161,6 +192,7 @@ impl Reply<'_> {
     }
 }
 
+const VALUE: &[u8] = b"VALUE ";
 /// Of `u64`.
 const MOST_DIGITS: usize = 20;
 /// Bytes of a value's flags.

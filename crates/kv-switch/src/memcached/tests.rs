@@ -2,7 +2,10 @@
 
 use std::ops::ControlFlow;
 
-use crate::{Application, Ask, Datagram, Effect, KeyRoom, Memcached, Offset, Plan, Refusal, Request, Verb};
+use crate::{
+    Application, Ask, Datagram, Effect, KeyRoom, Memcached, Offset, Plan, Prepared, Refusal, Request, Stored,
+    Verb,
+};
 
 mod adversary;
 mod expiry;
@@ -530,4 +533,32 @@ fn a_client_is_told_of_all_writes_but_those_that_say_it_need_not_be() {
     for opcode in writes.chain([0x1d, 0x1e, 0x23, 0x24]) {
         assert!(is_acknowledged(&binary(opcode, &vec![0; extras(opcode)], b"k", b"")), "{opcode}");
     }
+}
+
+/// A prepared reply is that to `get` of one key in text, and what stands in front of it has the request's id.
+#[test]
+fn only_get_of_one_key_in_text_has_the_prepared_reply() {
+    let memcached = Memcached::new(32);
+    let front = |command: &[u8]| {
+        let payload = [b"\xab\xcd\0\0\0\x01\0\0", command].concat();
+        let (ask, mut out) = (memcached.read(Datagram::whole(&payload)).unwrap(), [9; 16]);
+        let length = memcached.write_front(&Request { payload: &payload, ask: &ask }, &mut out)?;
+        Some(out[..length].to_vec())
+    };
+    assert_eq!(front(b"get k\r\n").unwrap(), b"\xab\xcd\0\0\0\x01\0\0");
+    let binary_get = [&[0x80, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1][..], &[0; 12], b"k"].concat();
+    for other in
+        [&b"get k l\r\n"[..], b"gets k\r\n", b"mg k v\r\n", b"gat 5 k\r\n", b"delete k\r\n", &binary_get]
+    {
+        assert_eq!(front(other), None, "{}", other.escape_ascii());
+    }
+    let stored = |bytes| Stored { flags: u32::MAX, cas: 1, bytes };
+    let prepared = memcached.prepare_hit(b"key", &stored(b"value"), &mut [0; 64]).unwrap();
+    assert_eq!(prepared, Prepared { length: 36, key: 6, value: 24 });
+    // With its frame it is as long as a server's longest datagram, and no longer.
+    let longest = 1_392 - b"VALUE k 4294967295 1359\r\n\r\nEND\r\n".len();
+    let (mut out, zeros) = ([0; 2_000], vec![0; longest + 1]);
+    assert!(memcached.prepare_hit(b"k", &stored(&zeros[1..]), &mut out).is_some());
+    assert_eq!(memcached.prepare_hit(b"k", &stored(&zeros), &mut out), None);
+    assert_eq!(memcached.prepare_hit(b"key", &stored(b"value"), &mut [0; 35]), None);
 }

@@ -3,7 +3,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::KeyHash;
+use crate::{Header, KeyHash, Memcached};
 
 fn state(cas: u64, until: u64) -> State {
     State { cas, until, ..Copy::empty(0).state }
@@ -21,6 +21,25 @@ fn name(key: &[u8], server: u32) -> Name<'_> {
 impl Shard {
     fn cas(&self, key: &[u8], server: u32) -> Option<u64> {
         self.find(&name(key, server)).map(|number| self.copy(number).unwrap().state.cas)
+    }
+
+    /// By a protocol that prepares a reply, or by one that does not.
+    fn keep_of(
+        &mut self,
+        prepares: bool,
+        now: u64,
+        name: &Name<'_>,
+        value: &[u8],
+        state: State,
+    ) -> Option<u32> {
+        let application: &dyn Application = if prepares { &Memcached::new(32) } else { &Header::new(0) };
+        let (mut room, stored) = ([0; MOST_BLOCK], Stored { flags: 7, cas: 0, bytes: value });
+        let sum = |reply: &[u8]| u16::try_from(reply.len()).unwrap();
+        let block = Block::of(name.key, &stored, application, sum, &mut room);
+        if block.is_none() {
+            self.find(name).into_iter().for_each(|old| self.remove(old)); // as the cache does
+        }
+        self.keep(now, name, &block?, state)
     }
 
     fn len(&self) -> usize {
@@ -59,7 +78,7 @@ proptest! {
                 Step::Keep { key, server, value } => {
                     let bytes = vec![key ^ 0x55; value];
                     let name_of = [b'k', b'e', b'y', key];
-                    let kept = shard.keep(0, &name(&name_of, server), &bytes, state(cas, 1));
+                    let kept = shard.keep_of(key % 2 == 0, 0, &name(&name_of, server), &bytes, state(cas, 1));
                     prop_assert_eq!(kept.is_some(), value + 4 <= 1_536);
                     exact.remove(&(key, server));
                     if kept.is_some() {
@@ -90,7 +109,13 @@ proptest! {
                     prop_assert_eq!(shard.key_of(copy), &name_of);
                     prop_assert_eq!(shard.value_of(copy), &vec![key ^ 0x55; value][..]);
                     prop_assert!(shard.candidate(copy.hash).is_some());
-                    prop_assert_eq!(shard.key_of(copy).as_ptr().addr() % LINE, 0);
+                    prop_assert_eq!(shard.block_of(copy).as_ptr().addr() % LINE, 0);
+                    let front = [b"VALUE ", &name_of[..], format!(" 7 {value}\r\n").as_bytes()].concat();
+                    let reply = [&front, shard.value_of(copy), b"\r\nEND\r\n"].concat();
+                    // With its frame it has room in a packet of 1,428 bytes, as memcached sends them.
+                    let is_prepared = key % 2 == 0 && reply.len() <= 1_392;
+                    prop_assert_eq!(shard.prepared_of(copy), if is_prepared { &reply[..] } else { &[] });
+                    prop_assert_eq!(usize::from(copy.sum), shard.prepared_of(copy).len());
                     (found, bytes) = (found + 1, bytes + 4 + value as u64);
                 }
             }
@@ -108,7 +133,7 @@ fn what_was_looked_up_stays_and_what_has_ended_goes_first() {
     let room = shard.classes[0].end;
     let key = |number: usize| format!("{number}");
     let keep = |shard: &mut Shard, number: usize, until: u64| {
-        shard.keep(10, &name(key(number).as_bytes(), 0), b"value", state(1, until)).unwrap()
+        shard.keep_of(false, 10, &name(key(number).as_bytes(), 0), b"value", state(1, until)).unwrap()
     };
     for number in 0..room {
         keep(&mut shard, number, 20);
@@ -132,7 +157,7 @@ fn what_was_looked_up_stays_and_what_has_ended_goes_first() {
 fn a_key_of_two_servers_and_two_keys_of_one_hash_have_a_copy_each() {
     let mut shard = Shard::new(40_000, |_| {});
     for (cas, (key, server)) in (1..).zip([(b"a", 0), (b"a", 1), (b"b", 0)]) {
-        shard.keep(0, &Name { hash: 7, server, key }, b"", state(cas, 1)).unwrap();
+        shard.keep_of(false, 0, &Name { hash: 7, server, key }, b"", state(cas, 1)).unwrap();
     }
     let cas = |key: &[u8], server| {
         shard.find(&Name { hash: 7, server, key }).map(|n| shard.copy(n).unwrap().state.cas)

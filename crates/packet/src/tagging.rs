@@ -1,13 +1,13 @@
 //! Which VLAN tags a frame leaves with.
 //!
 //! In: the tags that it came with. Out: those that its link header gets.
-//! Not here: link headers (`packet`), where the frame goes (`snapshot`).
+//! Not here: link headers (`link`), where the frame goes.
 //! Invariant: the priority bits that a frame came with stay with it for as long as it has a tag.
 //! Source: IEEE 802.1Q-2022 §6.9, §9.6.
 
 use std::sync::Arc;
 
-use packet::Tags;
+use crate::Tags;
 
 /// What becomes of a frame's tags on its way out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
