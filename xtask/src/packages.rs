@@ -6,8 +6,9 @@
 
 use std::collections::BTreeSet;
 use std::env;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, OpenOptions, Permissions};
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -64,6 +65,8 @@ pub(crate) fn pack_before(packages: &Path, out: &Path) -> Result<()> {
     let program = out.with_extension("program");
     fs::copy(packages.join(name.context("no binary is there")?), &program)?;
     OpenOptions::new().append(true).open(&program)?.write_all(b"\n")?;
+    // It is run for its manual; what was made is a file to download.
+    fs::set_permissions(&program, Permissions::from_mode(0o755))?;
     cargo::run(packing(root(), &program, out)?.args(["--version", "0.0.1"]))
 }
 
