@@ -1,4 +1,4 @@
-//! At most so many connections behind a door; when it is full, one in the middle of a request gives way, the oldest first.
+//! At most so many connections behind a listener; when it is full, one in the middle of a request gives way, the oldest first.
 //!
 //! In: connections as they are accepted, and how far each has come. Out: a [`Permit`] each, and the word that it is revoked.
 //! A connection sends its request, waits while that is handled, then takes the response; then the next request may come.
@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-/// The permits of one door, which one task gives out.
+/// The permits of one listener, which one task gives out.
 #[derive(Debug)]
 pub(crate) struct ConnectionLimiter {
     most: usize,

@@ -61,7 +61,7 @@ pub use event_log::EventLog;
 pub use page::status_page;
 pub use roles::{Role, Roles};
 pub use routes::{Route, router, routes};
-pub use server::{Door, Limits, Tls, serve};
+pub use server::{Limits, Listener, Tls, serve};
 pub use socket::{Socket, SocketError, listen};
 pub use tls::{TlsError, acceptor};
 pub use view::{Refusal, RefusalKind};

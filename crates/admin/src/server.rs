@@ -1,9 +1,9 @@
 //! Connections: accepted up to a number, served within limits, ended in time.
 //!
-//! In: a [`Door`] and a router. Out: HTTP/1.1. Each door has a limit of its own, so that strangers at one keep no client from another.
+//! In: a [`Listener`] and a router. Out: HTTP/1.1. Each listener has a limit of its own, so that strangers at one keep no client from another.
 //! Not here: what a request means (`handlers`), how long its body may be (`guard`).
-//! When a door is full, a connection in the middle of a request gives way (`connection_limiter`): one that stops there delays none.
-//! Invariant: at most [`Limits::connections`] at a door and one that waits for a permit, and none lives longer than `life` and
+//! When a listener is full, a connection in the middle of a request gives way (`connection_limiter`): one that stops there delays none.
+//! Invariant: at most [`Limits::connections`] at a listener and one that waits for a permit, and none lives longer than `life` and
 //! `farewell` together.
 //! A stream is carried to its end, which has bounds of its own.
 
@@ -34,7 +34,7 @@ use super::connection_limiter::{ConnectionLimiter, Permit, Progress};
 use super::roles::{Role, Roles, names};
 
 /// Where clients come in.
-pub enum Door {
+pub enum Listener {
     /// The Unix socket; its file's permissions say who may.
     Unix(UnixListener),
     /// TCP; any client may read.
@@ -43,7 +43,7 @@ pub enum Door {
     Tls(TcpListener, watch::Receiver<Tls>),
 }
 
-/// By which certificates a TLS door speaks, and what its clients may: read at each accept.
+/// By which certificates a TLS listener speaks, and what its clients may: read at each accept.
 #[derive(Clone)]
 pub struct Tls {
     /// The server's certificate, and the clients' CA.
@@ -58,7 +58,7 @@ impl fmt::Debug for Tls {
     }
 }
 
-impl fmt::Debug for Door {
+impl fmt::Debug for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unix(listener) => f.debug_tuple("Unix").field(listener).finish(),
@@ -173,12 +173,12 @@ impl Drop for Stream {
     }
 }
 
-/// Serves `router` at `door`, until dropped. Connections that are open then go on to their end.
-pub async fn serve(door: Door, router: Router, limits: Limits) -> Infallible {
+/// Serves `router` at `listener`, until dropped. Connections that are open then go on to their end.
+pub async fn serve(listener: Listener, router: Router, limits: Limits) -> Infallible {
     let limiter = ConnectionLimiter::new(limits.connections);
     loop {
-        if let Err(error) = accept(&door, &router, limits, &limiter).await {
-            // The client has gone, or descriptors are short: neither ends the door.
+        if let Err(error) = accept(&listener, &router, limits, &limiter).await {
+            // The client has gone, or descriptors are short: neither ends the listener.
             tracing::debug!(%error, "admin: a connection was not accepted");
             sleep(AFTER_ERROR).await;
         }
@@ -186,27 +186,27 @@ pub async fn serve(door: Door, router: Router, limits: Limits) -> Infallible {
 }
 
 async fn accept(
-    door: &Door,
+    listener: &Listener,
     router: &Router,
     limits: Limits,
     limiter: &Arc<ConnectionLimiter>,
 ) -> io::Result<()> {
     let router = router.clone();
-    match door {
-        Door::Unix(listener) => {
+    match listener {
+        Listener::Unix(listener) => {
             let (stream, _) = listener.accept().await?;
             let user = stream.peer_cred().ok().map(|credentials| credentials.uid());
             spawn(limiter.acquire().await, move |progress| {
                 converse(stream, Peer::Unix { user }, router, limits, progress)
             });
         }
-        Door::Plain(listener) => {
+        Listener::Plain(listener) => {
             let (stream, address) = listener.accept().await?;
             spawn(limiter.acquire().await, move |progress| {
                 converse(stream, Peer::Tcp(address), router, limits, progress)
             });
         }
-        Door::Tls(listener, tls) => {
+        Listener::Tls(listener, tls) => {
             let (stream, address) = listener.accept().await?;
             let Tls { acceptor, roles } = tls.borrow().clone();
             let handshake = acceptor.accept(stream);

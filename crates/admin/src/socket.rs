@@ -14,7 +14,7 @@ use socket2::{Domain, SockAddr, Type};
 use tokio::net::UnixListener;
 use tokio::time::timeout;
 
-use super::server::{Door, Limits, serve};
+use super::server::{Limits, Listener, serve};
 use crate::accounts;
 
 /// The socket's file; removed when it is dropped, if it is still the one that was made.
@@ -53,13 +53,13 @@ impl Socket {
     ) -> impl Future<Output = Infallible> + use<> {
         let file = Arc::clone(&self.0);
         async move {
-            let mut serving = Box::pin(serve(Door::Unix(listener), router.clone(), limits));
+            let mut serving = Box::pin(serve(Listener::Unix(listener), router.clone(), limits));
             let mut trouble = None;
             loop {
                 if let Err(_passed) = timeout(EVERY, &mut serving).await
                     && let Some(listener) = file.look_after(&mut trouble)
                 {
-                    serving = Box::pin(serve(Door::Unix(listener), router.clone(), limits));
+                    serving = Box::pin(serve(Listener::Unix(listener), router.clone(), limits));
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Mutual TLS for the TCP door: from PEM texts to an acceptor. TLS 1.3 only.
+//! Mutual TLS for the TCP listener: from PEM texts to an acceptor. TLS 1.3 only.
 
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@
 //! The rule of the lists: where there is an allow list, the source must be on it; and it must not be on the deny list,
 //! however long the prefix that allows it.
 //! Of ICMP, lists alone are asked: for an echo its sender, for an error the client of the flow that it quotes.
-//! Not here: files and TOML (`control-plane`), rates of ICMP (`pipeline/icmp`).
+//! Not here: files and TOML (`config`), rates of ICMP (`forwarder`).
 
 mod limits;
 mod meter;

@@ -2,7 +2,7 @@
 //!
 //! Built once per snapshot. An address of its own goes first, by an exact hash; else the longest prefix says which group the
 //! address is in, and the longest suffix within that group says which VIP it is (`longest`), for a whole batch at once
-//! (`ahead`). Either leads to disjoint port intervals, sorted by (protocol, first port): ranges and `any` are cut by what is
+//! (`batch_lookup`). Either leads to disjoint port intervals, sorted by (protocol, first port): ranges and `any` are cut by what is
 //! more specific when the table is built (`ports`), so that a look-up is a few steps and one search.
 //! Invariant: nothing is tried twice. An address that has a VIP has none besides, whatever its ports; an address in a group has
 //! no VIP of a group with a shorter prefix, and none with a shorter suffix. So where a packet goes never depends on a service

@@ -39,7 +39,7 @@ impl Membership {
     }
 }
 
-/// See the room's header.
+/// See the module's header.
 #[derive(Clone, Debug, Default)]
 pub struct Index {
     memberships: Vec<Membership>,

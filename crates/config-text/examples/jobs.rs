@@ -32,7 +32,7 @@ fn load(path: &Path) -> Result<Vec<Job>, Problems> {
     let mut root = Root::new(&report, &parts);
     root.each("include");
     let jobs: Vec<Job> = root.named("job").into_iter().filter_map(read).collect();
-    root.finish(&[]);
+    root.finish();
     let warnings = report.finish()?;
     warnings.iter().for_each(|warning| eprintln!("{warning}"));
     Ok(jobs)
@@ -47,7 +47,7 @@ fn read((name, node): (Arc<str>, Node<'_>)) -> Option<Job> {
     let again = |node: &Node<'_>| node.refuse("each folder once");
     let folders =
         distinct(&folders.unwrap_or_default(), |node| node.parse("an absolute path", absolute), again);
-    section.finish(&[]);
+    section.finish();
     Some(Job { name, every: every?, keep, folders: values(&folders) })
 }
 

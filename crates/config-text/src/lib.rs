@@ -21,9 +21,9 @@
 //!     let hours = Duration::from_secs(60)..=Duration::from_secs(86_400);
 //!     let _every = job.required("every", "how often").and_then(|node| node.duration(hours));
 //!     let _keep: u8 = job.or("keep", 1, |node| node.number(1..=99));
-//!     job.finish(&[]);
+//!     job.finish();
 //! }
-//! root.finish(&[]);
+//! root.finish();
 //! let problems = report.finish().unwrap_err();
 //! let said: Vec<String> = problems.iter().map(ToString::to_string).collect();
 //! assert_eq!(said[0], "jobs.toml:3:1: job.home.kepp: found an unknown key, allowed every, keep (did you mean \"keep\"?)");

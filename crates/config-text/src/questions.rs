@@ -124,11 +124,11 @@ mod tests {
             let most: u8 = job.or("most", 9, |node| node.number(1..=99));
             let keep = if most > 1 { job.optional("keep") } else { job.required("keep", "") };
             keep.and_then(|node| node.number(0..=most));
-            job.or("on", Some(()), |node| Some(node.choice(&[("a", ()), ("b", ())], &[])));
+            job.or("on", Some(()), |node| Some(node.choice(&[("a", ()), ("b", ())])));
             for node in job.optional("hosts").and_then(|node| node.list("")).unwrap_or_default() {
                 let _ = node.as_str().is_none().then(|| node.as_integer());
             }
-            job.finish(&[]);
+            job.finish();
         }
         drop(root);
         drop(parts);

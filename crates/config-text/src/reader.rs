@@ -91,9 +91,9 @@ impl<'a> Root<'a> {
     }
 
     /// Ends every file.
-    pub fn finish(self, later: &[&'static str]) {
+    pub fn finish(self) {
         for file in self.files {
-            file.finish(later);
+            file.finish();
         }
     }
 }
@@ -176,25 +176,20 @@ impl<'a> Section<'a> {
         self.table.iter().map(entry).collect()
     }
 
-    /// Reports the keys that no reader asked for; those of `later` are of the product's whole shape, and
-    /// this version does not serve them.
-    pub fn finish(mut self, later: &[&'static str]) {
+    /// Reports the keys that no reader asked for.
+    pub fn finish(mut self) {
         self.report.ask(|| (*self.field).clone(), || Step::Close);
         self.known.sort_unstable();
         // A kind of section is asked for more than once.
         self.known.dedup();
         for (key, _) in self.table {
             let word = key.get_ref().as_ref();
-            let place = || {
+            if !self.known.contains(&word) {
                 let field = self.field.name(word.into());
-                Place { offset: self.base + key.span().start, field }
-            };
-            if later.contains(&word) {
-                self.report.error(&place(), format!("a key that is {LATER}"), "nothing here: leave it out");
-            } else if !self.known.contains(&word) {
+                let place = Place { offset: self.base + key.span().start, field };
                 let keys = self.known.join(", ");
                 let hint = hint(word, self.known.iter().copied());
-                self.report.error(&place(), "an unknown key", format!("{keys}{hint}"));
+                self.report.error(&place, "an unknown key", format!("{keys}{hint}"));
             }
         }
     }
@@ -316,22 +311,15 @@ impl<'a> Node<'a> {
         })
     }
 
-    /// One of a few words; those of `later` are refused as not supported yet.
-    pub fn choice<T: Copy>(&self, words: &[(&str, T)], later: &[&str]) -> Option<T> {
+    /// One of a few words.
+    pub fn choice<T: Copy>(&self, words: &[(&str, T)]) -> Option<T> {
         self.ask(|| Asked::Words(words.iter().map(|(word, _)| (*word).to_owned()).collect()));
         let chosen = self.text().and_then(|text| words.iter().find(|(word, _)| *word == text));
         if let Some((_, value)) = chosen {
             return Some(*value);
         }
         let allowed = words.iter().map(|(word, _)| quote(word)).collect::<Vec<_>>().join(", ");
-        match self.text().filter(|text| later.contains(text)) {
-            Some(text) => {
-                let found = format!("{}, which is {LATER}", quote(text));
-                self.report.error(&self.place, found, allowed);
-                None
-            }
-            None => self.wrong(allowed),
-        }
+        self.wrong(allowed)
     }
 
     /// A string that `read` understands, else says what is wrong with.
@@ -447,5 +435,4 @@ fn is_name(text: &str) -> bool {
         && !text.starts_with(['.', '-'])
 }
 
-const LATER: &str = "not supported by this version";
 const NAME: &str = "a name of 1 to 64 letters, digits, '.', '_' or '-', not starting with '.' or '-'";

@@ -99,7 +99,7 @@ impl Admin {
             node.parse(HOST, |text| is_host(text).then(|| text.to_ascii_lowercase().into()))
         };
         let metrics_hosts = hosts.iter().filter_map(host).collect();
-        section.finish(&[]);
+        section.finish();
         Self { socket, tcp, put, metrics, metrics_hosts }
     }
 }
@@ -110,7 +110,7 @@ impl AdminSocket {
         let group = section.optional("group");
         let group = group.and_then(|node| node.parse(GROUP, |text| is_group(text).then(|| Arc::from(text))));
         let mode = section.or("mode", OWNER_ONLY, |node| node.parse(SOCKET_MODE, read_mode));
-        section.finish(&[]);
+        section.finish();
         Some(Self { path: path?, group, mode, is_default: false })
     }
 }
@@ -128,7 +128,7 @@ impl AdminTcp {
         let client_ca = section.required("client_ca_file", "a file with the CA of the clients in PEM");
         let [operate, configure] = ["operate", "configure"]
             .map(|role| section.optional(role).and_then(|node| node.list(ROLE)).unwrap_or_default());
-        section.finish(&[]);
+        section.finish();
         let listen = read_listen(&listen.unwrap_or_default(), taken);
         let mut named = BTreeMap::new();
         let [operate, configure] = [operate, configure].map(|nodes| read_names(&nodes, &mut named));

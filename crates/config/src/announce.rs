@@ -110,7 +110,7 @@ impl AnnounceDraft {
         let again = |node: &Node<'_>| node.refuse("each prefix once");
         let aggregates = distinct(&aggregates.unwrap_or_default(), |node| node.prefix(), again);
         let remotes = section.or("remotes", min_serving == 1, |node| read_remotes(&node, min_serving));
-        section.finish(&[]);
+        section.finish();
         // Their order says nothing.
         let sorted = |names: &[At<Arc<str>>]| Vec::from_iter(BTreeSet::from_iter(values(names)));
         let announce = Announce {

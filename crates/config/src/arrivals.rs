@@ -29,7 +29,7 @@ impl Arrivals {
         let sources = section.required("sources", SOURCES).and_then(|node| read_sources(&node));
         let sources = sources.map(|sources| sources.into_iter().map(|source| source.value).collect());
         let kinds = section.or("kinds", ALL, |node| read_kinds(&node));
-        section.finish(&[]);
+        section.finish();
         Some(Self { sources: sources?, kinds })
     }
 }
@@ -45,7 +45,7 @@ pub(super) fn read_sources(node: &Node<'_>) -> Option<Vec<At<Prefix>>> {
 
 fn read_kinds(node: &Node<'_>) -> Option<TunnelProtocols> {
     let read: Option<Vec<TunnelProtocols>> =
-        node.items(KINDS)?.iter().map(|node| node.choice(&NAMES, &[])).collect();
+        node.items(KINDS)?.iter().map(|node| node.choice(&NAMES)).collect();
     Some(read?.into_iter().fold(TunnelProtocols::NONE, TunnelProtocols::and))
 }
 

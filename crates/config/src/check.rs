@@ -81,8 +81,8 @@ pub(super) fn read_all(root: &mut Root<'_>, outside: &Outside<'_>) -> BTreeMap<A
 fn read(name: &Arc<str>, node: &Node<'_>, outside: &Outside<'_>) -> Option<Check> {
     let mut section = node.section()?;
     let kind = kind::read(&mut section, outside);
-    let via = section
-        .or("via", Via::Backend, |node| node.choice(&[("backend", Via::Backend), ("vip", Via::Vip)], &[]));
+    let via =
+        section.or("via", Via::Backend, |node| node.choice(&[("backend", Via::Backend), ("vip", Via::Vip)]));
     let interval = section.or("interval", DEFAULT_INTERVAL, |node| node.duration(LEAST_INTERVAL..=HOUR));
     let default = DEFAULT_TIMEOUT.min(interval / 2);
     let timeout = section.or("timeout", default, |node| read_timeout(&node, interval));
@@ -91,7 +91,7 @@ fn read(name: &Arc<str>, node: &Node<'_>, outside: &Outside<'_>) -> Option<Check
     let rise = section.or("rise", 2, |node| node.number(1..=1_000));
     let fall = section.or("fall", 3, |node| node.number(1..=1_000));
     let jitter_percent = section.or("jitter_percent", 10, |node| node.number(0..=50));
-    section.finish(&[]);
+    section.finish();
     let name = Arc::clone(name);
     Some(Check { name, kind: kind?, via, interval, timeout, fast_interval, rise, fall, jitter_percent })
 }

@@ -63,7 +63,7 @@ impl Cluster {
         let max_moved = section.optional("max_moved").and_then(|node| node.percent(0..=100));
         let max_moved = max_moved.filter(|percent| *percent < 100);
         let arrivals = section.optional("arrivals").and_then(|node| Arrivals::read(&node));
-        section.finish(&[]);
+        section.finish();
         let (name, hash_key) = (name?, hash_key?);
         Some(Self { name, hash_key, table_size, flow_timeouts, drain_time, watch, max_moved, arrivals, mtu })
     }
@@ -121,7 +121,7 @@ impl FlowTimeouts {
             closing: timeout("closing", default.closing, SECOND..=seconds(600)),
             udp: timeout("udp", default.udp, SECOND..=hours(24)),
         };
-        section.finish(&[]);
+        section.finish();
         timeouts
     }
 }

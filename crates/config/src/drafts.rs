@@ -53,7 +53,7 @@ impl<'r> Drafts<'r> {
         let admin = once("admin").map(|section| Admin::read(section, outside)).unwrap_or_default();
         let trace = once("trace").and_then(Trace::read);
         let bgp = once("bgp").map(|section| BgpDraft::read(section, outside));
-        root.finish(&[]);
+        root.finish();
         let key = sections.cluster.value.as_ref().map(|cluster| cluster.hash_key);
         let references = outside.secrets.map(|_| source::references(key, &sections.checks, &admin));
         Self { sections, log, admin, trace, bgp, sources: lists.into_sources(), references }

@@ -93,14 +93,14 @@ fn read(name: &Arc<str>, node: &Node<'_>) -> Option<Encapsulation> {
     let mut section = node.section()?;
     let kind = section.required("kind", "\"gre\", \"ipip\", \"gue\", \"l2\"");
     let kind = kind.and_then(|node| {
-        let kind = node.choice(&KINDS, &[])?;
+        let kind = node.choice(&KINDS)?;
         let own = KINDS.iter().find(|(word, _)| **word == **name).is_none_or(|(_, own)| *own == kind);
         if own { Some(kind) } else { node.wrong(format!("\"{name}\": its name is a kind")) }
     });
     let udp_checksum = section.optional("udp_checksum");
     let outer = [section.optional("source_prefixes"), section.optional("dont_fragment")];
-    let too_big = section.or("too_big", TooBig::FragmentInner, |node| node.choice(&TOO_BIG, &[]));
-    section.finish(&[]);
+    let too_big = section.or("too_big", TooBig::FragmentInner, |node| node.choice(&TOO_BIG));
+    section.finish();
     let udp_checksum = udp_checksum.map(|node| (node.boolean(), node));
     let kind = match (kind, udp_checksum) {
         (Some(packet::Encapsulation::Gue { .. }), Some((truth, _))) => {

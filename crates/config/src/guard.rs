@@ -134,7 +134,7 @@ impl Limits {
         }
         let new_flows_per_second = rate.and_then(|node| node.number(1..=MAX_RATE)).and_then(NonZeroU32::new);
         let per_source = each.and_then(|node| PerSource::read(&node));
-        section.finish(&[]);
+        section.finish();
         Some(Self { new_flows_per_second, per_source })
     }
 }
@@ -171,7 +171,7 @@ impl PerSource {
         let rate = rate.and_then(|node| node.number(1..=MAX_RATE)).and_then(NonZeroU32::new);
         let v4_prefix = section.or("v4_prefix", 32, |node| node.number(8..=32));
         let v6_prefix = section.or("v6_prefix", 64, |node| node.number(16..=128));
-        section.finish(&[]);
+        section.finish();
         Some(Self { new_flows_per_second: rate?, v4_prefix, v6_prefix })
     }
 }

@@ -120,8 +120,7 @@ impl Steering {
     fn read(section: &mut Section<'_>, mode: IoMode) -> (Self, Option<NonZeroU16>) {
         let node = section.optional("steering");
         let words = [("hardware", Self::Hardware), ("software", Self::Software)];
-        let steering =
-            node.as_ref().and_then(|node| node.choice(&words, &[])).unwrap_or(Io::default().steering);
+        let steering = node.as_ref().and_then(|node| node.choice(&words)).unwrap_or(Io::default().steering);
         if steering == Self::Hardware {
             let nothing = "nothing, as each queue has its packet thread; or steering = \"software\" as well";
             section.optional("threads").and_then(|node| node.wrong::<()>(nothing));
@@ -169,9 +168,9 @@ impl Idle {
         let default = Io::default().idle;
         let spin = section.or("spin", default.spin, |node| node.duration(Duration::ZERO..=MAX_SPIN));
         let then = section.or("then", default.then, |node| {
-            node.choice(&[("sleep", IdleThen::Sleep), ("spin", IdleThen::Spin)], &[])
+            node.choice(&[("sleep", IdleThen::Sleep), ("spin", IdleThen::Spin)])
         });
-        section.finish(&[]);
+        section.finish();
         Some(Self { spin, then })
     }
 }
@@ -201,7 +200,7 @@ impl Fragments {
         let per_datagram = section.or("per_datagram", default.per_datagram, |node| node.number(1..=256));
         let per_source = section.or("per_source", default.per_source, |node| node.number(1..=65_536));
         let lifetime = section.or("lifetime", default.lifetime, |node| node.duration(LIFETIME));
-        section.finish(&[]);
+        section.finish();
         Some(Self { datagrams, buffered, per_datagram, per_source, lifetime })
     }
 }
@@ -217,7 +216,7 @@ impl Icmp {
             errors_per_second: rate("errors_per_second", default.errors_per_second),
             errors_of_source: rate("errors_of_source", default.errors_of_source),
         };
-        section.finish(&[]);
+        section.finish();
         Some(icmp)
     }
 }
@@ -233,7 +232,7 @@ impl Io {
         let frames_per_queue =
             section.or("frames_per_queue", default.frames_per_queue, |node| read_frames(&node));
         let mode = section.or("mode", default.mode, |node| {
-            node.choice(&[("af-xdp", IoMode::AfXdp), ("af-packet", IoMode::AfPacket)], &[])
+            node.choice(&[("af-xdp", IoMode::AfXdp), ("af-packet", IoMode::AfPacket)])
         });
         let (steering, threads) = Steering::read(&mut section, mode);
         let io = Self {
@@ -241,7 +240,7 @@ impl Io {
             steering,
             threads,
             next_hop: section.or("next_hop", default.next_hop, |node| {
-                node.choice(&[("resolve", NextHop::Resolve), ("reflect", NextHop::Reflect)], &[])
+                node.choice(&[("resolve", NextHop::Resolve), ("reflect", NextHop::Reflect)])
             }),
             flows_per_thread: section
                 .or("flows_per_thread", default.flows_per_thread, |node| node.number(1_024..=268_435_456)),
@@ -251,7 +250,7 @@ impl Io {
             frames_per_queue,
             frame_size: section.or("frame_size", default.frame_size, |node| read_frame_size(&node)),
             batch: section.or("batch", default.batch, |node| node.number(1..=256)),
-            no_socket: section.or("no_socket", default.no_socket, |node| node.choice(&NO_SOCKET, &[])),
+            no_socket: section.or("no_socket", default.no_socket, |node| node.choice(&NO_SOCKET)),
             max_vips: section.or("max_vips", default.max_vips, |node| node.number(1..=1_048_576)),
             limit_sources: section
                 .or("limit_sources", default.limit_sources, |node| node.number(1_024..=16_777_216)),
@@ -260,7 +259,7 @@ impl Io {
             icmp: section.or("icmp", default.icmp, |node| Icmp::read(&node)),
             own_ports: section.or("own_ports", default.own_ports, |node| read_own_ports(&node)),
         };
-        section.finish(&[]);
+        section.finish();
         io
     }
 }

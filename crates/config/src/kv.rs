@@ -75,7 +75,7 @@ impl KvPath {
         let is_memcached = is_memcached(protocol);
         let node = section.optional("path");
         let words = [("direct", false), ("through", true)];
-        let is_through = node.as_ref().and_then(|node| Some((node.choice(&words, &[])?, node))).is_some_and(
+        let is_through = node.as_ref().and_then(|node| Some((node.choice(&words)?, node))).is_some_and(
             |(through, node)| {
                 if through && !is_memcached {
                     node.refuse(
@@ -132,8 +132,8 @@ impl KvGather {
         let mut section = node.section_or_false()?;
         let timeout = section.or("timeout", Self::DEFAULT.timeout, |node| read_timeout(&node));
         let words = [("silent", KvMissing::Silent), ("miss", KvMissing::Miss)];
-        let missing = section.or("missing", Self::DEFAULT.missing, |node| node.choice(&words, &[]));
-        section.finish(&[]);
+        let missing = section.or("missing", Self::DEFAULT.missing, |node| node.choice(&words));
+        section.finish();
         if !is_memcached {
             node.refuse("nothing here: it is for protocol = \"memcached\"");
         }
@@ -230,7 +230,7 @@ impl KvDraft {
         let mut section = node.section()?;
         let mut pools = Vec::new();
         let value = read_keys(&mut section, &mut pools).map(Arc::new);
-        section.finish(&["timeout"]);
+        section.finish();
         Some(Self { place: node.place.clone(), value, pools })
     }
 }
@@ -246,7 +246,7 @@ fn read_keys(section: &mut Section<'_>, pools: &mut Vec<At<Arc<str>>>) -> Option
         Some(node) => read_failover(&node, protocol, pools).unwrap_or((Failover::Next, None)),
     };
     let max_keys = section.or("max_keys", MAX_KEYS, |node| node.number(1..=MAX_KEYS));
-    let hash = section.or("hash", KvHash::Maglev, |node| node.choice(&HASHES, &[]));
+    let hash = section.or("hash", KvHash::Maglev, |node| node.choice(&HASHES));
     let path = KvPath::read(section, protocol);
     let rejoin = read_rejoin(section.optional("rejoin"), protocol);
     let gather = KvGather::read(section.optional("gather"), protocol);
@@ -284,7 +284,7 @@ fn read_protocol(section: &mut Section<'_>) -> Option<KvProtocol> {
             node.refuse(format!("nothing here: it is for protocol = \"{word}\""));
         }
     };
-    match node.choice(&WORDS, &[])? {
+    match node.choice(&WORDS)? {
         Word::Memcached => {
             refuse([id, start], ["header", "offset"]);
             refuse([length, None], ["offset"; 2]);
@@ -309,7 +309,7 @@ fn read_rejoin(node: Option<Node<'_>>, protocol: Option<KvProtocol>) -> Rejoin {
     let is_memcached = is_memcached(protocol);
     let default = if is_memcached { Rejoin::Flush } else { Rejoin::Serve };
     let Some(node) = node else { return default };
-    let read = node.choice(&[("flush", Rejoin::Flush), ("serve", Rejoin::Serve)], &[]);
+    let read = node.choice(&[("flush", Rejoin::Flush), ("serve", Rejoin::Serve)]);
     if read == Some(Rejoin::Flush) && !is_memcached {
         node.refuse("\"serve\": only memcached can be emptied");
     }
@@ -369,7 +369,7 @@ fn read_route(node: &Node<'_>, pools: &mut Vec<At<Arc<str>>>) -> Option<KvRoute>
     let mut section = node.section()?;
     let (key, prefix) = (section.optional("key"), section.optional("prefix"));
     let pool = section.required("pool", "the name of a pool").and_then(|node| node.reference());
-    section.finish(&[]);
+    section.finish();
     pools.extend(pool.clone());
     let text = |node: Node<'_>| {
         node.parse(KEY, |text| {
@@ -395,7 +395,7 @@ fn read_failover(
 ) -> Option<(Failover, Option<Duration>)> {
     let mut section = node.section()?;
     let (to, pool, ttl) = (section.optional("to"), section.optional("pool"), section.optional("ttl"));
-    section.finish(&[]);
+    section.finish();
     let failover = read_target(node, to, pool, pools)?;
     let default = default_ttl(&failover, protocol);
     let Some(node) = ttl else { return Some((failover, default)) };
@@ -422,7 +422,7 @@ fn read_target(
 ) -> Option<Failover> {
     match (to, pool) {
         (Some(to), None) => {
-            let is_next = to.choice(&[("next", true), ("nowhere", false)], &[])?;
+            let is_next = to.choice(&[("next", true), ("nowhere", false)])?;
             Some(if is_next { Failover::Next } else { Failover::Nowhere })
         }
         (None, Some(pool)) => {

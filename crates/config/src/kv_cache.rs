@@ -44,7 +44,7 @@ impl KvCache {
             node.parse(SOURCE, |text| bytes(text).filter(fits))
         });
         let strict = section.or("strict", false, |node| node.boolean());
-        section.finish(&[]);
+        section.finish();
         if !is_memcached {
             node.refuse("nothing here: it is for protocol = \"memcached\"");
         }

@@ -34,8 +34,8 @@ impl KvReplicas {
         let mut section = node.section_or_false()?;
         let count = section.or("count", 2, |node| node.number(2..=MOST));
         let words = [("all", KvAck::All), ("majority", KvAck::Majority), ("first", KvAck::First)];
-        let ack = section.or("ack", KvAck::All, |node| node.choice(&words, &[]));
-        section.finish(&[]);
+        let ack = section.or("ack", KvAck::All, |node| node.choice(&words));
+        section.finish();
         if !is_memcached {
             node.refuse("nothing here: it is for protocol = \"memcached\"");
         }

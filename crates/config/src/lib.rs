@@ -5,7 +5,7 @@
 //! what is allowed.
 //! Not here: the snapshot that a configuration becomes, checking backends, sessions with routers.
 //! Values are read by hand and not by serde's derive, which stops at the first error.
-//! Invariant: keys of the product's whole shape that this version does not serve are refused by name.
+//! Invariant: a key that no reader asks for is an error.
 //!
 //! ```
 //! use std::path::Path;

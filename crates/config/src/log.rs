@@ -56,10 +56,10 @@ impl Log {
         let formats =
             [("human", LogFormat::Human), ("journald", LogFormat::Journald), ("json", LogFormat::Json)];
         let log = Self {
-            level: section.or("level", default.level, |node| node.choice(&levels, &[])),
-            format: section.or("format", default.format, |node| node.choice(&formats, &[])),
+            level: section.or("level", default.level, |node| node.choice(&levels)),
+            format: section.or("format", default.format, |node| node.choice(&formats)),
         };
-        section.finish(&[]);
+        section.finish();
         log
     }
 }

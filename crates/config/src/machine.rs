@@ -110,7 +110,7 @@ impl MachineDraft {
         let interfaces = values(&distinct(&interfaces, interface, |node| node.refuse("each interface once")));
         let vlans = vlan::read_all(&mut section, &interfaces);
         let router_id = section.optional("router_id").and_then(|node| node.parse(ROUTER_ID, read_router_id));
-        section.finish(&[]);
+        section.finish();
         let addresses = addresses.unwrap_or_default();
         let addresses = addresses.iter().filter_map(|node| Some(node.at(node.unicast()?))).collect();
         Some(Self { place: node.place.clone(), name, addresses, shard, router_id, interfaces, vlans })

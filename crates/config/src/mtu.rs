@@ -31,7 +31,7 @@ impl Mtu {
         let clients = section.or("clients", Self::default().clients, |node| node.number(576..=9_000));
         let node = section.optional("core");
         let core = node.as_ref().and_then(|node| node.number(1_280..=65_535));
-        section.finish(&[]);
+        section.finish();
         (Self { clients, core }, node.map(|node| node.place))
     }
 }

@@ -187,7 +187,7 @@ impl PoolDraft {
         let max_down = section.optional("max_down");
         draft.max_down = max_down.and_then(|node| Some(node.at(node.percent(1..=100)?)));
         draft.kv = section.optional("kv").and_then(|node| KvDraft::read(&node));
-        section.finish(&[]);
+        section.finish();
         if backends.is_none() && pools.is_none() {
             node.report.absent(&node.place, "neither backends nor pools", "at least one backend or pool");
         }
@@ -218,7 +218,7 @@ fn read_fallback(node: &Node<'_>) -> Option<At<Fallback>> {
     let pool = section.required("pool", "the name of a pool").and_then(|node| node.reference());
     let below = section.or("below", 1, |node| node.number(1..=65_535));
     let hold = section.or("hold", DEFAULT_HOLD, |node| node.duration(Duration::ZERO..=HOUR));
-    section.finish(&[]);
+    section.finish();
     let pool = pool?;
     Some(At { place: pool.place, value: Fallback { pool: pool.value, below, hold } })
 }
@@ -233,7 +233,7 @@ fn read_backend(node: &Node<'_>) -> Option<BackendDraft> {
     let ring_name = section.optional("ring_name").and_then(|node| {
         node.parse(RING_NAME, |text| (1..=MAX_RING_NAME).contains(&text.len()).then(|| Arc::from(text)))
     });
-    section.finish(&[]);
+    section.finish();
     Some(BackendDraft { name: name?, address: address?, weight, ring_name })
 }
 
@@ -241,7 +241,7 @@ fn read_reference(node: &Node<'_>) -> Option<PoolReference> {
     let mut section = node.section()?;
     let pool = section.required("pool", "the name of a pool").and_then(|node| node.reference());
     let weight = read_weight(&mut section);
-    section.finish(&[]);
+    section.finish();
     Some(PoolReference { pool: pool?, weight })
 }
 

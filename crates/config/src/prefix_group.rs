@@ -68,7 +68,7 @@ impl GroupDraft {
     fn read(name: Arc<str>, node: &Node<'_>) -> Option<Self> {
         let mut section = node.section()?;
         let prefixes = section.required("prefixes", PREFIXES).and_then(|node| node.items(PREFIXES));
-        section.finish(&[]);
+        section.finish();
         let nodes = prefixes.unwrap_or_default();
         let read = |node: &Node<'_>| Some(node.at(node.prefix()?));
         let prefixes: Vec<At<Prefix>> = nodes.iter().filter_map(read).collect();

@@ -79,7 +79,7 @@ impl RemoteDraft {
         draft.prefixes = by_name(&mut section, "prefixes", PREFIXES, |node| node.prefix(), Prefix::address);
         draft.addresses =
             by_name(&mut section, "addresses", ADDRESSES, |node| node.unicast(), |address| *address);
-        section.finish(&[]);
+        section.finish();
         draft
     }
 }

@@ -25,7 +25,7 @@ impl Trace {
     pub(super) fn read(mut section: Section<'_>) -> Option<Self> {
         let receivers = section.required("receivers", RECEIVERS).and_then(|node| node.items(RECEIVERS));
         let max_per_second = section.or("max_per_second", 100, |node| node.number(1..=MOST));
-        section.finish(&[]);
+        section.finish();
         let receivers = receivers?.iter().map(|node| node.source(RECEIVERS)).collect::<Vec<_>>();
         Some(Self { receivers: receivers.into_iter().collect::<Option<_>>()?, max_per_second })
     }

@@ -253,7 +253,7 @@ impl VipDraft {
             announce: announce.and_then(|node| AnnounceDraft::read(&node)),
             pools,
         };
-        section.finish(&[]);
+        section.finish();
         Some(draft)
     }
 }
@@ -304,8 +304,8 @@ fn read_service(node: &Node<'_>, pools: &mut Vec<At<Arc<str>>>) -> Option<Servic
     };
     let pool = section.required("pool", "the name of a pool").and_then(|node| node.reference());
     pools.extend(pool.clone());
-    let hash = section.optional("hash").and_then(|node| Some(node.at(node.choice(&HASHES, &[])?)));
-    section.finish(&[]);
+    let hash = section.optional("hash").and_then(|node| Some(node.at(node.choice(&HASHES)?)));
+    section.finish();
     let place = node.place.clone();
     Some(ServiceDraft { place, ports: ports?, protocol: protocol?, pool: pool?, hash })
 }

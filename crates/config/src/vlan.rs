@@ -85,7 +85,7 @@ pub(super) fn read_all(section: &mut Section<'_>, interfaces: &[String]) -> BTre
 fn read(node: &Node<'_>) -> Option<Vlan> {
     let mut section = node.section()?;
     let policies = [("keep", Policy::Keep), ("translate", Policy::Translate), ("strip", Policy::Strip)];
-    let policy = section.or("policy", Policy::Keep, |node| node.choice(&policies, &[]));
+    let policy = section.or("policy", Policy::Keep, |node| node.choice(&policies));
     let vlan = if policy == Policy::Translate {
         section.required("translate", RULES).and_then(|node| read_rules(&node)).map(Vlan::Translate)
     } else {
@@ -94,7 +94,7 @@ fn read(node: &Node<'_>) -> Option<Vlan> {
         }
         Some(if policy == Policy::Strip { Vlan::Strip } else { Vlan::Keep })
     };
-    section.finish(&[]);
+    section.finish();
     vlan
 }
 
@@ -129,11 +129,11 @@ fn read_rule(node: &Node<'_>) -> Option<VlanRule> {
     let from = section.optional("from").map(|node| read_vlans(&node));
     let to = section.required("to", VLANS).and_then(|node| read_vlans(&node));
     let outer = section.optional("outer");
-    section.finish(&[]);
+    section.finish();
     let to = to?;
     let kind = outer.as_ref().and_then(|node| match to.len() {
         0 => node.wrong("nothing here where frames leave untagged"),
-        _ => node.choice(&[("802.1q", false), ("802.1ad", true)], &[]),
+        _ => node.choice(&[("802.1q", false), ("802.1ad", true)]),
     });
     let from = match from {
         None => None,

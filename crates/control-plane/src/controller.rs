@@ -35,7 +35,7 @@ use compile::{
 use config::Config;
 use health::{HealthState, TargetKey, Watched};
 
-/// See the room's header.
+/// See the module's header.
 #[derive(Debug)]
 pub struct Controller {
     machine: String,

@@ -3,7 +3,8 @@
 //! In: a checked configuration (`config`), verdicts of checks (`health`), an operator's orders (`admin`), routes and neighbours.
 //! Out: snapshots for packet threads, routes for routers (`bgp`), rows for the admin API.
 //! Not here: packets of clients, the XDP program (`datapath`), the choice of a backend (`forwarder`), BGP itself (`bgp`).
-//! Invariant: deterministic; the same text, secrets and verdicts give the same snapshot on every machine.
+//! Invariant: machines with the same text, secrets, verdicts and orders choose the same backend for every flow (`digest`); numbers of
+//! slots and next hops are each machine's own.
 //!
 //! ```
 //! # use std::net::SocketAddr;

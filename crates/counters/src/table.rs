@@ -247,7 +247,7 @@ groups! {
         turns: counter "turns" "thread_turns_total" [];
     }
 
-    /// What is counted of the XDP program, in the order of `enum count` in `steer.bpf.c`.
+    /// What is counted of the XDP program, in the order of `enum count` in `whose.h`.
     xdp XDP [] {
         /// Frames that the XDP program handed to a packet thread's socket, or that the ingress program beside packet sockets took from the kernel.
         redirected: counter "packets" "xdp_redirected_packets_total" [];

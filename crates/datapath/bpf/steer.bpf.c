@@ -1,5 +1,5 @@
-// The whole kernel side of the balancer: traffic for a VIP goes to this queue's socket, all else to the
-// kernel. Policy lives in Rust: an `if` here that is not about parsing is in the wrong place.
+// XDP: what `whose.h` says is for packet threads goes to this queue's AF_XDP socket, all else to the kernel; `packet.bpf.c` does the
+// same for packet sockets. Policy lives in Rust: an `if` here that is not about parsing is in the wrong place.
 //
 // Socket first, then head room: once the head has moved the frame is no longer one for the kernel.
 // Every frame moves exactly one count.
@@ -16,7 +16,7 @@ struct {
 const volatile __u8 no_socket_drops = 0; // set at load
 
 // Opens `encapsulation overhead` bytes in front and marks the first of them, so that user space knows where the frame
-// starts. The mark is odd, and no frame that comes here starts with an odd byte: groups have passed.
+// starts. The mark is odd, and no frame that comes here starts with an odd byte: multicast frames were passed before.
 static __always_inline int open_head_room(struct xdp_md *ctx, __u32 encap_overhead)
 {
 	__u8 *mark;
@@ -43,7 +43,7 @@ static __always_inline int steer_frame(struct xdp_md *ctx)
 		return counted(count, XDP_PASS);
 	if (!bpf_map_lookup_elem(&xsks, &queue))
 		return counted(NO_SOCKET, no_socket_drops ? XDP_DROP : XDP_PASS);
-	encap_overhead = value ? *value & GROWTH_MASK : 0;
+	encap_overhead = value ? *value & ENCAP_OVERHEAD_MASK : 0;
 	if (encap_overhead && !open_head_room(ctx, encap_overhead))
 		return counted(NO_HEAD_ROOM, XDP_DROP);
 	if (bpf_redirect_map(&xsks, queue, XDP_DROP) != XDP_REDIRECT)

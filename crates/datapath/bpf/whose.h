@@ -7,11 +7,11 @@
 
 #include "frame.h"
 
-#define GROWTH_MASK 63 // bits 0 to 5 of a value
+#define ENCAP_OVERHEAD_MASK 63 // bits 0 to 5 of a value
 #define OWN 64 // an address of this machine within a prefix: the kernel's. Other bits are zero, and room for later
 
 #define ENDS 1 // bit of an end's value: tunnels end there. Bits 1 to 15: how many ports we ask from, 16 to 31: the first
-#define MAX_ENDS 512 // of all prefixes: `steer/ends.rs` knows them too
+#define MAX_ENDS 512 // twice what `steer/ends.rs` allows, as of sources: a new set comes before the old one goes
 #define MAX_SOURCES 2048
 #define BY_GRE 1 // bits of a source's value
 #define BY_IPIP 2

@@ -1,7 +1,7 @@
 //! Flow hashes of a batch, eight side by side by the vectors that this processor has.
 //!
 //! In: what `forwarder` gathers of a batch. Out: the same hashes as one by one, whatever the processor.
-//! Not here: SipHash itself (`forwarder`), of which the vector code is the same rounds over lanes.
+//! Not here: SipHash itself (`sip-lanes`), of which the vector code is the same rounds over lanes.
 //! Invariant: a function that needs an instruction set is handed out only where the processor has said that it has it.
 
 use sip_lanes::LaneHashers;

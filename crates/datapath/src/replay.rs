@@ -16,7 +16,7 @@ use crate::dataplane::{NOTICES, Settings, pipeline_config};
 use crate::steer::{Ends, Filter, takes};
 use crate::umem::RING;
 
-/// See the room's header.
+/// See the module's header.
 #[derive(Debug)]
 pub struct Replay {
     engine: Engine<MemoryDevice, Pipeline>,

@@ -1,7 +1,7 @@
 //! What is wrong with the machine before it carries traffic, and the command that mends it: `sluicegate doctor`.
 //!
 //! In: a configuration and the name of its machine. Out: findings, and the facts that they rest on; in words or as JSON.
-//! Rooms: `facts` (what is known), `gather`, `reach` and `sockets` (how it is learned), `machine`, `interfaces`, `paths`, `routers`
+//! Modules: `facts` (what is known), `gather`, `reach` and `sockets` (how it is learned), `machine`, `interfaces`, `paths`, `routers`
 //! (judgements), `secrets` (files that the service may not read), `report` (how it is shown).
 //! Not here: changing anything. Invariant: a judgement is a function of the facts alone.
 //!

@@ -1,7 +1,7 @@
 //! A packet thread's tap: packets as they came and as they left, with what was decided for them.
 //!
 //! In: batches, before and after the pipeline. Out: [`Record`]s of those that a [`CaptureFilter`] means, to the holder of the
-//! [`CaptureReceiver`]. Rooms: `filter`.
+//! [`CaptureReceiver`]. Modules: `filter`.
 //! Not here: files (`sluicegate`), when a tap is put in and taken out ([`crate::Request::Capture`]).
 //! Invariant: all memory is the receiver's and comes back to it; the thread allocates, frees and waits for nothing. Without a
 //! tap a batch pays for one look, a packet for nothing.

@@ -3,9 +3,9 @@
 //! In: frames with writable room in front, the [`Snapshot`] that the control plane published, the time. Out:
 //! [`Verdict`]s, and frames rewritten in place. Also here: [`Live`], the one type at which the planes meet, the
 //! counters, and the request ring by which the control plane asks a packet thread.
-//! Not here: rings and sockets (`datapath`), TOML (`control-plane`), bytes of headers (`packet`).
-//! Invariant: rx + originated = tx + taken + drops + held + in mailboxes. Nothing here allocates per packet, reads a clock or
-//! does I/O.
+//! Not here: rings and sockets (`datapath`), TOML (`config`), bytes of headers (`packet`).
+//! Invariant, of each thread: rx + from threads + originated = tx + replies + to threads + taken + drops + held. Nothing here
+//! allocates per packet, reads a clock or does I/O.
 //! Source: Eisenbud et al., *Maglev*, NSDI 2016, §3.
 //!
 //! ```

@@ -1,4 +1,4 @@
-//! The only door between the planes: control publishes a whole generation, packet threads read it.
+//! The only interface between the planes: control publishes a whole generation, packet threads read it.
 //!
 //! Invariant: a snapshot is freed on the publisher's side. Replaced ones wait in `retired` until no reader holds them.
 

@@ -1,4 +1,4 @@
-//! Atomics through one door, so that loom can stand in.
+//! Atomics by one name, so that loom can stand in.
 
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{AtomicU64, Ordering};

@@ -73,7 +73,7 @@ fn read(mut root: Root<'_>, from: Option<Base<'_>>) -> Scenario {
     let mut plan = Plan::new(&cluster, seed);
     let events = root.once("event").and_then(|node| node.list("tables [[event]]")).unwrap_or_default();
     event::read_all(&events, &mut plan, duration_ms, cluster.change.is_some());
-    root.finish(&[]);
+    root.finish();
     if let (Some(from), Some(change)) = (from, &cluster.change) {
         plan.roll_out(Takeover { at_ms: from.at_ms, skew_ms: from.skew_ms }, change);
     }
@@ -99,7 +99,7 @@ fn read_cluster(section: Option<Section<'_>>, seed: u64) -> Cluster {
             let size = node.number(101..=maglev_hash::MAX_SIZE)?;
             if is_prime(size) { Some(size) } else { node.wrong("a prime, such as 65537") }
         });
-        section.finish(&[]);
+        section.finish();
     }
     let machine = |n| Machine { name: format!("m{n}"), is_there: true };
     let backend = |n| Backend { name: format!("b{n}"), hash_name: format!("b{n}") };
@@ -127,11 +127,11 @@ fn read_traffic(section: Option<Section<'_>>) -> Traffic {
     if let Some(mut section) = section {
         traffic.flows = section.or("flows", traffic.flows, |node| node.number(0..=MAX_FLOWS));
         traffic.lifetime_ms = section.or("lifetime", traffic.lifetime_ms, |node| millis(&node, MILLI..=DAY));
-        traffic.lifetimes = section.or("lifetimes", traffic.lifetimes, |node| node.choice(&LIFETIMES, &[]));
+        traffic.lifetimes = section.or("lifetimes", traffic.lifetimes, |node| node.choice(&LIFETIMES));
         traffic.packet_interval_ms =
             section.or("packet_interval", traffic.packet_interval_ms, |node| millis(&node, MILLI..=HOUR));
         arrivals = section.optional("arrivals").and_then(|node| node.number(0..=MAX_FLOWS));
-        section.finish(&[]);
+        section.finish();
     }
     let steady = f64::from(traffic.flows) * 1_000.0 / f64::from(traffic.lifetime_ms);
     traffic.arrivals = arrivals.map_or(steady.min(f64::from(MAX_FLOWS)), f64::from);
@@ -140,14 +140,14 @@ fn read_traffic(section: Option<Section<'_>>) -> Traffic {
 
 fn read_router(section: Option<Section<'_>>, machines: usize) -> Router {
     let Some(mut section) = section else { return Router::Plain };
-    let is_resilient = section.or("hashing", false, |node| node.choice(&ROUTERS, &[]));
+    let is_resilient = section.or("hashing", false, |node| node.choice(&ROUTERS));
     let least = u32::try_from(machines).unwrap_or(u32::MAX);
     let buckets = section.optional("buckets");
     if let Some(node) = buckets.as_ref().filter(|_| !is_resilient) {
         node.refuse("nothing here: it is for hashing = \"resilient\"");
     }
     let buckets = buckets.and_then(|node| node.number(least..=MAX_BUCKETS)).unwrap_or(1_024.max(least));
-    section.finish(&[]);
+    section.finish();
     if is_resilient { Router::Resilient { buckets } } else { Router::Plain }
 }
 
@@ -156,7 +156,7 @@ fn read_tables(mut section: Section<'_>, default: FlowTables, interval_ms: u32) 
     let longer = Duration::from_millis(u64::from(interval_ms) + 1);
     let idle_ms = section.or("idle", default.idle_ms, |node| millis(&node, longer..=DAY));
     let closing_ms = section.or("closing", default.closing_ms, |node| millis(&node, Duration::ZERO..=HOUR));
-    section.finish(&[]);
+    section.finish();
     FlowTables { places, idle_ms, closing_ms }
 }
 

@@ -1,6 +1,6 @@
 //! The command line: what the operator types, and the exit code it ends with.
 //!
-//! The daemon: `run` (wired from both planes), `doors` (the listeners of its API), `stats`, `liveness`, `notify` (the service
+//! The daemon: `run` (wired from both planes), `listeners` (of its API), `stats`, `liveness`, `notify` (the service
 //! manager), `privileges`, `logging`. What needs none, or only may ask it: `config_check`, `config_diff`, `config_import`, `digest`,
 //! `doctor`, `probe`, `flow_path` (`where`), `trace`, `replay`, `simulate`, `backend` (`decap`), `shell` (`completions`, `man`). Not
 //! here: verbs that ask it and print (`admin_client`).
@@ -16,8 +16,8 @@ mod config_diff;
 mod config_import;
 mod digest;
 mod doctor;
-mod doors;
 mod flow_path;
+mod listeners;
 mod liveness;
 mod logging;
 mod notify;

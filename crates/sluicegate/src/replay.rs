@@ -1,7 +1,7 @@
 //! `sluicegate replay`: a capture through the packet thread's own loop, offline and without root.
 //!
 //! In: a capture, the configuration, others that replace it on the way. Out: a capture of what would have been sent; figures
-//! that balance. Rooms: `arrivals` (which frames), `control` (snapshots, by the capture's clock), `change` (`--reload`),
+//! that balance. Modules: `arrivals` (which frames), `control` (snapshots, by the capture's clock), `change` (`--reload`),
 //! `stats`. Not here: the loop (`datapath::Replay`), capture files (`datapath::CaptureReader`).
 //! Invariant: the clock is the capture's, and does not go back.
 

@@ -2,8 +2,9 @@
 //!
 //! In: a configuration, signals, next hops, verdicts of health checks, commands of the admin API. Out: a running balancer.
 //! Each part owns its state; [`Daemon`] is all of them on one loop. Modules: `commands` and `status` (the API), `reload` (its
-//! steps), `configuration` with `files`, `first_generation`, `checks` with `health_tunnel`, `forwarding` with `links` and `reports`,
-//! `lifecycle`, `hot_keys`, `value_caches`, `settings`, `turns` (work of other threads), `upgrade` (a new process in this one's place).
+//! steps), `configuration`, `first_generation`, `checks` with `health_tunnel`, `forwarding` with `links` and `reports`, `lifecycle`,
+//! `hot_keys`, `value_caches`, `counting`, `settings`, `turns` (work of other threads), `upgrade` (a new process in this one's place)
+//! with `predecessor`.
 //! Not here: any decision about a packet, a configuration, health, an order or a drain (`control_plane`).
 //! Invariant: nothing that takes more than a few milliseconds runs on the control loop.
 
@@ -65,7 +66,7 @@ use self::lifecycle::{HandOver, Lifecycle};
 use self::settings::inspected;
 use self::turns::Turns;
 use self::upgrade::Coming;
-use crate::doors::{self, Doors};
+use crate::listeners::{self, Listeners};
 use crate::logging::Logging;
 use crate::stats::most_drops;
 use crate::{Source, config_check, liveness, logging, privileges};
@@ -150,7 +151,7 @@ struct Inspections {
 /// The admin API's end in the daemon.
 struct Api {
     commands: mpsc::Receiver<Command>,
-    doors: Doors,
+    listeners: Listeners,
     boot_id: String,
     digests: Arc<Digests>,
     logging: Logging,
@@ -164,20 +165,20 @@ impl Api {
         logging: Logging,
     ) -> anyhow::Result<Self> {
         let mut api = Self::closed(machine, readiness, logging);
-        let bound = doors::bind(config, machine, &api.doors.existing()).await?;
-        api.doors.take(config, machine, bound);
+        let bound = listeners::bind(config, machine, &api.listeners.existing()).await?;
+        api.listeners.take(config, machine, bound);
         Ok(api)
     }
 
-    /// Before its doors are open.
+    /// Before its listeners are open.
     fn closed(
         machine: &str,
         readiness: watch::Receiver<admin::metrics::Readiness>,
         logging: Logging,
     ) -> Self {
         let (orders, commands) = mpsc::channel(COMMANDS_WAITING);
-        let doors = Doors::new(machine, orders, readiness);
-        Self { commands, doors, boot_id: boot_id(), digests: Arc::default(), logging }
+        let listeners = Listeners::new(machine, orders, readiness);
+        Self { commands, listeners, boot_id: boot_id(), digests: Arc::default(), logging }
     }
 }
 
@@ -500,7 +501,7 @@ impl Daemon {
 
     fn log_final_counters(&mut self) {
         let total = self.forwarding.stats(&self.publisher.current(), self.controller.index()).total;
-        self.api.doors.close();
+        self.api.listeners.close();
         tracing::info!(
             event = "final_counters",
             received = total.rx,

@@ -1,8 +1,8 @@
 //! `sluicegate trace`: by which machines a packet goes to which backend, as the machines report it.
 //!
 //! In: a packet's headers, the router to send it by, the configuration (its key, its receivers). Out: marked packets; a tree or
-//! JSON of what was reported. Rooms: `frame` (the packets), `link` (the way out), `view` (the tree).
-//! Not here: marks and reports (`forwarder`, `control_plane::trace_report`).
+//! JSON of what was reported. Modules: `frame` (the packets), `link` (the way out), `view` (the tree).
+//! Not here: marks (`trace-mark`), who sees them (`forwarder`), reports (`control_plane::trace_report`).
 //! The packet is a real one: it reaches the backend and enters the connection tables on its way.
 //! Source: Eisenbud et al., *Maglev*, NSDI 2016, §4.4.
 

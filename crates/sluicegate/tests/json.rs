@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::{env, fs, process};
 
-use admin::{Door, Limits, Rules, Socket, listen, router, serve};
+use admin::{Limits, Listener, Rules, Socket, listen, router, serve};
 use axum::Router;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -32,7 +32,7 @@ impl Bed {
             let (commands, _) = mock::start();
             let router = router(commands, Rules::new(true), Router::new());
             let (file, listener) = listen(&folder.join("admin.sock"), 0o600, None).unwrap();
-            tokio::spawn(serve(Door::Unix(listener), router, Limits::default()));
+            tokio::spawn(serve(Listener::Unix(listener), router, Limits::default()));
             file
         });
         fs::write(folder.join("hash.key"), "000102030405060708090a0b0c0d0e0f\n").unwrap();

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use std::{env, fs, process};
 
-use admin::{Door, Limits, Rules, Socket, listen, router, serve};
+use admin::{Limits, Listener, Rules, Socket, listen, router, serve};
 use axum::Router;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -36,7 +36,7 @@ impl Balancer {
             let (commands, log) = mock::start();
             let router = router(commands, Rules::new(true), Router::new());
             let (file, listener) = listen(&folder.join("admin.sock"), 0o600, None).unwrap();
-            tokio::spawn(serve(Door::Unix(listener), router, Limits::default()));
+            tokio::spawn(serve(Listener::Unix(listener), router, Limits::default()));
             (log, file)
         });
         Self { folder, log, _file: file, _runtime: runtime }

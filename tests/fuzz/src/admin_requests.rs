@@ -1,6 +1,6 @@
 //! Requests to the admin API, as bytes on a connection.
 //!
-//! The first byte says by which door: the Unix socket, or TCP, where any client may read and none may more. Commands are taken
+//! The first byte says by which listener: the Unix socket, or TCP, where any client may read and none may more. Commands are taken
 //! and left unanswered, as by a balancer that is stopping.
 
 use std::cell::RefCell;
@@ -10,7 +10,7 @@ use std::os::unix::net::SocketAddr as UnixAddress;
 use std::pin::pin;
 use std::time::Duration;
 
-use admin::{Command, Door, Limits, Rules, router, routes, serve};
+use admin::{Command, Limits, Listener, Rules, router, routes, serve};
 use axum::Router;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -21,9 +21,9 @@ use tokio::sync::mpsc;
 /// Every answer is HTTP, none is a fault of the server's, each refusal is a JSON object with its kind and words, and no client
 /// over TCP changes anything; nobody puts a configuration where the file does not allow it.
 pub(crate) fn check(bytes: &[u8]) {
-    let Some((&door, request)) = bytes.split_first() else { return };
+    let Some((&listener, request)) = bytes.split_first() else { return };
     thread_local!(static SERVER: Server = Server::new());
-    answers(&SERVER.with(|server| server.ask(door & 1 != 0, request)));
+    answers(&SERVER.with(|server| server.ask(listener & 1 != 0, request)));
 }
 
 fn is_question(command: &Command) -> bool {
@@ -58,7 +58,7 @@ fn answers(mut rest: &[u8]) {
     }
 }
 
-/// Both doors, and a client for them.
+/// Both listeners, and a client for them.
 struct Server {
     runtime: Runtime,
     unix: UnixAddress,
@@ -81,8 +81,8 @@ impl Server {
             unix.set_nonblocking(true).and_then(|()| tcp.set_nonblocking(true)).expect("no waiting");
             let unix = UnixListener::from_std(unix).expect("a listener");
             let tcp = TcpListener::from_std(tcp).expect("a listener");
-            runtime.spawn(serve(Door::Unix(unix), api.clone(), Limits::default()));
-            runtime.spawn(serve(Door::Plain(tcp), api, Limits::default()));
+            runtime.spawn(serve(Listener::Unix(unix), api.clone(), Limits::default()));
+            runtime.spawn(serve(Listener::Plain(tcp), api, Limits::default()));
             (name, address)
         };
         Self { runtime, unix, tcp, commands: RefCell::new(commands) }
@@ -131,7 +131,7 @@ async fn exchange(stream: impl AsyncRead + AsyncWrite, request: &[u8]) -> Vec<u8
     answer
 }
 
-/// One request for each route, by each door; requests in a row, with bodies, and refused ones.
+/// One request for each route, by each listener; requests in a row, with bodies, and refused ones.
 pub(crate) fn requests() -> Vec<Vec<u8>> {
     let mut all: Vec<String> = MORE.map(str::to_owned).to_vec();
     for route in routes() {
@@ -140,7 +140,7 @@ pub(crate) fn requests() -> Vec<Vec<u8>> {
         let (method, length) = (route.method.to_uppercase(), body.len());
         all.push(format!("{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n{body}"));
     }
-    let by = |door: u8| all.iter().map(move |request| [&[door], request.as_bytes()].concat());
+    let by = |listener: u8| all.iter().map(move |request| [&[listener], request.as_bytes()].concat());
     by(0).chain(by(1)).collect()
 }
 

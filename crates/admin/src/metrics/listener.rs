@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{Build, Hosts, MetricsInput, render};
 use crate::connection_limiter::Progress;
-use crate::server::{self, Door, Limits};
+use crate::server::{self, Limits, Listener};
 use crate::{Answer, Command};
 
 /// What the run loop says of itself. The default is a balancer that has only begun.
@@ -92,7 +92,7 @@ pub fn router(sources: Sources) -> Router {
 /// Serves `router` to every connection of `listener` that asks by one of `hosts`, until dropped.
 pub async fn serve(listener: TcpListener, router: Router, hosts: Hosts) -> Infallible {
     let router = router.layer(from_fn_with_state(hosts, by_our_names)).layer(from_fn(follow));
-    server::serve(Door::Plain(listener), router, LIMITS).await
+    server::serve(Listener::Plain(listener), router, LIMITS).await
 }
 
 async fn by_our_names(State(hosts): State<Hosts>, request: Request, next: Next) -> Response {

@@ -1,4 +1,4 @@
-//! The Unix door: its file, and what a client may take. Time is tokio's paused clock, which moves when nothing else can.
+//! The Unix listener: its file, and what a client may take. Time is tokio's paused clock, which moves when nothing else can.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use std::{env, fs, process};
 
-use admin::{Command, Door, Limits, Rules, Socket, SocketError, listen, router, serve};
+use admin::{Command, Limits, Listener, Rules, Socket, SocketError, listen, router, serve};
 use axum::Router;
 use nix::unistd::{Group, getgid};
 use proptest::prelude::*;
@@ -51,7 +51,7 @@ impl Open {
         let (commands, log) = mock::start();
         let router = router(commands.clone(), Rules::new(true), Router::new());
         let (file, listener) = listen(&folder.0.join("admin.sock"), 0o600, None).unwrap();
-        let server = tokio::spawn(serve(Door::Unix(listener), router, limits));
+        let server = tokio::spawn(serve(Listener::Unix(listener), router, limits));
         Self { folder, log, commands, server, _file: file }
     }
 
@@ -232,7 +232,7 @@ async fn a_hundred_who_do_not_read_delay_others_by_a_second() {
     let mut stopped = Vec::new();
     for _ in 0..100 {
         let mut stream = open.connect().await;
-        // It has no room in the kernel once the door is full.
+        // It has no room in the kernel once the listener is full.
         let _ = timeout(Duration::from_millis(1), stream.write_all(&requests)).await;
         stopped.push(stream);
     }

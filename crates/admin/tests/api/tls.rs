@@ -1,10 +1,10 @@
-//! The TCP door: who comes in, and who does not.
+//! The TCP listener: who comes in, and who does not.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use admin::{Door, Limits, Roles, Route, Rules, Tls, TlsError, acceptor, router, routes, serve};
+use admin::{Limits, Listener, Roles, Route, Rules, Tls, TlsError, acceptor, router, routes, serve};
 use axum::Router;
 use rcgen::{BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use rustls::pki_types::pem::PemObject;
@@ -37,7 +37,7 @@ fn issue_to(ca: &Ca, name: &str) -> (Certificate, KeyPair) {
     (params.signed_by(&key, ca).unwrap(), key)
 }
 
-/// A door for clients of `ca`, with the server's certificate of the same.
+/// A listener for clients of `ca`, with the server's certificate of the same.
 async fn open(ca: &Ca, limits: Limits) -> SocketAddr {
     open_to_change(ca, limits).await.0
 }
@@ -52,12 +52,12 @@ async fn open_to_change(ca: &Ca, limits: Limits) -> (SocketAddr, watch::Sender<T
     let router = router(commands, Rules::new(true), Router::new());
     let roles = Roles { operate: vec!["alice".into()], configure: vec!["carol".into()] };
     let (tls, shown) = watch::channel(Tls { acceptor, roles: Arc::new(roles) });
-    tokio::spawn(serve(Door::Tls(listener, shown), router, limits));
+    tokio::spawn(serve(Listener::Tls(listener, shown), router, limits));
     (address, tls)
 }
 
 #[tokio::test]
-async fn roles_and_the_clients_ca_change_while_the_door_is_open() {
+async fn roles_and_the_clients_ca_change_while_the_listener_is_open() {
     let (ca, other) = (ca(), ca());
     let (address, tls) = open_to_change(&ca, Limits::default()).await;
     let drain = "POST /v1/backends/b1/drain";

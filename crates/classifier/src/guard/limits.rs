@@ -14,7 +14,7 @@ use super::meter::Meter;
 use super::{Guard, GuardId, SourceLimit};
 use crate::{Flow, FlowHasher, Now};
 
-/// See the room's header.
+/// See the module's header.
 #[derive(Debug)]
 pub struct Limits {
     threads: u32,

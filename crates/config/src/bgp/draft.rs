@@ -45,7 +45,7 @@ impl BgpDraft {
         let nodes = section.required("peers", PEERS).and_then(|node| node.items(PEERS)).unwrap_or_default();
         let peers: Vec<PeerDraft> = nodes.iter().filter_map(|node| PeerDraft::read(node, outside)).collect();
         let place = section.place();
-        section.finish(&[]);
+        section.finish();
         let bgp = Bgp {
             asn: asn?,
             listen: values(&listen),
@@ -90,7 +90,7 @@ impl PeerDraft {
         let passive = switch(&mut section, "passive");
         let addressing = Addressing::read(&mut section, address);
         let rest = Rest::read(&mut section, outside);
-        section.finish(&[]);
+        section.finish();
         let address = address?;
         let peer = BgpPeer {
             name: name.unwrap_or_else(|| address.to_string().into()),
@@ -192,7 +192,7 @@ fn read_bfd(mut section: Section<'_>) -> BfdTimes {
         node.duration(Duration::from_millis(10)..=Duration::from_secs(10))
     });
     let multiplier = section.or("multiplier", 3, |node| node.number(1..=u8::MAX));
-    section.finish(&[]);
+    section.finish();
     BfdTimes { interval, multiplier }
 }
 
@@ -213,7 +213,7 @@ fn read_families(node: &Node<'_>) -> Option<Vec<Family>> {
     let words = [("ipv4", Family::Ipv4), ("ipv6", Family::Ipv6)];
     let mut families = Vec::new();
     for node in node.items("a list of \"ipv4\" and \"ipv6\", at least one")? {
-        let family = node.choice(&words, &[])?;
+        let family = node.choice(&words)?;
         if families.contains(&family) {
             return node.wrong("each family once");
         }

@@ -219,22 +219,22 @@ pub(super) fn read(section: &mut Section<'_>, outside: &Outside<'_>) -> Option<C
 
 fn read_tcp(mut section: Section<'_>) -> Option<TcpCheck> {
     let port = required_port(&mut section);
-    section.finish(&[]);
+    section.finish();
     Some(TcpCheck { port: port? })
 }
 
 fn read_memcached(mut section: Section<'_>) -> MemcachedCheck {
     let port = section.or("port", 11_211, |node| node.number(1..=u16::MAX));
     let words = [("tcp", Transport::Tcp), ("udp", Transport::Udp)];
-    let transport = section.or("transport", Transport::Tcp, |node| node.choice(&words, &[]));
-    section.finish(&[]);
+    let transport = section.or("transport", Transport::Tcp, |node| node.choice(&words));
+    section.finish();
     MemcachedCheck { port, transport }
 }
 
 fn read_ntp(mut section: Section<'_>) -> NtpCheck {
     let port = section.or("port", 123, |node| node.number(1..=u16::MAX));
     let max_stratum = section.or("max_stratum", 15, |node| node.number(1..=15));
-    section.finish(&[]);
+    section.finish();
     NtpCheck { port, max_stratum }
 }
 
@@ -256,7 +256,7 @@ fn read_http(mut section: Section<'_>, outside: Option<&Outside<'_>>) -> Option<
         section.optional("status").and_then(|node| read_ranges(&node, 100..=599, STATUS, STATUS_CODE));
     let body = section.optional("body_contains");
     let body_contains = body.as_ref().and_then(|node| text(node, BODY, is_body));
-    section.finish(&[]);
+    section.finish();
     if let (Some(node), "HEAD") = (body, &*method) {
         node.refuse("nothing here: an answer to HEAD has no body");
     }
@@ -294,7 +294,7 @@ fn read_grpc(mut section: Section<'_>, outside: &Outside<'_>) -> Option<GrpcChec
     if !encrypted {
         Tls::refuse(&mut section, "nothing here without tls = true");
     }
-    section.finish(&[]);
+    section.finish();
     let tls = match tls {
         Some(tls) => Some(tls?),
         None => None,
@@ -305,8 +305,8 @@ fn read_grpc(mut section: Section<'_>, outside: &Outside<'_>) -> Option<GrpcChec
 fn read_dns(mut section: Section<'_>) -> Option<DnsCheck> {
     let port = section.or("port", 53, |node| node.number(1..=u16::MAX));
     let name = section.required("name", NAME).and_then(|node| node.parse(NAME, dns_name));
-    let record = section.or("record", DnsRecord::A, |node| node.choice(&DnsRecord::WORDS, &[]));
-    section.finish(&[]);
+    let record = section.or("record", DnsRecord::A, |node| node.choice(&DnsRecord::WORDS));
+    section.finish();
     Some(DnsCheck { port, name: name?, record })
 }
 

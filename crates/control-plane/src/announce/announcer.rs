@@ -2,7 +2,7 @@
 //!
 //! In: configurations, what is seen, the stage of a drain; on the control loop, and no call waits. Out: what the speaker has to
 //! say. The speaker's tasks run on a thread of their own (`bgp`), BFD on another: neither waits for the control loop.
-//! Not here: when the filter and the snapshot follow (the binary asks [`Announcer::retire`] and [`Flush::wait`]).
+//! Not here: when the filter and the snapshot follow (`publisher` asks [`Announcer::retire`] and [`Flush::wait`]).
 
 mod listening;
 mod liveness;

@@ -14,7 +14,7 @@ use forwarder::{Prefix, TunnelProtocols};
 use super::SteerError;
 use crate::attach::{self, in_map};
 
-/// See the room's header.
+/// See the module's header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ends {
     /// Where outer packets come from and tunnels end.
@@ -53,7 +53,7 @@ impl EndMaps {
         sources: LpmTrie<MapData, [u8; 16], u32>,
     ) -> Self {
         let entries = |map, name, most| Entries { map, name, most, held: BTreeMap::new() };
-        Self { ends: entries(ends, "ends", MAX_ENDS), sources: entries(sources, "sources", MAX_SOURCES) }
+        Self { ends: entries(ends, "ends", MOST_ENDS), sources: entries(sources, "sources", MOST_SOURCES) }
     }
 
     /// What is new comes first, so that nothing that remains is missing in between.
@@ -120,5 +120,5 @@ fn ports(own: &RangeInclusive<u16>) -> u32 {
 const ENDS: u32 = 1;
 const MOST_PORTS: u32 = 0x7fff;
 /// Half of what the maps have room for, so that a wholly other set can come before the old one goes.
-const MAX_ENDS: usize = 256;
-const MAX_SOURCES: usize = 1_024;
+const MOST_ENDS: usize = 256;
+const MOST_SOURCES: usize = 1_024;

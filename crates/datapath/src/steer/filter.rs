@@ -111,5 +111,5 @@ impl Filter {
     }
 }
 
-/// The value of an address that is the machine's own; `OWN` in `bpf/steer.bpf.c`.
+/// The value of an address that is the machine's own; `OWN` in `bpf/whose.h`.
 const OWN: u32 = 64;

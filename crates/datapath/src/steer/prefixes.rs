@@ -1,7 +1,7 @@
 //! The prefixes of VIPs as the program looks through them: a tree over a few bits at a time, in one value of an array.
 //!
 //! In: prefixes with the head room that each wants. Out: the whole table, and its exchange for another in one step.
-//! Not here: which prefixes there are (`filter`), the walk (`bpf/steer.bpf.c`).
+//! Not here: which prefixes there are (`filter`), the walk (`find_prefix` in `bpf/whose.h`).
 //! Invariant: the table that the program may be reading is never written to: there are two, and the kernel returns from the
 //! exchange when no program reads the old one any more.
 
@@ -39,7 +39,7 @@ impl PrefixMaps {
     }
 }
 
-/// `struct prefix_table` in `bpf/steer.bpf.c`. A step is the number of an entry, or with [`BRANCH`] that of a branch.
+/// `struct prefix_table` in `bpf/whose.h`. A step is the number of an entry, or with [`BRANCH`] that of a branch.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Table {

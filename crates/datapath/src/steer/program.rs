@@ -1,7 +1,7 @@
 //! What the XDP program does with a frame, in Rust: for where there is no kernel to ask.
 //!
 //! In: a frame, what the maps hold. Out: the head room that it is given, or that it is the kernel's.
-//! Not here: sockets and queues. Source: `bpf/steer.bpf.c`, function for function; `tests/bpf` compares the two.
+//! Not here: sockets and queues. Source: `whose` in `bpf/whose.h`; `tests/bpf` compares the two.
 
 use std::net::{IpAddr, Ipv6Addr};
 

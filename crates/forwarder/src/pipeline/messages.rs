@@ -1,6 +1,6 @@
 //! The messages of a batch's flows, gathered so that they are hashed side by side.
 //!
-//! Not here: what a message says (`flow`), the hash (`sip-lanes`).
+//! Not here: what a message says (`classifier`), the hash (`sip-lanes`).
 //! Invariant: message `n` stands in lane `n % LANES` of group `n / LANES`; what lies behind the last is of earlier batches.
 
 use sip_lanes::{HashMany, LANES, Lanes, SipKey};

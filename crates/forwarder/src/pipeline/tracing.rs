@@ -2,7 +2,7 @@
 //!
 //! In: each parsed packet, while the snapshot has receivers of reports; its verdict. Out: notices. What a packet thread does for a
 //! packet without a mark is one load and one comparison.
-//! Not here: what a mark is (`trace`).
+//! Not here: what a mark is (`trace-mark`).
 //! Invariant: a mark changes nothing of what becomes of its packet.
 
 use classifier::Meter;

@@ -22,7 +22,7 @@ pub(super) fn read_all(nodes: &[Node<'_>], plan: &mut Plan, duration_ms: u32, is
         before = at.map_or(before, |at| Duration::from_millis(u64::from(at)));
         let mut reader = Reader { plan, is_reload, at_ms: at.unwrap_or_default() };
         reader.read(&mut section, node);
-        section.finish(&[]);
+        section.finish();
     }
 }
 
@@ -58,7 +58,7 @@ impl Reader<'_> {
             LEAVES | JOINS => self.machine(what, *kind == JOINS),
             FULL => self.full(what, span),
             HASH_KEY => {
-                if what.choice(&[("new", ())], &[]).is_some() {
+                if what.choice(&[("new", ())]).is_some() {
                     self.plan.rekey(takeover);
                 }
             }
@@ -107,7 +107,7 @@ impl Reader<'_> {
         let backend = section.required("backend", "the name of a backend");
         let backend = backend.and_then(|node| self.find(&node));
         let weight = section.required("to", "a weight").and_then(|node| node.number(0..=65_535));
-        section.finish(&[]);
+        section.finish();
         if let (Some(backend), Some(weight)) = (backend, weight) {
             self.plan.weigh(takeover, backend, weight);
         }

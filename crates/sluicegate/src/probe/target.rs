@@ -242,7 +242,7 @@ fn trusting(kind: &CheckKind, trust: &Trust, name: &str) -> Result<CheckKind, St
     let tls = match &mut kind {
         CheckKind::Http(check) => check.tls.as_mut(),
         CheckKind::Grpc(check) => check.tls.as_mut(),
-        _ => None,
+        CheckKind::Tcp(_) | CheckKind::Dns(_) | CheckKind::Memcached(_) | CheckKind::Ntp(_) => None,
     };
     if let Some(tls) = tls.filter(|tls| tls.verify) {
         *tls = Tls { server_name: tls.server_name.clone(), ..trust.tls(&format!("check \"{name}\""))? };

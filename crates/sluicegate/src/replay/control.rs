@@ -34,7 +34,7 @@ pub(super) struct Ways {
     pub(super) mtu: Option<u16>,
 }
 
-/// See the room's header.
+/// See the module's header.
 pub(super) struct Control {
     controller: Controller,
     publisher: Publisher,
@@ -81,7 +81,7 @@ impl Control {
     /// Leads packets of the configuration in force to the thread.
     pub(super) fn open(&mut self, thread: &mut Replay) {
         let (config, machine) = (Arc::clone(self.controller.config()), self.controller.machine());
-        let Ok(()) = self.publisher.open(&config, machine, BTreeSet::new(), &mut Door(thread));
+        let Ok(()) = self.publisher.open(&config, machine, BTreeSet::new(), &mut ReplayFilter(thread));
         self.mtus.follow(&self.publisher.current(), config.cluster().mtu.core);
     }
 
@@ -176,9 +176,9 @@ impl Control {
 }
 
 /// The filter of a replay. Of this machine's addresses the file's are known.
-struct Door<'a>(&'a mut Replay);
+struct ReplayFilter<'a>(&'a mut Replay);
 
-impl publisher::Filter for Door<'_> {
+impl publisher::Filter for ReplayFilter<'_> {
     type Error = Infallible;
 
     fn narrow_to(&mut self, _: &Snapshot, _: &BTreeSet<IpAddr>) -> Result<(), Infallible> {

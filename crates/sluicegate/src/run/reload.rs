@@ -21,7 +21,7 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::Daemon;
 use super::turns::Handle;
-use crate::doors::{self, Bound};
+use crate::listeners::{self, Bound};
 
 /// The daemon, as a reload sees it.
 struct ReloadHost {
@@ -33,7 +33,7 @@ struct ReloadHost {
 /// A compiled configuration; the compiler is taken until it is published or refused.
 struct Compiled {
     done: Done,
-    doors: Bound,
+    listeners: Bound,
     _compiling: OwnedMutexGuard<()>,
 }
 
@@ -92,10 +92,10 @@ impl Host for ReloadHost {
 
     async fn compile(&self, config: Arc<Config>) -> Result<Compiled, Refused> {
         let here =
-            |daemon: &mut Daemon| (daemon.controller.machine().to_owned(), daemon.api.doors.existing());
+            |daemon: &mut Daemon| (daemon.controller.machine().to_owned(), daemon.api.listeners.existing());
         let (machine, existing) = self.daemon.turn(here).await;
-        let doors = doors::bind(&config, &machine, &existing).await;
-        let doors = doors.map_err(|error| Refused::Conflict(format!("{error:#}")))?;
+        let listeners = listeners::bind(&config, &machine, &existing).await;
+        let listeners = listeners.map_err(|error| Refused::Conflict(format!("{error:#}")))?;
         let compiling = Arc::clone(&self.compiling).lock_owned().await;
         let done = match self.daemon.turn(|daemon| daemon.job(Some(config))).await {
             Some(job) => run(job).await,
@@ -103,7 +103,7 @@ impl Host for ReloadHost {
         };
         let done = done.ok_or_else(|| Refused::Unavailable("the compiler is not there".to_owned()))?;
         let Some(refused) = done.error().map(Refused::conflict) else {
-            return Ok(Compiled { done, doors, _compiling: compiling });
+            return Ok(Compiled { done, listeners, _compiling: compiling });
         };
         let _ = self.daemon.turn(|daemon| daemon.finish(done).map(drop)).await; // the compiler goes home
         Err(refused)
@@ -309,7 +309,7 @@ impl Daemon {
                 tracing::error!(%error, generation, "the XDP filter could not follow the new generation");
             }
         }
-        self.api.doors.take(self.controller.config(), self.controller.machine(), compiled.doors);
+        self.api.listeners.take(self.controller.config(), self.controller.machine(), compiled.listeners);
         self.follow_configuration(loaded);
         Ok(before)
     }

@@ -119,7 +119,7 @@ impl Daemon {
         let (config, machine) = (self.controller.config(), self.controller.machine());
         let mut pending = self.configuration.running.pending(config, machine);
         pending.extend(self.announcer.needs_restart());
-        pending.extend(self.api.doors.fault());
+        pending.extend(self.api.listeners.fault());
         pending
     }
 

@@ -20,7 +20,7 @@ use forwarder::ThreadId;
 
 use super::channel::Channel;
 use super::{FromNew, FromOld, Offer, PROTOCOL, monotonic};
-use crate::doors;
+use crate::listeners;
 use crate::logging::Logging;
 use crate::run::checks::Checks;
 use crate::run::configuration::Configuration;
@@ -198,7 +198,7 @@ impl Daemon {
         })
     }
 
-    /// What the old process lets go of, in the order of a hand-over: what it knows, its queues, its doors.
+    /// What the old process lets go of, in the order of a hand-over: what it knows, its queues, its listeners.
     async fn take_over(&mut self, coming: &mut Coming) -> anyhow::Result<()> {
         self.adopt(&coming.offer.state)?;
         coming.say(&FromNew::Ready { version: env!("CARGO_PKG_VERSION").to_owned(), bfd: true })?;
@@ -241,17 +241,17 @@ impl Daemon {
         Ok(self.publisher.open(&config, &machine, addresses_here(), &mut self.forwarding)?)
     }
 
-    /// Doors, routers, the checks' tunnel. What the old process has just closed may take the kernel a moment.
+    /// Listeners, routers, the checks' tunnel. What the old process has just closed may take the kernel a moment.
     async fn open_to_others(&mut self) -> anyhow::Result<()> {
         let (config, machine) = (Arc::clone(self.controller.config()), self.controller.machine().to_owned());
         let until = Instant::now() + FREE_WITHIN;
         let bound = loop {
-            match doors::bind(&config, &machine, &self.api.doors.existing()).await {
+            match listeners::bind(&config, &machine, &self.api.listeners.existing()).await {
                 Err(_) if Instant::now() < until => tokio::time::sleep(A_MOMENT).await,
                 bound => break bound?,
             }
         };
-        self.api.doors.take(&config, &machine, bound);
+        self.api.listeners.take(&config, &machine, bound);
         self.lifecycle.liveness.is_set_up();
         self.speak_again()?;
         while let Err(error) = self.checks.tunnel().open(&config).await {

@@ -24,7 +24,7 @@ use super::{FromNew, FromOld, Offer, PROTOCOL, SlotNumber, monotonic, nanos};
 use crate::run::lifecycle::HandOver;
 use crate::run::turns::Handle;
 use crate::run::{Daemon, Inspections};
-use crate::{doors, privileges};
+use crate::{listeners, privileges};
 
 /// Why it did not come to an end, and what this process has let go of.
 struct Failed {
@@ -182,8 +182,8 @@ impl Daemon {
         self.handed_state()
     }
 
-    fn close_doors(&mut self) -> (Announcer, crate::run::health_tunnel::HealthTunnel) {
-        self.api.doors.close();
+    fn close_listeners(&mut self) -> (Announcer, crate::run::health_tunnel::HealthTunnel) {
+        self.api.listeners.close();
         (std::mem::take(&mut self.announcer), self.checks.tunnel().clone())
     }
 
@@ -345,7 +345,7 @@ impl Leaving {
     }
 
     fn leave(&mut self) -> Result<(), Failed> {
-        let (announcer, tunnel) = self.turn(Daemon::close_doors);
+        let (announcer, tunnel) = self.turn(Daemon::close_listeners);
         self.runtime.block_on(async {
             announcer.abandon().await;
             tunnel.close().await;
@@ -414,24 +414,24 @@ impl Leaving {
         })
     }
 
-    /// Doors, routes and tunnel that were closed.
+    /// Listeners, routes and tunnel that were closed.
     fn open_again(&self) {
         let (config, machine, existing, tunnel) = self.turn(|daemon| {
             let (config, machine) =
                 (daemon.controller.config().clone(), daemon.controller.machine().to_owned());
-            (config, machine, daemon.api.doors.existing(), daemon.checks.tunnel().clone())
+            (config, machine, daemon.api.listeners.existing(), daemon.checks.tunnel().clone())
         });
         let opened = self.runtime.block_on(async {
             if let Err(error) = tunnel.open(&config).await {
                 tracing::error!(%error, "the checks' tunnel has not come back");
             }
-            doors::bind(&config, &machine, &existing).await
+            listeners::bind(&config, &machine, &existing).await
         });
         self.turn(move |daemon| {
             match opened {
-                Ok(bound) => daemon.api.doors.take(&config, &machine, bound),
+                Ok(bound) => daemon.api.listeners.take(&config, &machine, bound),
                 Err(error) => {
-                    tracing::error!(error = %format!("{error:#}"), "the admin API's doors have not come back")
+                    tracing::error!(error = %format!("{error:#}"), "the admin API's listeners have not come back")
                 }
             }
             if let Err(error) = daemon.speak_again() {

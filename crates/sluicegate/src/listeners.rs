@@ -1,9 +1,9 @@
-//! The doors of the admin API, as the configuration has them, and has them after a reload.
+//! The listeners of the admin API, as the configuration has them, and has them after a reload.
 //!
-//! In: `[admin]`; where orders go; what is known of readiness. Out: listeners at work, until [`Doors`] is dropped; the socket's
+//! In: `[admin]`; where orders go; what is known of readiness. Out: listeners at work, until [`Listeners`] is dropped; the socket's
 //! file is made again when it is removed.
 //! A reload asks for new listeners before it changes anything ([`bind`]), and for the change when it has come into force
-//! ([`Doors::take`]): a port that is taken refuses it whole. Connections that are open go on, with the role that they have.
+//! ([`Listeners::take`]): a port that is taken refuses it whole. Connections that are open go on, with the role that they have.
 //! `/healthz` and `/readyz` watch: their answers do not wait for the run loop. `admin.metrics` has these and `/metrics` alone.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use admin::metrics::{self, Hosts, Readiness, Sources};
 use admin::{
-    Command, Door, Limits, Roles, Rules, Socket, SocketError, Tls, acceptor, listen, router, serve,
+    Command, Limits, Listener, Roles, Rules, Socket, SocketError, Tls, acceptor, listen, router, serve,
     status_page,
 };
 use anyhow::Context;
@@ -27,7 +27,7 @@ use tokio::task::JoinSet;
 
 /// Listeners, which end when it is dropped; the socket's file goes with it.
 #[derive(Debug)]
-pub(crate) struct Doors {
+pub(crate) struct Listeners {
     api: Router,
     watched: Router,
     rules: Rules,
@@ -45,7 +45,7 @@ pub(crate) struct Doors {
 /// Ends when it is dropped.
 type Task = JoinSet<Infallible>;
 
-/// Where there are doors already.
+/// Where there are listeners already.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Existing {
     socket: Option<PathBuf>,
@@ -128,7 +128,7 @@ fn tls(tcp: &AdminTcp) -> anyhow::Result<Tls> {
     Ok(Tls { acceptor: acceptor(&tcp.certificates, tcp.key.pem(), &tcp.client_ca)?, roles })
 }
 
-impl Doors {
+impl Listeners {
     /// None is open yet.
     pub(crate) fn new(
         machine: &str,
@@ -144,7 +144,7 @@ impl Doors {
         Self { api, watched, rules, hosts, names, socket: None, tls: None, tcp, metrics, fault: None }
     }
 
-    /// Where there are doors.
+    /// Where there are listeners.
     pub(crate) fn existing(&self) -> Existing {
         Existing {
             socket: self.socket.as_ref().map(|(socket, _)| socket.path().to_owned()),
@@ -183,8 +183,8 @@ impl Doors {
         }
         let Some(tls) = &self.tls else { return };
         for (address, listener) in bound.tcp {
-            let door = Door::Tls(listener, tls.subscribe());
-            self.tcp.insert(address, task(serve(door, self.api.clone(), Limits::default())));
+            let listener = Listener::Tls(listener, tls.subscribe());
+            self.tcp.insert(address, task(serve(listener, self.api.clone(), Limits::default())));
         }
     }
 
@@ -231,23 +231,24 @@ mod tests {
 
     use super::*;
 
-    /// A folder for sockets, and doors that open by what `[admin]` says.
+    /// A folder for sockets, and listeners that open by what `[admin]` says.
     struct Scene {
         folder: PathBuf,
-        doors: Doors,
+        listeners: Listeners,
         _commands: mpsc::Receiver<Command>,
     }
 
     impl Scene {
         fn new(name: &str) -> Self {
-            let folder = std::env::temp_dir().join(format!("sluicegate-doors-{name}-{}", std::process::id()));
+            let folder =
+                std::env::temp_dir().join(format!("sluicegate-listeners-{name}-{}", std::process::id()));
             fs::create_dir_all(&folder).unwrap();
             let (orders, commands) = mpsc::channel(1);
             let readiness = watch::Sender::new(Readiness { not_ready: Vec::new(), ..Readiness::default() });
-            let doors = Doors::new("lb1", orders, readiness.subscribe());
+            let listeners = Listeners::new("lb1", orders, readiness.subscribe());
             // `/healthz` watches it until the end.
             std::mem::forget(readiness);
-            Self { folder, doors, _commands: commands }
+            Self { folder, listeners, _commands: commands }
         }
 
         fn socket(&self, name: &str) -> PathBuf {
@@ -257,8 +258,8 @@ mod tests {
         /// As a reload to a file with these keys of `[admin]`.
         async fn follow(&mut self, keys: &str) -> anyhow::Result<()> {
             let config = config(keys);
-            let bound = bind(&config, "lb1", &self.doors.existing()).await?;
-            self.doors.take(&config, "lb1", bound);
+            let bound = bind(&config, "lb1", &self.listeners.existing()).await?;
+            self.listeners.take(&config, "lb1", bound);
             Ok(())
         }
 
@@ -323,7 +324,7 @@ mod tests {
         let mut open = UnixStream::connect(&one).await.unwrap();
         open.write_all(b"GET /openapi.json HTTP/1.1\r\n").await.unwrap();
         scene.follow(&format!("socket = {{ path = {one:?}, mode = \"0660\" }}\nput = true\n")).await.unwrap();
-        assert!(scene.serves("one.sock").await && mode(&one) == 0o660 && scene.doors.fault().is_none());
+        assert!(scene.serves("one.sock").await && mode(&one) == 0o660 && scene.listeners.fault().is_none());
         scene.follow(&format!("socket = {{ path = {other:?} }}\n")).await.unwrap();
         assert!(scene.serves("other.sock").await && !one.exists());
         open.write_all(b"Host: localhost\r\nConnection: close\r\n\r\n").await.unwrap();
@@ -344,9 +345,9 @@ mod tests {
         scene.follow(&format!("socket = {{ path = {path:?}, mode = \"0660\" }}\n")).await.unwrap();
         let wrong = format!("socket = {{ path = {path:?}, mode = \"0666\", group = \"no-such-group\" }}\n");
         scene.follow(&wrong).await.unwrap();
-        assert!(scene.doors.fault().unwrap().contains("no-such-group") && mode(&path) == 0o660);
+        assert!(scene.listeners.fault().unwrap().contains("no-such-group") && mode(&path) == 0o660);
         scene.follow(&format!("socket = {{ path = {path:?}, mode = \"0660\" }}\n")).await.unwrap();
-        assert_eq!(scene.doors.fault(), None);
+        assert_eq!(scene.listeners.fault(), None);
     }
 
     #[tokio::test]
