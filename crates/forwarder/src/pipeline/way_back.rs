@@ -4,8 +4,9 @@
 //! Not here: what is sent (`gather`, `through`, `replicas`).
 //! Invariant: nothing goes to a station that sent nothing.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use classifier::is_v4;
 use packet::{Family, protocol};
 
 use super::state::{Batch, PacketState};
@@ -90,8 +91,12 @@ impl WayBack {
 }
 
 /// An address as packets' fields have it.
+#[inline]
 pub(super) fn socket(address: [u8; 16], port: u16) -> SocketAddr {
-    SocketAddr::new(Ipv6Addr::from(address).to_canonical(), port)
+    // Not `to_canonical`, which looks at it byte by byte.
+    let [.., a, b, c, d] = address;
+    let ip = if is_v4(&address) { Ipv4Addr::new(a, b, c, d).into() } else { Ipv6Addr::from(address).into() };
+    SocketAddr::new(ip, port)
 }
 
 /// With two tags.
