@@ -155,6 +155,40 @@ fn a_hot_key_is_fetched_and_answered_in_place_until_its_lease_is_over() {
     assert_eq!(bed.pipeline.flows().len(), 0);
 }
 
+/// It is asked for again before it ends, by its version alone, and reads go on.
+#[test]
+fn a_copy_that_is_read_near_its_end_is_renewed() {
+    let (mut bed, _) = bed();
+    bed.fill(&get("user:1"), "hello");
+    bed.wait(9);
+    assert_eq!(bed.held.originated.len(), 0, "nobody has read it yet");
+    assert_eq!(bed.send(24, &get("user:1")).0, Verdict::Reply);
+    bed.poll();
+    let (backend, question) = asked(&bed.held.originated.pop().expect("it ends in a millisecond").1);
+    assert_eq!(backend, by_hand("user:1"));
+    let said = question.payload.escape_ascii().to_string();
+    assert!(question.payload[8..].starts_with(b"mg user:1 k t c u O"), "{said}");
+    assert_eq!(bed.answer(&question, &says(&question, "hello")), Verdict::Taken);
+    bed.wait(9);
+    assert_eq!(bed.send(24, &get("user:1")).0, Verdict::Reply, "past the end that it had");
+    assert_eq!(bed.counted()[..4], [2, 3, 1, 1]);
+}
+
+/// A value that the reply to `get` has no room for in one datagram: `get` is forwarded as it came, and `mg` is answered.
+#[test]
+fn a_request_whose_reply_is_too_long_is_forwarded_as_it_came() {
+    let (mut bed, _) = bed();
+    let (verdict, forwarded) = bed.send(24, &get("k1"));
+    assert_eq!(verdict, Verdict::Tx);
+    let value = "v".repeat(1_370);
+    bed.fill(&get("k1"), &value);
+    let (verdict, frame) = bed.send(24, &get("k1"));
+    assert_eq!((verdict, frame), (Verdict::Tx, forwarded));
+    let (verdict, frame) = bed.send(24, &udp(CLIENT4, 40_000, VIP4, PORT, &framed(b"mg k1 v\r\n")));
+    assert_eq!(verdict, Verdict::Reply);
+    assert_eq!(seen(&frame).payload, framed(format!("VA 1370\r\n{value}\r\n").as_bytes()));
+}
+
 #[test]
 fn requests_of_every_kind_and_family_have_their_reply_with_tags_and_any_head_room() {
     let (mut bed, _) = bed();
