@@ -9,6 +9,7 @@
 
 use std::ops::ControlFlow;
 
+use classifier::is_v4;
 use kv_switch::{
     Ask, CacheCounts, Effect, FetchAnswer, Filled, Item, KeyRoom, MAX_KEY_BYTES, Plan, Read, Request,
 };
@@ -147,6 +148,10 @@ impl Core {
         let CachedRead { key, verb, .. } = state.cached?;
         let service = cached_service(batch, state.service)?;
         let flow = Flow::of(packet.frame(), &state.parsed);
+        // Not from an IPv4-mapped source: headers of which family would take the reply there?
+        if [is_v4(&flow.source), flow.is_v4()] != [state.parsed.family == Family::V4; 2] {
+            return None;
+        }
         let copied = self.keyed.cache.as_deref()?.copy(number)?;
         let bytes = packet.frame_len() + copied.stored.bytes.len() + AROUND_A_VALUE;
         let source = batch.snapshot.hasher.source(&flow.source).rotate_left(16);
@@ -351,8 +356,7 @@ fn cached_service<'a>(batch: &Batch<'a>, service: u32) -> Option<CachedService<'
 #[inline]
 fn turn_round(packet: &mut Packet<'_>, link: &[u8], flow: &Flow, payload: Option<Sum>) -> Option<()> {
     let (front, ip) = packet.frame_mut().split_at_mut_checked(link.len())?;
-    let (&[a, b, c, d, e, f, from @ ..], tags_and_type) = link.split_first_chunk::<STATIONS>()?;
-    let [g, h, i, j, k, l] = from;
+    let (&[a, b, c, d, e, f, g, h, i, j, k, l], tags_and_type) = link.split_first_chunk::<STATIONS>()?;
     let (stations, behind) = front.split_first_chunk_mut::<STATIONS>()?;
     *stations = [g, h, i, j, k, l, a, b, c, d, e, f];
     behind.copy_from_slice(tags_and_type);

@@ -189,6 +189,32 @@ fn a_request_whose_reply_is_too_long_is_forwarded_as_it_came() {
     assert_eq!(seen(&frame).payload, framed(format!("VA 1370\r\n{value}\r\n").as_bytes()));
 }
 
+/// An IPv6 packet whose source is an IPv4-mapped address has no way back in one family: it is forwarded as it came.
+#[test]
+fn a_request_from_a_mapped_source_is_forwarded_as_it_came() {
+    let epochs = Arc::new(Epochs::new());
+    let mut parts = cached(KeyPath::Direct, 1 << 30, &epochs);
+    let service = parts.services.last_mut().unwrap();
+    let mut keyed = Keyed::clone(service.keyed.as_deref().unwrap());
+    service.keyed = None;
+    let rules = Arc::try_unwrap(keyed.rules).unwrap();
+    let everyone = [(ip("0.0.0.0"), 0), (ip("::"), 0)];
+    keyed.rules = Arc::new(KeyRules { clients: PrefixSet::new(everyone), ..rules });
+    service.keyed = Some(Arc::new(keyed));
+    let mut bed = Bed::with(parts, own_config(0, 1));
+    bed.held.free = 1_000;
+    bed.now = Now::from_nanos(10_000 * MILLI);
+    give_cache(&mut bed, &epochs);
+    let frame = udp("::ffff:192.0.2.7", 40_000, VIP6, PORT, &framed(b"get k1\r\n"));
+    let (verdict, forwarded) = bed.send(24, &frame);
+    assert_eq!(verdict, Verdict::Tx);
+    bed.fill(&get("k1"), "hello");
+    let request = udp(CLIENT6, 40_000, VIP6, PORT, &framed(b"get k1\r\n"));
+    assert_eq!(bed.send(24, &request).0, Verdict::Reply);
+    let (verdict, frame) = bed.send(24, &frame);
+    assert_eq!((verdict, frame), (Verdict::Tx, forwarded));
+}
+
 #[test]
 fn requests_of_every_kind_and_family_have_their_reply_with_tags_and_any_head_room() {
     let (mut bed, _) = bed();
