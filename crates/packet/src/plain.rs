@@ -34,6 +34,9 @@ pub struct Plain {
 }
 
 impl Plain {
+    /// Where the IP header of a frame without tags starts.
+    pub const UNTAGGED: u16 = 14;
+
     /// Reads a frame. `None`: it is not plain, or so short that fixed places lie behind its end (an unpadded IPv4 packet below
     /// 40 bytes).
     ///
@@ -43,9 +46,16 @@ impl Plain {
     #[must_use]
     pub fn read(frame: &[u8]) -> Option<Self> {
         match Self::untagged(frame) {
-            Some(Family::V4) => Self::read_v4(frame),
-            Some(Family::V6) => Self::read_v6(frame),
-            None => Self::read_tagged(frame),
+            Some(family) => Self::read_at(frame, family, Self::UNTAGGED),
+            None => Self::tagged(frame).and_then(|(family, l3)| Self::read_at(frame, family, l3)),
+        }
+    }
+
+    #[inline(always)]
+    fn read_at(frame: &[u8], family: Family, l3: u16) -> Option<Self> {
+        match family {
+            Family::V4 => Self::read_v4(frame, l3),
+            Family::V6 => Self::read_v6(frame, l3),
         }
     }
 
@@ -53,44 +63,33 @@ impl Plain {
     #[inline(always)]
     #[must_use]
     pub fn untagged(frame: &[u8]) -> Option<Family> {
-        match frame.get(12..14)?.first_chunk().map(|kind| u16::from_be_bytes(*kind))? {
-            protocol::ETHERTYPE_IPV4 => Some(Family::V4),
-            protocol::ETHERTYPE_IPV6 => Some(Family::V6),
-            _ => None,
-        }
+        family(kind(frame, 12)?)
     }
 
-    /// As [`Plain::read`], of an untagged frame of IPv4.
+    /// What a frame with one tag or two says that it carries, and where that starts; `None`: no tags, more of them, another protocol,
+    /// or it is too short to say.
     #[inline(always)]
     #[must_use]
-    pub fn read_v4(frame: &[u8]) -> Option<Self> {
-        Self::v4(frame.get(14..)?, 14)
+    pub fn tagged(frame: &[u8]) -> Option<(Family, u16)> {
+        if !is_tag(kind(frame, 12)?) {
+            return None;
+        }
+        let second = kind(frame, 16)?;
+        if is_tag(second) { Some((family(kind(frame, 20)?)?, 22)) } else { Some((family(second)?, 18)) }
     }
 
-    /// As [`Plain::read`], of an untagged frame of IPv6.
+    /// As [`Plain::read`], of a frame whose header of IPv4 starts at `l3`: [`Plain::UNTAGGED`], or as [`Plain::tagged`] says.
     #[inline(always)]
     #[must_use]
-    pub fn read_v6(frame: &[u8]) -> Option<Self> {
-        Self::v6(frame.get(14..)?, 14)
+    pub fn read_v4(frame: &[u8], l3: u16) -> Option<Self> {
+        Self::v4(frame.get(usize::from(l3)..)?, l3)
     }
 
-    /// As [`Plain::read`], of a frame with one tag or two.
-    #[inline(never)]
+    /// The same of IPv6.
+    #[inline(always)]
     #[must_use]
-    pub fn read_tagged(frame: &[u8]) -> Option<Self> {
-        let kind = |at: usize| frame.get(at..at + 2)?.first_chunk().map(|kind| u16::from_be_bytes(*kind));
-        let is_tag = |kind: u16| matches!(kind, protocol::ETHERTYPE_VLAN | protocol::ETHERTYPE_QINQ);
-        kind(12).filter(|kind| is_tag(*kind))?;
-        let (kind, l3) = match kind(16)? {
-            second if is_tag(second) => (kind(20)?, 22),
-            kind => (kind, 18),
-        };
-        let ip = frame.get(usize::from(l3)..)?;
-        match kind {
-            protocol::ETHERTYPE_IPV4 => Self::v4(ip, l3),
-            protocol::ETHERTYPE_IPV6 => Self::v6(ip, l3),
-            _ => None,
-        }
+    pub fn read_v6(frame: &[u8], l3: u16) -> Option<Self> {
+        Self::v6(frame.get(usize::from(l3)..)?, l3)
     }
 
     /// What [`crate::parse`] says of `frame`, the frame that was read; `None`: it is another one.
@@ -224,6 +223,26 @@ impl Plain {
     #[must_use]
     pub fn destination_bytes(&self) -> [u8; 16] {
         bytes(self.destination)
+    }
+}
+
+/// The EtherType at a place of a frame.
+#[inline(always)]
+fn kind(frame: &[u8], at: usize) -> Option<u16> {
+    frame.get(at..)?.first_chunk().map(|kind| u16::from_be_bytes(*kind))
+}
+
+#[inline(always)]
+fn is_tag(kind: u16) -> bool {
+    matches!(kind, protocol::ETHERTYPE_VLAN | protocol::ETHERTYPE_QINQ)
+}
+
+#[inline(always)]
+fn family(kind: u16) -> Option<Family> {
+    match kind {
+        protocol::ETHERTYPE_IPV4 => Some(Family::V4),
+        protocol::ETHERTYPE_IPV6 => Some(Family::V6),
+        _ => None,
     }
 }
 

@@ -111,8 +111,11 @@ impl<T> Prepared<T> {
         let behind = buffer.get_mut(ADDRESSES..)?;
         *behind.first_chunk_mut()? = tags;
         let (bytes, behind) = (self.bytes.get(ADDRESSES..)?, behind.get_mut(TAGS..)?);
+        // As in `write`.
+        if self.len == 38 {
+            return self.fill_v4(copy::<26>(bytes, behind)?.get_mut(2..)?, inner);
+        }
         match self.len {
-            38 => self.fill_v4(copy::<26>(bytes, behind)?.get_mut(2..)?, inner),
             34 => self.fill_v4(copy::<22>(bytes, behind)?.get_mut(2..)?, inner),
             46 => self.fill_v4(copy::<34>(bytes, behind)?.get_mut(2..)?, inner),
             54 => self.fill_v6(copy::<42>(bytes, behind)?.get_mut(2..)?, inner),

@@ -255,7 +255,7 @@ impl PlainBatch {
             let frame = packet.frame();
             if Plain::untagged(frame) != Some(Family::V4) {
                 has_others = true;
-            } else if let Some(read) = Plain::read_v4(frame) {
+            } else if let Some(read) = Plain::read_v4(frame, Plain::UNTAGGED) {
                 place.note_v4(&read);
                 has_read = true;
             }
@@ -267,12 +267,20 @@ impl PlainBatch {
     #[inline(never)]
     fn gather_tagged(&mut self, arrival: &Arrival<'_>) {
         let Some(place) = self.places.get_mut(arrival.number) else { return };
-        match Plain::read_tagged(arrival.packet.frame()) {
-            Some(plain) if plain.family == Family::V4 => {
-                place.note_v4(&plain);
-                self.has_read = true;
+        let frame = arrival.packet.frame();
+        // Each family apart, so that what was read stays in registers.
+        match Plain::tagged(frame) {
+            Some((Family::V4, l3)) => {
+                if let Some(read) = Plain::read_v4(frame, l3) {
+                    place.note_v4(&read);
+                    self.has_read = true;
+                }
             }
-            Some(plain) => self.v6.gather(place, arrival, &plain),
+            Some((Family::V6, l3)) => {
+                if let Some(read) = Plain::read_v6(frame, l3) {
+                    self.v6.gather(place, arrival, &read);
+                }
+            }
             None => {}
         }
     }
@@ -337,7 +345,7 @@ impl Core {
                 Some(Family::V4) => {}
                 Some(Family::V6) => {
                     if let Some(place) = plain.places.get_mut(number)
-                        && let Some(read) = Plain::read_v6(frame)
+                        && let Some(read) = Plain::read_v6(frame, Plain::UNTAGGED)
                     {
                         plain.v6.gather(place, &arrival, &read);
                     }
