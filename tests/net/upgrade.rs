@@ -67,6 +67,12 @@ impl Line {
         ended.out + &ended.err
     }
 
+    /// How many flows of a backend there are.
+    fn tracked(&self, backend: &str) -> usize {
+        let listed = self.json(&["flow", "list", "--backend", backend, "--limit", "1000"]);
+        listed["flows"].as_array().unwrap().len()
+    }
+
     /// An executable of the bed's.
     fn script(&self, name: &str, text: &str) -> PathBuf {
         let path = self.scene.bed.dir().join(name);
@@ -285,7 +291,16 @@ fn a_program_that_does_not_take_over_leaves_everything_as_it_was() {
     line.upgrade(None);
 }
 
-/// With one descriptor more each time a new process comes one step further, until it gets there.
+/// What comes of a new process that may have so many descriptors: with each more it comes one step further.
+fn with_descriptors(line: &Line, descriptors: u32) -> Ended {
+    assert!(descriptors < 200);
+    let program = line.scene.bed.program().unwrap();
+    let text = format!("#!/bin/sh\nulimit -n {descriptors}\nexec {} \"$@\"\n", program.display());
+    let ended = line.run(&["machine", "upgrade", line.script("short", &text).to_str().unwrap()]);
+    println!("{descriptors} descriptors: {}", ended.err.trim());
+    ended
+}
+
 fn a_failing_process_gives_everything_back([before, after]: [&str; 2]) {
     let spec = BedSpec { queues: 2, ..BedSpec::default() };
     let with = |bed: &Bed, io: &str| LbConfig { io: io.to_owned(), ..LbConfig::new(bed) };
@@ -295,25 +310,19 @@ fn a_failing_process_gives_everything_back([before, after]: [&str; 2]) {
     let (newcomers, flows) = (Newcomers::start(&line.scene.bed, 2), Flows::start(line.scene.flows(true, 60)));
     // From now on its flows are there by the connection tables alone.
     assert_eq!(line.run(&["backend", "drain", "b1"]).code, Some(0));
-    let program = line.scene.bed.program().unwrap();
     let before = line.json(&["status"])["boot_id"].clone();
-    let (mut words, mut descriptors) = (Vec::new(), 20);
-    loop {
-        let text = format!("#!/bin/sh\nulimit -n {descriptors}\nexec {} \"$@\"\n", program.display());
-        let binary = line.script("short", &text);
-        let ended = line.run(&["machine", "upgrade", binary.to_str().unwrap()]);
+    let mut words = Vec::new();
+    for descriptors in 20.. {
+        let ended = with_descriptors(&line, descriptors);
         if ended.code == Some(0) {
             break;
         }
-        assert!(descriptors < 200, "{}", ended.err);
         assert_eq!(line.json(&["status"])["boot_id"], before, "{}\n{}", ended.err, line.scene.diagnosis());
-        println!("{descriptors} descriptors: {}", ended.err.trim());
         words.push(ended.err);
-        descriptors += 1;
     }
     assert_ne!(line.json(&["status"])["boot_id"], before);
     let at = |step: &str| words.iter().any(|words| words.contains(step));
-    assert!(at("cannot bind an AF_XDP socket"), "with queues on their way: {words:#?}");
+    assert!(at(NO_SOCKET), "with queues on their way: {words:#?}");
     flows.kept(&line.scene);
     newcomers.all_made(&line.scene);
 }
@@ -328,6 +337,28 @@ fn a_new_process_that_fails_at_whatever_step_gives_everything_back() {
 fn a_new_process_with_other_threads_that_fails_at_whatever_step_gives_everything_back() {
     let ways = ["1", "2"].map(|threads| format!("steering = \"software\"\nthreads = {threads}"));
     a_failing_process_gives_everything_back([&ways[0], &ways[1]]);
+}
+
+/// Flows of a backend that drains, whose packets come no more until the end: from the second process on no thread has them.
+#[test]
+fn flows_that_no_thread_has_stay_when_a_new_process_fails() {
+    let ways = ["1", "2"].map(|threads| format!("steering = \"software\"\nthreads = {threads}"));
+    let with = |bed: &Bed, io: &str| LbConfig { io: io.to_owned(), ..with_long_flows(bed) };
+    let line = Line::start(&BedSpec { queues: 2, ..BedSpec::default() }, &[], |bed| with(bed, &ways[0]));
+    let mut flows = line.scene.flows(true, 60);
+    flows.round().unwrap();
+    thread::sleep(TICK);
+    let first = flows.round().unwrap();
+    assert_eq!(line.run(&["backend", "drain", "b1"]).code, Some(0));
+    with(&line.scene.bed, &ways[1]).write(&line.scene.bed, 0).unwrap();
+    assert_eq!(line.run(&["config", "reload"]).code, Some(0));
+    line.upgrade(None);
+    let listed = line.tracked("b1");
+    assert!(listed > 5, "{listed}");
+    let fails_late = |descriptors: &u32| with_descriptors(&line, *descriptors).err.contains(NO_SOCKET);
+    assert!((20..).find(fails_late).is_some());
+    assert_eq!(line.tracked("b1"), listed, "{}", line.scene.diagnosis());
+    assert_eq!(flows.round().unwrap(), first, "{}", line.scene.diagnosis());
 }
 
 #[test]
@@ -403,14 +434,16 @@ fn what_takes_effect_at_the_next_start_takes_effect_and_what_needs_a_restart_say
     assert!(!line.scene.balancer.process.tail().contains("panicked"));
 }
 
+fn with_long_flows(bed: &Bed) -> LbConfig {
+    let mut config = LbConfig::new(bed);
+    config.cluster += "\nflow_timeouts = { udp = \"10m\" }";
+    config
+}
+
 /// Each hand-over brings threads, queues or tables that the process before had not: flows of a backend that drains are known by its
 /// tables alone. A queue without a socket is the kernel's, which answers nothing: those flows are left out.
 fn no_flow_moves_when_threads_are_others([before, after]: [&str; 2]) {
-    let with = |bed: &Bed, io: &str| {
-        let mut config = LbConfig { io: io.to_owned(), ..LbConfig::new(bed) };
-        config.cluster += "\nflow_timeouts = { udp = \"10m\" }";
-        config
-    };
+    let with = |bed: &Bed, io: &str| LbConfig { io: io.to_owned(), ..with_long_flows(bed) };
     let line = Line::start(&BedSpec { queues: 2, ..BedSpec::default() }, &[], |bed| with(bed, before));
     let (bed, mut flows) = (&line.scene.bed, line.scene.flows(true, 200));
     let round = |flows: &mut UdpFlows, patience| flows.round_within(patience).unwrap();
@@ -423,23 +456,27 @@ fn no_flow_moves_when_threads_are_others([before, after]: [&str; 2]) {
     assert_eq!(line.run(&["backend", "drain", "b1"]).code, Some(0));
     with(bed, after).write(bed, 0).unwrap();
     assert_eq!(line.run(&["config", "reload"]).code, Some(0));
-    let tracked = || {
-        line.json(&["flow", "list", "--backend", "b1", "--limit", "1000"])["flows"].as_array().unwrap().len()
-    };
+    let tracked = || line.tracked("b1");
     let listed = tracked();
     line.upgrade(None);
     assert_eq!(line.json(&["status"])["needs_restart"], serde_json::json!([]));
     assert_eq!(tracked(), listed, "before a packet has come for them");
-    let come = || {
+    line.upgrade(None);
+    assert_eq!(tracked(), listed, "no thread of the process between had them");
+    let mut come = || {
         let now = round(&mut flows, SHORT);
         let moved =
             first.iter().zip(&now).filter(|(then, now)| then.is_some() && now.is_some() && then != now);
         assert_eq!(moved.count(), 0, "{first:?} {now:?}\n{}", line.scene.diagnosis());
         (of_b1(&now) > 5).then_some(())
     };
-    assert!(eventually(BOUND, come).is_some(), "{}", line.scene.diagnosis());
-    let refused = line.refused(&bed.program().unwrap());
-    assert!(refused.contains("wait for the longest idle timeout"), "{refused}");
+    assert!(eventually(BOUND, &mut come).is_some(), "{}", line.scene.diagnosis());
+    // Some are a thread's now, and others nobody's still.
+    with(bed, before).write(bed, 0).unwrap();
+    assert_eq!(line.run(&["config", "reload"]).code, Some(0));
+    line.upgrade(None);
+    assert_eq!(tracked(), listed, "each once, wherever it was known");
+    assert!(eventually(BOUND, &mut come).is_some(), "{}", line.scene.diagnosis());
     assert_eq!(tracked(), listed, "each once, wherever it is known");
     let purged = line.json(&["flow", "purge", "--backend", "b1"]);
     assert_eq!(purged["flows"].as_u64(), Some(listed as u64), "{purged}");
@@ -479,6 +516,8 @@ fn the_service_manager_hears_which_process_is_the_service_now() {
     fs::remove_dir_all(&folder).unwrap();
 }
 
+/// What a new process says whose descriptors end while it binds queues.
+const NO_SOCKET: &str = "cannot bind an AF_XDP socket";
 /// What separates a flow's second packet from its first: more than the 250 ms of the connection table's clock.
 const TICK: Duration = Duration::from_millis(300);
 /// For flows of which some come to no socket: a slow machine gets further rounds.

@@ -8,7 +8,7 @@
 use core::fmt;
 
 use crate::entry::Packed;
-use crate::layout::{ENTRY_BYTES, LINE_BYTES, WAYS};
+use crate::layout::{ENTRY_BYTES, LINE_BYTES, Line, WAYS};
 use crate::table::{FlowTable, Place};
 use crate::walk::Cursor;
 
@@ -37,13 +37,7 @@ impl FlowTable {
     pub fn pack(&self, from: Cursor, buckets: usize, to: &mut Vec<u8>) -> Option<Cursor> {
         let (start, end, next) = self.step(from, buckets);
         for bucket in start..end {
-            let line = self.line(bucket);
-            if line.0.iter().all(|entry| entry.is_empty()) {
-                continue;
-            }
-            // Buckets are below 2^30, as `Config` has at most 2^32 places.
-            to.extend_from_slice(&u32::try_from(bucket).unwrap_or(u32::MAX).to_le_bytes());
-            to.extend_from_slice(&line.bytes());
+            append(bucket, self.line(bucket), to);
         }
         next
     }
@@ -88,4 +82,14 @@ impl FlowTable {
         }
         Ok(())
     }
+}
+
+/// The record of a bucket, if it holds something.
+pub(crate) fn append(bucket: usize, line: &Line, to: &mut Vec<u8>) {
+    if line.0.iter().all(|entry| entry.is_empty()) {
+        return;
+    }
+    // Buckets are below 2^30, as `Config` has at most 2^32 places.
+    to.extend_from_slice(&u32::try_from(bucket).unwrap_or(u32::MAX).to_le_bytes());
+    to.extend_from_slice(&line.bytes());
 }

@@ -9,6 +9,7 @@
 
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
+use crate::carry::append;
 use crate::entry::{Entry, Packed, Signal};
 use crate::layout::WAYS;
 use crate::table::{FlowTable, Hit, Place};
@@ -83,6 +84,35 @@ impl Former {
         self.len() == 0
     }
 
+    /// Places of each table: a table with as many takes in what [`Former::pack`] gives of it.
+    pub fn capacities(&self) -> impl Iterator<Item = usize> {
+        self.tables.iter().map(|table| table.flows.buckets() * WAYS)
+    }
+
+    /// As [`FlowTable::pack`], of the table with this number, from 0: its flows that are live, that no thread has adopted and nobody
+    /// has purged.
+    pub fn pack(
+        &self,
+        table: usize,
+        from: Cursor,
+        buckets: usize,
+        now: Tick,
+        to: &mut Vec<u8>,
+    ) -> Option<Cursor> {
+        let table = self.tables.get(table)?;
+        let (start, end, next) = table.flows.step(from, buckets);
+        for bucket in start..end {
+            let mut line = *table.flows.line(bucket);
+            for (way, entry) in line.0.iter_mut().enumerate() {
+                if !table.is_left(Place { bucket, way }, *entry, now) {
+                    *entry = Packed::EMPTY;
+                }
+            }
+            append(bucket, &line, to);
+        }
+        next
+    }
+
     /// The live flow of `hash`, as its thread saw it last: of two threads, the one that had it later.
     ///
     /// # Cost
@@ -106,11 +136,7 @@ impl Former {
     ) -> (impl Iterator<Item = Entry>, Option<Cursor>) {
         let (table, from, next) = self.step(from, buckets);
         let entries = table.into_iter().flat_map(move |table| table.walk(from, buckets, filter));
-        let live = entries.filter(move |(table, place, entry)| {
-            !table.flows.has_expired(*entry, now)
-                && !table.is(Mark::Adopted, *place)
-                && !table.is(Mark::Purged, *place)
-        });
+        let live = entries.filter(move |(table, place, entry)| table.is_left(*place, *entry, now));
         (live.filter_map(move |(_, _, entry)| entry.read(now)), next)
     }
 
@@ -168,6 +194,11 @@ impl Marked {
         let places = (start..end).flat_map(|bucket| (0..WAYS).map(move |way| Place { bucket, way }));
         let entries = places.map(move |place| (self, place, self.flows.line(place.bucket).0[place.way]));
         entries.filter(|(_, _, entry)| self.flows.passes(*entry, filter))
+    }
+
+    /// Whether it is live, and here alone.
+    fn is_left(&self, place: Place, entry: Packed, now: Tick) -> bool {
+        !self.flows.has_expired(entry, now) && !self.is(Mark::Adopted, place) && !self.is(Mark::Purged, place)
     }
 
     fn is(&self, mark: Mark, place: Place) -> bool {

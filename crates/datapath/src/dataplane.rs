@@ -23,8 +23,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use forwarder::{
-    Counter, Former, FragmentConfig, IcmpRates, Live, NoSocket, Notice, Notices, Now, OwnPorts, OwnRequests,
-    PipelineConfig, RequestPort, ThreadCounters, ThreadId, Timeouts,
+    Counter, FlowTable, FragmentConfig, IcmpRates, Live, NoSocket, Notice, Notices, Now, OwnPorts,
+    OwnRequests, PipelineConfig, RequestPort, ThreadCounters, ThreadId, Timeouts,
 };
 
 use crate::af_packet::{Room, open_all};
@@ -44,7 +44,7 @@ use crate::wake::Waker;
 
 pub use self::handover::{PlaneFacts, TakenPlane};
 
-use self::former::Gathered;
+use self::former::{Gathered, Shared};
 use self::handover::Prepared;
 use self::sockets::{Layout, bind_all, in_several_frames};
 
@@ -166,8 +166,10 @@ struct Handover {
     most_queues: Vec<u32>,
     /// Tables of a process with other threads, while they come.
     gathered: Option<Gathered>,
-    /// The same, while threads ask for them.
-    former: Option<Arc<Former>>,
+    /// Tables that it asked itself, while they come.
+    expected: Vec<FlowTable>,
+    /// Both, while threads ask for their flows.
+    former: Option<Shared>,
 }
 
 /// Who takes programs off, and empties the filter, when a data plane is dropped.
@@ -265,6 +267,7 @@ impl DataPlane {
                 first_bound: layout.each().next().map(|(.., thread)| thread),
                 most_queues,
                 gathered: None,
+                expected: Vec::new(),
                 former: None,
             },
             unserved: Vec::new(),

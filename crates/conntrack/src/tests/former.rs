@@ -23,12 +23,28 @@ fn listed(tables: &[FlowTable], now: Tick) -> HashMap<u64, Entry> {
     known
 }
 
+/// What another process has of former tables, which go there in records of so many buckets at once.
+fn handed_on(former: &Former, buckets: usize, now: Tick) -> Former {
+    let tables = former.capacities().enumerate().map(|(number, capacity)| {
+        let (mut other, mut from) = (table(capacity), Some(Cursor::START));
+        while let Some(cursor) = from {
+            let mut records = Vec::new();
+            from = former.pack(number, cursor, buckets, now, &mut records);
+            other.unpack(&records).unwrap();
+        }
+        other
+    });
+    Former::new(tables.collect())
+}
+
 proptest! {
-    /// Over any history of up to three threads, and after any time: each flow is found as the map has it, and no other.
+    /// Over any history of up to three threads, and after any time: each flow is found as the map has it, and no other; in the next
+    /// process too, which has no others.
     #[test]
     fn each_live_flow_of_each_thread_is_found_and_no_other(
         packets in prop::collection::vec((0u64..60, signals(), 0u32..3, 0usize..3, 0u32..40), 0..300),
         later in 0u32..2_000,
+        buckets in 1usize..40,
     ) {
         let (mut tables, mut now) = (Vec::from([32, 64, 128].map(table)), 0);
         for (flow, signal, slot, thread, pause) in packets {
@@ -40,15 +56,19 @@ proptest! {
         }
         let now = tick(now + later);
         let known = listed(&tables, now);
+        let live: usize = tables.iter().map(|table| all(table, Filter::All, now, 7).len()).sum();
         let former = Former::new(tables);
+        let next = handed_on(&former, buckets, now);
+        prop_assert_eq!(next.len(), live);
         for flow in (0..80).map(hash) {
             let expected = known.get(&(flow & ((1 << 48) - 1))).copied();
             prop_assert_eq!(former.peek(flow, now), expected);
+            prop_assert_eq!(next.peek(flow, now), expected);
         }
     }
 
     /// Walks in steps of any size, while threads adopt and another purges: listed is what is live, adopted by none and not purged;
-    /// what is purged is found no more, and counted once, unless it had been adopted.
+    /// what is purged is found no more, and counted once, unless it had been adopted. What is left goes to the next process.
     #[test]
     fn walks_show_what_no_thread_has_adopted_and_purge_it_for_all(
         flows in prop::collection::vec((0u64..90, 0u32..3, 0usize..3), 0..200),
@@ -98,6 +118,11 @@ proptest! {
             prop_assert_eq!(count, if round == 0 { gone } else { 0 });
         }
         prop_assert_eq!(slots(Filter::All), expected(&|slot| Some(slot) != purged));
+        let next = handed_on(&former, buckets, tick(1));
+        for flow in 0..90 {
+            let left = known.get(&flow).copied().filter(|slot| Some(*slot) != purged && !adopted.contains(&flow));
+            prop_assert_eq!(next.peek(hash(flow), tick(1)).map(|entry| entry.slot), left);
+        }
         for flow in 0..90 {
             let found = known.get(&flow).copied().filter(|slot| Some(*slot) != purged);
             prop_assert_eq!(former.peek(hash(flow), tick(1)).map(|entry| entry.slot), found);

@@ -1,16 +1,17 @@
-//! The connection tables of another process whose threads are others than this one's: with them come flows, not queues one by one.
+//! Connection tables that are no thread's of this process: those of another one whose threads are others than this one's, with which
+//! come flows, not queues one by one; and those that it had in that way itself.
 //!
-//! In: each table as it comes. Out: all of them, for every packet thread to ask ([`Former`]).
+//! In: each table as it comes. Out: all of them, for every packet thread to ask ([`Former`]); in records, for the next process.
 //! Not here: who asks and when (`forwarder`), which process has which threads (`handover`).
 //! Invariant: this has the tables for longer than any thread, and frees them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use forwarder::{FlowConfig, FlowTable, Former, Now, ThreadId};
 
 use super::DataPlane;
+use crate::error::StartError;
 use crate::large_pages::advise_large_pages;
 
 /// Tables on their way in.
@@ -43,42 +44,81 @@ impl Gathered {
         self.left = self.left.saturating_sub(u16::try_from(gone).unwrap_or(u16::MAX));
         self.left == 0
     }
+}
 
-    /// How long flows can be live in it.
-    pub(super) fn longest(&self) -> Duration {
-        self.config.timeouts.longest()
-    }
-
-    pub(super) fn flows(self) -> Arc<Former> {
-        Arc::new(Former::new(self.tables.into_values().collect()))
-    }
+/// Tables that threads ask.
+#[derive(Debug)]
+pub(super) struct Shared {
+    flows: Arc<Former>,
+    /// By then no flow in them is live.
+    until: Now,
 }
 
 impl DataPlane {
-    /// Every packet thread that waits for its queues is to ask for the flows of those that have gone.
-    pub(super) fn share_former(&mut self, gathered: Gathered) {
-        let until = self
-            .now()
-            .nanos()
-            .saturating_add(u64::try_from(gathered.longest().as_nanos()).unwrap_or(u64::MAX));
-        let flows = gathered.flows();
-        if let Some(prepared) = &mut self.handover.prepared {
-            for pipeline in prepared.pipelines() {
-                pipeline.ask_former(Arc::clone(&flows), Now::from_nanos(until.saturating_add(A_TICK)));
-            }
-        }
-        self.handover.former = Some(flows);
+    /// Makes room for tables that the other process asks itself.
+    pub(super) fn expect_former(&mut self, capacities: &[usize]) -> Result<(), StartError> {
+        let timeouts = self.settings.timeouts;
+        let of_capacity = |&capacity: &usize| {
+            let table = FlowTable::new_advised(&FlowConfig { capacity, timeouts }, advise_large_pages);
+            table.map_err(|error| StartError::Tables(error.to_string()))
+        };
+        self.handover.expected = capacities.iter().map(of_capacity).collect::<Result<_, _>>()?;
+        Ok(())
     }
 
-    /// Whether flows are looked for in tables of another process, which would be lost with this one.
+    /// The tables that the other process asks itself, each for what it has of them.
+    pub fn former_tables(&mut self) -> impl Iterator<Item = &mut FlowTable> {
+        self.handover.expected.iter_mut()
+    }
+
+    /// Those tables are full; every packet thread is to ask them, now or, where flows of the other process's threads come to it too,
+    /// with these.
+    pub fn former_tables_are_there(&mut self) {
+        if self.handover.gathered.is_none() {
+            let tables = std::mem::take(&mut self.handover.expected);
+            self.share(tables);
+        }
+    }
+
+    /// Every packet thread that waits for its queues is to ask for the flows of those that have gone.
+    pub(super) fn share_gathered(&mut self, gathered: Gathered) {
+        let mut tables = std::mem::take(&mut self.handover.expected);
+        tables.extend(gathered.tables.into_values());
+        self.share(tables);
+    }
+
+    fn share(&mut self, tables: Vec<FlowTable>) {
+        if tables.is_empty() {
+            return;
+        }
+        let longest = u64::try_from(self.settings.timeouts.longest().as_nanos()).unwrap_or(u64::MAX);
+        let until = Now::from_nanos(self.now().nanos().saturating_add(longest).saturating_add(A_TICK));
+        self.handover.former = Some(Shared { flows: Arc::new(Former::new(tables)), until });
+        self.ask_former();
+    }
+
+    /// Has every packet thread that waits for its queues ask the tables that are shared, if there are some.
+    pub(super) fn ask_former(&mut self) {
+        if let (Some(prepared), Some(Shared { flows, until })) =
+            (&mut self.handover.prepared, &self.handover.former)
+        {
+            for pipeline in prepared.pipelines() {
+                pipeline.ask_former(Arc::clone(flows), *until);
+            }
+        }
+    }
+
+    /// Tables in which flows are looked for that no thread's own table has.
     #[must_use]
-    pub fn has_former(&self) -> bool {
-        self.handover.former.is_some()
+    pub fn former(&self) -> Option<Arc<Former>> {
+        self.handover.former.as_ref().map(|shared| Arc::clone(&shared.flows))
     }
 
     /// Frees the tables once no thread asks any more.
     pub(super) fn free_former(&mut self) {
-        self.handover.former.take_if(|flows| Arc::strong_count(flows) == 1);
+        let now = self.now();
+        let is_over = |shared: &mut Shared| shared.until < now && Arc::strong_count(&shared.flows) == 1;
+        self.handover.former.take_if(is_over);
     }
 }
 

@@ -67,6 +67,9 @@ pub struct PlaneFacts {
     max_vips: u32,
     no_socket: String,
     own_ports: RangeInclusive<u16>,
+    /// Places of each table that no thread of it has, and that all of them ask; their flows come before the first queue.
+    #[serde(default)]
+    former: Vec<usize>,
     /// On CLOCK_MONOTONIC: where the threads' clock begins.
     origin_nanos: u64,
     programs: Vec<SteerFacts>,
@@ -99,6 +102,14 @@ impl PlaneFacts {
             differs("packet threads", self.packet_threads.to_string(), layout.packet_threads().to_string());
             let flows = settings.flows_per_thread;
             differs("io.flows_per_thread", self.flows_per_thread.to_string(), flows.to_string());
+        }
+        let tables = self.former.len() + usize::from(self.packet_threads);
+        if !self.has_threads_of(settings, layout) && !self.former.is_empty() && tables > MOST_FORMER {
+            differs(
+                "tables of threads that are gone, until the longest idle timeout has passed",
+                tables.to_string(),
+                MOST_FORMER.to_string(),
+            );
         }
         differs("io.max_vips", self.max_vips.to_string(), settings.max_vips.to_string());
         differs("io.no_socket", self.no_socket.clone(), format!("{:?}", settings.no_socket));
@@ -179,6 +190,7 @@ impl DataPlane {
             max_vips: self.settings.max_vips,
             no_socket: format!("{:?}", self.settings.no_socket),
             own_ports: self.settings.own_ports.clone(),
+            former: self.former().iter().flat_map(|former| former.capacities()).collect(),
             origin_nanos: monotonic_nanos().saturating_sub(since),
             programs,
         };
@@ -266,6 +278,7 @@ impl DataPlane {
             let config = FlowConfig { capacity: facts.flows_per_thread, timeouts: settings.timeouts };
             plane.handover.gathered = Some(Gathered::new(facts.threads, config));
         }
+        plane.expect_former(&facts.former)?;
         plane.origin = facts.origin().ok_or_else(|| StartError::Handover("the clock".to_owned()))?;
         plane.prepare()?;
         Ok(plane)
@@ -288,6 +301,7 @@ impl DataPlane {
         (self.threads.requests, self.threads.notices, self.handover.holder) =
             (Vec::new(), Vec::new(), Holder::Me);
         self.prepare()?;
+        self.ask_former();
         for (thread, table) in tables {
             if let Some(flows) = self.flows_of(thread) {
                 *flows = table;
@@ -346,7 +360,7 @@ impl DataPlane {
                 return Ok(());
             }
             if let Some(gathered) = self.handover.gathered.take() {
-                self.share_former(gathered);
+                self.share_gathered(gathered);
             }
             group = (0..self.layout.threads()).map(ThreadId).collect();
         }
@@ -413,6 +427,9 @@ impl DataPlane {
         self.sockets.push(counters);
     }
 }
+
+/// Tables that are asked on a miss, two cache lines each: of more than one process.
+const MOST_FORMER: usize = 128;
 
 fn monotonic_nanos() -> u64 {
     // It fails for clocks that do not exist.
@@ -485,6 +502,7 @@ mod tests {
             max_vips: 10,
             no_socket: "Pass".to_owned(),
             own_ports: 1..=8,
+            former: Vec::new(),
             origin_nanos: monotonic_nanos() - 5_000_000_000,
             programs: Vec::new(),
         }
@@ -507,6 +525,12 @@ mod tests {
             ..settings()
         };
         assert_eq!(obstacles(&facts(), &other), Vec::<String>::new());
+        let [full, fuller] = [126, 127].map(|tables| PlaneFacts { former: vec![1_000; tables], ..facts() });
+        assert_eq!(obstacles(&fuller, &other), Vec::<String>::new());
+        let larger = Settings { flows_per_thread: 2_000, ..settings() };
+        assert_eq!(obstacles(&full, &larger), Vec::<String>::new());
+        let words = "tables of threads that are gone, until the longest idle timeout has passed: 129 -> 128";
+        assert_eq!(obstacles(&fuller, &larger), [words]);
         let older = PlaneFacts { flow_layout: FLOW_LAYOUT - 1, maps: MAPS_VERSION + 1, ..facts() };
         let expected = [
             format!("layout of connection tables: {} -> {FLOW_LAYOUT}", FLOW_LAYOUT - 1),

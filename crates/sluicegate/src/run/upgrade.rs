@@ -57,7 +57,8 @@ struct SlotNumber {
 /// What the old process says later.
 #[derive(Debug, Serialize, Deserialize)]
 enum FromOld {
-    /// Nothing changes any more: what changed since the offer.
+    /// Nothing changes any more: what changed since the offer. Once it is taken, the flows follow of tables that no thread has, if the
+    /// offer names some.
     Frozen(HandedState),
     /// The queues of these threads are free, and the connection tables of those follow.
     Released { threads: Vec<u16>, tables: Vec<u16> },
@@ -78,6 +79,9 @@ enum FromNew {
         /// BFD sessions too; versions from before that say nothing of it.
         #[serde(default)]
         bfd: bool,
+        /// Tables that no thread has, likewise.
+        #[serde(default)]
+        former: bool,
     },
     /// It has what the last message offered.
     Taken,
@@ -133,9 +137,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_from_before_bfd_went_over_is_understood_and_takes_none() {
+    fn a_version_from_before_bfd_and_former_tables_went_over_is_understood_and_takes_none() {
         let said = serde_json::from_str(r#"{"Ready": {"version": "0.1.0"}}"#).unwrap();
-        assert!(matches!(said, FromNew::Ready { bfd: false, .. }), "{said:?}");
+        assert!(matches!(said, FromNew::Ready { bfd: false, former: false, .. }), "{said:?}");
         let left = serde_json::from_str("\"Left\"").unwrap();
         assert!(matches!(left, FromOld::Left), "{left:?}");
     }

@@ -16,7 +16,7 @@ use control_plane::publisher::Publisher;
 use control_plane::{HandedState, Orders, Paths};
 use datapath::interface::Interface;
 use datapath::{DataPlane, TakenPlane, inspect_taken};
-use forwarder::ThreadId;
+use forwarder::{FlowTable, ThreadId};
 
 use super::channel::Channel;
 use super::{FromNew, FromOld, Offer, PROTOCOL, monotonic};
@@ -97,17 +97,27 @@ impl Coming {
         self.channel.hear(TOLD_WITHIN).context("the old process")
     }
 
-    /// The tables of threads that come now, each in parts.
-    fn fill(&mut self, plane: &mut DataPlane, tables: &[u16]) -> anyhow::Result<()> {
-        for thread in tables {
-            loop {
-                let records = self.channel.receive(TOLD_WITHIN)?;
-                if records.is_empty() {
-                    break;
-                }
-                let flows = plane.flows_of(ThreadId(*thread)).context("a table of no thread")?;
-                flows.unpack(&records)?;
+    /// A table that comes now, in parts.
+    fn fill(&mut self, flows: &mut FlowTable) -> anyhow::Result<()> {
+        loop {
+            let records = self.channel.receive(TOLD_WITHIN)?;
+            if records.is_empty() {
+                return Ok(());
             }
+            flows.unpack(&records)?;
+        }
+    }
+
+    /// The tables that no thread of the old process has, if there are some.
+    fn take_former(&mut self, plane: &mut DataPlane) -> anyhow::Result<()> {
+        let mut has_some = false;
+        for flows in plane.former_tables() {
+            self.fill(flows)?;
+            has_some = true;
+        }
+        if has_some {
+            plane.former_tables_are_there();
+            self.say(&FromNew::Taken)?;
         }
         Ok(())
     }
@@ -121,7 +131,9 @@ impl Coming {
     fn take_queues(&mut self, plane: &mut DataPlane) -> anyhow::Result<()> {
         while plane.waits_for_queues() {
             let FromOld::Released { threads, tables } = self.hear()? else { bail!("{UNORDERLY}") };
-            self.fill(plane, &tables)?;
+            for thread in tables {
+                self.fill(plane.flows_of(ThreadId(thread)).context("a table of no thread")?)?;
+            }
             let group: Vec<ThreadId> = threads.into_iter().map(ThreadId).collect();
             plane.take(&group)?;
             self.say(&FromNew::Taken)?;
@@ -201,10 +213,15 @@ impl Daemon {
     /// What the old process lets go of, in the order of a hand-over: what it knows, its queues, its listeners.
     async fn take_over(&mut self, coming: &mut Coming) -> anyhow::Result<()> {
         self.adopt(&coming.offer.state)?;
-        coming.say(&FromNew::Ready { version: env!("CARGO_PKG_VERSION").to_owned(), bfd: true })?;
+        coming.say(&FromNew::Ready {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            bfd: true,
+            former: true,
+        })?;
         let FromOld::Frozen(state) = coming.hear()? else { bail!("{UNORDERLY}") };
         self.adopt(&state)?;
         coming.say(&FromNew::Taken)?;
+        coming.take_former(&mut self.forwarding.plane)?;
         coming.take_queues(&mut self.forwarding.plane)?;
         self.open_filter()?;
         let mut word = coming.hear()?;

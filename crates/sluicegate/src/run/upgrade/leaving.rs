@@ -9,6 +9,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use admin::Answer;
@@ -16,7 +17,7 @@ use admin::view::{Refusal, Upgraded};
 use control_plane::announce::{Announcer, HandedBfd};
 use control_plane::questions::Caches;
 use control_plane::{HandedState, Refused};
-use forwarder::{Cursor, FlowTable, ThreadId};
+use forwarder::{Cursor, FlowTable, Former, ThreadId};
 use tokio::runtime::Handle as Runtime;
 
 use super::channel::Channel;
@@ -62,6 +63,7 @@ struct Leaving {
     runtime: Runtime,
     channel: Channel,
     child: Child,
+    former: Option<Arc<Former>>,
     has_released: bool,
     released: Vec<Duration>,
     records: u64,
@@ -135,8 +137,6 @@ impl Daemon {
             return Err(Refused::Conflict(why));
         } else if self.controller.compiler().is_some_and(compile::Compiler::has_draining) {
             "backends that a reload took out still have flows: wait for cluster.drain_time"
-        } else if self.forwarding.plane.has_former() {
-            "flows are looked for in tables of the process before, which had other threads: wait for the longest idle timeout"
         } else {
             return Ok(());
         };
@@ -217,9 +217,11 @@ fn hand_over(daemon: Handle<Daemon>, runtime: Runtime, binary: &Path) -> Result<
     let began = Instant::now();
     let started = runtime.block_on(daemon.turn(|daemon| {
         let (file, machine) = (daemon.configuration.file.clone(), daemon.controller.machine().to_owned());
-        daemon.offer().map(|offered| (offered, file, machine))
+        // As the offer names them.
+        let former = daemon.forwarding.plane.former();
+        daemon.offer().map(|offered| (offered, former, file, machine))
     }));
-    let ((offer, descriptors), file, machine) = started?;
+    let ((offer, descriptors), former, file, machine) = started?;
     let (channel, other) = Channel::pair().map_err(|error| Refused::Unavailable(error.to_string()))?;
     let mut command = Command::new(binary);
     command.arg("run").arg("--config").arg(&file).args(["--machine", &machine, "--take-over"]);
@@ -229,7 +231,7 @@ fn hand_over(daemon: Handle<Daemon>, runtime: Runtime, binary: &Path) -> Result<
     let child = child
         .map_err(|error| Refused::Conflict(format!("{}: it cannot be started: {error}", binary.display())))?;
     let (has_released, released) = (false, Vec::new());
-    let mut leaving = Leaving { daemon, runtime, channel, child, has_released, released, records: 0 };
+    let mut leaving = Leaving { daemon, runtime, channel, child, former, has_released, released, records: 0 };
     match leaving.run(&offer, descriptors) {
         Ok(version) => Ok(Upgraded {
             machine,
@@ -254,6 +256,7 @@ impl Leaving {
         self.await_no_copies()?;
         self.channel.say(&FromOld::Frozen(state))?;
         self.await_taken(TAKEN_WITHIN)?;
+        self.let_former_go()?;
         let (mut tables, mut bfd) = (Vec::new(), None);
         self.release_all(&mut tables)
             .and_then(|()| self.let_bfd_go(&mut bfd))
@@ -285,10 +288,16 @@ impl Leaving {
 
     /// Gives the new process's version.
     fn await_ready(&mut self) -> Result<String, Failed> {
-        let (version, takes_bfd) = match self.channel.hear(READY_WITHIN)? {
-            FromNew::Ready { version, bfd } => (version, bfd),
+        let (version, takes_bfd, takes_former) = match self.channel.hear(READY_WITHIN)? {
+            FromNew::Ready { version, bfd, former } => (version, bfd, former),
             other => return Err(unexpected(other)),
         };
+        if !takes_former && self.former.is_some() {
+            let why = format!(
+                "version {version} takes no flows over that no thread has: wait for the longest idle timeout"
+            );
+            return Err(Failed::because(why));
+        }
         if !takes_bfd && self.turn(|daemon| daemon.announcer.has_bfd()) {
             let why = format!("version {version} takes no BFD sessions over: drain and restart");
             return Err(Failed::because(why));
@@ -321,7 +330,10 @@ impl Leaving {
             let tables = self.turn(move |daemon| daemon.forwarding.plane.release(&group));
             let word = FromOld::Released { threads, tables: tables.iter().map(|(of, _)| of.0).collect() };
             let sent = self.channel.say(&word);
-            let sent = sent.and_then(|()| tables.iter().try_for_each(|(_, table)| self.send(table)));
+            let sent = sent.and_then(|()| {
+                let mut tables = tables.iter();
+                tables.try_for_each(|(_, table)| self.send(|from, to| table.pack(from, BUCKETS_AT_ONCE, to)))
+            });
             kept.extend(tables);
             sent?;
             self.await_taken(TAKEN_WITHIN)?;
@@ -330,11 +342,21 @@ impl Leaving {
         Ok(())
     }
 
+    /// Flows that no thread has. Those that one adopts from now on go over twice, and are found in its table first.
+    fn let_former_go(&mut self) -> Result<(), Failed> {
+        let Some(former) = self.former.clone() else { return Ok(()) };
+        let now = self.turn(|daemon| daemon.forwarding.plane.now().tick());
+        for (number, _) in former.capacities().enumerate() {
+            self.send(|from, records| former.pack(number, from, BUCKETS_AT_ONCE, now, records))?;
+        }
+        self.await_taken(TAKEN_WITHIN)
+    }
+
     /// A table in parts, and an empty one behind the last.
-    fn send(&mut self, table: &FlowTable) -> io::Result<()> {
+    fn send(&mut self, pack: impl Fn(Cursor, &mut Vec<u8>) -> Option<Cursor>) -> io::Result<()> {
         let (mut from, mut records) = (Some(Cursor::START), Vec::new());
         while let Some(cursor) = from {
-            from = table.pack(cursor, BUCKETS_AT_ONCE, &mut records);
+            from = pack(cursor, &mut records);
             self.records += (records.len() / forwarder::FLOW_RECORD_BYTES) as u64;
             if !records.is_empty() {
                 self.channel.send(&records)?;
