@@ -4,6 +4,9 @@
 //! It is not signed: `rpm --import` of a key is the business of who hands it on.
 //! Source: the crate `rpm`; rpm's manual on package format version 4.
 
+use std::collections::BTreeSet;
+use std::path::Path;
+
 use anyhow::Result;
 use rpm::{BuildConfig, CompressionType, Dependency, FileOptions, PackageBuilder, Scriptlet};
 
@@ -25,6 +28,7 @@ pub(crate) fn package(release: &Release, entries: &[Entry]) -> Result<Vec<u8>> {
         .pre_uninstall_script(shell(include_str!("../scripts/rpm-preun")))
         .post_uninstall_script(shell(include_str!("../scripts/rpm-postun")));
     let mut entries = entries.to_vec();
+    entries.extend(shell_folders(&entries));
     entries.sort_by(|a, b| a.path.cmp(&b.path));
     for Entry { path, mode, kind } in entries {
         let path = format!("/{path}");
@@ -44,10 +48,21 @@ pub(crate) fn package(release: &Release, entries: &[Entry]) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// The folders of completions, which are there only where a shell's package has brought them: without an owner rpm leaves them when the
+/// package goes.
+fn shell_folders(entries: &[Entry]) -> Vec<Entry> {
+    let folders = entries.iter().flat_map(|entry| Path::new(&entry.path).ancestors().skip(1));
+    let of_shells = folders
+        .filter(|folder| SHELLS.iter().any(|shell| folder.starts_with(Path::new("usr/share").join(shell))));
+    let paths: BTreeSet<&str> = of_shells.filter_map(Path::to_str).collect();
+    paths.into_iter().map(|path| Entry::folder(path, 0o755)).collect()
+}
+
 fn shell(text: &str) -> Scriptlet {
     Scriptlet::new(text).prog(vec!["/bin/sh"])
 }
 
+const SHELLS: [&str; 3] = ["bash-completion", "fish", "zsh"];
 /// Of packages of one version.
 pub(crate) const RELEASE: &str = "1";
 
@@ -92,6 +107,20 @@ mod tests {
         assert_eq!(of_kind("--docfiles"), "/usr/share/doc/sluicegate/copyright\n");
         let unpack = format!("rpm2archive - < {file} | tar -xzO ./etc/sluicegate/sluicegate.toml");
         assert_eq!(output("sh", &["-c", &unpack]), "[mine]\n");
+    }
+
+    #[test]
+    fn folders_of_completions_go_with_the_package() {
+        let completions = ["usr/share/zsh/site-functions/_x", "usr/share/zsh/other/_x", "usr/share/fish/x"];
+        let entries: Vec<Entry> = completions.map(|path| Entry::file(path, "words\n")).into();
+        let scene = Scene::new();
+        let file = scene.file("x.rpm", &package(&release(), &entries).unwrap());
+        let asked = "[%{FILENAMES} %{FILEMODES:perms}\n]";
+        let said = output("rpm", &["--query", "--package", "--queryformat", asked, &file]);
+        let folders: Vec<&str> = said.lines().filter_map(|line| line.strip_suffix(" drwxr-xr-x")).collect();
+        let expected =
+            ["/usr/share/fish", "/usr/share/zsh", "/usr/share/zsh/other", "/usr/share/zsh/site-functions"];
+        assert_eq!(folders, expected);
     }
 
     #[test]
