@@ -7,7 +7,7 @@ use kv_switch::{CacheConfig, Epochs, KeyHash, Lease, Memcached};
 use packet::Encapsulation;
 
 use crate::bed::*;
-use crate::gather::scene::{OWN4, OWN6, Seen, bed_of, own_config, rules as gather_rules, seen};
+use crate::gather::scene::{OWN4, OWN6, Seen, back, bed_of, own_config, rules as gather_rules, seen};
 use crate::keyed::{CLIENT4, CLIENT6, PORT, by_hand, drops, framed, keyed_of};
 use crate::tunnels::{from, wrapped};
 
@@ -308,6 +308,11 @@ fn an_answer_that_is_not_the_server_s_fills_nothing() {
     forged(&mut bed, &elsewhere, &right, "kv_answer_source");
     let port = Seen { destination: (ip(VIP4), PORT + 1), ..question.clone() };
     forged(&mut bed, &port, &right, "kv_answer_source");
+    // All is right but the checksum.
+    let mut damaged = back(&question, &right);
+    let in_value = damaged.windows(5).position(|five| five == b"hello").unwrap();
+    damaged[in_value] ^= 1;
+    assert_eq!(bed.send(0, &damaged).0, Verdict::Drop(DropReason::KvAnswerMalformed));
     assert_eq!(bed.send(24, &get("k1")).0, Verdict::Tx);
     assert_eq!(bed.answer(&question, &right), Verdict::Taken, "the true one is taken still");
     forged(&mut bed, &question, &right, "kv_answer_late");
