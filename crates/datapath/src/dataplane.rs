@@ -23,8 +23,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use forwarder::{
-    Counter, FlowTable, FragmentConfig, IcmpRates, Live, NoSocket, Notice, Notices, Now, OwnPorts,
-    OwnRequests, PipelineConfig, RequestPort, ThreadCounters, ThreadId, Timeouts,
+    Counter, FragmentConfig, IcmpRates, Live, NoSocket, Notice, Notices, Now, OwnPorts, OwnRequests,
+    PipelineConfig, RequestPort, ThreadCounters, ThreadId, Timeouts,
 };
 
 use crate::af_packet::{Room, open_all};
@@ -44,7 +44,7 @@ use crate::wake::Waker;
 
 pub use self::handover::{PlaneFacts, TakenPlane};
 
-use self::former::{Gathered, Shared};
+use self::former::{Expected, Gathered, Shared};
 use self::handover::Prepared;
 use self::sockets::{Layout, bind_all, in_several_frames};
 
@@ -167,7 +167,7 @@ struct Handover {
     /// Tables of a process with other threads, while they come.
     gathered: Option<Gathered>,
     /// Tables that it asked itself, while they come.
-    expected: Vec<FlowTable>,
+    expected: Vec<Expected>,
     /// Both, while threads ask for their flows.
     former: Option<Shared>,
 }

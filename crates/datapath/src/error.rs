@@ -52,6 +52,17 @@ pub enum StartError {
     /// The connection and fragment tables.
     #[error("{0}")]
     Tables(String),
+    /// Other threads than those of the process before, while tables of earlier ones are asked still.
+    #[error(
+        "with other threads {tables} connection tables of earlier processes would be asked for each flow that is not known, {most} at \
+         most: leave io.queues, io.steering, io.threads and io.flows_per_thread as they are until the longest idle timeout has passed"
+    )]
+    Former {
+        /// How many they would be.
+        tables: usize,
+        /// How many they may be.
+        most: usize,
+    },
     /// What only a restart brings stands between this data plane and the one in whose place it is to come.
     #[error("only a restart brings: {0}")]
     Handover(String),

@@ -7,11 +7,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use forwarder::{FlowConfig, FlowTable, Former, Now, ThreadId};
 
 use super::DataPlane;
-use crate::error::StartError;
 use crate::large_pages::advise_large_pages;
 
 /// Tables on their way in.
@@ -46,6 +46,21 @@ impl Gathered {
     }
 }
 
+/// A table that comes from the process before, which has it from another one.
+#[derive(Debug)]
+pub(super) struct Expected {
+    /// Places.
+    capacity: usize,
+    /// Once a flow of it has come.
+    table: Option<FlowTable>,
+}
+
+impl Expected {
+    pub(super) fn with_capacity(capacity: usize) -> Self {
+        Self { capacity, table: None }
+    }
+}
+
 /// Tables that threads ask.
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -55,39 +70,34 @@ pub(super) struct Shared {
 }
 
 impl DataPlane {
-    /// Makes room for tables that the other process asks itself.
-    pub(super) fn expect_former(&mut self, capacities: &[usize]) -> Result<(), StartError> {
-        let timeouts = self.settings.timeouts;
-        let of_capacity = |&capacity: &usize| {
-            let table = FlowTable::new_advised(&FlowConfig { capacity, timeouts }, advise_large_pages);
-            table.map_err(|error| StartError::Tables(error.to_string()))
-        };
-        self.handover.expected = capacities.iter().map(of_capacity).collect::<Result<_, _>>()?;
-        Ok(())
+    /// Where the flows go of the table with this number, from 0, among those that the other process asks on a miss; it takes no memory
+    /// before. `None`: there is none with that number, or no memory for it.
+    pub fn former_table(&mut self, number: usize) -> Option<&mut FlowTable> {
+        let Expected { capacity, table } = self.handover.expected.get_mut(number)?;
+        if table.is_none() {
+            let config = FlowConfig { capacity: *capacity, timeouts: self.settings.timeouts };
+            *table = FlowTable::new_advised(&config, advise_large_pages).ok();
+        }
+        table.as_mut()
     }
 
-    /// The tables that the other process asks itself, each for what it has of them.
-    pub fn former_tables(&mut self) -> impl Iterator<Item = &mut FlowTable> {
-        self.handover.expected.iter_mut()
-    }
-
-    /// Those tables are full; every packet thread is to ask them, now or, where flows of the other process's threads come to it too,
-    /// with these.
+    /// The flows of those tables are there: every packet thread is to ask them, now or, where flows of the other process's threads come
+    /// to it too, with these.
     pub fn former_tables_are_there(&mut self) {
         if self.handover.gathered.is_none() {
-            let tables = std::mem::take(&mut self.handover.expected);
-            self.share(tables);
+            self.share(Vec::new());
         }
     }
 
     /// Every packet thread that waits for its queues is to ask for the flows of those that have gone.
     pub(super) fn share_gathered(&mut self, gathered: Gathered) {
-        let mut tables = std::mem::take(&mut self.handover.expected);
-        tables.extend(gathered.tables.into_values());
-        self.share(tables);
+        self.share(gathered.tables.into_values().collect());
     }
 
-    fn share(&mut self, tables: Vec<FlowTable>) {
+    /// Shares these and those that were expected; what had no flow has no table.
+    fn share(&mut self, mut tables: Vec<FlowTable>) {
+        let expected = std::mem::take(&mut self.handover.expected);
+        tables.extend(expected.into_iter().filter_map(|expected| expected.table));
         if tables.is_empty() {
             return;
         }
@@ -108,10 +118,12 @@ impl DataPlane {
         }
     }
 
-    /// Tables in which flows are looked for that no thread's own table has.
+    /// Tables in which flows are looked for that no thread's own table has, and for how long yet.
     #[must_use]
-    pub fn former(&self) -> Option<Arc<Former>> {
-        self.handover.former.as_ref().map(|shared| Arc::clone(&shared.flows))
+    pub fn former(&self) -> Option<(Arc<Former>, Duration)> {
+        let Shared { flows, until } = self.handover.former.as_ref()?;
+        let left = until.nanos().saturating_sub(self.now().nanos());
+        Some((Arc::clone(flows), Duration::from_nanos(left)))
     }
 
     /// Frees the tables once no thread asks any more.

@@ -2,14 +2,14 @@
 //!
 //! In: a running data plane, or what another process tells of its own. Out: connection tables, sockets in place of the other's.
 //! The one that leaves: [`DataPlane::hand`], then [`DataPlane::release`] for each of [`DataPlane::groups`]; what was released can be
-//! had back ([`DataPlane::take_back`]). The one that comes: [`DataPlane::take_over`], which sets up all that needs no queue, then
-//! [`DataPlane::take`] for each group, and at the end [`DataPlane::keep`].
+//! had back ([`DataPlane::take_back`]). The one that comes: [`DataPlane::take_over`], which sets up all that needs no queue; tables that
+//! are no thread's ([`DataPlane::former_table`]); [`DataPlane::take`] for each group; at the end [`DataPlane::keep`].
 //! Not here: how the two speak, and what a slot's number means (the binary).
 //! Invariant: a queue is without a socket from its release to its taking alone, and as long as the kernel keeps the old one.
 //!
 //! The first socket of a UMEM lives as long as that (libxdp), so its queue goes last: threads go one by one, that of the queue that
-//! was bound first behind all others. Where a thread sends by another one's queues, or I/O threads serve packet threads, all go at once: two processes never work
-//! on one connection table.
+//! was bound first behind all others. Where a thread sends by another one's queues, or I/O threads serve packet threads, all go at once:
+//! two processes never work on one connection table.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -23,7 +23,7 @@ use forwarder::{FLOW_LAYOUT, FlowConfig, FlowTable, InterfaceId, Live, Pipeline,
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use super::former::Gathered;
+use super::former::{Expected, Gathered};
 use super::sockets::{Layout, bind_queue};
 use super::threads::{Forwarder, Part, Signals};
 use super::{DataPlane, Holder, Kind, MAILBOX, Plan, Settings, in_several_frames, largest};
@@ -103,14 +103,6 @@ impl PlaneFacts {
             let flows = settings.flows_per_thread;
             differs("io.flows_per_thread", self.flows_per_thread.to_string(), flows.to_string());
         }
-        let tables = self.former.len() + usize::from(self.packet_threads);
-        if !self.has_threads_of(settings, layout) && !self.former.is_empty() && tables > MOST_FORMER {
-            differs(
-                "tables of threads that are gone, until the longest idle timeout has passed",
-                tables.to_string(),
-                MOST_FORMER.to_string(),
-            );
-        }
         differs("io.max_vips", self.max_vips.to_string(), settings.max_vips.to_string());
         differs("io.no_socket", self.no_socket.clone(), format!("{:?}", settings.no_socket));
         let ports = |of: &RangeInclusive<u16>| format!("{}-{}", of.start(), of.end());
@@ -124,6 +116,19 @@ impl PlaneFacts {
             && self.packet_threads == layout.packet_threads()
             && [0, layout.threads()].contains(&self.threads)
             && self.flows_per_thread == settings.flows_per_thread
+    }
+
+    /// That the tables that would be asked with other threads are not too many.
+    fn may_have_other_threads(&self) -> Result<(), StartError> {
+        let tables = self.former.len() + usize::from(self.packet_threads);
+        let fits = self.former.is_empty() || tables <= MOST_FORMER;
+        if fits { Ok(()) } else { Err(StartError::Former { tables, most: MOST_FORMER }) }
+    }
+
+    /// How many tables it asks that are no thread's; for their flows see [`DataPlane::former_table`].
+    #[must_use]
+    pub fn former_tables(&self) -> usize {
+        self.former.len()
     }
 
     fn origin(&self) -> Option<Instant> {
@@ -190,7 +195,7 @@ impl DataPlane {
             max_vips: self.settings.max_vips,
             no_socket: format!("{:?}", self.settings.no_socket),
             own_ports: self.settings.own_ports.clone(),
-            former: self.former().iter().flat_map(|former| former.capacities()).collect(),
+            former: self.former().iter().flat_map(|(former, _)| former.capacities()).collect(),
             origin_nanos: monotonic_nanos().saturating_sub(since),
             programs,
         };
@@ -275,10 +280,11 @@ impl DataPlane {
         plane.handover.holder = Holder::Another;
         plane.handover.most_queues.clone_from(&facts.most_queues);
         if !facts.has_threads_of(settings, &layout) {
+            facts.may_have_other_threads()?;
             let config = FlowConfig { capacity: facts.flows_per_thread, timeouts: settings.timeouts };
             plane.handover.gathered = Some(Gathered::new(facts.threads, config));
         }
-        plane.expect_former(&facts.former)?;
+        plane.handover.expected = facts.former.iter().copied().map(Expected::with_capacity).collect();
         plane.origin = facts.origin().ok_or_else(|| StartError::Handover("the clock".to_owned()))?;
         plane.prepare()?;
         Ok(plane)
@@ -517,6 +523,27 @@ mod tests {
     }
 
     #[test]
+    fn other_threads_wait_while_too_many_tables_are_asked() {
+        let may = |tables: usize| {
+            PlaneFacts { former: vec![1_000; tables], ..facts() }
+                .may_have_other_threads()
+                .map_err(|e| e.to_string())
+        };
+        assert_eq!([0, 1, 126].map(may), [Ok(()), Ok(()), Ok(())]);
+        let refused = may(127).unwrap_err();
+        assert!(refused.contains("129 connection tables") && refused.contains("128 at most"), "{refused}");
+        let one_thread_a_table = PlaneFacts { packet_threads: 200, ..facts() };
+        assert!(one_thread_a_table.may_have_other_threads().is_ok(), "as long as none is asked yet");
+    }
+
+    #[test]
+    fn a_version_from_before_former_tables_went_over_has_none() {
+        let mut said = serde_json::to_value(facts()).unwrap();
+        said.as_object_mut().unwrap().remove("former").unwrap();
+        assert_eq!(serde_json::from_value::<PlaneFacts>(said).unwrap().former_tables(), 0);
+    }
+
+    #[test]
     fn what_both_processes_do_not_have_alike_is_named_and_the_rest_may_be_other() {
         let other = Settings {
             batch: 32,
@@ -525,12 +552,6 @@ mod tests {
             ..settings()
         };
         assert_eq!(obstacles(&facts(), &other), Vec::<String>::new());
-        let [full, fuller] = [126, 127].map(|tables| PlaneFacts { former: vec![1_000; tables], ..facts() });
-        assert_eq!(obstacles(&fuller, &other), Vec::<String>::new());
-        let larger = Settings { flows_per_thread: 2_000, ..settings() };
-        assert_eq!(obstacles(&full, &larger), Vec::<String>::new());
-        let words = "tables of threads that are gone, until the longest idle timeout has passed: 129 -> 128";
-        assert_eq!(obstacles(&fuller, &larger), [words]);
         let older = PlaneFacts { flow_layout: FLOW_LAYOUT - 1, maps: MAPS_VERSION + 1, ..facts() };
         let expected = [
             format!("layout of connection tables: {} -> {FLOW_LAYOUT}", FLOW_LAYOUT - 1),

@@ -16,7 +16,7 @@ use control_plane::publisher::Publisher;
 use control_plane::{HandedState, Orders, Paths};
 use datapath::interface::Interface;
 use datapath::{DataPlane, TakenPlane, inspect_taken};
-use forwarder::{FlowTable, ThreadId};
+use forwarder::ThreadId;
 
 use super::channel::Channel;
 use super::{FromNew, FromOld, Offer, PROTOCOL, monotonic};
@@ -38,6 +38,15 @@ pub(in crate::run) struct Coming {
     channel: Channel,
     offer: Offer,
     descriptors: Vec<std::os::fd::OwnedFd>,
+}
+
+/// A connection table of the old process.
+#[derive(Clone, Copy, Debug)]
+enum Table {
+    /// Of one of its threads.
+    Thread(ThreadId),
+    /// Of no thread.
+    Former(usize),
 }
 
 /// By which the old process hears why nothing comes of it.
@@ -97,29 +106,30 @@ impl Coming {
         self.channel.hear(TOLD_WITHIN).context("the old process")
     }
 
-    /// A table that comes now, in parts.
-    fn fill(&mut self, flows: &mut FlowTable) -> anyhow::Result<()> {
+    /// A table that comes now, in parts; one without flows is made by nobody.
+    fn fill(&mut self, plane: &mut DataPlane, table: Table) -> anyhow::Result<()> {
         loop {
             let records = self.channel.receive(TOLD_WITHIN)?;
             if records.is_empty() {
                 return Ok(());
             }
-            flows.unpack(&records)?;
+            let flows = match table {
+                Table::Thread(thread) => plane.flows_of(thread),
+                Table::Former(number) => plane.former_table(number),
+            };
+            flows.with_context(|| format!("there is no place for flows of {table:?}"))?.unpack(&records)?;
         }
     }
 
     /// The tables that no thread of the old process has, if there are some.
     fn take_former(&mut self, plane: &mut DataPlane) -> anyhow::Result<()> {
-        let mut has_some = false;
-        for flows in plane.former_tables() {
-            self.fill(flows)?;
-            has_some = true;
+        let count = self.offer.plane.former_tables();
+        if count == 0 {
+            return Ok(());
         }
-        if has_some {
-            plane.former_tables_are_there();
-            self.say(&FromNew::Taken)?;
-        }
-        Ok(())
+        (0..count).try_for_each(|number| self.fill(plane, Table::Former(number)))?;
+        plane.former_tables_are_there();
+        Ok(self.say(&FromNew::Taken)?)
     }
 
     fn bfd(&mut self, descriptors: usize) -> anyhow::Result<HandedBfd> {
@@ -131,9 +141,8 @@ impl Coming {
     fn take_queues(&mut self, plane: &mut DataPlane) -> anyhow::Result<()> {
         while plane.waits_for_queues() {
             let FromOld::Released { threads, tables } = self.hear()? else { bail!("{UNORDERLY}") };
-            for thread in tables {
-                self.fill(plane.flows_of(ThreadId(thread)).context("a table of no thread")?)?;
-            }
+            let mut tables = tables.into_iter().map(|thread| Table::Thread(ThreadId(thread)));
+            tables.try_for_each(|table| self.fill(plane, table))?;
             let group: Vec<ThreadId> = threads.into_iter().map(ThreadId).collect();
             plane.take(&group)?;
             self.say(&FromNew::Taken)?;

@@ -63,7 +63,8 @@ struct Leaving {
     runtime: Runtime,
     channel: Channel,
     child: Child,
-    former: Option<Arc<Former>>,
+    /// Tables of earlier processes, and when they have idled out.
+    former: Option<(Arc<Former>, Duration)>,
     has_released: bool,
     released: Vec<Duration>,
     records: u64,
@@ -292,9 +293,10 @@ impl Leaving {
             FromNew::Ready { version, bfd, former } => (version, bfd, former),
             other => return Err(unexpected(other)),
         };
-        if !takes_former && self.former.is_some() {
+        if let Some((_, left)) = self.former.as_ref().filter(|_| !takes_former) {
+            let left = left.as_secs() + 1;
             let why = format!(
-                "version {version} takes no flows over that no thread has: wait for the longest idle timeout"
+                "version {version} cannot take over flows of earlier processes' connection tables: these idle out in {left} s"
             );
             return Err(Failed::because(why));
         }
@@ -342,9 +344,9 @@ impl Leaving {
         Ok(())
     }
 
-    /// Flows that no thread has. Those that one adopts from now on go over twice, and are found in its table first.
+    /// Flows that no thread has. Those that one adopts from now on go over twice: they are found in its table first, and counted in both.
     fn let_former_go(&mut self) -> Result<(), Failed> {
-        let Some(former) = self.former.clone() else { return Ok(()) };
+        let Some((former, _)) = self.former.clone() else { return Ok(()) };
         let now = self.turn(|daemon| daemon.forwarding.plane.now().tick());
         for (number, _) in former.capacities().enumerate() {
             self.send(|from, records| former.pack(number, from, BUCKETS_AT_ONCE, now, records))?;
