@@ -263,27 +263,6 @@ impl PlainBatch {
         self.has_read = has_read;
         has_others
     }
-
-    #[inline(never)]
-    fn gather_tagged(&mut self, arrival: &Arrival<'_>) {
-        let Some(place) = self.places.get_mut(arrival.number) else { return };
-        let frame = arrival.packet.frame();
-        // Each family apart, so that what was read stays in registers.
-        match Plain::tagged(frame) {
-            Some((Family::V4, l3)) => {
-                if let Some(read) = Plain::read_v4(frame, l3) {
-                    place.note_v4(&read);
-                    self.has_read = true;
-                }
-            }
-            Some((Family::V6, l3)) => {
-                if let Some(read) = Plain::read_v6(frame, l3) {
-                    self.v6.gather(place, arrival, &read);
-                }
-            }
-            None => {}
-        }
-    }
 }
 
 impl Messages<2> {
@@ -299,6 +278,14 @@ impl Messages<2> {
 }
 
 impl Messages<5> {
+    // Apart from its caller, which has no registers to spare.
+    #[inline(never)]
+    fn gather_tagged(&mut self, place: &mut PlainPacket, arrival: &Arrival<'_>, l3: u16) {
+        if let Some(read) = Plain::read_v6(arrival.packet.frame(), l3) {
+            self.gather(place, arrival, &read);
+        }
+    }
+
     #[inline(always)]
     fn gather(&mut self, place: &mut PlainPacket, arrival: &Arrival<'_>, plain: &Plain) {
         place.take(plain);
@@ -337,20 +324,25 @@ impl Core {
     /// Of IPv6 and of frames with tags.
     #[inline(never)]
     fn read_others(&self, batch: &Batch<'_>, packets: &[Packet<'_>], plain: &mut PlainBatch) {
-        for (number, packet) in packets.iter().enumerate().filter(|(_, packet)| may_be_plain(packet.origin()))
-        {
+        for (number, (packet, place)) in packets.iter().zip(plain.places.iter_mut()).enumerate() {
+            if !may_be_plain(packet.origin()) {
+                continue;
+            }
             let arrival = Arrival { snapshot: batch.snapshot, ahead: &self.ahead, number, packet };
             let frame = packet.frame();
             match Plain::untagged(frame) {
-                Some(Family::V4) => {}
-                Some(Family::V6) => {
-                    if let Some(place) = plain.places.get_mut(number)
-                        && let Some(read) = Plain::read_v6(frame, Plain::UNTAGGED)
-                    {
-                        plain.v6.gather(place, &arrival, &read);
-                    }
+                Some(Family::V6) if let Some(read) = Plain::read_v6(frame, Plain::UNTAGGED) => {
+                    plain.v6.gather(place, &arrival, &read);
                 }
-                None => plain.gather_tagged(&arrival),
+                Some(_) => {}
+                None => match Plain::tagged(frame) {
+                    Some((Family::V4, l3)) if let Some(read) = Plain::read_v4(frame, l3) => {
+                        place.note_v4(&read);
+                        plain.has_read = true;
+                    }
+                    Some((Family::V6, l3)) => plain.v6.gather_tagged(place, &arrival, l3),
+                    _ => {}
+                },
             }
         }
     }
