@@ -119,7 +119,9 @@ fn the_machines_own_traffic_is_the_kernels_and_enters_no_packet_thread() {
     assert_eq!((server.requests(), scene.settled().received()), (2, 0));
     scene.ask(true, 4);
     scene.ask(false, 4);
-    assert_eq!(scene.settled().received(), scene.settled().sent());
+    // Of one moment: a packet more may come between two looks.
+    let counts = scene.settled();
+    assert_eq!((counts.received(), counts.drops()), (counts.sent(), vec![]));
 }
 
 /// Whether the kernel has the program of this number, wherever it may be attached.
