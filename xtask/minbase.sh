@@ -1,5 +1,7 @@
-# Sourced by bare-root and try-packages: a bare Debian root of this machine's release, from where this machine has its packages.
-# `minbase ROOT [OPTION...]`: options are debootstrap's. The proxies of apt are exported by it.
+# This file is sourced by bare-root and try-packages. It defines the function `minbase ROOT
+# [OPTION...]`, which creates a minimal Debian root with the release and the package mirror of this
+# machine. The options are passed to debootstrap. The function also exports the proxy settings of
+# apt.
 minbase() {
   . /etc/os-release
   mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Component: main' \

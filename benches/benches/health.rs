@@ -1,13 +1,13 @@
-//! The health scheduler beside a bare epoll loop that does the same.
+//! The health check scheduler compared with a bare epoll loop that runs the same checks.
 //!
-//! 10,000 TCP checks a second, each a connection to an address of its own on the loopback, opened and reset. Contenders and
-//! the listener are processes of their own; each contender warms up for two seconds and is measured for ten: user and system
-//! time of the process by getrusage, for each check that passed. They take turns; the verdict is the median of the ratios of
-//! five pairs. Budget: 1.5. A number as argument is another count of pairs.
-//! A check has started when the listener has taken its connection: the listener counts them, for both alike.
-//! A pair is void, and made again, when starts and passes of a contender differ by more than 0.1 %, or it made fewer than
-//! 9,900 a second: then the machine was too busy to compare.
-//! The bare loop wakes each millisecond and does what a check needs and no more: socket, connect, epoll, SO_ERROR, a reset.
+//! Both start 10,000 TCP checks per second. Each check connects to a different loopback address and
+//! resets the connection. The scheduler, the bare loop and the listener are separate processes. The
+//! bare loop wakes up every millisecond and makes only the system calls that a check needs: socket,
+//! connect, epoll, SO_ERROR, close with reset. Each contender warms up for two seconds and is then
+//! measured for ten seconds. The result is the user plus system time per passed check. The result
+//! is the median ratio of five alternating pairs (the argument sets another number). Budget: 1.5. A
+//! pair is repeated if a contender made fewer than 9,900 checks per second or if its started and
+//! passed checks differ by more than 0.1 %, because then the machine was too busy.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -33,17 +33,17 @@ const TARGETS: u32 = 10_000;
 const WARM: Duration = Duration::from_secs(2);
 const MEASURED: Duration = Duration::from_secs(10);
 const BUDGET: f64 = 1.5;
-/// Below this the machine, not the contender, says how many checks there are.
+/// Below this rate the machine limits the number of checks, and a comparison is not valid.
 const LEAST_RATE: f64 = 9_900.0;
-/// How far starts and passes may differ, as a part of the passes.
+/// The accepted difference between started and passed checks, as a fraction of the passed checks.
 const MOST_LOST: f64 = 0.001;
-/// Most checks that the bare loop starts between two looks at its sockets, as the scheduler does.
+/// The bare loop starts at most this many checks between two calls of epoll, like the scheduler.
 const STARTS: u64 = 32;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let number = |word: &str| word.parse().expect("a port");
+    let number = |word: &str| word.parse().expect("binding a port");
     match words[..] {
         ["listen"] => listen(),
         ["scheduler", port, count] => scheduler(number(port), number(count)),
@@ -56,7 +56,7 @@ fn compare(pairs: usize) {
     let mut listener = child(&["listen"]);
     let ports = line_of(&mut listener);
     println!(
-        "health: {TARGETS} TCP checks a second, {} s each, µs of processor time a check (user + system)",
+        "health: {TARGETS} TCP checks per second, {} s each, µs of CPU time per check (user + system)",
         MEASURED.as_secs()
     );
     let mut ratios = Vec::new();
@@ -69,7 +69,10 @@ fn compare(pairs: usize) {
     let _ = listener.kill();
     let _ = listener.wait();
     if ratios.len() < pairs {
-        println!("health: no verdict, {} of {pairs} pairs are valid: the machine is too busy", ratios.len());
+        println!(
+            "health: no result, only {} of {pairs} pairs are valid because the machine is too busy",
+            ratios.len()
+        );
         return;
     }
     ratios.sort_unstable_by(f64::total_cmp);
@@ -78,7 +81,7 @@ fn compare(pairs: usize) {
     println!("health: median ratio {median:.3} of {pairs} pairs, {verdict} the budget of {BUDGET}");
 }
 
-/// The ratio of one pair, if it is valid.
+/// Returns the ratio of one pair, or `None` if the pair is not valid.
 fn one_pair(scheduler_first: bool, ports: &str) -> Option<f64> {
     let (scheduler, bare) = if scheduler_first {
         let scheduler = run("scheduler", ports);
@@ -94,7 +97,7 @@ fn one_pair(scheduler_first: bool, ports: &str) -> Option<f64> {
     valid.then_some(ratio)
 }
 
-/// What a contender did and used while it was measured.
+/// The checks and the CPU time of one contender during its measurement.
 #[derive(Clone, Copy)]
 struct Used {
     started: f64,
@@ -133,37 +136,41 @@ fn run(role: &str, ports: &str) -> Used {
     let arguments: Vec<&str> = std::iter::once(role).chain(ports.split(' ')).collect();
     let mut process = child(&arguments);
     let line = line_of(&mut process);
-    let numbers: Vec<f64> = line.split(' ').map(|word| word.parse().expect("a number")).collect();
-    assert!(process.wait().expect("it ends").success());
-    let [started, passed, failed, seconds, user_us, system_us] = numbers[..] else { panic!("six numbers") };
+    let numbers: Vec<f64> =
+        line.split(' ').map(|word| word.parse().expect("the contender prints numbers")).collect();
+    assert!(process.wait().expect("waiting for the contender").success());
+    let [started, passed, failed, seconds, user_us, system_us] = numbers[..] else {
+        panic!("the contender did not print six numbers")
+    };
     Used { started, passed, failed, seconds, user_us, system_us }
 }
 
 fn child(arguments: &[&str]) -> Child {
-    let program = std::env::current_exe().expect("a path");
-    Command::new(program).args(arguments).stdout(Stdio::piped()).spawn().expect("a process")
+    let program = std::env::current_exe().expect("this program has a path");
+    Command::new(program).args(arguments).stdout(Stdio::piped()).spawn().expect("starting a process")
 }
 
 fn line_of(process: &mut Child) -> String {
     let output = process.stdout.as_mut().expect("piped");
     let mut line = String::new();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut line).expect("a line");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut line).expect("reading a line");
     line.trim().to_owned()
 }
 
-/// Takes connections on one port, and says on another how many it took.
+/// Accepts TCP connections on one port, and reports how many it accepted on a UDP port.
 fn listen() {
-    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a port");
-    // The library's backlog of 128 is 13 ms of checks: a busy machine would lose some.
-    nix::sys::socket::listen(&listener, Backlog::MAXCONN).expect("a longer backlog");
-    let counter = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-    let port = |address: std::io::Result<SocketAddr>| address.expect("bound").port();
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("binding a port");
+    // The default backlog of 128 holds the connections of 13 ms, which is too short on a busy
+    // machine.
+    nix::sys::socket::listen(&listener, Backlog::MAXCONN).expect("setting the backlog");
+    let counter = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("binding a port");
+    let port = |address: std::io::Result<SocketAddr>| address.expect("the socket has an address").port();
     println!("{} {}", port(listener.local_addr()), port(counter.local_addr()));
     let taken = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&taken);
     std::thread::spawn(move || {
         while let Ok((_, asker)) = counter.recv_from(&mut [0]) {
-            // Relaxed: a number alone, nothing is read by it.
+            // Relaxed: the counter synchronizes no other data.
             let _ = counter.send_to(&counted.load(Ordering::Relaxed).to_be_bytes(), asker);
         }
     });
@@ -174,24 +181,25 @@ fn listen() {
     }
 }
 
-/// How many connections the listener took so far.
+/// Returns the number of connections that the listener has accepted so far.
 fn taken(count: u16) -> u64 {
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-    socket.connect((Ipv4Addr::LOCALHOST, count)).expect("a peer");
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("binding a port");
+    socket.connect((Ipv4Addr::LOCALHOST, count)).expect("connecting to the listener");
     socket.send(&[0]).expect("sent");
     let mut answer = [0; 8];
-    socket.recv(&mut answer).expect("an answer");
+    socket.recv(&mut answer).expect("reading the count");
     u64::from_be_bytes(answer)
 }
 
-/// All so far: starts, passes, failures; when that was; user and system time in µs.
+/// Totals since the start of a contender: started, passed and failed checks, elapsed time, and user
+/// and system time in µs.
 struct Mark {
     counts: [u64; 3],
     at: Instant,
     used: [i64; 2],
 }
 
-/// Prints what lies between the ends of the warm-up and of the measured time.
+/// Prints the totals of the measurement without the warm-up.
 fn report(from: &Mark, to: &Mark) {
     let [started, passed, failed] = [0, 1, 2].map(|n| to.counts[n] - from.counts[n]);
     let [user, system] = [0, 1].map(|n| to.used[n] - from.used[n]);
@@ -199,11 +207,11 @@ fn report(from: &Mark, to: &Mark) {
 }
 
 fn used() -> [i64; 2] {
-    let usage = getrusage(UsageWho::RUSAGE_SELF).expect("it cannot fail");
+    let usage = getrusage(UsageWho::RUSAGE_SELF).expect("getrusage of this process cannot fail");
     [usage.user_time().num_microseconds(), usage.system_time().num_microseconds()]
 }
 
-/// A target's address, one of 127.0.0.0/8.
+/// Returns the loopback address of target `n`, in 127.0.0.0/8.
 fn address(n: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(Ipv4Addr::LOCALHOST.to_bits() + n)
 }
@@ -214,13 +222,14 @@ fn check(port: u16) -> Arc<Check> {
          interfaces = [\"eth0\"]\n[check.t]\ntcp = {{ port = {port} }}\ninterval = \"1s\"\n[pool.p]\n\
          encapsulation = \"gre\"\nchecks = [\"t\"]\nbackends = [{{ name = \"b\", address = \"198.18.0.1\" }}]\n"
     );
-    let (config, _) = config::parse(&text, Path::new("bench.toml"), &|_| Ok("1".repeat(32))).expect("valid");
+    let (config, _) = config::parse(&text, Path::new("bench.toml"), &|_| Ok("1".repeat(32)))
+        .expect("the configuration is valid");
     Arc::clone(&config.pools()[0].members[0].checks[0])
 }
 
 fn scheduler(port: u16, count: u16) {
     let check = check(port);
-    let (health, mut events) = Health::start(|_| Dialer::Direct).expect("a thread");
+    let (health, mut events) = Health::start(|_| Dialer::Direct).expect("starting a thread");
     let target = |n: u32| Watched {
         key: TargetKey { address: IpAddr::V4(address(n)), check: Arc::clone(&check), through: None },
         slot: None,
@@ -230,7 +239,9 @@ fn scheduler(port: u16, count: u16) {
     };
     health.watch((0..TARGETS).map(target).collect());
     let counts = || {
-        // A report is made in pieces, while checks go on: the number that belongs to it lies half-way.
+        // The scheduler builds a report in parts while checks continue. The number of accepted
+        // connections is therefore read before and after the report, and the mean is compared with
+        // the report.
         let before = taken(count);
         let reports = health.report();
         let started = before.midpoint(taken(count));
@@ -238,7 +249,8 @@ fn scheduler(port: u16, count: u16) {
         let ended: u64 = reports.iter().map(|report| report.attempts).sum();
         [started, ended - failed, failed]
     };
-    // The reports' own cost is the bench's: they lie before the first mark's use and after the last one's.
+    // The first report is made before the first CPU time is read and the second one after the last.
+    // The cost of the reports is therefore not measured.
     sleep(WARM);
     while events.try_recv().is_some() {}
     let from = Mark { counts: counts(), at: Instant::now(), used: used() };
@@ -260,7 +272,7 @@ struct Bare {
     port: u16,
     epoll: Epoll,
     events: Vec<EpollEvent>,
-    /// Checks under way; the number of its place is what epoll says of each.
+    /// The running checks. The epoll user data of a check is its index in this vector.
     places: Vec<Option<OwnedFd>>,
     free: Vec<usize>,
     begun: u64,
@@ -287,7 +299,8 @@ impl Bare {
             if elapsed >= end {
                 return;
             }
-            let due = u64::try_from(elapsed.as_millis()).expect("seconds") * a_millisecond;
+            let due =
+                u64::try_from(elapsed.as_millis()).expect("the measurement takes seconds") * a_millisecond;
             let until = due.min(self.begun + STARTS);
             while self.begun < until {
                 self.begin();
@@ -296,13 +309,14 @@ impl Bare {
         }
     }
 
-    /// Ends all that is ready; then waits for the next millisecond, if nothing more is due, or the next event.
+    /// Finishes all checks that are ready. If `rest` is set, waits until a check is ready or the
+    /// next millisecond begins.
     fn finish_ready(&mut self, begin: Instant, rest: bool) {
         let mut timeout = EpollTimeout::ZERO;
         loop {
             let ready = self.epoll.wait(&mut self.events, timeout).expect("epoll_wait");
             for at in 0..ready {
-                self.finish(usize::try_from(self.events[at].data()).expect("a place"));
+                self.finish(usize::try_from(self.events[at].data()).expect("an index fits usize"));
             }
             if ready == self.events.len() {
                 timeout = EpollTimeout::ZERO;
@@ -314,13 +328,14 @@ impl Bare {
         }
     }
 
-    /// Nothing more has come due meanwhile.
+    /// Returns `true` if no check is due yet.
     fn is_early(&self, begin: Instant) -> bool {
         begin.elapsed().as_millis() * u128::from(TARGETS / 1_000) <= u128::from(self.begun)
     }
 
     fn begin(&mut self) {
-        let n = u32::try_from(self.begun % u64::from(TARGETS)).expect("below the targets");
+        let n = u32::try_from(self.begun % u64::from(TARGETS))
+            .expect("the number is below the number of targets");
         self.begun += 1;
         let place = self.free.pop().unwrap_or_else(|| {
             self.places.push(None);
@@ -342,9 +357,11 @@ impl Bare {
 
 fn begin_check(epoll: &Epoll, n: u32, port: u16, place: u64) -> OwnedFd {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-    let socket = socket(AddressFamily::Inet, SockType::Stream, flags, None).expect("a socket");
+    let socket = socket(AddressFamily::Inet, SockType::Stream, flags, None).expect("configuring a socket");
     setsockopt(&socket, sockopt::Linger, &linger { l_onoff: 1, l_linger: 0 }).expect("linger");
-    let SocketAddr::V4(peer) = SocketAddr::new(IpAddr::V4(address(n)), port) else { unreachable!("IPv4") };
+    let SocketAddr::V4(peer) = SocketAddr::new(IpAddr::V4(address(n)), port) else {
+        unreachable!("the address is IPv4")
+    };
     match connect(socket.as_raw_fd(), &SockaddrIn::from(peer)) {
         Ok(()) | Err(Errno::EINPROGRESS) => {}
         Err(error) => panic!("connect: {error}"),

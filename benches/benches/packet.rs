@@ -1,7 +1,9 @@
-//! Row = one 64-byte frame (68 with a tag), hot in cache, one core; the time is for one packet. Budget: 67 ns for all that happens
-//! to a packet (14.88 Mpps). `parse/own` against `parse/etherparse` decides whether `parse` may be written by hand:
-//! only where etherparse's slicing costs more than 5 ns a packet more. Both give the same: addresses, ports,
-//! flags, length.
+//! Measures the parsers and writers of the crate `packet`.
+//!
+//! Each iteration processes one 64-byte frame (68 bytes with a VLAN tag) that is in the CPU cache,
+//! on one core. At 14.88 Mpps, a thread has 67 ns for all work on a packet. `parse/own` and
+//! `parse/etherparse` extract the same fields: addresses, ports, flags and length. The handwritten
+//! parser is justified only if it is at least 5 ns per packet faster than etherparse.
 
 use std::hint::black_box;
 
@@ -30,7 +32,7 @@ fn tagged(mut frame: Vec<u8>) -> Vec<u8> {
     frame
 }
 
-/// What the forwarder takes from a frame: addresses, ports, TCP flags, length.
+/// The fields that the forwarder needs: addresses, ports, TCP flags, length.
 type Needed = ([u8; 16], [u8; 16], u16, u16, u8, u16);
 
 #[inline]
@@ -40,7 +42,7 @@ fn own(frame: &[u8]) -> Option<Needed> {
     Some((src, dst, parsed.src_port, parsed.dst_port, parsed.tcp_flags, parsed.ip_len()))
 }
 
-/// The same, by etherparse.
+/// Parses the same fields with etherparse.
 #[inline]
 fn slice(frame: &[u8]) -> Option<Needed> {
     let sliced = SlicedPacket::from_ethernet(frame).ok()?;
@@ -95,7 +97,7 @@ fn template(c: &mut Criterion) {
         Template::new(Encapsulation::Gre, v4, Family::V4, true).with_source([198, 18, 8, 0].into(), 24);
     let rows = [
         ("gre-v4", Template::new(Encapsulation::Gre, v4, Family::V4, true)),
-        ("gre-v4-source-prefix", spread.expect("a prefix of the outer family")),
+        ("gre-v4-source-prefix", spread.expect("the source prefix has the outer address family")),
         ("ipip-v4", Template::new(Encapsulation::Ipip, v4, Family::V4, true)),
         ("gue-v4", Template::new(gue, v4, Family::V4, true)),
         ("gre-v6", Template::new(Encapsulation::Gre, v6, Family::V6, true)),
@@ -126,7 +128,7 @@ fn finish_checksum(c: &mut Criterion) {
     let mut packet = vec![0x5a; checked.len() + 1448];
     checked
         .write(&mut packet[..checked.len()], &Inner { len: 1448, tos: 0, flow_hash: 7, identification: 0 })
-        .expect("room of the right size");
+        .expect("the headroom has the right size");
     c.bench_function("packet/template/finish-checksum/1500", |b| {
         b.iter(|| checked.finish_checksum(black_box(&mut packet)))
     });
@@ -141,7 +143,7 @@ fn in_place(c: &mut Criterion) {
         b.iter(|| packet::rewrite_link(black_box(&mut buf), 24, 14, header));
     });
     let frame = tcp_v4();
-    let header: &[u8; 20] = frame[14..].first_chunk().expect("a whole frame");
+    let header: &[u8; 20] = frame[14..].first_chunk().expect("the frame has an IP header");
     group.bench_function("decrement-ttl", |b| {
         b.iter(|| {
             let mut ip = *black_box(header);

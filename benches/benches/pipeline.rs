@@ -1,10 +1,12 @@
-//! The whole road of a packet in memory: parse, VIP, hash, connection table, Maglev, GRE over IPv4, all counters.
+//! Measures the complete path of a packet in memory: parsing, VIP matching, hashing, connection
+//! table, Maglev table, GRE over IPv4, all counters.
 //!
-//! Row = which flows the 64-byte frames belong to (`rows.rs`); batches of 64, one core, time per packet. `pipeline` is the
-//! forwarder's `process`, `engine` a turn of a packet thread's loop over memory rings, with reaping, refilling and polling.
-//! `capture`: the same `process` with a tap in place, which somebody empties.
-//! The default configuration but for the size of the connection table where flows would not fit. TCP ports 80 and 443.
-//! Budget: 67 ns a packet is 14.88 Mpps, 10 GbE.
+//! The rows are defined in `rows.rs`; their names describe the flows. Frames have 64 bytes, and one
+//! core processes them in batches of 64. Times are per packet. `pipeline` measures the forwarder's
+//! `process`. `engine` measures one iteration of a packet thread's loop over memory rings,
+//! including reaping, refilling and polling. `capture` measures `process` while a capture runs and
+//! its output is read. All settings have their defaults, except that some rows need a larger
+//! connection table. Budget: 67 ns per packet, which is 14.88 Mpps on 10 GbE.
 
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
@@ -12,14 +14,15 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use engine::{Engine, MemoryDevice, MemoryFrame, Pool, mesh};
 use forwarder::{
-    CaptureFilter, EVERY_PACKET, Forward, HoldSlot, Live, NotSent, Now, Outlet, Packet, Piece, Pipeline,
-    Request, TapSize, ThreadId, Verdict, capture_tap, request_ring,
+    CaptureFilter, EVERY_PACKET, Forward, FragmentStep, HoldSlot, Live, NotSent, Now, Outlet, Packet,
+    Pipeline, Request, TapSize, ThreadId, Verdict, capture_tap, request_ring,
 };
 use sluicegate_benches::{
     Batch, DEFAULT_BATCH, FRAME_ROOM, GRE_V4, Row, Traffic, pipeline, pipeline_with, snapshot,
 };
 
-/// Batches of `turn` until as many packets as asked for have come; scaled to their number.
+/// Runs whole batches until at least `packets` packets are processed. Returns the time scaled to
+/// `packets`.
 fn time_batches(packets: u64, mut turn: impl FnMut() -> Duration) -> Duration {
     let batches = packets.div_ceil(DEFAULT_BATCH as u64);
     let took: Duration = (0..batches).map(|_| turn()).sum();
@@ -46,17 +49,17 @@ fn process(c: &mut Criterion) {
         let all = (table.hit + table.miss).max(1);
         let share = |count: u64| 100.0 * count as f64 / all as f64;
         println!(
-            "  connection table: {:.2} % hits, {:.2} % of packets untracked, {} entries; {} plain packets",
+            "  connection table: {:.2} % hits, {:.2} % of packets untracked, {} entries; {} packets on the fast path",
             share(table.hit),
             share(table.untracked),
             pipeline.flows().len(),
-            counters.plain.read(),
+            counters.fast_path.read(),
         );
     }
     group.finish();
 }
 
-/// A tap for a pipeline needs one request, which sends nothing.
+/// A frame outlet that sends nothing. The request that starts a capture needs an outlet.
 struct NoFrames;
 
 impl Outlet for NoFrames {
@@ -70,7 +73,7 @@ impl Outlet for NoFrames {
 
     fn release(&mut self, _: HoldSlot, _: &mut dyn FnMut(&mut Packet<'_>) -> Verdict) {}
 
-    fn split(&mut self, _: HoldSlot, _: &mut dyn FnMut(&Packet<'_>, &mut [u8]) -> Piece) {}
+    fn split(&mut self, _: HoldSlot, _: &mut dyn FnMut(&Packet<'_>, &mut [u8]) -> FragmentStep) {}
 }
 
 fn capture(c: &mut Criterion) {
@@ -86,7 +89,7 @@ fn capture(c: &mut Criterion) {
         };
         let (tap, mut catch) =
             capture_tap(filter, TapSize { snap: 256, records: 1_024, batch: DEFAULT_BATCH });
-        port.ask(Request::Capture(sample.map(|_| tap))).expect("room for one");
+        port.ask(Request::Capture(sample.map(|_| tap))).expect("the request queue is empty");
         pipeline.poll(Now::default(), &mut NoFrames);
         let (mut batch, mut state) = (Batch::default(), 1);
         let mut now = Now::from_nanos(1_000_000_000);
@@ -106,7 +109,7 @@ fn capture(c: &mut Criterion) {
     group.finish();
 }
 
-/// A turn of the loop: inject, step, take what was sent; only the step is timed.
+/// Measures one iteration of the packet thread's loop. Adding and removing frames is not timed.
 fn engine(c: &mut Criterion) {
     let mut group = c.benchmark_group("engine");
     group.throughput(Throughput::Elements(1)).measurement_time(Duration::from_secs(3)).sample_size(40);
@@ -114,7 +117,7 @@ fn engine(c: &mut Criterion) {
         let live = Live::new(snapshot());
         let (pipeline, counters) = pipeline(&live);
         let frames = (0..1024).map(|_| MemoryFrame::new(ThreadId(0), FRAME_ROOM)).collect();
-        let mailboxes = mesh(1, 1).pop().expect("one");
+        let mailboxes = mesh(1, 1).pop().expect("the mesh has one thread");
         let mut engine =
             Engine::new(MemoryDevice::new(512), pipeline, mailboxes, Pool { frames, in_all: 1024 }, counters);
         engine.step(Now::default());
@@ -131,7 +134,7 @@ fn engine(c: &mut Criterion) {
     group.finish();
 }
 
-/// How long a step with a batch of frames takes.
+/// Returns how long the engine needs for one batch of frames.
 fn turn(
     engine: &mut Engine<MemoryDevice, Pipeline>,
     now: Now,

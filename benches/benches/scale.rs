@@ -1,11 +1,13 @@
-//! How a configuration grows: memory, reload and the cost of a packet, by VIPs, pools and backends over three decades each, and all at
-//! once up to 10,000 VIPs, 1,000 pools and 100,000 backends. CSV on standard output.
+//! Measures how memory use, reload time and packet cost grow with the number of VIPs, pools and
+//! backends.
 //!
-//! A row is a process of its own, so that its memory is its own. `read` and `compile` are what a reload does before it is published:
-//! from the file to a checked configuration, and from there to a snapshot of which every table is another than before. `resident` is
-//! that of configuration and snapshot in use, `peak` the most while the second came to be, the first still held. `packet` is the least
-//! and the median of batches through the pipeline, 100,000 flows established over all VIPs, IPv6, GRE over IPv6, default
-//! configuration, all counters on; the connection table is counted apart, in the last rows.
+//! Each number varies by a factor of 1,000. The largest row has 10,000 VIPs, 1,000 pools and
+//! 100,000 backends. The output is CSV. Each row runs in its own process, so that rows do not share
+//! memory. `read` is the time to read and check the file, and `compile` the time to build a
+//! snapshot in which every table has changed. `resident` is the memory use with one configuration
+//! and snapshot, and `peak` the maximum while a second snapshot was built. `packet` is the minimum
+//! and the median time per packet over batches, with 100,000 flows over IPv6 and GRE over IPv6. The
+//! last rows measure the connection table separately.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -23,13 +25,13 @@ use next_hop::{Resolved, Table};
 use packet::Tags;
 use sluicegate_benches::{Batch, DEFAULT_BATCH, frame_v6, pipeline};
 
-/// What a row is of.
+/// The numbers of VIPs, pools and backends in the configuration of one row.
 #[derive(Clone, Copy)]
 struct Point {
     axis: &'static str,
     vips: usize,
     pools: usize,
-    /// In each pool.
+    /// The number of backends per pool.
     backends: usize,
     slots: u32,
 }
@@ -65,15 +67,16 @@ fn main() {
     }
     println!("axis,vips,pools,backends,file_kb,read_ms,compile_ms,resident_mb,peak_mb,least_ns,median_ns");
     for row in 0..POINTS.len() {
-        let this = std::env::current_exe().expect("a program has a path");
-        let output = Command::new(this).args(["row", &row.to_string()]).output().expect("it runs again");
+        let this = std::env::current_exe().expect("this program has a path");
+        let output =
+            Command::new(this).args(["row", &row.to_string()]).output().expect("starting this program again");
         assert!(output.status.success(), "row {row}: {}", String::from_utf8_lossy(&output.stderr));
         print!("{}", String::from_utf8_lossy(&output.stdout));
     }
     for flows in [16_000, 160_000, 1_600_000, 16_000_000] {
         let before = resident("VmRSS");
         let table = FlowTable::new(&conntrack::Config { capacity: flows, ..conntrack::Config::default() });
-        let bytes = table.as_ref().expect("memory").memory_bytes();
+        let bytes = table.as_ref().expect("allocating the table").memory_bytes();
         eprintln!("{flows} places: {bytes} bytes, {:.1} MB resident", resident("VmRSS") - before);
     }
 }
@@ -81,7 +84,7 @@ fn main() {
 fn measure(point: &Point) -> String {
     let folder = Folder::new();
     let files = [0, 1].map(|shift| folder.file(point, shift));
-    let bytes = fs::metadata(&files[0]).expect("it was written").len();
+    let bytes = fs::metadata(&files[0]).expect("reading the size of a written file").len();
     let before = resident("VmRSS");
     let mut compiler = Compiler::default();
     let (first, table) = load(&files[0], &mut compiler, 1, None);
@@ -103,7 +106,7 @@ fn measure(point: &Point) -> String {
     )
 }
 
-/// What is held of a file that was loaded, and how long that took.
+/// A loaded configuration, and how long loading it took.
 struct Loaded {
     _config: Config,
     snapshot: Snapshot,
@@ -111,10 +114,11 @@ struct Loaded {
     compile: Duration,
 }
 
-/// As a reload does it. Backends' ways are asked for the first time alone, of nobody.
+/// Loads and compiles a configuration like a reload. Only the first load resolves next hops; later
+/// calls get them in `ways`.
 fn load(path: &Path, compiler: &mut Compiler, generation: u64, ways: Option<Table>) -> (Loaded, Table) {
     let start = Instant::now();
-    let config = config::load(path).expect("a configuration without an error").0;
+    let config = config::load(path).expect("the configuration is valid").0;
     let read = start.elapsed();
     let ways = ways.unwrap_or_else(|| Table {
         next_hops: destinations(&config, "lb1", None)
@@ -133,12 +137,12 @@ fn load(path: &Path, compiler: &mut Compiler, generation: u64, ways: Option<Tabl
         now: Duration::from_secs(generation),
     };
     let start = Instant::now();
-    let snapshot = compiler.compile(&config, from).expect("a snapshot").snapshot;
+    let snapshot = compiler.compile(&config, from).expect("compiling a valid configuration").snapshot;
     let compile = start.elapsed();
     (Loaded { _config: config, snapshot, read, compile }, ways)
 }
 
-/// The least and the median of batches, in ns a packet.
+/// Returns the minimum and the median time per packet over all batches, in ns.
 fn cost(live: &Live, vips: usize) -> (f64, f64) {
     let (mut pipeline, _) = pipeline(live);
     let mut batch = Batch::default();
@@ -169,7 +173,7 @@ fn cost(live: &Live, vips: usize) -> (f64, f64) {
     (each(times[0]), each(times[BATCHES / 2]))
 }
 
-/// Each flow has its VIP, in an order that looks like chance.
+/// Returns a frame of flow `flow`. Consecutive flows have VIPs that are far apart.
 fn frame(flow: u32, vips: usize, flags: u8) -> [u8; 74] {
     let vip = (u64::from(flow.wrapping_mul(0x9e37_79b1)) * vips as u64) >> 32;
     let address = 0x2001_0db8_0001_u128 << 80 | u128::from(vip);
@@ -178,38 +182,40 @@ fn frame(flow: u32, vips: usize, flags: u8) -> [u8; 74] {
     frame
 }
 
-/// Of this process, in MB: `VmRSS` now, `VmHWM` at most.
+/// Returns a memory figure of this process in MB. `VmRSS` is the current memory use, and `VmHWM`
+/// the maximum so far.
 fn resident(what: &str) -> f64 {
-    let status = fs::read_to_string("/proc/self/status").expect("Linux");
-    let line = status.lines().find_map(|line| line.strip_prefix(what)).expect("Linux says it");
+    let status = fs::read_to_string("/proc/self/status").expect("reading /proc/self/status");
+    let line = status.lines().find_map(|line| line.strip_prefix(what)).expect("Linux reports this value");
     let kib = line.split_whitespace().nth(1).and_then(|word| word.parse::<f64>().ok());
-    kib.expect("a number") * 1.024e-3
+    kib.expect("the value is a number") * 1.024e-3
 }
 
-/// A folder that goes with this value.
+/// A temporary folder that is removed when this value is dropped.
 struct Folder(PathBuf);
 
 impl Folder {
     fn new() -> Self {
         let folder = std::env::temp_dir().join(format!("sluicegate-scale-{}", std::process::id()));
-        fs::create_dir(&folder).expect("a folder of its own");
+        fs::create_dir(&folder).expect("creating a temporary folder");
         let key = folder.join("key");
-        fs::write(&key, "000102030405060708090a0b0c0d0e0f\n").expect("room for a key");
-        fs::set_permissions(key, fs::Permissions::from_mode(0o600)).expect("a file of its own");
+        fs::write(&key, "000102030405060708090a0b0c0d0e0f\n").expect("writing the key file");
+        fs::set_permissions(key, fs::Permissions::from_mode(0o600)).expect("changing the mode of a new file");
         Self(folder)
     }
 
-    /// Another `shift` gives every backend another weight.
+    /// Writes the configuration file. A different `shift` changes the weight of every backend.
     fn file(&self, point: &Point, shift: usize) -> PathBuf {
         let path = self.0.join(format!("{shift}.toml"));
-        fs::write(&path, text(&self.0.join("key"), point, shift)).expect("room for a file");
+        fs::write(&path, text(&self.0.join("key"), point, shift)).expect("writing the configuration file");
         path
     }
 }
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0); // it is a folder of temporary files
+        // The folder is in the temporary directory, so a failure to remove it does not matter.
+        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

@@ -1,4 +1,4 @@
-//! A batch of frames through the forwarder, and the time that `process` alone takes.
+//! Runs batches of frames through the forwarder and measures the time of `process`.
 
 use std::time::{Duration, Instant};
 
@@ -6,28 +6,28 @@ use forwarder::{Forward, Now, Origin, Packet, Pipeline, Verdict};
 
 use crate::{DEFAULT_BATCH, FRAME_ROOM, GRE_V4};
 
-/// Memory for a batch, and what its packets have in common.
+/// The frame buffers of a batch, with the settings that all its packets share.
 #[derive(Debug)]
 pub struct Batch {
     memory: Vec<[u8; FRAME_ROOM]>,
-    /// Bytes of room in front of each frame, as XDP opens it.
+    /// The headroom in front of each frame in bytes. In production, XDP creates it.
     pub head_room: usize,
-    /// What becomes of every packet.
+    /// The expected verdict of every packet.
     pub verdict: Verdict,
 }
 
 impl Default for Batch {
-    /// Of packets that are sent on by GRE over IPv4.
+    /// Creates a batch whose packets are forwarded with GRE over IPv4.
     fn default() -> Self {
         Self { memory: vec![[0; FRAME_ROOM]; DEFAULT_BATCH], head_room: GRE_V4, verdict: Verdict::Tx }
     }
 }
 
 impl Batch {
-    /// Puts fresh frames in place, as a NIC would, and times `process` alone.
+    /// Copies new frames into the buffers, as a NIC would, and returns the duration of `process`.
     ///
     /// # Panics
-    /// When something else becomes of a packet.
+    /// Panics if the verdict of a packet differs from [`Self::verdict`].
     pub fn run<const N: usize>(
         &mut self,
         pipeline: &mut Pipeline,
@@ -40,7 +40,7 @@ impl Batch {
         }
         let mut buffers = self.memory.iter_mut();
         let mut packets: [Packet<'_>; DEFAULT_BATCH] = std::array::from_fn(|_| {
-            let buffer = buffers.next().expect("one buffer each");
+            let buffer = buffers.next().expect("the batch has enough buffers");
             Packet::new(buffer, start, start + N, Origin::Wire)
         });
         let mut verdicts = [Verdict::Reply; DEFAULT_BATCH];
@@ -49,7 +49,7 @@ impl Batch {
         let took = start.elapsed();
         assert!(
             verdicts.iter().all(|verdict| *verdict == self.verdict),
-            "every packet is {:?}: {verdicts:?}",
+            "not every verdict is {:?}: {verdicts:?}",
             self.verdict
         );
         took

@@ -1,6 +1,4 @@
-//! What a row of the bench has that others have not: its snapshot.
-//!
-//! Not here: its traffic (`traffic`).
+//! The snapshots of the benchmark rows. The module `traffic` generates their packets.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU32;
@@ -16,30 +14,30 @@ use packet::{Encapsulation, Family, Mac, Outer, Template};
 
 use crate::{VIP, VIP6, binding, copies, parts};
 
-/// What is not as by default.
+/// The difference between the snapshot of a row and the default snapshot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum With {
     Nothing,
     V6,
-    /// UDP port 443 beside those of TCP.
+    /// Adds UDP port 443 to the TCP ports.
     Udp,
     DenyList(u32),
     Limits,
     Tracing,
     Policy(HashPolicy),
     Encapsulation(Headers),
-    /// The VIP is a suffix behind a prefix.
+    /// The VIP is matched by prefix and suffix instead of exactly.
     Prefixes,
     Reflect,
-    /// From an encapsulator, by GRE.
+    /// Packets arrive from an upstream tunnel over GRE.
     Tunnelled,
-    /// UDP port 11211, whose backends are chosen by memcached's keys.
+    /// The service is UDP port 11211, and the key of a memcached request chooses the backend.
     Keyed,
-    /// The same, and copies of all values that are asked for, of so many bytes.
+    /// Like `Keyed`, but all requested values are cached. A value has this many bytes.
     Copied(usize),
 }
 
-/// How packets are carried to backends.
+/// The encapsulation of packets to backends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Headers {
     pub(crate) kind: Encapsulation,
@@ -65,13 +63,15 @@ impl Headers {
         if !self.source_prefix {
             return template;
         }
-        template.with_source(Ipv4Addr::new(198, 51, 100, 0).into(), 28).expect("over IPv4")
+        template
+            .with_source(Ipv4Addr::new(198, 51, 100, 0).into(), 28)
+            .expect("the source prefix is valid for IPv4")
     }
 }
 
 impl With {
     /// # Panics
-    /// Never: the parts fit.
+    /// Does not panic, because the parts are valid.
     pub(crate) fn snapshot(self) -> Snapshot {
         let mut parts = parts();
         let guard = match self {
@@ -86,7 +86,7 @@ impl With {
             }
         }
         self.change(&mut parts);
-        let snapshot = Snapshot::new(parts).expect("parts that fit");
+        let snapshot = Snapshot::new(parts).expect("the parts are valid");
         snapshot.with_trace(matches!(self, Self::Tracing).then(trace))
     }
 
@@ -117,7 +117,7 @@ impl With {
         }
     }
 
-    /// What XDP opens in front of a frame.
+    /// Returns the headroom in bytes that XDP creates in front of a frame.
     pub(crate) fn head_room(self) -> usize {
         match self {
             Self::Encapsulation(headers) if matches!(headers.kind, Encapsulation::L2) => 0,
@@ -127,13 +127,13 @@ impl With {
     }
 }
 
-/// By what `kv = { protocol = "memcached", clients = ["198.18.0.0/15"] }` gives.
+/// Configures the snapshot like `kv = { protocol = "memcached", clients = ["198.18.0.0/15"] }`.
 fn by_key(parts: &mut Parts, cache: Option<CacheRules>) {
     let rules = KeyRules {
         application: Box::new(Memcached::new(32)),
         clients: PrefixSet::new([(Ipv4Addr::new(198, 18, 0, 0).into(), 15)]),
         hash: KeyRules::maglev_hash(&parts.hash_key),
-        routes: Routes::build(&[], &[]).expect("none"),
+        routes: Routes::build(&[], &[]).expect("an empty list is valid"),
         failover: KeyFailover::Next,
         failover_ttl: Some(10),
         path: KeyPath::Direct,
@@ -150,9 +150,10 @@ fn by_key(parts: &mut Parts, cache: Option<CacheRules>) {
 }
 
 fn by_prefix(parts: &mut Parts) {
-    let prefix = Prefix::new(Ipv4Addr::new(203, 0, 113, 0).into(), 24).expect("no bit behind its length");
+    let prefix = Prefix::new(Ipv4Addr::new(203, 0, 113, 0).into(), 24)
+        .expect("the prefix has no bits after its length");
     parts.groups = vec![PrefixGroup { name: "edge".into(), prefixes: vec![prefix] }];
-    let suffix = Suffix::new(Ipv4Addr::new(0, 0, 0, 10).into(), 8).expect("short");
+    let suffix = Suffix::new(Ipv4Addr::new(0, 0, 0, 10).into(), 8).expect("the suffix length is valid");
     for binding in &mut parts.bindings {
         binding.address = VipAddress::Suffix { group: 0, suffix };
     }
@@ -160,13 +161,13 @@ fn by_prefix(parts: &mut Parts) {
 
 fn encapsulator() -> TunnelSource {
     TunnelSource {
-        prefix: Prefix::new(Ipv4Addr::from(ENCAPSULATOR).into(), 32).expect("an address"),
+        prefix: Prefix::new(Ipv4Addr::from(ENCAPSULATOR).into(), 32).expect("an address is a valid prefix"),
         carriers: TunnelProtocols::GRE,
-        kind: TunnelSourceKind::Encapsulator,
+        kind: TunnelSourceKind::UpstreamTunnel,
     }
 }
 
-/// A frame as an encapsulator sends it.
+/// Returns the frame with the GRE header of an upstream tunnel.
 pub(crate) fn tunnelled(frame: [u8; 60]) -> [u8; 84] {
     let mut out = [0; 84];
     out[..14].copy_from_slice(&frame[..14]);
@@ -178,7 +179,8 @@ pub(crate) fn tunnelled(frame: [u8; 60]) -> [u8; 84] {
     out
 }
 
-/// A deny list of as many prefixes, scattered over all of IPv4 but for the clients' block.
+/// Returns a deny list with this number of prefixes. They are scattered over IPv4 but do not
+/// include the clients.
 fn deny(prefixes: u32) -> Guard {
     let scattered = (0..prefixes).map(|n| Ipv4Addr::from_bits(n.wrapping_mul(0x9e37_79b1)));
     let others = scattered.filter(|address| address.octets()[0] != 198);
@@ -188,7 +190,8 @@ fn deny(prefixes: u32) -> Guard {
     }
 }
 
-/// Limits that a flood at this speed does not reach: 64 packets in 10 us are 6,400,000 a second.
+/// Returns rate limits that the benchmark never reaches. 64 packets in 10 us are 6,400,000 per
+/// second.
 fn limits() -> Guard {
     let rate = NonZeroU32::new(10_000_000);
     let each = |new_flows_per_second| SourceLimit { new_flows_per_second, v4_prefix: 24, v6_prefix: 64 };

@@ -1,6 +1,7 @@
-//! A packet thread's cache that has a copy of every value that is asked for.
+//! A packet thread's value cache that holds all requested keys.
 //!
-//! Not here: the requests (`traffic`). The cache is filled as ever, by reads and by answers to its own fetches.
+//! The cache is filled as in production: reads make a key popular, the cache fetches its value, and
+//! a response arrives. The module `traffic` generates the requests.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,7 +11,8 @@ use kv_switch::{CacheConfig, Epochs, FetchAnswer, Lease, Memcached, Read};
 
 use crate::VIP;
 
-/// Copies are true for a second, and a source may have as many bytes as it likes.
+/// Returns cache rules with a lease of one second. The limit of bytes per source is too high to
+/// have an effect.
 pub(crate) fn rules(key: &HashKey) -> CacheRules {
     CacheRules {
         memory: MEMORY,
@@ -24,14 +26,18 @@ pub(crate) fn rules(key: &HashKey) -> CacheRules {
     }
 }
 
-/// Copies of so many keys' values, of so many bytes each, made at `now`.
+/// Returns a cache that holds `keys` values of `bytes` bytes each, all stored at `now`.
 ///
 /// # Panics
-/// When a key gets none.
+/// Panics if a value is not cached.
 pub(crate) fn cache(snapshot: &Snapshot, keys: u32, bytes: usize, now: Now) -> Box<ValueCache> {
-    let (_, epochs) = snapshot.caches().expect("its service has one");
-    let service = snapshot.services().first().expect("one");
-    let rules = service.keyed.as_ref().and_then(|keyed| keyed.rules.cache.as_ref()).expect("as it has");
+    let (_, epochs) = snapshot.caches().expect("the service has a cache");
+    let service = snapshot.services().first().expect("the snapshot has one service");
+    let rules = service
+        .keyed
+        .as_ref()
+        .and_then(|keyed| keyed.rules.cache.as_ref())
+        .expect("the service has cache rules");
     let mut cache = ValueCache::new(&CacheConfig {
         memory: MEMORY,
         epochs,
@@ -42,7 +48,8 @@ pub(crate) fn cache(snapshot: &Snapshot, keys: u32, bytes: usize, now: Now) -> B
     let now = now.nanos();
     for number in 0..keys {
         let key = format!("{number:032}");
-        let server = snapshot.owners_of_key(service.id, key.as_bytes()).next().expect("all serve");
+        let server =
+            snapshot.owners_of_key(service.id, key.as_bytes()).next().expect("every key has a server");
         let read = Read {
             hash: rules.hash.hash(key.as_bytes()),
             server: server.0,
@@ -57,8 +64,8 @@ pub(crate) fn cache(snapshot: &Snapshot, keys: u32, bytes: usize, now: Now) -> B
                 answer(&mut cache, now, fetch, &key, bytes);
             }
         }
-        let copy = cache.look_up(now, &read).expect("as it was");
-        // They pay for the next one.
+        let copy = cache.look_up(now, &read).expect("the value is cached");
+        // A value is cached only if its key is read often. These reads make the next keys eligible.
         (0..40).for_each(|_| _ = cache.served(now, copy));
     }
     Box::new(cache)
@@ -66,13 +73,13 @@ pub(crate) fn cache(snapshot: &Snapshot, keys: u32, bytes: usize, now: Now) -> B
 
 fn answer(cache: &mut ValueCache, now: u64, fetch: u32, key: &str, bytes: usize) {
     let mut out = [0; 1_400];
-    let length = cache.write_fetch(&Memcached::new(32), fetch, 1, &mut out).expect("a key in text");
+    let length = cache.write_fetch(&Memcached::new(32), fetch, 1, &mut out).expect("the key is valid");
     let asked = std::str::from_utf8(&out[8..length]).expect("text");
     let nonce = asked.trim_end().rsplit(' ').next().unwrap_or_default();
     let line = format!("VA {bytes} k{key} f0 t-1 c7 {nonce}\r\n");
     let said = [b"\0\x01\0\0\0\x01\0\0", line.as_bytes(), &vec![b'v'; bytes], b"\r\n"].concat();
     let answer = FetchAnswer { number: fetch, request: 1, payload: &said };
-    cache.answer(now, &Memcached::new(32), &answer).expect("its answer");
+    cache.answer(now, &Memcached::new(32), &answer).expect("the response belongs to the fetch");
 }
 
 const MEMORY: usize = 64 << 20;

@@ -1,4 +1,4 @@
-//! Snapshots with many prefixes and suffixes, and the frames for them.
+//! Snapshots with many prefixes and suffixes, and frames that match them.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -6,24 +6,27 @@ use forwarder::{Binding, Prefix, PrefixGroup, Snapshot, Suffix, VipAddress};
 
 use crate::parts;
 
-/// The VIP of IPv6 frames that have an exact one.
+/// The exact VIP of the IPv6 frames.
 pub const VIP6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0xf, 0, 0, 0, 0, 0x10);
 
-/// As [`crate::snapshot`], over IPv6.
+/// Returns a snapshot like [`crate::snapshot`], but with an IPv6 VIP.
 ///
 /// # Panics
-/// Never: the parts fit.
+/// Does not panic, because the parts are valid.
 #[must_use]
 pub fn exact_v6() -> Snapshot {
     let bindings = [80, 443].map(|port| crate::binding(IpAddr::V6(VIP6), port)).into();
-    Snapshot::new(forwarder::Parts { bindings, ..parts() }).expect("parts that fit")
+    Snapshot::new(forwarder::Parts { bindings, ..parts() }).expect("the parts are valid")
 }
 
-/// `count` prefixes of five lengths in 16 groups, as many suffixes of three lengths, and `addresses` that have a VIP, each by
-/// another pair.
+/// Returns a snapshot with `count` prefixes and `count` suffixes, and a list of `addresses` VIP
+/// addresses.
+///
+/// The prefixes have five different lengths and belong to 16 groups. The suffixes have three
+/// different lengths. Each VIP address combines another prefix with another suffix.
 ///
 /// # Panics
-/// Never, up to 10,000 of each.
+/// Does not panic for up to 10,000 of each.
 #[must_use]
 pub fn grouped(count: u32, addresses: u32) -> (Snapshot, Vec<[u8; 16]>) {
     let group = |group: u32| PrefixGroup {
@@ -38,11 +41,12 @@ pub fn grouped(count: u32, addresses: u32) -> (Snapshot, Vec<[u8; 16]>) {
     };
     let groups = (0..GROUPS).map(group).collect();
     let bindings = (0..count).map(binding).collect();
-    let snapshot = Snapshot::new(forwarder::Parts { groups, bindings, ..parts() }).expect("parts that fit");
+    let snapshot =
+        Snapshot::new(forwarder::Parts { groups, bindings, ..parts() }).expect("the parts are valid");
     (snapshot, pairs(count, addresses))
 }
 
-/// Addresses that a prefix and a suffix of one group make, in an order that looks like chance.
+/// Returns addresses that combine a prefix and a suffix of the same group, in a scattered order.
 fn pairs(count: u32, addresses: u32) -> Vec<[u8; 16]> {
     let mut state = 1_u32;
     let address = |_| {
@@ -52,26 +56,27 @@ fn pairs(count: u32, addresses: u32) -> Vec<[u8; 16]> {
         let of_suffix = of_prefix % GROUPS + turns * GROUPS;
         match prefix(of_prefix).with(&suffix(of_suffix)) {
             Some(IpAddr::V6(v6)) => v6.octets(),
-            _ => unreachable!("both are of IPv6"),
+            _ => unreachable!("both addresses are IPv6"),
         }
     };
     (0..addresses).map(address).collect()
 }
 
 fn prefix(n: u32) -> Prefix {
-    // Scattered below 2001:db8::/32 by a full-period product, and by length, so that none is another's twin.
+    // Multiplying by an odd number scatters the prefixes below 2001:db8::/32 and keeps them
+    // distinct.
     let front = u128::from(n.wrapping_mul(0x9e37) & 0xffff) << 80 | u128::from(n % 5) << 77;
     let length = [50, 52, 56, 60, 64][n as usize % 5];
     let bits = (0x2001_0db8_u128 << 96 | front) >> (128 - length) << (128 - length);
-    Prefix::new(IpAddr::V6(bits.into()), length).expect("no bit behind its length")
+    Prefix::new(IpAddr::V6(bits.into()), length).expect("the prefix has no bits after its length")
 }
 
 fn suffix(n: u32) -> Suffix {
     let bits = u128::from(n + 1) << 8 | u128::from(n % 256);
-    Suffix::new(IpAddr::V6(bits.into()), [40, 48, 64][n as usize % 3]).expect("short")
+    Suffix::new(IpAddr::V6(bits.into()), [40, 48, 64][n as usize % 3]).expect("the suffix length is valid")
 }
 
-/// A frame of TCP over IPv6 to port 80 of an address, from flow number `flow`.
+/// Returns a TCP frame of flow number `flow` over IPv6, to port 80 of the address `to`.
 #[must_use]
 pub fn frame_v6(flow: u32, to: &[u8; 16]) -> [u8; 74] {
     let mut frame = [0; 74];

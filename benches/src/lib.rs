@@ -1,4 +1,5 @@
-//! What the pipeline's benches and their oracles share: a snapshot like that of `run`, and 64-byte frames.
+//! Shared code of the pipeline benchmarks and their tests: a snapshot like that of a running load
+//! balancer, and 64-byte frames.
 
 #![forbid(unsafe_code)]
 
@@ -25,26 +26,27 @@ pub use self::groups::{VIP6, exact_v6, frame_v6, grouped};
 pub use self::rows::Row;
 pub use self::traffic::{Flaw, Flood, Next, Traffic};
 
-/// The VIP of all frames.
+/// The destination address of all IPv4 frames.
 pub const VIP: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);
-/// Backends behind it.
+/// The number of backends of the VIP.
 pub const BACKENDS: u8 = 100;
-/// What the configuration file has when it says nothing.
+/// The number of flows that the default configuration allows.
 pub const DEFAULT_FLOWS: usize = 1_000_000;
-/// Likewise.
+/// The batch size in the default configuration.
 pub const DEFAULT_BATCH: usize = 64;
-/// Head room that XDP opens for GRE over IPv4.
+/// The headroom in bytes that XDP creates for GRE over IPv4.
 pub const GRE_V4: usize = 24;
-/// Bytes of each packet's memory, as in the UMEM.
+/// The buffer size of each packet in bytes, as in the UMEM.
 pub const FRAME_ROOM: usize = 2048 - 256;
 
-/// A snapshot of one VIP, TCP ports 80 and 443, and [`BACKENDS`] backends by GRE over IPv4.
+/// Returns a snapshot with one VIP, TCP ports 80 and 443, and [`BACKENDS`] backends that are
+/// reached with GRE over IPv4.
 ///
 /// # Panics
-/// Never: the parts fit.
+/// Does not panic, because the parts are valid.
 #[must_use]
 pub fn snapshot() -> Snapshot {
-    Snapshot::new(parts()).expect("parts that fit")
+    Snapshot::new(parts()).expect("the parts are valid")
 }
 
 fn parts() -> Parts {
@@ -76,7 +78,7 @@ fn parts() -> Parts {
     }
 }
 
-/// A TCP port of an address.
+/// Returns a binding for a TCP port of this address.
 fn binding(address: IpAddr, port: u16) -> Binding {
     Binding { address: address.into(), protocol: 6, ports: port..=port, service: 0 }
 }
@@ -84,8 +86,7 @@ fn binding(address: IpAddr, port: u16) -> Binding {
 fn pool(slots: &[Slot]) -> PoolTable {
     let backends: Vec<Backend<'_>> =
         slots.iter().map(|slot| Backend { name: slot.backend.as_bytes(), weight: 1 }).collect();
-    let table =
-        maglev_hash::build(&backends, &Options::new(Seed::new([7; 16]))).expect("prime, 100 slots each");
+    let table = maglev_hash::build(&backends, &Options::new(Seed::new([7; 16]))).expect("the size is prime");
     PoolTable {
         name: "web".into(),
         table: Some(Arc::new(table)),
@@ -108,28 +109,30 @@ fn slot(number: u8) -> Slot {
     }
 }
 
-/// A packet thread's pipeline over [`snapshot`], with the defaults of the configuration and all counters.
+/// Returns the pipeline of a packet thread with the default settings, and its counters. The
+/// pipeline reads its snapshot from `live`.
 ///
 /// # Panics
-/// Never: the defaults are in range.
+/// Does not panic, because the defaults are in range.
 #[must_use]
 pub fn pipeline(live: &Live) -> (Pipeline, Arc<ThreadCounters>) {
     pipeline_with(live, None)
 }
 
-/// The same, which answers requests.
+/// Returns a pipeline like [`pipeline`] that can also process requests of the control plane.
 ///
 /// # Panics
-/// Never: the defaults are in range.
+/// Does not panic, because the defaults are in range.
 #[must_use]
 pub fn pipeline_with(live: &Live, requests: Option<RequestServer>) -> (Pipeline, Arc<ThreadCounters>) {
     pipeline_of(live, requests, DEFAULT_FLOWS)
 }
 
-/// The same with another number of flows in the connection table.
+/// Returns a pipeline like [`pipeline_with`] whose connection table is sized for another number of
+/// flows.
 ///
 /// # Panics
-/// Never, as long as there is the memory.
+/// Panics if there is not enough memory.
 #[must_use]
 pub fn pipeline_of(
     live: &Live,
@@ -143,21 +146,22 @@ pub fn pipeline_of(
         flows,
         timeouts: Timeouts::default(),
         max_batch: DEFAULT_BATCH,
-        icmp: IcmpRates { replies: 1_000, replies_to_source: 100, errors: 10_000, errors_of_source: 1_000 },
+        icmp: IcmpRates { replies: 1_000, replies_per_source: 100, errors: 10_000, errors_per_source: 1_000 },
         fragments: FragmentConfig { per_source: 512, ..FragmentConfig::default() },
         held_of_a_pool: 1_024,
         hashers: datapath::lane_hashers(),
         advise: datapath::advise_large_pages,
         limit_sources: 65_536,
         is_steered: false,
-        own_requests: None,
+        upstream_requests: None,
     };
     let pipeline =
         Pipeline::new(config, live, Arc::clone(&counters), requests).expect("the defaults are in range");
     (pipeline, counters)
 }
 
-/// A 64-byte frame (FCS included, so 60 here) of TCP to the VIP from flow number `flow`, with `flags`.
+/// Returns a 64-byte TCP frame to the VIP (60 bytes without FCS), for flow number `flow` and with
+/// these TCP flags.
 #[must_use]
 pub fn frame(flow: u32, flags: u8) -> [u8; 60] {
     let mut frame = [0; 60];

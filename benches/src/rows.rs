@@ -1,7 +1,9 @@
-//! The rows of the bench `pipeline`: which snapshot, which traffic, how large a connection table.
+//! The rows of the benchmark `pipeline`. A row defines the snapshot, the traffic and the size of
+//! the connection table.
 //!
-//! In: a row's name. Out: a pipeline whose flows are established, and the frames of its traffic.
-//! Not here: snapshots (`cases`), packets (`traffic`), what is done with a row: Criterion times it, `rows` counts instructions.
+//! A row sets up a pipeline with established flows and generates the frames of its traffic.
+//! Criterion measures the time per packet, and the program `rows` is used to count instructions.
+//! The module `cases` defines the snapshots, and `traffic` the packets.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,21 +15,21 @@ use crate::cases::{Headers, With, tunnelled};
 use crate::traffic::{ACK, Flaw, Flood, Next, SYN, Traffic};
 use crate::{Batch, DEFAULT_FLOWS, copies, pipeline_of};
 
-/// A row: its traffic, and what is not as by default.
+/// A benchmark row: its name, its traffic, and its differences from the default setup.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// As the row is called.
+    /// The name of the row.
     pub name: &'static str,
-    /// What comes.
+    /// The packets of the row.
     pub traffic: Traffic,
     shape: Shape,
     table: usize,
     with: With,
-    /// What established flows leave of the table, others have taken.
+    /// `true` if other flows occupy all entries that the established flows leave free.
     is_full: bool,
 }
 
-/// What stands around the packets.
+/// The frame format: address family, VLAN tags and tunnel header.
 #[derive(Clone, Copy, Debug)]
 enum Shape {
     V4,
@@ -47,7 +49,7 @@ impl Row {
         Self { shape: Shape::V6, with: With::V6, ..Self::of(name, traffic) }
     }
 
-    /// Of a thousand flows.
+    /// A row with a thousand flows and a changed snapshot.
     const fn with(name: &'static str, with: With) -> Self {
         Self { with, ..Self::of(name, Traffic::Flows(1_000)) }
     }
@@ -56,12 +58,12 @@ impl Row {
         Self::with(name, With::Encapsulation(headers))
     }
 
-    /// In a full table, of which half is of established flows.
+    /// A row with a full connection table. Half of the entries belong to established flows.
     const fn full(name: &'static str, traffic: Traffic) -> Self {
         Self { with: With::Udp, is_full: true, ..Self::of(name, traffic) }
     }
 
-    /// Reads that are answered from copies of values of so many bytes.
+    /// A row of memcached reads that are answered from the cache. Values have `bytes` bytes.
     const fn copied(name: &'static str, bytes: usize) -> Self {
         let of = Self::of(name, Traffic::Hits(10_000));
         Self { shape: Shape::Request, with: With::Copied(bytes), ..of }
@@ -71,7 +73,7 @@ impl Row {
         Self { table: flows, ..self }
     }
 
-    /// All rows. Those of 16 M flows take 400 MB and half a minute to establish.
+    /// All rows. A row with 16 M flows needs 400 MB of memory and half a minute of preparation.
     pub const ALL: [Self; 42] = [
         Self::of("one flow", Traffic::Flows(1)),
         Self::of("1000 flows", Traffic::Flows(1_000)),
@@ -121,16 +123,17 @@ impl Row {
         Self::of("unserved port", Traffic::Dropped(Flaw::Port)),
     ];
 
-    /// The row of this name.
+    /// Returns the row with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|row| row.name == name)
     }
 
-    /// A pipeline that knows its flows, and the time after that.
+    /// Establishes the flows of the row. Returns the pipeline, its counters, and the time after the
+    /// last packet.
     ///
     /// # Panics
-    /// Never, as long as there is the memory.
+    /// Panics if there is not enough memory.
     #[must_use]
     pub fn establish(&self, batch: &mut Batch) -> (Pipeline, Arc<ThreadCounters>, Now) {
         let live = Live::new(self.with.snapshot());
@@ -141,7 +144,8 @@ impl Row {
         let flows = self.traffic.flows();
         batch.head_room = self.with.head_room();
         let mut now = START;
-        // More than a tick apart: all flows are entered by a SYN, off probation, and in use.
+        // Three packets per flow: the SYN inserts the flow, the first ACK ends its probation, and
+        // the second one marks it as in use. They are more than one tick apart.
         for flags in [SYN, ACK, ACK] {
             let mut flow = 0;
             while flow < flows {
@@ -159,10 +163,10 @@ impl Row {
         (pipeline, counters, now)
     }
 
-    /// Flows that are never heard of again take what places there are.
+    /// Fills the remaining table entries with flows that send no further packets.
     ///
     /// # Panics
-    /// When places are left.
+    /// Panics if entries remain free.
     fn fill(&self, batch: &mut Batch, pipeline: &mut Pipeline, mut now: Now) -> Now {
         for wave in 0..WAVES {
             for flags in [SYN, ACK] {
@@ -178,14 +182,15 @@ impl Row {
             }
         }
         let table = pipeline.flows();
-        assert!(table.len() * 100 > table.capacity() * 99, "{} places are taken", table.len());
+        assert!(table.len() * 100 > table.capacity() * 99, "only {} entries are in use", table.len());
         now
     }
 
-    /// A batch of the row's traffic; how long `process` took. `state` is that of its generator.
+    /// Processes one batch of the row's traffic and returns the duration of `process`. `state` is
+    /// the state of the traffic generator.
     pub fn turn(&self, batch: &mut Batch, pipeline: &mut Pipeline, now: Now, state: &mut u32) -> Duration {
         let traffic = self.traffic;
-        // Copies are true for a second: for them time stands still.
+        // Cached values expire after one second, so rows that read them use a fixed time.
         let now = if matches!(traffic, Traffic::Hits(_)) { START } else { now };
         self.run(batch, pipeline, now, || traffic.next(state))
     }
@@ -207,12 +212,12 @@ impl Row {
     }
 }
 
-/// Two ticks.
+/// Returns the time two connection table ticks later.
 fn later(now: Now) -> Now {
     Now::from_nanos(now.nanos() + 500_000_000)
 }
 
-/// A service and a customer tag.
+/// Inserts two VLAN tags, an outer service tag and an inner customer tag.
 fn tagged(frame: [u8; 60]) -> [u8; 68] {
     let mut tagged = [0; 68];
     tagged[..12].copy_from_slice(&frame[..12]);
@@ -222,11 +227,13 @@ fn tagged(frame: [u8; 60]) -> [u8; 68] {
 }
 
 const START: Now = Now::from_nanos(1_000_000_000);
-/// Half of the default table: each of them has a place.
+/// The number of established flows. They occupy half of the default connection table, so that every
+/// flow gets an entry.
 const ESTABLISHED: u32 = 500_000;
-/// A multiple of a batch.
+/// The number of flows that one wave inserts at the same time. It is a multiple of the batch size.
 const WAVE: u32 = 262_144;
-/// The places of the default table, before the first of them expire, ten seconds later.
+/// The number of waves. Together they fill the default connection table before its first entries
+/// expire after ten seconds.
 const WAVES: u32 = 4;
 const GRE: Headers = Headers::of(Encapsulation::Gre);
 const GUE: Encapsulation = Encapsulation::Gue { udp_checksum: false };

@@ -1,73 +1,70 @@
-//! What comes: established flows, floods, what is malformed.
-//!
-//! In: the state of a generator. Out: which packet is next, and its frame.
-//! Not here: whom it meets (`rows`).
+//! The packets of the benchmark rows: established flows, floods and malformed packets.
 
 use forwarder::{DropReason, Verdict};
 use packet::protocol;
 
 use crate::{VIP6, frame, frame_v6};
 
-/// Which packets come.
+/// The type of traffic of a benchmark row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
-    /// Established flows, in an order without pattern.
+    /// Packets of this number of established flows in random order.
     Flows(u32),
-    /// Every packet opens a flow.
+    /// SYN packets. Each packet opens a new flow.
     SynFlood,
-    /// Packets of as many established flows, one of a flood behind each.
+    /// Packets of this number of established flows, alternating with flood packets.
     Beside(u32, Flood),
-    /// A flood alone, after as many flows were established.
+    /// Flood packets that arrive after this number of flows was established.
     After(u32, Flood),
-    /// Nothing but packets that are dropped.
+    /// Packets that are dropped for this reason.
     Dropped(Flaw),
-    /// Requests of memcached for as many keys, in an order without pattern.
+    /// Memcached requests for this number of keys in random order.
     Gets(u32),
-    /// The same, which are answered from copies.
+    /// Memcached requests for this number of keys. All values are in the cache.
     Hits(u32),
 }
 
-/// A flood from random sources.
+/// A flood of packets from random source addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flood {
-    /// TCP that begins.
+    /// TCP SYN packets.
     Syn,
-    /// TCP that goes on, and is not known.
+    /// TCP ACK packets that belong to no known flow.
     Ack,
-    /// UDP.
+    /// UDP packets.
     Udp,
 }
 
-/// Why a packet is dropped.
+/// The reason why the forwarder drops a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
-    /// The frame ends before its packet says that it does.
+    /// The frame is shorter than the length in the IP header.
     Truncated,
-    /// The IP header says that it is shorter than one.
+    /// The IP header length field is below the minimum of 20 bytes.
     HeaderLength,
-    /// The TCP header says that it is longer than its packet.
+    /// The TCP data offset points past the end of the packet.
     DataOffset,
-    /// Neither IPv4 nor IPv6.
+    /// The version field of the IP header is neither 4 nor 6.
     Version,
-    /// For a port that no service has.
+    /// The VIP has no service on the destination port.
     Port,
 }
 
-/// A packet to come.
+/// The next packet of the traffic.
 #[derive(Clone, Copy, Debug)]
 pub enum Next {
-    /// TCP of a flow with these flags.
+    /// A TCP packet of this flow with these flags.
     Tcp(u32, u8),
-    /// UDP of a flow.
+    /// A UDP packet of this flow.
     Udp(u32),
-    /// TCP of a flow, with something wrong.
+    /// A malformed TCP packet of this flow.
     Flawed(u32, Flaw),
-    /// `get` of a key.
+    /// A memcached `get` request for this key.
     Get(u32),
 }
 
 impl Traffic {
-    /// Flows to be established before.
+    /// Returns the number of flows that must be established before the measurement.
     pub(crate) const fn flows(self) -> u32 {
         match self {
             Self::Flows(flows) | Self::Beside(flows, _) | Self::After(flows, _) => flows,
@@ -75,7 +72,7 @@ impl Traffic {
         }
     }
 
-    /// What becomes of all of it.
+    /// Returns the verdict that every packet must get.
     pub(crate) const fn verdict(self) -> Verdict {
         match self {
             Self::Dropped(Flaw::Port) => Verdict::Drop(DropReason::NoVip),
@@ -85,13 +82,14 @@ impl Traffic {
         }
     }
 
-    /// A full-period generator: each flow comes once a period, scattered.
+    /// Returns the next packet. The generator has a full period: each flow occurs once per period,
+    /// in a scattered order.
     pub fn next(self, state: &mut u32) -> Next {
         *state = state.wrapping_add(0x9e37_79b1);
         match self {
             Self::Flows(flows) => Next::Tcp(scaled(*state, flows), ACK),
             Self::SynFlood => Next::Tcp(*state & 0x00ff_ffff, SYN),
-            // The lowest bit changes each time.
+            // The lowest bit of the state alternates, so every second packet belongs to the flood.
             Self::Beside(flows, _) if *state & 1 == 0 => Next::Tcp(scaled(*state, flows), ACK),
             Self::Beside(_, flood) | Self::After(_, flood) => flood.packet(forged(*state)),
             Self::Dropped(flaw) => Next::Flawed(scaled(*state, 1_000), flaw),
@@ -111,7 +109,7 @@ impl Flood {
 }
 
 impl Next {
-    /// The frame over IPv4, 64 bytes with its checksum.
+    /// Returns the packet as an IPv4 frame of 64 bytes including FCS.
     #[must_use]
     pub fn v4(self) -> [u8; 60] {
         match self {
@@ -134,18 +132,19 @@ impl Next {
                 frame[at] = byte;
                 frame
             }
-            Self::Get(_) => unreachable!("requests have a length of their own"),
+            Self::Get(_) => unreachable!("requests have another length"),
         }
     }
 
-    /// The frame of a request over IPv4: a key of 32 bytes, a thousand clients.
+    /// Returns a memcached request as an IPv4 frame. The key has 32 bytes, and the request comes
+    /// from one of a thousand clients.
     pub(crate) fn request(self) -> [u8; 88] {
-        let Self::Get(key) = self else { unreachable!("a row of requests has these alone") };
+        let Self::Get(key) = self else { unreachable!("the traffic consists of requests only") };
         let mut out = [b'0'; 88];
         out[..42].copy_from_slice(&frame(key % 1_000, 0)[..42]);
         out[16..18].copy_from_slice(&74u16.to_be_bytes());
         out[23] = protocol::UDP;
-        // The server's port; the datagram's length; no checksum.
+        // The destination port, the UDP length and an empty checksum.
         out[36..42].copy_from_slice(&[0x2b, 0xcb, 0, 54, 0, 0]);
         out[42..54].copy_from_slice(b"\x12\x34\0\0\0\x01\0\0get ");
         let mut left = key;
@@ -157,9 +156,9 @@ impl Next {
         out
     }
 
-    /// The frame of a TCP packet over IPv6, to [`VIP6`].
+    /// Returns a TCP packet as an IPv6 frame to [`VIP6`].
     pub(crate) fn v6(self) -> [u8; 74] {
-        let Self::Tcp(flow, flags) = self else { unreachable!("rows over IPv6 have TCP alone") };
+        let Self::Tcp(flow, flags) = self else { unreachable!("rows over IPv6 have only TCP") };
         let mut frame = frame_v6(flow, &VIP6.octets());
         frame[56..58].copy_from_slice(&(if flow & 1 == 0 { 80u16 } else { 443 }).to_be_bytes());
         frame[67] = flags;
@@ -171,7 +170,7 @@ fn scaled(state: u32, flows: u32) -> u32 {
     u32::try_from((u64::from(state) * u64::from(flows)) >> 32).unwrap_or(0)
 }
 
-/// No flow that is established has its highest bit.
+/// Returns a flow number with the highest bit set. Established flows have lower numbers.
 const fn forged(state: u32) -> u32 {
     state.rotate_right(1) | 0x8000_0000
 }

@@ -1,4 +1,4 @@
-//! Compiles `bpf/*.bpf.c` for the kernel's virtual machine; `src/` embeds the objects from `OUT_DIR`.
+//! Compiles `bpf/*.bpf.c` to BPF object files in `OUT_DIR`. The code in `src/` embeds these files.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -20,13 +20,16 @@ fn main() {
 }
 
 fn compile(clang: &str, source: &Path, object: &Path) {
-    // Debian keeps asm/types.h under the name of the architecture, where `-target bpf` does not look.
+    // On Debian, asm/types.h is in a folder that is named after the architecture. Clang with
+    // `-target bpf` does not search that folder.
     let triple = format!("{}-linux-gnu", variable("CARGO_CFG_TARGET_ARCH"));
     let output = Command::new(clang)
         .args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Wextra", "-Werror"])
-        // The second is that of Debian's linux-libc-dev-*-cross, when another architecture is built for.
+        // The second folder belongs to Debian's packages linux-libc-dev-*-cross, which are used for
+        // cross-compilation.
         .args([format!("-I/usr/include/{triple}"), format!("-I/usr/{triple}/include")])
-        .arg(format!("-fdebug-prefix-map={}=.", variable("CARGO_MANIFEST_DIR"))) // the same bytes from any folder
+        // makes the object files independent of the build folder
+        .arg(format!("-fdebug-prefix-map={}=.", variable("CARGO_MANIFEST_DIR")))
         .arg("-c")
         .arg(source)
         .arg("-o")

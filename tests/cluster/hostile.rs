@@ -1,11 +1,12 @@
-//! Sessions that are set up wrongly: each is named, and hurts no other.
+//! Tests of wrongly configured BGP sessions. The log must name each problem, and other sessions
+//! must not be affected.
 
 use testbed::{RouterKind as Kind, RouterSession as Session, eventually};
 
 use crate::scene::{BOUND, Scene};
 
 #[test]
-fn a_wrong_key_and_another_as_are_named_in_the_log_and_hurt_no_other_session() {
+fn wrong_key_and_wrong_as_are_logged_per_session() {
     let mut sessions = Session::all();
     sessions[0].key = "guess"; // lb1, IPv4
     sessions[3].asn = 65_199; // lb2, IPv6

@@ -1,8 +1,9 @@
-//! A cluster of two behind a router: client, router with ECMP in its kernel, two balancers that announce, three backends.
+//! Tests of a cluster: two balancers that announce VIPs to a router with ECMP, one client and three
+//! backends.
 //!
-//! Needs root, a release build, bird and FRR: `cargo xtask test --lane bgp`.
+//! The tests need root, a release build, BIRD and FRR. `cargo xtask test --lane bgp` runs them.
 #![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, reason = "a failed step must fail the test")]
 
 mod hostile;
 mod next_hops;

@@ -1,21 +1,21 @@
-//! The configurations of `docs/routers.md`, as they stand there: each daemon with its own, both machines with theirs.
-//!
-//! Out: routes to both machines for every VIP, and answers of the backends.
-//! Not here: what the sessions do later (`sessions`, `traffic`).
+//! Tests the router configurations in `docs/how-to/connect-routers.md`. Each router daemon and both
+//! machines run with the code blocks of the page. The router must get routes to both machines, and
+//! clients must get responses.
 
 use testbed::{Bed, FRR_BFDD, LbConfig, Router, RouterKind};
 
 use crate::scene::{Scene, config};
 
-const PAGE: &str = include_str!("../../docs/routers.md");
+const PAGE: &str = include_str!("../../docs/how-to/connect-routers.md");
 
-/// The first block of this language.
+/// Returns the first code block of the page that has this language.
 fn block(language: &str) -> &'static str {
     let (_, rest) = PAGE.split_once(&format!("\n```{language}\n")).unwrap();
     rest.split("```").next().unwrap()
 }
 
-/// The machines' file, with what the page has of it; `leave_out` begins lines that are not wanted.
+/// Returns the testbed configuration with the machine settings of the page. Lines of the page that
+/// start with `leave_out` are removed.
 fn machines(bed: &Bed, leave_out: &str) -> LbConfig {
     let before = config(bed);
     let (checks, _) = before.more.split_once("[bgp]").unwrap();
@@ -35,22 +35,24 @@ fn brings_traffic_to_both(scene: &Scene) {
     }
 }
 
+// Promise: documented-start
 #[test]
 fn bird_has_routes_to_both_machines_by_the_page() {
     let router = |bed: &Bed| Router::start_with(bed, RouterKind::Bird, block("bird")).unwrap();
     brings_traffic_to_both(&Scene::with(router, |bed| machines(bed, "none")));
 }
 
+// Promise: documented-start
 #[test]
 fn frr_has_routes_to_both_machines_by_the_page() {
-    // The bed's bfdd has a file of its own, which says the same.
+    // The testbed passes these lines to bfdd in a separate file.
     let bgpd = block("frr").strip_prefix(FRR_BFDD).unwrap();
     let router = |bed: &Bed| Router::start_with(bed, RouterKind::Frr, bgpd).unwrap();
     brings_traffic_to_both(&Scene::with(router, |bed| machines(bed, "none")));
 }
 
 #[test]
-fn gobgpd_hears_of_both_machines_by_the_page() {
+fn gobgpd_has_routes_to_both_machines_by_the_page() {
     let router = |bed: &Bed| Router::start_with(bed, RouterKind::Gobgp, block("gobgp")).unwrap();
     let scene = Scene::with(router, |bed| machines(bed, "bfd = "));
     let has =

@@ -1,4 +1,5 @@
-//! Two machines that announce, a router that follows them, and what both say of themselves.
+//! The fixture of the cluster tests: a testbed with two balancers that announce VIPs to a router.
+//! Tests query the balancers and the router.
 
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
@@ -13,12 +14,13 @@ use testbed::{
     Router, RouterKind, RouterSession, eventually,
 };
 
-/// Far more than anything here takes.
+/// The timeout of the tests. It is far longer than any wait.
 pub(crate) const BOUND: Duration = Duration::from_secs(60);
 
-/// Dropped in this order: machines, router, bed.
+/// The testbed, the router and two balancers. Fields are dropped in this order, so the testbed is
+/// removed last.
 pub(crate) struct Scene {
-    /// `None`: it has ended.
+    /// The balancers. An element is `None` while its balancer is stopped.
     pub(crate) machines: [Option<Balancer>; 2],
     pub(crate) router: Router,
     _decaps: Vec<Decap>,
@@ -27,15 +29,15 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// Both machines up; the router may not have heard of them yet.
+    /// Starts both balancers. The router may not have received their routes yet.
     pub(crate) fn new(kind: RouterKind, sessions: &[RouterSession]) -> Self {
         Self::with(|bed| Router::start(bed, kind, sessions).unwrap(), config)
     }
 
-    /// The same with another router, or another configuration of the machines.
+    /// Starts the fixture with another router or another configuration for the balancers.
     pub(crate) fn with(router: impl FnOnce(&Bed) -> Router, config: impl FnOnce(&Bed) -> LbConfig) -> Self {
         let bed = Bed::new(&BedSpec { balancers: 2, ..BedSpec::default() }).unwrap();
-        // The bed's own routes: here BGP brings them.
+        // BGP replaces the static routes of the testbed.
         let routes: Vec<String> =
             bed.spec.vips.iter().map(|vip| format!("route del {}", host_route(*vip))).collect();
         bed.router.ip(&routes.join("\n")).unwrap();
@@ -50,22 +52,23 @@ impl Scene {
         self.machines[index].as_mut().unwrap()
     }
 
-    /// Starts a machine that has ended.
+    /// Starts a balancer again after it was stopped.
     pub(crate) fn start(&mut self, index: usize) {
         self.machines[index] = Some(Balancer::start(&self.bed, index, &self.config).unwrap());
     }
 
-    /// Next hops of the VIP in the router's kernel.
+    /// Returns how many next hops the router's kernel has for a VIP.
     fn next_hops(&self, vip: IpAddr) -> usize {
         self.bed.next_hops(&host_route(vip))
     }
 
-    /// Whether the router's kernel has so many next hops for every VIP.
+    /// Returns `true` if the router's kernel has `count` next hops for every VIP.
     pub(crate) fn has_next_hops(&self, count: usize) -> bool {
         self.bed.spec.vips.iter().all(|vip| self.next_hops(*vip) == count)
     }
 
-    /// Waits until the router's kernel has so many next hops for every VIP; how long that took.
+    /// Waits until the router's kernel has `count` next hops for every VIP. Returns how long this
+    /// took.
     pub(crate) fn wait_for_next_hops(&self, count: usize) -> Duration {
         let start = Instant::now();
         let found = eventually(BOUND, || self.has_next_hops(count).then_some(()));
@@ -74,33 +77,34 @@ impl Scene {
             format!("{}\n{}", self.router.tail(), machines.collect::<Vec<_>>().join("\n"))
         };
         let have: Vec<usize> = self.bed.spec.vips.iter().map(|vip| self.next_hops(*vip)).collect();
-        assert!(found.is_some(), "{have:?} next hops, not {count}\n{}", reported());
+        assert!(found.is_some(), "expected {count} next hops, found {have:?}\n{}", reported());
         start.elapsed()
     }
 
-    /// An operator's word to a machine, by the program's own command line.
+    /// Runs a subcommand of `sluicegate` against a balancer, and returns its output.
     pub(crate) fn say(&self, index: usize, words: &[&str]) -> String {
         self.bed.say(index, words, BOUND).unwrap()
     }
 
-    /// Waits until both machines print the same digests; gives them.
+    /// Waits until both balancers print the same digests, which means that they have the same
+    /// configuration and states. Returns the output.
     pub(crate) fn wait_for_agreement(&self) -> String {
         let mut last = Vec::new();
         let agreed = eventually(BOUND, || {
             last = (0..2).map(|index| self.say(index, &["digest"])).collect();
             (last[0] == last[1]).then(|| last[0].clone())
         });
-        agreed.unwrap_or_else(|| panic!("the machines do not agree:\n{}", last.join("\n")))
+        agreed.unwrap_or_else(|| panic!("the digests of the machines differ:\n{}", last.join("\n")))
     }
 
-    /// What a machine says of a session with the router.
+    /// Returns the state that the balancer reports for its session with the router.
     pub(crate) fn peer(&self, index: usize, name: &str) -> Value {
         let view = self.machines[index].as_ref().unwrap().ask("/v1/bgp").unwrap();
         let peers = view["peers"].as_array().cloned().unwrap_or_default();
         peers.into_iter().find(|peer| peer["name"] == name).unwrap_or_default()
     }
 
-    /// Downloads over both families, all of which have begun.
+    /// Starts downloads over IPv4 and IPv6, and waits until all of them have begun.
     pub(crate) fn download(&self, count: usize, length: Duration) -> [Downloads; 2] {
         let start = |ipv4| {
             let vip = self.bed.vip(ipv4, Bed::HTTP_PORT);
@@ -113,13 +117,13 @@ impl Scene {
         all
     }
 
-    /// Packets that a machine has forwarded.
+    /// Returns the number of packets that a balancer has forwarded.
     pub(crate) fn sent(&self, index: usize) -> u64 {
         self.machines[index].as_ref().unwrap().counters().unwrap().sent()
     }
 }
 
-/// Ends the downloads; those that broke.
+/// Waits until the downloads end. Returns how many there were, and those that broke.
 pub(crate) fn broken(downloads: [Downloads; 2]) -> (usize, Vec<Download>) {
     let all: Vec<Download> = downloads.into_iter().flat_map(Downloads::join).collect();
     (all.len(), all.into_iter().filter(|one| one.broke.is_some()).collect())
@@ -129,7 +133,8 @@ fn host_route(vip: IpAddr) -> String {
     format!("{vip}/{}", if vip.is_ipv4() { 32 } else { 128 })
 }
 
-/// As an operator writes it: one file for the cluster, sessions of both families, with a key and BFD.
+/// Returns a configuration as an operator would write it: one file for the cluster, BGP sessions
+/// over IPv4 and IPv6, an MD5 key and BFD.
 pub(crate) fn config(bed: &Bed) -> LbConfig {
     let key = bed.dir().join("bgp.key");
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&key).unwrap();
@@ -144,7 +149,7 @@ pub(crate) fn config(bed: &Bed) -> LbConfig {
         let _ = writeln!(
             more,
             "[[bgp.peers]]\nname = \"{name}\"\nmachines = [\"lb{machine}\"]\naddress = \"{router}\"\nasn = {ROUTER_ASN}\n\
-             password_file = {key:?}\nfamilies = [\"{family}\"]\nhold_time = \"9s\"\nlongest_retry = \"2s\"\n\
+             password_file = {key:?}\nfamilies = [\"{family}\"]\nhold_time = \"9s\"\nmax_retry = \"2s\"\n\
              bfd = {{ interval = \"100ms\", multiplier = 5 }}"
         );
     }

@@ -1,4 +1,5 @@
-//! Sessions over reloads, and their ends: the whole program with bird, and with gobgpd.
+//! Tests of BGP sessions during reloads, and of how sessions end. A balancer runs with BIRD or
+//! gobgpd.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -13,7 +14,7 @@ use crate::scene::BOUND;
 
 const VIP: &str = "203.0.113.10/32";
 
-/// One machine, and a router that is not in the way of packets. Dropped in this order.
+/// A balancer and a router that only receives routes. Fields are dropped in this order.
 struct Scene {
     lb: Option<Balancer>,
     router: Process,
@@ -41,7 +42,7 @@ impl Scene {
         Process::to_end(&self.bed.balancers[0].ns, self.bed.program().unwrap(), &args, BOUND).unwrap()
     }
 
-    /// What a reload answers.
+    /// Writes a configuration with this `[bgp]` section, reloads it and returns the result.
     fn reload(&self, bgp: &str) -> Value {
         config(&self.bed, bgp).write(&self.bed, 0).unwrap();
         let ended = self.verb(&["config", "reload", "--json"]);
@@ -79,7 +80,7 @@ impl Scene {
         start.elapsed()
     }
 
-    /// bird reads another file of its own.
+    /// Gives BIRD a new configuration with these session options.
     fn bird_becomes(&self, options: &str) {
         fs::write(self.path("bird.conf"), bird_config(options)).unwrap();
         let said = self.birdc("configure");
@@ -94,7 +95,7 @@ fn write_key(bed: &Bed, key: &str) {
 }
 
 fn config(bed: &Bed, bgp: &str) -> LbConfig {
-    // A session by IPv4 carries routes of IPv6 with a next hop of that family alone.
+    // An IPv4 session can carry IPv6 routes only if the configuration has an IPv6 next hop.
     let carries_both = bgp.contains("next_hop6");
     let vips = bed.spec.vips.iter().copied().filter(|vip| vip.is_ipv4() || carries_both).collect();
     LbConfig {
@@ -106,11 +107,11 @@ fn config(bed: &Bed, bgp: &str) -> LbConfig {
     }
 }
 
-/// The section's own keys, and those of the one peer.
+/// Returns the section `[bgp]` with the lines `own` and a peer with the lines `peer`.
 fn bgp(own: &str, peer: &str) -> String {
     format!(
         "{own}\n[[bgp.peers]]\nname = \"tor\"\naddress = \"192.0.2.0\"\nasn = 65000\nhold_time = \"9s\"\n\
-         longest_retry = \"2s\"\npassword_file = \"bgp.key\"\n{peer}\n"
+         max_retry = \"2s\"\npassword_file = \"bgp.key\"\n{peer}\n"
     )
 }
 
@@ -131,7 +132,7 @@ fn bird(options: &'static str) -> impl FnOnce(&Bed) -> Process {
         let bird =
             Process::start(&bed.router, "bird", "bird", &["-f", "-c", &file, "-s", &socket, "-P", &pid]);
         let there = eventually(BOUND, || fs::exists(&socket).unwrap().then_some(()));
-        assert!(there.is_some(), "bird does not start");
+        assert!(there.is_some(), "BIRD does not start");
         bird.unwrap()
     }
 }
@@ -140,7 +141,7 @@ const PASSIVE: &str = "password \"s3cret\"; passive on;";
 const DIALS: &str = "password \"s3cret\"; connect delay time 1; connect retry time 1;";
 
 #[test]
-fn a_reload_turns_the_session_round_and_opens_moves_and_closes_what_listens() {
+fn reload_changes_session_direction_and_listeners() {
     let scene = Scene::new(bird(PASSIVE), &bgp("", ""));
     scene.established(1);
     scene.bird_has("show route", |text| text.contains(VIP));
@@ -156,19 +157,21 @@ fn a_reload_turns_the_session_round_and_opens_moves_and_closes_what_listens() {
     );
     let kept = scene.established(1);
     assert_eq!(kept["last_end"], Value::Null, "{kept:#}");
-    // Now bird dials: its own change ends the session, and the next one comes in at our listener.
+    // BIRD now opens the connection. Its change of configuration ends the session, and the next
+    // session arrives at the balancer's listener.
     scene.bird_becomes(DIALS);
-    println!("bird is in after {:?}", scene.bird_has("show route", |text| text.contains(VIP)));
+    println!("BIRD has the route after {:?}", scene.bird_has("show route", |text| text.contains(VIP)));
     let again = scene.established(2);
     assert_eq!(again["last_error"], Value::Null);
     println!("last end: {} {} s ago", again["last_end"], again["last_end_seconds"]);
 
-    // An address that nobody has yet: said at once, and listened at once it is there. The session stays.
+    // No interface has this address yet. The reload reports this, the session continues, and the
+    // balancer starts to listen when the address is added.
     let answer = scene.reload(&bgp("listen = [\"198.51.100.79:179\"]", "passive = true"));
     println!("{}", answer["warnings"]);
-    assert!(answer["warnings"].to_string().contains("can't listen at 198.51.100.79:179"), "{answer:#}");
+    assert!(answer["warnings"].to_string().contains("cannot listen on 198.51.100.79:179"), "{answer:#}");
     let ended = scene.verb(&["bgp", "status"]);
-    assert!(ended.code == Some(1) && ended.out.contains("can't listen at"), "{}", ended.out);
+    assert!(ended.code == Some(1) && ended.out.contains("cannot listen on"), "{}", ended.out);
     let listens = |at: &str| {
         let text = scene.bed.balancers[0].ns.text("ss", &["-Hltn"]).unwrap();
         text.split_whitespace().any(|word| word == at)
@@ -179,7 +182,7 @@ fn a_reload_turns_the_session_round_and_opens_moves_and_closes_what_listens() {
     assert!(well.is_some(), "{}", scene.lb().process.tail());
     let quiet = eventually(BOUND, || (scene.verb(&["bgp", "status"]).code == Some(0)).then_some(()));
     assert!(quiet.is_some(), "{}", scene.verb(&["bgp", "status"]).out);
-    // The whole port, and then none.
+    // The first reload makes the balancer listen on all addresses, and the second one on none.
     for (own, at) in [("listen = [\"0.0.0.0:179\"]", Some("0.0.0.0:179")), ("", None)] {
         let answer = scene.reload(&bgp(own, ""));
         assert_eq!(answer["warnings"], Value::Array(vec![]), "{answer:#}");
@@ -190,30 +193,34 @@ fn a_reload_turns_the_session_round_and_opens_moves_and_closes_what_listens() {
 }
 
 #[test]
-fn a_reload_changes_name_hold_time_hops_and_key_in_the_running_session() {
+fn reload_changes_peer_without_session_restart() {
     let mut scene = Scene::new(bird("password \"s3cret\"; passive on; ttl security on;"), &bgp("", ""));
     scene.established(1);
     let answer =
         scene.reload(&bgp("", "hops = 1").replace("\"tor\"", "\"top-of-rack\"").replace("\"9s\"", "\"30s\""));
     println!("{}", answer["changed"]);
     let said = answer["changed"].to_string();
-    assert!(said.contains("called tor before") && said.contains("from the next session on"), "{answer:#}");
+    assert!(said.contains("renamed from tor") && said.contains("from the next session on"), "{answer:#}");
     let peer = scene.established(1);
     assert_eq!((&peer["name"], &peer["hold_seconds"]), (&"top-of-rack".into(), &9.0.into()));
     scene.bird_has("show route", |text| text.contains(VIP));
-    // The key's content alone: ours first, then bird's, which restarts the session on its own.
+    // The key changes first on the balancer and then on BIRD. BIRD's change restarts the session.
     let seen = scene.lb().process.line_count();
     write_key(&scene.bed, "an0ther");
     let answer = scene.reload(&bgp("", "hops = 1").replace("\"tor\"", "\"top-of-rack\""));
     println!("{}", answer["changed"]);
-    assert!(answer["changed"].to_string().contains("another key in the running session"), "{answer:#}");
+    assert!(answer["changed"].to_string().contains("MD5 key changed"), "{answer:#}");
     assert!(!answer.to_string().contains("an0ther"));
     scene.established(1);
     let start = Instant::now();
     scene.bird_becomes("password \"an0ther\"; passive on; ttl security on;");
     let peer = scene.established(2);
     scene.bird_has("show route", |text| text.contains(VIP));
-    println!("bird's own restart under the new key took {:?}; {}", start.elapsed(), peer["last_end"]);
+    println!(
+        "BIRD restarted the session with the new key in {:?}, last end {}",
+        start.elapsed(),
+        peer["last_end"]
+    );
     let warned = scene
         .lb
         .as_mut()
@@ -224,7 +231,7 @@ fn a_reload_changes_name_hold_time_hops_and_key_in_the_running_session() {
 }
 
 #[test]
-fn a_reload_that_needs_another_session_marks_routes_first_and_is_told_as_ordered() {
+fn session_restart_marks_routes_first() {
     let mut scene = Scene::new(bird(PASSIVE), &bgp("", ""));
     scene.established(1);
     scene.bird_has("show route", |text| text.contains(VIP));
@@ -244,22 +251,24 @@ fn a_reload_that_needs_another_session_marks_routes_first_and_is_told_as_ordered
         (has && scene.peer()["established"] == 2).then_some(())
     });
     assert!(back.is_some(), "{:#}", scene.peer());
-    println!("bird: over {:?} after the reload, without the route for {gap:?} at most", start.elapsed());
-    assert!(start.elapsed() >= Duration::from_secs(1), "the notice is waited out");
+    println!("session restarted {:?} after the reload, route missing for at most {gap:?}", start.elapsed());
+    assert!(start.elapsed() >= Duration::from_secs(1), "the session ended before the notice time");
     scene.bird_has(&format!("show route all {VIP}"), |text| {
         text.contains("BGP.as_path") && !text.contains("65535")
     });
     let lines = scene.lb.as_mut().unwrap().process.lines();
     let reported: Vec<&str> = lines.iter().skip(seen).map(|line| line.text.as_str()).collect();
-    let ended =
-        reported.iter().find(|line| line.contains("its configuration changed")).expect("it is logged");
+    let ended = reported
+        .iter()
+        .find(|line| line.contains("the peer's configuration changed"))
+        .expect("the session end is not logged");
     println!("{ended}");
     assert!(!reported.iter().any(|line| line.contains("WARN") || line.contains("Some(")), "{reported:#?}");
 }
 
 #[test]
-fn no_change_of_bfd_ends_a_session_and_a_peer_that_is_removed_is_marked_first() {
-    // Nothing is lost here for a busy machine.
+fn bfd_change_keeps_session_and_removed_peer_is_marked() {
+    // The large multiplier prevents BFD losses on a busy machine.
     let bfd_bird = "password \"s3cret\"; passive on; bfd on;";
     let mut scene = Scene::new(bird(bfd_bird), &bgp("", "bfd = { multiplier = 50 }"));
     let is_watched = |peer: &Value| peer["bfd"]["state"] == "Up";
@@ -272,16 +281,16 @@ fn no_change_of_bfd_ends_a_session_and_a_peer_that_is_removed_is_marked_first() 
         "bfd = { interval = \"50ms\", multiplier = 60 }",
     ] {
         println!("{}", scene.reload(&bgp("", peer))["changed"]);
-        // More than the time in which bird follows an end of BFD.
+        // BIRD needs less time than this to process the end of BFD.
         std::thread::sleep(Duration::from_millis(700));
         assert!(is_watched(&scene.established(1)), "{peer}: {:#}", scene.peer());
     }
     scene.bird_has(&format!("show route all {VIP}"), |text| text.contains("BGP.as_path"));
-    // Another peer takes its place; nobody is there.
+    // Another peer replaces the router in the configuration. No host has its address.
     let moved = bgp("", "bfd = { multiplier = 50 }").replace("\"192.0.2.0\"", "\"198.51.100.7\"");
     println!("{}", scene.reload(&moved)["changed"]);
     scene.bird_has(&format!("show route all {VIP}"), |text| text.contains("(65535,0)"));
-    println!("withdrawn after {:?} more", scene.bird_has("show route", |text| !text.contains(VIP)));
+    println!("routes withdrawn {:?} later", scene.bird_has("show route", |text| !text.contains(VIP)));
     scene.bird_has("show protocols all lb", |text| text.contains("Peer de-configured"));
     let lines = scene.lb.as_mut().unwrap().process.lines();
     let warned =
@@ -290,16 +299,16 @@ fn no_change_of_bfd_ends_a_session_and_a_peer_that_is_removed_is_marked_first() 
 }
 
 #[test]
-fn a_machine_that_loses_its_last_peer_marks_its_routes_first() {
+fn removal_of_last_peer_marks_routes_first() {
     let mut scene = Scene::new(bird(PASSIVE), &bgp("", ""));
     scene.bird_has("show route", |text| text.contains(VIP));
     let elsewhere =
         "machines = [\"lb9\"]\n[machine.lb9]\naddresses = [\"192.0.2.99\"]\ninterfaces = [\"eth0\"]";
     println!("{}", scene.reload(&bgp("", elsewhere))["changed"]);
     scene.bird_has(&format!("show route all {VIP}"), |text| text.contains("(65535,0)"));
-    println!("gone after {:?} more", scene.bird_has("show route", |text| !text.contains(VIP)));
+    println!("routes removed {:?} later", scene.bird_has("show route", |text| !text.contains(VIP)));
     scene.bird_has("show protocols all lb", |text| text.contains("Administrative shutdown"));
-    // And back again, with another session.
+    // The peer is added again and gets a new session.
     scene.reload(&bgp("", ""));
     scene.bird_has("show route", |text| text.contains(VIP));
     let lines = scene.lb.as_mut().unwrap().process.lines();
@@ -307,15 +316,19 @@ fn a_machine_that_loses_its_last_peer_marks_its_routes_first() {
 }
 
 #[test]
-fn a_drain_that_is_waited_for_returns_when_the_balancer_has_ended() {
+fn drain_wait_returns_when_the_process_exits() {
     let mut scene = Scene::new(bird(PASSIVE), &bgp("", ""));
     scene.bird_has("show route", |text| text.contains(VIP));
     let start = Instant::now();
     let ended = scene.verb(&["machine", "drain", "--until-stopped"]);
     println!("after {:?}: {}", start.elapsed(), ended.out);
     assert_eq!(ended.code, Some(0), "{}{}", ended.out, ended.err);
-    assert!(ended.out.contains("drains") && ended.out.trim_end().ends_with("ended"), "{}", ended.out);
-    assert!(start.elapsed() >= Duration::from_secs(1), "routes are marked for a second first");
+    assert!(
+        ended.out.contains("is draining") && ended.out.trim_end().ends_with("process exited"),
+        "{}",
+        ended.out
+    );
+    assert!(start.elapsed() >= Duration::from_secs(1), "the routes were not marked for a second");
     let mut lb = scene.lb.take().unwrap();
     let status = lb.process.wait(BOUND);
     assert!(status.is_some_and(|status| status.success()), "{status:?}\n{}", lb.process.tail());
@@ -352,7 +365,7 @@ fn gobgpd(bed: &Bed) -> Process {
 }
 
 #[test]
-fn gobgpd_has_both_families_in_one_session_marked_and_withdrawn_by_a_drain() {
+fn gobgpd_session_with_both_families_drains() {
     let mut scene = Scene::new(gobgpd, &bgp("", "next_hop6 = \"2001:db8:0:1::1\""));
     let has = |scene: &Scene, family: &str, wanted: &dyn Fn(&str) -> bool| {
         let mut last = String::new();
@@ -371,7 +384,7 @@ fn gobgpd_has_both_families_in_one_session_marked_and_withdrawn_by_a_drain() {
         ["65535:0", "planned-shut", "graceful-shutdown"].iter().any(|word| text.contains(word))
     });
     has(&scene, "ipv4", &|text| !text.contains(VIP));
-    println!("gobgpd: withdrawn {:?} after the order", start.elapsed());
+    println!("gobgpd removed the routes {:?} after the command", start.elapsed());
     let mut lb = scene.lb.take().unwrap();
     assert!(lb.process.wait(BOUND).is_some_and(|status| status.success()), "{}", lb.process.tail());
     let reported = scene.bed.router.text("gobgp", &["neighbor", "192.0.2.1"]).unwrap();

@@ -1,4 +1,5 @@
-//! Downloads through the cluster, while machines drain, die and restart, and a backend dies.
+//! Tests of downloads through a cluster while balancers drain, fail and restart, and while a
+//! backend fails.
 
 use std::time::{Duration, Instant};
 
@@ -6,24 +7,25 @@ use testbed::{RouterKind as Kind, RouterSession as Session, eventually};
 
 use crate::scene::{BOUND, Scene, broken};
 
-/// How many downloads over each family, and how long each takes: `seconds`, or 20 s where that is more and the run is long.
+/// Returns the number of downloads per address family, and how long each takes: `seconds`, or at
+/// least 20 s in long runs.
 fn size(seconds: u64) -> (usize, Duration) {
     let is_long = std::env::var_os("SLUICEGATE_LONG").is_some();
     let seconds = if is_long { seconds.max(20) } else { seconds };
     (if is_long { 200 } else { 25 }, Duration::from_secs(seconds))
 }
 
-/// As `docs/rolling-restart.md` has it: drain, wait for the end, start, wait until routers and the other machine agree.
+/// Restarts a balancer with the steps in `docs/how-to/restart-a-cluster.md`.
 fn restart(scene: &mut Scene, index: usize) {
     scene.wait_for_agreement();
     let left = drain(scene, index);
     scene.start(index);
     let back = scene.wait_for_next_hops(2);
     scene.wait_for_agreement();
-    println!("lb{}: drained in {left:?}, two next hops {back:?} after it was ready", index + 1);
+    println!("lb{} drained in {left:?}, two next hops {back:?} after the restart", index + 1);
 }
 
-/// By the operator's own words; how long it took until the process was gone.
+/// Drains a balancer with a command. Returns the time until its process has ended.
 fn drain(scene: &mut Scene, index: usize) -> Duration {
     let start = Instant::now();
     scene.say(index, &["machine", "drain"]);
@@ -34,13 +36,13 @@ fn drain(scene: &mut Scene, index: usize) -> Duration {
     start.elapsed()
 }
 
-/// Both machines have carried some of what has begun.
+/// Starts downloads, and waits until both balancers have forwarded packets.
 fn downloads_over_both(scene: &Scene, seconds: u64) -> [testbed::Downloads; 2] {
     let before = [scene.sent(0), scene.sent(1)];
     let (count, length) = size(seconds);
     let downloads = scene.download(count, length);
     for (index, before) in before.into_iter().enumerate() {
-        assert!(scene.sent(index) > before, "lb{} carries nothing", index + 1);
+        assert!(scene.sent(index) > before, "lb{} forwards no packets", index + 1);
     }
     downloads
 }
@@ -52,7 +54,7 @@ fn nothing_breaks(scene: &mut Scene, what: &str, seconds: u64, happens: impl FnO
     let took = start.elapsed();
     let (all, broke) = broken(downloads);
     println!(
-        "{what}: over after {took:?}; {} of {all} downloads broke, the last ended after {:?}",
+        "{what} took {took:?}, {} of {all} downloads broke, the last one ended after {:?}",
         broke.len(),
         start.elapsed()
     );
@@ -63,11 +65,12 @@ fn a_backend_that_dies_takes_its_own_with_it(scene: &mut Scene) {
     let before = scene.wait_for_agreement();
     let downloads = downloads_over_both(scene, 8);
     drop(scene.bed.http.remove(2));
-    // Until each machine's checks have seen it, and both have the tables without it.
+    // Waits until the health checks of both balancers have detected the failure, and both have the
+    // same new tables.
     let after = eventually(BOUND, || Some(scene.wait_for_agreement()).filter(|now| *now != before));
-    assert!(after.is_some(), "no machine has noticed");
+    assert!(after.is_some(), "no balancer detected the failure");
     let (all, broke) = broken(downloads);
-    println!("a backend dies: {} of {all} downloads broke", broke.len());
+    println!("backend failure broke {} of {all} downloads", broke.len());
     assert!(!broke.is_empty() && broke.iter().all(|one| one.backend == "b3"), "{broke:?}");
 }
 
@@ -76,7 +79,7 @@ fn traffic_behind(kind: Kind) {
     scene.wait_for_next_hops(2);
     scene.wait_for_agreement();
     nothing_breaks(&mut scene, "a machine drains", 12, |scene| {
-        println!("gone after {:?}", drain(scene, 1));
+        println!("drained process exited after {:?}", drain(scene, 1));
     });
     scene.start(1);
     scene.wait_for_next_hops(2);
@@ -94,12 +97,14 @@ fn traffic_behind(kind: Kind) {
     a_backend_that_dies_takes_its_own_with_it(&mut scene);
 }
 
+// Promise: machine-failure
 #[test]
-fn behind_bird_drains_deaths_and_restarts_of_machines_break_no_download() {
+fn bird_drains_failures_and_restarts_break_no_download() {
     traffic_behind(Kind::Bird);
 }
 
+// Promise: machine-failure
 #[test]
-fn behind_frr_drains_deaths_and_restarts_of_machines_break_no_download() {
+fn frr_drains_failures_and_restarts_break_no_download() {
     traffic_behind(Kind::Frr);
 }

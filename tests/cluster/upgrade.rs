@@ -1,4 +1,5 @@
-//! Routes while a new process takes over: bird and FRR keep them, have its session a moment later, and BFD never sees an end.
+//! Tests of BGP and BFD during an upgrade. BIRD and FRR must keep the routes and establish a
+//! session with the new process. For them, the BFD session must continue without interruption.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -16,7 +17,7 @@ use testbed::{
 
 use crate::scene::{BOUND, broken};
 
-/// Dropped in this order.
+/// A balancer with a router. Fields are dropped in this order.
 struct Scene {
     lb: Balancer,
     router: Router,
@@ -32,7 +33,7 @@ fn config(bed: &Bed, own: &str, peer: &str) -> LbConfig {
         let _ = writeln!(
             more,
             "[[bgp.peers]]\nname = \"{name}\"\naddress = \"{router}\"\nasn = {ROUTER_ASN}\nfamilies = [\"{family}\"]\n\
-             hold_time = \"9s\"\nlongest_retry = \"2s\"\n{peer}"
+             hold_time = \"9s\"\nmax_retry = \"2s\"\n{peer}"
         );
     }
     LbConfig { vip_keys: "announce = {}".into(), more, ..LbConfig::new(bed) }
@@ -77,7 +78,7 @@ impl Scene {
         );
     }
 
-    /// What the balancer says of its BFD sessions: their states, and how often they were lost.
+    /// Returns the state and the number of losses that the balancer reports for each BFD session.
     fn bfd(&self) -> Vec<(String, u64)> {
         let view = self.lb.ask("/v1/bgp").unwrap();
         let peers = view["peers"].as_array().unwrap();
@@ -99,7 +100,7 @@ impl Scene {
         );
     }
 
-    /// An executable of the bed's that gives the balancer so many descriptors.
+    /// Writes a script that starts the balancer with a limit on open file descriptors.
     fn with_descriptors(&self, count: u32) -> String {
         let path = self.bed.dir().join("short");
         let program = self.bed.program().unwrap();
@@ -110,7 +111,7 @@ impl Scene {
     }
 }
 
-/// What the router hears of the balancer by BFD.
+/// A capture of the BFD packets that the router receives from the balancer.
 struct Heard(Capture);
 
 impl Heard {
@@ -119,23 +120,28 @@ impl Heard {
         Self(Capture::start(&bed.router, &bed.balancers[0].port, 1 << 16, is_bfd).unwrap())
     }
 
-    /// In each family it came from one port, of one discriminator, and every packet was of a session that is up; how many there were.
+    /// Checks that each address family has one source port and one discriminator, and that all
+    /// packets have the state Up. Returns the number of packets.
     fn is_of_one_session_each(&self) -> usize {
         let frames = self.0.frames();
         let all: Vec<_> = frames.iter().filter(|frame| !frame.outgoing).collect();
         let mut known = BTreeSet::new();
         for frame in &all {
             let (port, control) = bfd_packet(&frame.bytes).unwrap();
-            assert_eq!((control[1] >> 6, control[0] & 0x1f), (3, 0), "state and diagnostic: {control:02x?}");
+            assert_eq!(
+                (control[1] >> 6, control[0] & 0x1f),
+                (3, 0),
+                "unexpected state or diagnostic in {control:02x?}"
+            );
             known.insert((port, control[4..8].to_vec()));
         }
-        assert_eq!(known.len(), 2, "one session by IPv4, one by IPv6: {known:02x?}");
+        assert_eq!(known.len(), 2, "expected one session per family, found {known:02x?}");
         assert_eq!(self.0.beyond_limit(), 0);
         all.len()
     }
 }
 
-/// The source port and the payload of a frame that carries BFD.
+/// Returns the UDP source port and the payload of a BFD frame, or `None` for other frames.
 fn bfd_packet(frame: &[u8]) -> Option<(u16, &[u8])> {
     let udp = match frame.get(12..14)? {
         [0x08, 0x00] if frame.get(23) == Some(&17) => frame.get(34..)?,
@@ -146,8 +152,9 @@ fn bfd_packet(frame: &[u8]) -> Option<(u16, &[u8])> {
     (port(2)? == 3784).then_some((port(0)?, udp.get(8..32)?))
 }
 
-/// What the router says of its BFD sessions, all of them up, without what goes on changing: bird since when, FRR how often they were
-/// lost.
+/// Returns the router's BFD sessions, which must be up. For BIRD, the number is the start time of
+/// the session. For FRR it is always 0, and the text has the number of times that the session went
+/// up and down.
 fn router_bfd(scene: &Scene, kind: RouterKind) -> Vec<(String, f64)> {
     let question =
         if kind == RouterKind::Bird { "show bfd sessions" } else { "show bfd peers counters json" };
@@ -156,7 +163,8 @@ fn router_bfd(scene: &Scene, kind: RouterKind) -> Vec<(String, f64)> {
     let peers = [true, false].map(|ipv4| session(ipv4).ends().1);
     if kind == RouterKind::Bird {
         let lines = text.lines().filter(|line| peers.iter().any(|peer| is_of(line, *peer)));
-        // Address, interface, state, since: bird reckons the last anew with each answer, and it moves by a millisecond.
+        // The columns are address, interface, state and start time. BIRD computes the start time
+        // for each query, so it varies by a millisecond.
         let row = |line: &str| {
             let words: Vec<&str> = line.split_whitespace().take(4).collect();
             let since = words.last().copied().and_then(seconds).unwrap_or_else(|| panic!("{text}"));
@@ -175,19 +183,20 @@ fn router_bfd(scene: &Scene, kind: RouterKind) -> Vec<(String, f64)> {
     rows.into_iter().map(|row| (row, 0.0)).collect()
 }
 
-/// Of a day, of a time as bird writes it.
+/// Converts a time of day in BIRD's format to seconds since midnight.
 fn seconds(time: &str) -> Option<f64> {
     time.split(':').try_fold(0.0, |sum, part| Some(sum * 60.0 + part.parse::<f64>().ok()?))
 }
 
-/// Whether these are the same sessions, up since the same time.
+/// Returns `true` if both lists have the same sessions with the same start times.
 fn are_same(before: &[(String, f64)], after: &[(String, f64)]) -> bool {
     let same =
         |((a, since), (b, later)): (&(String, f64), &(String, f64))| a == b && (since - later).abs() < 0.1;
     before.len() == after.len() && before.iter().zip(after).all(same)
 }
 
-/// How many looks at a router's table there were, all of which found both routes.
+/// Checks the router's routing table again and again during an action. The routes to both VIPs must
+/// always exist. Returns the number of checks.
 fn stay(scene: &Scene, kind: RouterKind, during: impl FnOnce()) -> usize {
     let questions = match kind {
         RouterKind::Bird => ["show route table master4", "show route table master6"],
@@ -201,7 +210,8 @@ fn stay(scene: &Scene, kind: RouterKind, during: impl FnOnce()) -> usize {
     };
     assert!(eventually(BOUND, || has(scene).then_some(())).is_some(), "{}", scene.router.tail());
     let over = AtomicBool::new(false);
-    /// Ends the watching, also where `during` panics: the scope waits for its threads.
+    /// Ends the checks even if `during` panics. Otherwise the scope would wait for its thread
+    /// forever.
     struct Over<'a>(&'a AtomicBool);
     impl Drop for Over<'_> {
         fn drop(&mut self) {
@@ -212,7 +222,7 @@ fn stay(scene: &Scene, kind: RouterKind, during: impl FnOnce()) -> usize {
         let watcher = threads.spawn(|| {
             let mut looks = 0;
             while !over.load(Ordering::Relaxed) {
-                assert!(has(scene), "a route has gone\n{}", scene.router.tail());
+                assert!(has(scene), "a route was removed\n{}", scene.router.tail());
                 looks += 1;
             }
             looks
@@ -224,7 +234,7 @@ fn stay(scene: &Scene, kind: RouterKind, during: impl FnOnce()) -> usize {
     })
 }
 
-/// Three seconds of silence are a loss, as they are for the routers.
+/// The BFD session fails after three seconds without packets. The routers have the same limit.
 const BFD: &str = "bfd = { interval = \"100ms\", multiplier = 30 }\n";
 const RESTARTS: &str = "graceful_restart = \"30s\"";
 
@@ -249,10 +259,10 @@ fn routes_stay(kind: RouterKind, peer: &str) {
             let since = Instant::now();
             scene.has_sessions();
             println!("{kind:?}: sessions {:?} after {}", since.elapsed(), ended.out.trim());
-            // The End-of-RIB, after which a router forgets routes that were not announced again.
+            // The pause includes the End-of-RIB marker, after which a router removes stale routes.
             std::thread::sleep(Duration::from_secs(1));
         });
-        println!("{kind:?}: both routes in {looks} looks");
+        println!("{kind:?} had both routes in {looks} checks");
         assert!(looks > 3, "{looks}");
     }
     let (count, broken) = broken(downloads);
@@ -260,16 +270,17 @@ fn routes_stay(kind: RouterKind, peer: &str) {
 }
 
 #[test]
-fn bird_keeps_the_routes_while_a_new_process_takes_over() {
+fn upgrade_keeps_routes_in_bird() {
     routes_stay(RouterKind::Bird, "");
 }
 
 #[test]
-fn frr_keeps_the_routes_while_a_new_process_takes_over() {
+fn upgrade_keeps_routes_in_frr() {
     routes_stay(RouterKind::Frr, "");
 }
 
-/// New processes, and then ones that fail at every step from where BFD goes over: with one descriptor more each time.
+/// Upgrades, and then attempts upgrades that fail at every step after the BFD handover begins. Each
+/// attempt may open one more file descriptor than the previous one.
 fn bfd_stays(kind: RouterKind) {
     let scene = Scene::new(kind, RESTARTS, BFD);
     scene.has_bfd();
@@ -286,22 +297,25 @@ fn bfd_stays(kind: RouterKind) {
             let ended = scene.verb(&["machine", "upgrade"]);
             assert_eq!(ended.code, Some(0), "{}{}\n{}", ended.out, ended.err, scene.lb.process.tail());
             as_it_was();
-            std::thread::sleep(Duration::from_secs(1)); // the End-of-RIB, as above
+            std::thread::sleep(Duration::from_secs(1)); // includes the End-of-RIB marker
             as_it_was();
         }
         let words = fail_at_each_step(&scene, as_it_was);
         let at = |step: &str| words.iter().any(|words| words.contains(step));
-        assert!(at("descriptors are missing"), "with BFD on its way: {words:#?}");
-        assert!(at("BFD of another process"), "with BFD in its hands: {words:#?}");
-        assert!(at("no thread"), "with BFD at work, and BGP on its way: {words:#?}");
+        assert!(at("descriptors are missing"), "no attempt failed during the BFD handover {words:#?}");
+        assert!(
+            at("BFD sessions of the previous process"),
+            "no attempt failed after the BFD handover {words:#?}"
+        );
+        assert!(at("cannot create the BGP thread"), "no attempt failed at the BGP thread {words:#?}");
     });
-    println!("{kind:?}: {} packets of two sessions", heard.is_of_one_session_each());
+    println!("{kind:?} received {} packets of two sessions", heard.is_of_one_session_each());
     let silent: Vec<_> = scene
         .lb
         .process
         .lines()
         .into_iter()
-        .filter(|line| line.text.contains("BFD sessions have gone over"))
+        .filter(|line| line.text.contains("BFD sessions handed over"))
         .collect();
     println!("{silent:#?}");
     assert!(silent.len() > 2, "{silent:?}");
@@ -309,13 +323,14 @@ fn bfd_stays(kind: RouterKind) {
     assert!(broken.is_empty(), "of {count}: {broken:?}");
 }
 
-/// What is said of each that fails, until one gets there.
+/// Attempts upgrades with a growing limit of open files until one succeeds. Returns the error
+/// messages.
 fn fail_at_each_step(scene: &Scene, as_it_was: impl Fn()) -> Vec<String> {
     let (mut words, mut descriptors) = (Vec::new(), 40);
     loop {
         let ended = scene.verb(&["machine", "upgrade", &scene.with_descriptors(descriptors)]);
         if ended.code == Some(0) {
-            return words; // the one that got there has none left to answer with
+            return words; // the new process has no free descriptor left to answer requests
         }
         as_it_was();
         println!("{descriptors} descriptors: {}", ended.err.trim());
@@ -325,18 +340,20 @@ fn fail_at_each_step(scene: &Scene, as_it_was: impl Fn()) -> Vec<String> {
     }
 }
 
+// Promise: upgrade-routes
 #[test]
-fn bird_hears_one_bfd_session_of_all_processes_that_take_over() {
+fn upgrade_keeps_bfd_session_with_bird() {
     bfd_stays(RouterKind::Bird);
 }
 
+// Promise: upgrade-routes
 #[test]
-fn frr_hears_one_bfd_session_of_all_processes_that_take_over() {
+fn upgrade_keeps_bfd_session_with_frr() {
     bfd_stays(RouterKind::Frr);
 }
 
 #[test]
-fn where_routers_would_drop_the_routes_a_new_process_is_refused() {
+fn upgrade_without_graceful_restart_is_rejected() {
     let scene = Scene::new(RouterKind::Bird, "", "");
     let refused = |words: &str| {
         let ended = scene.verb(&["machine", "upgrade"]);
@@ -345,23 +362,25 @@ fn where_routers_would_drop_the_routes_a_new_process_is_refused() {
     };
     refused("set bgp.graceful_restart and reload");
     let mut config = config(&scene.bed, RESTARTS, "");
-    // The sessions of before go on for so long.
+    // The old sessions stay established during this time, because they end only after
+    // `graceful_shutdown`.
     config.more = config.more.replace("graceful_shutdown = \"1s\"", "graceful_shutdown = \"600s\"");
     config.write(&scene.bed, 0).unwrap();
     assert_eq!(scene.verb(&["config", "reload"]).code, Some(0));
-    refused("has not agreed in this session to keep routes");
+    refused("did not negotiate graceful restart (RFC 4724) in this session");
     scene.has_sessions();
 }
 
 #[test]
-fn where_a_router_would_miss_bfd_too_soon_a_new_process_is_refused() {
-    // One packet of 900 ms: a wait is 810 ms at most, so 90 ms are spared.
+fn upgrade_with_too_fast_bfd_is_rejected() {
+    // Because of jitter, the interval between two packets is at most 810 ms. The router waits for
+    // 900 ms, so it tolerates an interruption of 90 ms.
     let scene = Scene::new(RouterKind::Bird, RESTARTS, "bfd = { interval = \"900ms\", multiplier = 1 }\n");
-    // On a busy machine a router may miss a packet, and BFD begins anew.
+    // On a busy machine, the router may miss a packet, and the BFD session starts again.
     let refused = || {
         scene.has_bfd();
         let ended = scene.verb(&["machine", "upgrade"]);
-        let has_words = ended.err.contains("spares 90 ms of silence, and a hand-over may take 100 ms");
+        let has_words = ended.err.contains("tolerates 90 ms of silence, but a handover may take 100 ms");
         (ended.code == Some(1) && has_words).then_some(())
     };
     assert!(eventually(BOUND, refused).is_some(), "{}", scene.lb.process.tail());

@@ -1,6 +1,6 @@
 <?php
-// Reads lists of keys, each at once, which the extension asks for over UDP, and prints what it found: a line of JSON for each list.
-// arrays.php HOST FILE-OF-LISTS
+// Reads each list of keys with one request over UDP, and prints the values as one JSON line per list.
+// Usage: arrays.php HOST FILE-OF-LISTS
 $pool = new MemcachePool();
 $pool->addServer($argv[1], 11211, 11211, false, 1, 20);
 foreach (file($argv[2], FILE_IGNORE_NEW_LINES) as $list) {

@@ -1,8 +1,9 @@
-//! Reads from copies, beside real servers: right bytes, none older than it may be, and nothing of a forger's.
+//! Tests of the value cache with real memcached servers. Values must be correct and not older than
+//! the lease, and forged replies must be ignored.
 
 use std::time::{Duration, Instant};
 
-use testbed::{Asker, LbConfig, eventually};
+use testbed::{LbConfig, QueryClient, eventually};
 
 use crate::scene::{BOUND, Scene, config};
 
@@ -28,12 +29,12 @@ fn get(key: &str) -> Vec<u8> {
     format!("get {key}\r\n").into_bytes()
 }
 
-/// Reads until so many more were answered from copies; each says `wanted`.
-fn until_hit(scene: &Scene, client: &Asker, key: &str, wanted: &[u8]) {
+/// Reads `key` until responses come from the cache. Every response must equal `wanted`.
+fn until_hit(scene: &Scene, client: &QueryClient, key: &str, wanted: &[u8]) {
     let before = counted(scene, "cache_hits");
     let end = Instant::now() + BOUND;
     while counted(scene, "cache_hits") < before + 5 {
-        assert!(Instant::now() < end, "no hits of {key}\n{}", scene.diagnosis());
+        assert!(Instant::now() < end, "no cache hits for {key}\n{}", scene.diagnosis());
         for _ in 0..40 {
             let said = scene.ask(client, &get(key));
             assert_eq!(said.escape_ascii().to_string(), wanted.escape_ascii().to_string());
@@ -41,8 +42,8 @@ fn until_hit(scene: &Scene, client: &Asker, key: &str, wanted: &[u8]) {
     }
 }
 
-/// Reads until that is said; what is said before is `old`.
-fn until_said(scene: &Scene, client: &Asker, key: &str, old: &[u8], wanted: &[u8]) {
+/// Reads `key` until the response equals `wanted`. Until then, responses must equal `old`.
+fn until_said(scene: &Scene, client: &QueryClient, key: &str, old: &[u8], wanted: &[u8]) {
     let end = Instant::now() + BOUND;
     loop {
         let said = scene.ask(client, &get(key));
@@ -50,31 +51,32 @@ fn until_said(scene: &Scene, client: &Asker, key: &str, old: &[u8], wanted: &[u8
             return;
         }
         assert_eq!(said.escape_ascii().to_string(), old.escape_ascii().to_string());
-        assert!(Instant::now() < end, "{} for ever\n{}", old.escape_ascii(), scene.diagnosis());
+        assert!(Instant::now() < end, "the response remains {}\n{}", old.escape_ascii(), scene.diagnosis());
     }
 }
 
-/// The server that has a key, asked at its own address.
+/// Returns the server that has the key, by querying each server directly.
 fn owner(scene: &Scene, key: &str) -> usize {
     let has = |backend: &usize| scene.beside(*backend).ask_within(&get(key), BOUND).unwrap() != b"END\r\n";
-    (0..scene.bed.backends.len()).find(has).expect("somebody has it")
+    (0..scene.bed.backends.len()).find(has).expect("no server has the key")
 }
 
+// Promise: cache-staleness
 #[test]
-fn hot_keys_are_answered_from_copies_and_follow_every_write() {
+fn cache_serves_hot_keys_and_follows_writes() {
     let scene = Scene::new(cached);
     let client = scene.client(true);
     let value = format!("first{}", "\r\nEND\r\n".repeat(30));
     assert_eq!(scene.ask(&client, &set("hot", &value)), b"STORED\r\n");
     until_hit(&scene, &client, "hot", &got("hot", &value));
-    // The other family's clients have the same copy, in binary and meta too.
+    // IPv6 clients get the same cached value, also with the binary and the meta protocol.
     let six = scene.client(false);
     until_hit(&scene, &six, "hot", &got("hot", &value));
     let hits = counted(&scene, "cache_hits");
     let (meta, server) = (b"mg hot k f s c O1 v\r\n", scene.beside(owner(&scene, "hot")));
     let wanted = server.ask_within(meta, BOUND).unwrap();
     assert_eq!(scene.ask(&six, meta).escape_ascii().to_string(), wanted.escape_ascii().to_string());
-    // A write through the balancer is seen at once, by every client that reads after its reply.
+    // After the reply to a write through the balancer, every client reads the new value.
     for round in 0..20 {
         let value = format!("round {round}");
         assert_eq!(scene.ask(&six, &set("hot", &value)), b"STORED\r\n");
@@ -82,13 +84,14 @@ fn hot_keys_are_answered_from_copies_and_follow_every_write() {
         until_hit(&scene, &client, "hot", &got("hot", &value));
     }
     assert!(counted(&scene, "cache_hits") > hits && counted(&scene, "cache_stale_avoided") > 0);
-    // One around it, within the lease: what is said until then is what was there.
+    // A write that bypasses the balancer becomes visible within the lease. Until then, reads may
+    // return the old value.
     assert_eq!(server.ask_within(&set("hot", "around"), BOUND).unwrap(), b"STORED\r\n");
     until_said(&scene, &client, "hot", &got("hot", "round 19"), &got("hot", "around"));
     until_hit(&scene, &client, "hot", &got("hot", "around"));
     assert_eq!(server.ask_within(b"delete hot\r\n", BOUND).unwrap(), b"DELETED\r\n");
     until_said(&scene, &client, "hot", &got("hot", "around"), b"END\r\n");
-    // Deleted through the box.
+    // This write goes through the balancer.
     assert_eq!(scene.ask(&client, &set("hot", "last")), b"STORED\r\n");
     until_hit(&scene, &client, "hot", &got("hot", "last"));
     assert_eq!(scene.ask(&client, b"delete hot\r\n"), b"DELETED\r\n");
@@ -96,7 +99,7 @@ fn hot_keys_are_answered_from_copies_and_follow_every_write() {
 }
 
 #[test]
-fn a_value_that_expires_is_not_served_longer_than_its_server_would() {
+fn cache_respects_expiry_of_values() {
     let scene = Scene::new(cached);
     let client = scene.client(true);
     let begin = Instant::now();
@@ -104,14 +107,14 @@ fn a_value_that_expires_is_not_served_longer_than_its_server_would() {
     until_hit(&scene, &client, "brief", &got("brief", "hi"));
     until_said(&scene, &client, "brief", &got("brief", "hi"), b"END\r\n");
     let lived = begin.elapsed();
-    assert!(lived > Duration::from_secs(2), "{lived:?}: it was there for a while");
-    // The server, asked itself, has had it no longer than the copy.
+    assert!(lived > Duration::from_secs(2), "the value expired after {lived:?}");
+    // The value has expired on the server too.
     let server = scene.beside(0);
     assert_eq!(server.ask_within(&get("brief"), BOUND).unwrap(), b"END\r\n");
 }
 
 #[test]
-fn a_killed_server_s_copies_end_and_a_reload_takes_the_cache_away() {
+fn server_failure_and_reload_invalidate_copies() {
     let mut scene = Scene::new(|bed| {
         let mut config = cached(bed);
         config.more = config.more.replace("fall = 4", "fall = 2");
@@ -123,16 +126,16 @@ fn a_killed_server_s_copies_end_and_a_reload_takes_the_cache_away() {
     let of = owner(&scene, "hot");
     scene.servers[of].take().unwrap().kill();
     scene.serving(scene.bed.backends.len() - 1);
-    // The next server has its keys: there is no value, and none of before.
+    // The keys now belong to the next server, which does not have the value.
     let said = eventually(BOUND, || client.ask_within(&get("hot"), Duration::from_secs(1)));
-    assert_eq!(said.expect("an answer"), b"END\r\n");
+    assert_eq!(said.expect("no response"), b"END\r\n");
     assert_eq!(scene.ask(&client, &set("hot", "again")), b"STORED\r\n");
     until_hit(&scene, &client, "hot", &got("hot", "again"));
     let without = config(&scene.bed, "");
     let Scene { balancer, bed, .. } = &mut scene;
     balancer.reload(bed, &without).unwrap();
     let bytes = || (counted(&scene, "cache_bytes") == 0).then_some(());
-    assert!(eventually(BOUND, bytes).is_some(), "copies are still there\n{}", scene.diagnosis());
+    assert!(eventually(BOUND, bytes).is_some(), "cached values were not removed\n{}", scene.diagnosis());
     let hits = counted(&scene, "cache_hits");
     for _ in 0..200 {
         assert_eq!(scene.ask(&client, &get("hot")), got("hot", "again"));
@@ -145,9 +148,10 @@ fn forged_replies_fill_nothing() {
     let scene = Scene::new(cached);
     let client = scene.client(true);
     assert_eq!(scene.ask(&client, &set("hot", "right")), b"STORED\r\n");
-    // From the server's machine, to all ports and many ids: no nonce is right.
+    // The forged replies come from the server's own host. The forger tries all ports and many
+    // request IDs, but does not know the nonce.
     let own = std::net::SocketAddr::new(scene.bed.balancers[0].v4.into(), 61_000);
-    let forger = Asker::new(&scene.bed.backends[0].ns, own);
+    let forger = QueryClient::new(&scene.bed.backends[0].ns, own);
     for request in 0..2_000_u16 {
         let [high, low] = request.to_be_bytes();
         let frame = [high, low, 0, 0, 0, 1, 0, 0];

@@ -1,4 +1,4 @@
-//! Clients that nobody here wrote.
+//! Tests with memcached clients of other projects.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,11 +8,11 @@ use testbed::{Host, Process, VIP_V4, eventually};
 use crate::scene::{BOUND, PORT, Scene, config};
 
 #[test]
-fn memcaslap_finds_all_that_it_stored_by_udp() {
+fn memcaslap_reads_back_all_values_over_udp() {
     memcaslap_finds_all(&Scene::new(|bed| config(bed, "")));
 }
 
-/// What it stores through the first VIP it finds there, byte by byte.
+/// Runs memcaslap against the first VIP, and checks that it reads back all values that it wrote.
 pub(crate) fn memcaslap_finds_all(scene: &Scene) {
     let server = SocketAddr::new(VIP_V4, PORT).to_string();
     let args = ["-s", &server, "-U", "-T", "1", "-c", "8", "-x", "20000", "-X", "64", "-v", "1.0"];
@@ -28,19 +28,21 @@ pub(crate) fn memcaslap_finds_all(scene: &Scene) {
     scene.drops_become(&[]);
 }
 
-/// Its sets of 1.8 kB come in fragments: the later ones follow the first, which holds the key. It waits for no answer, so that a
-/// server's receive buffer may be full: such sets came whole too.
+/// memcslap sends sets of 1.8 kB in fragments. Only the first fragment contains the key, and the
+/// later fragments must go to the same server. memcslap waits for no reply, so a set is lost if the
+/// server's receive buffer is full.
 #[test]
-fn the_fragmented_sets_of_memcslap_reach_their_servers_whole() {
+fn memcslap_fragmented_sets_are_delivered() {
     let scene = Scene::new(|bed| config(bed, ""));
-    // Over TCP, at its own address.
+    // The statistics are read over TCP at the server's own address.
     let stats = |host: &Host| -> u64 {
         let text = say(host, "stats\r\nquit\r\n");
         let line = text.lines().find_map(|line| line.strip_prefix("STAT cmd_set ")).unwrap();
         line.parse().unwrap()
     };
     let stored = || scene.bed.backends.iter().map(stats).sum::<u64>();
-    // memcslap sends as fast as it can: a burst of 20 fits a veth's ring of 256 packets, and one server's receive buffer.
+    // memcslap sends as fast as possible. The test uses bursts of 20 sets, which fit into the ring
+    // of a veth device (256 packets) and into one receive buffer.
     let args = ["-U", "-s", &VIP_V4.to_string(), "-t", "set", "-e", "10", "-c", "2"];
     for sent in (20..=400).step_by(20) {
         let ended = Process::to_end(&scene.bed.client.ns, "memcslap", &args, 10 * BOUND).unwrap();
@@ -52,7 +54,7 @@ fn the_fragmented_sets_of_memcslap_reach_their_servers_whole() {
     assert_eq!(scene.balancer.counters().unwrap().over_threads(&["keyed_writes"]), 400);
 }
 
-/// What a server says over TCP, at its own address.
+/// Sends commands to a server over TCP, and returns its response.
 pub(crate) fn say(host: &Host, words: &'static str) -> String {
     let server = SocketAddr::new(host.v4.into(), PORT);
     host.ns.run(move || {

@@ -1,4 +1,5 @@
-//! The crate `memcache`, in binary over UDP: a pool of connections, each asked for its version before each use.
+//! Tests with the Rust crate `memcache`, which uses the binary protocol over UDP. Its connection
+//! pool requests the server's version before each use of a connection.
 
 use std::sync::mpsc::channel;
 
@@ -14,12 +15,13 @@ fn value(key: usize) -> String {
     format!("value of {key}")
 }
 
-/// As many bytes as that, in 15 fragments; replies come in as many datagrams.
+/// Returns a value of 20,000 bytes. It needs 15 fragments in a request and 15 datagrams in a
+/// response.
 fn large(key: usize) -> Vec<u8> {
     (0..20_000).map(|at| u8::try_from((at * 7 + key) % 251).unwrap()).collect()
 }
 
-/// All that it does, in the namespace of the scene's client.
+/// Runs all operations of the crate on the client host.
 fn talk(url: &str) -> Result<(), memcache::MemcacheError> {
     let client = Client::builder()
         .add_server(url)?
@@ -55,18 +57,18 @@ fn talk(url: &str) -> Result<(), memcache::MemcacheError> {
 }
 
 #[test]
-fn the_memcache_crate_finds_all_that_it_stored_by_udp_up_to_20_kb() {
+fn memcache_crate_reads_back_20_kb_over_udp() {
     for hash in ["maglev", "ketama"] {
         let scene = Scene::new(|bed| config(bed, &format!(", hash = \"{hash}\"")));
         let url = format!("memcache+udp://{}?protocol=binary", scene.bed.vip(true, crate::scene::PORT));
-        // Without an answer to VERSION it waits for ever, and its thread with it.
+        // Without a response to VERSION, the crate and the thread would wait forever.
         let (tell, done) = channel();
         drop(scene.bed.client.ns.spawn(move || drop(tell.send(talk(&url)))));
         let done = done.recv_timeout(BOUND).unwrap_or_else(|_| panic!("{hash}\n{}", scene.diagnosis()));
         assert!(done.is_ok(), "{hash}: {done:?}\n{}", scene.diagnosis());
         scene.drops_become(&[]);
         let count = |name| scene.balancer.counters().unwrap().over_threads(&[name]);
-        // A version at each check-out, beside as many requests.
+        // For each request, the crate sends one version request in addition.
         let requests = u64::try_from(SMALL + LARGE).unwrap();
         assert!(eventually(BOUND, || (count("keyed_others") > 2 * requests).then_some(())).is_some());
         assert!(

@@ -1,18 +1,19 @@
-//! Requests for keys of three servers: one reply, with what one server that has all keys would say, or none.
+//! Tests of requests for keys on three servers. The client must get the same reply as from a single
+//! server with all keys, or no reply.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use testbed::{Asker, BedSpec, Process, VIP_V4, VIP_V6, eventually, start_memcached_at};
+use testbed::{BedSpec, Process, QueryClient, VIP_V4, VIP_V6, eventually, start_memcached_at};
 
-use crate::noisy::Noisy;
+use crate::lossy_network::LossyNetwork;
 use crate::scene::{BOUND, PATIENT, PORT, SILENCE, Scene, config};
 
 const KEYS: usize = 90;
 
 fn value(key: usize) -> String {
-    // Of all lengths up to what one datagram holds.
+    // The values have different lengths, up to the size of one datagram.
     format!("value of {key} {}", "v".repeat(key * 14))
 }
 
@@ -30,7 +31,8 @@ pub(crate) fn get(verb: &str, keys: &[usize]) -> Vec<u8> {
     format!("{verb} {}\r\n", names.join(" ")).into_bytes()
 }
 
-/// What one server would say, keys from `KEYS` on being nowhere. `versions`: of `gets`.
+/// Returns the reply of a single server that has all keys. Keys from `KEYS` on do not exist.
+/// `versions` contains the CAS values for `gets`.
 pub(crate) fn wanted(keys: &[usize], versions: Option<&[String]>) -> Vec<u8> {
     let mut said = Vec::new();
     for &key in keys.iter().filter(|key| **key < KEYS) {
@@ -42,21 +44,23 @@ pub(crate) fn wanted(keys: &[usize], versions: Option<&[String]>) -> Vec<u8> {
     said
 }
 
-/// A list of keys, with some that are nowhere and some twice.
+/// Returns a list of keys. Some of them do not exist, and some occur twice.
 fn list(round: usize, longest: usize) -> Vec<usize> {
     let count = (2 + round % 31).min(longest);
     (0..count).map(|n| (round * 37 + n * (7 + round % 5)) % (KEYS + 6)).collect()
 }
 
-/// Keys that each server has, by asking it at its own address.
+/// Returns the keys that each server has, by querying each server directly.
 fn held(scene: &Scene) -> Vec<Vec<usize>> {
-    let has =
-        |server: &Asker, key: &usize| server.ask_within(&get("get", &[*key]), BOUND).unwrap() != b"END\r\n";
+    let has = |server: &QueryClient, key: &usize| {
+        server.ask_within(&get("get", &[*key]), BOUND).unwrap() != b"END\r\n"
+    };
     let of = |backend| (0..KEYS).filter(|key| has(&scene.beside(backend), key)).collect();
     (0..scene.bed.backends.len()).map(of).collect()
 }
 
-/// Lists with keys of several servers. All others pass as they came, and memcached answers them in a message for each hit.
+/// Returns lists whose keys belong to several servers. The balancer forwards other lists unchanged,
+/// and memcached then sends one message per hit.
 pub(crate) fn lists_apart(scene: &Scene, rounds: usize, longest: usize) -> Vec<Vec<usize>> {
     let held = held(scene);
     let has_any = |held: &&Vec<usize>, keys: &[usize]| keys.iter().any(|key| held.contains(key));
@@ -68,8 +72,9 @@ pub(crate) fn ended(scene: &Scene, name: &str) -> u64 {
     scene.balancer.counters().unwrap().over_threads(&[name])
 }
 
+// Promise: gather-replies
 #[test]
-fn a_request_for_keys_of_three_servers_has_one_reply_in_the_order_of_its_keys() {
+fn gather_from_three_servers_keeps_key_order() {
     let spec = BedSpec { queues: 2, ..BedSpec::default() };
     let server = |bed: &testbed::Bed, host: &testbed::Host| Some(crate::scene::memcached(bed, host));
     let scene = Scene::with(&spec, |bed| config(bed, PATIENT), server);
@@ -91,13 +96,13 @@ fn a_request_for_keys_of_three_servers_has_one_reply_in_the_order_of_its_keys() 
     assert!(lists.len() > 90, "{lists:?}");
     assert_eq!(ended(&scene, "gathers_begun"), lists.len() as u64, "{}", scene.diagnosis());
     assert_eq!(ended(&scene, "gathers_answered"), lists.len() as u64);
-    // Answers that came by the other queue.
+    // Some server responses arrived at a different packet thread than their request.
     assert!(ended(&scene, "to_threads") > 0, "{}", scene.diagnosis());
     scene.drops_become(&[]);
 }
 
 #[test]
-fn a_batch_of_quiet_gets_for_keys_of_three_servers_has_one_reply() {
+fn gather_of_quiet_gets_has_one_reply() {
     let scene = Scene::new(|bed| config(bed, PATIENT));
     store(&scene);
     for (round, keys) in lists_apart(&scene, 40, 32).iter().enumerate() {
@@ -133,12 +138,13 @@ fn a_batch_of_quiet_gets_for_keys_of_three_servers_has_one_reply() {
 }
 
 #[test]
-fn a_server_that_hangs_costs_a_reply_or_is_told_as_a_miss_and_says_nothing_wrong_when_it_comes_back() {
+fn gather_with_hanging_server_times_out_or_misses() {
     for missing in ["silent", "miss"] {
         let mut scene = Scene::new(|bed| {
             let more = format!(", gather = {{ timeout = \"1s\", missing = \"{missing}\" }}");
             let mut config = config(bed, &more);
-            // It hangs for longer than it may: nobody is to notice.
+            // Health checks must not mark the server as down, so it may hang for longer than the
+            // usual `fall` checks take.
             config.more = config.more.replace("fall = 4", "fall = 600");
             config
         });
@@ -162,27 +168,30 @@ fn a_server_that_hangs_costs_a_reply_or_is_told_as_a_miss_and_says_nothing_wrong
             assert_eq!(answer(&scene), wanted(&[keys[0], keys[2]], None));
             assert_eq!(ended(&scene, "gathers_incomplete"), 1);
         }
-        // What all others have is there as ever.
+        // Keys on the other servers remain available.
         let others = [held[0][0], held[2][0]];
         assert_eq!(client.ask_whole(&get("get", &others), BOUND).unwrap(), wanted(&others, None));
 
         scene.servers[1].as_mut().unwrap().signal(Signal::SIGCONT).unwrap();
-        // It answers what it was asked then, for two keys; nobody waits for that. It answers checks that
-        // are over as well, from the VIP: the machine's own port unreachable goes there.
+        // The server runs again and answers the two requests that the balancer gave up. It also
+        // answers expired health checks from the VIP. The balancer rejects these answers with ICMP
+        // port unreachable.
         scene.drops_become_beside(&[("kv_answer_late", 2)], &["icmp_quote"]);
         let is_whole = || (client.ask_whole(&get("get", &keys), BOUND)? == whole).then_some(());
         assert!(eventually(BOUND, is_whole).is_some(), "{}", scene.diagnosis());
     }
 }
 
-/// How late a sleeping thread is stands in the output: a busy machine may be late, but the reply comes, and never early.
+/// Prints how late a sleeping thread wakes up. On a busy machine the reply may be late, but it must
+/// never be early.
 #[test]
-fn a_packet_thread_that_sleeps_wakes_when_a_request_s_time_is_over() {
+fn gather_timeout_wakes_sleeping_thread() {
     const ROUNDS: usize = 50;
     const TIMEOUT: Duration = Duration::from_millis(20);
     let mut scene = Scene::new(|bed| {
         let mut config = config(bed, ", gather = { timeout = \"20ms\", missing = \"miss\" }");
-        // The server that hangs stays in service, and checks wake nobody.
+        // Health checks must not mark the hanging server as down, and must not wake up the packet
+        // thread.
         config.more =
             config.more.replace("fall = 4", "fall = 600").replace("interval = \"1s\"", "interval = \"60s\"");
         config
@@ -191,8 +200,9 @@ fn a_packet_thread_that_sleeps_wakes_when_a_request_s_time_is_over() {
     let held = held(&scene);
     let keys = [held[0][0], held[1][0]];
     scene.servers[1].as_mut().unwrap().pause().unwrap();
-    let turns = |scene: &Scene| scene.balancer.counters().unwrap().over_threads(&["socket", "turns"]);
-    let (client, before) = (scene.client(true), turns(&scene));
+    let iterations =
+        |scene: &Scene| scene.balancer.counters().unwrap().over_threads(&["socket", "iterations"]);
+    let (client, before) = (scene.client(true), iterations(&scene));
     let (mut late, mut rounds) = (Vec::new(), 0);
     while late.len() < ROUNDS {
         let sent = Instant::now();
@@ -200,30 +210,34 @@ fn a_packet_thread_that_sleeps_wakes_when_a_request_s_time_is_over() {
         let took = sent.elapsed();
         rounds += 1;
         let over =
-            took.checked_sub(TIMEOUT).unwrap_or_else(|| panic!("{took:?} after it was asked: too early"));
+            took.checked_sub(TIMEOUT).unwrap_or_else(|| panic!("response came too early, after {took:?}"));
         let is_whole = said.as_deref() == Some(&wanted(&keys[..1], None)[..]);
-        // A busy machine's living server may be too late as well.
+        // On a busy machine, the other server's response may be too late as well.
         assert!(is_whole || said.as_deref() == Some(b"END\r\n"), "{said:?}\n{}", scene.diagnosis());
         if is_whole {
             late.push(over);
         }
-        assert!(rounds < 20 * ROUNDS, "{} of {rounds} had an answer of the living server", late.len());
+        assert!(
+            rounds < 20 * ROUNDS,
+            "only {} of {rounds} responses have the values of the other server",
+            late.len()
+        );
     }
     late.sort_unstable();
-    let turns = (turns(&scene) - before) / rounds as u64;
+    let iterations = (iterations(&scene) - before) / rounds as u64;
     println!(
-        "late by {:?}, of {ROUNDS} the latest by {:?}; {turns} turns of the thread for each of {rounds}",
+        "median delay {:?}, maximum of {ROUNDS} rounds {:?}, {iterations} thread iterations per request in {rounds} requests",
         late[late.len() / 2],
         late[late.len() - 1]
     );
     assert_eq!(ended(&scene, "gathers_incomplete"), rounds as u64);
-    // One that spins makes more in a millisecond.
-    assert!(turns < 20_000, "the thread did not sleep");
+    // A thread that spins would make more iterations within a millisecond.
+    assert!(iterations < 20_000, "the thread did not sleep");
 }
 
 #[test]
-fn keys_of_a_server_that_is_gone_are_asked_of_the_next() {
-    // What is stored away from its own server stays, however long this machine pauses.
+fn gather_uses_next_server_after_a_failure() {
+    // Values on a replacement server do not expire in this test, because the machine may pause.
     let kv = format!("{PATIENT}, failover = {{ to = \"next\", ttl = \"0s\" }}");
     let mut scene = Scene::new(|bed| config(bed, &kv));
     store(&scene);
@@ -245,16 +259,17 @@ fn keys_of_a_server_that_is_gone_are_asked_of_the_next() {
     assert_eq!(said, wanted(&keys, None).escape_ascii().to_string(), "{}", scene.diagnosis());
 }
 
-/// A server at its own address alone: another stands at the VIPs.
+/// Starts a server only at its own address. The simulated lossy network listens at the VIPs.
 fn behind_noise(_: &testbed::Bed, host: &testbed::Host) -> Option<Process> {
     Some(start_memcached_at(host, [host.v4.into()], &[]).unwrap())
 }
 
+// Promise: gather-replies
 #[test]
-fn on_a_bad_network_a_reply_is_right_or_does_not_come() {
-    let mut noisy = Vec::new();
+fn gather_on_lossy_network_is_correct_or_missing() {
+    let mut networks = Vec::new();
     for missing in ["silent", "miss"] {
-        noisy.clear();
+        networks.clear();
         let scene = Scene::with(
             &BedSpec::default(),
             |bed| {
@@ -262,7 +277,12 @@ fn on_a_bad_network_a_reply_is_right_or_does_not_come() {
                     let server = SocketAddr::new(host.v4.into(), PORT);
                     for (family, vip) in (0..).zip([VIP_V4, VIP_V6]) {
                         let seed = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed * 2 + family);
-                        noisy.push(Noisy::start(&host.ns, SocketAddr::new(vip, PORT), server, seed));
+                        networks.push(LossyNetwork::start(
+                            &host.ns,
+                            SocketAddr::new(vip, PORT),
+                            server,
+                            seed,
+                        ));
                     }
                 }
                 let more = format!(
@@ -288,7 +308,8 @@ fn on_a_bad_network_a_reply_is_right_or_does_not_come() {
                 whole += 1;
                 continue;
             }
-            // Some of it is missing, and the rest is right; where an answer never says that a key is missing, none may be.
+            // With `missing = "miss"`, keys may be missing in the reply, but the rest must be
+            // correct. With the other setting no key may be missing.
             assert_eq!(missing, "miss", "{keys:?}: {}", said.escape_ascii());
             let text = String::from_utf8(said.clone()).unwrap();
             let there: Vec<usize> =
@@ -297,7 +318,7 @@ fn on_a_bad_network_a_reply_is_right_or_does_not_come() {
         }
         let counters = scene.balancer.counters().unwrap();
         let drops = counters.drops();
-        println!("{missing}: {whole} whole, {lost} without a reply, {drops:?}");
+        println!("missing = {missing}, {whole} complete replies, {lost} requests without a reply, {drops:?}");
         assert!(whole > 20, "{}", scene.diagnosis());
         let has = |reason: &str| drops.iter().any(|(name, count)| name == reason && *count > 0);
         for reason in ["kv_answer_late", "kv_answer_nonce", "kv_answer_source"] {

@@ -1,17 +1,18 @@
-//! What clients wrote and read at the same time, and whether a read said something older than it may.
+//! Records concurrent reads and writes, and computes how old the value of each read was.
 //!
-//! In: the writes of each key, by one writer, one after the other; reads, by anybody. Out: how old each read was.
-//! Bound: a copy is served until `lease` after its server was asked for it, by the clock of the machine. That clock is read before the
-//! request comes, but not before the last request that was answered on that machine had been sent: one round trip of clients, as
-//! they measured it, however slow the machine was. So of two reads, one after the other through one machine, the later is no older
-//! than `lease` when the earlier one is sent.
+//! Each key has one writer, which waits for each reply before the next write. Any client may read.
+//! A balancer serves a cached value for `lease` after it fetched the value, by its own clock. It
+//! reads the clock before it receives a request, but after the client sent the previous request
+//! that this balancer answered. The measured age is therefore exact to one round trip of the
+//! clients. If two reads follow each other through one balancer, the later one must return a value
+//! that was at most `lease` old when the earlier one was sent.
 
 use std::time::{Duration, Instant};
 
-/// Of one key.
+/// One write of a key by its only writer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Write {
-    /// Another one each time; `None`: the key was deleted.
+    /// The unique value that was written, or `None` for a delete.
     pub(crate) value: Option<u32>,
     pub(crate) sent: Instant,
     pub(crate) acknowledged: Instant,
@@ -19,31 +20,33 @@ pub(crate) struct Write {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Read {
-    /// Its place in [`History::writes`].
+    /// The index of the key in [`History::writes`].
     pub(crate) key: usize,
     pub(crate) value: Option<u32>,
-    /// When the last request that had been answered by the same machine was sent.
+    /// The time when the client sent the previous request that the same balancer answered.
     pub(crate) since: Instant,
     pub(crate) sent: Instant,
     pub(crate) received: Instant,
 }
 
-/// How long what a read said had been overwritten, by a write whose writer knew of it; zero: it was the last.
+/// For how long the value of a read had been overwritten by an acknowledged write. It is zero if
+/// the value was current.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Age {
-    /// When the read was sent.
+    /// The age when the client sent the read.
     pub(crate) when_sent: Duration,
-    /// What it surely was when the machine looked at its clock.
+    /// The minimum age when the balancer read its clock.
     pub(crate) sure: Duration,
 }
 
 pub(crate) struct History {
-    /// By key, each in its order.
+    /// The writes of each key, in the order in which they were sent.
     pub(crate) writes: Vec<Vec<Write>>,
 }
 
 impl History {
-    /// `None`: nobody had written that yet.
+    /// Returns the age of the value in a read, or `None` if that value was not written before the
+    /// read ended.
     pub(crate) fn age(&self, read: &Read) -> Option<Age> {
         let writes = &self.writes[read.key];
         let begun = writes.partition_point(|write| write.sent <= read.received);
@@ -53,7 +56,9 @@ impl History {
         Some(Age { when_sent: since(read.sent), sure: since(read.since) })
     }
 
-    /// The key and the number of a write after which a read came late enough to find a copy that is served for twice its lease.
+    /// Tells whether this read could detect an error. If a balancer served cached values for twice
+    /// the lease, this read would return a value that had been overwritten for longer than the
+    /// lease. Returns the key and the index of the overwriting write.
     pub(crate) fn would_tell(&self, read: &Read, lease: Duration) -> Option<(usize, usize)> {
         let writes = &self.writes[read.key];
         let over = writes.partition_point(|write| write.acknowledged + lease < read.since).checked_sub(1)?;
@@ -61,7 +66,7 @@ impl History {
     }
 }
 
-/// Values of tests are all of one length.
+/// Returns a `set` command. All values have the same length.
 pub(crate) fn set(key: &str, value: u32) -> Vec<u8> {
     format!("set {key} 7 0 8\r\n{value:08}\r\n").into_bytes()
 }
@@ -70,7 +75,7 @@ pub(crate) fn get(key: &str) -> Vec<u8> {
     format!("get {key}\r\n").into_bytes()
 }
 
-/// The value in an answer to [`get`].
+/// Returns the value in a response to [`get`], or `None` if the key does not exist.
 pub(crate) fn value(key: &str, said: &[u8]) -> Option<u32> {
     if said == b"END\r\n" {
         return None;
@@ -83,7 +88,7 @@ pub(crate) fn value(key: &str, said: &[u8]) -> Option<u32> {
 }
 
 #[test]
-fn a_read_is_as_old_as_the_first_write_after_its_value() {
+fn age_of_read_is_that_of_the_next_write() {
     let (start, ms) = (Instant::now(), Duration::from_millis);
     let write = |value, sent, acknowledged| Write {
         value,
@@ -103,12 +108,12 @@ fn a_read_is_as_old_as_the_first_write_after_its_value() {
     let age = |value, since, sent| {
         history.age(&read(value, since, sent)).map(|age| [age.when_sent, age.sure].map(|age| age.as_millis()))
     };
-    assert_eq!(age(Some(1), 0, 4), None, "it was not written yet");
-    assert_eq!(age(Some(3), 400, 401), None, "nobody wrote that");
-    assert_eq!(age(Some(1), 0, 5), Some([0, 0]), "a write shows before it is acknowledged");
+    assert_eq!(age(Some(1), 0, 4), None, "the value was not written yet");
+    assert_eq!(age(Some(3), 400, 401), None, "the value was never written");
+    assert_eq!(age(Some(1), 0, 5), Some([0, 0]), "an unacknowledged write may be read");
     assert_eq!(age(Some(1), 105, 130), Some([20, 0]));
     assert_eq!(age(Some(1), 128, 130), Some([20, 18]));
-    // Deleted twice: the later one counts once it may have happened.
+    // After two deletes, the age refers to the later one from the time when it may have happened.
     assert_eq!(age(None, 289, 290), Some([80, 79]));
     assert_eq!(age(None, 294, 295), Some([0, 0]));
     let tells = |since, sent| history.would_tell(&read(None, since, sent), ms(50));

@@ -1,4 +1,4 @@
-//! `kv top`: the hottest keys of what clients ask for, in their order, with their shares and their servers.
+//! Tests of `kv top`, which lists the most frequently requested keys with their shares and servers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -10,11 +10,13 @@ use testbed::{LbConfig, Process, eventually};
 
 use crate::scene::{BOUND, Scene, config};
 
-/// Of 16 requests eight, four and two are for the first three; the others are for keys that come once.
+/// The three hottest keys and their shares. Of 16 requests, eight, four and two are for these keys.
+/// All other keys are requested once.
 const HOT: [(&str, f64); 3] = [("first", 0.5), ("second", 0.25), ("third", 0.125)];
-/// A cycle that is cut off at its ends is this much of the requests at most.
+/// The accepted deviation of a share. A count may start or end in the middle of a cycle.
 const TOLERANCE: f64 = 0.03;
-/// Ten times what a counter takes to be fetched on two busy cores; less than what would end it by itself.
+/// The timeout for a count. It is ten times the time that a count takes on two busy cores, but
+/// shorter than the timeout that ends a count.
 const FETCHED: Duration = Duration::from_secs(10);
 
 fn key(turn: usize) -> String {
@@ -38,7 +40,7 @@ fn said(mut process: Process) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// Whether a look has the three hottest keys in their order, with their shares.
+/// Returns `Some` if the response has the three hottest keys in order and with the correct shares.
 fn has_all(view: &Value) -> Option<()> {
     let rows = view["keys"].as_array()?;
     let is = |(row, (name, share)): (&Value, (&str, f64))| {
@@ -48,7 +50,7 @@ fn has_all(view: &Value) -> Option<()> {
 }
 
 #[test]
-fn the_hottest_keys_come_in_their_order_with_the_server_that_has_each() {
+fn kv_top_lists_hottest_keys_with_servers() {
     let scene = Scene::new(|bed| config(bed, ""));
     let client = scene.client(true);
     for (key, _) in HOT {
@@ -63,7 +65,7 @@ fn the_hottest_keys_come_in_their_order_with_the_server_that_has_each() {
                 let _ = client.ask_within(format!("get {}\r\n", key(turn)).as_bytes(), BOUND);
             }
         });
-        // On a slow machine the first look may have seen too few.
+        // On a slow machine, the first response may count too few requests.
         let look = || {
             let view = said(top(&scene, &["--for", "2s", "--limit", "3", "--vip", "www"]));
             eprintln!("{view:#}");
@@ -73,7 +75,8 @@ fn the_hottest_keys_come_in_their_order_with_the_server_that_has_each() {
         is_over.store(true, Ordering::Relaxed);
         view
     });
-    let view = view.unwrap_or_else(|| panic!("not in their order\n{}", scene.diagnosis()));
+    let view =
+        view.unwrap_or_else(|| panic!("the keys are not in the expected order\n{}", scene.diagnosis()));
     assert_eq!(view["schema"], 1);
     for (row, (key, _)) in iter::zip(view["keys"].as_array().unwrap(), HOT) {
         let command = format!("get {key}\r\n").into_bytes();
@@ -92,16 +95,21 @@ fn the_hottest_keys_come_in_their_order_with_the_server_that_has_each() {
 }
 
 #[test]
-fn it_is_one_at_a_time_and_who_goes_counts_no_longer() {
+fn kv_top_has_one_client_and_ends_with_it() {
     let scene = Scene::new(|bed| config(bed, ""));
-    let mut asker = top(&scene, &["--for", "20s"]);
-    // The request counts nothing itself, whichever of the two comes first.
+    let mut client = top(&scene, &["--for", "20s"]);
+    // This request fails in any case, because the VIP does not exist, so it does not count keys
+    // itself.
     let refused = || scene.balancer.order("/v1/kv/top?vip=nobody").unwrap_err().to_string();
-    let is_counted = || refused().contains("keys are being counted for another client").then_some(());
-    assert!(eventually(BOUND, is_counted).is_some(), "{}", asker.tail());
-    asker.signal(Signal::SIGKILL).unwrap();
+    let is_counted = || refused().contains("another client is counting keys").then_some(());
+    assert!(eventually(BOUND, is_counted).is_some(), "{}", client.tail());
+    client.signal(Signal::SIGKILL).unwrap();
     let counts = || scene.balancer.order("/v1/kv/top?seconds=1").ok();
     let view = eventually(FETCHED, counts).unwrap_or_else(|| panic!("{}", scene.diagnosis()));
-    assert_eq!(view["keys"].as_array().map(Vec::len), Some(0), "nobody asked for anything: {view:#}");
+    assert_eq!(
+        view["keys"].as_array().map(Vec::len),
+        Some(0),
+        "no requests were sent, but keys were counted, {view:#}"
+    );
     assert!(refused().contains("no VIP"), "{}", refused());
 }

@@ -1,5 +1,5 @@
-/* Stores COUNT values where libmemcached places their keys: ketama with weights, by MD5.
- * ketama COUNT (HOST WEIGHT)... */
+/* Stores COUNT values on the servers that libmemcached chooses: weighted ketama with MD5.
+ * Usage: ketama COUNT (HOST WEIGHT)... */
 #include <libmemcached/memcached.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,16 +1,17 @@
-//! Every key has its server, for every client, and finds another one when that is gone.
+//! Tests of the placement of keys. Each key has one server for all clients. If that server fails,
+//! the key moves to another server.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use testbed::{Asker, Process, VIP_V4, eventually};
+use testbed::{Process, QueryClient, VIP_V4, eventually};
 
 use crate::scene::{BOUND, PORT, SILENCE, Scene, config, memcached};
 
 const KEYS: usize = 300;
 
-/// The server that `where --key` names for each key.
+/// Returns for each key the server that `where --key` reports.
 fn owners(scene: &Scene) -> Vec<usize> {
     let host = &scene.bed.balancers[0];
     let (client, vip) = (SocketAddr::new(scene.bed.client.v4.into(), 4000), SocketAddr::new(VIP_V4, PORT));
@@ -51,30 +52,31 @@ fn get(key: usize) -> Vec<u8> {
     format!("get key{key}\r\n").into_bytes()
 }
 
-/// Who has each key, by asking all servers at their own addresses: one of them.
+/// Returns for each key the only server that has it, by querying all servers directly.
 fn holders(scene: &Scene) -> Vec<usize> {
     let clients: Vec<_> = (0..scene.bed.backends.len()).map(|backend| scene.beside(backend)).collect();
     let of = |key: usize| {
-        let has = |asker: &Asker| asker.ask_within(&get(key), BOUND).unwrap() == stored(key);
+        let has = |client: &QueryClient| client.ask_within(&get(key), BOUND).unwrap() == stored(key);
         let holders: Vec<usize> = (0..clients.len()).filter(|backend| has(&clients[*backend])).collect();
-        assert_eq!(holders.len(), 1, "key {key} is on {holders:?}\n{}", scene.diagnosis());
+        assert_eq!(holders.len(), 1, "key {key} is on servers {holders:?}\n{}", scene.diagnosis());
         holders[0]
     };
     (0..KEYS).map(of).collect()
 }
 
+// Promise: key-placement
 #[test]
-fn a_key_goes_to_its_server_from_every_client_in_both_families_and_the_server_answers_itself() {
+fn key_has_one_server_for_all_clients() {
     let scene = Scene::new(|bed| config(bed, ""));
     for key in 0..KEYS {
-        // Each from another port: the flow says nothing.
+        // Each client uses another port. The server of a key must not depend on the flow.
         let client = scene.client(key % 2 == 0);
         assert_eq!(scene.ask(&client, &set(key)), b"STORED\r\n");
     }
     let holders = holders(&scene);
     let named: Vec<usize> = holders.iter().step_by(10).copied().collect();
-    assert_eq!(owners(&scene), named, "where --key names the servers that have them");
-    assert_eq!(holders.iter().collect::<BTreeSet<_>>().len(), 3, "each server has some");
+    assert_eq!(owners(&scene), named, "`where --key` reports different servers");
+    assert_eq!(holders.iter().collect::<BTreeSet<_>>().len(), 3, "a server has no keys");
     for key in 0..KEYS {
         assert_eq!(scene.ask(&scene.client(key % 2 == 1), &get(key)), stored(key));
     }
@@ -94,7 +96,7 @@ fn a_key_goes_to_its_server_from_every_client_in_both_families_and_the_server_an
 }
 
 #[test]
-fn keys_of_a_server_that_dies_find_another_and_those_of_the_others_stay() {
+fn server_failure_moves_only_its_keys() {
     let mut scene = Scene::new(|bed| config(bed, ""));
     let client = scene.client(true);
     for key in 0..KEYS {
@@ -104,11 +106,11 @@ fn keys_of_a_server_that_dies_find_another_and_those_of_the_others_stay() {
     let (dead, start) = (before[0], Instant::now());
     drop(scene.servers[dead].take());
     let answered = eventually(BOUND, || client.ask_within(&get(0), SILENCE)).unwrap();
-    eprintln!("the first answer came {:?} after the server's death", start.elapsed());
-    assert_eq!(answered, b"END\r\n", "another server, which does not have it");
+    eprintln!("first response {:?} after the server failure", start.elapsed());
+    assert_eq!(answered, b"END\r\n", "the replacement server must not have the key");
     scene.serving(2);
     for key in (0..KEYS).filter(|key| before[*key] != dead) {
-        assert_eq!(scene.ask(&client, &get(key)), stored(key), "a key of a server that lives stays there");
+        assert_eq!(scene.ask(&client, &get(key)), stored(key), "a key of a healthy server moved");
     }
     for key in (0..KEYS).filter(|key| before[*key] == dead) {
         assert_eq!(scene.ask(&client, &set(key)), b"STORED\r\n");
@@ -117,10 +119,11 @@ fn keys_of_a_server_that_dies_find_another_and_those_of_the_others_stay() {
     let host = &scene.bed.backends[dead];
     scene.servers[dead] = Some(memcached(&scene.bed, host));
     scene.serving(3);
-    // Each family has its own verdict of it: that of the other may come first.
+    // Each address family has its own health state, so a server may be in service earlier in one
+    // family than in the other.
     for key in (0..KEYS).filter(|key| before[*key] == dead) {
         let is_back = || (scene.ask(&client, &get(key)) == b"END\r\n").then_some(());
-        assert!(eventually(BOUND, is_back).is_some(), "key {key} is its own again, and it is empty");
+        assert!(eventually(BOUND, is_back).is_some(), "key {key} did not return to its empty server");
     }
 }
 

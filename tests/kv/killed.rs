@@ -1,4 +1,4 @@
-//! A test that is killed leaves none of its servers.
+//! Tests that a killed test process leaves no memcached server behind.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -8,7 +8,8 @@ use testbed::{Bed, BedSpec, eventually};
 
 use crate::scene::{BOUND, memcached};
 
-/// Not a test of its own: what the next one kills.
+/// The next test runs this function in a separate process and kills it. It starts a memcached
+/// server and waits.
 #[test]
 fn holder_of_a_server() {
     if env::var_os(HOLDER).is_none() {
@@ -24,7 +25,7 @@ fn holder_of_a_server() {
 
 #[test]
 fn a_killed_test_leaves_no_memcached() {
-    // It ends with this process too.
+    // The helper process also ends if this process is killed.
     let mut holder = Command::new("setpriv")
         .args(["--pdeathsig", "KILL", "--"])
         .arg(env::current_exe().unwrap())
@@ -39,7 +40,7 @@ fn a_killed_test_leaves_no_memcached() {
     assert_eq!(fs::read_to_string(format!("{server}/comm")).unwrap(), "memcached\n");
     holder.kill().unwrap();
     holder.wait().unwrap();
-    // Of what has ended and was not waited for yet, no command is left.
+    // A process that has ended but is not reaped yet has an empty command line.
     let is_gone = || fs::read(format!("{server}/cmdline")).unwrap_or_default().is_empty().then_some(());
     assert!(eventually(BOUND, is_gone).is_some(), "{server}");
 }

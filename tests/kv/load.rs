@@ -1,6 +1,7 @@
-//! Readers and writers of a few hot keys, side by side until the test stops them, and what each noted.
+//! Readers and writers that use a few hot keys in parallel until the test stops them.
 //!
-//! A request without an answer is sent again: UDP may lose it. What was sent is counted by the server of its key.
+//! If a response is missing, a client repeats the request, because UDP may lose datagrams. Requests
+//! are counted separately for each server.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -9,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use testbed::Asker;
+use testbed::QueryClient;
 
 use crate::history::{Read, Write, get, set, value};
 use crate::pair::{Key, Pair};
@@ -19,16 +20,16 @@ pub(crate) struct Load {
     pub(crate) keys: Vec<Key>,
     stop: AtomicBool,
     begin: Instant,
-    /// Of each reader: when its last request that was answered had been sent, in nanoseconds since `begin`.
+    /// For each reader, when it sent its last answered request, in nanoseconds since `begin`.
     answered: Vec<AtomicU64>,
-    /// How long a reader waits for an answer before it asks again.
+    /// The time without a response after which a reader repeats a request.
     patience: Duration,
-    /// By server: gets that were sent, and those of them that were answered or given up.
+    /// The number of `get` requests that were sent, for each server.
     sent: [AtomicU64; 2],
     settled: [AtomicU64; 2],
 }
 
-/// Stops readers and writers when it goes, also by a panic.
+/// Stops readers and writers when it is dropped. This also happens during a panic.
 pub(crate) struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -37,11 +38,11 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// How a write gets to its server.
+/// The path of a write to its server.
 pub(crate) enum Way {
-    /// By the VIP.
-    Through(Asker),
-    /// Past the balancers.
+    /// Through a VIP of the balancers.
+    Through(QueryClient),
+    /// Directly to the server, without the balancers.
     Around(TcpStream),
 }
 
@@ -59,7 +60,7 @@ impl Way {
         match self {
             Self::Through(client) => {
                 let mut tries = (0..TRIES).filter_map(|_| client.ask_within(command, ONCE));
-                tries.next().unwrap_or_else(|| panic!("no answer to {}", command.escape_ascii()))
+                tries.next().unwrap_or_else(|| panic!("no response to {}", command.escape_ascii()))
             }
             Self::Around(stream) => {
                 stream.write_all(command).unwrap();
@@ -74,21 +75,21 @@ impl Way {
     }
 }
 
-/// What a writer does.
+/// The settings of a writer.
 pub(crate) struct Writer {
-    /// Its place in [`Load::keys`].
+    /// The index of the key in [`Load::keys`].
     pub(crate) key: usize,
     pub(crate) ways: Vec<Way>,
-    /// At most.
+    /// The number of writes after which the writer stops.
     pub(crate) writes: u32,
-    /// One write in so many deletes; 0: none does.
+    /// Every n-th write is a delete. 0 means that there are no deletes.
     pub(crate) deletes: u32,
-    /// Between an answer and the next write.
+    /// The minimum and the maximum pause between a reply and the next write.
     pub(crate) pause: Range<Duration>,
 }
 
 impl Load {
-    /// Of keys that have value 0.
+    /// Creates a load for keys whose value is 0.
     pub(crate) fn new(keys: Vec<Key>, readers: usize) -> Self {
         let zero = || [const { AtomicU64::new(0) }; 2];
         let answered = (0..readers).map(|_| AtomicU64::new(0)).collect();
@@ -103,7 +104,7 @@ impl Load {
         }
     }
 
-    /// With readers that ask again this soon.
+    /// Sets the time without a response after which readers repeat a request.
     pub(crate) fn asking_again_after(self, patience: Duration) -> Self {
         Self { patience, ..self }
     }
@@ -116,8 +117,9 @@ impl Load {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Reads all keys in turn. `peers`: readers one of which at least has asked the machine that has this one's requests.
-    pub(crate) fn read(&self, reader: usize, peers: Range<usize>, client: &Asker) -> Vec<Read> {
+    /// Reads all keys in turn until the load stops. `peers` are the readers whose requests reach
+    /// the same balancer.
+    pub(crate) fn read(&self, reader: usize, peers: Range<usize>, client: &QueryClient) -> Vec<Read> {
         let mut reads = Vec::new();
         for key in (0..self.keys.len()).cycle() {
             if self.is_over() {
@@ -131,7 +133,7 @@ impl Load {
         reads
     }
 
-    fn read_once(&self, key: usize, peers: Range<usize>, client: &Asker) -> Read {
+    fn read_once(&self, key: usize, peers: Range<usize>, client: &QueryClient) -> Read {
         let Key { name, server } = &self.keys[key];
         let since = self.answered[peers].iter().map(|sent| sent.load(Ordering::SeqCst)).min().unwrap();
         let since = self.begin + Duration::from_nanos(since);
@@ -146,27 +148,28 @@ impl Load {
                 return Read { key, value: value(name, &said), since, sent, received };
             }
             let (at, patience) = (self.begin.elapsed(), self.patience);
-            println!("{at:?} after the beginning: no answer about {name} in {patience:?}");
+            println!("no response for key {name} within {patience:?}, {at:?} after the start");
         }
-        panic!("no answer about {name}");
+        panic!("no response for {name}");
     }
 
-    /// By server: gets that were sent.
+    /// Returns how many `get` requests were sent to each server.
     pub(crate) fn sent(&self) -> [u64; 2] {
         [0, 1].map(|server| self.sent[server].load(Ordering::SeqCst))
     }
 
-    /// By server: gets that were sent and are over.
+    /// Returns how many `get` requests to each server were answered or given up.
     pub(crate) fn settled(&self) -> [u64; 2] {
         [0, 1].map(|server| self.settled[server].load(Ordering::SeqCst))
     }
 
-    /// Gets that had no answer.
+    /// Returns how many `get` requests got no reply.
     pub(crate) fn lost(&self, answered: usize) -> u64 {
         self.sent().iter().sum::<u64>() - answered as u64
     }
 
-    /// Writes a key, each time another value, or deletes it. All that its value ever was, from the beginning.
+    /// Writes or deletes a key again and again, each time with a new value. Returns all writes,
+    /// including the initial value.
     pub(crate) fn write(&self, mut writer: Writer) -> Vec<Write> {
         let key = &self.keys[writer.key].name;
         let mut writes = vec![Write { value: Some(0), sent: self.begin, acknowledged: self.begin }];
@@ -186,7 +189,7 @@ impl Load {
             let sent = Instant::now();
             let said = writer.ways[way].say(&command);
             let acknowledged = Instant::now();
-            // One that was sent twice may have been deleted by the first.
+            // If a delete is repeated, the first one may have deleted the key already.
             let wanted: &[&[u8]] =
                 if value.is_some() { &[b"STORED\r\n"] } else { &[b"DELETED\r\n", b"NOT_FOUND\r\n"] };
             assert!(wanted.contains(&&said[..]), "{}: {}", command.escape_ascii(), said.escape_ascii());
@@ -196,13 +199,13 @@ impl Load {
     }
 }
 
-/// xorshift64.
+/// Returns the next number of a xorshift64 generator.
 fn next(mut random: u64) -> u64 {
     random ^= random << 13;
     random ^= random >> 7;
     random ^ random << 17
 }
 
-/// Far more than an answer takes, and less than a test.
+/// The timeout for a reply. It is far longer than a reply takes, but shorter than a test.
 const ONCE: Duration = Duration::from_secs(2);
 const TRIES: u32 = 10;

@@ -1,4 +1,5 @@
-//! Two machines with a cache each, which share nothing: what is written through one, or past both, is read through the other.
+//! Tests of two balancers with independent caches. Writes go through one balancer or directly to
+//! the servers. Reads go through the other balancer.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -8,23 +9,24 @@ use crate::history::{History, Read};
 use crate::load::{Load, Way, Writer};
 use crate::pair::Pair;
 
-/// Of each of four keys in a round; a machine reads two that are written elsewhere.
+/// The number of writes per key in one round.
 const WRITES: u32 = 24;
-/// One is enough but on a slow machine.
+/// The maximum number of rounds. A slow machine may need more than one.
 const ROUNDS: usize = 10;
 
-/// What was read through each machine, beside all writes.
+/// All writes of a round, and the reads through each balancer.
 struct Heard {
     history: History,
     reads: [Vec<Read>; 2],
 }
 
-/// A key's writes go through this machine, or past both.
+/// Returns the balancer through which half of the writes of a key go. The other half bypasses both
+/// balancers.
 fn home(key: usize) -> usize {
     key % 2
 }
 
-/// Two readers of each machine, one of each family; a writer for each of four keys, two of each server.
+/// Runs one round: two readers per balancer (IPv4 and IPv6), and one writer for each of four keys.
 fn play(pair: &Pair, load: &Load, lease: Duration) -> Heard {
     let (readers, writers) = (pair.clients_of_each(), pair.clients_of_each());
     let before = pair.counted("keyed_reads");
@@ -48,7 +50,7 @@ fn play(pair: &Pair, load: &Load, lease: Duration) -> Heard {
         let reads = [0, 1].map(|_| reads.by_ref().take(2).flatten().collect());
         Heard { history: History { writes }, reads }
     });
-    // The router has kept each client at its machine.
+    // The router must have sent all requests of a client to the same balancer.
     let asked = pair.counted("keyed_reads");
     for machine in 0..2 {
         assert_eq!(asked[machine] - before[machine], heard.reads[machine].len() as u64, "lb{}", machine + 1);
@@ -56,26 +58,34 @@ fn play(pair: &Pair, load: &Load, lease: Duration) -> Heard {
     heard
 }
 
-/// Of reads of keys whose writes go another way.
+/// Statistics of the reads through one balancer, for keys whose writes do not go through this
+/// balancer.
 #[derive(Debug, Default)]
 struct Staleness {
     reads: usize,
-    /// Said what had been overwritten, within the bound.
+    /// Reads whose value had been overwritten, but for less than the lease.
     old: usize,
     oldest: Duration,
-    /// Writes after which a read came when copies of twice the lease would have been old.
+    /// Writes after which a read could detect an error: if the balancer served cached values for
+    /// twice the lease, that read would have been too old.
     tried: usize,
     longest_round_trip: Duration,
 }
 
 impl Staleness {
-    /// Adds the reads of a round through a machine, none of which may be older than the lease.
+    /// Adds the reads of a round through one balancer. Panics if a value is older than the lease.
     fn add(&mut self, heard: &Heard, machine: usize, lease: Duration) {
         let mut tried = BTreeSet::new();
         for read in &heard.reads[machine] {
             let age = heard.history.age(read);
-            let age = age.unwrap_or_else(|| panic!("lb{}: nobody wrote {read:?}", machine + 1));
-            assert!(age.sure <= lease, "lb{}: older than {lease:?}: {age:?}, {read:?}", machine + 1);
+            let age = age.unwrap_or_else(|| {
+                panic!("lb{} returned a value that was never written, {read:?}", machine + 1)
+            });
+            assert!(
+                age.sure <= lease,
+                "lb{} returned a value older than {lease:?}, {age:?}, {read:?}",
+                machine + 1
+            );
             self.longest_round_trip = self.longest_round_trip.max(read.received - read.sent);
             if home(read.key) == machine {
                 continue;
@@ -83,7 +93,7 @@ impl Staleness {
             self.reads += 1;
             self.old += usize::from(!age.when_sent.is_zero());
             self.oldest = self.oldest.max(age.when_sent);
-            // The first value was there before.
+            // The initial value existed before the round, so it does not count.
             tried.extend(heard.history.would_tell(read, lease).filter(|(_, write)| *write > 0));
         }
         self.tried += tried.len();
@@ -94,8 +104,8 @@ impl Staleness {
     }
 }
 
-/// Rounds of other keys, until enough writes were followed by a read in time to tell a copy that is too old: a slow machine
-/// has few of them.
+/// Repeats rounds with new keys until enough reads could have detected a value that is too old. On
+/// a slow machine, a round has few such reads.
 fn bound_holds(lease: Duration) {
     let kv = format!(", cache = {{ memory = \"16MiB\", lease = \"{}ms\" }}", lease.as_millis());
     let pair = Pair::new(&kv);
@@ -110,21 +120,22 @@ fn bound_holds(lease: Duration) {
         found.iter().all(Staleness::is_enough)
     });
     println!("lease {lease:?}: {found:#?}");
-    let rounds = rounds.unwrap_or_else(|| panic!("{ROUNDS} rounds and too few reads in time"));
+    let rounds = rounds.unwrap_or_else(|| panic!("too few conclusive reads after {ROUNDS} rounds"));
     for (machine, hits) in pair.counted("cache_hits").into_iter().enumerate() {
-        println!("lb{}: {hits} hits in {rounds} rounds of {} writes", machine + 1, 2 * WRITES);
+        println!("lb{} had {hits} cache hits in {rounds} rounds of {} writes", machine + 1, 2 * WRITES);
         assert!(hits > 100, "{}", pair.diagnosis());
     }
 }
 
-/// Copies are confirmed by their version.
+/// With this lease, the balancer checks with the server whether the version of a cached value is
+/// still current.
 #[test]
-fn what_is_written_elsewhere_is_read_within_lease_and_round_trip_at_a_lease_of_100_ms() {
+fn copies_are_not_older_than_lease_100_ms() {
     bound_holds(Duration::from_millis(100));
 }
 
-/// Copies are fetched anew.
+/// With this lease, the balancer fetches cached values again.
 #[test]
-fn what_is_written_elsewhere_is_read_within_lease_and_round_trip_at_a_lease_of_250_ms() {
+fn copies_are_not_older_than_lease_250_ms() {
     bound_holds(Duration::from_millis(250));
 }

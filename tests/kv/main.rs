@@ -1,10 +1,11 @@
-//! Keyed services over the real path: real memcached servers behind a balancer, and real clients of them.
+//! Tests of keyed services with a balancer, real memcached servers and real clients.
 //!
-//! Needs root, a release build, a C compiler and what `xtask/src/setup.rs` lists under `KV`: `cargo xtask test --lane kv`.
+//! The tests need root, a release build, a C compiler and the packages that `xtask/src/setup.rs`
+//! lists under `KV`. `cargo xtask test --lane kv` runs them.
 #![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, reason = "a failed step must fail the test")]
 
-mod away;
+mod backend_unavailable;
 mod cache;
 mod clients;
 mod crate_client;
@@ -14,17 +15,17 @@ mod hot_keys;
 mod keys;
 mod killed;
 mod load;
+mod lossy_network;
 mod machines;
-mod noisy;
 mod pair;
 mod php;
+mod proxied;
 mod refused;
 mod rejoin;
 mod replicas;
 mod rings;
 mod rolling;
 mod scene;
-mod slow;
+mod slow_backends;
 mod strict;
-mod through;
 mod upgrade;

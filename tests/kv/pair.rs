@@ -1,20 +1,22 @@
-//! Two balancers with a keyed pool behind a router with ECMP in its kernel: by routes that stand, or by BGP.
+//! The fixture of tests with two balancers: a keyed pool, and a router with ECMP. The router has
+//! static routes or learns routes by BGP.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use testbed::{
-    Asker, Balancer, Bed, BedSpec, CLUSTER_ASN, Decap, LbConfig, Process, ROUTER_ASN, Router, RouterKind,
-    RouterSession, eventually,
+    Balancer, Bed, BedSpec, CLUSTER_ASN, Decap, LbConfig, Process, QueryClient, ROUTER_ASN, Router,
+    RouterKind, RouterSession, eventually,
 };
 
 use crate::history::{get, set};
 use crate::scene::{BOUND, PORT, are_serving, config, memcached};
 
-/// Dropped in this order: machines, router, servers, the bed last.
+/// The testbed, the servers, the router and two balancers. Fields are dropped in this order, so the
+/// testbed is removed last.
 pub(crate) struct Pair {
-    /// `None`: it has ended.
+    /// The balancers. An element is `None` while its balancer is stopped.
     pub(crate) machines: [Option<Balancer>; 2],
     router: Option<Router>,
     _servers: Vec<Process>,
@@ -23,7 +25,7 @@ pub(crate) struct Pair {
     pub(crate) bed: Bed,
 }
 
-/// A key, and the server that has it.
+/// A memcached key and the index of its server.
 #[derive(Clone, Debug)]
 pub(crate) struct Key {
     pub(crate) name: String,
@@ -31,12 +33,13 @@ pub(crate) struct Key {
 }
 
 impl Pair {
-    /// With further keys of `kv`, and two servers; the router's routes stand.
+    /// Starts two balancers and two servers. The router has static routes. The text `kv` is added
+    /// to the `kv` table of the pool.
     pub(crate) fn new(kv: &str) -> Self {
         Self::with(|bed| config(bed, kv), |_| None)
     }
 
-    /// The same where machines announce the VIPs to bird, and leave by their order.
+    /// Starts two balancers that announce the VIPs to BIRD.
     pub(crate) fn that_announces(kv: &str) -> Self {
         let announcing = |bed: &Bed| {
             let mut config = config(bed, kv);
@@ -46,7 +49,7 @@ impl Pair {
             config
         };
         let router = |bed: &Bed| {
-            // The bed's own routes: here BGP brings them.
+            // BGP replaces the static routes of the testbed.
             let routes = bed.spec.vips.iter().map(|vip| format!("route del {}", host_route(*vip)));
             bed.router.ip(&routes.collect::<Vec<_>>().join("\n")).unwrap();
             Some(Router::start(bed, RouterKind::Bird, &sessions()).unwrap())
@@ -72,23 +75,25 @@ impl Pair {
         self.machines[index].as_ref().unwrap()
     }
 
-    /// A counter of each machine, over its threads.
+    /// Returns a counter of each balancer, as the sum over its packet threads.
     pub(crate) fn counted(&self, name: &str) -> [u64; 2] {
         [0, 1].map(|index| self.machine(index).counters().unwrap().over_threads(&[name]))
     }
 
     fn wait_until_all_serve(&self) {
         let serve = || (0..2).all(|index| are_serving(self.machine(index), 2)).then_some(());
-        assert!(eventually(BOUND, serve).is_some(), "not all serve\n{}", self.diagnosis());
+        assert!(eventually(BOUND, serve).is_some(), "some backends are not serving\n{}", self.diagnosis());
     }
 
-    /// A client of the VIP of a family. The router gives all its requests to one machine, as long as there are both.
-    pub(crate) fn client(&self, ipv4: bool) -> Asker {
-        Asker::new(&self.bed.client.ns, self.bed.vip(ipv4, PORT))
+    /// Returns a client for the first VIP of this address family. While both balancers run, the
+    /// router sends all requests of a client to the same balancer.
+    pub(crate) fn client(&self, ipv4: bool) -> QueryClient {
+        QueryClient::new(&self.bed.client.ns, self.bed.vip(ipv4, PORT))
     }
 
-    /// A client of each family for each machine, as the machines' own counters say who has their requests.
-    pub(crate) fn clients_of_each(&self) -> [[Asker; 2]; 2] {
+    /// Returns clients for each balancer, one per address family. The balancers' counters show
+    /// which one receives the requests of a client.
+    pub(crate) fn clients_of_each(&self) -> [[QueryClient; 2]; 2] {
         let [[a4, b4], [a6, b6]] = [true, false].map(|ipv4| {
             let (mut first, mut second) = (None, None);
             for _ in 0..TRIES {
@@ -99,24 +104,25 @@ impl Pair {
                 match [after[0] - before[0], after[1] - before[1]] {
                     [1, 0] => first = Some(client),
                     [0, 1] => second = Some(client),
-                    other => panic!("one request is counted as {other:?}"),
+                    other => panic!("expected one request at one balancer, found {other:?}"),
                 }
                 if first.is_some() && second.is_some() {
                     break;
                 }
             }
-            [first, second].map(|client| client.expect("a client of each machine"))
+            [first, second].map(|client| client.expect("no client reaches this balancer"))
         });
         [[a4, a6], [b4, b6]]
     }
 
-    /// The answer through either machine.
-    pub(crate) fn ask(&self, client: &Asker, command: &[u8]) -> Vec<u8> {
+    /// Sends a command through one of the balancers, and returns the response.
+    pub(crate) fn ask(&self, client: &QueryClient, command: &[u8]) -> Vec<u8> {
         let said = client.ask_within(command, BOUND);
-        said.unwrap_or_else(|| panic!("no answer to {}\n{}", command.escape_ascii(), self.diagnosis()))
+        said.unwrap_or_else(|| panic!("no response to {}\n{}", command.escape_ascii(), self.diagnosis()))
     }
 
-    /// So many keys of each server, one server's after the other's; their names begin with `word`.
+    /// Returns `each` keys for each server, grouped by server. The names of the keys begin with
+    /// `word`.
     pub(crate) fn keys(&self, word: &str, each: usize) -> Vec<Key> {
         let client = self.client(true);
         let all = (0..TRIES).map(|number| {
@@ -124,10 +130,10 @@ impl Pair {
             assert_eq!(self.ask(&client, &set(&name, 0)), b"STORED\r\n");
             let has = |server: &usize| {
                 let host = &self.bed.backends[*server];
-                let beside = Asker::new(&host.ns, SocketAddr::new(host.v4.into(), PORT));
+                let beside = QueryClient::new(&host.ns, SocketAddr::new(host.v4.into(), PORT));
                 beside.ask_within(&get(&name), BOUND).unwrap() != b"END\r\n"
             };
-            let server = (0..2).find(has).expect("somebody has it");
+            let server = (0..2).find(has).expect("no server has the key");
             Key { name, server }
         });
         let all: Vec<Key> = all.collect();
@@ -137,7 +143,7 @@ impl Pair {
         keys
     }
 
-    /// As `docs/rolling-restart.md` has it: drain, wait for the end, start, wait until router and the other machine agree.
+    /// Restarts a balancer with the steps in `docs/how-to/restart-a-cluster.md`.
     pub(crate) fn restart(&mut self, index: usize) {
         self.wait_for_agreement();
         let begin = Instant::now();
@@ -152,7 +158,7 @@ impl Pair {
         self.wait_for_next_hops(2);
         let has_routes = begin.elapsed();
         println!(
-            "lb{}: ended {drained:?} after the order, ready {ready:?}, has routes {has_routes:?}",
+            "lb{} drained in {drained:?}, ready after {ready:?}, routes after {has_routes:?}",
             index + 1
         );
         self.wait_until_all_serve();
@@ -162,7 +168,7 @@ impl Pair {
     fn wait_for_next_hops(&self, count: usize) {
         let vips = || self.bed.spec.vips.iter();
         let have = || vips().all(|vip| self.bed.next_hops(&host_route(*vip)) == count).then_some(());
-        assert!(eventually(BOUND, have).is_some(), "not {count} next hops\n{}", self.diagnosis());
+        assert!(eventually(BOUND, have).is_some(), "expected {count} next hops\n{}", self.diagnosis());
     }
 
     fn wait_for_agreement(&self) {
@@ -170,7 +176,11 @@ impl Pair {
             let [first, second] = [0, 1].map(|index| self.bed.say(index, &["digest"], BOUND).unwrap());
             (first == second).then_some(())
         };
-        assert!(eventually(BOUND, agree).is_some(), "the machines do not agree\n{}", self.diagnosis());
+        assert!(
+            eventually(BOUND, agree).is_some(),
+            "the digests of the machines differ\n{}",
+            self.diagnosis()
+        );
     }
 
     pub(crate) fn diagnosis(&self) -> String {
@@ -188,7 +198,7 @@ fn sessions() -> Vec<RouterSession> {
     RouterSession::all().into_iter().map(|session| RouterSession { key: "", ..session }).collect()
 }
 
-/// Both machines' sessions with the router, of both families.
+/// Returns the BGP configuration of both balancers, with sessions over IPv4 and IPv6.
 fn bgp() -> String {
     let mut text = format!("[bgp]\nasn = {CLUSTER_ASN}\ngraceful_shutdown = \"1s\"\nhold_down = \"1s\"\n");
     for session in sessions() {
@@ -197,7 +207,7 @@ fn bgp() -> String {
         let _ = writeln!(
             text,
             "[[bgp.peers]]\nname = \"{name}\"\nmachines = [\"lb{machine}\"]\naddress = \"{router}\"\n\
-             asn = {ROUTER_ASN}\nfamilies = [\"{family}\"]\nhold_time = \"30s\"\nlongest_retry = \"2s\""
+             asn = {ROUTER_ASN}\nfamilies = [\"{family}\"]\nhold_time = \"30s\"\nmax_retry = \"2s\""
         );
     }
     text
@@ -207,7 +217,8 @@ fn host_route(vip: IpAddr) -> String {
     format!("{vip}/{}", if vip.is_ipv4() { 32 } else { 128 })
 }
 
-/// Of two machines one has none of so many clients, or of two servers one so few of so many keys, in one of a billion runs.
+/// The number of clients to try. With so many, the probability that a balancer receives none of
+/// them is 1e-9. For servers and keys it is similar.
 const TRIES: usize = 40;
-/// The drain time, and ten times what the rest takes.
+/// The timeout of a drain: the drain time plus ten times the duration of the other steps.
 const DRAINED: Duration = Duration::from_secs(90);

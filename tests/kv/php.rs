@@ -1,7 +1,9 @@
-//! PHP's extension memcache: it reads arrays of keys over UDP, and all else over TCP.
+//! Tests with the PHP extension memcache. It reads arrays of keys over UDP, and uses TCP for all
+//! other operations.
 //!
-//! Memcached answers each key of an array in a message of its own, which PHP takes for a loss: it asks again for the keys that are
-//! left, until it has all. An array with keys of several servers is gathered: one reply, and PHP asks once.
+//! If all keys of an array belong to one server, memcached answers each key in a separate message.
+//! PHP treats this as a loss and requests the remaining keys again. If the keys belong to several
+//! servers, the balancer merges the answers into one reply, so PHP sends only one request.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,11 +14,11 @@ use testbed::{Process, VIP_V4};
 use crate::scene::{BOUND, PATIENT, Scene, config};
 
 const KEYS: usize = 90;
-/// Of an array.
+/// The number of keys in an array.
 const MANY: usize = 20;
 
 #[test]
-fn php_finds_arrays_of_keys_by_udp_on_each_of_three_servers() {
+fn php_reads_arrays_of_keys_over_udp() {
     let scene = Scene::new(|bed| {
         let mut config = config(bed, PATIENT);
         config.services.retain(|service| service.protocol == "udp");
@@ -29,7 +31,7 @@ fn php_finds_arrays_of_keys_by_udp_on_each_of_three_servers() {
         let set = format!("set {key} 0 0 {}\r\n{value}\r\n", value.len());
         assert_eq!(scene.ask(&client, set.as_bytes()), b"STORED\r\n");
     }
-    // A list for each server: keys that it has, and one in the middle that it would have.
+    // Each list has keys that belong to one server, and a deleted key in the middle.
     let mut lists: Vec<Vec<&str>> = vec![Vec::new(); 3];
     for key in values.keys() {
         let has = |server: &usize| {
@@ -53,18 +55,20 @@ fn php_finds_arrays_of_keys_by_udp_on_each_of_three_servers() {
             found.iter().map(|(key, value)| (key.as_str(), value.as_str().unwrap())).collect();
         assert_eq!(found, expected, "{}", scene.diagnosis());
     }
-    // TCP goes nowhere here; of an array PHP takes at least one answer each time.
+    // The balancer does not serve TCP here. PHP gets at least one answer per request, so it sends
+    // at most one request per key.
     let reads = scene.balancer.counters().unwrap().over_threads(&["keyed_reads"]);
     let keys = u64::try_from(lists.concat().len()).unwrap();
     let arrays = u64::try_from(lists.len()).unwrap();
-    assert!((arrays..=2 * keys).contains(&reads), "{reads} requests for {keys} keys");
-    // It closes its socket at a loss: what servers still say is answered by ICMP.
+    assert!((arrays..=2 * keys).contains(&reads), "unexpected number of requests, {reads} for {keys} keys");
+    // PHP closes its socket after a loss. The client's kernel rejects later answers with ICMP
+    // errors.
     let drops = scene.balancer.counters().unwrap().drops();
     assert!(drops.iter().all(|(reason, _)| reason == "icmp_quote"), "{drops:?}");
 }
 
 #[test]
-fn php_asks_once_for_an_array_of_keys_of_three_servers() {
+fn php_sends_one_request_for_a_gathered_array() {
     let scene = Scene::new(|bed| {
         let mut config = config(bed, PATIENT);
         config.services.retain(|service| service.protocol == "udp");
@@ -77,7 +81,7 @@ fn php_asks_once_for_an_array_of_keys_of_three_servers() {
         let set = format!("set {name} 0 0 {}\r\n{value}\r\n", value.len());
         assert_eq!(scene.ask(&client, set.as_bytes()), b"STORED\r\n");
     }
-    // Each with a key that nobody has.
+    // One key of each list does not exist.
     let lists: Vec<Vec<String>> = (0..KEYS / 30)
         .map(|list| {
             (0..30).map(|n| format!("key{}", list * 30 + n)).chain([format!("nokey{list}")]).collect()
@@ -99,7 +103,7 @@ fn php_asks_once_for_an_array_of_keys_of_three_servers() {
     assert_eq!(counters.drops(), []);
 }
 
-/// What PHP finds of each list.
+/// Returns what PHP reads for each list of keys.
 fn read_by_php(scene: &Scene, lists: &[Vec<&str>]) -> Vec<Value> {
     let folder = scene.bed.dir();
     let (script, file) = (folder.join("arrays.php"), folder.join("lists"));
@@ -107,7 +111,7 @@ fn read_by_php(scene: &Scene, lists: &[Vec<&str>]) -> Vec<Value> {
     let lines: Vec<String> = lists.iter().map(|keys| keys.join(" ")).collect();
     fs::write(&file, lines.join("\n")).unwrap();
     let vip = VIP_V4.to_string();
-    // Its notices of losses are no part of what it prints.
+    // PHP's notices about losses must not be in the output.
     let args = ["-d", "display_errors=0", script.to_str().unwrap(), &vip, file.to_str().unwrap()];
     let ended = Process::to_end(&scene.bed.client.ns, "php", &args, 10 * BOUND).unwrap();
     assert_eq!(ended.code, Some(0), "{ended:?}");

@@ -1,13 +1,14 @@
-//! What is no request of a client is dropped by its name, and reaches no server.
+//! Tests that invalid requests are dropped for the right reason and do not reach a server.
 
 use std::net::SocketAddr;
 
-use testbed::{Asker, VIP_V4};
+use testbed::{QueryClient, VIP_V4};
 
 use crate::scene::{BOUND, PORT, SILENCE, Scene, config};
 
+// Promise: keyed-requests-only
 #[test]
-fn what_is_no_request_reaches_no_server_and_is_counted_by_its_name() {
+fn invalid_requests_are_dropped_by_reason() {
     let scene = Scene::new(|bed| config(bed, ", max_keys = 3, gather = false"));
     let client = scene.client(true);
     let frame = |total: u8| [0, 1, 0, 0, 0, total, 0, 0];
@@ -27,11 +28,11 @@ fn what_is_no_request_reaches_no_server_and_is_counted_by_its_name() {
     client.send_plainly(&[&frame(2)[..], b"get a\r\n"].concat());
     client.send_plainly(b"\0\x01");
     let vip = SocketAddr::new(VIP_V4, PORT);
-    let low = Asker::from_port(&scene.bed.client.ns, vip, 1023);
+    let low = QueryClient::from_port(&scene.bed.client.ns, vip, 1023);
     assert_eq!(low.ask_within(b"get a\r\n", SILENCE), None);
-    let reflector = Asker::from_port(&scene.bed.client.ns, vip, PORT);
+    let reflector = QueryClient::from_port(&scene.bed.client.ns, vip, PORT);
     assert_eq!(reflector.ask_within(b"get a\r\n", SILENCE), None);
-    let stranger = Asker::new(&scene.bed.router, vip);
+    let stranger = QueryClient::new(&scene.bed.router, vip);
     assert_eq!(stranger.ask_within(b"get a\r\n", SILENCE), None);
     assert_eq!(client.ask_within(b"get a\r\n", BOUND).as_deref(), Some(b"END\r\n".as_slice()));
     scene.drops_become(&[

@@ -1,7 +1,8 @@
-//! A server that was away holds what was overwritten elsewhere meanwhile: nobody reads that.
+//! Tests of a server that returns after an outage. Its values were overwritten on other servers in
+//! the meantime. Clients must not read the old values.
 
 use nix::sys::signal::Signal;
-use testbed::{Asker, eventually};
+use testbed::{QueryClient, eventually};
 
 use crate::scene::{BOUND, Scene, config, memcached, memcached_with};
 
@@ -19,8 +20,8 @@ fn found(key: usize, value: &str) -> Vec<u8> {
     format!("VALUE key{key} 0 {}\r\n{value}\r\nEND\r\n", value.len()).into_bytes()
 }
 
-/// Stores an old value under every key, and gives a server and the keys that it has.
-fn filled(scene: &Scene, client: &Asker) -> (usize, Vec<usize>) {
+/// Stores a value under every key. Returns one server and the keys that belong to it.
+fn filled(scene: &Scene, client: &QueryClient) -> (usize, Vec<usize>) {
     for key in 0..KEYS {
         assert_eq!(scene.ask(client, &set(key, "old")), b"STORED\r\n");
     }
@@ -31,15 +32,16 @@ fn filled(scene: &Scene, client: &Asker) -> (usize, Vec<usize>) {
     (0, keys)
 }
 
-/// Overwrites keys where they are now.
-fn overwrite(scene: &Scene, client: &Asker, keys: &[usize]) {
+/// Writes new values of the keys, which go to their current servers.
+fn overwrite(scene: &Scene, client: &QueryClient, keys: &[usize]) {
     for key in keys {
         assert_eq!(scene.ask(client, &set(*key, "new")), b"STORED\r\n");
     }
 }
 
-/// Reads until the server is back, which has nothing: up to then the new values come, and the old ones never.
-fn nothing_old(scene: &Scene, client: &Asker, keys: &[usize]) {
+/// Reads each key until the server to which it belongs is back without values. Until then, reads
+/// must return the new value. No read may return the old value.
+fn nothing_old(scene: &Scene, client: &QueryClient, keys: &[usize]) {
     for key in keys {
         let is_back = || {
             let answer = scene.ask(client, &get(*key));
@@ -49,7 +51,7 @@ fn nothing_old(scene: &Scene, client: &Asker, keys: &[usize]) {
         };
         assert!(
             eventually(BOUND, is_back).is_some(),
-            "key {key} is not its own again\n{}",
+            "key {key} did not return to its server\n{}",
             scene.diagnosis()
         );
     }
@@ -60,7 +62,7 @@ fn order(scene: &Scene, backend: usize, order: &str) {
     scene.balancer.order(&format!("/v1/backends/{name}/{order}")).unwrap();
 }
 
-/// The row of a backend, once `is` says so of it.
+/// Waits until `is` accepts the row that the admin API has for a backend, and returns the row.
 fn row(scene: &Scene, backend: usize, is: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
     let name = &scene.bed.backends[backend].name;
     let look = || {
@@ -70,8 +72,9 @@ fn row(scene: &Scene, backend: usize, is: impl Fn(&serde_json::Value) -> bool) -
     eventually(BOUND, look).unwrap_or_else(|| panic!("{}", scene.diagnosis()))
 }
 
+// Promise: rejoin-empty
 #[test]
-fn a_server_that_an_order_took_away_has_no_old_value_when_it_is_back() {
+fn rejoin_after_override_serves_no_old_value() {
     let scene = Scene::new(|bed| config(bed, ""));
     let client = scene.client(true);
     let (server, keys) = filled(&scene, &client);
@@ -85,9 +88,7 @@ fn a_server_that_an_order_took_away_has_no_old_value_when_it_is_back() {
         }
     }
     let events = scene.balancer.ask("/v1/events").unwrap().to_string();
-    for words in
-        ["a backend was away: it is emptied before it serves again", "a backend that was away is empty"]
-    {
+    for words in ["flush started", "flush completed"] {
         assert!(events.contains(words), "{words}: {events}");
     }
 }
@@ -104,8 +105,9 @@ fn with_serve_it_has_what_it_had() {
     assert!(eventually(BOUND, is_old).is_some(), "{}", scene.diagnosis());
 }
 
+// Promise: rejoin-empty
 #[test]
-fn a_server_that_hung_has_no_old_value_when_it_is_back() {
+fn rejoin_after_hang_serves_no_old_value() {
     let mut scene = Scene::new(|bed| config(bed, ""));
     let client = scene.client(true);
     let (server, keys) = filled(&scene, &client);
@@ -117,11 +119,11 @@ fn a_server_that_hung_has_no_old_value_when_it_is_back() {
 }
 
 #[test]
-fn a_server_that_can_not_be_emptied_does_not_serve_and_says_why() {
+fn rejoin_without_flush_all_reports_the_reason() {
     let mut scene = Scene::new(|bed| config(bed, ""));
     drop(scene.servers[0].take());
     scene.serving(2);
-    // -F: without flush_all.
+    // The memcached option -F disables `flush_all`.
     scene.servers[0] = Some(memcached_with(&scene.bed, &scene.bed.backends[0], &["-F"]));
     let row = row(&scene, 0, |row| row["state"] == "flushing" && !row["flush_error"].is_null());
     assert!(row["flush_error"].as_str().unwrap().contains("flush_all not allowed"), "{row:#}");

@@ -1,4 +1,5 @@
-//! Keys that several servers have: writes are at all of them, reads come from any of them, and a server that is gone takes no value with it.
+//! Tests of replicated keys. A write must reach all servers of its key, and a read any one of them.
+//! If a server fails, no value may be lost.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -27,19 +28,19 @@ fn found(key: usize, value: &str) -> Vec<u8> {
     format!("VALUE key{key} 0 {}\r\n{value}\r\nEND\r\n", value.len()).into_bytes()
 }
 
-/// What each server that is there says to a command, asked on its own machine.
+/// Sends a command directly to each running server, and returns the responses.
 fn each(scene: &Scene, command: &[u8]) -> Vec<(usize, Vec<u8>)> {
     let there = (0..scene.servers.len()).filter(|server| scene.servers[*server].is_some());
     there.map(|server| (server, scene.beside(server).ask_within(command, BOUND).unwrap())).collect()
 }
 
-/// The servers that have a value under a key.
+/// Returns the servers that have this value under the key.
 fn holders(scene: &Scene, key: usize, value: &str) -> BTreeSet<usize> {
     let all = each(scene, &get(key));
     all.into_iter().filter(|(_, said)| *said == found(key, value)).map(|(server, _)| server).collect()
 }
 
-/// The servers that `where --key` names.
+/// Returns the servers that `where --key` reports for the key.
 fn named(scene: &Scene, key: usize) -> BTreeSet<usize> {
     let client = SocketAddr::new(scene.bed.client.v4.into(), 4000).to_string();
     let (vip, key) = (SocketAddr::new(VIP_V4, PORT).to_string(), format!("key{key}"));
@@ -55,11 +56,11 @@ fn named(scene: &Scene, key: usize) -> BTreeSet<usize> {
 }
 
 #[test]
-fn writes_are_at_both_servers_of_their_key_and_reads_come_from_either() {
+fn replicas_write_both_servers_and_read_either() {
     let scene = Scene::new(|bed| config(bed, &replicas(2, "all")));
     let mut pairs = BTreeSet::new();
     for key in 0..KEYS {
-        // Each from another port, in both families.
+        // Each write uses another client port, and the address families alternate.
         assert_eq!(scene.ask(&scene.client(key % 2 == 0), &set(key, "both")), b"STORED\r\n");
         let holders = holders(&scene, key, "both");
         assert_eq!(holders.len(), 2, "{}", scene.diagnosis());
@@ -69,7 +70,8 @@ fn writes_are_at_both_servers_of_their_key_and_reads_come_from_either() {
         pairs.insert(holders);
     }
     assert_eq!(pairs.len(), 3, "{pairs:?}");
-    // Another value at one of both, behind the balancer's back: a client reads one of them, always the same.
+    // The test writes another value directly to one of the two servers. A client must always read
+    // from the same server of the pair.
     for key in 0..KEYS {
         let one = *holders(&scene, key, "both").first().unwrap();
         assert_eq!(scene.beside(one).ask_within(&set(key, "beside"), BOUND).unwrap(), b"STORED\r\n");
@@ -101,7 +103,8 @@ fn writes_are_at_both_servers_of_their_key_and_reads_come_from_either() {
     assert_eq!(holders(&scene, 1, "hi").len(), 2);
     client.send(b"set key2 0 0 5 noreply\r\nquiet\r\n");
     assert!(eventually(BOUND, || (holders(&scene, 2, "quiet").len() == 2).then_some(())).is_some());
-    // Keys of several pairs of servers: one reply, and each key by one that has it.
+    // A request for keys on several pairs of servers gets one reply. Each key must be read from a
+    // server that has it.
     (0..KEYS).for_each(|key| assert_eq!(scene.ask(&client, &set(key, "all")), b"STORED\r\n"));
     let wanted: Vec<u8> =
         (0..9).flat_map(|key| found(key, "all")[..].strip_suffix(b"END\r\n").unwrap().to_vec()).collect();
@@ -116,15 +119,16 @@ fn writes_are_at_both_servers_of_their_key_and_reads_come_from_either() {
     scene.drops_become(&[]);
 }
 
+// Promise: replica-survival
 #[test]
-fn a_server_that_dies_takes_no_value_with_it_and_has_no_old_one_when_it_is_back() {
+fn replicas_survive_server_failure_without_old_values() {
     let mut scene = Scene::new(|bed| config(bed, &replicas(2, "all")));
     let client = scene.client(true);
     (0..KEYS).for_each(|key| assert_eq!(scene.ask(&client, &set(key, "old")), b"STORED\r\n"));
     let own: Vec<BTreeSet<usize>> = (0..KEYS).map(|key| holders(&scene, key, "old")).collect();
     drop(scene.servers[1].take());
     scene.serving(2);
-    // Every client finds every value.
+    // Every client must still read every value.
     for (key, own) in own.iter().enumerate() {
         for ipv4 in [true, false, true, false] {
             let said = scene.ask(&scene.client(ipv4), &get(key));
@@ -133,7 +137,8 @@ fn a_server_that_dies_takes_no_value_with_it_and_has_no_old_one_when_it_is_back(
     }
     for (key, own) in own.iter().enumerate() {
         assert_eq!(scene.ask(&client, &set(key, "new")), b"STORED\r\n");
-        // Both that are left have it; who stands in has it for a short while.
+        // The two remaining servers must have the value. It has a short lifetime on the replacement
+        // server.
         let left = each(&scene, format!("mg key{key} t\r\n").as_bytes());
         assert_eq!(left.len(), 2);
         for (server, said) in left {
@@ -148,7 +153,8 @@ fn a_server_that_dies_takes_no_value_with_it_and_has_no_old_one_when_it_is_back(
     for (key, own) in own.iter().enumerate() {
         let said = scene.ask(&scene.client(key % 2 == 0), &get(key));
         assert!(said == b"END\r\n" || said == found(key, "new"), "{}", said.escape_ascii());
-        // Tables follow the state.
+        // The write tables are updated after the health state, so a write may still reach the
+        // previous servers.
         let is_home = || {
             assert_eq!(scene.ask(&client, &set(key, "newer")), b"STORED\r\n");
             own.is_subset(&holders(&scene, key, "newer")).then_some(())
@@ -158,8 +164,9 @@ fn a_server_that_dies_takes_no_value_with_it_and_has_no_old_one_when_it_is_back(
     }
 }
 
+// Promise: replica-acknowledgment
 #[test]
-fn a_write_is_answered_as_done_once_as_many_servers_as_wanted_have_it() {
+fn replicas_acknowledge_write_after_enough_servers() {
     for (ack, paused, is_answered) in [
         ("all", 1, false),
         ("majority", 1, true),
@@ -169,7 +176,8 @@ fn a_write_is_answered_as_done_once_as_many_servers_as_wanted_have_it() {
     ] {
         let mut scene = Scene::new(|bed| {
             let mut config = config(bed, &replicas(3, ack));
-            // They hang for longer than they may: nobody is to notice.
+            // Health checks must not mark the servers as down, so they may hang for longer than the
+            // usual `fall` checks take.
             config.more = config.more.replace("fall = 4", "fall = 600");
             config
         });
@@ -189,13 +197,13 @@ fn a_write_is_answered_as_done_once_as_many_servers_as_wanted_have_it() {
             let is_over = || (ended(&scene, "replicas_unanswered") == unanswered + 1).then_some(());
             assert!(eventually(BOUND, is_over).is_some(), "{}", scene.diagnosis());
         }
-        // Silence differs from what others say.
+        // If the servers return different results, the balancer counts a disagreement.
         let is_said = || (paused == 3 || ended(&scene, "replicas_disagreed") > disagreed).then_some(());
         assert!(eventually(BOUND, is_said).is_some(), "{}", scene.diagnosis());
         for server in &mut scene.servers[..paused] {
             server.as_mut().unwrap().signal(Signal::SIGCONT).unwrap();
         }
-        // They do what they were asked, later than anybody waits for it.
+        // The servers process the requests after the balancer has given them up.
         let late = || (holders(&scene, 1, "after").len() == 3).then_some(());
         assert!(eventually(BOUND, late).is_some(), "{}", scene.diagnosis());
         scene.drops_become_beside(&[("kv_answer_late", paused as u64)], &["icmp_quote"]);
@@ -203,7 +211,7 @@ fn a_write_is_answered_as_done_once_as_many_servers_as_wanted_have_it() {
 }
 
 #[test]
-fn what_depends_on_the_old_value_is_refused_in_the_protocol_that_it_came_in() {
+fn replicas_reject_read_modify_write_commands() {
     let scene = Scene::new(|bed| config(bed, &replicas(2, "all")));
     let client = scene.client(true);
     assert_eq!(scene.ask(&client, &set(1, "7")), b"STORED\r\n");

@@ -1,4 +1,5 @@
-//! Keys that other clients placed on the servers by rings of their own are where the balancer looks for them.
+//! Tests of hash rings. The balancer must find keys that other memcached clients distributed over
+//! the servers with their own rings.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -14,7 +15,8 @@ const KEYS: usize = 3_000;
 const WEIGHTS: [u32; 3] = [1, 2, 3];
 const RING_NAMES: [&str; 3] = ["one", "two", "three"];
 
-/// Reads each key through the balancer: its value is there, on the one server that has it.
+/// Reads each key through the balancer. Each key must have its value and must be on exactly one
+/// server.
 fn found(scene: &Scene) {
     let client = scene.client(true);
     for key in 0..KEYS {
@@ -25,18 +27,18 @@ fn found(scene: &Scene) {
     }
     scene.drops_become(&[]);
     let stored: Vec<usize> = (0..3).map(|backend| items(scene, backend)).collect();
-    assert_eq!(stored.iter().sum::<usize>(), KEYS, "a key is on one server: {stored:?}");
-    assert!(stored.iter().all(|count| *count > KEYS / 20), "each server has some: {stored:?}");
+    assert_eq!(stored.iter().sum::<usize>(), KEYS, "some keys are on several servers, {stored:?}");
+    assert!(stored.iter().all(|count| *count > KEYS / 20), "a server has too few keys, {stored:?}");
 }
 
-/// How many a server has, by itself.
+/// Returns how many items a server reports in its statistics.
 fn items(scene: &Scene, backend: usize) -> usize {
     let stats = say(&scene.bed.backends[backend], "stats\r\nquit\r\n");
     stats.lines().find_map(|line| line.strip_prefix("STAT curr_items ")).unwrap().parse().unwrap()
 }
 
 #[test]
-fn libmemcached_and_the_balancer_agree_where_3_000_keys_are() {
+fn libmemcached_ring_matches_for_3_000_keys() {
     let scene = Scene::new(|bed| config(bed, ", hash = \"ketama\"").weights(&WEIGHTS));
     let program = compiled(scene.bed.dir());
     let mut args = vec![KEYS.to_string()];
@@ -49,7 +51,7 @@ fn libmemcached_and_the_balancer_agree_where_3_000_keys_are() {
     found(&scene);
 }
 
-/// The client of libmemcached, built.
+/// Compiles a client with libmemcached, and returns the path of the program.
 fn compiled(folder: &Path) -> String {
     let (source, program) = (folder.join("ketama.c"), folder.join("ketama"));
     fs::write(&source, include_str!("ketama.c")).unwrap();
@@ -62,7 +64,7 @@ fn compiled(folder: &Path) -> String {
 }
 
 #[test]
-fn nutcracker_and_the_balancer_agree_where_3_000_keys_are() {
+fn nutcracker_ring_matches_for_3_000_keys() {
     for (ours, theirs) in [("fnv1a_64", "fnv1a_64"), ("ketama", "md5")] {
         let scene = Scene::new(|bed| {
             let mut config = config(bed, &format!(", hash = \"{ours}\"")).weights(&WEIGHTS);
@@ -75,10 +77,10 @@ fn nutcracker_and_the_balancer_agree_where_3_000_keys_are() {
     }
 }
 
-/// Where it listens in the client's namespace.
+/// The address on the client host at which the proxy listens.
 const PROXY: SocketAddr = SocketAddr::V4(std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 22_121));
 
-/// A proxy beside the client, with the servers' own addresses.
+/// Starts the proxy nutcracker on the client host. It connects to the servers' own addresses.
 fn nutcracker(bed: &Bed, hash: &str) -> Process {
     let mut file = format!(
         "pool:\n  listen: {PROXY}\n  hash: {hash}\n  distribution: ketama\n  timeout: 20000\n  servers:\n"
@@ -95,7 +97,8 @@ fn nutcracker(bed: &Bed, hash: &str) -> Process {
 /// Stores all keys through the proxy, over one connection.
 fn write_through(scene: &Scene, proxy: &Process) {
     let answers = scene.bed.client.ns.run(|| {
-        let mut stream = eventually(BOUND, || TcpStream::connect(PROXY).ok()).expect("it listens");
+        let mut stream =
+            eventually(BOUND, || TcpStream::connect(PROXY).ok()).expect("the proxy does not listen");
         stream.set_read_timeout(Some(BOUND)).unwrap();
         stream.set_nodelay(true).unwrap();
         let mut answers = BufReader::new(stream.try_clone().unwrap()).lines();

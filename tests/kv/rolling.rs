@@ -1,4 +1,5 @@
-//! Both machines are restarted, one after the other, while clients read: a cold cache sends servers no more than none would.
+//! A rolling restart of two balancers under read load. While a balancer's cache is still empty, the
+//! servers must not get more requests than without a cache.
 
 use std::iter;
 use std::thread;
@@ -12,14 +13,15 @@ use crate::load::{Load, Way, Writer};
 use crate::pair::Pair;
 use crate::scene::BOUND;
 
-/// One of each family for each machine: as many as the bed chooses, so that both have requests.
+/// The number of readers: one per address family and balancer.
 const READERS: usize = 4;
 const LEASE: Duration = Duration::from_millis(500);
 const CACHE: &str = ", cache = { memory = \"16MiB\", lease = \"500ms\" }";
-/// Between two looks at the servers' counts.
+/// The interval between two samples of the counters.
 const WINDOW: Duration = Duration::from_millis(100);
 
-/// Counts by server. In this order: what had been over when servers were looked at, what they said, what had been sent after that.
+/// Counters of each server at one time. They are read in the order of the fields: requests that are
+/// finished, requests that the server counted, requests that were sent.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     settled: [u64; 2],
@@ -27,12 +29,14 @@ struct Sample {
     sent: [u64; 2],
 }
 
-/// What a server had between two samples.
+/// The requests to one server between two samples.
 #[derive(Clone, Copy, Debug)]
 struct Window {
-    /// Gets of clients that it would have had without a cache, and those that were under way at both ends.
+    /// `get` requests of clients for keys of this server, including those in flight at either
+    /// sample. Without a cache all of them would reach the server.
     asked: u64,
-    /// All gets that it had, the machines' own too: memcached counts `mg` with them.
+    /// All `get` requests that the server counted, including upstream requests of the balancers.
+    /// Memcached counts `mg` as `get`.
     counted: u64,
 }
 
@@ -55,7 +59,7 @@ fn sample(load: &Load, servers: &[Host]) -> Sample {
     Sample { settled, counted, sent: load.sent() }
 }
 
-/// Until the load is over.
+/// Takes samples until the load ends.
 fn samples(load: &Load, servers: &[Host]) -> Vec<Sample> {
     let mut samples = vec![sample(load, servers)];
     while !load.is_over() {
@@ -65,10 +69,10 @@ fn samples(load: &Load, servers: &[Host]) -> Vec<Sample> {
     samples
 }
 
-/// Until a machine has answered so many more from copies than `since`.
+/// Waits until a balancer has served 100 more responses from its cache than `since`.
 fn until_hits(pair: &Pair, machine: usize, since: u64) {
     let hits = || (pair.counted("cache_hits")[machine] > since + 100).then_some(());
-    assert!(eventually(BOUND, hits).is_some(), "lb{}: no hits\n{}", machine + 1, pair.diagnosis());
+    assert!(eventually(BOUND, hits).is_some(), "no cache hits on lb{}\n{}", machine + 1, pair.diagnosis());
 }
 
 fn judge_windows(samples: &[Sample]) {
@@ -81,24 +85,29 @@ fn judge_windows(samples: &[Sample]) {
         }
         let all = Window::between(samples.first().unwrap(), samples.last().unwrap(), server);
         println!(
-            "b{}: {} gets of clients, {} at the server; at most {fullest:.2} of a window's, in {} windows",
+            "b{}: {} gets by clients, {} gets at the server, maximum ratio {fullest:.2} of {} intervals",
             server + 1,
             all.asked,
             all.counted,
             samples.len() - 1
         );
-        assert!(4 * all.counted < 3 * all.asked, "b{}: the caches save next to nothing: {all:?}", server + 1);
+        assert!(
+            4 * all.counted < 3 * all.asked,
+            "the caches save too few requests at b{}, {all:?}",
+            server + 1
+        );
     }
 }
 
-/// What clients and servers noted meanwhile.
+/// The reads, the writes and the samples of the test.
 struct Heard {
     reads: Vec<Read>,
     writes: Vec<Vec<Write>>,
     samples: Vec<Sample>,
 }
 
-/// Readers of all keys and a writer of each, which the router gives to machines anew whenever one leaves or comes; both restart.
+/// Runs readers of all keys and one writer per key while both balancers restart. When a balancer
+/// stops or returns, the router assigns clients to other balancers.
 fn play(pair: &mut Pair, load: &Load) -> Heard {
     let readers = pair.clients_of_each().into_iter().flatten().enumerate();
     let writers: Vec<_> = (0..load.keys.len()).map(|key| (key, pair.client(key % 2 == 0))).collect();
@@ -109,7 +118,8 @@ fn play(pair: &mut Pair, load: &Load) -> Heard {
         let readers: Vec<_> = readers.map(read).collect();
         let write = |(key, client)| {
             let (ways, pause) = (vec![Way::Through(client)], LEASE..3 * LEASE);
-            // Of a key that is gone there are no copies, and now and then it is asked for in vain.
+            // The cache does not store deleted keys, so each read of them would reach the server.
+            // The writers therefore do not delete keys.
             scope.spawn(move || load.write(Writer { key, ways, writes: u32::MAX, deletes: 0, pause }))
         };
         let writers: Vec<_> = writers.into_iter().map(write).collect();
@@ -128,17 +138,18 @@ fn play(pair: &mut Pair, load: &Load) -> Heard {
     })
 }
 
+// Promise: cache-restart-load
 #[test]
-fn no_server_has_more_requests_than_without_a_cache_while_both_machines_restart() {
+fn rolling_restart_adds_no_requests_to_servers() {
     let mut pair = Pair::that_announces(CACHE);
     let load = Load::new(pair.keys("hot", 2), READERS);
     let Heard { reads, writes, samples } = play(&mut pair, &load);
     judge_windows(&samples);
     let (history, mut old) = (History { writes }, 0);
     for read in &reads {
-        let age = history.age(read).unwrap_or_else(|| panic!("nobody wrote {read:?}"));
+        let age = history.age(read).unwrap_or_else(|| panic!("the value was never written, {read:?}"));
         assert!(age.sure <= LEASE, "{age:?}, {read:?}");
         old += usize::from(!age.when_sent.is_zero());
     }
-    println!("{} reads, {old} of them old; {} were asked again", reads.len(), load.lost(reads.len()));
+    println!("{} reads, {old} of them stale, {} requests repeated", reads.len(), load.lost(reads.len()));
 }

@@ -1,31 +1,36 @@
-//! A bed whose backends run memcached, and a balancer with a keyed pool of them.
+//! The fixture of most tests: a testbed with memcached on the backends, and a balancer with a keyed
+//! pool.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use testbed::{
-    Asker, Balancer, Bed, BedSpec, Decap, Host, LbConfig, MEMCACHED_PORT, Process, Service, eventually,
+    Balancer, Bed, BedSpec, Decap, Host, LbConfig, MEMCACHED_PORT, Process, QueryClient, Service, eventually,
     start_memcached,
 };
 
-/// Ten times what any wait here takes on two busy cores.
+/// The timeout of the tests. It is ten times the longest wait on two busy cores.
 pub(crate) const BOUND: Duration = Duration::from_secs(20);
-/// For what must not come: on these links a reply takes less than a millisecond.
+/// The time for which a test waits for a reply that must not arrive. On these links a reply takes
+/// less than a millisecond.
 pub(crate) const SILENCE: Duration = Duration::from_millis(300);
-/// Further keys of `kv`: a slow machine is no silent server.
+/// A setting for the `kv` table of a pool: a timeout that is long enough for slow machines.
 pub(crate) const PATIENT: &str = ", gather = { timeout = \"1s\" }";
 pub(crate) const PORT: u16 = MEMCACHED_PORT;
 
-/// Dropped in this order: the balancer first, the bed last.
+/// A testbed with memcached servers and a running balancer. Fields are dropped in this order, so
+/// the balancer stops before the testbed is removed.
 pub(crate) struct Scene {
     pub(crate) balancer: Balancer,
-    /// In the order of the backends.
+    /// The servers, one per backend, in the same order. An element is `None` while its server is
+    /// stopped.
     pub(crate) servers: Vec<Option<Process>>,
     _decaps: Vec<Decap>,
     pub(crate) bed: Bed,
 }
 
-/// A keyed pool of all backends, for the bed's client, checked as its requests come; with further keys of `kv`.
+/// Returns a configuration with a keyed pool of all backends. The text `kv` is added to the `kv`
+/// table of the pool. Health checks use UDP like the client's requests.
 pub(crate) fn config(bed: &Bed, kv: &str) -> LbConfig {
     let mut config = LbConfig::new(bed);
     let service = |protocol| Service { ports: PORT.to_string(), protocol, hash: None };
@@ -34,7 +39,7 @@ pub(crate) fn config(bed: &Bed, kv: &str) -> LbConfig {
     config.pool_keys = format!(
         "checks = [\"cache\"]\nkv = {{ protocol = \"memcached\", clients = [\"{v4}\", \"{v6}\"]{kv} }}\n"
     );
-    // A slow machine is no dead server.
+    // These limits are long enough for slow machines.
     config.more = "[check.cache]\nmemcached = { transport = \"udp\" }\nvia = \"vip\"\n\
                    interval = \"1s\"\ntimeout = \"900ms\"\nfall = 4\n"
         .into();
@@ -47,7 +52,7 @@ impl Scene {
         Self::with(&BedSpec::default(), config, server)
     }
 
-    /// On another bed, with other servers.
+    /// Starts the fixture with a different testbed and different servers.
     pub(crate) fn with(
         spec: &BedSpec,
         config: impl FnOnce(&Bed) -> LbConfig,
@@ -56,7 +61,7 @@ impl Scene {
         Self::by(spec, config, server, |bed, config| Balancer::start(bed, 0, config).unwrap())
     }
 
-    /// The same with a balancer that `start` starts.
+    /// Starts the fixture with the balancer that `start` returns.
     pub(crate) fn by(
         spec: &BedSpec,
         config: impl FnOnce(&Bed) -> LbConfig,
@@ -72,36 +77,40 @@ impl Scene {
         scene
     }
 
-    /// A client of the first VIP of a family.
-    pub(crate) fn client(&self, ipv4: bool) -> Asker {
-        Asker::new(&self.bed.client.ns, self.bed.vip(ipv4, PORT))
+    /// Returns a client for the first VIP of this address family.
+    pub(crate) fn client(&self, ipv4: bool) -> QueryClient {
+        QueryClient::new(&self.bed.client.ns, self.bed.vip(ipv4, PORT))
     }
 
-    /// A client of one server, on its own machine.
-    pub(crate) fn beside(&self, backend: usize) -> Asker {
+    /// Returns a client that runs on a server's own host and queries this server directly.
+    pub(crate) fn beside(&self, backend: usize) -> QueryClient {
         let host = &self.bed.backends[backend];
-        Asker::new(&host.ns, SocketAddr::new(host.v4.into(), PORT))
+        QueryClient::new(&host.ns, SocketAddr::new(host.v4.into(), PORT))
     }
 
-    /// The answer through the balancer.
-    pub(crate) fn ask(&self, client: &Asker, command: &[u8]) -> Vec<u8> {
+    /// Sends a command through the balancer and returns the response.
+    pub(crate) fn ask(&self, client: &QueryClient, command: &[u8]) -> Vec<u8> {
         client
             .ask_within(command, BOUND)
-            .unwrap_or_else(|| panic!("no answer to {}\n{}", command.escape_ascii(), self.diagnosis()))
+            .unwrap_or_else(|| panic!("no response to {}\n{}", command.escape_ascii(), self.diagnosis()))
     }
 
-    /// Waits until so many backends serve.
+    /// Waits until `count` backends are serving.
     pub(crate) fn serving(&self, count: usize) {
         let serves = || are_serving(&self.balancer, count).then_some(());
-        assert!(eventually(BOUND, serves).is_some(), "not {count} serving\n{}", self.diagnosis());
+        assert!(
+            eventually(BOUND, serves).is_some(),
+            "expected {count} serving backends\n{}",
+            self.diagnosis()
+        );
     }
 
-    /// Waits until so many packets have been dropped for that reason; none was for another.
+    /// Waits until the drop counters equal `wanted`. All other drop counters must be 0.
     pub(crate) fn drops_become(&self, wanted: &[(&str, u64)]) {
         self.drops_become_beside(wanted, &[]);
     }
 
-    /// As [`Self::drops_become`], with any number for the reasons in `beside`.
+    /// Waits like [`Self::drops_become`], but ignores the drop reasons in `beside`.
     pub(crate) fn drops_become_beside(&self, wanted: &[(&str, u64)], beside: &[&str]) {
         let mut wanted: Vec<_> =
             wanted.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect();
@@ -112,7 +121,7 @@ impl Scene {
             drops.sort();
             (drops == wanted).then_some(())
         };
-        assert!(eventually(BOUND, have).is_some(), "not {wanted:?}\n{}", self.diagnosis());
+        assert!(eventually(BOUND, have).is_some(), "expected drop counters {wanted:?}\n{}", self.diagnosis());
     }
 
     pub(crate) fn diagnosis(&self) -> String {
@@ -121,19 +130,19 @@ impl Scene {
     }
 }
 
-/// Whether so many backends serve, as a balancer says.
+/// Returns `true` if the balancer reports `count` backends that serve.
 pub(crate) fn are_serving(balancer: &Balancer, count: usize) -> bool {
     let answer = balancer.ask("/v1/backends").unwrap_or_default();
     let backends = answer.as_array().map(Vec::as_slice).unwrap_or_default();
     backends.iter().filter(|backend| backend["state"] == "serving").count() == count
 }
 
-/// A server at the VIPs, to answer clients itself, and at its own address.
+/// Starts a memcached server on a backend. It listens on the VIPs and on the backend's own address.
 pub(crate) fn memcached(bed: &Bed, host: &Host) -> Process {
     memcached_with(bed, host, &[])
 }
 
-/// The same with further arguments.
+/// Starts a server like [`memcached`] with additional arguments.
 pub(crate) fn memcached_with(bed: &Bed, host: &Host, more: &[&str]) -> Process {
     start_memcached(bed, host, more).unwrap()
 }

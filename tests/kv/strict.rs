@@ -1,4 +1,5 @@
-//! Copies that are never older than an acknowledged write, however slow its way to the server and back.
+//! Tests of strict caches. A cached value must never be older than an acknowledged write, even if
+//! writes and their responses are slow.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::thread;
@@ -9,12 +10,12 @@ use testbed::{Bed, BedSpec, Host, LbConfig, Process, VIP_V4, VIP_V6, eventually,
 use crate::history::{History, Read, set};
 use crate::load::{Load, Way, Writer};
 use crate::pair::Key;
+use crate::proxied::{SLOW, proxied};
 use crate::scene::{BOUND, PATIENT, PORT, SILENCE, Scene, config};
-use crate::slow::Slow;
-use crate::through::{SLOW, through};
+use crate::slow_backends::SlowBackends;
 
 const STRICT: &str = ", cache = { memory = \"16MiB\", lease = \"400ms\", strict = true }";
-/// One writer each.
+/// The number of keys. Each key has one writer.
 const KEYS: usize = 6;
 const WRITES: u32 = 30;
 
@@ -22,17 +23,17 @@ fn counted(scene: &Scene, name: &str) -> u64 {
     scene.balancer.counters().unwrap().over_threads(&[name])
 }
 
-/// At its own address alone: what clients ask at stands in front of it.
+/// Starts a server only at its own address. The simulated slow network listens at the VIPs.
 fn behind(_: &Bed, host: &Host) -> Option<Process> {
     Some(start_memcached_at(host, [host.v4.into()], &[]).unwrap())
 }
 
-fn slow(bed: &Bed, ways: &mut Vec<Slow>) -> LbConfig {
+fn slow(bed: &Bed, ways: &mut Vec<SlowBackends>) -> LbConfig {
     for (seed, host) in (1..).zip(&bed.backends) {
         let server = SocketAddr::new(host.v4.into(), PORT);
         for (family, vip) in (0..).zip([VIP_V4, VIP_V6]) {
             let seed = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed * 2 + family);
-            ways.push(Slow::start(&host.ns, SocketAddr::new(vip, PORT), server, seed));
+            ways.push(SlowBackends::start(&host.ns, SocketAddr::new(vip, PORT), server, seed));
         }
     }
     let mut config = config(bed, &format!(", rejoin = \"serve\"{STRICT}{PATIENT}"));
@@ -43,23 +44,25 @@ fn slow(bed: &Bed, ways: &mut Vec<Slow>) -> LbConfig {
 
 const INSIDE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Where nobody but its own machine finds it: what the balancer asks stands in front of it.
+/// Starts a server on the loopback address. The simulated slow network listens at the backend's own
+/// address.
 fn inside(_: &Bed, host: &Host) -> Option<Process> {
     Some(start_memcached_at(host, [INSIDE], &[]).unwrap())
 }
 
-/// The same for servers without the VIP, over IPv4: reads pass both ways too.
-fn slow_at_own_address(bed: &Bed, ways: &mut Vec<Slow>) -> LbConfig {
+/// Returns a configuration with `path = "proxied"`: the IPv4 servers do not have the VIP, and the
+/// balancer proxies reads too.
+fn slow_at_own_address(bed: &Bed, ways: &mut Vec<SlowBackends>) -> LbConfig {
     for (seed, host) in (1..).zip(&bed.backends) {
         let [front, server] = [host.v4.into(), INSIDE].map(|address| SocketAddr::new(address, PORT));
-        ways.push(Slow::start(&host.ns, front, server, 0xd1b5_4a32_d192_ed03_u64.wrapping_mul(seed)));
+        ways.push(SlowBackends::start(&host.ns, front, server, 0xd1b5_4a32_d192_ed03_u64.wrapping_mul(seed)));
     }
-    let mut config = through(bed, true, &format!(", rejoin = \"serve\"{SLOW}{STRICT}"));
+    let mut config = proxied(bed, true, &format!(", rejoin = \"serve\"{SLOW}{STRICT}"));
     config.more = config.more.replace("fall = 4", "fall = 600");
     config
 }
 
-/// A writer for each key, and readers of all of them, in these families.
+/// Runs one writer per key, and readers of all keys over the given address families.
 fn play(scene: &Scene, load: &Load, families: &[bool]) -> (History, Vec<Read>) {
     thread::scope(|scope| {
         let stop = load.stop_later();
@@ -84,8 +87,9 @@ fn play(scene: &Scene, load: &Load, families: &[bool]) -> (History, Vec<Read>) {
     })
 }
 
+// Promise: cache-strict
 #[test]
-fn no_read_is_older_than_a_write_that_was_acknowledged_before_it_began() {
+fn strict_reads_follow_acknowledged_writes() {
     let mut ways = Vec::new();
     let scene = Scene::with(&two_queues(), |bed| slow(bed, &mut ways), behind);
     judge(&scene, &[true, false]);
@@ -93,7 +97,7 @@ fn no_read_is_older_than_a_write_that_was_acknowledged_before_it_began() {
 }
 
 #[test]
-fn neither_is_one_where_reads_pass_both_ways_too() {
+fn strict_proxied_reads_follow_acknowledged_writes() {
     let mut ways = Vec::new();
     let scene = Scene::with(&two_queues(), |bed| slow_at_own_address(bed, &mut ways), inside);
     judge(&scene, &[true]);
@@ -104,7 +108,8 @@ fn two_queues() -> BedSpec {
     BedSpec { queues: 2, ..BedSpec::default() }
 }
 
-/// Plays, and finds nothing old though much came from copies.
+/// Runs the load. No read may return an overwritten value, and many reads must be served from the
+/// cache.
 fn judge(scene: &Scene, families: &[bool]) {
     let key = |number: usize| Key { name: format!("hot{number}"), server: 0 };
     let load = Load::new((0..KEYS).map(key).collect(), 4);
@@ -113,28 +118,29 @@ fn judge(scene: &Scene, families: &[bool]) {
     }
     let (history, reads) = play(scene, &load, families);
     for read in &reads {
-        let age = history.age(read).unwrap_or_else(|| panic!("nobody wrote {read:?}"));
-        assert!(age.when_sent.is_zero(), "older than an acknowledged write: {age:?}, {read:?}");
+        let age = history.age(read).unwrap_or_else(|| panic!("the value was never written, {read:?}"));
+        assert!(age.when_sent.is_zero(), "value is older than an acknowledged write, {age:?}, {read:?}");
     }
-    // They were answered from copies, writes passed, and copies were let go by them.
+    // The counters show that values were served from the cache, and that proxied writes invalidated
+    // cached values.
     let enough = || {
         let hits = counted(scene, "cache_hits");
         (hits > reads.len() as u64 / 10).then_some(hits)
     };
-    let hits = eventually(BOUND, enough).unwrap_or_else(|| panic!("no hits\n{}", scene.diagnosis()));
+    let hits = eventually(BOUND, enough).unwrap_or_else(|| panic!("no cache hits\n{}", scene.diagnosis()));
     let writes = history.writes.iter().map(|writes| writes.len() as u64).sum::<u64>();
-    let passed = ["through_begun", "through_answers", "cache_stale_avoided"].map(|name| counted(scene, name));
+    let passed = ["proxied_begun", "proxied_answers", "cache_stale_avoided"].map(|name| counted(scene, name));
     println!(
-        "{} reads, {hits} of them from copies; {writes} writes; passed, answered, avoided: {passed:?}",
+        "{} reads, {hits} of them from the cache, {writes} writes, requests proxied, answered and avoided {passed:?}",
         reads.len()
     );
     assert!(passed[0] >= writes && passed[1] >= writes && passed[2] > 0, "{}", scene.diagnosis());
-    // Answers came by the other queue too.
+    // Some server responses arrived at a different packet thread than their request.
     assert!(counted(scene, "to_threads") > 0, "{}", scene.diagnosis());
 }
 
 #[test]
-fn each_write_is_answered_as_its_server_does_and_one_without_an_answer_is_carried_out() {
+fn strict_writes_return_server_responses() {
     let scene = Scene::new(|bed| config(bed, &format!("{STRICT}{PATIENT}")));
     for ipv4 in [true, false] {
         let client = scene.client(ipv4);
@@ -161,8 +167,8 @@ fn each_write_is_answered_as_its_server_does_and_one_without_an_answer_is_carrie
             };
             assert_eq!(said.escape_ascii().to_string(), wanted.escape_ascii().to_string());
         }
-        // Without an answer: to the server as the client sent it.
-        let before = counted(&scene, "through_begun");
+        // Commands without a response must reach the server unchanged.
+        let before = counted(&scene, "proxied_begun");
         let binary = |opcode: u8, extras: &[u8], value: &[u8]| {
             let body = u8::try_from(extras.len() + 1 + value.len()).unwrap();
             let header = [0x80, opcode, 0, 1, u8::try_from(extras.len()).unwrap(), 0, 0, 0, 0, 0, 0, body];
@@ -190,7 +196,8 @@ fn each_write_is_answered_as_its_server_does_and_one_without_an_answer_is_carrie
             (binary(0x12, &[0; 8], b"2"), "2"),
             (binary(0x14, &[], b""), ""),
         ] {
-            // Quiet binary commands have an empty datagram, and so pass both ways.
+            // The server answers a quiet binary command with an empty datagram, so the balancer
+            // proxies these commands.
             let (is_binary, patience) = if command[0] == 0x80 { (true, BOUND) } else { (false, SILENCE) };
             let said = client.ask_within(&command, patience);
             assert_eq!(said, is_binary.then(Vec::new), "{}", command.escape_ascii());
@@ -201,10 +208,11 @@ fn each_write_is_answered_as_its_server_does_and_one_without_an_answer_is_carrie
             };
             assert_eq!(said.escape_ascii().to_string(), wanted.as_bytes().escape_ascii().to_string());
         }
-        assert_eq!(counted(&scene, "through_begun"), before + 8, "{}", scene.diagnosis());
+        assert_eq!(counted(&scene, "proxied_begun"), before + 8, "{}", scene.diagnosis());
     }
-    // All but those of several keys, for each family; one of them has no answer.
-    let passed = ["through_begun", "through_answers"].map(|name| counted(&scene, name));
+    // These counts include all commands with one key, over both address families. One command of
+    // each family has no response.
+    let passed = ["proxied_begun", "proxied_answers"].map(|name| counted(&scene, name));
     assert_eq!(passed, [42, 40], "{}", scene.diagnosis());
     scene.drops_become(&[]);
 }

@@ -1,4 +1,5 @@
-//! A new process in the old one's place while it asks servers itself: the ports that it asks from are nobody else's all the while.
+//! Tests of upgrades while the balancer sends upstream requests. At no time during an upgrade may
+//! another program bind one of its source ports.
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 use nix::sys::socket::sockopt::ReusePort;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, setsockopt, socket};
-use testbed::{Asker, Balancer, BedSpec, Ended, LbConfig, Process, eventually};
+use testbed::{Balancer, BedSpec, Ended, LbConfig, Process, QueryClient, eventually};
 
 use crate::gather::{ended, get, lists_apart, store, wanted};
 use crate::history::{History, set};
@@ -16,17 +17,19 @@ use crate::load::{Load, Way, Writer};
 use crate::pair::Key;
 use crate::scene::{BOUND, PATIENT, SILENCE, Scene, config, memcached};
 
-/// A copy that nobody ended would be read for a second more.
+/// Without invalidation, a cached value would be served for another second after a write.
 const STRICT: &str = ", cache = { memory = \"16MiB\", lease = \"1s\", strict = true }";
 const HOT_KEYS: usize = 12;
 const READERS: usize = 6;
-/// A queue has no socket for about 40 ms: readers are to look again while the processes have one each.
+/// The time without a response after which a reader repeats a request. During an upgrade a queue
+/// has no socket for about 40 ms. Readers must read often while each process still has some of the
+/// queues.
 const AGAIN: Duration = Duration::from_millis(20);
-/// In the middle of what `io.own_ports` is by default.
-const OWN_PORT: u16 = 61_100;
+/// A port in the middle of the default range of `io.source_ports`.
+const SOURCE_PORT: u16 = 61_100;
 
 #[test]
-fn gathered_and_plain_requests_are_answered_before_while_and_after_a_new_process_takes_over() {
+fn upgrade_answers_gathered_and_single_requests() {
     let scene = with_heirs(PATIENT);
     store(&scene);
     let lists = lists_apart(&scene, 60, 20);
@@ -36,7 +39,7 @@ fn gathered_and_plain_requests_are_answered_before_while_and_after_a_new_process
     asking.answered(&scene, 2 * lists.len());
     let failed = upgrade(&scene, &["/bin/false"]);
     assert_eq!(failed.code, Some(1), "{}{}", failed.out, failed.err);
-    assert!(!lets_in(&scene), "the old process has its ports alone again");
+    assert!(!lets_in(&scene), "another program can bind a source port of the old process");
     for _ in 0..2 {
         take_over(&scene);
         asking.answered(&scene, 2 * lists.len());
@@ -47,7 +50,8 @@ fn gathered_and_plain_requests_are_answered_before_while_and_after_a_new_process
     assert!(ended(&scene, "gathers_answered") >= before + lists.len() as u64, "{}", scene.diagnosis());
 }
 
-/// A balancer of two queues whose successors may outlive it, with further keys of `kv`.
+/// Starts a balancer with two queues whose process can be replaced in upgrades. The text `kv` is
+/// added to the `kv` table of the pool.
 fn with_heirs(kv: &str) -> Scene {
     let spec = BedSpec { queues: 2, ..BedSpec::default() };
     Scene::by(
@@ -58,9 +62,10 @@ fn with_heirs(kv: &str) -> Scene {
     )
 }
 
-/// While each process has some of the queues, a write that passes one would end no copies of the other.
+/// While both processes have some of the queues, a write through one process cannot invalidate
+/// cached values of the other.
 #[test]
-fn no_read_is_older_than_an_acknowledged_write_while_a_new_process_takes_over() {
+fn upgrade_keeps_strict_reads_fresh() {
     let scene = with_heirs(&format!("{STRICT}{PATIENT}"));
     let key = |number: usize| Key { name: format!("hot{number}"), server: 0 };
     let load = Load::new((0..HOT_KEYS).map(key).collect(), READERS).asking_again_after(AGAIN);
@@ -89,29 +94,32 @@ fn no_read_is_older_than_an_acknowledged_write_while_a_new_process_takes_over() 
         (History { writes }, reads)
     });
     for read in &reads {
-        let age = history.age(read).unwrap_or_else(|| panic!("nobody wrote {read:?}"));
-        assert!(age.when_sent.is_zero(), "older than an acknowledged write: {age:?}, {read:?}");
+        let age = history.age(read).unwrap_or_else(|| panic!("the value was never written, {read:?}"));
+        assert!(age.when_sent.is_zero(), "value is older than an acknowledged write, {age:?}, {read:?}");
     }
     let writes = history.writes.iter().map(Vec::len).sum::<usize>();
-    println!("{} reads, {writes} writes; {} reads asked again", reads.len(), load.lost(reads.len()));
+    println!("{} reads, {writes} writes, {} reads repeated", reads.len(), load.lost(reads.len()));
 }
 
-/// Until the process in charge has answered from copies.
+/// Waits until the current process has served reads from its cache.
 fn until_copies(scene: &Scene) {
     let hits = || {
         let counters = scene.balancer.counters().ok()?;
         (counters.over_threads(&["cache_hits"]) > 500).then_some(())
     };
-    assert!(eventually(BOUND, hits).is_some(), "no hits\n{}", scene.diagnosis());
+    assert!(eventually(BOUND, hits).is_some(), "no cache hits\n{}", scene.diagnosis());
 }
 
-/// A new process takes over, and has all for itself.
+/// Upgrades to a new process, and waits until it has all queues and source ports.
 fn take_over(scene: &Scene) {
     let done = upgrade(scene, &[]);
     assert_eq!(done.code, Some(0), "{}{}\n{}", done.out, done.err, scene.diagnosis());
-    // It is answered before the new process has heard that it is to keep all.
+    // The command returns before the new process knows that the upgrade is final.
     let is_alone = || (!lets_in(scene)).then_some(());
-    assert!(eventually(BOUND, is_alone).is_some(), "the new process has its ports alone");
+    assert!(
+        eventually(BOUND, is_alone).is_some(),
+        "another program can bind a source port of the new process"
+    );
 }
 
 fn upgrade(scene: &Scene, binary: &[&str]) -> Ended {
@@ -121,12 +129,12 @@ fn upgrade(scene: &Scene, binary: &[&str]) -> Ended {
     Process::to_end(ns, scene.bed.program().unwrap(), &args, 10 * BOUND).unwrap()
 }
 
-/// Whether a program of the same user, which would share it, can have one of the balancer's own ports.
+/// Returns `true` if another program of the same user can bind one of the balancer's source ports.
 fn lets_in(scene: &Scene) -> bool {
     scene.bed.balancers[0].ns.run(|| {
         let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).unwrap();
         setsockopt(&socket, ReusePort, &true).unwrap();
-        bind(socket.as_raw_fd(), &SockaddrStorage::from(std::net::SocketAddr::from(([0; 4], OWN_PORT))))
+        bind(socket.as_raw_fd(), &SockaddrStorage::from(std::net::SocketAddr::from(([0; 4], SOURCE_PORT))))
             .is_ok()
     })
 }
@@ -134,17 +142,18 @@ fn lets_in(scene: &Scene) -> bool {
 fn all_answered(scene: &Scene, lists: &[Vec<usize>]) {
     let client = scene.client(true);
     for keys in lists.iter().chain(&plain()) {
-        assert!(answer(&client, keys).is_some(), "no answer to {keys:?}\n{}", scene.diagnosis());
+        assert!(answer(&client, keys).is_some(), "no response to {keys:?}\n{}", scene.diagnosis());
     }
 }
 
-/// Requests for one key each.
+/// Returns three requests for one key each.
 fn plain() -> [Vec<usize>; 3] {
     [vec![3], vec![11], vec![29]]
 }
 
-/// How often it was asked again until the right answer came. UDP loses what comes while a queue has no socket.
-fn answer(client: &Asker, keys: &[usize]) -> Option<usize> {
+/// Repeats the request until the correct response arrives, and returns the number of repetitions.
+/// Requests are lost while a queue has no socket.
+fn answer(client: &QueryClient, keys: &[usize]) -> Option<usize> {
     let mut asked = 0;
     let answered = eventually(BOUND, || {
         asked += 1;
@@ -154,7 +163,7 @@ fn answer(client: &Asker, keys: &[usize]) -> Option<usize> {
     Some(asked - 1)
 }
 
-/// A client that asks one request after the other until it is called back.
+/// A client that sends one request after the other until it is stopped.
 struct Asking {
     stop: Arc<AtomicBool>,
     count: Arc<AtomicUsize>,
@@ -166,7 +175,7 @@ impl Asking {
         let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let (until, answered) = (Arc::clone(&stop), Arc::clone(&count));
         let (client, plain) = (scene.client(true), plain());
-        // Gathered and plain ones in turn.
+        // Requests for several keys and requests for one key alternate.
         let mixed = lists.iter().zip(plain.iter().cycle()).flat_map(|(list, plain)| [list, plain]);
         let requests: Vec<Vec<usize>> = mixed.cloned().collect();
         let thread = std::thread::spawn(move || {
@@ -183,7 +192,7 @@ impl Asking {
         Self { stop, count, thread }
     }
 
-    /// Until so many more have been answered.
+    /// Waits until `more` additional requests have been answered.
     fn answered(&self, scene: &Scene, more: usize) {
         let wanted = self.count.load(Ordering::Relaxed) + more;
         let are = || (self.count.load(Ordering::Relaxed) >= wanted).then_some(());
@@ -193,7 +202,7 @@ impl Asking {
     fn stop(self, scene: &Scene) {
         self.stop.store(true, Ordering::Relaxed);
         let again = self.thread.join().unwrap();
-        let again = again.unwrap_or_else(|keys| panic!("no answer to {keys:?}\n{}", scene.diagnosis()));
-        println!("requests that were asked again: {again}");
+        let again = again.unwrap_or_else(|keys| panic!("no response to {keys:?}\n{}", scene.diagnosis()));
+        println!("repeated requests: {again}");
     }
 }

@@ -1,4 +1,5 @@
-//! `io.mode = "af-packet"`: what AF_XDP promises holds behind the kernel's stack too, and that stack sees nothing of it.
+//! Tests of `io.mode = "af-packet"`. Packet sockets must give the same guarantees as AF_XDP, and
+//! the kernel's network stack must not process packets for VIPs.
 
 use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -15,7 +16,7 @@ use crate::path_mtu::upload;
 use crate::scene::{BOUND, SILENCE, Scene, verb};
 use crate::vlan::comes_back_tagged;
 
-/// With so many packet threads.
+/// Returns the configuration with packet sockets and `threads` packet threads.
 fn packet(config: LbConfig, threads: u32) -> LbConfig {
     LbConfig { io: format!("mode = \"af-packet\"\nqueues = {threads}"), ..config }
 }
@@ -25,7 +26,7 @@ fn config(bed: &Bed) -> LbConfig {
 }
 
 #[test]
-fn requests_are_answered_by_backends_that_see_the_client_and_the_counts_balance() {
+fn af_packet_serves_requests_and_counters_match() {
     for encapsulation in [Encapsulation::Gre, Encapsulation::Gue] {
         let scene = Scene::with(|bed| config(bed).encapsulation(encapsulation));
         for ipv4 in [true, false] {
@@ -37,7 +38,8 @@ fn requests_are_answered_by_backends_that_see_the_client_and_the_counts_balance(
         let counts = scene.settled();
         assert_eq!((counts.drops(), counts.over_threads(&["replies"])), (vec![], 4));
         assert_eq!(counts.modes(), [("lb0".to_owned(), "af-packet".to_owned())]);
-        // One encapsulation for all: packets arrive behind the room that it needs, and none is moved.
+        // All backends use the same encapsulation. Packets are therefore received with the required
+        // headroom in front, and are not moved.
         assert_eq!(counts.over_threads(&["head_room_mismatch"]), 0);
         scene.taken_off(counts.sent());
         let socket = LbConfig::admin_socket(&scene.bed, 0);
@@ -51,7 +53,7 @@ fn requests_are_answered_by_backends_that_see_the_client_and_the_counts_balance(
 }
 
 #[test]
-fn one_queue_feeds_four_threads_and_a_flow_stays_with_one() {
+fn af_packet_flow_stays_on_one_of_four_threads() {
     let scene = Scene::with(|bed| packet(LbConfig::new(bed), 4));
     for ipv4 in [true, false] {
         scene.ask(ipv4, 50);
@@ -65,20 +67,24 @@ fn one_queue_feeds_four_threads_and_a_flow_stays_with_one() {
     let rows = counts.0["threads"].as_array().unwrap();
     let received: Vec<u64> = rows.iter().map(|row| row["rx"].as_u64().unwrap()).collect();
     println!("received by thread: {received:?}");
-    // 200 flows miss one of four threads with probability 4 x (3/4)^200 < 1e-24.
+    // The probability that none of 200 flows uses one of the four threads is below 4 x (3/4)^200 <
+    // 1e-24.
     assert!(received.iter().all(|&count| count > 0), "{received:?}");
-    // A flow that changed its thread would be new at each.
+    // A flow that changed its thread would be counted as new on each thread.
     let entries = counts.over_threads(&["flows", "inserts"]);
     assert_eq!(entries, 200);
     assert_eq!(counts.over_threads(&["to_threads"]), 0);
 }
 
+// Promise: af-packet-isolation
 #[test]
-fn the_kernel_neither_answers_nor_forwards_what_is_for_a_vip() {
+fn af_packet_hides_vip_packets_from_the_kernel() {
     let scene = Scene::with(config);
     let host = &scene.bed.balancers[0];
     let vips = [true, false].map(|ipv4| scene.bed.vip(ipv4, Bed::ECHO_PORT).ip());
-    // A machine that would forward them back to the router, and then one that has them itself and would refuse the port.
+    // In the first case the host forwards packets, so its network stack would send them back to the
+    // router. In the second case the host has the VIP addresses and would send errors for closed
+    // ports.
     host.ns.sysctl(&[("ipv4/conf/all/forwarding", "1"), ("ipv6/conf/all/forwarding", "1")]).unwrap();
     for is_local in [false, true] {
         if is_local {
@@ -95,7 +101,8 @@ fn the_kernel_neither_answers_nor_forwards_what_is_for_a_vip() {
             let mut flows = scene.flows(ipv4, 20);
             scene.round(&mut flows);
         }
-        // The router sends all of them out by that port; nothing of a VIP comes in there but inside a tunnel.
+        // The router sends all packets to the balancer through this port. Packets from a VIP may
+        // come back to it only inside a tunnel.
         let frames = eventually(BOUND, || Some(seen.frames()).filter(|frames| frames.len() >= 40)).unwrap();
         let back: Vec<_> = frames.iter().filter(|frame| !frame.outgoing).collect();
         assert!(back.is_empty() && frames.len() == 40, "local: {is_local}: {back:02x?}");
@@ -103,8 +110,9 @@ fn the_kernel_neither_answers_nor_forwards_what_is_for_a_vip() {
     assert_eq!(scene.settled().drops(), []);
 }
 
+// Promise: af-packet-isolation
 #[test]
-fn the_machines_own_traffic_is_the_kernels_and_enters_no_packet_thread() {
+fn af_packet_leaves_own_traffic_to_the_kernel() {
     let scene = Scene::with(config);
     let host = &scene.bed.balancers[0];
     let server = HttpServer::start(&host.ns, "own", 2222).unwrap();
@@ -119,18 +127,19 @@ fn the_machines_own_traffic_is_the_kernels_and_enters_no_packet_thread() {
     assert_eq!((server.requests(), scene.settled().received()), (2, 0));
     scene.ask(true, 4);
     scene.ask(false, 4);
-    // Of one moment: a packet more may come between two looks.
+    // All counters must come from one response, because packets may arrive between two requests.
     let counts = scene.settled();
     assert_eq!((counts.received(), counts.drops()), (counts.sent(), vec![]));
 }
 
-/// Whether the kernel has the program of this number, wherever it may be attached.
+/// Returns `true` if the kernel still has the BPF program with this ID, attached or not.
 fn is_loaded(program: &str) -> bool {
     Command::new("bpftool").args(["prog", "show", "id", program]).output().unwrap().status.success()
 }
 
+// Promise: af-packet-isolation
 #[test]
-fn nothing_is_left_of_a_balancer_that_ends_or_is_killed() {
+fn af_packet_program_is_removed_after_exit_or_kill() {
     let mut scene = Scene::with(config);
     let host = scene.bed.balancers[0].clone();
     let disciplines = || host.ns.text("tc", &["qdisc", "show", "dev", host.device]).unwrap();
@@ -141,10 +150,10 @@ fn nothing_is_left_of_a_balancer_that_ends_or_is_killed() {
         let program = described(&scene, "link_type:\ttcx\n", "prog_id:");
         assert!(is_loaded(&program));
         scene.balancer.process.signal(signal).unwrap();
-        scene.balancer.process.wait(BOUND).expect("it ends");
+        scene.balancer.process.wait(BOUND).expect("the process did not end");
         let stopped = Instant::now();
         let gone = eventually(BOUND, || (!is_loaded(&program)).then(|| stopped.elapsed()));
-        println!("{signal}: no program after {gone:?}");
+        println!("program removed {gone:?} after {signal}");
         assert!(gone.is_some(), "program {program}");
         assert_eq!(disciplines(), before);
         pings(&scene.bed.client.ns, host.v4.into(), 2);
@@ -154,7 +163,7 @@ fn nothing_is_left_of_a_balancer_that_ends_or_is_killed() {
 }
 
 #[test]
-fn large_datagrams_come_whole_whatever_threads_their_pieces_come_to() {
+fn af_packet_reassembles_across_threads() {
     let scene = Scene::with(|bed| packet(with_inbox(bed), 4));
     for ipv4 in [true, false] {
         let inboxes = inboxes(&scene, ipv4);
@@ -168,7 +177,7 @@ fn large_datagrams_come_whole_whatever_threads_their_pieces_come_to() {
 }
 
 #[test]
-fn clients_are_told_of_packets_that_do_not_fit() {
+fn af_packet_reports_packet_too_big() {
     let scene = Scene::new(&BedSpec { core_mtu: 1500, ..BedSpec::default() }, config);
     for ipv4 in [true, false] {
         let (reported, route) = upload(&scene, scene.bed.vip(ipv4, Bed::HTTP_PORT), 3_000_000);
@@ -178,7 +187,7 @@ fn clients_are_told_of_packets_that_do_not_fit() {
 }
 
 #[test]
-fn jumbo_packets_are_carried_where_the_mtu_asks_for_it() {
+fn af_packet_forwards_jumbo_packets() {
     let spec = BedSpec { client_mtu: 8_900, core_mtu: 9_000, ..BedSpec::default() };
     let scene = Scene::new(&spec, config);
     for ipv4 in [true, false] {
@@ -189,16 +198,17 @@ fn jumbo_packets_are_carried_where_the_mtu_asks_for_it() {
 }
 
 #[test]
-fn tags_that_the_kernel_keeps_beside_packets_are_put_back() {
+fn af_packet_restores_vlan_tags() {
     comes_back_tagged(|bed| config(bed).encapsulation(Encapsulation::Gre));
 }
 
 #[test]
-fn packets_that_were_merged_or_that_no_slot_holds_are_dropped_by_name() {
+fn af_packet_drops_merged_and_oversized_packets() {
     let scene = Scene::with(config);
     let (router, host) = (&scene.bed.router, &scene.bed.balancers[0]);
     let merged = || scene.balancer.counters().unwrap().over_threads(&["socket", "rx_merged"]);
-    // Longer than the start found links to carry. A slot has 2,048 bytes, 66 of them in front of the frame.
+    // The MTU is larger than at the start of the balancer. A slot of the receive ring has 2,048
+    // bytes, and 66 of them are in front of the frame.
     router.ip(&format!("link set {} mtu 9000", host.port)).unwrap();
     host.ns.ip(&format!("link set {} mtu 9000", host.device)).unwrap();
     for (length, is_held) in [(1_982, true), (1_983, false), (4_000, false)] {
@@ -213,7 +223,8 @@ fn packets_that_were_merged_or_that_no_slot_holds_are_dropped_by_name() {
         assert!(counted.is_some(), "{length}\n{}", scene.diagnosis());
     }
     assert_eq!(merged(), 2);
-    // What a NIC does by default, once packets of a connection come close upon each other.
+    // With GRO, a NIC merges packets of a connection that arrive in quick succession. It is on by
+    // default on many NICs.
     host.ns.text("ethtool", &["-K", host.device, "gro", "on"]).unwrap();
     let vip = scene.bed.vip(true, Bed::HTTP_PORT);
     let sender = scene.bed.client.ns.spawn(move || {
@@ -227,7 +238,7 @@ fn packets_that_were_merged_or_that_no_slot_holds_are_dropped_by_name() {
 }
 
 #[test]
-fn a_link_that_comes_back_carries_again_and_a_program_that_goes_is_seen() {
+fn af_packet_recovers_link_and_detects_lost_program() {
     let mut scene = Scene::with(config);
     scene.ask(true, 4);
     let host = scene.bed.balancers[0].clone();
@@ -235,10 +246,10 @@ fn a_link_that_comes_back_carries_again_and_a_program_that_goes_is_seen() {
     let routes: Vec<_> = routes.lines().filter(|route| route.contains(" via ")).collect();
     assert!(!routes.is_empty());
     host.ns.ip(&format!("link set {} down", host.device)).unwrap();
-    // Four looks at the health.
+    // The packet threads check their own health four times during this pause.
     std::thread::sleep(Duration::from_secs(1));
     host.ns.ip(&format!("link set {} up", host.device)).unwrap();
-    // The kernel forgets them with the link.
+    // The kernel removes the routes when the link goes down.
     routes.iter().for_each(|route| host.ns.ip(&format!("route replace {route}")).unwrap());
     assert_eq!(scene.balancer.ask_plainly("/healthz").unwrap(), (200, "healthy".into()));
     let back = || {
@@ -249,12 +260,12 @@ fn a_link_that_comes_back_carries_again_and_a_program_that_goes_is_seen() {
     let link = described(&scene, "link_type:\ttcx\n", "link_id:");
     let broken = Instant::now();
     bpftool(&format!("link detach id {link}"));
-    let why = "the ingress program is not on lb0: the kernel sees packets for VIPs";
-    println!("unhealthy {:?} after the program was taken off", becomes_unhealthy(&mut scene, broken, why));
+    let why = "the ingress program is not attached to lb0, so the kernel receives packets for VIPs";
+    println!("unhealthy {:?} after the program was detached", becomes_unhealthy(&mut scene, broken, why));
 }
 
 #[test]
-fn an_interface_that_merges_packets_is_refused_with_the_command_that_mends_it() {
+fn af_packet_rejects_gro_with_a_fix() {
     let bed = Bed::new(&BedSpec::default()).unwrap();
     let host = &bed.balancers[0];
     let file = config(&bed).write(&bed, 0).unwrap();
@@ -269,7 +280,7 @@ fn an_interface_that_merges_packets_is_refused_with_the_command_that_mends_it() 
 }
 
 #[test]
-fn two_interfaces_are_carried_by_the_same_threads() {
+fn af_packet_threads_serve_two_interfaces() {
     let spec = BedSpec::default();
     let bed = Bed::new(&spec).unwrap();
     let link = testbed::Veth { queues: 1, mtu: spec.core_mtu };
@@ -281,7 +292,7 @@ fn two_interfaces_are_carried_by_the_same_threads() {
     scene.ask(true, 20);
     let counts = scene.settled();
     assert_eq!((counts.threads(), counts.over_threads(&["to_threads"])), (2, 0));
-    // Those of an interface are renewed once a second.
+    // The counters of an interface are updated once a second.
     let carried = eventually(BOUND, || {
         let counts = scene.settled();
         let of = |interface, way| counts.at(&["interfaces", interface, way]);

@@ -1,4 +1,5 @@
-//! VIPs at a router: bird beside the balancer, and what it has of us in each state.
+//! Tests of VIP announcements to BIRD. They check which routes the router has in each state of the
+//! balancer.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use testbed::{Bed, BedSpec, LbConfig, Router, RouterKind, eventually};
 
 use crate::scene::{BOUND, Scene, verb};
 
-/// bird in the router's namespace; it has no hand in the kernel's routes.
+/// BIRD in the router's namespace. It does not install kernel routes.
 struct Bird(Router);
 
 impl Bird {
@@ -20,7 +21,7 @@ impl Bird {
         self.0.ask(question).unwrap()
     }
 
-    /// Waits until bird's answer is as wanted; how long that took.
+    /// Repeats a query until `wanted` accepts the output. Returns the elapsed time.
     fn until(&self, scene: &Scene, question: &str, wanted: impl Fn(&str) -> bool) -> Duration {
         let start = Instant::now();
         let found = self.0.until(question, wanted);
@@ -59,12 +60,12 @@ fn announced(bed: &Bed) -> LbConfig {
     config.pool_keys = "checks = [\"web\"]".into();
     config.cluster = "drain_time = \"30s\"".into();
     config.vip_keys =
-        "announce = { min_serving = 2, communities = [\"65101:10\"], med = 50, anchors = [\"lb1\"] }".into();
+        "announce = { min_serving = 2, communities = [\"65101:10\"], med = 50, backups = [\"lb1\"] }".into();
     config.more = MORE.into();
     config
 }
 
-/// No test here waits for a session to run out: a machine that stands still for seconds is to end none.
+/// The session timers are long, so that no session expires if the test machine pauses for seconds.
 const MORE: &str = r#"
 [check.web]
 http = { port = 80, path = "/" }
@@ -77,7 +78,7 @@ rise = 1
 asn = 65101
 graceful_shutdown = "10s"
 hold_down = "2s"
-longest_hold_down = "4s"
+max_hold_down = "4s"
 [[bgp.peers]]
 name = "v4"
 address = "192.0.2.0"
@@ -86,7 +87,7 @@ families = ["ipv4"]
 password_file = "bgp.key"
 hops = 1
 hold_time = "60s"
-longest_retry = "2s"
+max_retry = "2s"
 bfd = { interval = "1s", multiplier = 30 }
 [[bgp.peers]]
 name = "v6"
@@ -95,7 +96,7 @@ asn = 65000
 families = ["ipv6"]
 password_file = "bgp.key"
 hold_time = "60s"
-longest_retry = "2s"
+max_retry = "2s"
 "#;
 
 fn scene() -> (Scene, Bird) {
@@ -104,14 +105,14 @@ fn scene() -> (Scene, Bird) {
     (scene, bird)
 }
 
-/// `bgp status` as an operator has it.
+/// Returns the exit code and the output of `bgp status`.
 fn status(scene: &Scene) -> (i32, Value) {
     let socket = LbConfig::admin_socket(&scene.bed, 0);
     let ended = verb(&scene.bed, &["bgp", "status", "--json", "--socket", socket.to_str().unwrap()]);
     (ended.code.unwrap(), serde_json::from_str(&ended.out).unwrap())
 }
 
-/// Takes a backend's link down, or up again.
+/// Sets the link of a backend up or down.
 fn link(scene: &Scene, backend: usize, state: &str) {
     let host = &scene.bed.backends[backend];
     scene.bed.router.ip(&format!("link set {} {state}", host.port)).unwrap();
@@ -126,12 +127,12 @@ fn link(scene: &Scene, backend: usize, state: &str) {
 }
 
 #[test]
-fn a_vip_is_announced_while_enough_backends_serve_it_and_says_where_and_why_not() {
+fn vip_is_announced_with_enough_backends() {
     let (scene, bird) = scene();
-    println!("both families at the router {:?} after bird's start", bird.has(&scene, 2));
+    println!("both routes at the router {:?} after the start of BIRD", bird.has(&scene, 2));
     let route = bird.ask("show route all 203.0.113.10/32");
     for word in ["BGP.med: 1050", "(65101,10)", "BGP.next_hop: 192.0.2.1", "BGP.as_path: 65101"] {
-        assert!(route.contains(word), "{word} is not in:\n{route}");
+        assert!(route.contains(word), "{word} is missing in\n{route}");
     }
     bird.until(&scene, "show bfd sessions", |text| text.contains("Up"));
     let (code, view) = status(&scene);
@@ -142,32 +143,35 @@ fn a_vip_is_announced_while_enough_backends_serve_it_and_says_where_and_why_not(
     );
     assert_eq!(view["vips"][0]["routes"][0]["peers"], serde_json::json!(["v4"]));
     link(&scene, 1, "down");
-    println!("withdrawn {:?} after a backend was cut off", bird.has(&scene, 0));
+    println!("routes withdrawn {:?} after a backend failed", bird.has(&scene, 0));
     let (code, view) = status(&scene);
     let why = view["vips"][0]["why"].as_str().unwrap();
-    assert_eq!((code, why), (1, "www tcp 80 has 1 of the 2 backends that it needs"), "{view:#}");
+    assert_eq!((code, why), (1, "service \"www tcp 80\" has 1 of 2 required backends"), "{view:#}");
     link(&scene, 1, "up");
     let back = bird.has(&scene, 2);
-    println!("announced again {back:?} after it was back");
-    assert!(back >= Duration::from_secs(2), "the hold-down is waited out");
+    println!("routes announced {back:?} after the backend recovered");
+    assert!(back >= Duration::from_secs(2), "the routes were announced before the hold-down ended");
     assert_eq!(status(&scene).1["vips"][0]["withdrawals"], 1);
 }
 
 #[test]
-fn an_unhealthy_forwarder_withdraws_all_and_the_session_stays() {
+fn unhealthy_forwarder_withdraws_but_keeps_session() {
     let (mut scene, bird) = scene();
     bird.has(&scene, 2);
     let link = crate::liveness::described(&scene, "link_id:", "link_id:");
     crate::liveness::bpftool(&format!("link detach id {link}"));
-    scene.balancer.process.wait_for_line(BOUND, |line| line.contains("the forwarder is unhealthy")).unwrap();
-    println!("withdrawn {:?} after the forwarder was unhealthy", bird.has(&scene, 0));
+    scene.balancer.process.wait_for_line(BOUND, |line| line.contains("forwarder unhealthy")).unwrap();
+    println!("routes withdrawn {:?} after the forwarder was unhealthy", bird.has(&scene, 0));
     assert!(bird.ask("show protocols v4").contains("Established"));
     let (_, view) = status(&scene);
-    assert!(view["vips"][0]["why"].as_str().unwrap().contains("no XDP program is on lb0"), "{view:#}");
+    assert!(
+        view["vips"][0]["why"].as_str().unwrap().contains("no XDP program is attached to lb0"),
+        "{view:#}"
+    );
 }
 
 #[test]
-fn a_reload_announces_withdraws_and_changes_live() {
+fn reload_changes_announcements() {
     let (mut scene, bird) = scene();
     bird.has(&scene, 2);
     let mut config = announced(&scene.bed);
@@ -190,7 +194,7 @@ fn a_reload_announces_withdraws_and_changes_live() {
 }
 
 #[test]
-fn a_drain_shows_the_community_then_the_withdrawal_then_the_end_with_a_text() {
+fn drain_marks_then_withdraws_then_closes_session() {
     let (mut scene, bird) = scene();
     bird.has(&scene, 2);
     let socket = LbConfig::admin_socket(&scene.bed, 0);
@@ -201,26 +205,26 @@ fn a_drain_shows_the_community_then_the_withdrawal_then_the_end_with_a_text() {
     let begun: Value = serde_json::from_str(&ended.out).unwrap();
     assert_eq!((&begun["stage"], &begun["notice_seconds"]), (&"leaving".into(), &10.0.into()));
     let again: Value = serde_json::from_str(&order("drain").out).unwrap();
-    assert!(again["notice_seconds"].as_f64().unwrap() < 10.0, "what is left: {again}");
+    assert!(again["notice_seconds"].as_f64().unwrap() < 10.0, "the remaining notice time is wrong, {again}");
     let note = again["notes"][0].as_str().unwrap();
-    assert!(note.starts_with("it drains already: ") && note.ends_with(" s are left at most"), "{note}");
+    assert!(note.starts_with("already draining; at most ") && note.ends_with(" s left"), "{note}");
     let marked = |text: &str| text.contains("(65535,0)");
     bird.until(&scene, "show route all 203.0.113.10/32", marked);
     assert_eq!(order("undrain").code, Some(0));
     bird.until(&scene, "show route all 203.0.113.10/32", |text| text.contains("(65101,10)") && !marked(text));
-    assert_eq!(order("undrain").code, Some(1), "there is nothing to take back");
+    assert_eq!(order("undrain").code, Some(1), "undrain must fail without a drain");
     assert_eq!(scene.balancer.ask_plainly("/readyz").unwrap().0, 200);
     scene.balancer.process.signal(Signal::SIGTERM).unwrap();
     bird.until(&scene, "show route all 203.0.113.10/32", marked);
-    println!("withdrawn {:?} after the mark", bird.has(&scene, 0));
-    assert_eq!(order("undrain").code, Some(1), "a signal is not taken back");
+    println!("routes withdrawn {:?} after they were marked with the community", bird.has(&scene, 0));
+    assert_eq!(order("undrain").code, Some(1), "undrain must fail after a signal");
     let status = scene.balancer.process.wait(10 * BOUND);
     assert_eq!(status.and_then(|status| status.code()), Some(0), "{}", scene.balancer.process.tail());
     bird.until(&scene, "show protocols all v4", |text| text.contains("Administrative shutdown"));
 }
 
 #[test]
-fn a_vip_that_no_router_can_be_told_of_is_not_called_announced() {
+fn vip_without_session_is_not_announced() {
     let scene = Scene::new(&BedSpec { backends: 2, ..BedSpec::default() }, announced);
     let mut said = (0, Value::Null);
     let reported = eventually(BOUND, || {
@@ -230,7 +234,7 @@ fn a_vip_that_no_router_can_be_told_of_is_not_called_announced() {
     assert!(reported.is_some(), "{:#}", said.1);
     let vip = &said.1["vips"][0];
     assert_eq!((said.0, &vip["routes"][0]["peers"]), (1, &serde_json::json!([])));
-    assert_eq!(vip["why"], "no router that it is announced to has a session");
+    assert_eq!(vip["why"], "no router of this VIP has a BGP session with this machine");
     let socket = LbConfig::admin_socket(&scene.bed, 0);
     let page = verb(&scene.bed, &["status", "--socket", socket.to_str().unwrap()]);
     assert_eq!(page.code, Some(1), "{}", page.out);

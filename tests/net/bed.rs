@@ -1,4 +1,4 @@
-//! The bed by itself: what the other tests stand on.
+//! Tests of the testbed.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use testbed::{
-    Bed, BedSpec, Capture, Frame, FrameSpec, Namespace, Process, UdpServer, blast, device_counts, eventually,
+    Bed, BedSpec, Capture, Frame, FrameSpec, Namespace, Process, UdpServer, device_counts, eventually, flood,
     inject, mac_of, udp_ask,
 };
 
@@ -23,7 +23,7 @@ fn without_balancer() -> BedSpec {
 }
 
 #[test]
-fn a_client_reaches_each_backends_own_address_over_both_families() {
+fn client_reaches_backends_over_both_families() {
     let bed = Bed::new(&without_balancer()).unwrap();
     for host in &bed.backends {
         for server in [SocketAddr::from((host.v4, 80)), SocketAddr::from((host.v6, 80))] {
@@ -38,15 +38,15 @@ fn a_client_reaches_each_backends_own_address_over_both_families() {
 }
 
 #[test]
-fn many_requests_at_once_are_all_answered_and_large_bodies_come_whole() {
+fn parallel_requests_and_large_bodies_succeed() {
     let bed = Bed::new(&without_balancer()).unwrap();
     let server = SocketAddr::from((bed.backends[0].v4, 80));
     let replies = bed.http_client().get_many(server, "/", 300, 16);
     assert_eq!(replies.len(), 300);
     assert!(replies.iter().all(|reply| reply.as_ref().is_ok_and(|r| r.backend == "b1")));
     let ports: BTreeSet<u16> = replies.iter().flatten().map(|reply| reply.local.port()).collect();
-    // A port may come again once its connection is forgotten.
-    assert!(ports.len() > 250, "requests are flows of their own: {}", ports.len());
+    // A few ports may repeat: the kernel reuses a port when the old connection is gone.
+    assert!(ports.len() > 250, "too few distinct source ports, {}", ports.len());
 
     let mut open = bed.http_client().connect(server).unwrap();
     assert_eq!(open.get("/bytes/1000000").unwrap().body.len(), 1_000_000);
@@ -67,8 +67,8 @@ fn without_a_balancer_a_vip_answers_nobody() {
 }
 
 #[test]
-fn a_backend_answers_for_the_vip_and_the_reply_carries_it() {
-    // Straight to the backend: what a balancer would do, without one.
+fn backend_replies_from_the_vip() {
+    // The packet is sent directly to the backend, encapsulated as by a balancer.
     let bed = Bed::new(&BedSpec { balancers: 0, backends: 1, ..BedSpec::default() }).unwrap();
     let backend = &bed.backends[0];
     for ipv4 in [true, false] {
@@ -87,7 +87,7 @@ fn a_backend_answers_for_the_vip_and_the_reply_carries_it() {
 }
 
 #[test]
-fn on_a_switched_bed_balancers_and_backends_share_a_link() {
+fn switched_testbed_shares_one_link() {
     let bed = Bed::new(&BedSpec { balancers: 2, backends: 2, switched: true, ..BedSpec::default() }).unwrap();
     for balancer in &bed.balancers {
         for (n, backend) in bed.backends.iter().enumerate() {
@@ -96,7 +96,7 @@ fn on_a_switched_bed_balancers_and_backends_share_a_link() {
                 assert_eq!(replies.backend, format!("b{}", n + 1));
             }
         }
-        // Straight from MAC to MAC.
+        // The hosts have resolved each other's MAC address without the router.
         let mut neighbours = Command::new("ip");
         neighbours.args(["neigh", "show", "198.18.1.1"]);
         let neighbours = String::from_utf8(balancer.ns.output(neighbours).unwrap().stdout).unwrap();
@@ -106,7 +106,7 @@ fn on_a_switched_bed_balancers_and_backends_share_a_link() {
 }
 
 #[test]
-fn frames_are_injected_and_captured_with_a_tag_and_without() {
+fn frames_are_injected_and_captured_with_vlan_tags() {
     let (left, right) = (Namespace::new("left").unwrap(), Namespace::new("right").unwrap());
     testbed::Veth { queues: 1, mtu: 1500 }.join(left.device("eth0"), right.device("eth0")).unwrap();
     let (from, to) = (mac_of(&left, "eth0").unwrap(), mac_of(&right, "eth0").unwrap());
@@ -137,7 +137,7 @@ fn frames_are_injected_and_captured_with_a_tag_and_without() {
 }
 
 #[test]
-fn a_blast_sends_as_many_frames_as_the_device_counts() {
+fn flood_sends_as_many_frames_as_the_device_counts() {
     let (left, right) = (Namespace::new("left").unwrap(), Namespace::new("right").unwrap());
     testbed::Veth { queues: 4, mtu: 1500 }.join(left.device("eth0"), right.device("eth0")).unwrap();
     right.ip("addr add 198.18.0.1/24 dev eth0").unwrap();
@@ -150,17 +150,20 @@ fn a_blast_sends_as_many_frames_as_the_device_counts() {
         "198.18.0.1:9".parse().unwrap(),
     );
     let before = device_counts(&left, "eth0").unwrap();
-    let running = blast(&left, "eth0", spec.flows(100), Duration::from_millis(200)).unwrap();
+    let running = flood(&left, "eth0", spec.flows(100), Duration::from_millis(200)).unwrap();
     let (sent, time) = running.join().unwrap().unwrap();
     let counted =
         |now: testbed::DeviceCounts| now.tx_packets + now.tx_dropped - before.tx_packets - before.tx_dropped;
-    // The kernel itself may add a few of its own (neighbour discovery).
+    // The kernel may send a few packets of its own, for neighbor discovery.
     let seen = counted(device_counts(&left, "eth0").unwrap());
-    assert!(sent > 0 && (sent..sent + 20).contains(&seen), "{sent} sent in {time:?}, {seen} counted");
+    assert!(
+        sent > 0 && (sent..sent + 20).contains(&seen),
+        "{sent} frames sent in {time:?}, {seen} counted by the device"
+    );
 }
 
 #[test]
-fn a_process_is_heard_signalled_and_gone_with_its_handle() {
+fn process_output_signals_and_drop_work() {
     let ns = Namespace::new("process").unwrap();
     let script = "trap 'echo going; exit 3' TERM; echo up; echo aside >&2; while :; do sleep 0.05; done";
     let mut process = Process::start(&ns, "script", "sh", &["-c", script]).unwrap();
@@ -173,16 +176,16 @@ fn a_process_is_heard_signalled_and_gone_with_its_handle() {
 
     let mut absent = Process::start(&ns, "absent", "no-such-program", &[]).unwrap();
     assert_eq!(absent.wait(BOUND).unwrap().code(), Some(127));
-    let mut deaf =
-        Process::start(&ns, "deaf", "sh", &["-c", "trap '' TERM; echo up; exec sleep 1000"]).unwrap();
-    deaf.wait_for_line(BOUND, |line| line == "up").unwrap();
-    let message = deaf.stop(Duration::from_millis(200)).unwrap_err().to_string();
-    assert!(message.contains("deaf did not end"), "{message}");
-    assert_eq!(deaf.wait(BOUND).unwrap().signal(), Some(9));
+    let mut stubborn =
+        Process::start(&ns, "stubborn", "sh", &["-c", "trap '' TERM; echo up; exec sleep 1000"]).unwrap();
+    stubborn.wait_for_line(BOUND, |line| line == "up").unwrap();
+    let message = stubborn.stop(Duration::from_millis(200)).unwrap_err().to_string();
+    assert!(message.contains("stubborn did not end"), "{message}");
+    assert_eq!(stubborn.wait(BOUND).unwrap().signal(), Some(9));
 }
 
 #[test]
-fn a_child_ends_with_the_namespace_that_it_was_started_in() {
+fn child_ends_with_its_namespace() {
     let ns = Namespace::new("short").unwrap();
     let mut command = Command::new("setpriv");
     command
@@ -195,7 +198,8 @@ fn a_child_ends_with_the_namespace_that_it_was_started_in() {
     assert_eq!(child.wait().unwrap().signal(), Some(9));
 }
 
-/// Not a test of its own: what the next one kills.
+/// The next test runs this function in a separate process and kills it. It builds a testbed and
+/// waits.
 #[test]
 fn holder_of_a_bed() {
     let Ok(witness) = env::var(HOLDER) else { return };
@@ -215,8 +219,9 @@ fn holder_of_a_bed() {
 }
 
 #[test]
-fn a_killed_bed_leaves_no_process_and_no_namespace() {
-    // One end of a link in each of the bed's namespaces, the other here: it goes when its namespace does.
+fn killed_testbed_leaves_no_process_or_namespace() {
+    // Each namespace of the testbed gets one end of a link, and this namespace has the other end. A
+    // link disappears when the namespace of the testbed is removed.
     let witness = Namespace::new("witness").unwrap();
     let links = || (0..9).filter(|n| device_counts(&witness, &format!("w{n}")).is_ok()).count();
     let mut holder = Command::new(env::current_exe().unwrap())

@@ -1,4 +1,4 @@
-//! `sluicegate capture` over the real path, read by tshark.
+//! Tests of `sluicegate capture`. They read the capture files with tshark.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -11,20 +11,20 @@ use testbed::{Bed, FrameSpec, LbConfig, Process, cut, eventually, inject};
 use crate::groups::GROUP;
 use crate::scene::{BOUND, Scene, verb};
 
-/// A capture that runs, until it is ended.
+/// A running `sluicegate capture` process and its file.
 struct Running {
     process: Process,
     file: PathBuf,
 }
 
-/// One frame as tshark shows it.
+/// A frame as tshark prints it.
 #[derive(Clone, Debug, PartialEq)]
 struct Shown {
     interface: String,
-    /// As it was, and as it is kept.
+    /// The original and the captured length in bytes.
     lengths: (usize, usize),
     comment: String,
-    /// Outer and inner.
+    /// The destination addresses of the outer and the inner header.
     destinations: String,
     seconds: f64,
 }
@@ -44,7 +44,7 @@ fn start(scene: &Scene, name: &str, args: &[&str]) -> Running {
 }
 
 impl Running {
-    /// Its last words once it has ended, and what tshark shows of its file.
+    /// Ends the capture. Returns the last line of the command's output and the frames in the file.
     fn end(mut self, scene: &Scene) -> (String, Vec<Shown>) {
         self.process.signal(Signal::SIGINT).unwrap();
         self.over(scene)
@@ -62,7 +62,7 @@ fn shown(scene: &Scene, file: &Path) -> Vec<Shown> {
     read(scene, file).unwrap()
 }
 
-/// Fails while the last block is not whole.
+/// Reads the capture file. Returns an error while its last block is incomplete.
 fn read(scene: &Scene, file: &Path) -> anyhow::Result<Vec<Shown>> {
     let mut tshark = Command::new("tshark");
     tshark.args(["-n", "-r"]).arg(file).args(["-T", "fields", "-E", "separator=|"]);
@@ -91,13 +91,15 @@ fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
 }
 
+// Promise: replay-fidelity
 #[test]
-fn what_was_captured_is_replayed_each_packet_once_with_what_became_of_it() {
+fn replay_of_capture_has_each_packet_once() {
     let scene = Scene::with(LbConfig::new);
     let running = start(&scene, "replayed", &["--snaplen", "2048"]);
     let mut frames = Vec::new();
     for id in 0..8 {
-        // Late first pieces are held for; by their three-tuple some cross to another thread.
+        // Later fragments arrive before the first one and are held until it arrives. Some fragments
+        // move to another thread, which the hash of addresses and protocol selects.
         let mut whole = scene.frame(id % 2 == 0, Bed::SINK_PORT);
         whole.source.set_port(5_000 + id);
         whole.payload = vec![7; 600];
@@ -127,12 +129,12 @@ fn what_was_captured_is_replayed_each_packet_once_with_what_became_of_it() {
     assert_eq!(said["drops"]["no_vip"], settled.over_threads(&["drops", "no_vip"]), "{ended:?}");
     assert!(
         said["left_out"].as_u64().unwrap() > settled.sent(),
-        "those that left, and those seen again: {said}"
+        "unexpected number of sent and repeated packets, {said}"
     );
 }
 
 #[test]
-fn tshark_shows_packets_as_they_came_and_as_they_left_with_what_was_decided() {
+fn tshark_shows_received_and_sent_packets_with_verdict() {
     let scene = Scene::with(LbConfig::new);
     let port = &scene.bed.balancers[0].port;
     let send = |port_number| {
@@ -150,7 +152,7 @@ fn tshark_shows_packets_as_they_came_and_as_they_left_with_what_was_decided() {
     let status = verb(&scene.bed, &["status", "--socket", &socket(&scene)]);
     assert!(status.out.contains("capture 1 packet in 1, 128 bytes each"), "{status:?}");
     let (last, frames) = running.end(&scene);
-    assert_eq!(last, "sluicegate: 2 packets of 2 that matched, 0 lost");
+    assert_eq!(last, "sluicegate: captured 2 packets of 2 that matched, 0 lost");
     let [came, left, dropped] = &frames[..] else { panic!("{frames:#?}") };
     let vip = scene.bed.vip(true, 0).ip();
     assert_eq!((came.interface.as_str(), came.lengths), ("before", (whole, 128)));
@@ -175,7 +177,7 @@ fn tshark_shows_packets_as_they_came_and_as_they_left_with_what_was_decided() {
 }
 
 #[test]
-fn each_condition_keeps_all_other_packets_out() {
+fn capture_conditions_exclude_other_packets() {
     let scene = Scene::with(LbConfig::new);
     let port = &scene.bed.balancers[0].port;
     let mut flows = scene.flows(true, 30);
@@ -211,18 +213,19 @@ fn each_condition_keeps_all_other_packets_out() {
 }
 
 #[test]
-fn a_capture_ends_at_its_bounds_and_with_its_client() {
+fn capture_ends_at_limits_and_with_its_client() {
     let scene = Scene::with(LbConfig::new);
     let mut flows = scene.flows(true, 20);
     let sampled = start(&scene, "sampled", &["--sample", "1/10", "--count", "3"]);
-    // Two of three: the first packet and the eleventh. It goes on until the twenty-first.
+    // The first round has 20 packets. The sample takes the first and the eleventh of them. The
+    // capture is still running then, and ends with the twenty-first packet.
     scene.round(&mut flows);
     let refused = verb(&scene.bed, &["capture", "--socket", &socket(&scene), "-w", "-"]);
-    assert!(refused.code == Some(1) && refused.err.contains("one at a time"), "{refused:?}");
+    assert!(refused.code == Some(1) && refused.err.contains("a capture is already running"), "{refused:?}");
     scene.round(&mut flows);
     let mut sampled = sampled;
     let (last, frames) = sampled.over(&scene);
-    assert!(last.starts_with("sluicegate: 3 packets of "), "{last}");
+    assert!(last.starts_with("sluicegate: captured 3 packets of "), "{last}");
     assert_eq!(frames.len(), 6);
 
     let mut brief = start(&scene, "brief", &["--duration", "1s"]);
@@ -249,14 +252,14 @@ fn a_capture_ends_at_its_bounds_and_with_its_client() {
         scene.round(&mut flows);
         (of() == before).then_some(())
     });
-    assert!(off.is_some(), "nobody takes what it captures");
-    println!("off {:?} after its client was killed", since.elapsed());
-    // What was written is whole blocks.
+    assert!(off.is_some(), "the capture did not end with its client");
+    println!("capture ended {:?} after its client was killed", since.elapsed());
+    // The last block of the file is complete.
     assert_eq!(shown(&scene, &killed.file).len(), 40);
 }
 
 #[test]
-fn a_vip_of_a_prefix_group_is_captured_by_its_name_also_where_no_port_is_its() {
+fn capture_selects_prefix_group_vip_by_name() {
     let scene = Scene::with(|bed| LbConfig { more: GROUP.into(), ..LbConfig::new(bed) });
     let running = start(&scene, "edge", &["--vip", "edge", "--drop", "no_vip"]);
     let port = &scene.bed.balancers[0].port;
@@ -264,14 +267,15 @@ fn a_vip_of_a_prefix_group_is_captured_by_its_name_also_where_no_port_is_its() {
         let frame = FrameSpec { destination: to, ..scene.frame(to.is_ipv4(), 54) };
         inject(&scene.bed.router, port, &frame.bytes()).unwrap();
     };
-    // In clusters that the file names and in others, another suffix of the group, another VIP.
+    // The capture must have packets to addresses in the configured and in an unknown cluster. It
+    // must not have packets to other suffixes of the group or to other VIPs.
     let wanted = ["198.51.100.148:54", "[2001:db8:e:ab00::20]:54"].map(|to| to.parse().unwrap());
     let other = ["198.51.100.21:54", "[2001:db8:e::21]:54"].map(|to| to.parse().unwrap());
     wanted.into_iter().chain(other).for_each(send);
     send(scene.bed.vip(true, 54));
     scene.drops_become("no_vip", 5);
     let (last, frames) = running.end(&scene);
-    assert_eq!(last, "sluicegate: 2 packets of 2 that matched, 0 lost");
+    assert_eq!(last, "sluicegate: captured 2 packets of 2 that matched, 0 lost");
     let comments: Vec<&str> = frames.iter().map(|frame| frame.comment.as_str()).collect();
     assert_eq!(comments, ["verdict=drop reason=no_vip thread=0 generation=1"; 2]);
     assert_eq!(frames[0].destinations, "198.51.100.148");
@@ -289,6 +293,6 @@ fn tshark_reads_along_from_a_pipe() {
     let mut pipe = Process::start(ns, "pipe", "sh", &["-c", &line]).unwrap();
     pipe.wait_for_line(BOUND, |line| line.contains("capturing to")).unwrap();
     inject(&scene.bed.router, &scene.bed.balancers[0].port, &scene.frame(true, 54).bytes()).unwrap();
-    // Before the capture ends.
+    // tshark prints the packet while the capture is still running.
     pipe.wait_for_line(BOUND, |line| line == "verdict=drop reason=no_vip thread=0 generation=1").unwrap();
 }

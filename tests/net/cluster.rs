@@ -1,4 +1,4 @@
-//! Two balancers that stand for one: pieces of a datagram may come to either.
+//! Tests of two balancers that receive fragments of the same datagrams.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use testbed::{Balancer, BedSpec, LbConfig, Received, UdpInbox, eventually, mac_o
 use crate::fragments::{Random, WINDOW, cut_datagram, have_had, inboxes, shuffle, with_inbox};
 use crate::scene::{BOUND, Scene, count};
 
-/// A router in front that spreads packets without a thought for datagrams: each piece to either machine.
+/// Sends each fragment to a random balancer, like a router that balances per packet.
 fn pieces_to_either(ipv4: bool) {
     let spec = BedSpec { balancers: 2, queues: 2, ..BedSpec::default() };
     let mut file = None;
@@ -36,7 +36,7 @@ fn pieces_to_either(ipv4: bool) {
         for (frames, host) in to.into_iter().zip(hosts) {
             send_at(&scene.bed.router, &host.port, frames, 20_000.0).unwrap();
         }
-        // Never further ahead than a ring holds.
+        // Waiting here limits the packets in flight to the size of a ring.
         have_had(&inboxes, n * WINDOW);
     }
     let all = have_had(&inboxes, datagrams);
@@ -46,15 +46,20 @@ fn pieces_to_either(ipv4: bool) {
         let (redirected, opened) = (of("redirected"), of("decapsulated"));
         (both, redirected, opened)
     };
-    // The last may still be on its way from one to the other.
+    // The last packets may still be on the way from one balancer to the other.
     let agreed = eventually(BOUND, || {
         let (_, [first, second], opened) = counted();
         ([second, first] == opened).then_some(())
     });
     let ([first, second], redirected, opened) = counted();
-    println!("{datagrams} datagrams to two machines: {redirected:?} pieces redirected, {opened:?} opened");
+    println!(
+        "{datagrams} datagrams to two balancers, {redirected:?} fragments redirected, {opened:?} decapsulated"
+    );
     assert_eq!((first.drops(), second.drops()), (vec![], vec![]), "{}", scene.diagnosis());
-    assert!(agreed.is_some() && [redirected[1], redirected[0]] == opened, "each came to the other, once");
+    assert!(
+        agreed.is_some() && [redirected[1], redirected[0]] == opened,
+        "redirected and decapsulated fragments differ"
+    );
     assert!(redirected.iter().all(|count| *count > datagrams as u64 / 4));
     assert!(all, "{}", scene.diagnosis());
     let seen: Vec<Received> = inboxes.iter().flat_map(UdpInbox::seen).collect();
@@ -63,11 +68,11 @@ fn pieces_to_either(ipv4: bool) {
 }
 
 #[test]
-fn pieces_that_come_to_different_machines_meet_at_one_backend_over_ipv4() {
+fn fragments_on_two_machines_meet_over_ipv4() {
     pieces_to_either(true);
 }
 
 #[test]
-fn pieces_that_come_to_different_machines_meet_at_one_backend_over_ipv6() {
+fn fragments_on_two_machines_meet_over_ipv6() {
     pieces_to_either(false);
 }

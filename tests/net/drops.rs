@@ -1,22 +1,28 @@
-//! Drops over the real path: each packet moves its own reason's count by one, and no other.
+//! Tests of drop counters. Each dropped packet must increment the counter of exactly one reason.
 
 use testbed::{Bed, BedSpec, FrameSpec, LbConfig, UdpServer, cut, eventually, inject, send_at, udp_ask};
 
 use crate::scene::{BOUND, SILENCE, Scene};
 
-/// Runs `act` and checks that `reason` alone rose, by `count`.
+/// Runs `act` and checks that the counter of `reason` increases by `count` and that no other drop
+/// counter changes.
 fn rises(scene: &Scene, reason: &str, count: u64, act: impl FnOnce()) {
     let before = scene.settled();
     act();
     let of = |counts: &testbed::Counters| counts.over_threads(&["drops", reason]);
     let risen =
         eventually(BOUND, || (of(&scene.balancer.counters().unwrap()) >= of(&before) + count).then_some(()));
-    assert!(risen.is_some(), "{reason} did not rise by {count}\n{}", scene.diagnosis());
+    assert!(risen.is_some(), "{reason} did not increase by {count}\n{}", scene.diagnosis());
     let (after, sum) = (scene.settled(), |counts: &testbed::Counters| -> u64 {
         counts.drops().iter().map(|(_, count)| count).sum()
     });
     assert_eq!(of(&after) - of(&before), count, "{reason}");
-    assert_eq!(sum(&after) - sum(&before), count, "{reason}, and others: {:?}", after.drops());
+    assert_eq!(
+        sum(&after) - sum(&before),
+        count,
+        "other reasons than {reason} increased, {:?}",
+        after.drops()
+    );
     assert_eq!(after.sent(), before.sent(), "{reason}");
 }
 
@@ -33,33 +39,33 @@ fn each_reason_counts_its_own_packets() {
             send(&wrong_protocol.bytes());
         });
         rises(&scene, "ttl", 1, || {
-            // An ICMP error is answered by none (RFC 1122 §3.2.2).
+            // A host must not send an ICMP error in response to an ICMP error (RFC 1122 §3.2.2).
             let mut error = icmp(&scene, ipv4, unreachable(ipv4), quote(&scene, ipv4));
             error.ttl = 1;
             send(&error.bytes());
         });
         rises(&scene, "malformed", 1, || {
             let mut lying = scene.frame(ipv4, Bed::SINK_PORT).bytes();
-            // The IP packet says that it is longer than the frame.
+            // The length in the IP header exceeds the frame.
             lying[if ipv4 { 16 } else { 18 }] = 0x05;
             send(&lying);
         });
         rises(&scene, "icmp", 1, || send(&icmp(&scene, ipv4, [200, 0], vec![0; 8]).bytes()));
         rises(&scene, "icmp_quote", 1, || {
-            // What it quotes was not sent by the VIP.
+            // The packet in the ICMP error was not sent by the VIP.
             let forged = scene.frame(ipv4, Bed::SINK_PORT).bytes();
             send(&icmp(&scene, ipv4, unreachable(ipv4), forged[14..].to_vec()).bytes());
         });
     }
 }
 
-/// Pieces of a datagram are expected for so long.
+/// Returns a configuration that keeps fragments for `lifetime`.
 fn remembering(bed: &Bed, lifetime: &str) -> LbConfig {
     LbConfig { more: format!("[io.fragments]\nlifetime = \"{lifetime}\"\n"), ..LbConfig::new(bed) }
 }
 
 #[test]
-fn pieces_that_no_honest_host_sends_are_dropped_by_name() {
+fn malformed_fragments_are_dropped_by_reason() {
     let scene = Scene::with(|bed| remembering(bed, "60s"));
     let port = &scene.bed.balancers[0].port;
     let send = |bytes: &[u8]| inject(&scene.bed.router, port, bytes).unwrap();
@@ -86,7 +92,7 @@ fn pieces_that_no_honest_host_sends_are_dropped_by_name() {
 }
 
 #[test]
-fn of_a_datagram_whose_first_piece_is_late_64_pieces_wait_and_no_longer_than_they_may() {
+fn late_first_fragment_holds_64_until_expiry() {
     let scene = Scene::with(|bed| remembering(bed, "10s"));
     let mut whole = scene.frame(true, Bed::SINK_PORT);
     whole.payload = vec![7; 600];
@@ -104,17 +110,17 @@ fn of_a_datagram_whose_first_piece_is_late_64_pieces_wait_and_no_longer_than_the
     assert_eq!(when(0), [("fragment_datagram_full".into(), 1), ("fragment_timeout".into(), 64)]);
 }
 
-/// An ICMP message to the VIP of a family.
+/// Returns an ICMP message to the VIP of this address family.
 fn icmp(scene: &Scene, ipv4: bool, kind: [u8; 2], payload: Vec<u8>) -> FrameSpec {
     FrameSpec { icmp: Some(kind), payload, ..scene.frame(ipv4, Bed::SINK_PORT) }
 }
 
-/// Port unreachable.
+/// Returns the ICMP type and code for port unreachable.
 fn unreachable(ipv4: bool) -> [u8; 2] {
     if ipv4 { [3, 3] } else { [1, 4] }
 }
 
-/// What a backend would send from the VIP's sink port, as a router quotes it.
+/// Returns a packet from the VIP's sink port, as a router would include it in an ICMP error.
 fn quote(scene: &Scene, ipv4: bool) -> Vec<u8> {
     let mut answer = scene.frame(ipv4, Bed::SINK_PORT);
     (answer.source, answer.destination) = (answer.destination, answer.source);
@@ -122,7 +128,7 @@ fn quote(scene: &Scene, ipv4: bool) -> Vec<u8> {
 }
 
 #[test]
-fn a_packet_that_its_outer_header_makes_too_big_is_told_and_the_largest_that_fits_is_not() {
+fn oversized_packet_triggers_icmp_error() {
     let spec = BedSpec { core_mtu: 1400, ..BedSpec::default() };
     let scene = Scene::new(&spec, LbConfig::new);
     for (ipv4, headers) in [(true, 28), (false, 48)] {
@@ -131,7 +137,8 @@ fn a_packet_that_its_outer_header_makes_too_big_is_told_and_the_largest_that_fit
         let largest = 1400 - 24 - headers;
         let fits = vec![7; largest];
         let reply = udp_ask(&scene.bed.client.ns, echo, &fits, BOUND);
-        // The reply names the client, and has no room on the backend's link then: the backend cuts it up.
+        // The reply also contains the client's address, so it exceeds the MTU of the backend's
+        // link, and the backend fragments it.
         reply.unwrap_or_else(|error| panic!("{error:#}\n{}", scene.diagnosis()));
         let before = reported();
         let over = vec![7; largest + 1];
@@ -140,7 +147,7 @@ fn a_packet_that_its_outer_header_makes_too_big_is_told_and_the_largest_that_fit
         let heard = eventually(BOUND, || route().contains("mtu 1376").then_some(()));
         assert!(heard.is_some(), "{}{}", route(), scene.diagnosis());
         assert_eq!(reported() - before, 1, "{}", scene.diagnosis());
-        // From now on the client itself cuts.
+        // The client has learned the path MTU and now fragments packets itself.
         udp_ask(&scene.bed.client.ns, echo, &over, BOUND)
             .unwrap_or_else(|error| panic!("{error:#}\n{}", scene.diagnosis()));
         assert_eq!(reported() - before, 1);
@@ -158,7 +165,7 @@ fn a_pool_without_weight_has_no_backend() {
 }
 
 #[test]
-fn a_backend_without_a_route_has_no_next_hop_until_there_is_one() {
+fn backend_without_route_has_no_next_hop() {
     let bed = Bed::new(&BedSpec { backends: 1, ..BedSpec::default() }).unwrap();
     let host = bed.balancers[0].clone();
     host.ns.ip("route add unreachable 198.18.1.1/32").unwrap();
@@ -186,21 +193,22 @@ fn pings_over_the_rate_are_dropped_by_name() {
         (scene.balancer.counters().unwrap().over_threads(&["drops", "reply_rate"]) > 0).then_some(())
     });
     assert!(over.is_some(), "{}", scene.diagnosis());
-    // The generator may outrun the socket, so what the kernel lost counts too.
+    // The load generator may be faster than the sockets. The sum therefore includes packets that
+    // the kernel dropped.
     let counts = eventually(BOUND, || {
         let counts = scene.balancer.counters().unwrap();
         (counts.redirected() == counts.received() + counts.lost_before_threads()).then_some(counts)
     });
-    let counts = counts.unwrap_or_else(|| panic!("the counts do not agree\n{}", scene.diagnosis()));
+    let counts = counts.unwrap_or_else(|| panic!("the counters do not match\n{}", scene.diagnosis()));
     let (replies, dropped) =
         (counts.over_threads(&["replies"]), counts.over_threads(&["drops", "reply_rate"]));
-    println!("{sent} pings sent, {replies} answered, {dropped} over the rate");
+    println!("{sent} pings sent, {replies} answered, {dropped} dropped by the rate limit");
     assert!(replies >= 100 && dropped > 0, "{sent} {replies} {dropped}");
     assert_eq!(replies + dropped, counts.received());
 }
 
 #[test]
-fn decap_takes_nothing_off_from_other_sources() {
+fn decap_rejects_other_sources() {
     let bed = Bed::new(&BedSpec { backends: 1, ..BedSpec::default() }).unwrap();
     let _sink = UdpServer::sink(&bed.backends[0].ns, (bed.backends[0].v4, 4000).into()).unwrap();
     let stranger = ["192.0.2.200/32".to_owned(), "2001:db8:0:ff::/64".to_owned()];
@@ -211,7 +219,7 @@ fn decap_takes_nothing_off_from_other_sources() {
         testbed::UdpFlows::open(&scene.bed.client.ns, scene.bed.vip(true, Bed::ECHO_PORT), 5, SILENCE)
             .unwrap();
     assert_eq!(flows.round().unwrap(), vec![None; 5]);
-    // It tells its counts each second.
+    // `decap` prints its counters once a second.
     let seen = || scene.decaps[0].counts().filter(|counts| counts["refused_source"] == 5);
     assert!(eventually(BOUND, seen).is_some(), "{:?}", scene.decaps[0].counts());
     let Scene { balancer, mut decaps, bed } = scene;

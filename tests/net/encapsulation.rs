@@ -1,4 +1,4 @@
-//! Every encapsulation, over both outer families, with inner packets of both: what goes out, and that it is answered.
+//! Tests of all encapsulations, each over IPv4 and IPv6 and with IPv4 and IPv6 packets inside.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -7,7 +7,8 @@ use testbed::{Balancer, Bed, BedSpec, Capture, Decap, Encapsulation, Frame, Kind
 
 use crate::scene::{BOUND, Scene};
 
-/// TCP and UDP over both families; then what was sent agrees with what was received, and with what was taken off.
+/// Sends TCP and UDP packets over IPv4 and IPv6. The balancer must send as many packets as it
+/// received, and the backends must decapsulate all of them.
 fn carries(kind: Encapsulation, outer_v4: bool) {
     let config = |bed: &Bed| {
         let config = LbConfig::new(bed).encapsulation(kind);
@@ -28,7 +29,7 @@ fn carries(kind: Encapsulation, outer_v4: bool) {
         Encapsulation::Gre => Kind::Gre,
         Encapsulation::Ipip => Kind::Ipip,
         Encapsulation::Gue => Kind::Gue,
-        Encapsulation::L2 => unreachable!("not wrapped"),
+        Encapsulation::L2 => unreachable!("l2 does not encapsulate"),
     };
     let host = &scene.bed.balancers[0];
     let sent = usize::try_from(counts.sent()).unwrap();
@@ -38,7 +39,11 @@ fn carries(kind: Encapsulation, outer_v4: bool) {
     for Outer { kind, outer, inner } in &wrapped {
         assert_eq!((*kind, outer.source), (expected, host.address(outer.destination)));
         assert!(addresses.contains(&outer.destination) && outer.checksum_ok && inner.checksum_ok);
-        assert_eq!((outer.ttl, inner.ttl), (64, 62), "the router and the balancer take one each");
+        assert_eq!(
+            (outer.ttl, inner.ttl),
+            (64, 62),
+            "the router and the balancer must each decrement the TTL"
+        );
         assert!(inner.transport_checksum_ok().unwrap_or(true));
         assert!(outer.transport_checksum_ok().unwrap_or(true));
     }
@@ -49,7 +54,7 @@ fn carries(kind: Encapsulation, outer_v4: bool) {
     }
 }
 
-/// What the balancer sends, as it arrives at the router.
+/// Captures the packets that the balancer sends to the router.
 fn watch(scene: &Scene) -> Capture {
     let host = &scene.bed.balancers[0];
     let wrapped = |frame: &[u8]| Frame::parse(frame).is_some_and(|frame| frame.outer().is_some());
@@ -60,7 +65,8 @@ fn wrapped(frames: &[testbed::Captured]) -> Vec<Outer> {
     frames.iter().filter(|f| !f.outgoing).map(|f| Frame::parse(&f.bytes).unwrap().outer().unwrap()).collect()
 }
 
-/// Each flow always has the same value, and not all flows have one. Returns the values.
+/// Checks that `value` is the same for all packets of a flow and that flows have different values.
+/// Returns the values.
 fn one_value_a_flow<T: Ord + Copy + std::fmt::Debug>(
     wrapped: &[Outer],
     value: impl Fn(&Outer) -> T,
@@ -108,7 +114,7 @@ fn gue_over_ipv6_carries_both_families() {
 }
 
 #[test]
-fn l2_carries_both_families_to_backends_on_the_same_link() {
+fn l2_carries_both_families() {
     let spec = BedSpec { switched: true, ..BedSpec::default() };
     let scene = Scene::new(&spec, |bed| LbConfig::new(bed).encapsulation(Encapsulation::L2));
     for ipv4 in [true, false] {
@@ -120,7 +126,7 @@ fn l2_carries_both_families_to_backends_on_the_same_link() {
 }
 
 #[test]
-fn outer_sources_are_one_a_flow_from_the_prefix() {
+fn outer_source_is_constant_per_flow() {
     for (prefix, outer_v4) in [("198.51.100.0/28", true), ("2001:db8:5::/64", false)] {
         let bed = Bed::new(&BedSpec::default()).unwrap();
         let mut config = LbConfig::new(&bed);
@@ -145,7 +151,7 @@ fn outer_sources_are_one_a_flow_from_the_prefix() {
             IpAddr::V6(ip) => ip.segments()[..4] == [0x2001, 0xdb8, 5, 0],
         };
         assert!(sources.iter().all(inside), "{sources:?}");
-        // 32 flows over 16 addresses: fewer than 8 of them come up less than once in a million runs.
+        // The probability that 32 flows use fewer than 8 of 16 addresses is below 1e-6.
         assert!(sources.len() >= 8, "{sources:?}");
     }
 }

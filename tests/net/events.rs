@@ -1,4 +1,5 @@
-//! `events`: each change of state is there once, with its time and its cause, in the words of the log.
+//! Tests of `sluicegate events`. Each state change must appear exactly once, with its time, its
+//! cause and the text of its log line.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -7,7 +8,7 @@ use testbed::{Bed, BedSpec, LbConfig, Veth, eventually};
 
 use crate::scene::{BOUND, Scene, verb};
 
-/// A second interface of the balancer, by which nothing is routed, and the router's end of it.
+/// A second interface of the balancer, which no route uses, and the router's end of its link.
 const SPARE: &str = "spare0";
 const SPARE_PORT: &str = "to-lb1-spare";
 
@@ -31,16 +32,19 @@ fn events(scene: &Scene, more: &[&str]) -> Vec<Value> {
     said["events"].as_array_mut().map(std::mem::take).unwrap()
 }
 
-/// The last event of a kind whose words begin so, as soon as there is one.
+/// Waits for an event of this kind whose text starts with `words`. Returns the newest one.
 fn wait_for(scene: &Scene, kind: &str, words: &str) -> Value {
-    let begins = |event: &Value| event["what"].as_str().unwrap().starts_with(words);
+    let begins = |event: &Value| {
+        let cause = event["cause"].as_str().map(|cause| format!(": {cause}")).unwrap_or_default();
+        format!("{}{cause}", event["what"].as_str().unwrap()).starts_with(words)
+    };
     let found = || events(scene, &["--kind", kind]).into_iter().rfind(begins);
     eventually(BOUND, found)
         .unwrap_or_else(|| panic!("no {kind} {words}: {:#?}\n{}", events(scene, &[]), scene.diagnosis()))
 }
 
 #[test]
-fn each_change_of_state_is_an_event_with_time_and_cause_in_the_words_of_the_log() {
+fn each_state_change_is_logged_as_event_once() {
     let begun = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
     let mut scene = Scene::new(&BedSpec { backends: 2, ..BedSpec::default() }, |bed| {
         let link = Veth { queues: 1, mtu: bed.spec.core_mtu };
@@ -49,39 +53,39 @@ fn each_change_of_state_is_an_event_with_time_and_cause_in_the_words_of_the_log(
     });
     wait_for(&scene, "machine", "ready");
 
-    // A backend dies, and with the other one drained nobody serves the VIPs.
+    // The backend b2 fails. Then the other backend is drained, and the VIPs have no backend left.
     drop(scene.bed.http.remove(1));
-    let down = wait_for(&scene, "backend", "a backend is down");
+    let down = wait_for(&scene, "backend", "backend down");
     let about = (&down["about"]["backend"], &down["about"]["check"], &down["severity"]);
     assert_eq!(about, (&"b2".into(), &"web".into(), &"warning".into()), "{down:#}");
     assert!(down["cause"].as_str().unwrap().contains("refused"), "{down:#}");
     run(&scene, &["backend", "drain", "b1", "--for", "1s", "--reason", "a new kernel"]);
-    let order = wait_for(&scene, "order", "an operator's order: drain backend b1, for 1 s");
+    let order = wait_for(&scene, "override", "operator command: drain backend b1, for 1 s");
     assert_eq!((&order["cause"], &order["about"]["peer"]), (&"a new kernel".into(), &"uid 0".into()));
-    let vip = wait_for(&scene, "vip", "no backend serves a service of this VIP");
+    let vip = wait_for(&scene, "vip", "VIP not ready");
     assert!(vip["about"]["service"].as_str().unwrap().contains("tcp 80"), "{vip:#}");
-    wait_for(&scene, "order", "a drain or down has ended by its time");
-    wait_for(&scene, "vip", "all services of this VIP have a backend again");
+    wait_for(&scene, "override", "state override expired");
+    wait_for(&scene, "vip", "VIP ready again");
 
-    // Reloads, taken and refused.
+    // One reload succeeds, and one is rejected.
     let config = checked(&scene.bed);
     scene.balancer.reload(&scene.bed, &config.clone().weights(&[1, 5])).unwrap();
-    let reload = wait_for(&scene, "reload", "reloaded");
+    let reload = wait_for(&scene, "reload", "configuration reloaded");
     assert_eq!(reload["cause"], "SIGHUP");
     assert!(reload["about"]["what"].as_str().unwrap().contains("weight"), "{reload:#}");
     let wrong = LbConfig { more: format!("{CHECK}nonsense = 1\n"), ..config };
     scene.balancer.reload(&scene.bed, &wrong).unwrap();
-    let refused = wait_for(&scene, "reload", "reload refused");
+    let refused = wait_for(&scene, "reload", "reload rejected");
     assert_eq!((&refused["severity"], &refused["about"]["why"]), (&"error".into(), &"SIGHUP".into()));
     assert!(refused["about"]["problems"].as_str().unwrap().contains("nonsense"), "{refused:#}");
 
-    // A link goes and comes.
+    // The spare link goes down and comes up again.
     scene.bed.router.ip(&format!("link set {SPARE_PORT} down\n")).unwrap();
-    wait_for(&scene, "link", "spare0 has no carrier");
+    wait_for(&scene, "link", "link fault detected: spare0 has no carrier");
     scene.bed.router.ip(&format!("link set {SPARE_PORT} up\n")).unwrap();
-    wait_for(&scene, "link", "no longer so: spare0 has no carrier");
+    wait_for(&scene, "link", "link fault ended: spare0 has no carrier");
 
-    // All of them in order, none twice, each a line of the log.
+    // All events are listed in order and without duplicates, and each of them is also a log line.
     let all = events(&scene, &[]);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
     let mut last = begun - 0.001;
@@ -95,7 +99,7 @@ fn each_change_of_state_is_an_event_with_time_and_cause_in_the_words_of_the_log(
         last = at;
     }
     assert_eq!(events(&scene, &["--limit", "3"]), all[all.len() - 3..]);
-    // And in words.
-    let words = run(&scene, &["events", "--kind", "order"]);
+    // The text output lists the same events.
+    let words = run(&scene, &["events", "--kind", "override"]);
     assert!(words.contains("drain backend b1, for 1 s (peer=\"uid 0\"): a new kernel\n"), "{words}");
 }

@@ -1,4 +1,5 @@
-//! Fragments over the real path: kernels' own, and those of a sender that keeps no order.
+//! Tests of fragmented datagrams: from the kernel of the client, and in random order from a load
+//! generator.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -10,21 +11,22 @@ use testbed::{
 
 use crate::scene::{BOUND, Scene, count};
 
-/// UDP that the backends keep, and do not answer.
+/// A UDP port on which the backends record datagrams without replying.
 pub(crate) const INBOX_PORT: u16 = 5001;
 
-/// Takes UDP to [`INBOX_PORT`] besides.
+/// Returns a configuration with a service on [`INBOX_PORT`].
 pub(crate) fn with_inbox(bed: &Bed) -> LbConfig {
     let mut config = LbConfig::new(bed);
     config.services.push(Service { ports: INBOX_PORT.to_string(), protocol: "udp", hash: None });
     config
 }
 
-/// An inbox at the VIP of a family in each backend.
+/// Starts a UDP inbox at the VIP on each backend.
 pub(crate) fn inboxes(scene: &Scene, ipv4: bool) -> Vec<UdpInbox> {
     let vip = scene.bed.vip(ipv4, INBOX_PORT);
     let start = |host: &testbed::Host| {
-        // Nothing is to be lost at the backend: neither for want of memory, nor as a stray of long ago.
+        // With these limits, the kernel of a backend does not drop fragments for lack of memory or
+        // because of their age.
         let limits = [
             ("ipv4/ipfrag_high_thresh", "268435456"),
             ("ipv6/ip6frag_high_thresh", "268435456"),
@@ -36,23 +38,25 @@ pub(crate) fn inboxes(scene: &Scene, ipv4: bool) -> Vec<UdpInbox> {
     scene.bed.backends.iter().map(start).collect()
 }
 
-/// Waits until the inboxes together have had `expected` datagrams; whether they have.
+/// Waits until the inboxes have received `expected` datagrams in total. Returns `false` on timeout.
 pub(crate) fn have_had(inboxes: &[UdpInbox], expected: usize) -> bool {
     let sum = || inboxes.iter().map(UdpInbox::count).sum::<usize>();
     eventually(BOUND, || (sum() >= expected).then_some(())).is_some()
 }
 
 #[test]
-fn large_pings_are_answered_by_a_backend_straight_to_the_client() {
+fn large_pings_are_answered_directly() {
     let scene = Scene::with(LbConfig::new);
     for ipv4 in [true, false] {
         let vip = scene.bed.vip(ipv4, Bed::HTTP_PORT).ip().to_string();
-        // One at a time: of several, ping awaits the last no longer than the others took.
+        // Each call sends one ping. If one call sends several, it waits for the last reply only as
+        // long as the earlier replies took.
         let ping = |patience| {
             let args = ["-n", "-c", "1", "-e", "7", "-W", patience, "-s", "4000", &vip];
             scene.bed.client.ns.text("ping", &args)
         };
-        // Over IPv6 the first answer is too large for the client's link, and no router cuts it: its backend has an error.
+        // The first IPv6 reply is too large for the client's link. Routers do not fragment IPv6
+        // packets, so the backend gets an ICMP error instead.
         if !ipv4 {
             println!("{vip}: the first is {}", if ping("1").is_ok() { "answered" } else { "not answered" });
         }
@@ -61,38 +65,40 @@ fn large_pings_are_answered_by_a_backend_straight_to_the_client() {
         }
     }
     let counts = scene.settled();
-    // 4,008 bytes are three pieces; of what is answered only a router's errors are seen here.
-    println!("40 requests in 120 pieces, and {} errors about their answers", counts.sent() - 120);
+    // A packet of 4,008 bytes has three fragments. Replies bypass the balancer, but ICMP errors
+    // that routers send about replies go through it.
+    println!("40 requests in 120 fragments, {} ICMP errors about replies", counts.sent() - 120);
     assert!((120..=123).contains(&counts.sent()), "{}", scene.diagnosis());
     assert_eq!((counts.over_threads(&["replies"]), counts.drops()), (0, vec![]));
     scene.taken_off(counts.sent());
 }
 
 pub(crate) const FLOWS: usize = 500;
-/// Addresses that the client sends from. Linux chooses the queue of a fragment by a hash of both addresses, whose seed it draws
-/// at boot; the thread is chosen by our own. With four queues, the pieces of all addresses come to their own thread with a
-/// probability of 4^-16 < 1e-9.
+/// The number of client addresses. Linux chooses the queue of a fragment with a hash of both
+/// addresses and a random seed. The balancer chooses the thread with its own hash. With four
+/// queues, the probability that all fragments arrive at the right thread by chance is 4^-16 < 1e-9.
 const CLIENTS: u8 = 16;
 const LARGE: usize = 30_000;
 
-/// Length and digest of what each sender sent.
+/// The length and the digest of each datagram, by sender.
 pub(crate) type Sent = BTreeMap<SocketAddr, BTreeSet<(usize, u64)>>;
 
-/// From each of many ports a large datagram and a small one, a few ports at a time, until they have come; the ports are those
-/// of [`CLIENTS`] addresses.
+/// Sends one large and one small datagram from each of [`FLOWS`] ports, a few ports at a time. The
+/// ports are spread over [`CLIENTS`] addresses.
 pub(crate) fn send_both(scene: &Scene, vip: SocketAddr, inboxes: &[UdpInbox]) -> Sent {
     let clients = add_clients(scene, vip.is_ipv4());
     let (mut sent, mut open_sockets) = (Sent::new(), vec![]);
     for flow in 0..FLOWS {
         let large: Vec<u8> = (0..LARGE).map(|n| u8::try_from((n * 7 + flow) % 251).unwrap()).collect();
         let small = vec![1; 100];
-        // Half of the flows are known when the large one comes.
+        // Half of the flows send the small datagram first, so that they exist before the large one
+        // arrives.
         let both = if flow % 2 == 0 { [large, small] } else { [small, large] };
         let socket = open(scene, clients[flow % clients.len()]);
         both.iter().for_each(|payload| assert_eq!(socket.send_to(payload, vip).unwrap(), payload.len()));
         let digests = both.iter().map(|payload| (payload.len(), digest(payload))).collect();
         sent.insert(socket.local_addr().unwrap(), digests);
-        open_sockets.push(socket); // its port is not to be another's
+        open_sockets.push(socket); // keeps the port reserved
         if flow % 10 == 9 {
             assert!(have_had(inboxes, 2 * sent.len()), "{}", scene.diagnosis());
         }
@@ -100,14 +106,15 @@ pub(crate) fn send_both(scene: &Scene, vip: SocketAddr, inboxes: &[UdpInbox]) ->
     sent
 }
 
-/// What came of each sender, all of it at one backend.
+/// Returns the received datagrams by sender. Panics if the datagrams of one sender arrived at two
+/// backends or twice.
 pub(crate) fn received(inboxes: &[UdpInbox]) -> Sent {
     let mut seen = BTreeMap::new();
     for (backend, inbox) in inboxes.iter().enumerate() {
         for Received { from, len, digest } in inbox.seen() {
             let (at, digests) = seen.entry(from).or_insert((backend, BTreeSet::new()));
-            assert_eq!(*at, backend, "{from} came to two backends");
-            assert!(digests.insert((len, digest)), "{from} came twice");
+            assert_eq!(*at, backend, "datagrams from {from} arrived at two backends");
+            assert!(digests.insert((len, digest)), "a datagram from {from} arrived twice");
         }
     }
     seen.into_iter().map(|(from, (_, digests))| (from, digests)).collect()
@@ -123,14 +130,14 @@ fn large_datagrams_come_whole(ipv4: bool) {
     let crossed = counts.over_threads(&["to_threads"]);
     let shares: Vec<usize> = inboxes.iter().map(|inbox| inbox.count() / 2).collect();
     println!(
-        "{FLOWS} datagrams of {LARGE} bytes to {vip}: {pieces} pieces, {crossed} of them crossed threads, by backend {shares:?}"
+        "{FLOWS} datagrams of {LARGE} bytes to {vip}, {pieces} fragments, {crossed} crossed threads, per backend {shares:?}"
     );
     assert_eq!((counts.drops(), counts.sent()), (vec![], counts.received()));
     assert_eq!((shares.iter().sum::<usize>(), crossed > 0), (FLOWS, true), "{}", scene.diagnosis());
     assert_eq!(received(&inboxes), sent);
 }
 
-/// Gives the client's host [`CLIENTS`] more addresses.
+/// Adds [`CLIENTS`] addresses to the client host.
 fn add_clients(scene: &Scene, ipv4: bool) -> Vec<IpAddr> {
     let host = &scene.bed.client;
     let added = (0..CLIENTS).map(|n| -> IpAddr {
@@ -144,27 +151,28 @@ fn add_clients(scene: &Scene, ipv4: bool) -> Vec<IpAddr> {
     added
 }
 
-/// Not connected: then Linux counts the identifications of a pair of addresses. Connected ones each begin anywhere, and two
-/// datagrams of one name would come within seconds.
+/// Returns an unconnected socket. For unconnected sockets, Linux increments the IP identification
+/// per pair of addresses. For connected sockets it starts at random values, so that two datagrams
+/// could have the same identification within seconds.
 fn open(scene: &Scene, client: IpAddr) -> UdpSocket {
     scene.bed.client.ns.run(move || UdpSocket::bind((client, 0)).unwrap())
 }
 
 #[test]
-fn datagrams_of_30_kb_come_whole_to_the_backend_of_a_small_packet_over_ipv4() {
+fn datagrams_of_30_kb_reach_one_backend_over_ipv4() {
     large_datagrams_come_whole(true);
 }
 
 #[test]
-fn datagrams_of_30_kb_come_whole_to_the_backend_of_a_small_packet_over_ipv6() {
+fn datagrams_of_30_kb_reach_one_backend_over_ipv6() {
     large_datagrams_come_whole(false);
 }
 
 #[test]
-fn iperf3_of_datagrams_in_six_pieces_loses_nothing_in_the_balancer() {
+fn iperf3_with_six_fragments_loses_no_datagram() {
     let scene = Scene::with(|bed| {
         let mut config = LbConfig::new(bed);
-        // Its TCP and its UDP are to meet at one backend.
+        // The TCP control connection and the UDP flow of iperf3 must reach the same backend.
         for protocol in ["tcp", "udp"] {
             config.services.push(Service { ports: "5201".into(), protocol, hash: Some("source") });
         }
@@ -186,11 +194,11 @@ fn iperf3_of_datagrams_in_six_pieces_loses_nothing_in_the_balancer() {
         let sum = &report["end"]["sum"];
         let [packets, lost] = ["packets", "lost_packets"].map(|key| sum[key].as_u64().unwrap_or_default());
         let unread: u64 = scene.bed.backends.iter().map(|host| unread(host, ipv4)).sum();
-        // A packet thread that got no processor leaves no frame for the kernel to fill. Each piece is of another datagram at worst.
+        // If a packet thread gets no CPU time, the fill ring is empty and the kernel drops
+        // fragments. In the worst case, each lost fragment belongs to a different datagram.
         let before = std::mem::replace(&mut late, scene.balanced(BOUND).lost_before_threads());
         println!(
-            "{vip}: {packets} datagrams of 8,000 bytes, {lost} lost; {unread} in front of a busy server, {} pieces in front of a \
-             packet thread, {} bit/s",
+            "{vip}: {packets} datagrams of 8,000 bytes, {lost} lost; {unread} dropped at busy servers, {} fragments dropped before packet threads, {} bit/s",
             late - before,
             sum["bits_per_second"]
         );
@@ -201,7 +209,8 @@ fn iperf3_of_datagrams_in_six_pieces_loses_nothing_in_the_balancer() {
     scene.taken_off(counts.sent());
 }
 
-/// Datagrams that a backend's kernel had no room for, since their reader was late.
+/// Returns how many datagrams the kernel of a backend dropped because the server did not read fast
+/// enough.
 fn unread(host: &testbed::Host, ipv4: bool) -> u64 {
     let table = host.ns.text("cat", &[if ipv4 { "/proc/net/snmp" } else { "/proc/net/snmp6" }]).unwrap();
     if !ipv4 {
@@ -213,13 +222,13 @@ fn unread(host: &testbed::Host, ipv4: bool) -> u64 {
     names.zip(values).find(|(name, _)| *name == "RcvbufErrors").unwrap().1.parse().unwrap()
 }
 
-/// As many as the promise names for a second.
+/// The number of datagrams per second in docs/promises.md.
 const DATAGRAMS: usize = 10_000;
-/// Pieces of this many datagrams are shuffled.
+/// The number of datagrams whose fragments are shuffled together.
 pub(crate) const WINDOW: usize = 100;
 const SOURCES: usize = 16;
 
-/// xorshift64*: the same run each time.
+/// An xorshift64* generator with a fixed seed.
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -235,7 +244,8 @@ impl Random {
     }
 }
 
-/// Datagram `n` in two to five pieces, and what is to come of it.
+/// Creates datagram `n` and splits it into two to five fragments. Returns the fragments, and the
+/// datagram that a backend should receive.
 pub(crate) fn cut_datagram(
     scene: &Scene,
     ipv4: bool,
@@ -247,7 +257,8 @@ pub(crate) fn cut_datagram(
     let source: IpAddr = if ipv4 {
         IpAddr::from([198, 18, 0, 100 + host])
     } else {
-        IpAddr::from([0x2001, 0xdb8, 0x100, u16::from(host), 0, 0, 0, 7]) // each in a /64 of its own
+        // Each source has its own /64 prefix.
+        IpAddr::from([0x2001, 0xdb8, 0x100, u16::from(host), 0, 0, 0, 7])
     };
     spec.source = SocketAddr::new(source, u16::try_from(1024 + n).unwrap());
     let room = 8 * (20 + random.below(130));
@@ -257,7 +268,8 @@ pub(crate) fn cut_datagram(
     (cut(&spec.bytes(), u32::try_from(n).unwrap(), room), received)
 }
 
-/// The pieces of some datagrams in any order, one in eight of them twice.
+/// Returns the fragments of several datagrams in random order. About one fragment in eight occurs
+/// twice.
 pub(crate) fn shuffle(datagrams: &[Vec<Vec<u8>>], random: &mut Random) -> Vec<Vec<u8>> {
     let mut pieces = datagrams.concat();
     for _ in 0..pieces.len() / 8 {
@@ -282,19 +294,19 @@ fn pieces_in_any_order(ipv4: bool) {
     let windows: Vec<Vec<Vec<u8>>> = cut.chunks(WINDOW).map(|some| shuffle(some, &mut random)).collect();
     let (sent, port) = (windows.concat().len(), &scene.bed.balancers[0].port);
     let start = Instant::now();
-    // Never further ahead than a ring holds: on busy cores nothing is lost in front of the balancer.
+    // Waiting after each window limits the fragments in flight to the size of a ring. Therefore
+    // even a busy machine loses none before the balancer.
     for (n, window) in (1..).zip(windows) {
         send_at(&scene.bed.router, port, window, 40_000.0).unwrap();
         have_had(&inboxes, n * WINDOW);
     }
     let took = start.elapsed();
-    // Those whose every piece came twice come twice.
+    // A backend receives a datagram twice if all its fragments were duplicated.
     eventually(BOUND, || (distinct(&inboxes).len() >= datagrams).then_some(()));
     let (counts, whole) = (scene.settled(), distinct(&inboxes));
     let table = |name| counts.over_threads(&["fragments", name]);
     println!(
-        "{datagrams} datagrams in {sent} pieces in {took:.2?}, {:.0} a second: {} pieces received, {} crossed threads, \
-         {} waited for their first, {} firsts came twice; {} datagrams came whole",
+        "{datagrams} datagrams in {sent} fragments in {took:.2?}, {:.0} per second: {} fragments received, {} crossed threads, {} held for their first fragment, {} duplicate first fragments; {} datagrams complete",
         datagrams as f64 / took.as_secs_f64(),
         counts.received(),
         counts.over_threads(&["to_threads"]),
@@ -303,16 +315,16 @@ fn pieces_in_any_order(ipv4: bool) {
         whole.len(),
     );
     assert_eq!((counts.drops(), counts.sent()), (vec![], counts.received()), "{}", scene.diagnosis());
-    assert_eq!(counts.received(), sent as u64, "lost in front of the balancer");
+    assert_eq!(counts.received(), sent as u64, "fragments were lost before the balancer");
     assert_eq!((whole.len(), whole == expected), (datagrams, true), "{}", scene.diagnosis());
 }
 
 #[test]
-fn ten_thousand_datagrams_in_pieces_of_any_order_come_whole_over_ipv4() {
+fn shuffled_fragments_are_delivered_over_ipv4() {
     pieces_in_any_order(true);
 }
 
 #[test]
-fn ten_thousand_datagrams_in_pieces_of_any_order_come_whole_over_ipv6() {
+fn shuffled_fragments_are_delivered_over_ipv6() {
     pieces_in_any_order(false);
 }

@@ -1,4 +1,5 @@
-//! Prefix groups: clusters that the file does not name are served, and the machine's own addresses among them are not taken.
+//! Tests of prefix groups. VIPs with the prefixes of other, unconfigured clusters must be served.
+//! The machine's own addresses must stay with the kernel even if they are inside a prefix.
 
 use std::net::IpAddr;
 
@@ -7,7 +8,7 @@ use testbed::{Bed, BedSpec, LbConfig, VIP_V4, VIP_V6, eventually, udp_ask};
 use crate::own_traffic::pings;
 use crate::scene::{BOUND, SILENCE, Scene};
 
-/// The VIP's addresses in the cluster's own prefixes, and in those of a cluster that nobody has heard of.
+/// VIP addresses with a prefix of the own cluster, and with a prefix of an unknown cluster.
 const OWN: [&str; 2] = ["198.51.100.148", "2001:db8:e::20"];
 const UNKNOWN: [&str; 2] = ["198.51.100.20", "2001:db8:e:ab00::20"];
 
@@ -29,7 +30,8 @@ fn spec() -> BedSpec {
     BedSpec { vips: [VIP_V4, VIP_V6].into_iter().chain(group).collect(), ..BedSpec::default() }
 }
 
-/// With the group or without it; `vip.www` has the first two addresses alone.
+/// Returns the default configuration with the additional TOML text `more`. `vip.www` has only the
+/// two exact addresses.
 fn config(bed: &Bed, more: &str) -> LbConfig {
     LbConfig { vips: vec![VIP_V4, VIP_V6], more: more.into(), ..LbConfig::new(bed) }
 }
@@ -45,7 +47,7 @@ fn is_silent(scene: &Scene, address: IpAddr) {
     assert!(udp_ask(&scene.bed.client.ns, echo, b"x", SILENCE).is_err(), "{address}\n{}", scene.diagnosis());
 }
 
-/// All of the group's prefixes come to the first balancer.
+/// Routes all prefixes of the group to the first balancer.
 fn route_group(bed: &Bed) {
     let host = &bed.balancers[0];
     let routes =
@@ -59,7 +61,7 @@ fn no_vip(scene: &Scene) -> u64 {
 }
 
 #[test]
-fn a_vip_is_served_in_clusters_that_the_file_does_not_name() {
+fn group_vip_is_served_in_unknown_clusters() {
     let scene = Scene::new(&spec(), |bed| config(bed, GROUP));
     route_group(&scene.bed);
     for vip in OWN.iter().chain(&UNKNOWN).map(|text| ip(text)) {
@@ -72,12 +74,12 @@ fn a_vip_is_served_in_clusters_that_the_file_does_not_name() {
     for other in ["198.51.100.21", "2001:db8:e::21"].map(ip) {
         is_silent(&scene, other);
     }
-    // In the group's prefixes, and no VIP.
+    // These addresses have a prefix of the group but no VIP suffix.
     scene.drops_become("no_vip", 2);
 }
 
 #[test]
-fn the_machines_own_addresses_within_a_group_stay_the_kernels_also_those_that_come_later() {
+fn own_addresses_in_group_stay_with_the_kernel() {
     let spec = spec();
     let bed = |bed: &Bed| {
         let own = "addr add 198.51.100.7/32 dev lb0\naddr add 2001:db8:e::7/128 dev lb0 nodad";
@@ -90,7 +92,7 @@ fn the_machines_own_addresses_within_a_group_stay_the_kernels_also_those_that_co
     for own in ["198.51.100.7", "2001:db8:e::7"].map(ip) {
         pings(client, own, 3);
     }
-    assert_eq!(scene.settled().received(), 0, "the kernel has answered, and not a thread");
+    assert_eq!(scene.settled().received(), 0, "a packet thread received packets for the own address");
     let refused = |address: &str| client.text("ping", &["-n", "-c", "1", "-W", "1", address]).is_err();
     assert!(refused("198.51.100.8"));
     scene.drops_become("no_vip", 1);
@@ -99,12 +101,12 @@ fn the_machines_own_addresses_within_a_group_stay_the_kernels_also_those_that_co
     host.ns.ip("addr del 198.51.100.7/32 dev lb0").unwrap();
     let before = no_vip(&scene);
     let taken = || (refused("198.51.100.7") && no_vip(&scene) > before).then_some(());
-    eventually(BOUND, taken).expect("an address that went is the group's again");
+    eventually(BOUND, taken).expect("the removed address must belong to the group again");
     echoes(&scene, ip(OWN[0]));
 }
 
 #[test]
-fn a_group_comes_and_goes_by_reload_and_the_others_lose_nothing() {
+fn reload_adds_and_removes_group_without_loss() {
     let mut scene = Scene::new(&spec(), |bed| config(bed, ""));
     let mut flows = scene.flows(true, 10);
     let first = scene.round(&mut flows);
@@ -113,7 +115,8 @@ fn a_group_comes_and_goes_by_reload_and_the_others_lose_nothing() {
         let line = scene.balancer.reload(&scene.bed, &config(&scene.bed, GROUP)).unwrap();
         assert!(line.contains("reloaded"), "{line}");
         for vip in OWN.iter().chain(&UNKNOWN).map(|text| ip(text)) {
-            // At once: the threads know it before the filter does.
+            // Packet threads get a new VIP before the XDP filter does, so the VIP is served from
+            // the first packet.
             echoes(&scene, vip);
         }
         assert_eq!(scene.round(&mut flows), first);
@@ -124,5 +127,5 @@ fn a_group_comes_and_goes_by_reload_and_the_others_lose_nothing() {
         scene.balancer.reload(&scene.bed, &config(&scene.bed, "")).unwrap();
         assert_eq!(scene.round(&mut flows), first);
     }
-    assert_eq!(scene.settled().drops(), [], "no packet reached a thread that did not know its VIP");
+    assert_eq!(scene.settled().drops(), [], "a packet reached a thread that did not know the VIP");
 }

@@ -1,6 +1,7 @@
-//! Several interfaces: packets come by one and leave by the other, over sockets that share their memory.
+//! Tests of a balancer with two interfaces that share the packet memory (UMEM).
 //!
-//! The balancer has a second link to the router, and its routes to the backends lead over that.
+//! The balancer has a second link to the router. Its routes to the backends use this link, so
+//! packets arrive on one interface and leave on the other.
 
 use std::time::Instant;
 
@@ -13,11 +14,11 @@ use crate::own_traffic::pings;
 use crate::path_mtu::{NARROW, PACKETS, TAKES, download, inject_large, upload};
 use crate::scene::{BOUND, Scene, verb};
 
-/// The second interface, and the router's end of it.
+/// The name of the second interface, and the router's end of its link.
 const BACK: &str = "back0";
 const BACK_PORT: &str = "to-lb1-back";
 
-/// A second link, over which the balancer reaches the backends.
+/// Adds the second link and routes the balancer's traffic for the backends over it.
 fn add_back(bed: &Bed, queues: u32) {
     let host = &bed.balancers[0];
     let link = Veth { queues, mtu: bed.spec.core_mtu };
@@ -29,7 +30,7 @@ fn on_both(config: LbConfig) -> LbConfig {
     LbConfig { interfaces: vec![BACK.into()], ..config }
 }
 
-/// `front` queues on the one interface, `back` on the other.
+/// Starts the fixture with `front` queues on the first interface and `back` queues on the second.
 fn scene([front, back]: [u32; 2], config: impl FnOnce(&Bed) -> LbConfig) -> Scene {
     on(&BedSpec { queues: front, ..BedSpec::default() }, back, config)
 }
@@ -43,7 +44,7 @@ fn on(spec: &BedSpec, back: u32, config: impl FnOnce(&Bed) -> LbConfig) -> Scene
     Scene { balancer, decaps, bed }
 }
 
-/// The VIPs come by the second interface too: those of IPv6, or with `all` those of both families.
+/// Routes the IPv6 VIPs to the second interface, and with `all` also the IPv4 VIPs.
 fn vips_by_back(scene: &Scene, all: bool) {
     let v4 = if all { "route replace 203.0.113.10/32 via 192.0.2.101\n" } else { "" };
     scene.bed.router.ip(&format!("{v4}route replace 2001:db8:f::10/128 via 2001:db8:0:64::1")).unwrap();
@@ -53,7 +54,8 @@ fn of(counts: &Counters, interface: &str, what: &str) -> u64 {
     counts.at(&["interfaces", interface, what])
 }
 
-/// The counts once those of the interfaces, which follow within a second, add up to those of the threads.
+/// Returns the counters as soon as the sums by interface match the sums by thread. The counters by
+/// interface are updated once a second.
 fn settled(scene: &Scene) -> Counters {
     let agreed = eventually(BOUND, || {
         let counts = scene.settled();
@@ -61,13 +63,14 @@ fn settled(scene: &Scene) -> Counters {
         let left = counts.sent() + counts.over_threads(&["replies"]);
         (over("rx") == counts.received() && over("tx") == left).then_some(counts)
     });
-    let counts = agreed.unwrap_or_else(|| panic!("the interfaces do not add up\n{}", scene.diagnosis()));
+    let counts =
+        agreed.unwrap_or_else(|| panic!("the interface counters do not match\n{}", scene.diagnosis()));
     assert_eq!(counts.over_threads(&["to_threads"]), counts.over_threads(&["from_threads"]));
     assert_eq!(of(&counts, "lb0", "lost") + of(&counts, BACK, "lost"), 0);
     counts
 }
 
-/// Requests and datagrams over both families.
+/// Sends requests and datagrams over IPv4 and IPv6.
 fn carry(scene: &Scene) {
     for ipv4 in [true, false] {
         scene.ask(ipv4, 50);
@@ -77,7 +80,7 @@ fn carry(scene: &Scene) {
 }
 
 #[test]
-fn what_comes_by_one_interface_leaves_by_the_other_whatever_their_numbers_of_queues() {
+fn packets_leave_by_other_interface_for_all_queue_counts() {
     for queues in [[1, 1], [1, 3], [3, 1], [4, 2]] {
         let scene = scene(queues, LbConfig::new);
         carry(&scene);
@@ -89,8 +92,9 @@ fn what_comes_by_one_interface_leaves_by_the_other_whatever_their_numbers_of_que
         assert_eq!((of(&counts, "lb0", "rx"), of(&counts, BACK, "rx")), (counts.received(), 0));
         assert_eq!((of(&counts, "lb0", "tx"), of(&counts, BACK, "tx")), (0, counts.sent()));
         let crossed = counts.over_threads(&["to_threads"]);
-        println!("{queues:?}: {} packets, {crossed} of them crossed threads", counts.sent());
-        // Threads whose queue the other interface does not have send by those that do.
+        println!("queues {queues:?}, {} packets, {crossed} crossed threads", counts.sent());
+        // If the other interface has fewer queues than threads, a thread without its own queue
+        // there hands its packets to a thread that has one.
         assert_eq!(crossed > 0, front > back, "{queues:?}");
         assert_eq!(counts.modes(), [BACK, "lb0"].map(|name| (name.into(), "copy".into())));
         scene.taken_off(counts.sent());
@@ -100,7 +104,7 @@ fn what_comes_by_one_interface_leaves_by_the_other_whatever_their_numbers_of_que
 }
 
 #[test]
-fn vips_are_served_on_either_interface_and_pings_are_answered_by_the_one_that_they_came_by() {
+fn vips_and_pings_work_on_both_interfaces() {
     let scene = scene([2, 1], LbConfig::new);
     vips_by_back(&scene, false);
     carry(&scene);
@@ -110,20 +114,21 @@ fn vips_are_served_on_either_interface_and_pings_are_answered_by_the_one_that_th
     let counts = settled(&scene);
     assert_eq!((counts.drops(), counts.over_threads(&["replies"])), (vec![], 10));
     let (front, back) = (of(&counts, "lb0", "rx"), of(&counts, BACK, "rx"));
-    println!("{front} packets by the one, {back} by the other");
+    println!("{front} packets on lb0, {back} on the second interface");
     assert!(front > 200 && back > 200);
-    // All to backends by the one interface, and the answers to pings by that of each.
+    // All packets to backends leave on one interface. Ping replies leave on the interface where the
+    // ping arrived.
     assert_eq!((of(&counts, "lb0", "tx"), of(&counts, BACK, "tx")), (5, counts.sent() + 5));
-    // The machine's own traffic is the kernel's, on both.
+    // The machine's own traffic stays with the kernel on both interfaces.
     pings(&scene.bed.client.ns, [192, 0, 2, 101].into(), 3);
     pings(&scene.bed.client.ns, scene.bed.balancers[0].v6.into(), 3);
 }
 
 #[test]
-fn fragments_come_whole_though_their_datagrams_come_by_one_interface_and_leave_by_the_other() {
+fn fragments_cross_interfaces() {
     for ipv4 in [true, false] {
         let scene = scene([4, 2], with_inbox);
-        // IPv6 comes by the second interface, and goes back out of it.
+        // IPv6 packets arrive on the second interface and leave on the same one.
         vips_by_back(&scene, false);
         let inboxes = inboxes(&scene, ipv4);
         let vip = scene.bed.vip(ipv4, INBOX_PORT);
@@ -131,7 +136,7 @@ fn fragments_come_whole_though_their_datagrams_come_by_one_interface_and_leave_b
         assert!(have_had(&inboxes, 2 * FLOWS), "{}", scene.diagnosis());
         let counts = settled(&scene);
         println!(
-            "{FLOWS} datagrams to {vip} in {} packets, {} times to another thread",
+            "{FLOWS} datagrams to {vip} in {} packets, {} packets crossed threads",
             counts.received(),
             counts.over_threads(&["to_threads"])
         );
@@ -143,7 +148,7 @@ fn fragments_come_whole_though_their_datagrams_come_by_one_interface_and_leave_b
 }
 
 #[test]
-fn errors_about_outer_packets_are_taken_in_on_either_interface() {
+fn icmp_errors_are_accepted_on_both_interfaces() {
     for by_back in [false, true] {
         let scene = scene([2, 1], LbConfig::new);
         let Bed { router, backends, balancers, .. } = &scene.bed;
@@ -164,15 +169,16 @@ fn errors_about_outer_packets_are_taken_in_on_either_interface() {
             scene.diagnosis()
         );
         assert_eq!(of(&counts, BACK, "rx") > 0, by_back);
-        // Replies to clients left by the interface that their packets came by.
+        // Packet-too-big errors to clients leave on the interface where the packet arrived.
         assert_eq!(of(&counts, "lb0", "tx"), counts.over_threads(&["replies"]));
     }
 }
 
 #[test]
-fn errors_about_a_backends_answers_reach_it_though_they_come_by_the_other_interface() {
+fn icmp_errors_cross_interfaces() {
     let scene = scene([3, 2], LbConfig::new);
-    // Errors come as all of IPv6 by the second, those of IPv4 by the first; flows are known to threads of either.
+    // ICMP errors arrive on the second interface over IPv6 and on the first over IPv4. Threads of
+    // both interfaces know the flows.
     vips_by_back(&scene, false);
     scene.bed.router.ip(&format!("link set {} mtu {NARROW}", scene.bed.client.port)).unwrap();
     for ipv4 in [true, false] {
@@ -185,14 +191,15 @@ fn errors_about_a_backends_answers_reach_it_though_they_come_by_the_other_interf
         }
     }
     let counts = settled(&scene);
-    // Five threads on two busy cores: where one waits for its turn, TCP sends again.
+    // With five threads on two busy cores, a mailbox may be full. TCP then retransmits the lost
+    // packet.
     let lost = counts.drops().into_iter().filter(|(reason, _)| reason != "mailbox_full").collect::<Vec<_>>();
     assert_eq!((lost, counts.over_threads(&["replies"])), (vec![], 0));
     assert_eq!(of(&counts, BACK, "tx"), counts.sent());
 }
 
 #[test]
-fn packets_that_are_cut_leave_in_pieces_by_the_other_interface() {
+fn fragmented_packets_leave_by_other_interface() {
     for (policy, queues) in [("fragment-inner", 1), ("fragment-outer", 1), ("fragment-inner", 3)] {
         let scene = on(&BedSpec { core_mtu: 1500, queues, ..BedSpec::default() }, 1, |bed| LbConfig {
             encapsulation_keys: format!("too_big = \"{policy}\""),
@@ -200,14 +207,15 @@ fn packets_that_are_cut_leave_in_pieces_by_the_other_interface() {
         });
         let inboxes = inboxes(&scene, true);
         let (_, expected) = inject_large(&scene);
-        // Nobody takes pieces of outer packets off: their wholes are never seen there.
+        // With this policy the outer packets are fragmented, and `decap` does not reassemble them,
+        // so no packets reach the inbox.
         assert!(policy == "fragment-outer" || have_had(&inboxes, expected.len()), "{}", scene.diagnosis());
         let pieces = 2 * u64::from(PACKETS);
         let sent = eventually(BOUND, || (settled(&scene).sent() == pieces).then_some(()));
         assert!(sent.is_some(), "{}", scene.diagnosis());
         let counts = settled(&scene);
         println!(
-            "{policy}, {queues} queues: {} pieces crossed threads",
+            "policy {policy}, {queues} queues, {} fragments crossed threads",
             counts.over_threads(&["to_threads"])
         );
         assert_eq!((counts.over_threads(&["fragmented"]), counts.drops()), (PACKETS.into(), vec![]));
@@ -216,9 +224,10 @@ fn packets_that_are_cut_leave_in_pieces_by_the_other_interface() {
 }
 
 #[test]
-fn reflected_packets_leave_by_the_interface_that_they_came_by() {
+fn reflect_uses_the_receiving_interface() {
     let scene = scene([2, 2], |bed| {
-        // The neighbours are known before the first packet: what a gateway sends that is not known yet is dropped.
+        // The gateways' MAC addresses must be known before the first packet, because packets from
+        // an unknown gateway are dropped.
         for gateway in ["192.0.2.0", "192.0.2.100", "2001:db8:0:1::ff", "2001:db8:0:64::ff"] {
             pings(&bed.balancers[0].ns, gateway.parse().unwrap(), 1);
         }
@@ -235,7 +244,7 @@ fn reflected_packets_leave_by_the_interface_that_they_came_by() {
 }
 
 #[test]
-fn with_reflect_a_stranger_is_dropped_on_either_interface_until_a_route_leads_through_it() {
+fn reflect_drops_unknown_gateways_on_both_interfaces() {
     let scene = scene([1, 1], |bed| LbConfig { io: "next_hop = \"reflect\"".into(), ..LbConfig::new(bed) });
     const NEW: [u8; 6] = [2, 0, 0, 0, 0x99, 1];
     let host = &scene.bed.balancers[0];
@@ -249,7 +258,7 @@ fn with_reflect_a_stranger_is_dropped_on_either_interface_until_a_route_leads_th
     send(BACK, BACK_PORT, NEW);
     scene.drops_become("unknown_gateway", 2);
     assert_eq!(settled(&scene).sent(), 0);
-    // A second router on that link: known once a route leads through it.
+    // Once a route uses the second router on this link, it is a known gateway.
     host.ns
         .ip("addr add 192.0.2.121/31 dev back0\n\
              neigh replace 192.0.2.120 lladdr 02:00:00:00:99:01 dev back0\n\
@@ -265,14 +274,15 @@ fn with_reflect_a_stranger_is_dropped_on_either_interface_until_a_route_leads_th
 }
 
 #[test]
-fn a_reload_loses_nothing_and_the_filter_of_both_interfaces_follows() {
+fn reload_updates_filter_of_both_interfaces() {
     let mut scene = scene([2, 2], LbConfig::new);
     carry(&scene);
     let fewer = on_both(LbConfig { services: vec![], ..LbConfig::new(&scene.bed) });
     let mut without_v6 = LbConfig { services: LbConfig::new(&scene.bed).services, ..fewer };
     without_v6.vips.retain(std::net::IpAddr::is_ipv4);
     scene.balancer.reload(&scene.bed, &without_v6).unwrap();
-    // The VIP is the kernel's now, on both: nothing of it reaches a thread.
+    // The VIP address now belongs to the machine itself, so its packets must go to the kernel on
+    // both interfaces.
     let before = settled(&scene).received();
     for all in [false, true] {
         if all {
@@ -286,8 +296,8 @@ fn a_reload_loses_nothing_and_the_filter_of_both_interfaces_follows() {
     carry(&scene);
     let counts = settled(&scene);
     assert_eq!(counts.drops(), []);
-    assert!(of(&counts, BACK, "rx") > 0, "both VIPs come by the second interface");
-    // Another set of interfaces waits for a start.
+    assert!(of(&counts, BACK, "rx") > 0, "no packets arrived on the second interface");
+    // A changed list of interfaces takes effect only at the next start.
     scene.balancer.reload(&scene.bed, &LbConfig::new(&scene.bed)).unwrap();
     let status = scene.balancer.ask("/v1/status").unwrap();
     assert_eq!(status["needs_restart"][0], "machine.lb1.interfaces: lb0, back0 -> lb0");
@@ -295,7 +305,7 @@ fn a_reload_loses_nothing_and_the_filter_of_both_interfaces_follows() {
 }
 
 #[test]
-fn an_interface_that_goes_is_named_with_its_sockets_and_ends_the_balancer() {
+fn removed_interface_is_named_and_ends_the_process() {
     for (gone, why) in
         [(BACK, "queue 0 of back0 has lost its socket"), ("lb0", "queue 0 of lb0 has lost its socket")]
     {
@@ -305,8 +315,8 @@ fn an_interface_that_goes_is_named_with_its_sockets_and_ends_the_balancer() {
         scene.bed.balancers[0].ns.ip(&format!("link del {gone}\n")).unwrap();
         let process: &mut Process = &mut scene.balancer.process;
         process.wait_for_line(BOUND, |line| line.contains(&format!("interface {gone} is gone"))).unwrap();
-        println!("ended within {:?}", broken.elapsed());
-        // The look that finds a thread without its socket may come first, and then says which.
+        println!("process ended within {:?}", broken.elapsed());
+        // The periodic health check may detect the lost socket first. It logs the same reason.
         for line in process.lines().iter().filter(|line| line.text.contains("has lost its socket")) {
             assert!(line.text.contains(why), "{}", line.text);
         }
@@ -315,7 +325,7 @@ fn an_interface_that_goes_is_named_with_its_sockets_and_ends_the_balancer() {
 }
 
 #[test]
-fn a_second_interface_that_cannot_be_had_is_named_and_nothing_starts() {
+fn unusable_second_interface_prevents_start() {
     let bed = Bed::new(&BedSpec { backends: 1, ..BedSpec::default() }).unwrap();
     let mut config = on_both(LbConfig::new(&bed));
     config.interfaces.push("none0".into());

@@ -1,4 +1,5 @@
-//! Packets above Ethernet's usual size: carried in one frame or in several, and refused in words beyond.
+//! Tests of packets larger than 1,500 bytes, in one frame or in several. A start with a larger MTU
+//! than the frames allow must fail with an explanation.
 
 use std::collections::BTreeSet;
 use std::net::UdpSocket;
@@ -10,17 +11,20 @@ use crate::own_traffic::pings;
 use crate::path_mtu::{download, upload};
 use crate::scene::{BOUND, Scene, verb};
 
-/// All links take that, and clients' a hundred bytes less, so that outer headers have room.
+/// Returns a testbed whose links have the MTU `mtu`. The MTU of the client link is 100 bytes
+/// smaller, so that outer headers fit on the other links.
 fn spec(mtu: u32) -> BedSpec {
     BedSpec { client_mtu: mtu - 100, core_mtu: mtu, ..BedSpec::default() }
 }
 
 fn with_frames(frame_size: u32, config: LbConfig) -> LbConfig {
-    // What an upload has under way, and less than all of it takes: frames that were lost would be missed.
+    // There are enough frames for the packets in flight, but fewer than a whole upload needs. If
+    // frames leaked, the upload would fail.
     LbConfig { io: format!("frame_size = {frame_size}\nframes_per_queue = 2_048"), ..config }
 }
 
-/// Datagrams of these lengths from ports of their own, none of them to be cut: they come whole, each to one backend.
+/// Sends datagrams of these lengths with DF set, each from a new port. Each must arrive complete at
+/// one backend.
 fn datagrams_come_whole(scene: &Scene, ipv4: bool, lengths: impl Iterator<Item = usize>) {
     let inboxes = inboxes(scene, ipv4);
     let to = scene.bed.vip(ipv4, INBOX_PORT);
@@ -58,14 +62,14 @@ fn carried_whole(mtu: u32, frame_size: u32, outer_v4: bool, largest: u32) {
         let (reported, route) = upload(&scene, vip, 10_000_000);
         assert!(reported == 0 && !route.contains("mtu"), "{reported}, {route}");
         let whole = most - if ipv4 { 28 } else { 48 };
-        // Round the lengths at which a packet takes one frame more, and the longest.
+        // Lengths at which a packet begins to need another frame, and lengths near the maximum.
         let near =
             |frames: usize| (frames * (usize::try_from(frame_size).unwrap() - 256)).saturating_sub(150);
         let lengths = (1..=5).flat_map(|frames| (near(frames)..near(frames) + 180).step_by(3));
         datagrams_come_whole(&scene, ipv4, lengths.filter(|length| *length < whole).chain([1, whole]));
         let size = (most - if ipv4 { 28 } else { 48 }).to_string();
         for _ in 0..5 {
-            // In one packet, answered in place.
+            // The whole ping is in one packet, so the balancer answers it in place.
             let args = ["-n", "-c", "1", "-W", "20", "-M", "do", "-s", &size, &vip.ip().to_string()];
             scene.bed.client.ns.text("ping", &args).unwrap_or_else(|e| panic!("{e:#}{}", scene.diagnosis()));
         }
@@ -74,7 +78,7 @@ fn carried_whole(mtu: u32, frame_size: u32, outer_v4: bool, largest: u32) {
     download(&scene, scene.bed.vip(true, Bed::HTTP_PORT));
     let counts = scene.settled();
     let average = counts.over_threads(&["rx_bytes"]) / counts.received();
-    println!("{} packets of {average} bytes on average", counts.received());
+    println!("{} packets with an average of {average} bytes", counts.received());
     let cut = counts.over_threads(&["fragmented"]);
     assert_eq!(
         (counts.drops(), cut, counts.over_threads(&["replies"])),
@@ -86,31 +90,31 @@ fn carried_whole(mtu: u32, frame_size: u32, outer_v4: bool, largest: u32) {
 }
 
 #[test]
-fn packets_of_3000_bytes_are_carried_whole_in_one_frame_of_4096() {
+fn packets_of_3000_bytes_use_one_frame_of_4096() {
     for outer_v4 in [true, false] {
         carried_whole(3_000, 4_096, outer_v4, 3_755);
     }
 }
 
 #[test]
-fn packets_of_3000_bytes_are_carried_whole_in_two_frames_of_2048() {
+fn packets_of_3000_bytes_use_two_frames_of_2048() {
     carried_whole(3_000, 2_048, true, 15_779);
 }
 
 #[test]
-fn packets_of_9000_bytes_are_carried_whole_in_several_frames_of_4096() {
+fn packets_of_9000_bytes_use_frames_of_4096() {
     for outer_v4 in [true, false] {
         carried_whole(9_000, 4_096, outer_v4, 15_779);
     }
 }
 
 #[test]
-fn packets_of_9000_bytes_are_carried_whole_in_several_frames_of_2048() {
+fn packets_of_9000_bytes_use_frames_of_2048() {
     carried_whole(9_000, 2_048, false, 15_779);
 }
 
 #[test]
-fn fragments_of_9000_bytes_cross_threads_and_come_whole() {
+fn fragments_of_9000_bytes_cross_threads() {
     for ipv4 in [true, false] {
         let scene = Scene::new(&BedSpec { queues: 4, ..spec(9_000) }, |bed| LbConfig {
             io: "frame_size = 4_096".into(),
@@ -128,9 +132,9 @@ fn fragments_of_9000_bytes_cross_threads_and_come_whole() {
 }
 
 #[test]
-fn packets_of_9000_bytes_that_may_be_cut_leave_in_pieces_of_as_much_as_the_way_takes() {
+fn packets_of_9000_bytes_are_fragmented_to_path_mtu() {
     for kind in [Encapsulation::Gre, Encapsulation::Gue] {
-        // Clients' links take as much as all others: outer headers have no room.
+        // All links have the same MTU, so outer headers do not fit around the largest packets.
         let scene = Scene::new(&BedSpec { client_mtu: 9_000, ..spec(9_000) }, |bed| {
             with_frames(4_096, with_inbox(bed)).encapsulation(kind)
         });
@@ -149,7 +153,7 @@ fn packets_of_9000_bytes_that_may_be_cut_leave_in_pieces_of_as_much_as_the_way_t
 }
 
 #[test]
-fn clients_on_a_link_of_9000_bytes_are_told_of_a_way_of_1500() {
+fn jumbo_clients_learn_path_mtu_of_1500() {
     let scene =
         Scene::new(&BedSpec { client_mtu: 9_000, ..spec(9_000) }, |bed| with_frames(4_096, with_inbox(bed)));
     for host in &scene.bed.backends {
@@ -161,7 +165,7 @@ fn clients_on_a_link_of_9000_bytes_are_told_of_a_way_of_1500() {
     }
 }
 
-/// What a start says, and what `doctor` says.
+/// Tries to start the balancer, and returns the error and the output of `doctor`.
 fn refusals(bed: &Bed, config: &LbConfig) -> [String; 2] {
     let started = format!("{:#}", Balancer::start(bed, 0, config).unwrap_err());
     let file = config.write(bed, 0).unwrap();
@@ -171,7 +175,7 @@ fn refusals(bed: &Bed, config: &LbConfig) -> [String; 2] {
 }
 
 #[test]
-fn an_interface_whose_packets_do_not_fit_is_refused_with_what_fits_and_what_to_do() {
+fn too_large_mtu_is_rejected_with_a_fix() {
     for frame_size in [2_048, 4_096] {
         let bed = Bed::new(&BedSpec { backends: 1, client_mtu: 1_500, ..spec(20_000) }).unwrap();
         let config = with_frames(frame_size, LbConfig::new(&bed));
@@ -181,15 +185,13 @@ fn an_interface_whose_packets_do_not_fit_is_refused_with_what_fits_and_what_to_d
         );
         for text in refusals(&bed, &config) {
             println!("{text}");
-            for words in
-                [&said[..], "ip link set dev lb0 mtu 15779", "(XDP multi-buffer) are taken up to that"]
-            {
+            for words in [&said[..], "ip link set dev lb0 mtu 15779", "(XDP multi-buffer) can be that long"] {
                 assert!(text.contains(words), "no `{words}` in {text}");
             }
         }
         let link = bed.balancers[0].ns.text("ip", &["link", "show", "dev", "lb0"]).unwrap();
         assert!(!link.contains("xdp"), "{link}");
-        // The command that it gives mends it.
+        // The command in the output fixes the problem.
         bed.balancers[0].ns.ip("link set dev lb0 mtu 15779").unwrap();
         let started = Balancer::start(&bed, 0, &config);
         assert!(started.is_ok(), "{started:?}");
@@ -197,7 +199,7 @@ fn an_interface_whose_packets_do_not_fit_is_refused_with_what_fits_and_what_to_d
 }
 
 #[test]
-fn doctor_advises_larger_frames_where_those_would_hold_all() {
+fn doctor_suggests_larger_frames() {
     let bed = Bed::new(&BedSpec { backends: 1, ..spec(3_000) }).unwrap();
     for (frame_size, advised) in [(2_048, true), (4_096, false)] {
         let file = with_frames(frame_size, LbConfig::new(&bed)).write(&bed, 0).unwrap();

@@ -1,4 +1,5 @@
-//! Start, stop and death: the interface is left as it was found, and can be taken again at once.
+//! Tests of starting, stopping and killing the balancer. Afterwards the interface must be in its
+//! previous state and usable immediately.
 
 use std::time::Instant;
 
@@ -9,7 +10,8 @@ use testbed::{Balancer, Bed, Decap, Host, LbConfig, eventually};
 use crate::own_traffic::pings;
 use crate::scene::{BOUND, Scene};
 
-/// All that `ip` and `ethtool` tell of the interface, but what time alone changes.
+/// Returns the settings of the interface as `ip` and `ethtool` print them, without values that
+/// change over time.
 fn facts(host: &Host) -> (Value, String) {
     let text = host.ns.text("ip", &["-json", "-details", "link", "show", "dev", host.device]).unwrap();
     let link: Value = serde_json::from_str(&text).unwrap();
@@ -21,7 +23,7 @@ fn has_xdp(host: &Host) -> bool {
 }
 
 #[test]
-fn a_start_without_checks_through_the_tunnel_takes_away_what_a_killed_process_left_of_it() {
+fn start_removes_leftovers_of_killed_process() {
     let bed = Bed::new(&testbed::BedSpec::default()).unwrap();
     let ns = &bed.balancers[0].ns;
     let rules = || ["-4", "-6"].map(|family| ns.text("ip", &[family, "rule"]).unwrap());
@@ -48,12 +50,12 @@ fn left_as_found(signal: Signal) {
         pings(&scene.bed.client.ns, host.v4.into(), 2);
         scene.balancer.process.signal(signal).unwrap();
         let stopped = Instant::now();
-        let status = scene.balancer.process.wait(BOUND).expect("it ends");
+        let status = scene.balancer.process.wait(BOUND).expect("the process did not end");
         let ended = stopped.elapsed();
         assert!(status.success() || signal == Signal::SIGKILL, "{status} {}", scene.diagnosis());
-        // After a kill the kernel takes things down by itself, and in its own time.
+        // After SIGKILL, the kernel removes the XDP program some time after the process.
         let gone = eventually(BOUND, || (!has_xdp(&host)).then(|| stopped.elapsed()));
-        println!("{signal}: ended after {ended:?}, no program after {gone:?}");
+        println!("process ended {ended:?} after {signal}, program removed after {gone:?}");
         assert!(gone.is_some() && (signal == Signal::SIGKILL || facts(&host) == before));
         assert!(
             eventually(BOUND, || (facts(&host) == before).then_some(())).is_some(),
@@ -65,7 +67,7 @@ fn left_as_found(signal: Signal) {
             assert!(!LbConfig::admin_socket(&scene.bed, 0).exists());
         }
         scene.balancer = Balancer::start(&scene.bed, 0, &config).unwrap();
-        println!("carries traffic again {:?} after the signal", stopped.elapsed());
+        println!("traffic is forwarded again {:?} after the signal", stopped.elapsed());
     }
     scene.ask(true, 8);
     scene.ask(false, 8);
@@ -73,33 +75,34 @@ fn left_as_found(signal: Signal) {
 }
 
 #[test]
-fn after_sigterm_the_interface_is_as_it_was_found() {
+fn sigterm_restores_the_interface() {
     left_as_found(Signal::SIGTERM);
 }
 
 #[test]
-fn after_sigint_the_interface_is_as_it_was_found() {
+fn sigint_restores_the_interface() {
     left_as_found(Signal::SIGINT);
 }
 
+// Promise: xdp-cleanup
 #[test]
-fn after_sigkill_the_interface_is_as_it_was_found() {
+fn sigkill_restores_the_interface() {
     left_as_found(Signal::SIGKILL);
 }
 
 #[test]
-fn the_last_log_line_is_short_and_tells_what_was_carried() {
+fn last_log_line_has_packet_counts() {
     let scene = Scene::with(LbConfig::new);
     scene.ask(true, 8);
     let counts = scene.settled();
-    let last = scene.balancer.stop().unwrap().expect("a last line");
-    // What a busy client still acknowledged may come after the look.
+    let last = scene.balancer.stop().unwrap().expect("the log has no final line with totals");
+    // A busy client may send more acknowledgments after the counters were read.
     assert!(last.received >= counts.received() && last.received == last.forwarded, "{last:?}, {counts:?}");
     assert!(last.line.len() < 400, "{}", last.line);
 }
 
 #[test]
-fn a_second_balancer_on_the_same_interface_is_refused_and_the_first_goes_on() {
+fn second_balancer_on_interface_is_rejected() {
     let scene = Scene::with(LbConfig::new);
     let mut config = LbConfig::new(&scene.bed);
     config.services.truncate(1);
@@ -114,7 +117,7 @@ fn a_second_balancer_on_the_same_interface_is_refused_and_the_first_goes_on() {
 }
 
 #[test]
-fn an_interface_that_goes_ends_the_balancer_with_an_error() {
+fn removed_interface_ends_the_process() {
     let bed = Bed::new(&testbed::BedSpec::default()).unwrap();
     let mut balancer = Balancer::start(&bed, 0, &LbConfig::new(&bed)).unwrap();
     bed.balancers[0].ns.ip("link del lb0\n").unwrap();

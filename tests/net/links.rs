@@ -1,4 +1,5 @@
-//! Interfaces that change under a running balancer: what `status`, the page's JSON and the metrics say, until it is mended.
+//! Tests of interface changes while the balancer runs. `status`, the JSON of the status page and
+//! the metrics must report a problem until it is fixed.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use testbed::{Balancer, Bed, BedSpec, Decap, LbConfig, Veth, eventually, udp_ask
 
 use crate::scene::{BOUND, Scene, verb};
 
-/// A second interface of the balancer, by which nothing is routed, and the router's end of it.
+/// A second interface of the balancer, which no route uses, and the router's end of its link.
 const SPARE: &str = "spare0";
 const SPARE_PORT: &str = "to-lb1-spare";
 
@@ -21,7 +22,7 @@ fn scene() -> Scene {
     Scene { balancer, decaps, bed }
 }
 
-/// The exit code of `status`, and what it says.
+/// Returns the exit code and the JSON output of `status`.
 fn status(scene: &Scene) -> (Option<i32>, Value) {
     let socket = LbConfig::admin_socket(&scene.bed, 0);
     let ended = verb(&scene.bed, &["status", "--json", "--socket", socket.to_str().unwrap()]);
@@ -40,13 +41,13 @@ fn metric(scene: &Scene, name: &str, interface: &str) -> Option<String> {
 }
 
 #[test]
-fn a_link_that_goes_down_and_an_mtu_that_outgrows_the_frames_are_warnings_until_mended() {
+fn link_down_and_large_mtu_warn_until_fixed() {
     let mut scene = scene();
     let well = |scene: &Scene| {
         let (code, said) = status(scene);
         let links: Vec<_> =
             said["interfaces"].as_array().unwrap().iter().map(|row| row["link"].clone()).collect();
-        let gone = !warned(&said, "no packet comes in") && !warned(&said, "longer ones are lost");
+        let gone = !warned(&said, "carries no packets") && !warned(&said, "longer packets are lost");
         (code == Some(0) && gone && links == [true, true]).then_some(())
     };
     assert!(eventually(BOUND, || well(&scene)).is_some(), "{:#}\n{}", status(&scene).1, scene.diagnosis());
@@ -56,21 +57,21 @@ fn a_link_that_goes_down_and_an_mtu_that_outgrows_the_frames_are_warnings_until_
         (
             |scene, _| scene.bed.router.ip(&format!("link set {SPARE_PORT} down\n")).unwrap(),
             |scene, _| scene.bed.router.ip(&format!("link set {SPARE_PORT} up\n")).unwrap(),
-            "spare0 has no carrier: no packet comes in or goes out",
+            "spare0 has no carrier: it carries no packets",
             "sluicegate_interface_up",
             SPARE,
         ),
         (
             |scene, lb| lb(scene, &format!("link set {SPARE} down\n")),
             |scene, lb| lb(scene, &format!("link set {SPARE} up\n")),
-            "spare0 is down: no packet comes in or goes out (mend: ip link set dev spare0 up)",
+            "spare0 is down: it carries no packets (fix: ip link set dev spare0 up)",
             "sluicegate_interface_up",
             SPARE,
         ),
         (
             |scene, lb| lb(scene, "link set lb0 mtu 3000\n"),
             |scene, lb| lb(scene, "link set lb0 mtu 1600\n"),
-            "lb0 has an MTU of 3000 bytes, and packet threads take packets of up to ",
+            "lb0 has an MTU of 3000 bytes, but packet threads accept packets of up to ",
             "sluicegate_interface_mtu_fits",
             "lb0",
         ),
@@ -86,31 +87,33 @@ fn a_link_that_goes_down_and_an_mtu_that_outgrows_the_frames_are_warnings_until_
         assert!(reported.is_some(), "{words}: {:#}\n{}", said.1, scene.diagnosis());
         assert_eq!(metric(&scene, name, interface).as_deref(), Some("0"), "{words}");
         scene.balancer.process.wait_for_line(BOUND, |line| line.contains(words)).unwrap();
-        // What comes by the other interface, or fits, is carried all the while.
+        // Packets that arrive on the other interface are still forwarded, and so are packets that
+        // fit into a frame.
         scene.ask(true, 8);
         let (code, page) = scene.balancer.ask_plainly("/healthz").unwrap();
-        assert_eq!(code, 200, "no fault of the forwarder: {page}");
+        assert_eq!(code, 200, "the forwarder is not healthy, {page}");
         mend_it(&scene, &lb);
         let mended = eventually(10 * BOUND, || well(&scene));
         assert!(mended.is_some(), "{words}: {:#}\n{}", status(&scene).1, scene.diagnosis());
         assert_eq!(metric(&scene, name, interface).as_deref(), Some("1"), "{words}");
-        let again = |line: &str| line.contains("no longer so") && line.contains(words);
+        let again = |line: &str| line.contains("link fault ended") && line.contains(words);
         scene.balancer.process.wait_for_line(BOUND, again).unwrap();
     }
     scene.ask(false, 8);
 }
 
 #[test]
-fn partial_checksums_of_a_bed_without_ethtool_are_a_warning_with_the_command_until_it_is_run() {
+fn partial_checksums_warn_until_fixed() {
     let mut scene = Scene::with(LbConfig::new);
-    // As `ip link add` leaves a veth: a checksum of the client's is never finished on its way here.
+    // A new veth device has transmit checksum offload enabled, so packets from the client arrive
+    // with partial checksums.
     let offload = |scene: &Scene, state: &str| {
         let port = &scene.bed.balancers[0].port;
         for (ns, device) in [(&scene.bed.client.ns, scene.bed.client.device), (&scene.bed.router, port)] {
             ns.text("ethtool", &["-K", device, "tx", state]).unwrap();
         }
     };
-    let words = "packets come by lb0 with partial checksums: backends drop them (mend: where they are sent, turn checksum";
+    let words = "packets arrive on lb0 with partial checksums: backends drop them (fix: run `ethtool -K";
     for (state, expected) in [("on", true), ("off", false)] {
         offload(&scene, state);
         let seen = eventually(10 * BOUND, || {

@@ -1,19 +1,20 @@
-//! Tests in namespaces: real kernels' TCP and UDP, real processes. They need root and a release build of the balancer.
+//! Tests in network namespaces with real processes and the kernel's TCP and UDP. They need root and
+//! a release build of the balancer.
 //!
-//! `cargo xtask test --lane net` runs them; `--long` with as many connections and packets as the promises name.
+//! `cargo xtask test --lane net` runs them. With `--long`, they use the connection and packet
+//! counts of docs/promises.md.
 #![forbid(unsafe_code)]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::unwrap_used, reason = "a failed step must fail the test")]
 
 mod af_packet;
 mod announce;
-mod arrivals;
+mod backend_down;
 mod bed;
 mod busy_poll;
 mod capture;
 mod cluster;
+mod combined_faults;
 mod control;
-mod dead;
-mod deaf;
 mod doctor;
 mod drops;
 mod encapsulation;
@@ -39,14 +40,15 @@ mod quick_start;
 mod refusals;
 mod reload;
 mod remote;
+mod rollback;
 mod scene;
 mod secrets;
 mod service;
 mod soak;
 mod steering;
-mod storm;
 mod traceroute;
 mod tracing;
+mod unresponsive_router;
 mod upgrade;
+mod upstream_tunnels;
 mod vlan;
-mod way_back;

@@ -1,4 +1,5 @@
-//! The way to the backends: a router that changes its MAC address, and frames sent back to where they came from.
+//! Tests of next hops: a router changes its MAC address, and packets are reflected to the router
+//! that sent them.
 
 use std::time::Instant;
 
@@ -7,10 +8,10 @@ use testbed::{Bed, LbConfig, eventually, inject, udp_ask};
 use crate::scene::{BOUND, SILENCE, Scene};
 
 #[test]
-fn requests_are_answered_again_after_the_router_has_changed_its_mac_address() {
+fn new_router_mac_address_is_learned() {
     let scene = Scene::with(LbConfig::new);
     let port = &scene.bed.balancers[0].port;
-    // As a router does that takes over: it tells its neighbours.
+    // The router announces its new address to its neighbors, as after a failover.
     scene
         .bed
         .router
@@ -27,19 +28,23 @@ fn requests_are_answered_again_after_the_router_has_changed_its_mac_address() {
         let answered = eventually(BOUND, || udp_ask(&scene.bed.client.ns, echo, b"again", SILENCE).ok());
         let took = changed.elapsed();
         assert!(answered.is_some(), "{}", scene.diagnosis());
-        println!("answered {took:?} after the router's new address, IPv{}", if ipv4 { 4 } else { 6 });
+        println!(
+            "requests answered {took:?} after the router's new address over IPv{}",
+            if ipv4 { 4 } else { 6 }
+        );
         scene.ask(ipv4, 8);
     }
 }
 
 #[test]
-fn reflect_sends_back_to_the_gateway_and_drops_what_a_stranger_sent() {
+fn reflect_uses_gateway_and_drops_unknown_senders() {
     let scene = Scene::with(|bed| {
         let mut config = LbConfig::new(bed);
         config.io = "next_hop = \"reflect\"".into();
         config
     });
-    // From the first packet on: the gateways are known before the balancer says that it is ready.
+    // Even the first packet is forwarded, because the balancer is ready only after it knows the MAC
+    // addresses of its gateways.
     let mut first = scene.flows(true, 20);
     scene.round(&mut first);
     for ipv4 in [true, false] {
@@ -54,6 +59,6 @@ fn reflect_sends_back_to_the_gateway_and_drops_what_a_stranger_sent() {
         Some(counts).filter(|counts| counts.over_threads(&["drops", "unknown_gateway"]) == 1)
     });
     assert!(dropped.is_some(), "{}", scene.diagnosis());
-    // With that one all that was received and not dropped has been sent.
+    // All other packets were forwarded.
     assert_eq!(scene.settled().drops(), [("unknown_gateway".into(), 1)]);
 }

@@ -1,4 +1,5 @@
-//! `replay`: captures through the same pipeline, without a network.
+//! Tests of `sluicegate replay`, which runs the packets of a capture file through the forwarder
+//! without a network.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -11,7 +12,7 @@ use crate::scene::{backend_of, verb};
 const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const ROUTER: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
-/// A bed is more than this needs, but the one that configurations are written for.
+/// Returns a testbed, because the configuration fixture needs one. The tests use no network.
 fn bed() -> Bed {
     Bed::new(&BedSpec::default()).unwrap()
 }
@@ -22,7 +23,7 @@ fn frame(bed: &Bed, ipv4: bool, client_port: u16, port: u16) -> FrameSpec {
 }
 
 #[test]
-fn replayed_frames_go_to_the_backends_that_where_names() {
+fn replay_agrees_with_where() {
     let bed = bed();
     let (input, output) = (bed.dir().join("in.pcap"), bed.dir().join("out.pcap"));
     for kind in [Encapsulation::Gre, Encapsulation::Gue] {
@@ -37,7 +38,8 @@ fn replayed_frames_go_to_the_backends_that_where_names() {
             specs.extend([udp, tcp]);
         }
         let mut frames: Vec<Vec<u8>> = specs.iter().map(FrameSpec::bytes).collect();
-        // Not for a VIP; for no service; a last hop; cut short; not IP.
+        // None of these frames can be forwarded: no VIP, no service, expired TTL, truncated packet,
+        // no IP packet.
         let mut elsewhere = frame(&bed, true, 7000, 53);
         elsewhere.destination = (bed.backends[0].v4, 53).into();
         let mut last_hop = frame(&bed, true, 7000, 53);
@@ -55,7 +57,7 @@ fn replayed_frames_go_to_the_backends_that_where_names() {
         assert_eq!((&figures["passed"], &figures["drops"]), (&3.into(), &drops), "{figures}");
         let mut written = read_pcap(&output).unwrap();
         let exceeded = written.pop().unwrap();
-        assert_eq!(exceeded[34..36], [11, 0], "an error to the last hop, from this machine");
+        assert_eq!(exceeded[34..36], [11, 0], "the reply is not an ICMP time exceeded error");
         assert_eq!(written.len(), specs.len());
         for (bytes, spec) in written.iter().zip(&specs) {
             let (frame, original) = (Frame::parse(bytes).unwrap(), Frame::parse(&spec.bytes()).unwrap());
@@ -71,7 +73,7 @@ fn replayed_frames_go_to_the_backends_that_where_names() {
 }
 
 #[test]
-fn a_file_that_is_no_capture_is_refused_with_its_name() {
+fn replay_rejects_invalid_capture_files() {
     let bed = bed();
     let file = LbConfig::new(&bed).write(&bed, 0).unwrap();
     let (input, output) = (bed.dir().join("in.pcap"), bed.dir().join("out.pcap"));
@@ -81,7 +83,7 @@ fn a_file_that_is_no_capture_is_refused_with_its_name() {
     };
     let good = whole(&[frame(&bed, true, 5000, 53).bytes()]);
     let mut not_ethernet = good.clone();
-    not_ethernet[20] = 101; // raw IP
+    not_ethernet[20] = 101; // link type raw IP
     for (what, bytes) in [
         ("empty", vec![]),
         ("text", b"this is no capture at all, but it is long enough".to_vec()),
@@ -114,7 +116,7 @@ fn an_empty_capture_gives_an_empty_one() {
 }
 
 #[test]
-fn a_reader_that_leaves_is_no_fault_of_a_verb_and_a_full_disk_is_told() {
+fn closed_pipe_is_ignored_and_full_disk_is_reported() {
     let bed = bed();
     let file = LbConfig::new(&bed).write(&bed, 0).unwrap();
     let check = |to: Stdio| {

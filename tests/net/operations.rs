@@ -1,5 +1,6 @@
-//! An operator's half day, by the commands of `docs/operations.md` and no others: a VIP comes, a backend is drained and replaced,
-//! the log says more for a while, the change is taken back. Downloads run all the while, and none breaks.
+//! Runs the commands of four how-to pages on one balancer. A VIP is added, a backend is drained,
+//! another backend is replaced, the change is rolled back, and the log level is changed for a
+//! while. Downloads run at the same time, and none may break.
 
 use std::fs;
 use std::net::IpAddr;
@@ -14,28 +15,48 @@ use crate::scene::{BOUND, Scene, names};
 
 const SHOP: [&str; 2] = ["203.0.113.11", "2001:db8:f::11"];
 
-/// The commands of the page, by the heading that they stand under.
-fn commands() -> Vec<(String, String)> {
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations.md");
-    let (mut found, mut inside): (Vec<(String, String)>, bool) = (vec![], false);
-    for line in fs::read_to_string(page).unwrap().lines() {
-        match line {
-            "```sh" => inside = true,
-            "```" => inside = false,
-            _ if inside => found.last_mut().unwrap().1 += &format!("{line}\n"),
-            _ => found.extend(line.strip_prefix("## ").map(|heading| (heading.into(), String::new()))),
+/// The pages in the order in which the test runs their commands.
+const PAGES: [&str; 4] =
+    ["add-a-vip.md", "drain-a-backend.md", "replace-a-backend.md", "change-the-log-level.md"];
+
+/// The commands below one heading of a page.
+struct Section {
+    page: &'static str,
+    heading: String,
+    commands: String,
+}
+
+/// Returns all sections that have commands, from all pages.
+fn sections() -> Vec<Section> {
+    let mut found: Vec<Section> = vec![];
+    for page in PAGES {
+        let path = format!("{}/../docs/how-to/{page}", env!("CARGO_MANIFEST_DIR"));
+        let mut is_code = false;
+        for line in fs::read_to_string(path).unwrap().lines() {
+            match line {
+                "```sh" => is_code = true,
+                "```" => is_code = false,
+                _ if is_code => found.last_mut().unwrap().commands += &format!("{line}\n"),
+                _ => found.extend(line.strip_prefix("## ").map(|heading| Section {
+                    page,
+                    heading: heading.to_owned(),
+                    commands: String::new(),
+                })),
+            }
         }
     }
+    found.retain(|section| !section.commands.is_empty());
     found
 }
 
-/// Both folders of the page are the bed's own, in a mount namespace of whatever is started; then the rest of the arguments.
+/// A shell script that mounts the testbed's directory at `/etc/sluicegate` and `/run/sluicegate` in
+/// its own mount namespace, and then runs its remaining arguments.
 const AT_HOME: &str = "mount -t tmpfs none /etc && mount -t tmpfs none /run && mkdir /etc/sluicegate /run/sluicegate \
     && mount --bind \"$0\" /etc/sluicegate && mount --bind \"$0\" /run/sluicegate && exec \"$@\"";
 
 struct Day {
     scene: Scene,
-    commands: Vec<(String, String)>,
+    sections: Vec<Section>,
 }
 
 impl Day {
@@ -54,21 +75,22 @@ impl Day {
         fs::write(bed.dir().join("sluicegate.toml"), config.toml(&bed, 0)).unwrap();
         std::os::unix::fs::symlink(LbConfig::admin_socket(&bed, 0), bed.dir().join("admin.sock")).unwrap();
         std::os::unix::fs::symlink(&program, bed.dir().join("sluicegate")).unwrap();
-        // As the unit has it, whatever else is said.
+        // The same command line as in the systemd unit.
         let run = format!("exec {program} run --config /etc/sluicegate/sluicegate.toml --machine lb1");
         let command = ["unshare", "--mount", "sh", "-c", AT_HOME, &dir, "sh", "-c", &run];
         let balancer = Balancer::start_by(&command, &bed, 0, &config).unwrap();
-        Self { scene: Scene { balancer, decaps, bed }, commands: commands() }
+        Self { scene: Scene { balancer, decaps, bed }, sections: sections() }
     }
 
-    /// Runs what stands under a heading; each command must end with 0.
+    /// Runs the commands below a heading. They must exit with status 0.
     fn does(&self, heading: &str) -> Ended {
-        let (_, commands) = self.commands.iter().find(|(found, _)| found == heading).unwrap();
+        let section = self.sections.iter().find(|section| section.heading == heading).unwrap();
         let dir = self.scene.bed.dir().to_str().unwrap();
         let path = format!("PATH={dir}:{}", std::env::var("PATH").unwrap());
+        let commands = &section.commands;
         let args = ["--mount", "env", &path, "sh", "-c", AT_HOME, dir, "sh", "-eux", "-c", commands];
         let ended = Process::to_end(&self.scene.bed.balancers[0].ns, "unshare", &args, 10 * BOUND).unwrap();
-        println!("## {heading}\n{}{}", ended.err, ended.out);
+        println!("{}: {heading}\n{}{}", section.page, ended.err, ended.out);
         assert_eq!(ended.code, Some(0), "{heading}\n{}", self.scene.diagnosis());
         ended
     }
@@ -78,7 +100,7 @@ impl Day {
         rows.as_array().unwrap().iter().any(|row| row["name"] == backend && row["state"] == "draining")
     }
 
-    /// Downloads of both families that have begun.
+    /// Starts downloads over IPv4 and IPv6, and waits until all of them have begun.
     fn downloads(&self, seconds: u64) -> [Downloads; 2] {
         [true, false].map(|ipv4| {
             let vip = self.scene.bed.vip(ipv4, Bed::HTTP_PORT);
@@ -90,7 +112,8 @@ impl Day {
         })
     }
 
-    /// Who served them, to their end.
+    /// Waits until the downloads end, and checks that none broke. Returns the backends that served
+    /// them.
     fn whole(&self, running: [Downloads; 2]) -> Vec<String> {
         let ended: Vec<_> = running.into_iter().flat_map(Downloads::join).collect();
         let broken: Vec<_> = ended.iter().filter(|one| one.broke.is_some()).collect();
@@ -98,7 +121,7 @@ impl Day {
         ended.into_iter().map(|one| one.backend).collect()
     }
 
-    /// Waits until new requests of both families go to these, and to no other.
+    /// Waits until new requests over IPv4 and IPv6 are served by exactly these backends.
     fn is_served_by(&self, wanted: [&str; 3]) {
         let who = || [true, false].map(|ipv4| self.scene.ask(ipv4, 40)).into_iter().flatten();
         let all = || {
@@ -111,26 +134,34 @@ impl Day {
 
 const EACH: usize = 20;
 
+// Promise: documented-changes
 #[test]
-fn a_half_day_by_the_commands_of_the_documents_breaks_no_download() {
+fn how_to_page_commands_break_no_download() {
     let day = Day::begin();
-    let headings: Vec<&str> = day.commands.iter().map(|(heading, _)| &**heading).collect();
+    let have: Vec<_> = day.sections.iter().map(|section| (section.page, &*section.heading)).collect();
+    let [add, drain, replace, log] = PAGES;
     let all = [
-        "Before a change",
-        "Add a VIP",
-        "Drain a backend",
-        "Replace a backend",
-        "Keep a change small",
-        "Log more for a while",
-        "Roll back",
+        (add, "Save the current configuration"),
+        (add, "Add the VIP"),
+        (add, "Reload"),
+        (drain, "Drain the backend"),
+        (drain, "End the drain"),
+        (replace, "Change the configuration"),
+        (replace, "Reload with a time limit"),
+        (replace, "Confirm the change"),
+        (replace, "Roll back"),
+        (log, "Set the level"),
+        (log, "Return to the configured level"),
     ];
-    assert_eq!(headings, all, "each of them is done below, but for what has no command");
+    assert_eq!(have, all, "the test must run each section");
 
-    day.does("Before a change");
+    day.does("Save the current configuration");
 
     let running = day.downloads(2);
-    let said = day.does("Add a VIP").out;
-    assert!(said.contains("shop") && said.contains("203.0.113.11"), "{said}");
+    let checked = day.does("Add the VIP").out;
+    assert!(checked.contains("shop"), "{checked}");
+    let listed = day.does("Reload").out;
+    assert!(listed.contains("shop") && listed.contains("203.0.113.11"), "{listed}");
     for vip in SHOP {
         let vip = (vip.parse::<IpAddr>().unwrap(), Bed::HTTP_PORT).into();
         let replies = day.scene.bed.http_client().get_many(vip, "/", 8, 8);
@@ -138,41 +169,46 @@ fn a_half_day_by_the_commands_of_the_documents_breaks_no_download() {
     }
     day.whole(running);
 
-    // The wait is for the downloads of b2, and while it lasts others get what is new.
+    // The drain command waits until the downloads from b2 end. Until then, new requests go to other
+    // backends.
     let running = day.downloads(5);
-    let said = thread::scope(|scope| {
-        let drain = scope.spawn(|| day.does("Drain a backend"));
-        let meanwhile = eventually(BOUND, || {
+    let drained = thread::scope(|scope| {
+        let drain = scope.spawn(|| day.does("Drain the backend"));
+        let replies = eventually(BOUND, || {
             let replies = day.is_draining("b2").then(|| day.scene.ask(true, 40))?;
             day.is_draining("b2").then_some(replies)
         });
-        let meanwhile = meanwhile.expect("a drain under way, before and after 40 requests");
-        assert!(meanwhile.iter().all(|reply| reply.backend != "b2"), "{meanwhile:?}");
+        let replies = replies.expect("no drain was in progress before and after 40 requests");
+        assert!(replies.iter().all(|reply| reply.backend != "b2"), "{replies:?}");
         drain.join().unwrap()
     });
-    assert!(said.err.contains("b2: ") && said.err.contains(" left\n"), "{}", said.err);
+    assert!(drained.err.contains("b2: ") && drained.err.contains(" left\n"), "{}", drained.err);
+    day.does("End the drain");
     assert!(day.whole(running).iter().any(|backend| backend == "b2"));
     day.is_served_by(["b1", "b2", "b3"]);
 
     let running = day.downloads(2);
-    let said = day.does("Replace a backend").out;
-    assert!(said.contains("goes back to") && said.contains("is confirmed, and stays"), "{said}");
+    day.does("Change the configuration");
+    let on_trial = day.does("Reload with a time limit").out;
+    assert!(on_trial.contains("is rolled back to"), "{on_trial}");
+    let confirmed = day.does("Confirm the change").out;
+    assert!(confirmed.contains("confirmed\n"), "{confirmed}");
     day.is_served_by(["b1", "b2", "b4"]);
-    assert!(day.whole(running).iter().any(|backend| backend == "b3"), "it goes on where it was");
-
-    let said = day.does("Log more for a while").out;
-    let steps = [
-        "\ndebug, for ",
-        "by uid 0, ends in ",
-        ", because: b2 flaps; the file says info\n",
-        "info, as the file says\n",
-    ];
-    assert!(steps.iter().all(|step| format!("\n{said}").contains(step)), "{said}");
+    assert!(day.whole(running).iter().any(|backend| backend == "b3"), "its flows continue");
 
     let running = day.downloads(2);
-    let said = day.does("Roll back").out;
-    assert!(said.contains("nothing changed") && said.contains("as the file says"), "{said}");
+    let rolled_back = day.does("Roll back").out;
+    assert!(
+        rolled_back.contains("nothing changed") && rolled_back.contains("in sync with the file"),
+        "{rolled_back}"
+    );
     day.is_served_by(["b1", "b2", "b3"]);
     assert!(day.whole(running).iter().any(|backend| backend == "b4"));
-    assert!(said.contains("3 serving"), "{said}");
+    assert!(rolled_back.contains("3 serving"), "{rolled_back}");
+
+    let level = day.does("Set the level").out;
+    let steps = ["\ndebug, set ", " ago by uid 0, ends in ", ", reason: b2 flaps; configured level: info\n"];
+    assert!(steps.iter().all(|step| format!("\n{level}").contains(step)), "{level}");
+    let level = day.does("Return to the configured level").out;
+    assert!(level.ends_with("info (from the configuration)\n"), "{level}");
 }

@@ -1,4 +1,4 @@
-//! The machine's own traffic while it balances: only what is for a VIP is taken from the kernel.
+//! Tests that the kernel still handles the machine's own traffic while the balancer runs.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -6,17 +6,18 @@ use testbed::{Bed, Client, HttpServer, LbConfig, Namespace};
 
 use crate::scene::Scene;
 
-/// `count` echo requests, all answered.
+/// Sends `count` pings and checks that each is answered.
 pub(crate) fn pings(from: &Namespace, to: IpAddr, count: u32) {
     for _ in 0..count {
-        // One at a time: of several, ping awaits the last no longer than the others took.
+        // Each call sends one ping. If one call sends several, it waits for the last reply only as
+        // long as the earlier replies took.
         let text = from.text("ping", &["-n", "-c", "1", "-W", "20", &to.to_string()]).unwrap();
         assert!(text.contains("1 received"), "{text}");
     }
 }
 
 #[test]
-fn the_machine_stays_reachable_and_reaches_others() {
+fn own_traffic_works_in_both_directions() {
     let scene = Scene::with(LbConfig::new);
     let host = &scene.bed.balancers[0];
     let server = HttpServer::start(&host.ns, "own", 2222).unwrap();
@@ -24,7 +25,7 @@ fn the_machine_stays_reachable_and_reaches_others() {
         pings(&scene.bed.client.ns, own, 5);
         let reply = scene.bed.http_client().get(SocketAddr::new(own, 2222), "/bytes/100000").unwrap();
         assert_eq!((reply.backend.as_str(), reply.body.len()), ("own", 100_000));
-        // Outwards too: replies to its own requests come back to it.
+        // Requests from the machine itself work too, because the kernel gets the replies.
         let backend = scene.bed.backends[0].address(own);
         let reply = Client::new(&host.ns).get(SocketAddr::new(backend, 80), "/").unwrap();
         assert_eq!(reply.client_seen.map(|seen| seen.ip()), Some(own));
@@ -50,7 +51,7 @@ fn neighbours_find_the_machine_anew() {
 }
 
 #[test]
-fn a_vip_answers_pings_itself_over_both_families() {
+fn vip_answers_pings_over_both_families() {
     let scene = Scene::with(LbConfig::new);
     for ipv4 in [true, false] {
         pings(&scene.bed.client.ns, scene.bed.vip(ipv4, Bed::HTTP_PORT).ip(), 5);

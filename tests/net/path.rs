@@ -1,4 +1,5 @@
-//! The whole path: client, router, balancer on AF_XDP, `decap`, backend, and straight back.
+//! A test of the whole path: client, router, balancer with AF_XDP, `decap` on the backend, and the
+//! direct reply.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use testbed::{Balancer, Bed, BedSpec, Decap, LbConfig, eventually, udp_ask};
 const BOUND: Duration = Duration::from_secs(20);
 
 #[test]
-fn every_request_is_answered_by_a_backend_that_sees_the_client_itself() {
+fn requests_reach_backends_with_client_address() {
     let bed = Bed::new(&BedSpec::default()).unwrap();
     let decaps = Decap::start_all(&bed).unwrap();
     let balancer = Balancer::start(&bed, 0, &LbConfig::new(&bed)).unwrap();
@@ -22,20 +23,21 @@ fn every_request_is_answered_by_a_backend_that_sees_the_client_itself() {
             assert_eq!(reply.client_seen, Some(reply.local));
         }
         let answered: BTreeSet<&str> = replies.iter().flatten().map(|reply| reply.backend.as_str()).collect();
-        // 60 flows miss one of three backends with probability 3 x (2/3)^60 = 8e-11.
+        // The probability that none of 60 flows uses one of the three backends is below 3 x
+        // (2/3)^60 = 8e-11.
         assert_eq!(answered, BTreeSet::from(["b1", "b2", "b3"]));
         let echo = bed.vip(ipv4, Bed::ECHO_PORT);
         let reply = udp_ask(&bed.client.ns, echo, b"over the whole path", BOUND).unwrap();
         assert_eq!((reply.from, reply.client_seen), (echo, Some(reply.local)));
     }
-    // What has been sent is counted at the next batch at the latest.
+    // A sent packet may be counted only in the iteration after it was sent.
     let counts = eventually(BOUND, || {
         let counts = balancer.counters().unwrap();
         (counts.redirected() == counts.received() && counts.received() == counts.sent()).then_some(counts)
     });
-    counts.expect("redirected, received and sent agree");
-    // Connections may have been closing until now.
-    let sent = balancer.stop().unwrap().expect("a last line").forwarded;
+    counts.expect("the counters do not match");
+    // Closing connections may have sent more packets after the counters were read.
+    let sent = balancer.stop().unwrap().expect("the log has no final line with totals").forwarded;
     let taken_off: u64 = decaps.into_iter().map(|decap| Decap::taken_off(&decap.stop().unwrap())).sum();
     assert_eq!(taken_off, sent);
     let client = bed.http_client().connect_timeout(Duration::from_millis(300));

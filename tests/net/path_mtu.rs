@@ -1,4 +1,5 @@
-//! Paths that take less than the ends do: a sender of too much has an ICMP error, or what it sends is cut.
+//! Tests of paths with a small MTU. If a packet is too large, its sender must get an ICMP error, or
+//! the packet must be fragmented.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,15 +14,18 @@ use testbed::{
 use crate::fragments::{INBOX_PORT, have_had, inboxes, with_inbox};
 use crate::scene::{BOUND, SILENCE, Scene, count};
 
-/// No link takes more than any other, so that outer headers have no room.
+/// Returns a testbed whose links all have the same MTU, so that outer headers do not fit around the
+/// largest packets.
 fn narrow(core_mtu: u32) -> BedSpec {
     BedSpec { core_mtu, ..BedSpec::default() }
 }
 
-/// Sends `bytes` to a VIP over TCP; how many errors the client was sent, and the path's MTU as it then knows it.
+/// Sends `bytes` bytes to a VIP over TCP. Returns how many ICMP errors the balancer sent to the
+/// client, and the path MTU that the client cached.
 pub(crate) fn upload(scene: &Scene, vip: SocketAddr, bytes: usize) -> (u64, String) {
     let reported = || scene.settled().over_threads(&["packet_too_big_sent"]);
-    // Never more under way than a ring holds, or a busy machine would lose some in front of the balancer.
+    // A small send buffer limits the packets in flight to the size of a ring. Therefore even a busy
+    // machine loses none before the balancer.
     scene.bed.client.ns.sysctl(&[("ipv4/tcp_wmem", "4096 65536 1048576")]).unwrap();
     let (before, start) = (reported(), Instant::now());
     let mut connection = scene.bed.http_client().connect(vip).unwrap();
@@ -30,14 +34,14 @@ pub(crate) fn upload(scene: &Scene, vip: SocketAddr, bytes: usize) -> (u64, Stri
     let took = start.elapsed();
     drop(connection);
     let reported = reported() - before;
-    println!("{bytes} bytes to {vip} in {took:.2?}, {reported} errors to the client");
+    println!("{bytes} bytes to {vip} in {took:.2?}, {reported} ICMP errors to the client");
     let said = String::from_utf8(reply.body).unwrap();
     assert!(said.contains(&format!("received {bytes}\n")), "{said}");
     (reported, scene.bed.client.ns.text("ip", &["route", "get", &vip.ip().to_string()]).unwrap())
 }
 
 #[test]
-fn an_upload_over_a_path_of_1500_bytes_completes_because_the_client_is_told() {
+fn upload_over_1500_byte_path_completes() {
     for (outer_v4, room) in [(true, 1476), (false, 1456)] {
         let scene = Scene::new(&narrow(1500), |bed| {
             let config = LbConfig::new(bed);
@@ -58,12 +62,13 @@ fn an_upload_over_a_path_of_1500_bytes_completes_because_the_client_is_told() {
     }
 }
 
-/// The outer packet's family, its sources, and the bytes that outer headers take of a path.
+/// For each kind of outer header: `true` for IPv4, the prefix of its source addresses, and its
+/// overhead in bytes.
 const OUTER: [(bool, &str, u32); 4] =
     [(true, "", 24), (true, "198.51.100.0/28", 24), (false, "", 44), (false, "2001:db8:5::/64", 44)];
 
 #[test]
-fn a_router_between_balancer_and_backends_that_takes_less_is_learned_of_and_clients_are_told() {
+fn path_mtu_to_backends_is_learned_and_reported() {
     for (outer_v4, sources, encap_overhead) in OUTER {
         let bed = Bed::new(&BedSpec::default()).unwrap();
         let mut config = LbConfig::new(&bed);
@@ -102,13 +107,13 @@ fn a_router_between_balancer_and_backends_that_takes_less_is_learned_of_and_clie
     }
 }
 
-/// Above what IPv6 must take with outer headers.
+/// An MTU that is larger than the minimum IPv6 MTU plus outer headers.
 pub(crate) const TAKES: u32 = 1400;
 
 const BYTES: usize = 5_000_000;
 pub(crate) const NARROW: u32 = 1300;
 
-/// Downloads from a VIP, on twelve connections: which backends answered.
+/// Downloads from a VIP on twelve connections, and returns the backends that served them.
 pub(crate) fn download(scene: &Scene, vip: SocketAddr) -> BTreeSet<String> {
     let start = Instant::now();
     let replies = scene.bed.http_client().get_many(vip, &format!("/bytes/{BYTES}"), 12, 4);
@@ -124,8 +129,9 @@ pub(crate) fn download(scene: &Scene, vip: SocketAddr) -> BTreeSet<String> {
 }
 
 #[test]
-fn backends_are_told_of_a_narrower_path_to_the_client_and_downloads_complete() {
-    // Errors come by any queue: the thread that has one asks the others for the flow.
+fn backends_learn_path_mtu_to_the_client() {
+    // An ICMP error can arrive on any queue. The thread that receives it passes it to the thread
+    // that has the flow.
     let scene = Scene::new(&BedSpec { queues: 4, ..BedSpec::default() }, LbConfig::new);
     let port = &scene.bed.client.port;
     scene.bed.router.ip(&format!("link set {port} mtu {NARROW}")).unwrap();
@@ -137,8 +143,8 @@ fn backends_are_told_of_a_narrower_path_to_the_client_and_downloads_complete() {
         let reported = Capture::start(&scene.bed.router, &scene.bed.balancers[0].port, 1000, to_vip).unwrap();
         let served = download(&scene, vip);
         reported.wait_for(served.len(), BOUND).unwrap();
-        println!("{} errors by the router", reported.frames().len());
-        // 12 flows at one of three backends: 3^-11.
+        println!("{} ICMP errors from the router", reported.frames().len());
+        // The probability that 12 flows all use the same one of three backends is 3^-11.
         assert!(served.len() > 1, "{served:?}");
         let client = scene.bed.client.address(vip.ip()).to_string();
         for host in scene.bed.backends.iter().filter(|host| served.contains(&host.name)) {
@@ -147,18 +153,19 @@ fn backends_are_told_of_a_narrower_path_to_the_client_and_downloads_complete() {
         }
     }
     let counts = scene.settled();
-    println!("{} errors crossed threads", counts.over_threads(&["to_threads"]));
+    println!("{} ICMP errors crossed threads", counts.over_threads(&["to_threads"]));
     assert_eq!((counts.drops(), counts.over_threads(&["replies"])), (vec![], 0));
 }
 
-/// Fragmentation needed, or packet too big.
+/// Returns `true` for the ICMP errors "fragmentation needed" (IPv4) and "packet too big" (IPv6).
 fn is_too_big(ip: &Ip) -> bool {
     matches!((ip.protocol, ip.payload()), (1, [3, 4, ..]) | (58, [2, 0, ..]))
 }
 
 pub(crate) const PACKETS: u16 = 20;
 
-/// Packets of 1,500 bytes that may be cut, on as many flows, straight to the balancer; what is to come of them.
+/// Sends packets of 1,500 bytes with DF cleared to the balancer, one per flow. Returns the packets,
+/// and the datagrams that the backends should receive.
 pub(crate) fn inject_large(scene: &Scene) -> (Vec<Vec<u8>>, BTreeSet<Received>) {
     let port = &scene.bed.balancers[0].port;
     let one = |number: u16| {
@@ -180,7 +187,7 @@ fn large(scene: &Scene, ipv4: bool, number: u16, payload: usize) -> FrameSpec {
 }
 
 #[test]
-fn packets_that_may_be_cut_are_cut_inside_and_come_whole() {
+fn inner_fragmentation_delivers_packets() {
     for (kind, outer_v4) in [
         (Encapsulation::Gre, true),
         (Encapsulation::Gre, false),
@@ -197,7 +204,7 @@ fn packets_that_may_be_cut_are_cut_inside_and_come_whole() {
         let counts = scene.settled();
         let (cut, sent) = (counts.over_threads(&["fragmented"]), counts.sent());
         println!(
-            "{kind:?}, outer IPv{}: {cut} of {PACKETS} packets cut, {sent} sent",
+            "{kind:?} over IPv{}, {cut} of {PACKETS} packets fragmented, {sent} sent",
             if outer_v4 { 4 } else { 6 }
         );
         assert_eq!((cut, sent, counts.drops()), (u64::from(PACKETS), 2 * u64::from(PACKETS), vec![]));
@@ -207,7 +214,8 @@ fn packets_that_may_be_cut_are_cut_inside_and_come_whole() {
     }
 }
 
-/// Pieces of outer packets as the router receives them, put together: what the tunnel carries of each packet.
+/// Captures the fragments of outer packets at the router while `inject` runs, reassembles them, and
+/// returns the encapsulated packets.
 fn cut_outside(scene: &Scene, inject: impl FnOnce(), packets: usize) -> Vec<Outer> {
     let host = &scene.bed.balancers[0];
     let is_piece = |frame: &[u8]| Frame::parse(frame).is_some_and(|frame| frame.ip.fragment.is_some());
@@ -225,7 +233,7 @@ fn cut_outside(scene: &Scene, inject: impl FnOnce(), packets: usize) -> Vec<Oute
         assert!(!piece.dont_fragment || piece.source.is_ipv6());
     }
     let whole = |pair: &[Ip]| {
-        let payload = join(pair).expect("the pieces of one packet follow each other");
+        let payload = join(pair).expect("the fragments do not form a packet");
         let inner = Ip::parse(payload.get(4..).unwrap()).unwrap();
         Outer { kind: testbed::Kind::Gre, outer: pair[0].clone(), inner }
     };
@@ -233,7 +241,7 @@ fn cut_outside(scene: &Scene, inject: impl FnOnce(), packets: usize) -> Vec<Oute
 }
 
 #[test]
-fn packets_that_may_be_cut_are_cut_outside_where_it_is_asked_for() {
+fn fragment_outer_policy_fragments_outer_packets() {
     for outer_v4 in [true, false] {
         let scene = Scene::new(&narrow(1500), |bed| {
             let mut config = with_inbox(bed);
@@ -250,7 +258,7 @@ fn packets_that_may_be_cut_are_cut_outside_where_it_is_asked_for() {
         }
         let counts = scene.settled();
         println!(
-            "outer IPv{}: {} packets cut",
+            "outer IPv{}, {} packets fragmented",
             if outer_v4 { 4 } else { 6 },
             counts.over_threads(&["fragmented"])
         );
@@ -260,7 +268,7 @@ fn packets_that_may_be_cut_are_cut_outside_where_it_is_asked_for() {
 }
 
 #[test]
-fn ipv6_of_the_least_mtu_goes_through_a_path_that_has_no_room_for_the_outer_header() {
+fn ipv6_packet_of_minimum_mtu_is_delivered() {
     for outer_v4 in [true, false] {
         let scene = Scene::new(&narrow(1290), |bed| {
             let config = with_inbox(bed);
@@ -276,7 +284,7 @@ fn ipv6_of_the_least_mtu_goes_through_a_path_that_has_no_room_for_the_outer_head
 }
 
 #[test]
-fn a_packet_too_big_is_dropped_where_that_is_asked_for() {
+fn drop_policy_drops_too_big_packets() {
     let scene = Scene::new(&narrow(1500), |bed| {
         let mut config = with_inbox(bed);
         config.encapsulation_keys = "too_big = \"drop\"".into();
@@ -285,7 +293,7 @@ fn a_packet_too_big_is_dropped_where_that_is_asked_for() {
     inject_large(&scene);
     scene.drops_become("too_big", PACKETS.into());
     assert_eq!(scene.settled().sent(), 0);
-    // A sender that can have an error has it all the same.
+    // If the sender sets DF, it still gets an ICMP error.
     let frame = large(&scene, true, 0, 1500 - 28).bytes();
     inject(&scene.bed.router, &scene.bed.balancers[0].port, &frame).unwrap();
     let reported = testbed::eventually(BOUND, || {
@@ -295,7 +303,8 @@ fn a_packet_too_big_is_dropped_where_that_is_asked_for() {
     assert!(Client::new(&scene.bed.client.ns).get(scene.bed.vip(true, Bed::HTTP_PORT), "/").is_ok());
 }
 
-/// "Too big" about an outer packet of the balancer's to `backend`, whose quote ends before the inner ports.
+/// Returns an ICMP error "fragmentation needed" about an outer packet to `backend`. The included
+/// part of that packet ends before the inner ports.
 fn too_big_about(like: &FrameSpec, own: Ipv4Addr, backend: Ipv4Addr) -> Vec<u8> {
     let mut quote = vec![0x45, 0, 0x05, 0xdc, 0, 0, 0x40, 0, 64, 47, 0, 0];
     quote.extend(own.octets().into_iter().chain(backend.octets()));
@@ -303,8 +312,10 @@ fn too_big_about(like: &FrameSpec, own: Ipv4Addr, backend: Ipv4Addr) -> Vec<u8> 
     FrameSpec { destination: (own, 0).into(), icmp: Some([3, 4]), payload: quote, ..like.clone() }.bytes()
 }
 
-/// Sends them at a rate that a ring holds half a second of, and how long it takes meanwhile until a backend's new state is in force, the quickest first: an order goes the way
-/// of a check's verdict through controller, tables and publisher.
+/// Sends the frames at such a rate that a ring holds half a second of them. At the same time,
+/// overrides the state of a backend again and again. Returns the sorted times until each override
+/// took effect. An override uses the same controller, tables and publisher as a change of the
+/// health state.
 fn verdicts_during(scene: &Scene, frames: Vec<Vec<u8>>) -> Vec<Duration> {
     let (router, port) = (&scene.bed.router, &scene.bed.balancers[0].port);
     let mut took = vec![];
@@ -323,21 +334,23 @@ fn verdicts_during(scene: &Scene, frames: Vec<Vec<u8>>) -> Vec<Duration> {
     took
 }
 
+// Promise: path-mtu-forgery
 #[test]
-fn forged_errors_about_any_number_of_destinations_publish_nothing() {
+fn forged_icmp_errors_publish_no_snapshot() {
     let scene = Scene::with(|bed| LbConfig {
-        io: "icmp = { errors_per_second = 1_000_000, errors_of_source = 1_000_000 }".into(),
+        io: "icmp = { errors_per_second = 1_000_000, errors_per_source = 1_000_000 }".into(),
         ..LbConfig::new(bed)
     });
     let (like, own) = (scene.frame(true, Bed::SINK_PORT), scene.bed.balancers[0].v4);
     let about = |backend| too_big_about(&like, own, backend);
-    // What is published of a path is logged.
+    // The balancer writes a log line when it publishes a path MTU.
     let published = || {
         let lines = scene.balancer.process.lines();
-        let is_of_a_path = |text: &str| text.contains("path takes") || text.contains("more paths");
+        let is_of_a_path =
+            |text: &str| text.contains("path MTU lowered") || text.contains("path MTUs lowered");
         lines.iter().filter(|line| is_of_a_path(&line.text)).count()
     };
-    // One about a backend is believed.
+    // An error about a packet to an existing backend is accepted.
     let good = about(scene.bed.backends[1].v4);
     inject(&scene.bed.router, &scene.bed.balancers[0].port, &good).unwrap();
     assert!(eventually(BOUND, || (published() == 1).then_some(())).is_some(), "{}", scene.diagnosis());
@@ -348,13 +361,13 @@ fn forged_errors_about_any_number_of_destinations_publish_nothing() {
     let taken_in = counts.drops().into_iter().find(|(reason, _)| reason == "taken_in").unwrap().1;
     let of = |percent: usize| took[(took.len() - 1) * percent / 100];
     println!(
-        "{all} forged errors, {taken_in} taken in; {} verdicts meanwhile: half within {:.1?}, 99 % {:.1?}, all {:.1?}",
+        "{all} forged errors, {taken_in} received, {} state changes in effect after {:.1?} (median), {:.1?} (99 %) and {:.1?} (maximum)",
         took.len(),
         of(50),
         of(99),
         of(100)
     );
     assert!(taken_in > all as u64 / 2, "{taken_in}\n{}", scene.diagnosis());
-    thread::sleep(2 * SILENCE); // Beyond the look after the last.
+    thread::sleep(2 * SILENCE); // longer than the interval at which path MTUs are published
     assert_eq!(published(), 1, "{}", scene.diagnosis());
 }

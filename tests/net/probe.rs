@@ -1,4 +1,5 @@
-//! `sluicegate probe` from the client's place: sees what clients see, without privileges.
+//! Tests of `sluicegate probe` on the client host. It runs without privileges and reports what
+//! clients observe.
 
 use std::fs::{Permissions, set_permissions};
 use std::net::SocketAddr;
@@ -9,10 +10,10 @@ use testbed::{Bed, HttpServer, LbConfig, Process, eventually};
 
 use crate::scene::{BOUND, Scene};
 
-/// Starts the prober as nobody, without a capability.
+/// Starts `sluicegate probe` as the user `nobody`, without capabilities.
 fn start(bed: &Bed, arguments: &[&str]) -> Process {
     let program = bed.program().unwrap();
-    // Down to the configuration, but not to the hash key, which stays its owner's.
+    // Other users may read the configuration file, but not the file of the hash key.
     set_permissions(bed.dir(), Permissions::from_mode(0o755)).unwrap();
     let nobody =
         ["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all", "--no-new-privs", "--"];
@@ -20,7 +21,8 @@ fn start(bed: &Bed, arguments: &[&str]) -> Process {
     Process::start(&bed.client.ns, "probe", "setpriv", &all).unwrap()
 }
 
-/// Waits for a change of the target to `up`; `reason` is of the last failure.
+/// Waits for a log line, after the first `seen` lines, in which the target changes to `up`. The
+/// line has the reason of the last failure.
 fn wait_for(probe: &mut Process, seen: usize, target: &str, up: bool) -> Value {
     let is = |line: &str| {
         let object: Value = serde_json::from_str(line).unwrap_or_default();
@@ -30,7 +32,7 @@ fn wait_for(probe: &mut Process, seen: usize, target: &str, up: bool) -> Value {
     serde_json::from_str(&line).unwrap()
 }
 
-/// A series of the metrics; `None` while there is none.
+/// Returns the value of a metric, or `None` if the metric does not exist yet.
 fn series(scene: &Scene, at: SocketAddr, name: &str) -> Option<f64> {
     let page = scene.bed.http_client().get(at, "/metrics").unwrap();
     let page = String::from_utf8(page.body).unwrap();
@@ -39,7 +41,7 @@ fn series(scene: &Scene, at: SocketAddr, name: &str) -> Option<f64> {
 }
 
 #[test]
-fn probe_sees_vips_go_down_and_come_back_and_tells_why() {
+fn probe_reports_down_and_up_with_reason() {
     let mut scene = Scene::with(LbConfig::new);
     let (v4, v6) = (scene.bed.vip(true, Bed::HTTP_PORT), scene.bed.vip(false, Bed::HTTP_PORT));
     let file = LbConfig::new(&scene.bed).write(&scene.bed, 0).unwrap();
@@ -54,14 +56,14 @@ fn probe_sees_vips_go_down_and_come_back_and_tells_why() {
         let object = wait_for(&mut probe, 0, url, true);
         assert!(object["last_seconds"].as_f64().is_some_and(|seconds| seconds <= 1.0), "{object}");
     }
-    // Whoever answered, each answer came through the balancer.
+    // Every response came from a backend, so the request went through the balancer.
     assert!(scene.settled().sent() >= 3);
 
     let seen = probe.line_count();
     scene.bed.http.clear();
     for url in &urls {
         let object = wait_for(&mut probe, seen, url, false);
-        // One that a server had not taken up yet is reset.
+        // The kernel resets a connection that the stopped server had not accepted yet.
         let why = object["last_failure"].as_str().unwrap();
         assert!(["connection refused", "connection reset"].contains(&why), "{object}");
     }
@@ -94,8 +96,8 @@ fn probe_sees_vips_go_down_and_come_back_and_tells_why() {
     let attempts = format!("sluicegate_probe_attempts_total{{{http}}}");
     let before = series(&scene, at, &attempts).unwrap();
     let goes_on = eventually(BOUND, || (series(&scene, at, &attempts).unwrap() > before).then_some(()));
-    assert!(goes_on.is_some(), "attempts go on while a target is down");
-    assert_eq!(probe.stop(BOUND).unwrap().code(), Some(1), "stopped while targets were down");
+    assert!(goes_on.is_some(), "the attempts ended while a target is down");
+    assert_eq!(probe.stop(BOUND).unwrap().code(), Some(1), "the exit code must report targets that are down");
 }
 
 #[test]
@@ -113,7 +115,7 @@ fn probe_ends_with_the_code_of_what_it_saw() {
     let missing = format!("http://{vip}/status/503");
     let bad = to_end(&[pace.as_slice(), &[&url, &missing]].concat());
     assert_eq!(bad.code, Some(1), "{}", bad.out);
-    assert!(bad.out.contains("status 503, wanted 200-299"), "{}", bad.out);
+    assert!(bad.out.contains("status 503, expected 200-299"), "{}", bad.out);
     for wrong in [&["probe"][..], &["probe", "www.example.org:80"], &["probe", "https://203.0.113.10/"]] {
         let ended = to_end(wrong);
         assert_eq!(ended.code, Some(2), "{}", ended.err);

@@ -1,11 +1,11 @@
-//! Several queues: a socket and a packet thread each.
+//! Tests of a NIC with several queues. Each queue has its own socket and packet thread.
 
 use testbed::{BedSpec, LbConfig};
 
 use crate::scene::Scene;
 
 #[test]
-fn four_queues_have_four_threads_that_all_carry_traffic() {
+fn four_queues_use_four_threads() {
     let scene = Scene::new(&BedSpec { queues: 4, ..BedSpec::default() }, LbConfig::new);
     for ipv4 in [true, false] {
         scene.ask(ipv4, 50);
@@ -18,15 +18,16 @@ fn four_queues_have_four_threads_that_all_carry_traffic() {
     assert_eq!((counts.threads(), counts.drops()), (4, vec![]));
     let received: Vec<u64> = (0..4).map(|n| counts.0["threads"][n]["rx"].as_u64().unwrap()).collect();
     println!("received by thread: {received:?}");
-    // 200 flows miss one of four queues with probability 4 x (3/4)^200 < 1e-24.
+    // The probability that none of 200 flows uses one of the four queues is below 4 x (3/4)^200 <
+    // 1e-24.
     assert!(received.iter().all(|&count| count > 0), "{received:?}");
-    // Each flow stays on its queue, so each thread answers whole flows: nothing crosses.
+    // All packets of a flow arrive on the same queue, so no packet moves to another thread.
     assert_eq!(counts.over_threads(&["to_threads"]), 0);
     scene.taken_off(counts.sent());
 }
 
 #[test]
-fn a_queue_without_a_socket_passes_or_drops_as_configured() {
+fn queue_without_socket_passes_or_drops() {
     for no_socket in ["pass", "drop"] {
         let scene = Scene::new(&BedSpec { queues: 2, ..BedSpec::default() }, |bed| {
             let mut config = LbConfig::new(bed);
@@ -37,7 +38,7 @@ fn a_queue_without_a_socket_passes_or_drops_as_configured() {
         let mut flows =
             testbed::UdpFlows::open(&scene.bed.client.ns, vip, 24, crate::scene::BOUND / 10).unwrap();
         let answered = flows.round().unwrap().into_iter().flatten().count();
-        // 24 flows all on one of two queues: 2^-23.
+        // The probability that 24 flows all use the same one of two queues is 2^-23.
         assert!((1..24).contains(&answered), "{answered} of 24");
         let counts = scene.balancer.counters().unwrap();
         assert_eq!((counts.threads(), counts.at(&["xdp", "no_socket"])), (1, 24 - answered as u64));

@@ -1,47 +1,50 @@
-//! `docs/quick-start.md` by its own commands and no others, on one machine and on machines of one's own.
+//! Runs the commands of documentation pages: all tutorials, and the how-to pages for one machine.
 //!
-//! In: the page's blocks of commands. Out: answers of both backends in the client's shell.
-//! Not here: real machines and systemd. The hosts of the second part are namespaces, with an `/etc` and a `/run` of their own, and
-//! `systemctl.sh` stands in for systemd.
-//! Invariant: all of it is in namespaces of one process (network, mounts, processes), and ends with it.
+//! Each test has its own network, mount and process namespaces, which end with the test. For pages
+//! with systemd units, each host is a network namespace with private `/etc` and `/run` folders, and
+//! `systemctl.sh` replaces systemd.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use testbed::{Namespace, Process, TempDir, binary};
 
-const PAGE: &str = include_str!("../../docs/quick-start.md");
-const SEVERAL: &str = "On machines of your own";
-/// Ten times what a part takes.
+const FIRST_TRAFFIC: &str = include_str!("../../docs/tutorial/first-traffic.md");
+const SECOND_MACHINE: &str = include_str!("../../docs/tutorial/second-machine.md");
+const REAL_MACHINES: &str = include_str!("../../docs/tutorial/real-machines.md");
+/// The timeout of a test. A tutorial takes a fraction of it.
 const BOUND: Duration = Duration::from_secs(300);
 
-/// The commands of one section, `###`, of a part, `##`.
+/// The commands below one heading of a page.
 struct Section {
-    part: &'static str,
     heading: &'static str,
     commands: String,
 }
 
-/// All that have commands, in the page's order.
-fn sections() -> Vec<Section> {
-    let mut found = vec![Section { part: "", heading: "", commands: String::new() }];
-    let mut inside = false;
-    for line in PAGE.lines() {
-        let part = found.last().unwrap().part;
-        let begun = match (line.strip_prefix("## "), line.strip_prefix("### ")) {
-            _ if inside => None,
-            (Some(part), _) => Some((part, "")),
-            (_, Some(heading)) => Some((part, heading)),
-            _ => None,
-        };
-        match (line, begun) {
-            ("```", _) => inside = false,
-            ("```sh", _) => inside = true,
-            (_, Some((part, heading))) => found.push(Section { part, heading, commands: String::new() }),
-            _ if inside => found.last_mut().unwrap().commands += &format!("{line}\n"),
+impl Section {
+    /// Returns a script with an `echo` of the heading and the commands. `run` uses the `echo` lines
+    /// to split the output by heading.
+    fn script(&self) -> String {
+        format!("echo '=== {}'\n{}", self.heading, self.commands)
+    }
+}
+
+/// Returns the sections of a page that have commands. Code blocks in lists are indented.
+fn sections(page: &'static str) -> Vec<Section> {
+    let mut found = vec![Section { heading: "", commands: String::new() }];
+    let mut indent = None;
+    for line in page.lines() {
+        match (line.trim_start(), line.strip_prefix("## "), indent) {
+            ("```", ..) => indent = None,
+            ("```sh", ..) => indent = Some(line.len() - "```sh".len()),
+            (_, Some(heading), None) => found.push(Section { heading, commands: String::new() }),
+            (.., Some(spaces)) => {
+                let command = line.get(spaces..).unwrap_or_default();
+                found.last_mut().unwrap().commands += &format!("{command}\n");
+            }
             _ => {}
         }
     }
@@ -49,15 +52,29 @@ fn sections() -> Vec<Section> {
     found
 }
 
-/// Runs sections with their headings printed; what each of them printed.
+/// Returns the sections of a page that have commands. Panics if their headings are not exactly
+/// `headings`.
+fn sections_named(page: &'static str, headings: &[&str]) -> Vec<Section> {
+    let found = sections(page);
+    let have: Vec<&str> = found.iter().map(|section| section.heading).collect();
+    assert_eq!(have, headings, "the test must run exactly these sections");
+    found
+}
+
+/// Runs a script, and returns its output by heading.
 fn run(script: &str) -> BTreeMap<String, String> {
+    // Locked memory is counted per user, and all units of the balancer have the same user. Where a
+    // test may not raise the limit, it allows the packet memory of one process only.
+    static UNITS: Mutex<()> = Mutex::new(());
+    let is_unit = script.contains("systemctl");
+    let _one_at_a_time = is_unit.then(|| UNITS.lock().unwrap_or_else(PoisonError::into_inner));
     let (ns, dir) = (Namespace::new("quick-start").unwrap(), TempDir::new().unwrap());
     let path = dir.path().to_str().unwrap();
     let (file, systemctl) = (dir.path().join("script"), dir.path().join("bin/systemctl"));
     fs::create_dir(dir.path().join("bin")).unwrap();
     fs::write(&systemctl, include_str!("systemctl.sh")).unwrap();
     fs::set_permissions(&systemctl, Permissions::from_mode(0o755)).unwrap();
-    // What a reader waits for at most, longer for a busy machine.
+    // On a busy test machine, commands need more time than the pages state.
     let script = script.replace("timeout 60 ", "timeout 200 ");
     fs::write(&file, format!("{}{script}", include_str!("quick_start.sh"))).unwrap();
     let (program, file) = (binary().unwrap(), file.to_str().unwrap());
@@ -77,69 +94,180 @@ fn run(script: &str) -> BTreeMap<String, String> {
     }
     assert_eq!(ended.code, Some(0));
     let parts = ended.out.split("=== ").skip(1).filter_map(|part| part.split_once('\n'));
-    parts.map(|(heading, said)| (heading.to_owned(), said.to_owned())).collect()
+    parts.map(|(heading, output)| (heading.to_owned(), output.to_owned())).collect()
 }
 
-/// How many lines of `uniq -c` are of a backend.
-fn answers(said: &str, backend: &str) -> usize {
+/// Returns how many responses of this backend `uniq -c` counted in the output.
+fn answers(output: &str, backend: &str) -> usize {
     let wanted = format!("this is {backend}");
-    let counts = said.lines().filter_map(|line| line.trim().split_once(' '));
+    let counts = output.lines().filter_map(|line| line.trim().split_once(' '));
     counts.filter(|(_, who)| *who == wanted).map(|(count, _)| count.parse::<usize>().unwrap()).sum()
 }
 
+fn answers_of_both(output: &str) -> usize {
+    answers(output, "b1") + answers(output, "b2")
+}
+
+const CLEAN_UP: &str = "Clean up";
+
+fn first_traffic() -> Vec<Section> {
+    sections_named(
+        FIRST_TRAFFIC,
+        &[
+            "Install the program",
+            "Create the network",
+            "Set up the client",
+            "Start the backends",
+            "Start the load balancer",
+            "Send requests",
+            "Drain a backend",
+            CLEAN_UP,
+        ],
+    )
+}
+
+// Promise: documented-start
 #[test]
-fn on_one_machine_its_commands_bring_traffic_a_drain_and_an_end() {
-    let all = sections();
-    let named = all.iter().filter(|section| section.part != SEVERAL);
-    let headings: Vec<&str> = named.clone().map(|section| section.heading).collect();
-    let known =
-        ["", "The network", "The client", "The backends", "The balancer", "Traffic", "A drain", "The end"];
-    assert_eq!(headings, known, "each of them is done below, and looked at");
-    let script = named.fold(String::new(), |text, Section { heading, commands, .. }| {
-        text + &format!("echo '=== /{heading}'\n{commands}")
-    });
-    let said = run(&script);
-    assert!(said["/"].starts_with("sluicegate "), "{said:?}");
-    assert!(said["/The balancer"].contains("no problem found\n"), "{said:?}");
-    assert!(said["/The balancer"].contains("\nbackends     2 serving, 0 draining"), "{said:?}");
-    let traffic = &said["/Traffic"];
+fn first_traffic_tutorial_serves_drains_and_cleans_up() {
+    let output = run(&first_traffic().iter().map(Section::script).collect::<String>());
+    assert!(output["Install the program"].starts_with("sluicegate "), "{output:?}");
+    let start = &output["Start the load balancer"];
+    assert!(start.contains("no problem found\n"), "{start}");
+    assert!(start.contains("\nbackends     2 serving, 0 draining"), "{start}");
+    let traffic = &output["Send requests"];
     let shares = ["b1", "b2"].map(|backend| answers(traffic, backend));
     assert!(shares[0] > 0 && shares[1] > 0 && shares[0] + shares[1] == 30, "{traffic}");
     assert!(traffic.contains("\n  backend  b"), "{traffic}");
-    let drain = &said["/A drain"];
+    let drain = &output["Drain a backend"];
     assert_eq!((answers(drain, "b1"), answers(drain, "b2")), (10, 0), "{drain}");
-    assert!(drain.contains(": trying it\n"), "the events have the order: {drain}");
+    assert!(drain.contains(": trying it\n"), "the events must contain the reason, {drain}");
 }
+
+// Promise: documented-start
+#[test]
+fn second_machine_tutorial_spreads_and_drains_without_errors() {
+    let first = first_traffic().into_iter().filter(|section| section.heading != CLEAN_UP);
+    let announce = "Announce the VIP from lb1";
+    let (spread, drain, back) = ("Start lb2", "Drain lb1 while clients send requests", "Bring lb1 back");
+    let second = sections_named(SECOND_MACHINE, &["Add the router", announce, spread, drain, back, CLEAN_UP]);
+    let output = run(&first.chain(second).map(|section| section.script()).collect::<String>());
+    let announced = &output[announce];
+    assert!(announced.contains("Established"), "{announced}");
+    assert!(announced.contains("203.0.113.10 via 192.0.2.1 dev eth0 proto bird"), "{announced}");
+    assert_eq!(answers_of_both(announced), 10, "{announced}");
+
+    let both = ["nexthop via 192.0.2.1 dev eth0", "nexthop via 192.0.2.2 dev eth0"];
+    let spread = &output[spread];
+    assert!(both.iter().all(|hop| spread.contains(hop)), "{spread}");
+    for digest in ["algorithm ", "configuration ", "tables "] {
+        let lines: Vec<&str> = spread.lines().filter(|line| line.starts_with(digest)).collect();
+        assert!(lines.len() == 2 && lines[0] == lines[1], "{lines:?}");
+    }
+    assert_eq!(answers_of_both(spread), 30, "{spread}");
+    let packets = spread.lines().filter(|line| line.starts_with("www ") && line.contains(" tcp 80 "));
+    let packets: Vec<u64> =
+        packets.map(|row| row.split_whitespace().last().unwrap().parse().unwrap()).collect();
+    assert!(packets.len() == 2 && packets.iter().all(|count| *count > 0), "{spread}");
+
+    let drain = &output[drain];
+    assert_eq!(answers_of_both(drain), 150, "{drain}");
+    assert!(!drain.contains("curl: "), "{drain}");
+    assert!(drain.contains("203.0.113.10 via 192.0.2.2 dev eth0 proto bird"), "{drain}");
+    assert!(both.iter().all(|hop| output[back].contains(hop)), "{}", output[back]);
+}
+
+const INSTALL: &str = "Install the program";
+const BACKEND: &str = "Set up each backend";
+const BALANCER: &str = "Set up the load balancer";
+const REQUEST: &str = "Send a request from a router or a client";
+
+/// Returns a script that sets up each backend of `real-machines.md` on its own host and then runs
+/// `more`.
+fn real_machines(more: &[(&str, String)]) -> String {
+    let first = first_traffic();
+    let network = first.iter().find(|section| section.heading == "Create the network").unwrap();
+    let mut script = network.commands.clone();
+    for host in ["b1", "b2"] {
+        script += &format!(
+            "mkdir {host}\necho 'this is {host}' > {host}/index.html\n\
+             ip netns exec {host} python3 -m http.server --directory {host} 80 > {host}.log 2>&1 &\n{}",
+            on(host, &real_machine(&[INSTALL, BACKEND]))
+        );
+    }
+    more.iter().fold(script, |script, (host, commands)| script + &on(host, commands))
+}
+
+/// Returns a script that runs commands on the host `host`.
+fn on(host: &str, commands: &str) -> String {
+    format!("echo '=== {host}'\non {host} <<'COMMANDS'\n{commands}COMMANDS\n")
+}
+
+/// Returns the commands in the sections of `real-machines.md` with these headings.
+fn real_machine(headings: &[&str]) -> String {
+    let page = sections_named(REAL_MACHINES, &[INSTALL, BACKEND, BALANCER, REQUEST]);
+    let chosen = page.iter().filter(|section| headings.contains(&section.heading));
+    chosen.map(|section| &*section.commands).collect()
+}
+
+// Promise: documented-start
+#[test]
+fn real_machines_tutorial_serves_through_the_units() {
+    let hosts = [("lb1", real_machine(&[INSTALL, BALANCER])), ("client", real_machine(&[REQUEST]))];
+    let output = run(&real_machines(&hosts));
+    assert!(output["lb1"].starts_with("sluicegate "), "{output:?}");
+    assert!(output["lb1"].contains("\nbackends     2 serving, 0 draining"), "{output:?}");
+    assert!(["this is b1\n", "this is b2\n"].contains(&&*output["client"]), "{output:?}");
+}
+
+/// How-to pages for a load balancer without a router. Their commands run one page after the other.
+const ON_ONE_MACHINE: [(&str, &str); 9] = [
+    ("prepare-a-machine", include_str!("../../docs/how-to/prepare-a-machine.md")),
+    ("manage-the-configuration", include_str!("../../docs/how-to/manage-the-configuration.md")),
+    ("check-backends", include_str!("../../docs/how-to/check-backends.md")),
+    ("capture-packets", include_str!("../../docs/how-to/capture-packets.md")),
+    ("replay-a-capture", include_str!("../../docs/how-to/replay-a-capture.md")),
+    ("size-a-machine", include_str!("../../docs/how-to/size-a-machine.md")),
+    ("api", include_str!("../../docs/reference/api.md")),
+    ("upgrade", include_str!("../../docs/how-to/upgrade.md")),
+    ("restart-a-cluster", include_str!("../../docs/how-to/restart-a-cluster.md")),
+];
 
 #[test]
-fn on_machines_of_ones_own_its_commands_bring_traffic_through_the_units() {
-    let all = sections();
-    let named: Vec<&Section> = all.iter().filter(|section| section.part == SEVERAL).collect();
-    let headings: Vec<&str> = named.iter().map(|section| section.heading).collect();
-    assert_eq!(headings, HOSTS.map(|(heading, _)| heading), "each of them is done below");
-    let network = |section: &&Section| section.part.is_empty() || section.heading == "The network";
-    let mut script: String = all.iter().filter(network).map(|section| &*section.commands).collect();
-    for (section, (_, hosts)) in named.iter().zip(HOSTS) {
-        for host in hosts {
-            if section.heading.contains("backend") {
-                let _ = writeln!(
-                    script,
-                    "mkdir {host}\necho 'this is {host}' > {host}/index.html\n\
-                     ip netns exec {host} python3 -m http.server --directory {host} 80 > {host}.log 2>&1 &"
-                );
-            }
-            let _ =
-                write!(script, "echo '=== {host}'\non {host} <<'COMMANDS'\n{}COMMANDS\n", section.commands);
+fn how_to_pages_run_on_one_machine() {
+    // The packet buffers of two processes must fit below the limit of locked memory, because the
+    // test cannot raise the limit.
+    let small = "printf '\\n[io]\\nframes_per_queue = 1024\\n' >> /etc/sluicegate/sluicegate.toml";
+    let start = "systemctl enable --now sluicegate\n";
+    let setup = real_machine(&[INSTALL, BALANCER]).replace(start, &format!("{small}\n{start}"));
+    assert!(setup.contains(small), "{setup}");
+    let mut commands = setup + "export CREDENTIALS_DIRECTORY=/etc/sluicegate/secrets\n";
+    for (name, page) in ON_ONE_MACHINE {
+        let page = sections(page);
+        assert!(!page.is_empty(), "{name} has no commands");
+        commands +=
+            &page.iter().map(|section| format!("echo '== {name}'\n{}", section.commands)).collect::<String>();
+        if name == "manage-the-configuration" {
+            // This page changes the configuration file, so a reload follows.
+            commands += "sluicegate config reload\n";
         }
     }
-    let said = run(&script);
-    assert!(said["lb1"].contains("\nbackends     2 serving, 0 draining"), "{said:?}");
-    assert!(["this is b1\n", "this is b2\n"].contains(&&*said["client"]), "{said:?}");
+    let commands = commands.replace("--duration 10s", "--duration 2s");
+    let output = run(&real_machines(&[("lb1", commands)]));
+    let parts: Vec<&str> = output["lb1"].split("== ").collect();
+    let of = |name: &str| {
+        parts.iter().filter(|part| part.starts_with(&format!("{name}\n"))).copied().collect::<String>()
+    };
+    assert!(of("prepare-a-machine").contains("errors: 0"), "{output:?}");
+    assert!(of("check-backends").contains("b1 "), "{output:?}");
+    assert!(of("replay-a-capture").contains("received "), "{output:?}");
+    assert!(of("size-a-machine").contains("VmRSS:"), "{output:?}");
+    assert!(of("api").contains("\"forwarder\""), "{output:?}");
+    let upgrade = of("upgrade");
+    for digest in ["algorithm ", "configuration "] {
+        let lines: Vec<&str> = upgrade.lines().filter(|line| line.starts_with(digest)).collect();
+        assert!(lines.len() == 2 && lines[0] == lines[1], "{lines:?}");
+    }
+    for page in ["upgrade", "restart-a-cluster"] {
+        assert!(of(page).contains("\nbackends     2 serving, 0 draining"), "{output:?}");
+    }
 }
-
-/// The sections of the second part, and the hosts on which each is done.
-const HOSTS: [(&str, &[&str]); 3] = [
-    ("On each backend", &["b1", "b2"]),
-    ("On the balancer", &["lb1"]),
-    ("On the router, or on one client", &["client"]),
-];

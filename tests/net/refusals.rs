@@ -1,4 +1,5 @@
-//! What does not start, and says why; what the checking verbs find.
+//! Tests of configurations and machines with which the balancer must not start, and of the commands
+//! that check them.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -16,7 +17,7 @@ fn run(bed: &Bed, file: &Path, machine: &str) -> Ended {
     verb(bed, &["run", "--config", file.to_str().unwrap(), "--machine", machine])
 }
 
-/// Exit code 1, and all these words in what it said.
+/// Checks that a command exited with status 1 and printed all `words`.
 fn refused(ended: &Ended, words: &[&str]) {
     assert_eq!(ended.code, Some(1), "{ended:?}");
     for word in words {
@@ -24,7 +25,7 @@ fn refused(ended: &Ended, words: &[&str]) {
     }
 }
 
-/// The file of `config`, with some of its text replaced.
+/// Writes the configuration with some text replaced, and returns its path.
 fn file_with(bed: &Bed, from: &str, to: &str) -> PathBuf {
     let file = LbConfig::new(bed).write(bed, 0).unwrap();
     let text = fs::read_to_string(&file).unwrap();
@@ -37,18 +38,19 @@ fn file_with(bed: &Bed, from: &str, to: &str) -> PathBuf {
 fn an_unknown_interface_is_named() {
     let bed = bed();
     refused(&run(&bed, &file_with(&bed, "\"lb0\"", "\"nope0\""), "lb1"), &["nope0", "no interface"]);
-    // A good file starts on the same machine: it was the name.
+    // The balancer starts on the same machine with a valid configuration, so the machine name was
+    // the only problem.
     Balancer::start(&bed, 0, &LbConfig::new(&bed)).unwrap();
 }
 
 #[test]
-fn a_machine_that_the_file_does_not_name_is_told_those_that_it_does() {
+fn unknown_machine_name_lists_known_names() {
     let bed = bed();
     refused(&run(&bed, &LbConfig::new(&bed).write(&bed, 0).unwrap(), "lb9"), &["lb9", "lb1"]);
 }
 
 #[test]
-fn a_group_that_the_machine_does_not_have_is_named() {
+fn unknown_group_is_named() {
     let bed = bed();
     let config = LbConfig::new(&bed).write(&bed, 0).unwrap();
     let text = fs::read_to_string(&config).unwrap();
@@ -61,7 +63,7 @@ fn a_group_that_the_machine_does_not_have_is_named() {
 }
 
 #[test]
-fn a_missing_capability_is_named_with_its_purpose() {
+fn missing_capability_is_named_with_purpose() {
     let bed = bed();
     let file = LbConfig::new(&bed).write(&bed, 0).unwrap();
     let program = bed.program().unwrap();
@@ -104,19 +106,19 @@ fn a_missing_capability_is_named_with_its_purpose() {
     );
     let ended = ended.unwrap();
     assert_eq!(ended.code, Some(1), "{ended:?}");
-    println!("decap without capabilities says: {}", ended.err);
+    println!("output of decap without capabilities: {}", ended.err);
 }
 
 #[test]
-fn another_xdp_program_on_the_interface_is_named() {
+fn foreign_xdp_program_is_named() {
     let bed = bed();
     let (host, program) = (&bed.balancers[0], bed.program().unwrap());
     let args = ["decap", "--interface", host.device, "--from", "192.0.2.0/24", "--vip", "203.0.113.10"];
     let mut other = Process::start(&host.ns, "decap", program, &args).unwrap();
     other.wait_for_line(BOUND, |line| line.contains("ready")).unwrap();
     let file = LbConfig::new(&bed).write(&bed, 0).unwrap();
-    refused(&run(&bed, &file, "lb1"), &["lb0 already has an XDP program", "`sluicegate decap` which runs"]);
-    assert!(other.stop(BOUND).unwrap().success(), "the other one was left alone");
+    refused(&run(&bed, &file, "lb1"), &["lb0 already has an XDP program", "running `sluicegate decap`"]);
+    assert!(other.stop(BOUND).unwrap().success(), "the other program was stopped");
     Balancer::start(&bed, 0, &LbConfig::new(&bed)).unwrap();
 }
 
@@ -128,20 +130,20 @@ fn decap_on_an_unknown_interface_is_refused() {
 }
 
 #[test]
-fn a_hash_key_that_is_missing_open_to_others_or_no_key_is_refused() {
+fn missing_readable_or_invalid_hash_key_is_rejected() {
     let bed = bed();
     let file = LbConfig::new(&bed).write(&bed, 0).unwrap();
     let key = bed.dir().join("hash.key");
     let good = fs::read(&key).unwrap();
     fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
-    refused(&run(&bed, &file, "lb1"), &["lb1.toml:", "cluster.hash_key_file", "hash.key"]);
+    refused(&run(&bed, &file, "lb1"), &["lb1.toml:", "hash.key\" can be read by other users"]);
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
     fs::write(&key, "0123456789abcdef-secret\n").unwrap();
     let ended = run(&bed, &file, "lb1");
-    refused(&ended, &["cluster.hash_key_file"]);
-    assert!(!ended.err.contains("0123456789abcdef"), "never printed: {}", ended.err);
+    refused(&ended, &["the secret of \"hash_key_file\""]);
+    assert!(!ended.err.contains("0123456789abcdef"), "the hash key was printed, {}", ended.err);
     fs::remove_file(&key).unwrap();
-    refused(&run(&bed, &file, "lb1"), &["cluster.hash_key_file"]);
+    refused(&run(&bed, &file, "lb1"), &["lb1.toml:", "hash.key"]);
     fs::write(&key, good).unwrap();
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
     Balancer::start(&bed, 0, &LbConfig::new(&bed)).unwrap();
@@ -181,7 +183,7 @@ fn wrong_usage_ends_with_2() {
 }
 
 #[test]
-fn config_check_reports_every_problem_at_once_in_words_and_in_json() {
+fn config_check_reports_all_problems_in_text_and_json() {
     let bed = bed();
     let file = LbConfig::new(&bed).write(&bed, 0).unwrap();
     let path = file.to_str().unwrap();
@@ -195,10 +197,12 @@ fn config_check_reports_every_problem_at_once_in_words_and_in_json() {
     fs::write(&file, broken).unwrap();
     let ended = verb(&bed, &["config", "check", path]);
     assert_eq!(ended.code, Some(1), "{ended:?}");
-    for field in ["encapsulation.tunnel.kind", "pool.web.backends[0].weight", "services[0].colour"] {
-        let line = ended.out.lines().find(|line| line.contains(field));
-        let line = line.unwrap_or_else(|| panic!("no {field} in:\n{}", ended.out));
-        assert!(line.starts_with(&format!("{path}:")) && line.contains("found"), "{line}");
+    for message in
+        ["\"kind\" must be ", "\"weight\" must be between 0 and 65535, got -1", "unknown key \"colour\""]
+    {
+        let line = ended.out.lines().find(|line| line.contains(message));
+        let line = line.unwrap_or_else(|| panic!("no {message} in:\n{}", ended.out));
+        assert!(line.starts_with(&format!("error: {path}:")), "{line}");
     }
     let json = verb(&bed, &["config", "check", path, "--json"]);
     let reported: serde_json::Value = serde_json::from_str(&json.out).unwrap();
@@ -207,10 +211,10 @@ fn config_check_reports_every_problem_at_once_in_words_and_in_json() {
     for problem in problems {
         let line = usize::try_from(problem["line"].as_u64().unwrap()).unwrap();
         let content = fs::read_to_string(&file).unwrap().lines().nth(line - 1).unwrap().to_owned();
-        let found = problem["found"].as_str().unwrap();
+        let message = problem["message"].as_str().unwrap();
         assert!(
             content.contains("gree") || content.contains("-1") || content.contains("colour"),
-            "{found}: {content}"
+            "{message}: {content}"
         );
     }
 }
@@ -229,7 +233,7 @@ fn where_agrees_with_where_requests_go() {
         for (local, backend) in flows.local().unwrap().into_iter().zip(answered) {
             assert_eq!(backend_of(&scene.bed, &file, local, vip, "udp"), backend);
         }
-        // Words, and flows that go nowhere.
+        // Also checks the text output, and flows that no backend can serve.
         let path = file.to_str().unwrap();
         let (source, to) = (scene.bed.client.address(vip.ip()), |port| scene.bed.vip(ipv4, port).to_string());
         let source = std::net::SocketAddr::new(source, 9).to_string();
@@ -246,7 +250,7 @@ fn decap_starts_again_at_once_after_a_kill() {
     let from = ["192.0.2.0/24".to_owned()];
     let mut first = Decap::start(&bed, 0, &from).unwrap();
     first.process.kill();
-    // The kernel takes the program off in its own time after a kill.
+    // After a kill, the kernel removes the program some time after the process.
     let again = testbed::eventually(BOUND, || Decap::start(&bed, 0, &from).ok());
-    again.expect("starts again").stop().unwrap();
+    again.expect("decap does not start again").stop().unwrap();
 }

@@ -1,4 +1,5 @@
-//! SIGHUP and restarts: what moves, what stays, and that nothing is lost on the way.
+//! Tests of reloads and restarts. They check which flows move to another backend, and that no
+//! packet is lost.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -11,7 +12,7 @@ use testbed::{Balancer, Bed, BedSpec, Connection, LbConfig, UdpFlows, VIP_V4, VI
 
 use crate::scene::{BOUND, SILENCE, Scene, backend_of, count, names};
 
-/// Flows that are used from now on, in a thread of their own, until they are called back.
+/// A thread that sends on a set of flows until the handle is dropped.
 pub(crate) struct Traffic {
     stop: Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<Vec<Vec<Option<String>>>>>,
@@ -27,7 +28,7 @@ impl Traffic {
     pub(crate) fn start(mut flows: UdpFlows) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let until = Arc::clone(&stop);
-        // They are all known before anything changes.
+        // The first round establishes all flows before the test changes anything.
         let mut rounds = vec![flows.round().unwrap()];
         let thread = thread::spawn(move || {
             while !until.load(Ordering::Relaxed) {
@@ -39,7 +40,8 @@ impl Traffic {
         Self { stop, thread: Some(thread) }
     }
 
-    /// Ends it; asserts that no packet went unanswered and no flow moved; returns who answers which flow.
+    /// Ends the traffic and returns the backend of each flow. Panics if a packet was not answered
+    /// or a flow moved to another backend.
     pub(crate) fn kept(mut self, scene: &Scene) -> Vec<String> {
         self.stop.store(true, Ordering::Relaxed);
         let rounds = self.thread.take().unwrap().join().unwrap();
@@ -55,10 +57,11 @@ fn weights(n: usize) -> [u32; 3] {
 }
 
 #[test]
-fn connections_stay_on_their_backends_while_snapshots_with_other_weights_are_published() {
+fn weight_changes_move_no_connection() {
     let (connections, packets) = (count(100, 500), count(200, 10_000));
     let mut scene = Scene::with(LbConfig::new);
-    // Half of them TCP, where a request is at least one packet of the client, and half UDP over IPv6.
+    // Half of the connections use TCP over IPv4. Each request sends at least one packet. The other
+    // half uses UDP over IPv6.
     let (client, vip) = (scene.bed.http_client(), scene.bed.vip(true, Bed::HTTP_PORT));
     let open: Vec<_> = (0..connections).map(|_| client.connect(vip).unwrap()).collect();
     let done = Arc::new(AtomicBool::new(false));
@@ -81,12 +84,13 @@ fn connections_stay_on_their_backends_while_snapshots_with_other_weights_are_pub
     scene.taken_off(counts.sent());
     println!(
         "{connections} TCP connections, {requests} requests; {connections} UDP flows, {sent} packets; {reloads} reloads; \
-         {} packets redirected, as many taken off",
+         {} packets redirected and decapsulated",
         counts.redirected()
     );
 }
 
-/// At least so many rounds, and on until `done`: who answers which flow, always the same, and the packets sent.
+/// Starts a thread that sends on the flows for `rounds` rounds and then until `done`. It returns
+/// the backend of each flow, which must not change, and the number of sent packets.
 fn use_udp(
     mut flows: UdpFlows,
     rounds: usize,
@@ -103,7 +107,8 @@ fn use_udp(
     })
 }
 
-/// The same with a request on each connection a round; the number of requests.
+/// Starts a thread that does the same with TCP connections: one request per connection and round.
+/// It returns the number of requests.
 fn use_tcp(
     mut connections: Vec<Connection>,
     rounds: usize,
@@ -130,13 +135,14 @@ fn deal<T>(all: Vec<T>, hands: usize) -> Vec<Vec<T>> {
     dealt
 }
 
-/// Where each flow goes by a file alone.
+/// Returns the backend that `sluicegate where` computes for each flow from a configuration file,
+/// without a running balancer.
 fn by_file(bed: &Bed, file: &Path, flows: &[SocketAddr], vip: SocketAddr) -> Vec<String> {
     flows.iter().map(|local| backend_of(bed, file, *local, vip, "udp")).collect()
 }
 
 #[test]
-fn after_a_restart_with_other_weights_exactly_the_flows_whose_table_entry_changed_move() {
+fn restart_moves_only_flows_of_changed_slots() {
     let flows = count(100, 500);
     let mut scene = Scene::with(|bed| LbConfig::new(bed).weights(&[1, 1, 1]));
     let (bed, config) = (&scene.bed, |weights| LbConfig::new(&scene.bed).weights(weights));
@@ -163,15 +169,16 @@ fn after_a_restart_with_other_weights_exactly_the_flows_whose_table_entry_change
     println!("{moved} of {all} flows moved; {:.2} % of the table's slots changed", 100.0 * changed);
     #[expect(clippy::cast_precision_loss, reason = "a few hundred flows")]
     let (moved, all) = (moved as f64, all as f64);
-    // Six standard deviations of as many independent flows.
+    // The accepted deviation is six standard deviations of the number of moved flows.
     let margin = 6.0 * (all * changed * (1.0 - changed)).sqrt();
     assert!(
         (moved - all * changed).abs() <= margin,
-        "{moved} of {all} moved, {changed} of the slots changed"
+        "{moved} of {all} flows moved, share of changed slots is {changed}"
     );
 }
 
-/// The share of slots that `disruption` counts as changed between two tables of the bed's backends.
+/// Returns the fraction of slots that differ between the Maglev tables for two sets of weights, as
+/// `disruption` counts them.
 fn changed_share(old: &[u32; 3], new: &[u32; 3]) -> f64 {
     let table = |weights: &[u32; 3]| {
         let key = std::array::from_fn(|n| u8::try_from(n).unwrap());
@@ -187,8 +194,9 @@ fn changed_share(old: &[u32; 3], new: &[u32; 3]) -> f64 {
     f64::from(disruption.changed()) / f64::from(maglev_hash::DEFAULT_SIZE)
 }
 
+// Promise: reload-atomic
 #[test]
-fn a_broken_file_is_refused_by_file_line_and_field_and_a_good_one_after_it_works() {
+fn invalid_reload_is_rejected_with_file_and_line() {
     let mut scene = Scene::with(LbConfig::new);
     let traffic = Traffic::start(scene.flows(true, 20));
     let mut broken = LbConfig::new(&scene.bed);
@@ -197,13 +205,16 @@ fn a_broken_file_is_refused_by_file_line_and_field_and_a_good_one_after_it_works
     let file = scene.bed.dir().join("lb1.toml");
     let text = std::fs::read_to_string(&file).unwrap();
     let number = 1 + text.lines().position(|line| line.contains("no_sockets")).unwrap();
-    assert!(line.contains("refused") && line.contains("io.no_sockets"), "{line}");
-    assert!(line.contains(&format!("{}:{number}:", file.display())), "{line}, not line {number}");
+    assert!(line.contains("rejected") && line.contains("unknown key \\\"no_sockets\\\" in [io]"), "{line}");
+    assert!(
+        line.contains(&format!("{}:{number}:", file.display())),
+        "the error does not name line {number}, {line}"
+    );
     for garbage in ["", "schema = ", "\u{0}\u{1}"] {
         std::fs::write(&file, garbage).unwrap();
         let seen = scene.balancer.process.line_count();
         scene.balancer.process.signal(nix::sys::signal::Signal::SIGHUP).unwrap();
-        let refused = |line: &str| line.contains("refused");
+        let refused = |line: &str| line.contains("reload rejected");
         scene.balancer.process.wait_for_line_after(seen, BOUND, refused).unwrap();
     }
     assert_eq!(scene.settled_generation(), 1);
@@ -220,7 +231,7 @@ impl Scene {
 }
 
 #[test]
-fn a_vip_comes_and_goes_by_reload_and_the_others_lose_nothing() {
+fn reload_adds_and_removes_vip_without_loss() {
     let more: [IpAddr; 2] = ["203.0.113.11".parse().unwrap(), "2001:db8:f::11".parse().unwrap()];
     let all = vec![VIP_V4, VIP_V6, more[0], more[1]];
     let spec = BedSpec { vips: all, ..BedSpec::default() };
@@ -235,7 +246,8 @@ fn a_vip_comes_and_goes_by_reload_and_the_others_lose_nothing() {
         let line = scene.balancer.reload(&scene.bed, &config(&scene.bed, &scene.bed.spec.vips)).unwrap();
         assert!(line.contains("reloaded"), "{line}");
         for vip in more {
-            // At once: the threads know it before the filter does.
+            // Packet threads get a new VIP before the XDP filter does, so the VIP is served from
+            // the first packet.
             let echo = (vip, Bed::ECHO_PORT).into();
             let reply = udp_ask(&scene.bed.client.ns, echo, b"x", BOUND).unwrap();
             assert_eq!(reply.from, echo);
@@ -246,18 +258,18 @@ fn a_vip_comes_and_goes_by_reload_and_the_others_lose_nothing() {
         flows.kept(&scene);
     }
     let counts = scene.settled();
-    assert_eq!(counts.drops(), [], "no packet reached a thread that did not know its VIP");
+    assert_eq!(counts.drops(), [], "a packet reached a thread that did not know the VIP");
 }
 
 #[test]
-fn a_backend_that_goes_keeps_its_connections_and_gets_no_new_ones() {
+fn removed_backend_keeps_connections_without_new_ones() {
     let drain = |bed: &Bed| LbConfig { cluster: "drain_time = \"60s\"".into(), ..LbConfig::new(bed) };
     let mut scene = Scene::with(drain);
     let vip = scene.bed.vip(true, Bed::HTTP_PORT);
     let client = scene.bed.http_client();
     let mut open: Vec<_> = (0..60).map(|_| client.connect(vip).unwrap()).collect();
     let before: Vec<String> = open.iter_mut().map(|c| c.get("/").unwrap().backend).collect();
-    // 60 flows miss one of three backends with probability (2/3)^60 = 3e-11.
+    // The probability that none of 60 flows uses b3 is (2/3)^60 = 3e-11.
     assert!(before.iter().any(|backend| backend == "b3"));
     let traffic = Traffic::start(scene.flows(false, 60));
     let mut config = drain(&scene.bed);
@@ -268,7 +280,8 @@ fn a_backend_that_goes_keeps_its_connections_and_gets_no_new_ones() {
     let fresh = scene.ask(true, 60);
     assert_eq!(names(fresh.iter().map(|reply| &reply.backend)), ["b1", "b2"].into());
     assert!(names(&traffic.kept(&scene)).contains("b3"));
-    // It comes back under its old name: its connections never noticed, and new ones find it.
+    // The backend is added again under its old name. Existing connections stay on it, and new
+    // connections use it again.
     scene.balancer.reload(&scene.bed, &drain(&scene.bed)).unwrap();
     let again: Vec<String> = open.iter_mut().map(|c| c.get("/").unwrap().backend).collect();
     assert_eq!(before, again);
@@ -277,7 +290,7 @@ fn a_backend_that_goes_keeps_its_connections_and_gets_no_new_ones() {
 }
 
 #[test]
-fn after_the_drain_time_the_flows_of_a_backend_that_went_go_to_others() {
+fn flows_of_removed_backend_move_after_drain_time() {
     let drain = |bed: &Bed| LbConfig { cluster: "drain_time = \"1s\"".into(), ..LbConfig::new(bed) };
     let mut scene = Scene::with(drain);
     let mut flows = scene.flows(true, 60);
@@ -291,14 +304,14 @@ fn after_the_drain_time_the_flows_of_a_backend_that_went_go_to_others() {
     });
     let after = moved.unwrap_or_else(|| panic!("b3 is still in use\n{}", scene.diagnosis()));
     for (old, new) in before.iter().zip(&after) {
-        assert!(old == new || old == "b3", "{old} moved to {new}");
+        assert!(old == new || old == "b3", "a flow moved from {old} to {new}");
     }
     let reselected = before.iter().filter(|backend| *backend == "b3").count();
     assert_eq!(scene.settled().over_threads(&["reselected"]), reselected as u64);
 }
 
 #[test]
-fn a_backend_that_comes_by_reload_takes_its_share_and_nothing_is_lost() {
+fn added_backend_gets_share_without_loss() {
     let two = |bed: &Bed| {
         let mut config = LbConfig::new(bed);
         config.pool.truncate(2);
@@ -307,7 +320,7 @@ fn a_backend_that_comes_by_reload_takes_its_share_and_nothing_is_lost() {
     let mut scene = Scene::with(two);
     let traffic = Traffic::start(scene.flows(true, 60));
     scene.balancer.reload(&scene.bed, &LbConfig::new(&scene.bed)).unwrap();
-    // From the first packet after the reload on.
+    // New flows use the backend from the first packet after the reload.
     let mut fresh = scene.flows(true, 60);
     let mut shares: BTreeMap<String, usize> = BTreeMap::new();
     for backend in scene.round(&mut fresh) {
@@ -319,16 +332,16 @@ fn a_backend_that_comes_by_reload_takes_its_share_and_nothing_is_lost() {
 }
 
 #[test]
-fn what_needs_a_restart_is_said_and_the_rest_is_taken_over() {
+fn reload_reports_settings_that_need_restart() {
     let mut scene = Scene::with(LbConfig::new);
     let mut config = LbConfig::new(&scene.bed).weights(&[1, 0, 0]);
     config.io = "batch = 32".into();
     let seen = scene.balancer.process.line_count();
     let line = scene.balancer.reload(&scene.bed, &config).unwrap();
     assert!(line.contains("reloaded"), "{line}");
-    let reported = |line: &str| line.contains("takes effect at the next start: io.batch: 64 -> 32");
+    let reported = |line: &str| line.contains("restart needed") && line.contains("io.batch: 64 -> 32");
     scene.balancer.process.wait_for_line_after(seen, BOUND, reported).unwrap();
-    // It is not forgotten while it waits, another reload or not.
+    // Another reload does not clear the reported pending restart.
     let waits = |scene: &Scene| scene.balancer.ask("/v1/status").unwrap()["needs_restart"].clone();
     assert_eq!(waits(&scene), serde_json::json!(["io.batch: 64 -> 32"]));
     scene.balancer.reload(&scene.bed, &config).unwrap();
@@ -336,16 +349,16 @@ fn what_needs_a_restart_is_said_and_the_rest_is_taken_over() {
     assert_eq!(names(scene.ask(true, 8).iter().map(|reply| &reply.backend)), ["b1"].into());
     config.io = String::new();
     scene.balancer.reload(&scene.bed, &config).unwrap();
-    assert_eq!(waits(&scene), serde_json::json!([]), "what runs is configured again");
+    assert_eq!(waits(&scene), serde_json::json!([]), "a restart is still reported as required");
 }
 
 #[test]
-fn a_reload_that_changes_nothing_keeps_the_generation_and_its_tag_and_is_told() {
+fn unchanged_reload_keeps_generation_and_tag() {
     let mut scene = Scene::with(LbConfig::new);
     let tag = |scene: &Scene| scene.balancer.ask("/v1/config").unwrap()["etag"].clone();
     let before = tag(&scene);
     let line = scene.balancer.reload(&scene.bed, &LbConfig::new(&scene.bed)).unwrap();
-    assert!(line.contains("nothing changed"), "{line}");
+    assert!(line.contains("configuration unchanged"), "{line}");
     assert_eq!((tag(&scene), scene.settled_generation()), (before, 1));
     let last = scene.balancer.ask("/v1/status").unwrap()["last_reload"].clone();
     assert_eq!(
@@ -357,7 +370,7 @@ fn a_reload_that_changes_nothing_keeps_the_generation_and_its_tag_and_is_told() 
 }
 
 #[test]
-fn more_vips_than_the_filter_has_had_room_for_since_the_start_are_refused_whole() {
+fn reload_beyond_max_vips_is_rejected() {
     let mut scene = Scene::with(|bed| {
         let mut config = LbConfig::new(bed);
         config.io = "max_vips = 4".into();
@@ -371,7 +384,7 @@ fn more_vips_than_the_filter_has_had_room_for_since_the_start_are_refused_whole(
         many.join(", ")
     );
     let line = scene.balancer.reload(&scene.bed, &config).unwrap();
-    assert!(line.contains("reload refused") && line.contains("io.max_vips"), "{line}");
+    assert!(line.contains("reload rejected") && line.contains("io.max_vips"), "{line}");
     scene.ask(true, 8);
     scene.ask(false, 8);
 }

@@ -1,4 +1,5 @@
-//! Two clusters that stand in for each other: each a balancer with backends and VIPs of its own, in one prefix group.
+//! Tests of two clusters with one balancer each and a common prefix group. Each cluster redirects
+//! flows to the other cluster while its own backends are down.
 
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -10,7 +11,7 @@ use testbed::{
 
 use crate::scene::{BOUND, SILENCE};
 
-/// The service's addresses in each cluster, and the prefixes that they are in.
+/// The addresses of the service in each cluster, and the prefixes to which they belong.
 const VIPS: [[&str; 2]; 2] = [["198.51.100.20", "2001:db8:e::20"], ["198.51.100.148", "2001:db8:e:100::20"]];
 const PREFIXES: [[&str; 2]; 2] =
     [["198.51.100.0/25", "2001:db8:e::/56"], ["198.51.100.128/25", "2001:db8:e:100::/56"]];
@@ -20,7 +21,7 @@ fn vip(cluster: usize, ipv4: bool, port: u16) -> SocketAddr {
     SocketAddr::new(address, port)
 }
 
-/// Dropped in this order.
+/// Fields are dropped in this order: the balancers must stop before the testbed is removed.
 struct Clusters {
     balancers: [Balancer; 2],
     _decaps: Vec<Decap>,
@@ -28,7 +29,8 @@ struct Clusters {
 }
 
 impl Clusters {
-    /// `b1` and `b2` are the first cluster's, `b3` is the second's; `weights` are those of each cluster's backends.
+    /// Starts two clusters. The backends `b1` and `b2` belong to the first cluster, and `b3`
+    /// belongs to the second. `weights` has the weight of each cluster.
     fn new(weights: [u32; 2], checks: &str) -> Self {
         let vips = VIPS.concat().iter().map(|text| text.parse().unwrap()).collect();
         let bed = Bed::new(&BedSpec { balancers: 2, vips, ..BedSpec::default() }).unwrap();
@@ -56,15 +58,15 @@ impl Clusters {
         self.balancers[cluster].counters().unwrap()
     }
 
-    /// A request to the first cluster's VIP, and who answered.
+    /// Sends a request to the first cluster's VIP and returns the response, or `None` if it failed.
     fn ask(&self, ipv4: bool) -> Option<Response> {
         let reply = self.bed.http_client().connect_timeout(SILENCE).get(vip(0, ipv4, 80), "/").ok()?;
         assert_eq!((reply.peer, reply.server_seen), (vip(0, ipv4, 80), Some(vip(0, ipv4, 80))));
-        assert_eq!(reply.client_seen, Some(reply.local), "the backend sees the client itself");
+        assert_eq!(reply.client_seen, Some(reply.local), "the backend observed a different client address");
         Some(reply)
     }
 
-    /// Waits until every one of some requests in a row is answered by `backends`.
+    /// Waits until several consecutive requests are answered only by `backends`.
     fn served_by(&self, backends: &[&str]) {
         for ipv4 in [true, false] {
             let all = || {
@@ -104,11 +106,12 @@ fn config(bed: &Bed, cluster: usize, weight: u32, checks: &str) -> LbConfig {
 }
 
 #[test]
-fn while_no_backend_here_lives_the_other_cluster_answers_and_redirected_downloads_outlive_the_return() {
+fn remote_cluster_serves_while_local_backends_are_down() {
     let mut clusters = Clusters::new([1, 1], "remote_checks = [\"port\"]");
     clusters.served_by(&["b1", "b2"]);
-    // Checks go on: a frame may be on its way from the program to its thread. One that came while the other cluster's own
-    // backends had not been checked once was dropped there.
+    // Health checks are still running, so a frame may be between the XDP program and its packet
+    // thread. The other cluster may drop packets that arrive before it has checked its own
+    // backends.
     let agreed = eventually(BOUND, || {
         let there = clusters.counters(1);
         (there.received() == there.redirected()).then(|| there.drops())
@@ -136,10 +139,14 @@ fn while_no_backend_here_lives_the_other_cluster_answers_and_redirected_download
         assert!(whole(&download.get("/bytes/300000").unwrap()), "{}", clusters.diagnosis());
     }
     let (here, there) = (clusters.counters(0), clusters.counters(1));
-    assert_eq!(here.over_threads(&["remote_flows"]), before, "known flows, not new ones");
-    let arrivals = there.over_threads(&["remote_arrivals"]);
+    assert_eq!(
+        here.over_threads(&["remote_flows"]),
+        before,
+        "known flows were counted as new redirected flows"
+    );
+    let arrivals = there.over_threads(&["remote_decapsulated"]);
     println!(
-        "{before} flows redirected, {arrivals} packets came to the other cluster; drops {:?} {:?}",
+        "{before} flows redirected, {arrivals} packets arrived at the other cluster, drops {:?} {:?}",
         here.drops(),
         there.drops()
     );
@@ -148,7 +155,7 @@ fn while_no_backend_here_lives_the_other_cluster_answers_and_redirected_download
 }
 
 #[test]
-fn two_clusters_without_backends_send_a_packet_once_and_drop_it_by_name() {
+fn clusters_without_backends_redirect_once_and_drop() {
     let clusters = Clusters::new([0, 0], "");
     for (n, ipv4) in [(1, true), (2, false)] {
         assert!(udp_ask(&clusters.bed.client.ns, vip(0, ipv4, Bed::ECHO_PORT), b"x", SILENCE).is_err());
@@ -157,14 +164,18 @@ fn two_clusters_without_backends_send_a_packet_once_and_drop_it_by_name() {
             (counts.drops() == [("no_backend".to_owned(), n)]).then_some(counts)
         };
         let there = eventually(BOUND, dropped).unwrap_or_else(|| panic!("{}", clusters.diagnosis()));
-        assert_eq!((there.over_threads(&["remote_arrivals"]), there.sent()), (n, 0), "nothing is sent on");
+        assert_eq!(
+            (there.over_threads(&["remote_decapsulated"]), there.sent()),
+            (n, 0),
+            "a redirected packet was forwarded again"
+        );
         let here = clusters.counters(0);
         assert_eq!((here.sent(), here.drops(), here.over_threads(&["remote_flows"])), (n, vec![], n));
     }
 }
 
 #[test]
-fn a_vip_without_fragments_drops_them_by_name_over_the_real_path() {
+fn vip_without_fragments_drops_fragments_by_reason() {
     let scene = crate::scene::Scene::with(|bed| LbConfig {
         vip_keys: "fragments = false".into(),
         ..LbConfig::new(bed)

@@ -1,6 +1,4 @@
-//! What most tests begin with: a bed, `decap` on its backends, a balancer that carries traffic.
-//!
-//! Not here: what is expected of it.
+//! The fixture of most tests: a testbed, `decap` on all backends, and a running balancer.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -12,12 +10,14 @@ use testbed::{
     UdpFlows, eventually, mac_of,
 };
 
-/// Ten times what any wait here takes on two busy cores.
+/// The timeout of the tests. It is ten times the longest wait on two busy cores.
 pub(crate) const BOUND: Duration = Duration::from_secs(20);
-/// For what must not come: on these links a reply takes less than a millisecond.
+/// The time for which a test waits for a packet that must not arrive. On these links a reply takes
+/// less than a millisecond.
 pub(crate) const SILENCE: Duration = Duration::from_millis(300);
 
-/// Dropped in this order: the balancer first, the bed last.
+/// A testbed with `decap` on all backends and a running balancer. Fields are dropped in this order,
+/// so the balancer stops before the testbed is removed.
 pub(crate) struct Scene {
     pub(crate) balancer: Balancer,
     pub(crate) decaps: Vec<Decap>,
@@ -25,7 +25,7 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// The default bed with another configuration.
+    /// Starts the fixture with the default testbed and this configuration.
     pub(crate) fn with(config: impl FnOnce(&Bed) -> LbConfig) -> Self {
         Self::new(&BedSpec::default(), config)
     }
@@ -39,7 +39,8 @@ impl Scene {
         Self { balancer, decaps, bed }
     }
 
-    /// `count` requests over fresh connections to the first VIP of a family, all answered as direct server return has it.
+    /// Sends `count` requests on new connections to the first VIP of this address family. Each
+    /// response must come directly from a backend.
     pub(crate) fn ask(&self, ipv4: bool, count: usize) -> Vec<Response> {
         let vip = self.bed.vip(ipv4, Bed::HTTP_PORT);
         let replies = self.bed.http_client().get_many(vip, "/", count, 8);
@@ -49,17 +50,21 @@ impl Scene {
         assert_eq!(replies.len(), count);
         for reply in &replies {
             assert_eq!((reply.status, reply.peer, reply.server_seen), (200, vip, Some(vip)));
-            assert_eq!(reply.client_seen, Some(reply.local), "the backend sees the client itself");
+            assert_eq!(
+                reply.client_seen,
+                Some(reply.local),
+                "the backend observed a different client address"
+            );
         }
         replies
     }
 
-    /// `count` UDP flows to the echo port of a family's first VIP.
+    /// Opens `count` UDP flows to the echo port of the first VIP of this address family.
     pub(crate) fn flows(&self, ipv4: bool, count: usize) -> UdpFlows {
         UdpFlows::open(&self.bed.client.ns, self.bed.vip(ipv4, Bed::ECHO_PORT), count, BOUND).unwrap()
     }
 
-    /// One packet on each flow, all answered: the backends that answered.
+    /// Sends one packet on each flow, and returns the backends that answered.
     pub(crate) fn round(&self, flows: &mut UdpFlows) -> Vec<String> {
         let answers = flows.round().unwrap();
         let lost = answers.iter().filter(|answer| answer.is_none()).count();
@@ -67,15 +72,17 @@ impl Scene {
         answers.into_iter().flatten().collect()
     }
 
-    /// The counters once they agree: what XDP redirected has been received, and sent, answered or dropped by a named
-    /// reason; pieces that were cut have come in besides.
+    /// Waits until the counters add up, and returns them. Packet threads must have received every
+    /// packet that XDP redirected. They must have sent, answered or dropped every packet.
+    /// Additional fragments that the balancer creates are taken into account.
     pub(crate) fn settled(&self) -> Counters {
         let counts = self.balanced(BOUND);
         assert_eq!(counts.lost_before_threads(), 0, "{}", self.diagnosis());
         counts
     }
 
-    /// The same where the kernel may have lost some in front of the threads.
+    /// Returns counters that add up, like [`Self::settled`], but allows losses between the kernel
+    /// and the packet threads.
     pub(crate) fn balanced(&self, bound: Duration) -> Counters {
         let agreed = eventually(bound, || {
             let counts = self.balancer.counters().unwrap();
@@ -85,10 +92,10 @@ impl Scene {
                 && counts.received() + cut == counts.sent() + replies + dropped;
             agree.then_some(counts)
         });
-        agreed.unwrap_or_else(|| panic!("the counts do not agree\n{}", self.diagnosis()))
+        agreed.unwrap_or_else(|| panic!("the counters do not match\n{}", self.diagnosis()))
     }
 
-    /// Waits until so many packets have been dropped for that reason; none was for another.
+    /// Waits until `count` packets were dropped for `reason`. All other drop counters must be 0.
     pub(crate) fn drops_become(&self, reason: &str, count: u64) {
         let wanted = [(reason.to_owned(), count)];
         let have = || (self.balancer.counters().unwrap().drops() == wanted).then_some(());
@@ -96,17 +103,19 @@ impl Scene {
         assert_eq!(self.settled().drops(), wanted);
     }
 
-    /// Waits until the backends have taken off what has been sent: `expected` packets, and what connections that were
-    /// still closing have added since it was counted.
+    /// Waits until the backends have decapsulated all packets that the balancer sent, which are at
+    /// least `expected`. Closing connections may send more packets after the caller read
+    /// `expected`.
     pub(crate) fn taken_off(&self, expected: u64) {
         let sum =
             || -> u64 { self.decaps.iter().filter_map(Decap::counts).map(|c| Decap::taken_off(&c)).sum() };
         let sent = || self.balancer.counters().map_or(expected, |counters| counters.sent());
         let agreed = eventually(BOUND, || (sum() == sent() && sum() >= expected).then_some(()));
-        assert!(agreed.is_some(), "{} taken off, {} sent\n{}", sum(), sent(), self.diagnosis());
+        assert!(agreed.is_some(), "{} packets decapsulated, {} sent\n{}", sum(), sent(), self.diagnosis());
     }
 
-    /// A frame from the router's port straight to the balancer: UDP to a family's first VIP.
+    /// Returns a UDP frame from the router to the balancer. Its destination is this port of the
+    /// first VIP of this address family.
     pub(crate) fn frame(&self, ipv4: bool, port: u16) -> FrameSpec {
         let host = &self.bed.balancers[0];
         let (from, to) =
@@ -121,13 +130,13 @@ impl Scene {
     }
 }
 
-/// Runs a verb of the program under test to its end, on the first balancer's machine.
+/// Runs a subcommand of the balancer binary on the first balancer's host.
 pub(crate) fn verb(bed: &Bed, args: &[&str]) -> Ended {
     let ns = bed.balancers.first().map_or(&bed.client.ns, |host| &host.ns);
     Process::to_end(ns, bed.program().unwrap(), args, 10 * BOUND).unwrap()
 }
 
-/// The backend that `where` names for a flow, by a file alone.
+/// Returns the backend that `sluicegate where` computes for a flow from a configuration file.
 pub(crate) fn backend_of(
     bed: &Bed,
     file: &Path,
@@ -150,7 +159,7 @@ pub(crate) fn names<'a>(answers: impl IntoIterator<Item = &'a String>) -> BTreeS
     answers.into_iter().map(String::as_str).collect()
 }
 
-/// A larger number when the promises are to be tested in full.
+/// Returns `long` with the option `--long` of the test lane, otherwise `usual`.
 pub(crate) fn count(usual: usize, long: usize) -> usize {
     if std::env::var_os("SLUICEGATE_LONG").is_some() { long } else { usual }
 }

@@ -1,4 +1,5 @@
-//! Keys of the cluster and of BGP stay in the process: they are in no core dump, no line of the log, no answer and no capture.
+//! Tests that the keys of the cluster and of BGP do not appear in core dumps, logs, API responses
+//! or captures.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,17 +11,17 @@ use testbed::{Balancer, Bed, BedSpec, Decap, LbConfig};
 
 use crate::scene::{BOUND, Scene, verb};
 
-/// Where the cluster's key is looked for as the file has it and as bytes, and that of BGP as it is.
+/// Returns `true` if `hay` contains the key, either in hexadecimal or as bytes.
 fn holds(hay: &[u8], key: &str) -> bool {
     let raw: Vec<u8> = (0..16).map(|n| u8::from_str_radix(&key[2 * n..2 * n + 2], 16).unwrap()).collect();
     let found = |needle: &[u8]| hay.windows(needle.len()).any(|window| window.eq_ignore_ascii_case(needle));
     found(key.as_bytes()) || found(BGP_KEY.as_bytes()) || hay.windows(16).any(|window| window == raw)
 }
 
-/// One that no text has by itself.
+/// A BGP key that does not occur anywhere else.
 const BGP_KEY: &str = "canary-4f1d0b77";
 
-/// A router that is not there, with a key.
+/// Returns a configuration with a BGP key and a peer that does not exist.
 fn with_a_router(bed: &Bed) -> LbConfig {
     let file = bed.dir().join("bgp.key");
     fs::write(&file, BGP_KEY).unwrap();
@@ -33,8 +34,9 @@ fn with_a_router(bed: &Bed) -> LbConfig {
     config
 }
 
+// Promise: secrets
 #[test]
-fn the_keys_are_in_no_core_log_answer_or_capture() {
+fn keys_are_never_disclosed() {
     let bed = Bed::new(&BedSpec::default()).unwrap();
     let decaps = Decap::start_all(&bed).unwrap();
     let config = with_a_router(&bed);
@@ -75,8 +77,9 @@ fn the_keys_are_in_no_core_log_answer_or_capture() {
     assert_eq!((ended.signal(), ended.core_dumped()), (Some(Signal::SIGABRT as i32), false));
     let lines = scene.balancer.process.lines();
     assert!(!lines.is_empty() && lines.iter().all(|line| !holds(line.text.as_bytes(), &key)));
-    // Another program does leave one here, where the kernel writes them to a file.
+    // For comparison: other programs do write core dumps here, if the kernel writes core dumps to
+    // files.
     let script = "ulimit -c unlimited; kill -ABRT $$";
     let other = Command::new("sh").args(["-c", script]).current_dir(scene.bed.dir()).status().unwrap();
-    println!("sh dumps core: {}", other.core_dumped());
+    println!("other programs dump core: {}", other.core_dumped());
 }

@@ -1,5 +1,5 @@
-//! As systemd would run it: the unit's user and capabilities, the service manager's socket, reload, watchdog, drain; and the
-//! unit itself.
+//! Tests of the systemd unit: user and capabilities, notification socket, reload, watchdog, and
+//! drain.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,28 +22,28 @@ fn unit() -> (PathBuf, String) {
     (path, text)
 }
 
-/// The words of a setting of the unit that stands there once.
+/// Returns the words of a setting. It must occur exactly once in the unit.
 fn setting(text: &str, name: &str) -> Vec<String> {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
     let words = lines.next().unwrap().split_whitespace().map(Into::into).collect();
-    assert_eq!(lines.next(), None, "{name} stands there once");
+    assert_eq!(lines.next(), None, "the unit has {name} more than once");
     words
 }
 
-/// As `setpriv` names a set of capabilities.
+/// Returns these capabilities as an argument for `setpriv`.
 fn only(capabilities: &[String]) -> String {
     capabilities.iter().fold("-all".into(), |list, capability| {
         format!("{list},+{}", capability.strip_prefix("CAP_").unwrap().to_lowercase())
     })
 }
 
-/// What systemd does before it executes the program: another user, the unit's capabilities, its socket.
+/// Starts the balancer with the unit's user, capabilities and notification socket, like systemd.
 fn start_as_unit(bed: &Bed, config: &LbConfig) -> (Balancer, Manager) {
     let (_, text) = unit();
     let bounds = only(&setting(&text, "CapabilityBoundingSet"));
     let ambient = only(&setting(&text, "AmbientCapabilities"));
     config.write(bed, 0).unwrap();
-    // The build folder may be out of another user's reach.
+    // The unit's user may not be able to read the target directory.
     let program = bed.dir().join("sluicegate");
     fs::copy(bed.program().unwrap(), &program).unwrap();
     for path in [bed.dir().to_owned(), bed.dir().join("hash.key")] {
@@ -64,7 +64,8 @@ fn start_as_unit(bed: &Bed, config: &LbConfig) -> (Balancer, Manager) {
     (balancer, manager)
 }
 
-/// Few frames: locked memory has its usual limit here.
+/// Returns a configuration with few frames, because the default limit of locked memory applies
+/// here.
 fn config(bed: &Bed, vips: &[IpAddr], drain_time: &str) -> LbConfig {
     LbConfig {
         vips: vips.to_vec(),
@@ -82,7 +83,7 @@ pub(crate) fn scene_as_unit(vips: &[IpAddr], drain_time: &str) -> (Scene, Manage
     (Scene { balancer, decaps, bed }, manager)
 }
 
-/// Each thread's name and a field of its status.
+/// Returns a field of `/proc/PID/task/TID/status` by thread name.
 fn threads(process: &Process, field: &str) -> BTreeMap<String, String> {
     let of = |status: &str, name: &str| {
         status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim().to_owned()
@@ -92,28 +93,30 @@ fn threads(process: &Process, field: &str) -> BTreeMap<String, String> {
     statuses.map(|status| (of(&status, "Name:"), of(&status, field))).collect()
 }
 
+// Promise: capabilities
 #[test]
-fn with_the_units_user_and_capabilities_it_carries_traffic_and_tells_the_service_manager() {
+fn unit_serves_traffic_and_notifies_systemd() {
     let (mut scene, manager) = scene_as_unit(&[VIP_V4, VIP_V6], "60s");
     let ready = manager.wait_for(BOUND, "READY=1").unwrap();
     assert!(ready.contains("\nSTATUS=generation 1: 2 VIP addresses, 3 backends on lb0\n"), "{ready}");
     scene.ask(true, 8);
     scene.ask(false, 8);
     let balancer = &scene.balancer.process;
-    assert!(threads(balancer, "Name:").len() > 1, "packet threads have names");
+    assert!(threads(balancer, "Name:").len() > 1, "the threads have no names");
     for (field, main, packet) in [
         ("CapPrm:", NET_ADMIN_AND_RAW, 0),
         ("CapEff:", NET_ADMIN_AND_RAW, 0),
-        ("CapInh:", NET_ADMIN_AND_RAW, 0), // what a process that takes over is given
+        // the capabilities that a new process of an upgrade inherits
+        ("CapInh:", NET_ADMIN_AND_RAW, 0),
         ("CapAmb:", 0, 0),
         ("NoNewPrivs:", 1, 1),
     ] {
         assert_all(balancer, field, |thread| if thread.starts_with("packet-") { packet } else { main });
     }
     let of_memory = fs::metadata(format!("/proc/{}/mem", balancer.id())).unwrap();
-    assert_eq!(of_memory.uid(), 0, "no core dump, and no other process of its user reads its keys");
+    assert_eq!(of_memory.uid(), 0, "the process memory is readable by its user");
     assert!(threads(balancer, "Uid:").values().all(|ids| ids.split('\t').all(|id| id == USER.to_string())));
-    // The filter's maps can be changed without the capability that made them.
+    // Changing the maps of the XDP filter does not need the capabilities that creating them needed.
     let more = (MORE, Bed::ECHO_PORT).into();
     udp_ask(&scene.bed.client.ns, more, b"x", SILENCE).unwrap_err();
     scene.balancer.reload(&scene.bed, &config(&scene.bed, &[VIP_V4, VIP_V6, MORE], "60s")).unwrap();
@@ -130,7 +133,7 @@ fn with_the_units_user_and_capabilities_it_carries_traffic_and_tells_the_service
 }
 
 #[test]
-fn a_capability_that_is_missing_is_named_before_anything_is_tried() {
+fn missing_capability_is_named_before_start() {
     let bed = Bed::new(&BedSpec::default()).unwrap();
     let file = config(&bed, &[VIP_V4, VIP_V6], "60s").write(&bed, 0).unwrap();
     let (program, name) = (bed.program().unwrap(), &bed.balancers[0].name);
@@ -146,7 +149,7 @@ fn a_capability_that_is_missing_is_named_before_anything_is_tried() {
     }
 }
 
-/// A field that is a number, of each thread.
+/// Checks a numeric field of the status of each thread.
 fn assert_all(process: &Process, field: &str, wanted: impl Fn(&str) -> u64) {
     let found = threads(process, field);
     println!("{field} {found:?}");
@@ -155,8 +158,9 @@ fn assert_all(process: &Process, field: &str, wanted: impl Fn(&str) -> u64) {
     }
 }
 
+// Promise: decap-filter
 #[test]
-fn started_by_root_without_the_unit_it_keeps_no_more_than_the_unit_leaves_it_and_decap_nothing() {
+fn root_start_drops_capabilities_like_the_unit() {
     let scene = Scene::with(|bed| config(bed, &[VIP_V4, VIP_V6], "60s"));
     scene.ask(true, 8);
     let balancer = &scene.balancer.process;
@@ -177,11 +181,11 @@ fn started_by_root_without_the_unit_it_keeps_no_more_than_the_unit_leaves_it_and
         }
         assert!(threads(process, "Groups:").values().all(String::is_empty));
     }
-    // Its counts are read without them, and it leaves the interface as it was found.
+    // The counters can be read without the capabilities, and the XDP program is removed at the end.
     scene.taken_off(scene.settled().sent());
 }
 
-/// `scene` has a long drain time.
+/// Checks that a second signal ends a drain early. `scene` has a long drain time.
 fn drains_and_a_second_signal_ends_it(mut scene: Scene, manager: &Manager) {
     let asked = |scene: &Scene, path| scene.balancer.ask_plainly(path).unwrap();
     assert_eq!(asked(&scene, "/readyz"), (200, "ready".into()));
@@ -190,14 +194,15 @@ fn drains_and_a_second_signal_ends_it(mut scene: Scene, manager: &Manager) {
     assert!(stopping.lines().any(|line| line == "EXTEND_TIMEOUT_USEC=75000000"), "{stopping}");
     assert_eq!(asked(&scene, "/readyz"), (503, "draining".into()));
     assert_eq!(asked(&scene, "/healthz"), (200, "healthy".into()));
-    // New connections too: clients of routers that have not withdrawn the route yet are served.
+    // New connections are still served during the drain, because routers may not have withdrawn the
+    // route yet.
     scene.ask(true, 8);
     scene.ask(false, 8);
     manager.wait_for(BOUND, "WATCHDOG=1").unwrap();
     scene.balancer.process.signal(Signal::SIGTERM).unwrap();
     let asked_again = Instant::now();
     assert_eq!(scene.balancer.process.wait(BOUND).unwrap().code(), Some(0));
-    println!("ended {:?} after the second signal", asked_again.elapsed());
+    println!("process ended {:?} after the second signal", asked_again.elapsed());
 }
 
 #[test]
@@ -206,17 +211,13 @@ fn a_drain_ends_when_nobody_sends_any_more() {
     scene.ask(true, 8);
     let begun = Instant::now();
     scene.balancer.process.signal(Signal::SIGINT).unwrap();
-    scene
-        .balancer
-        .process
-        .wait_for_line(10 * BOUND, |line| line.contains("no packet was forwarded"))
-        .unwrap();
-    assert!(begun.elapsed() >= Duration::from_secs(4), "it waited: {:?}", begun.elapsed());
+    scene.balancer.process.wait_for_line(10 * BOUND, |line| line.contains("no packet forwarded")).unwrap();
+    assert!(begun.elapsed() >= Duration::from_secs(4), "the drain ended too early, {:?}", begun.elapsed());
     assert_eq!(scene.balancer.process.wait(BOUND).unwrap().code(), Some(0));
 }
 
 #[test]
-fn a_drain_ends_with_the_drain_time_whatever_is_sent() {
+fn drain_ends_after_drain_time_under_load() {
     let mut scene = Scene::with(|bed| config(bed, &[VIP_V4, VIP_V6], "2s"));
     let mut flows = scene.flows(true, 4);
     let begun = Instant::now();
@@ -224,13 +225,13 @@ fn a_drain_ends_with_the_drain_time_whatever_is_sent() {
     let over = eventually(10 * BOUND, || {
         flows.round_within(SILENCE).unwrap();
         let lines = scene.balancer.process.lines();
-        lines.iter().any(|line| line.text.contains("the drain time has passed")).then(|| begun.elapsed())
+        lines.iter().any(|line| line.text.contains("drain time passed")).then(|| begun.elapsed())
     });
-    assert!(over.expect("it ends") >= Duration::from_secs(2), "{over:?}");
+    assert!(over.expect("the process did not end") >= Duration::from_secs(2), "{over:?}");
     assert_eq!(scene.balancer.process.wait(BOUND).unwrap().code(), Some(0));
 }
 
-/// systemd knows all that a unit says, and calls it little exposed.
+/// Checks that systemd accepts a unit and rates its exposure as low.
 fn is_understood_and_confined(path: &Path) {
     let analyze = |arguments: &[&str]| {
         let output =
@@ -243,7 +244,7 @@ fn is_understood_and_confined(path: &Path) {
     let figure: f64 = level.split_whitespace().nth(1).unwrap().parse().unwrap();
     println!("{level}");
     assert!(figure <= 2.5, "{said}");
-    // What a setting that is not known or has no such value is, systemd says here.
+    // `systemd-analyze verify` reports unknown settings and invalid values.
     let folder = testbed::TempDir::new().unwrap();
     let (copy, text) = (folder.path().join(path.file_name().unwrap()), fs::read_to_string(path).unwrap());
     fs::write(&copy, text.replace("/usr/bin/sluicegate", testbed::binary().unwrap().to_str().unwrap()))
@@ -253,7 +254,7 @@ fn is_understood_and_confined(path: &Path) {
 }
 
 #[test]
-fn the_units_are_understood_and_confined_as_promised() {
+fn units_are_valid_and_confined() {
     let (path, text) = unit();
     is_understood_and_confined(&path);
     is_understood_and_confined(&path.with_file_name("sluicegate-decap.service"));
@@ -262,16 +263,16 @@ fn the_units_are_understood_and_confined_as_promised() {
     let said = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && !said.contains("Failed"), "{said}");
     let longest = setting(&text, "TimeoutStopSec")[0].strip_suffix('s').unwrap().parse::<u64>().unwrap();
-    assert!(longest > 60, "longer than the default drain time");
+    assert!(longest > 60, "the stop timeout is shorter than the default drain time");
 }
 
-/// Nobody's: files may belong to numbers without a name.
+/// A user ID that has no name on this machine.
 const USER: u32 = 61_234;
 pub(crate) const WATCHDOG: Duration = Duration::from_secs(2);
-/// Bits 12 and 13.
+/// CAP_NET_ADMIN (12) and CAP_NET_RAW (13) as a bit mask.
 const NET_ADMIN_AND_RAW: u64 = 0x3000;
-/// Bit 10.
+/// CAP_NET_BIND_SERVICE (10) as a bit mask.
 const NET_BIND: u64 = 0x400;
-/// Bit 14.
+/// CAP_IPC_LOCK (14) as a bit mask.
 const IPC_LOCK: u64 = 0x4000;
 const MORE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(203, 0, 113, 11));

@@ -1,4 +1,5 @@
-//! Memory and descriptors stay flat, whatever happens: reloads, orders, listings, half requests, endpoints that never answer.
+//! A soak test. Memory and open file descriptors must not grow during reloads, overrides, listings,
+//! incomplete requests and checks of unresponsive endpoints.
 
 use std::io::Write;
 use std::net::{Ipv6Addr, TcpListener};
@@ -26,7 +27,7 @@ fn config(bed: &Bed, round: usize) -> LbConfig {
     config
 }
 
-/// Open descriptors, and resident memory in KiB.
+/// Returns the number of open file descriptors and the resident memory in KiB of the balancer.
 pub(crate) fn footprint(scene: &Scene) -> (usize, u64) {
     let folder = std::path::PathBuf::from(format!("/proc/{}", scene.balancer.process.id()));
     let descriptors = std::fs::read_dir(folder.join("fd")).unwrap().count();
@@ -36,9 +37,9 @@ pub(crate) fn footprint(scene: &Scene) -> (usize, u64) {
 }
 
 #[test]
-fn memory_and_descriptors_stay_flat_over_reloads_orders_and_endpoints_that_never_answer() {
+fn memory_and_descriptors_stay_constant() {
     let mut scene = Scene::with(|bed| config(bed, 0));
-    // Connections are accepted by the kernel, and nobody ever answers.
+    // These listeners never accept: the kernel completes the connections, but no program answers.
     let silent: Vec<TcpListener> = scene
         .bed
         .backends
@@ -64,9 +65,11 @@ fn memory_and_descriptors_stay_flat_over_reloads_orders_and_endpoints_that_never
     let (before, resident) = after_warm_up.unwrap();
     let flat = eventually(BOUND, || (footprint(&scene).0 <= before + 4).then_some(()));
     let (descriptors, now) = footprint(&scene);
-    println!("{rounds} rounds: descriptors {before} then {descriptors}, resident {resident} KiB then {now}");
-    assert!(flat.is_some(), "{descriptors} descriptors, {before} after the warm-up");
-    assert!(now < resident + 16 * 1024, "{now} KiB resident, {resident} after the warm-up");
+    println!(
+        "{rounds} rounds, descriptors {before} before and {descriptors} after, resident memory {resident} KiB before and {now} KiB after"
+    );
+    assert!(flat.is_some(), "{descriptors} open descriptors, but {before} after the warm-up");
+    assert!(now < resident + 16 * 1024, "{now} KiB of resident memory, but {resident} KiB after the warm-up");
     drop(silent);
     assert!(
         eventually(BOUND, || flows.round_within(SILENCE).unwrap().iter().all(Option::is_some).then_some(()))

@@ -1,11 +1,12 @@
-//! Software steering: an I/O thread a queue, and packet threads that have their packets by flow.
+//! Tests of software steering: an I/O thread per queue distributes packets to the packet threads by
+//! flow.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use testbed::{
-    Bed, BedSpec, Counters, Flood, LbConfig, Received, UdpInbox, blast, cut, digest, eventually, send_at,
+    Bed, BedSpec, Counters, Flood, LbConfig, Received, UdpInbox, cut, digest, eventually, flood, send_at,
 };
 
 use crate::fragments::{INBOX_PORT, have_had, inboxes, with_inbox};
@@ -19,12 +20,12 @@ fn steered(bed: &Bed) -> LbConfig {
     config
 }
 
-/// Of each thread: packet threads, then I/O threads.
+/// Returns a counter of each thread: first the packet threads, then the I/O threads.
 fn by_thread(counts: &Counters, name: &str) -> Vec<u64> {
     (0..counts.threads()).map(|n| counts.0["threads"][n][name].as_u64().unwrap()).collect()
 }
 
-/// UDP connections and TCP ones of both families, and who had them.
+/// Sends UDP and TCP over IPv4 and IPv6, and checks which threads processed the packets.
 fn carries_all(scene: &Scene, queues: usize) {
     for ipv4 in [true, false] {
         scene.ask(ipv4, 50);
@@ -37,27 +38,35 @@ fn carries_all(scene: &Scene, queues: usize) {
     let counts = scene.settled();
     let [received, steered, taken, sent] =
         ["rx", "steered", "from_threads", "tx"].map(|name| by_thread(&counts, name));
-    println!("received {received:?}, steered {steered:?}, taken over {taken:?}, sent {sent:?}");
+    println!(
+        "packets per thread: received {received:?}, steered {steered:?}, from other threads {taken:?}, sent {sent:?}"
+    );
     assert_eq!((counts.threads(), counts.drops()), (2 + queues, vec![]));
     assert_eq!(counts.0["packet_threads"], 2);
-    assert_eq!((&received[..2], &sent[..2]), (&[0, 0][..], &[0, 0][..]), "packet threads have no queue");
-    // 100 flows miss one of two threads with probability 2^-99, and one of four queues with 4 x (3/4)^100 < 1e-11.
+    assert_eq!(
+        (&received[..2], &sent[..2]),
+        (&[0, 0][..], &[0, 0][..]),
+        "a packet thread received or sent packets itself"
+    );
+    // The probability that none of 100 flows uses one of the two threads is 2^-99. The probability
+    // that none uses one of four queues is below 4 x (3/4)^100 < 1e-11.
     assert!(taken[..2].iter().all(|count| *count > 0) && received[2..].iter().all(|count| *count > 0));
-    assert_eq!(received, steered, "nothing overflowed");
+    assert_eq!(received, steered, "a ring overflowed");
     scene.taken_off(counts.sent());
 }
 
 #[test]
-fn one_queue_feeds_two_packet_threads_and_four_do_and_no_flow_moves() {
+fn steering_of_one_and_four_queues_moves_no_flow() {
     for queues in [1, 4] {
         let spec = BedSpec { queues, ..BedSpec::default() };
         carries_all(&Scene::new(&spec, steered), queues as usize);
     }
 }
 
-/// Datagrams of UDP that no frame of this link holds, in pieces, from as many clients' ports: whole at one backend each.
+/// Sends UDP datagrams in fragments from several client ports. Each datagram must arrive complete
+/// at one backend.
 #[test]
-fn pieces_are_gathered_by_the_thread_that_steering_gives_them_to() {
+fn steered_fragments_are_reassembled_by_one_thread() {
     let scene = Scene::with(steered);
     let many = count(200, 2_000);
     for ipv4 in [true, false] {
@@ -69,7 +78,8 @@ fn pieces_are_gathered_by_the_thread_that_steering_gives_them_to() {
             spec.payload = vec![u8::try_from(n % 251).unwrap(); 400 + n % 300];
             let (len, digest) = (spec.payload.len(), digest(&spec.payload));
             expected.insert(Received { from: spec.source, len, digest });
-            // Later pieces first: they wait for the first one.
+            // The fragments are sent in reverse order, so the later ones are held until the first
+            // one arrives.
             frames.extend(cut(&spec.bytes(), u32::try_from(n).unwrap() + 1, 256).into_iter().rev());
         }
         for some in frames.chunks(300) {
@@ -80,13 +90,14 @@ fn pieces_are_gathered_by_the_thread_that_steering_gives_them_to() {
         assert_eq!(seen, expected);
     }
     let counts = scene.settled();
-    // What is steered is with its gatherer at once: packet threads hand nothing on but what I/O threads send.
+    // The I/O thread steers fragments directly to the packet thread that has the entry of their
+    // datagram. Packet threads therefore pass packets only to the I/O threads, which send them.
     let [handed, sent] = ["to_threads", "tx"].map(|name| by_thread(&counts, name));
     assert_eq!((handed[0] + handed[1], counts.drops()), (sent[2], vec![]));
 }
 
 #[test]
-fn reloads_lose_nothing_move_no_flow_and_leave_the_threads_as_they_are() {
+fn steered_reload_moves_no_flow_and_keeps_threads() {
     let mut scene = Scene::with(steered);
     let mut flows = scene.flows(true, 100);
     let first = scene.round(&mut flows);
@@ -103,9 +114,9 @@ fn reloads_lose_nothing_move_no_flow_and_leave_the_threads_as_they_are() {
     assert_eq!((counts.threads(), counts.drops()), (3, vec![]));
 }
 
-/// With traffic at more than it carries, until the end.
+/// The client sends more than the balancer can forward until the balancer stops.
 #[test]
-fn a_stop_in_a_flood_leaves_nothing_between_threads() {
+fn stop_during_flood_loses_no_frame() {
     for queues in [1, 4] {
         let scene = Scene::new(&BedSpec { queues, ..BedSpec::default() }, steered);
         let frames: Vec<_> = (0..256u16)
@@ -127,24 +138,25 @@ fn a_stop_in_a_flood_leaves_nothing_between_threads() {
         drop(flood);
         let lines: Vec<String> = balancer.process.lines().iter().map(|line| line.text.clone()).collect();
         let left =
-            lines.iter().find(|line| line.contains("left between threads") || line.contains("panicked"));
+            lines.iter().find(|line| line.contains("lost between threads") || line.contains("panicked"));
         assert!(status.success() && left.is_none(), "{left:?}\n{lines:#?}");
     }
 }
 
-/// Packets a second that a balancer forwards of what one thread offers.
+/// Returns how many packets per second the balancer forwards under the load of one sender.
 fn rate(scene: &Scene, flows: u16) -> f64 {
     let before = scene.balanced(BOUND).sent();
     let (router, port) = (&scene.bed.router, &scene.bed.balancers[0].port);
     let offered =
-        blast(router, port, scene.frame(true, INBOX_PORT).flows(flows), Duration::from_secs(1)).unwrap();
+        flood(router, port, scene.frame(true, INBOX_PORT).flows(flows), Duration::from_secs(1)).unwrap();
     let (_, time) = offered.join().unwrap().unwrap();
     (scene.balanced(BOUND).sent() - before) as f64 / time.as_secs_f64()
 }
 
-/// Both kinds of steering by turns. What is promised of neither, and depends on the machine.
+/// Measures hardware and software steering in turn. The results depend on the machine, so the test
+/// does not check them.
 #[test]
-#[ignore = "prints figures for docs/steering.md"]
+#[ignore = "prints figures for docs/explanation/steering.md"]
 fn figures_of_both_kinds_of_steering() {
     for (queues, flows) in [(1, 1_024), (1, 1), (4, 1_024), (4, 1)] {
         let spec = BedSpec { queues, ..BedSpec::default() };
@@ -161,7 +173,7 @@ fn figures_of_both_kinds_of_steering() {
                 println!(
                     "{queues} queues, {flows} flows: hardware {hardware:.0}, software {software:.0} a second"
                 );
-                assert!(hardware > 0.0 && software > 0.0, "nothing was forwarded");
+                assert!(hardware > 0.0 && software > 0.0, "no packets were forwarded");
                 software / hardware
             })
             .collect();

@@ -1,18 +1,21 @@
 #!/bin/sh
-# systemctl's stand-in: `enable --now`, `restart`, `reload`, `is-active` and `disable --now` do with units what systemd does with
-# them: the user, the capabilities, the credentials, the runtime folder, the environment file, the limit of locked memory, the socket
-# for messages, of which it hears MAINPID=. A unit's log is beside it.
+# Replaces systemctl in tests. The commands `enable --now`, `start`, `restart`, `reload`,
+# `is-active` and `disable --now` process units as systemd does. Supported settings are the user,
+# capabilities, credentials, the runtime folder, the environment file, the limit of locked memory
+# and the notification socket with MAINPID=. The log of a unit is a file in the folder of this
+# script.
 set -eu
 dir=$(dirname "$0")
 setting() { sed -n "s/^$1=//p" "$unit"; }
-# The unit that is named, with `.service` or without; one of /etc comes before a package's.
+# Selects a unit, with or without the suffix `.service`. A unit in /etc takes precedence over one of
+# a package.
 choose() {
   name=${1%.service}
   unit=/etc/systemd/system/$name.service
   [ -e "$unit" ] || unit=/usr/lib/systemd/system/$name.service
   pid=/run/$name.pid
 }
-# One that has ended may still wait for its parent.
+# A process that has ended may still be a zombie.
 is_active() { [ -e "$pid" ] && grep -q '^State:.[^Z]' "/proc/$(cat "$pid")/status" 2> /dev/null; }
 stop() {
   if is_active; then
@@ -22,7 +25,7 @@ stop() {
   [ ! -e "$pid.listener" ] || kill "$(cat "$pid.listener")"
   rm -f "$pid" "$pid.listener" "$pid.notify"
 }
-# Whoever the service names by MAINPID= is its process from then on.
+# The service can change its main process with MAINPID=.
 listen() {
   export NOTIFY_SOCKET="$pid.notify"
   perl -MSocket -e '
@@ -51,7 +54,8 @@ start() {
     install -d -o "$user" -m 0700 /run/credentials
     install -o "$user" -m 0400 "${credential#*:}" "/run/credentials/${credential%%:*}"
   done
-  # What is locked counts by user, and so with what others of the same user have. Without CAP_SYS_RESOURCE it stays as it is.
+  # Locked memory is counted per user, including other processes of the same user. Without
+  # CAP_SYS_RESOURCE the limit stays unchanged.
   [ "$(setting LimitMEMLOCK)" != infinity ] || ulimit -l unlimited 2> /dev/null || true
   [ "$(setting Type)" != notify ] || listen
   eval "set -- $(setting ExecStart)" # words are split as systemd splits $NAME
@@ -67,7 +71,7 @@ for word in "$@"; do
       choose "$word"
       case $verb in
         enable) start ;;
-        restart) stop; start ;;
+        start | restart) stop; start ;; # `start` follows a process that has exited by itself
         reload) kill -HUP "$(cat "$pid")" ;;
         is-active) is_active ;;
         disable) stop ;;

@@ -1,4 +1,4 @@
-//! The balancer as a hop on the way: a client's traceroute shows its own address.
+//! Tests that a traceroute from a client shows the balancer's own address as a hop.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use testbed::{Bed, LbConfig};
 
 use crate::scene::Scene;
 
-/// The addresses of the hops, in order.
+/// Returns the addresses of the hops in order.
 fn hops(scene: &Scene, vip: IpAddr, way: &[&str]) -> Vec<IpAddr> {
     let vip = vip.to_string();
     let args = [&["-n", "-q", "1", "-w", "20", "-m", "6"], way, &[vip.as_str()]].concat();
@@ -17,7 +17,7 @@ fn hops(scene: &Scene, vip: IpAddr, way: &[&str]) -> Vec<IpAddr> {
 }
 
 #[test]
-fn traceroute_shows_the_balancers_own_address_and_reaches_the_vip() {
+fn traceroute_shows_balancer_address_and_reaches_vip() {
     let scene = Scene::with(LbConfig::new);
     let host = &scene.bed.balancers[0];
     let mut asked = 0;

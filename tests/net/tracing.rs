@@ -1,4 +1,5 @@
-//! The packet tracer over the real path: from the client, by the router, to a VIP; machines tell the client what they did.
+//! Tests of the packet tracer. Marked packets go from the client to a VIP, and the balancers report
+//! to the client what they did with them.
 
 use std::fs;
 use std::io::{self, Write};
@@ -19,7 +20,8 @@ fn scene() -> Scene {
     Scene::with(|bed| {
         let mut config = LbConfig::new(bed);
         config.more = receivers(bed);
-        // A flow of one packet is traced by a program that a busy machine starts late.
+        // The program that traces the flow may start late on a busy machine, and the flow has only
+        // one packet.
         config.cluster += "\nflow_timeouts = { new = \"2m\" }";
         config
     })
@@ -37,7 +39,7 @@ fn router(ipv4: bool) -> &'static str {
     if ipv4 { "198.18.0.1" } else { "2001:db8::1" }
 }
 
-/// Runs the tool on the client's machine.
+/// Runs `sluicegate trace` on the client host.
 fn trace(bed: &Bed, file: &Path, source: SocketAddr, vip: SocketAddr, more: &[&str]) -> Ended {
     let (source, to, ipv4) = (source.to_string(), vip.to_string(), vip.is_ipv4());
     let file = file.to_str().unwrap();
@@ -47,7 +49,8 @@ fn trace(bed: &Bed, file: &Path, source: SocketAddr, vip: SocketAddr, more: &[&s
     Process::to_end(&bed.client.ns, bed.program().unwrap(), &args, 2 * BOUND).unwrap()
 }
 
-/// The only report of each packet, all of them from the balancer.
+/// Runs `sluicegate trace` and returns its reports. Each packet must have exactly one, from the
+/// balancer.
 fn reported(scene: &Scene, source: SocketAddr, vip: SocketAddr, more: &[&str]) -> Vec<Value> {
     let ended = trace(&scene.bed, &file(&scene.bed), source, vip, &[more, &["--json"]].concat());
     assert_eq!(ended.code, Some(0), "{ended:?}\n{}", scene.diagnosis());
@@ -67,7 +70,7 @@ fn steps(reports: &[Value]) -> Vec<&str> {
     reports.iter().map(|report| report["step"].as_str().unwrap()).collect()
 }
 
-/// Watches each backend for packets with a mark inside their outer headers.
+/// Captures on each backend the packets that have a mark inside their outer headers.
 fn watch(bed: &Bed) -> Vec<Capture> {
     let marked = |frame: &[u8]| frame.windows(8).any(|bytes| bytes == b"\x8d\xf1SLUICE");
     bed.backends.iter().map(|host| Capture::start(&host.ns, "eth0", 100, marked).unwrap()).collect()
@@ -79,7 +82,7 @@ fn arrived(watches: &[Capture]) -> Vec<usize> {
 }
 
 #[test]
-fn a_machine_tells_what_it_did_with_a_marked_packet_and_the_packet_arrives() {
+fn marked_packet_is_reported_and_delivered() {
     let scene = scene();
     for ipv4 in [true, false] {
         let vip = scene.bed.vip(ipv4, Bed::HTTP_PORT);
@@ -96,15 +99,15 @@ fn a_machine_tells_what_it_did_with_a_marked_packet_and_the_packet_arrives() {
         }
         let at = scene.bed.backends.iter().position(|host| host.name == expected).unwrap();
         eventually(BOUND, || (arrived(&watches)[at] == 2).then_some(()))
-            .expect("both packets at the backend");
-        assert_eq!(arrived(&watches).iter().sum::<usize>(), 2, "and nowhere else");
+            .expect("a packet did not reach the backend");
+        assert_eq!(arrived(&watches).iter().sum::<usize>(), 2, "a packet reached a second backend");
     }
     let counts = scene.balancer.counters().unwrap().0;
     assert_eq!(counts["total"]["trace_reports"], 4, "{counts:#}");
 }
 
 #[test]
-fn a_flow_of_a_client_is_traced_to_the_backend_that_answers_it() {
+fn client_flow_is_traced_to_its_backend() {
     let scene = scene();
     for ipv4 in [true, false] {
         let mut flows = scene.flows(ipv4, 6);
@@ -123,10 +126,10 @@ fn a_flow_of_a_client_is_traced_to_the_backend_that_answers_it() {
 }
 
 #[test]
-fn the_tree_names_machine_step_and_backend_and_a_drop_its_reason() {
+fn trace_tree_names_machine_steps_and_drop_reason() {
     let scene = scene();
     let (vip, client) = (scene.bed.vip(true, Bed::HTTP_PORT), IpAddr::from(scene.bed.client.v4));
-    // Any source may be written, also one that is nobody's here.
+    // The source address of a traced packet does not need to belong to a host.
     let source = SocketAddr::new([198, 18, 0, 77].into(), PORT);
     let ended =
         trace(&scene.bed, &file(&scene.bed), source, vip, &["tcp", "--listen", &format!("{client}:9000")]);
@@ -134,7 +137,7 @@ fn the_tree_names_machine_step_and_backend_and_a_drop_its_reason() {
     let backend = backend_of(&scene.bed, &file(&scene.bed), source, vip, "tcp");
     let lines: Vec<&str> = ended.out.lines().collect();
     assert!(
-        lines[0].ends_with("reports to 198.18.0.2:9000") && lines[0].contains(" tcp, by 198.18.0.1 ("),
+        lines[0].ends_with("reports to 198.18.0.2:9000") && lines[0].contains(" tcp, via 198.18.0.1 ("),
         "{ended:?}"
     );
     assert_eq!((lines[1], lines[3]), ("packet 1", "packet 2"));
@@ -149,7 +152,7 @@ fn the_tree_names_machine_step_and_backend_and_a_drop_its_reason() {
 }
 
 #[test]
-fn pieces_are_traced_through_the_fragment_table() {
+fn trace_of_fragments_shows_fragment_table() {
     let scene = scene();
     for ipv4 in [true, false] {
         let vip = scene.bed.vip(ipv4, Bed::SINK_PORT);
@@ -170,9 +173,9 @@ fn pieces_are_traced_through_the_fragment_table() {
 }
 
 #[test]
-fn an_outsider_is_told_nothing_and_his_packets_are_forwarded() {
+fn wrong_trace_key_brings_no_report() {
     let scene = scene();
-    // The same file with another key beside it.
+    // The configuration is the same, but it refers to a different key file.
     let folder = scene.bed.dir().join("outsider");
     fs::create_dir(&folder).unwrap();
     let mut key = fs::OpenOptions::new()
@@ -202,12 +205,13 @@ fn an_outsider_is_told_nothing_and_his_packets_are_forwarded() {
         "{total:#}"
     );
     std::thread::sleep(SILENCE);
-    assert!(!scene.balancer.process.tail().contains("report of the packet tracer"), "{}", scene.diagnosis());
+    assert!(!scene.balancer.process.tail().contains("trace report lost"), "{}", scene.diagnosis());
 }
 
-/// Marks as anybody can write them who knows the layout: of another key, of yesterday, for a receiver that is not listed.
+/// The marks have the correct layout. One has a wrong key, one an old time, and one a receiver that
+/// is not listed.
 #[test]
-fn marks_that_are_forged_or_stale_or_for_strangers_bring_no_report() {
+fn forged_stale_and_unlisted_marks_bring_no_report() {
     let scene = scene();
     let client = IpAddr::from(scene.bed.client.v4);
     let ears = scene.bed.client.ns.run(move || UdpSocket::bind((client, 9000))).unwrap();
@@ -216,7 +220,7 @@ fn marks_that_are_forged_or_stale_or_for_strangers_bring_no_report() {
     let [ours, other] = [ours, other].map(|key| TraceKey::derive(&HashKey::new(key)));
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
     let good = Mark { receiver: (client, 9000).into(), unix_seconds: now, trace: 0x7ace, probe: 0 };
-    // The backend's own address, and not one of the receivers.
+    // The receiver is the backend's own address, which is not in the list of receivers.
     let stranger = (IpAddr::from(scene.bed.backends[0].v4), 9000).into();
     let marks = [
         (other, Mark { probe: 1, ..good }),
@@ -234,23 +238,25 @@ fn marks_that_are_forged_or_stale_or_for_strangers_bring_no_report() {
     });
     let sent = frames.len();
     send_at(&scene.bed.router, &scene.bed.balancers[0].port, frames.to_vec(), 1_000.0).unwrap();
-    // Reports come in the order of their packets: behind that of the last no other can be on its way.
+    // Reports arrive in the order of their packets. After the report of the last packet, no other
+    // report can follow.
     let mut room = [0; 2_000];
     let length = heard(&ears, &mut room).unwrap_or_else(|error| panic!("{error}\n{}", scene.diagnosis()));
     let line = room[..length].split(|byte| *byte == b'\n').next().unwrap();
     let report: Value = serde_json::from_slice(line).unwrap();
     assert_eq!((&report["probe"], &report["trace"]), (&5.into(), &"0000000000007ace".into()), "{report}");
     ears.set_read_timeout(Some(SILENCE)).unwrap();
-    assert!(ears.recv(&mut room).is_err(), "one report, and no more");
+    assert!(ears.recv(&mut room).is_err(), "an unexpected second report arrived");
     assert_eq!(at_stranger.frames().len(), 0);
     let counts = scene.settled();
-    assert_eq!((counts.sent(), counts.drops()), (sent as u64, vec![]), "all are forwarded");
+    assert_eq!((counts.sent(), counts.drops()), (sent as u64, vec![]), "a packet was not forwarded");
     let total = &counts.0["total"];
     let refused = ["mac", "time", "receiver"].map(|reason| total["trace_refused"][reason].as_u64().unwrap());
     assert_eq!((total["trace_reports"].as_u64(), refused), (Some(1), [1, 2, 1]), "{total:#}");
 }
 
-/// The next datagram. A machine that was stopped for a moment interrupts who waits with a time limit (signal(7)).
+/// Returns the next datagram. A receive with a timeout fails with EINTR if the process was stopped
+/// and resumed (signal(7)), so it is repeated.
 fn heard(ears: &UdpSocket, room: &mut [u8]) -> io::Result<usize> {
     loop {
         match ears.recv(room) {
@@ -260,14 +266,15 @@ fn heard(ears: &UdpSocket, room: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-/// A UDP datagram to the port of the test above that is not in a tunnel.
+/// Returns `true` if the frame is a UDP datagram to the report port without encapsulation.
 fn is_report(frame: &[u8]) -> bool {
     frame.get(14 + 9) == Some(&17) && frame.get(14 + 22..14 + 24) == Some(&9000u16.to_be_bytes())
 }
 
-/// The router gives both pieces of a datagram to one machine; where their addresses hash to the other, both report it.
+/// The router sends both fragments of a datagram to one balancer. If the hash of the addresses
+/// selects the other balancer, the fragments are redirected, and both balancers report them.
 #[test]
-fn a_piece_that_is_redirected_is_told_by_both_machines() {
+fn redirected_fragment_is_reported_by_both_machines() {
     let mut file_of_both = None;
     let spec = BedSpec { balancers: 2, ..BedSpec::default() };
     let scene = Scene::new(&spec, |bed| {
@@ -293,8 +300,8 @@ fn a_piece_that_is_redirected_is_told_by_both_machines() {
                 break;
             }
         }
-        let (source, reports) = redirected.expect("one in two datagrams is gathered elsewhere");
-        assert!(straight > 0, "and the others are not");
+        let (source, reports) = redirected.expect("no datagram was redirected");
+        assert!(straight > 0, "all datagrams were redirected");
         told_by_both(&scene, source, vip, &reports);
         let ended = trace(&scene.bed, &file(&scene.bed), source, vip, &args);
         assert_eq!(ended.code, Some(0), "{ended:?}");
@@ -305,13 +312,17 @@ fn a_piece_that_is_redirected_is_told_by_both_machines() {
             assert!(line.contains("redirected -> machine lb"), "{}", ended.out);
         }
         for line in [lines[2], lines[4]] {
-            assert!(line.contains("opened, from peer: ") && line.contains("-> backend b"), "{}", ended.out);
+            assert!(
+                line.contains("decapsulated, from peer: ") && line.contains("-> backend b"),
+                "{}",
+                ended.out
+            );
         }
         println!("{}", ended.out);
     }
 }
 
-/// The reports of a datagram in two pieces, well or not at all.
+/// Returns the reports for a datagram of two fragments, or an empty list if the trace failed.
 fn of_pieces(scene: &Scene, source: SocketAddr, vip: SocketAddr, args: &[&str]) -> Vec<Value> {
     let ended = trace(&scene.bed, &file(&scene.bed), source, vip, &[args, &["--json"]].concat());
     assert_eq!(ended.code, Some(0), "{ended:?}\n{}", scene.diagnosis());
@@ -319,7 +330,8 @@ fn of_pieces(scene: &Scene, source: SocketAddr, vip: SocketAddr, args: &[&str]) 
     trace["probes"][0]["reports"].as_array().unwrap().clone()
 }
 
-/// Two pieces, each redirected by one machine and brought to one backend by the other.
+/// Checks that one balancer redirected both fragments and that the other balancer sent both to one
+/// backend.
 fn told_by_both(scene: &Scene, source: SocketAddr, vip: SocketAddr, reports: &[Value]) {
     let expected = backend_of(&scene.bed, &file(&scene.bed), source, vip, "udp");
     let by = |step: &str| reports.iter().filter(|report| report["step"] == step).collect::<Vec<_>>();
@@ -341,14 +353,14 @@ fn told_by_both(scene: &Scene, source: SocketAddr, vip: SocketAddr, reports: &[V
 }
 
 #[test]
-fn wrong_usage_says_what_is_wrong_before_anything_is_sent() {
+fn wrong_trace_arguments_are_rejected() {
     let scene = scene();
     let (bed, vip) = (&scene.bed, scene.bed.vip(true, Bed::HTTP_PORT));
     let source = SocketAddr::new(bed.client.v4.into(), PORT);
     let at = file(bed);
     for (more, said) in [
-        (&["tcp", "--listen", "127.0.0.1:9000"][..], "127.0.0.1 is no receiver of [trace]"),
-        (&["tcp", "--listen", "0.0.0.0:9000"], "an address that the machines can send to"),
+        (&["tcp", "--listen", "127.0.0.1:9000"][..], "127.0.0.1 is not a receiver in [trace]"),
+        (&["tcp", "--listen", "0.0.0.0:9000"], "is not an address to which machines can send reports"),
         (&["sctp"], "possible values: tcp, udp"),
         (&["tcp", "--count", "101"], "101 is not in 1..=100"),
     ] {
@@ -358,15 +370,16 @@ fn wrong_usage_says_what_is_wrong_before_anything_is_sent() {
     let run = |args: &[&str]| Process::to_end(&bed.client.ns, bed.program().unwrap(), args, BOUND).unwrap();
     let (from, to, path) = (source.to_string(), vip.to_string(), at.to_str().unwrap());
     let far = run(&["trace", &from, &to, "tcp", "--via", "198.18.1.1", "--config", path]);
-    assert!(far.code == Some(2) && far.err.contains("it is reached by 198.18.0.1"), "{far:?}");
+    assert!(far.code == Some(2) && far.err.contains("the route goes through 198.18.0.1"), "{far:?}");
     let silent = run(&["trace", &from, &to, "tcp", "--via", "198.18.0.99", "--config", path]);
     assert!(silent.code == Some(2) && silent.err.contains("--via 198.18.0.99"), "{silent:?}");
-    // A machine whose file has no section tells nobody, and the tool says so at once.
+    // A balancer without the section `[trace]` sends no reports. The command must fail at once
+    // instead of waiting for them.
     let text = fs::read_to_string(&at).unwrap().replace(&receivers(bed), "");
     let plain = bed.dir().join("plain.toml");
     fs::write(&plain, text).unwrap();
     let ended = trace(bed, &plain, source, vip, &["tcp"]);
-    assert!(ended.code == Some(2) && ended.err.contains("no section [trace]"), "{ended:?}");
+    assert!(ended.code == Some(2) && ended.err.contains("no [trace] section"), "{ended:?}");
     let program = bed.program().unwrap().to_str().unwrap().to_owned();
     let args = [
         "--bounding-set",

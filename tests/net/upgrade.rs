@@ -1,4 +1,5 @@
-//! A new process in the old one's place, while packets flow: by the same program, by others, and by those that do not get there.
+//! Tests of upgrades under traffic: a new process takes over from the old process. In some tests
+//! the new process fails.
 
 mod load;
 
@@ -17,7 +18,7 @@ use testbed::{
 
 use crate::scene::{BOUND, Scene, verb};
 
-/// A balancer and those that take over from it.
+/// A balancer whose process is replaced several times.
 struct Line {
     scene: Scene,
 }
@@ -42,38 +43,39 @@ impl Line {
         serde_json::from_str(&ended.out).unwrap()
     }
 
-    /// Has a new process take over; what came of it.
+    /// Upgrades to a new process and returns the JSON result.
     fn upgrade(&self, binary: Option<&Path>) -> Value {
         let before = self.json(&["status"])["boot_id"].clone();
         let binary = binary.map(|path| path.to_str().unwrap());
         let args: Vec<&str> = ["machine", "upgrade", "--json"].into_iter().chain(binary).collect();
-        // A kernel on busy processors may keep a queue for longer than a new process waits: all is given back then.
+        // On a busy machine, the kernel may release a queue later than the new process waits. The
+        // upgrade fails then, and the old process continues, so the test tries again.
         let kept = |ended: &Ended| {
-            [&ended.out, &ended.err].iter().any(|said| said.contains("another AF_XDP socket has it"))
+            [&ended.out, &ended.err].iter().any(|said| said.contains("another AF_XDP socket uses queue"))
         };
         let mut tries = std::iter::repeat_with(|| self.run(&args)).take(TRIES);
-        let ended = tries.find(|ended| !kept(ended)).expect("the kernel lets go of a queue");
+        let ended = tries.find(|ended| !kept(ended)).expect("the kernel did not release a queue");
         assert_eq!(ended.code, Some(0), "{}{}\n{}", ended.out, ended.err, self.scene.diagnosis());
-        assert_ne!(self.json(&["status"])["boot_id"], before, "another process answers");
+        assert_ne!(self.json(&["status"])["boot_id"], before, "the old process still responds");
         serde_json::from_str(&ended.out).unwrap()
     }
 
-    /// Tries a program that does not get there; what is said of it.
+    /// Attempts an upgrade that must fail, and returns the error message.
     fn refused(&self, binary: &Path) -> String {
         let before = self.json(&["status"])["boot_id"].clone();
         let ended = self.run(&["machine", "upgrade", binary.to_str().unwrap()]);
         assert_eq!(ended.code, Some(1), "{}{}\n{}", ended.out, ended.err, self.scene.diagnosis());
-        assert_eq!(self.json(&["status"])["boot_id"], before, "the old one goes on");
+        assert_eq!(self.json(&["status"])["boot_id"], before, "the old process was replaced");
         ended.out + &ended.err
     }
 
-    /// How many flows of a backend there are.
+    /// Returns how many flows of a backend are in the connection tables.
     fn tracked(&self, backend: &str) -> usize {
         let listed = self.json(&["flow", "list", "--backend", backend, "--limit", "1000"]);
         listed["flows"].as_array().unwrap().len()
     }
 
-    /// An executable of the bed's.
+    /// Writes an executable script to the testbed's directory.
     fn script(&self, name: &str, text: &str) -> PathBuf {
         let path = self.scene.bed.dir().join(name);
         fs::write(&path, text).unwrap();
@@ -82,7 +84,8 @@ impl Line {
     }
 }
 
-/// UDP flows, in use until they are called back: some of their packets may be lost, and none may change its backend.
+/// A thread that sends on UDP flows until the handle is dropped. Some packets may be lost, but no
+/// flow may change its backend.
 struct Flows {
     stop: Arc<AtomicBool>,
     rounds: Arc<AtomicUsize>,
@@ -92,7 +95,7 @@ struct Flows {
 impl Flows {
     fn start(mut flows: UdpFlows) -> Self {
         let first = flows.round().unwrap();
-        assert!(first.iter().all(Option::is_some), "they are all known");
+        assert!(first.iter().all(Option::is_some), "some flows have no response");
         let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let (until, ended) = (Arc::clone(&stop), Arc::clone(&rounds));
         let thread = thread::spawn(move || {
@@ -109,9 +112,10 @@ impl Flows {
         Self { stop, rounds, thread }
     }
 
-    /// Until each flow has been asked once from now on.
+    /// Waits until each flow has sent a packet and received its reply in a complete round.
     fn asked(&self) {
-        let then = self.rounds.load(Ordering::Relaxed) + 2; // the one that is under way, and a whole one
+        // the current round and one complete round
+        let then = self.rounds.load(Ordering::Relaxed) + 2;
         let are_over = || (self.rounds.load(Ordering::Relaxed) >= then).then_some(());
         assert!(eventually(BOUND, are_over).is_some());
     }
@@ -119,13 +123,13 @@ impl Flows {
     fn kept(self, scene: &Scene) {
         self.stop.store(true, Ordering::Relaxed);
         let (mut flows, moved, lost) = self.thread.join().unwrap();
-        println!("UDP packets without an answer: {lost}");
+        println!("UDP packets without a response: {lost}");
         assert_eq!(moved, 0, "a flow moved\n{}", scene.diagnosis());
         assert!(flows.round().unwrap().iter().all(Option::is_some), "{}", scene.diagnosis());
     }
 }
 
-/// One new connection after the other, by several clients, until they are called back.
+/// Threads that open one connection after the other until the handle is dropped.
 struct Newcomers {
     stop: Arc<AtomicBool>,
     made: Arc<AtomicUsize>,
@@ -161,7 +165,8 @@ impl Newcomers {
     }
 }
 
-/// Requests at a steady pace on some flows: the longest time in which none of a flow's was answered.
+/// Threads that send requests at a constant rate on several flows. They measure the longest time in
+/// which a flow got no response.
 struct Pulse {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Duration>>,
@@ -180,8 +185,8 @@ impl Pulse {
                 let (mut last, mut longest, mut room) = (Instant::now(), Duration::ZERO, [0; 256]);
                 while !stop.load(Ordering::Relaxed) {
                     let sent = Instant::now();
-                    let _ = socket.send(b"pulse"); // an error of an earlier one
-                    // Late answers are answers too.
+                    let _ = socket.send(b"pulse"); // may return an ICMP error for an earlier packet
+                    // Responses to earlier requests count too.
                     while socket.recv(&mut room).is_ok() {
                         longest = longest.max(last.elapsed());
                         last = Instant::now();
@@ -213,12 +218,12 @@ fn handed_over_twice_and_back(queues: u32) {
     let (newcomers, flows) = (Newcomers::start(bed, 2), Flows::start(scene.flows(false, 100)));
     for binary in [None, Some(&*other), Some(&*bed.program().unwrap())] {
         let pulse = Pulse::start(bed, 8);
-        thread::sleep(Duration::from_millis(300)); // of it; nothing waits for that
+        thread::sleep(Duration::from_millis(300)); // lets the traffic run for a while
         let upgraded = line.upgrade(binary);
         let before = newcomers.made.load(Ordering::Relaxed);
         let more = || (newcomers.made.load(Ordering::Relaxed) > before + 20).then_some(());
         assert!(eventually(BOUND, more).is_some(), "{}", scene.diagnosis());
-        println!("{queues} queues: longest silence {:?}, {upgraded}", pulse.longest());
+        println!("{queues} queues, longest outage {:?}, {upgraded}", pulse.longest());
         assert_eq!(upgraded["handed_over_ms"].as_array().unwrap().len(), queues as usize);
         assert!(upgraded["flow_records"].as_u64().unwrap() >= 100, "{upgraded}");
         assert_eq!(line.json(&["status"])["ready"], true);
@@ -231,18 +236,19 @@ fn handed_over_twice_and_back(queues: u32) {
 }
 
 #[test]
-fn by_one_queue_no_connection_breaks_when_new_processes_take_over() {
+fn upgrade_with_one_queue_breaks_no_connection() {
     handed_over_twice_and_back(1);
 }
 
 #[test]
-fn by_two_queues_no_connection_breaks_when_new_processes_take_over() {
+fn upgrade_with_two_queues_breaks_no_connection() {
     handed_over_twice_and_back(2);
 }
 
-/// Each as soon as the one before is answered: that process is ending still.
+/// Each upgrade starts as soon as the previous one has reported success. The old process of the
+/// previous upgrade may still be ending then.
 #[test]
-fn new_processes_take_over_in_direct_succession() {
+fn upgrades_in_direct_succession_work() {
     let line = Line::start(&BedSpec { queues: 2, ..BedSpec::default() }, &[], LbConfig::new);
     let flows = Flows::start(line.scene.flows(false, 60));
     for turn in 0..3 {
@@ -253,7 +259,7 @@ fn new_processes_take_over_in_direct_succession() {
 }
 
 #[test]
-fn by_software_steering_no_connection_breaks_when_a_new_process_takes_over() {
+fn upgrade_with_steering_breaks_no_connection() {
     let spec = BedSpec { queues: 2, ..BedSpec::default() };
     let steered =
         |bed: &Bed| LbConfig { io: "steering = \"software\"\nthreads = 2".into(), ..LbConfig::new(bed) };
@@ -262,26 +268,30 @@ fn by_software_steering_no_connection_breaks_when_a_new_process_takes_over() {
         (Newcomers::start(&line.scene.bed, 2), Flows::start(line.scene.flows(true, 100)));
     for _ in 0..2 {
         let upgraded = line.upgrade(None);
-        assert_eq!(upgraded["handed_over_ms"].as_array().unwrap().len(), 1, "all at once: {upgraded}");
+        assert_eq!(
+            upgraded["handed_over_ms"].as_array().unwrap().len(),
+            1,
+            "the queues were not handed over together, {upgraded}"
+        );
     }
     flows.kept(&line.scene);
     newcomers.all_made(&line.scene);
 }
 
 #[test]
-fn a_program_that_does_not_take_over_leaves_everything_as_it_was() {
+fn failed_program_keeps_the_old_process() {
     let line = Line::start(&BedSpec::default(), &[], LbConfig::new);
     let (newcomers, flows) = (Newcomers::start(&line.scene.bed, 2), Flows::start(line.scene.flows(true, 60)));
     let text = line.scene.bed.dir().join("no-program");
     fs::write(&text, "x").unwrap();
-    let deaf = line.script("deaf", "#!/bin/sh\nexec sleep 600\n");
+    let unresponsive = line.script("unresponsive", "#!/bin/sh\nexec sleep 600\n");
     let chatter = line.script("chatter", "#!/bin/sh\necho nonsense >&0\nexec sleep 600\n");
     for (binary, words) in [
         (Path::new("/bin/false"), "exit code 1"),
-        (Path::new("/none/sluicegate"), "it cannot be started: No such file"),
-        (&text, "it cannot be started: Permission denied"),
+        (Path::new("/none/sluicegate"), "/none/sluicegate: No such file"),
+        (&text, "Permission denied"),
         (&chatter, "a frame of"),
-        (&deaf, "it did not answer in time"),
+        (&unresponsive, "the new process did not respond in time"),
     ] {
         let said = line.refused(binary);
         assert!(said.contains(words) && said.contains(binary.to_str().unwrap()), "{words}: {said}");
@@ -291,7 +301,8 @@ fn a_program_that_does_not_take_over_leaves_everything_as_it_was() {
     line.upgrade(None);
 }
 
-/// What comes of a new process that may have so many descriptors: with each more it comes one step further.
+/// Attempts an upgrade with a limit on open file descriptors. With a higher limit, the new process
+/// gets further before it fails.
 fn with_descriptors(line: &Line, descriptors: u32) -> Ended {
     assert!(descriptors < 200);
     let program = line.scene.bed.program().unwrap();
@@ -308,7 +319,7 @@ fn a_failing_process_gives_everything_back([before, after]: [&str; 2]) {
     with(&line.scene.bed, after).write(&line.scene.bed, 0).unwrap();
     assert_eq!(line.run(&["config", "reload"]).code, Some(0));
     let (newcomers, flows) = (Newcomers::start(&line.scene.bed, 2), Flows::start(line.scene.flows(true, 60)));
-    // From now on its flows are there by the connection tables alone.
+    // From here on, only the connection tables send flows to b1.
     assert_eq!(line.run(&["backend", "drain", "b1"]).code, Some(0));
     let before = line.json(&["status"])["boot_id"].clone();
     let mut words = Vec::new();
@@ -322,26 +333,28 @@ fn a_failing_process_gives_everything_back([before, after]: [&str; 2]) {
     }
     assert_ne!(line.json(&["status"])["boot_id"], before);
     let at = |step: &str| words.iter().any(|words| words.contains(step));
-    assert!(at(NO_SOCKET), "with queues on their way: {words:#?}");
+    assert!(at(NO_SOCKET), "no attempt failed while binding queues {words:#?}");
     flows.kept(&line.scene);
     newcomers.all_made(&line.scene);
 }
 
 #[test]
-fn a_new_process_that_fails_at_whatever_step_gives_everything_back() {
+fn upgrade_failing_at_any_step_is_undone() {
     a_failing_process_gives_everything_back(["", ""]);
 }
 
-/// Here all queues are let go of before one is bound, and are bound again by the old process.
+/// With a different number of threads, the old process releases all queues before the new process
+/// binds any. If the upgrade fails, the old process must bind them again.
 #[test]
-fn a_new_process_with_other_threads_that_fails_at_whatever_step_gives_everything_back() {
+fn upgrade_of_threads_failing_at_any_step_is_undone() {
     let ways = ["1", "2"].map(|threads| format!("steering = \"software\"\nthreads = {threads}"));
     a_failing_process_gives_everything_back([&ways[0], &ways[1]]);
 }
 
-/// Flows of a backend that drains, whose packets come no more until the end: from the second process on no thread has them.
+/// The flows belong to a draining backend and send no packets until the end. After the first
+/// upgrade the number of threads differs, so no thread owns their entries until their next packet.
 #[test]
-fn flows_that_no_thread_has_stay_when_a_new_process_fails() {
+fn failed_upgrade_keeps_unowned_flows() {
     let ways = ["1", "2"].map(|threads| format!("steering = \"software\"\nthreads = {threads}"));
     let with = |bed: &Bed, io: &str| LbConfig { io: io.to_owned(), ..with_long_flows(bed) };
     let line = Line::start(&BedSpec { queues: 2, ..BedSpec::default() }, &[], |bed| with(bed, &ways[0]));
@@ -358,7 +371,7 @@ fn flows_that_no_thread_has_stay_when_a_new_process_fails() {
     let mut descriptors = 20;
     loop {
         let ended = with_descriptors(&line, descriptors);
-        assert_ne!(ended.code, Some(0), "it comes to its queues, and no further");
+        assert_ne!(ended.code, Some(0), "the new process succeeded despite the descriptor limit");
         if ended.err.contains(NO_SOCKET) {
             break;
         }
@@ -369,8 +382,8 @@ fn flows_that_no_thread_has_stay_when_a_new_process_fails() {
 }
 
 #[test]
-fn orders_and_verdicts_stay_and_the_first_new_flow_follows_them() {
-    // Nobody has this address: it is found down.
+fn upgrade_keeps_overrides_and_health_states() {
+    // No host has this address, so health checks mark the backend as down.
     let away =
         PoolMember { name: "b9".into(), address: [198, 18, 1, 200].into(), weight: 1, ring_name: None };
     let checked = |bed: &Bed| LbConfig {
@@ -405,15 +418,19 @@ fn orders_and_verdicts_stay_and_the_first_new_flow_follows_them() {
     let (digest, overrides, _) = tables();
     line.upgrade(None);
     let (digest_after, overrides_after, _) = tables();
-    assert_eq!(digest_after, digest, "the tables are the same");
+    assert_eq!(digest_after, digest, "the tables differ");
     assert_eq!(without_times(overrides_after), without_times(overrides));
     let backends = line.json(&["backend", "list"]);
     let states: Vec<_> = backends["backends"].as_array().unwrap().iter().map(|row| &row["state"]).collect();
-    assert_eq!(states, ["draining", "serving", "serving", "serving", "down"], "as they were at once");
+    assert_eq!(
+        states,
+        ["draining", "serving", "serving", "serving", "down"],
+        "the states changed during the upgrade"
+    );
     let served: Vec<String> = line.scene.ask(false, 60).into_iter().map(|reply| reply.backend).collect();
     assert!(!served.contains(&"b1".to_owned()), "{served:?}");
     flows.asked();
-    // An order that was taken over can be taken back.
+    // Overrides that the new process took over can still be removed.
     assert_eq!(line.run(&["backend", "undrain", "b1"]).code, Some(0));
     assert_eq!(line.run(&["backend", "weight", "b2", "file"]).code, Some(0));
     let left = line.json(&["status"])["overrides"].clone();
@@ -422,7 +439,7 @@ fn orders_and_verdicts_stay_and_the_first_new_flow_follows_them() {
 }
 
 #[test]
-fn what_takes_effect_at_the_next_start_takes_effect_and_what_needs_a_restart_says_so() {
+fn upgrade_applies_settings_and_rejects_restart_only_ones() {
     let with = |bed: &Bed, io: &str| LbConfig { io: io.to_owned(), ..LbConfig::new(bed) };
     let line = Line::start(&BedSpec::default(), &[], |bed| with(bed, "batch = 32"));
     let needs = |line: &Line| line.json(&["status"])["needs_restart"].clone();
@@ -436,7 +453,7 @@ fn what_takes_effect_at_the_next_start_takes_effect_and_what_needs_a_restart_say
     with(&line.scene.bed, "batch = 64\nmax_vips = 9").write(&line.scene.bed, 0).unwrap();
     assert_eq!(line.run(&["config", "reload"]).code, Some(0));
     let refused = line.refused(&line.scene.bed.program().unwrap());
-    assert!(refused.contains("only a restart brings: io.max_vips: "), "{refused}");
+    assert!(refused.contains("a restart is needed to change io.max_vips: "), "{refused}");
     line.scene.ask(true, 8);
     assert!(!line.scene.balancer.process.tail().contains("panicked"));
 }
@@ -447,8 +464,10 @@ fn with_long_flows(bed: &Bed) -> LbConfig {
     config
 }
 
-/// Each hand-over brings threads, queues or tables that the process before had not: flows of a backend that drains are known by its
-/// tables alone. A queue without a socket is the kernel's, which answers nothing: those flows are left out.
+/// Checks that flows keep their backend when each upgrade changes the number of threads, queues or
+/// tables. The backend is draining, so only the connection tables still send flows to it. Flows
+/// that arrive on a queue without a socket are excluded, because the kernel gets their packets and
+/// does not answer.
 fn no_flow_moves_when_threads_are_others([before, after]: [&str; 2]) {
     let with = |bed: &Bed, io: &str| LbConfig { io: io.to_owned(), ..with_long_flows(bed) };
     let line = Line::start(&BedSpec { queues: 2, ..BedSpec::default() }, &[], |bed| with(bed, before));
@@ -458,7 +477,7 @@ fn no_flow_moves_when_threads_are_others([before, after]: [&str; 2]) {
     let all = round(&mut flows, SHORT);
     flows.keep_answered(&all);
     thread::sleep(TICK);
-    let first = round(&mut flows, BOUND); // off probation
+    let first = round(&mut flows, BOUND); // the second packet of a flow ends its probation
     assert!(of_b1(&first) > 5, "{first:?}");
     assert_eq!(line.run(&["backend", "drain", "b1"]).code, Some(0));
     with(bed, after).write(bed, 0).unwrap();
@@ -467,9 +486,9 @@ fn no_flow_moves_when_threads_are_others([before, after]: [&str; 2]) {
     let listed = tracked();
     line.upgrade(None);
     assert_eq!(line.json(&["status"])["needs_restart"], serde_json::json!([]));
-    assert_eq!(tracked(), listed, "before a packet has come for them");
+    assert_eq!(tracked(), listed, "flows were lost before their first packet");
     line.upgrade(None);
-    assert_eq!(tracked(), listed, "no thread of the process between had them");
+    assert_eq!(tracked(), listed, "flows were lost in the second process");
     let mut come = || {
         let now = round(&mut flows, SHORT);
         let moved =
@@ -481,9 +500,9 @@ fn no_flow_moves_when_threads_are_others([before, after]: [&str; 2]) {
     with(bed, before).write(bed, 0).unwrap();
     assert_eq!(line.run(&["config", "reload"]).code, Some(0));
     line.upgrade(None);
-    assert_eq!(tracked(), listed, "each once, wherever it was known");
+    assert_eq!(tracked(), listed, "a flow was counted twice or lost");
     assert!(eventually(BOUND, &mut come).is_some(), "{}", line.scene.diagnosis());
-    assert_eq!(tracked(), listed, "each once, wherever it is known");
+    assert_eq!(tracked(), listed, "a flow was counted twice or lost");
     let purged = line.json(&["flow", "purge", "--backend", "b1"]);
     assert_eq!(purged["flows"].as_u64(), Some(listed as u64), "{purged}");
     let left = round(&mut flows, SHORT);
@@ -491,22 +510,22 @@ fn no_flow_moves_when_threads_are_others([before, after]: [&str; 2]) {
 }
 
 #[test]
-fn no_flow_moves_from_one_queue_to_two_and_back() {
+fn upgrade_from_one_queue_to_two_moves_no_flow() {
     let ways = ["queues = 1", "queues = 2\nflows_per_thread = 65536"];
     no_flow_moves_when_threads_are_others(ways);
     no_flow_moves_when_threads_are_others([ways[1], ways[0]]);
 }
 
-/// Here flows come to other threads than before.
+/// In this upgrade, flows move to other packet threads.
 #[test]
-fn no_flow_moves_from_one_steered_thread_to_two_and_back() {
+fn upgrade_of_steered_threads_moves_no_flow() {
     let ways = ["1", "2"].map(|threads| format!("steering = \"software\"\nthreads = {threads}"));
     no_flow_moves_when_threads_are_others([&ways[0], &ways[1]]);
     no_flow_moves_when_threads_are_others([&ways[1], &ways[0]]);
 }
 
 #[test]
-fn the_service_manager_hears_which_process_is_the_service_now() {
+fn upgrade_notifies_systemd_of_main_pid() {
     let folder = std::env::temp_dir().join(format!("sluicegate-upgrade-{}", std::process::id()));
     fs::create_dir(&folder).unwrap();
     let path = folder.join("notify");
@@ -515,23 +534,27 @@ fn the_service_manager_hears_which_process_is_the_service_now() {
     let line = Line::start(&BedSpec::default(), &[&notify], LbConfig::new);
     manager.wait_for(BOUND, "READY=1").unwrap();
     let upgraded = line.upgrade(None);
-    // In the namespace of the balancer's processes, as it is the manager's on a real machine.
+    // The process ID is valid in the PID namespace of the balancer's processes.
     manager.wait_for(BOUND, &format!("MAINPID={}", upgraded["pid"])).unwrap();
     manager.wait_for(BOUND, "READY=1").unwrap();
     drop(line);
     fs::remove_dir_all(&folder).unwrap();
 }
 
-/// What a new process says whose descriptors end while it binds queues.
+/// The error of a new process that reaches the limit of open files while it binds queues.
 const NO_SOCKET: &str = "cannot bind an AF_XDP socket";
-/// What separates a flow's second packet from its first: more than the 250 ms of the connection table's clock.
+/// The time between the first two packets of a flow. It exceeds 250 ms, the resolution of the
+/// connection table's clock.
 const TICK: Duration = Duration::from_millis(300);
-/// For flows of which some come to no socket: a slow machine gets further rounds.
+/// The timeout for replies on flows that may use a queue without a socket. If the machine is slow,
+/// the test repeats the round.
 const SHORT: Duration = Duration::from_secs(2);
-/// For a packet that is lost: on these links an answer takes less than a millisecond, and a busy processor some more.
+/// After this time a packet counts as lost. On these links a reply takes less than a millisecond,
+/// but a busy machine adds a delay.
 const LOST_AFTER: Duration = Duration::from_secs(1);
 const PACE: Duration = Duration::from_millis(1);
-/// Each waits two seconds for a queue that is free within 40 ms as a rule.
+/// The maximum number of attempts to upgrade. In each attempt the new process waits two seconds for
+/// a queue, which is usually free within 40 ms.
 const TRIES: usize = 10;
-/// Longer than three of them take.
+/// A timeout that is longer than three of these attempts.
 const LONG: Duration = Duration::from_secs(12);

@@ -1,4 +1,5 @@
-//! Clients behind VLAN tags: what comes back to the link that they came from is tagged as they were.
+//! Tests of VLAN tags. Packets that leave on the client's link must have the tags with which the
+//! client's packets arrived.
 
 use testbed::{Bed, Capture, Encapsulation, Frame, LbConfig, inject};
 
@@ -32,8 +33,9 @@ pub(crate) fn comes_back_tagged(config: impl FnOnce(&Bed) -> LbConfig) {
             let frame = Frame::parse(bytes).unwrap();
             assert_eq!((frame.to, frame.from, &frame.vlans), (spec.from, spec.to, &spec.vlans));
             let link = 14 + 4 * spec.vlans.len();
-            // All but the last two bytes before the packet, which name its family: the outer one's is IPv4.
-            assert_eq!(bytes[12..link - 2], spec.bytes()[12..link - 2], "tags, their types too");
+            // All bytes before the EtherType must be equal. The EtherType itself must be IPv4, the
+            // protocol of the outer packet.
+            assert_eq!(bytes[12..link - 2], spec.bytes()[12..link - 2], "the tags differ");
             assert_eq!(bytes[link - 2..link], [0x08, 0x00]);
             let outer = frame.outer().unwrap();
             let original = Frame::parse(&spec.bytes()).unwrap().ip;
@@ -50,16 +52,16 @@ pub(crate) fn comes_back_tagged(config: impl FnOnce(&Bed) -> LbConfig) {
 }
 
 #[test]
-fn frames_with_one_tag_or_two_are_encapsulated_by_gre_behind_the_same_tags() {
+fn tagged_frames_keep_tags_with_gre() {
     comes_back_tagged(|bed| LbConfig::new(bed).encapsulation(Encapsulation::Gre));
 }
 
 #[test]
-fn frames_with_one_tag_or_two_are_encapsulated_by_gue_behind_the_same_tags() {
+fn tagged_frames_keep_tags_with_gue() {
     comes_back_tagged(|bed| LbConfig::new(bed).encapsulation(Encapsulation::Gue));
 }
 
-/// Tags as they stand in a frame: Ethernet type, priority bits and VLAN.
+/// A VLAN tag as in a frame: the EtherType (TPID), and the word with priority and VLAN ID (TCI).
 type Raw = (u16, u16);
 
 fn with_tags(frame: &[u8], tags: &[Raw]) -> Vec<u8> {
@@ -67,10 +69,12 @@ fn with_tags(frame: &[u8], tags: &[Raw]) -> Vec<u8> {
     [&frame[..12], &bytes.collect::<Vec<u8>>(), &frame[12..]].concat()
 }
 
-/// What was sent in with tags, and with which it comes out; `None`: not at all.
+/// The tags of a received frame and the tags of the sent frame. The second element is `None` if the
+/// frame must be dropped.
 type Case<'a> = (&'a [Raw], Option<&'a [Raw]>);
 
-/// Sends each case over both families, and looks at what leaves; the cases without a way out are counted drops.
+/// Sends the frames of each case over IPv4 and IPv6, and checks the tags of the sent frames.
+/// Dropped frames must be counted.
 fn leaves(policy: &str, cases: &[Case<'_>]) {
     let scene = Scene::with(|bed| {
         let mut config = LbConfig::new(bed);
@@ -139,7 +143,7 @@ fn tags_of_both_kinds_are_stripped() {
 }
 
 #[test]
-fn tags_are_translated_with_their_priorities_and_what_no_rule_names_is_dropped() {
+fn tags_are_translated_and_unknown_tags_dropped() {
     leaves(
         "policy = \"translate\"\ntranslate = [{ from = [7], to = [200] }, { from = [100, 7], to = [300, 400] }, \
          { from = [8], to = [300, 400], outer = \"802.1q\" }, { from = [9], to = [] }, { from = [], to = [50] }, \
@@ -152,7 +156,8 @@ fn tags_are_translated_with_their_priorities_and_what_no_rule_names_is_dropped()
             (&[(0x8100, 0xe008)], Some(&[(0x8100, 0xe12c), (0x8100, 0xe190)])),
             (&[(0x8100, 9)], Some(UNTAGGED)),
             (UNTAGGED, Some(&[(0x8100, 50)])),
-            (&[(0x8100, 0xa000)], Some(&[(0x8100, 0xa032)])), // priority alone is no VLAN
+            // A priority tag has the VLAN ID 0.
+            (&[(0x8100, 0xa000)], Some(&[(0x8100, 0xa032)])),
             (&[(0x88a8, 100), (0x8100, 8)], Some(&[(0x88a8, 51)])),
             (&[(0x8100, 10)], None),
             (&[(0x88a8, 7), (0x8100, 100)], None),
@@ -161,7 +166,7 @@ fn tags_are_translated_with_their_priorities_and_what_no_rule_names_is_dropped()
 }
 
 #[test]
-fn a_ping_is_answered_with_the_tags_that_it_came_with_and_not_those_of_the_policy() {
+fn ping_replies_keep_received_tags() {
     let scene = Scene::with(|bed| {
         let mut config = LbConfig::new(bed);
         config.more = "[machine.lb1.vlan.lb0]\npolicy = \"strip\"".into();

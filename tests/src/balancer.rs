@@ -1,7 +1,7 @@
-//! A balancer's process on a machine of the bed.
+//! Starts and stops a balancer process on a host of the testbed, sends it admin requests, and reads
+//! its counters and its log.
 //!
-//! In: a bed, a configuration, the binary under test. Out: its counters and its log.
-//! Not here: what the file says (`config`).
+//! The module `config` writes the configuration file.
 
 use std::env;
 use std::io::{Read, Write};
@@ -15,10 +15,10 @@ use serde_json::Value;
 
 use crate::{Bed, Counters, LbConfig, Process};
 
-/// A running balancer. Dropping it stops it.
+/// A running balancer. Dropping the handle stops the process.
 #[derive(Debug)]
 pub struct Balancer {
-    /// Its process.
+    /// The balancer process.
     pub process: Process,
     index: usize,
     admin: PathBuf,
@@ -28,30 +28,32 @@ pub struct Balancer {
 impl Drop for Balancer {
     fn drop(&mut self) {
         if self.has_heirs {
-            self.process.kill(); // what holds them listens to nothing else
+            self.process.kill(); // `unshare --fork` ignores SIGTERM
         }
     }
 }
 
 impl Balancer {
-    /// Starts a balancer on machine `index` (0 is `lb1`), and waits until it carries traffic.
+    /// Starts a balancer on host `index` (0 is `lb1`), and waits until it is ready.
     ///
     /// # Errors
-    /// There is no binary, it ends, or it is not ready in time: its log is in the message.
+    /// Returns an error if the binary is missing, or if the process ends or is not ready in time.
+    /// The message contains the log.
     pub fn start(bed: &Bed, index: usize, config: &LbConfig) -> Result<Self> {
-        let program = bed.program()?.to_str().context("a path in UTF-8")?.to_owned();
+        let program = bed.program()?.to_str().context("the path is not UTF-8")?.to_owned();
         Self::start_by(&[&program], bed, index, config)
     }
 
-    /// The same by another command: the binary under test at its end, and before it what starts that in its own way.
+    /// Starts a balancer like [`Self::start`], but with a different command, such as a wrapper
+    /// program. The last words of `command` are the path of the binary.
     ///
     /// # Errors
-    /// As [`Self::start`].
+    /// Fails in the same cases as [`Self::start`].
     pub fn start_by(command: &[&str], bed: &Bed, index: usize, config: &LbConfig) -> Result<Self> {
         let host = &bed.balancers[index];
         let file = config.write(bed, index)?;
-        let file = file.to_str().context("a path in UTF-8")?;
-        let (program, before) = command.split_first().context("a command")?;
+        let file = file.to_str().context("the path is not UTF-8")?;
+        let (program, before) = command.split_first().context("the command is empty")?;
         let args = [before, &["run", "--config", file, "--machine", &host.name]].concat();
         let process = Process::start(&host.ns, &host.name, program, &args)?;
         let admin = LbConfig::admin_socket(bed, index);
@@ -60,19 +62,22 @@ impl Balancer {
         Ok(balancer)
     }
 
-    /// The same where other processes are to take over from it. They live in a process namespace of their own, whose first process is a
-    /// shell, so that all of them end with this handle, also when this program is killed. Its process is that shell: signals for the
-    /// balancer go by the admin API. `environment`: as `env` takes it.
+    /// Starts a balancer whose process can be replaced by a new one in an upgrade.
+    ///
+    /// All processes live in a PID namespace whose first process is a shell. They end when this
+    /// handle is dropped, even if the test process is killed. [`Self::process`] is the shell, so
+    /// the balancer gets commands through the admin API instead of signals. `environment` is a list
+    /// of assignments for `env`.
     ///
     /// # Errors
-    /// As [`Self::start`].
+    /// Fails in the same cases as [`Self::start`].
     pub fn start_with_heirs(
         bed: &Bed,
         index: usize,
         config: &LbConfig,
         environment: &[&str],
     ) -> Result<Self> {
-        let program = bed.program()?.to_str().context("a path in UTF-8")?.to_owned();
+        let program = bed.program()?.to_str().context("the path is not UTF-8")?.to_owned();
         let shell = "\"$0\" \"$@\" & wait; while :; do sleep 1; done";
         let first = ["unshare", "--pid", "--fork", "--kill-child=KILL", "env"];
         let command = [&first[..], environment, &["sh", "-c", shell, &program]].concat();
@@ -81,56 +86,62 @@ impl Balancer {
         Ok(balancer)
     }
 
-    /// Replaces the file and has it read again; returns the line that tells of it.
+    /// Replaces the configuration file, triggers a reload, and returns the log line that reports
+    /// the result of the reload.
     ///
     /// # Errors
-    /// It has ended, or says nothing of a generation in time.
+    /// Returns an error if the process has ended, or if no such log line appears in time.
     pub fn reload(&mut self, bed: &Bed, config: &LbConfig) -> Result<String> {
         config.write(bed, self.index)?;
         let seen = self.process.line_count();
         self.process.signal(Signal::SIGHUP)?;
-        self.process.wait_for_line_after(seen, READY_BOUND, |line| line.contains("generation"))
+        self.process.wait_for_line_after(seen, READY_BOUND, |line| {
+            line.contains("generation") || line.contains("reload rejected")
+        })
     }
 
-    /// Reads its counters by its admin socket.
+    /// Reads the counters through the admin socket.
     ///
     /// # Errors
-    /// It does not answer, or not in JSON.
+    /// Returns an error if the response is not JSON, or if there is none.
     pub fn counters(&self) -> Result<Counters> {
         Ok(Counters(self.ask("/counters")?))
     }
 
-    /// Asks its admin socket for `path`, and reads the answer as JSON.
+    /// Sends a GET request for `path` to the admin socket, and parses the response as JSON.
     ///
     /// # Errors
-    /// It does not answer, not with 200, or not in JSON.
+    /// Returns an error if the response is missing, is not JSON or has a status other than 200.
     pub fn ask(&self, path: &str) -> Result<Value> {
         let answer = self.exchange("GET", path)?;
-        body_of(&answer).with_context(|| format!("GET {path} answers {answer:?}"))
+        body_of(&answer).with_context(|| format!("unexpected response to GET {path}, {answer:?}"))
     }
 
-    /// Gives it an order by its admin socket, and reads the answer as JSON: the order is in force then.
+    /// Sends a POST request for `path` to the admin socket, and parses the response as JSON. The
+    /// command is in effect when this function returns.
     ///
     /// # Errors
-    /// It does not answer, not with 200, or not in JSON.
+    /// Returns an error if the response is missing, is not JSON or has a status other than 200.
     pub fn order(&self, path: &str) -> Result<Value> {
         let answer = self.exchange("POST", path)?;
-        body_of(&answer).with_context(|| format!("POST {path} answers {answer:?}"))
+        body_of(&answer).with_context(|| format!("unexpected response to POST {path}, {answer:?}"))
     }
 
-    /// Asks its admin socket for `path`: the answer's status, and what follows its headers.
+    /// Sends a GET request for `path` to the admin socket, and returns the status and the body
+    /// without parsing them.
     ///
     /// # Errors
-    /// It does not answer.
+    /// Returns an error if the admin socket sends no response.
     pub fn ask_plainly(&self, path: &str) -> Result<(u16, String)> {
         let answer = self.exchange("GET", path)?;
-        let (head, body) = answer.split_once("\r\n\r\n").context("no end of headers")?;
-        Ok((head.split(' ').nth(1).context("no status")?.parse()?, body.trim().into()))
+        let (head, body) = answer.split_once("\r\n\r\n").context("the response has no end of headers")?;
+        Ok((head.split(' ').nth(1).context("the response has no status")?.parse()?, body.trim().into()))
     }
 
     fn exchange(&self, method: &str, path: &str) -> Result<String> {
-        let mut stream = UnixStream::connect(&self.admin)
-            .with_context(|| format!("no admin socket:\n{}", self.process.tail()))?;
+        let mut stream = UnixStream::connect(&self.admin).with_context(|| {
+            format!("cannot connect to the admin socket, last log lines:\n{}", self.process.tail())
+        })?;
         stream.set_read_timeout(Some(ADMIN_BOUND))?;
         stream.write_all(
             format!("{method} {path} HTTP/1.1\r\nHost: bed\r\nConnection: close\r\n\r\n").as_bytes(),
@@ -140,10 +151,11 @@ impl Balancer {
         Ok(answer)
     }
 
-    /// Stops it by SIGTERM; returns what its last line counts, when there is one.
+    /// Stops the balancer with SIGTERM. Returns the counters in its last log line, or `None` if
+    /// that line has none.
     ///
     /// # Errors
-    /// It does not end in time, or not well.
+    /// Returns an error if the balancer does not end in time or exits with a failure.
     pub fn stop(mut self) -> Result<Option<Farewell>> {
         let status = self.process.stop(STOP_BOUND)?;
         ensure!(status.success(), "the balancer ended with {status}:\n{}", self.process.tail());
@@ -153,14 +165,14 @@ impl Balancer {
     }
 }
 
-/// The last line of a balancer's log.
+/// The last log line of a balancer, with its totals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Farewell {
-    /// The line, as JSON.
+    /// The log line, in JSON.
     pub line: String,
-    /// Packets that its threads received.
+    /// The number of packets that the packet threads received.
     pub received: u64,
-    /// Packets that its threads sent.
+    /// The number of packets that the packet threads sent.
     pub forwarded: u64,
 }
 
@@ -172,10 +184,11 @@ impl Farewell {
     }
 }
 
-/// The binary under test: `SLUICEGATE_BIN`, else `release/sluicegate` of the build folder that this program comes from.
+/// Returns the path of the balancer binary. It is `SLUICEGATE_BIN` if set, otherwise
+/// `release/sluicegate` in the Cargo target directory of the running test.
 ///
 /// # Errors
-/// There is none.
+/// Returns an error if the binary does not exist.
 pub fn binary() -> Result<PathBuf> {
     if let Some(path) = env::var_os("SLUICEGATE_BIN") {
         let path = PathBuf::from(path);
@@ -183,10 +196,11 @@ pub fn binary() -> Result<PathBuf> {
     }
     let here = env::current_exe()?;
     let found = here.ancestors().map(|folder| folder.join("release/sluicegate")).find(|path| path.is_file());
-    found.context("no release/sluicegate; build it with: cargo build --release -p sluicegate")
+    found.context("release/sluicegate is missing, build it with `cargo build --release -p sluicegate`")
 }
 
-/// Whether a log line tells of readiness, and not of its lack.
+/// Returns `true` if a log line reports that the balancer is ready. Lines with "not ready" do not
+/// count.
 pub(crate) fn says_ready(line: &str) -> bool {
     let mut before = "";
     line.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).any(|word| {
@@ -197,16 +211,16 @@ pub(crate) fn says_ready(line: &str) -> bool {
 }
 
 fn body_of(answer: &str) -> Result<Value> {
-    let (head, body) = answer.split_once("\r\n\r\n").context("no end of headers")?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("the response has no end of headers")?;
     let status = head.split(' ').nth(1).unwrap_or_default();
     ensure!(status == "200", "status {status}");
-    // Chunk sizes stand outside the braces, or brackets.
-    let start = body.find(['{', '[']).context("no object")?;
-    let end = body.rfind(['}', ']']).context("no object")?;
+    // If the response is chunked, chunk sizes precede and follow the JSON.
+    let start = body.find(['{', '[']).context("the response has no JSON object")?;
+    let end = body.rfind(['}', ']']).context("the response has no JSON object")?;
     Ok(serde_json::from_str(&body[start..=end])?)
 }
 
-/// In an emulated machine beside busy neighbours a start has taken 17 s.
+/// The startup takes up to 17 s on an emulated machine under load.
 const READY_BOUND: Duration = Duration::from_secs(60);
 const STOP_BOUND: Duration = Duration::from_secs(20);
 const ADMIN_BOUND: Duration = Duration::from_secs(10);
@@ -222,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_its_object_whatever_its_framing() {
+    fn response_body_is_parsed_in_any_framing() {
         let plain = "HTTP/1.0 200 OK\r\nA: b\r\n\r\n{\"xdp\":{\"redirected\":1}}\n";
         let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n18\r\n{\"xdp\":{\"redirected\":1}}\r\n0\r\n\r\n";
         for answer in [plain, chunked] {

@@ -1,10 +1,12 @@
-//! The whole bed: client, router, balancers and backends, each in a namespace of its own, joined at the router.
+//! The topology of a testbed: client, router, balancers and backends. Each host is a network
+//! namespace.
 //!
-//! Out: hosts that reach each other through the router; VIPs that the router sends to the balancers, and that stand on the
-//! backends' `lo`; an HTTP and two UDP servers in each backend, which answer the client directly (direct server return).
-//! Not here: the balancer's process (`balancer`) and the backends' `decap`.
-//! Invariant: no link leaves the bed.
-//! Source: Eisenbud et al., *Maglev*, NSDI 2016, figure 3.
+//! All links meet at the router, and no link leaves the testbed. The router forwards traffic for
+//! the VIPs to the balancers. Each backend has the VIPs on `lo` and runs one HTTP server and two
+//! UDP servers, which reply directly to the client (direct server return). The module `balancer`
+//! starts the balancer process, and `decap` starts decapsulation on backends.
+//!
+//! References: Eisenbud et al., *Maglev*, NSDI 2016, figure 3.
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -16,31 +18,34 @@ use anyhow::{Result, ensure};
 use crate::link::{carries, take_in};
 use crate::{Client, HttpServer, LbConfig, Namespace, Process, TempDir, UdpServer, Veth, binary};
 
-/// The first VIP of IPv4.
+/// The first IPv4 VIP.
 pub const VIP_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(203, 0, 113, 10));
-/// The first VIP of IPv6.
+/// The first IPv6 VIP.
 pub const VIP_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0xf, 0, 0, 0, 0, 0x10));
 
-/// What a bed is to have.
+/// The description of a testbed.
 #[derive(Clone, Debug)]
 pub struct BedSpec {
-    /// Balancers; the router spreads flows over them.
+    /// The number of balancers. The router distributes flows over all balancers.
     pub balancers: u8,
-    /// Backends.
+    /// The number of backends.
     pub backends: u8,
-    /// Queues of the balancers' links; the router spreads flows over them.
+    /// The number of queues per balancer link. The router distributes flows over the queues.
     pub queues: u32,
-    /// Largest IP packet of the client's link, in bytes.
+    /// The MTU of the client link, in bytes.
     pub client_mtu: u32,
-    /// Largest IP packet of the other links, in bytes.
+    /// The MTU of all other links, in bytes.
     pub core_mtu: u32,
-    /// The addresses to balance.
+    /// The VIP addresses.
     pub vips: Vec<IpAddr>,
-    /// Balancers and backends share one link, a bridge in the router, as MAC rewriting needs.
+    /// `true` if balancers and backends share one bridge in the router. Encapsulation `l2` (MAC
+    /// address rewriting) requires this.
     pub switched: bool,
-    /// The program under test; `None`: the one that [`binary`](crate::binary) finds.
+    /// The path of the balancer binary. If it is `None`, [`binary`](crate::binary) finds the
+    /// binary.
     pub program: Option<PathBuf>,
-    /// A pair of NICs of this machine, joined by a wire: the first balancer's and the router's, in place of a veth pair.
+    /// Two NICs of this machine that are connected to each other by a cable. They replace the veth
+    /// pair between the first balancer and the router.
     pub wire: Option<[&'static str; 2]>,
 }
 
@@ -51,7 +56,7 @@ impl Default for BedSpec {
             backends: 3,
             queues: 1,
             client_mtu: 1500,
-            core_mtu: 1600, // 1,500 bytes and any outer header
+            core_mtu: 1600, // 1,500 bytes plus any outer header
             vips: vec![VIP_V4, VIP_V6],
             switched: false,
             program: None,
@@ -60,66 +65,66 @@ impl Default for BedSpec {
     }
 }
 
-/// A host of the bed.
+/// A host of the testbed.
 #[derive(Clone, Debug)]
 pub struct Host {
-    /// `client`, `router`, `lb1`…, `b1`…
+    /// The host name: `client`, `router`, `lb1`, `lb2`, `b1`, `b2` and so on.
     pub name: String,
-    /// Where it lives.
+    /// The network namespace of the host.
     pub ns: Namespace,
-    /// Its IPv4 address.
+    /// The IPv4 address of the host.
     pub v4: Ipv4Addr,
-    /// Its IPv6 address.
+    /// The IPv6 address of the host.
     pub v6: Ipv6Addr,
-    /// Its own device: `eth0`, on balancers `lb0` or a NIC of this machine.
+    /// The network device of the host: `eth0`, or on balancers `lb0` or a NIC of this machine.
     pub device: &'static str,
-    /// The router's end of its link.
+    /// The name of the router's device at the other end of the link.
     pub port: String,
 }
 
 impl Host {
-    /// Its address in the family of `like`.
+    /// Returns the address of the host that has the same family as `like`.
     #[must_use]
     pub fn address(&self, like: IpAddr) -> IpAddr {
         if like.is_ipv4() { self.v4.into() } else { self.v6.into() }
     }
 }
 
-/// A standing bed. Dropping it takes it down.
+/// A running testbed. Dropping the handle removes the testbed.
 #[derive(Debug)]
 pub struct Bed {
-    /// What was asked for.
+    /// The description from which this testbed was built.
     pub spec: BedSpec,
-    /// Where requests come from.
+    /// The host that sends requests.
     pub client: Host,
-    /// What all links meet in.
+    /// The network namespace of the router.
     pub router: Namespace,
-    /// The machines to run a balancer on.
+    /// The hosts that can run a balancer.
     pub balancers: Vec<Host>,
-    /// The machines that serve.
+    /// The hosts that run the servers.
     pub backends: Vec<Host>,
-    /// One HTTP server a backend, in the same order.
+    /// The HTTP servers, one per backend, in the same order as `backends`.
     pub http: Vec<HttpServer>,
     udp: Vec<UdpServer>,
     dir: TempDir,
 }
 
 impl Bed {
-    /// The port that echoes UDP at each VIP.
+    /// The UDP port of the echo servers, which listen at each VIP.
     pub const ECHO_PORT: u16 = 53;
-    /// The port that takes UDP at each VIP and answers nothing.
+    /// The UDP port of the servers that discard all datagrams. They listen at each VIP.
     pub const SINK_PORT: u16 = 9;
-    /// The port of HTTP.
+    /// The HTTP port.
     pub const HTTP_PORT: u16 = 80;
 
-    /// Builds a bed.
+    /// Builds a testbed.
     ///
     /// # Errors
-    /// Not root, or a tool is missing or refuses.
+    /// Returns an error without root privileges, or if a tool is missing or fails.
     pub fn new(spec: &BedSpec) -> Result<Self> {
         ensure!(
             spec.balancers <= 100 && spec.backends <= 200,
-            "addresses suffice for 100 balancers, 200 backends"
+            "a testbed has at most 100 balancers and 200 backends"
         );
         let router = Namespace::new("router")?;
         router.sysctl(QUIET)?;
@@ -150,24 +155,26 @@ impl Bed {
         Ok(bed)
     }
 
-    /// A folder that goes with the bed.
+    /// Returns a temporary directory that is removed with the testbed.
     #[must_use]
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// The program under test.
+    /// Returns the path of the balancer binary.
     ///
     /// # Errors
-    /// None was given, and none is found.
+    /// Returns an error if the description has no path and the binary cannot be found.
     pub fn program(&self) -> Result<PathBuf> {
         self.spec.program.clone().map_or_else(binary, Ok)
     }
 
-    /// What the program's command line says of a machine that runs; `index` counts from 0.
+    /// Runs a subcommand of `sluicegate` against balancer `index`, and returns its output. The
+    /// first balancer has index 0.
     ///
     /// # Errors
-    /// It did not end by `bound`, or did not end well: what it printed is in the message.
+    /// Returns an error if the command fails or does not end within `bound`. The message contains
+    /// the output.
     pub fn say(&self, index: usize, words: &[&str], bound: Duration) -> Result<String> {
         let socket = LbConfig::admin_socket(self, index).to_string_lossy().into_owned();
         let args = [words, &["--socket", &socket]].concat();
@@ -176,34 +183,35 @@ impl Bed {
         Ok(ended.out)
     }
 
-    /// An HTTP client at the client's.
+    /// Returns an HTTP client that runs on the client host.
     #[must_use]
     pub fn http_client(&self) -> Client {
         Client::new(&self.client.ns)
     }
 
-    /// The first VIP of a family, with a port.
+    /// Returns the first VIP of this address family, with this port.
     ///
     /// # Panics
-    /// When the bed has no VIP of that family.
+    /// Panics if the testbed has no VIP of this family.
     #[must_use]
     pub fn vip(&self, ipv4: bool, port: u16) -> SocketAddr {
         let vip = self.spec.vips.iter().find(|vip| vip.is_ipv4() == ipv4);
-        SocketAddr::new(*vip.expect("the bed has a VIP of that family"), port)
+        SocketAddr::new(*vip.expect("the testbed has no VIP of this family"), port)
     }
 
-    /// UDP requests that the backends answered.
+    /// Returns the number of UDP requests that the backends have answered.
     #[must_use]
     pub fn udp_answered(&self) -> u64 {
         self.udp.iter().map(UdpServer::answered).sum()
     }
 
-    /// Gives the first balancer's routes to the backends another device than its own, joined to `port` of the router.
+    /// Routes the first balancer's traffic for the backends through `device`. The other end of the
+    /// device's link is `port` of the router.
     ///
-    /// The balancer is 192.0.2.101 and 2001:db8:0:64::1 on it.
+    /// The balancer gets the addresses 192.0.2.101 and 2001:db8:0:64::1 on this device.
     ///
     /// # Errors
-    /// The devices are not there.
+    /// Returns an error if a device does not exist.
     pub fn reach_backends_by(&self, device: &str, port: &str) -> Result<()> {
         self.balancers[0].ns.ip(&format!(
             "addr add 192.0.2.101/31 dev {device}\n\
@@ -217,7 +225,8 @@ impl Bed {
         ))
     }
 
-    /// One line a host: its name, addresses, and how to enter it.
+    /// Returns one line per host with its name, its addresses and a command that enters its
+    /// namespace.
     #[must_use]
     pub fn how_to_enter(&self) -> String {
         let mut text = String::new();
@@ -231,7 +240,8 @@ impl Bed {
 
     fn join_client(&mut self) -> Result<()> {
         let Host { ns, device, port, .. } = &self.client;
-        // One queue: the router would choose its own by the one that a packet came from, and not by its flow.
+        // The client link has one queue. With several queues, the kernel would select the router's
+        // transmit queue by the receive queue instead of the flow.
         let link = Veth { queues: 1, mtu: self.spec.client_mtu };
         link.join(ns.device(device), self.router.device(port))?;
         ns.ip(&format!(
@@ -244,7 +254,8 @@ impl Bed {
             .ip(&format!("addr add 198.18.0.1/24 dev {port}\naddr add 2001:db8::1/64 dev {port} nodad"))
     }
 
-    /// Balancer `n` is 192.0.2.(2n-1) of its own /31, and 2001:db8:0:n::1.
+    /// Connects balancer `n` to the router. Its addresses are 192.0.2.(2n-1), in a /31, and
+    /// 2001:db8:0:n::1.
     fn join_balancer(&self, n: u8) -> Result<Host> {
         let gateway4 = Ipv4Addr::new(192, 0, 2, 2 * n - 2);
         let gateway6 = v6(n.into(), 0xff);
@@ -273,7 +284,8 @@ impl Bed {
         Ok(host)
     }
 
-    /// Backend `n` is 198.18.1.n and 2001:db8:18::n; its gateway is .254 and ::fffe on every port.
+    /// Connects backend `n` to the router. Its addresses are 198.18.1.n and 2001:db8:18::n. All
+    /// backends use the gateway addresses 198.18.1.254 and 2001:db8:18::fffe.
     fn join_backend(&mut self, n: u8) -> Result<Host> {
         let v6 = Ipv6Addr::new(0x2001, 0xdb8, 0x18, 0, 0, 0, 0, n.into());
         let host = host(&format!("b{n}"), "eth0", Ipv4Addr::new(198, 18, 1, n), v6)?;
@@ -296,7 +308,7 @@ impl Bed {
             );
         }
         ns.ip(&script)?;
-        // The bridge of a switched bed has the gateway's addresses from its first backend.
+        // On a shared bridge, the first backend assigns the gateway addresses to the bridge.
         let first = n == 1 || !self.spec.switched;
         let gateway =
             format!("addr add 198.18.1.254/32 dev {here}\naddr add 2001:db8:18::fffe/128 dev {here} nodad\n");
@@ -310,7 +322,8 @@ impl Bed {
         Ok(host)
     }
 
-    /// Joins a host to the router; on a switched bed its port has no addresses of its own, but those of the bridge.
+    /// Connects a host to the router. If the testbed has a shared bridge, adds the link to the
+    /// bridge and returns the bridge's name, because the bridge has the router's addresses.
     fn join_core(&self, host: &Host, queues: u32) -> Result<Option<&'static str>> {
         let link = Veth { queues, mtu: self.spec.core_mtu };
         link.join(host.ns.device(host.device), self.router.device(&host.port))?;
@@ -341,7 +354,8 @@ impl Bed {
 fn host(name: &str, device: &'static str, v4: Ipv4Addr, v6: Ipv6Addr) -> Result<Host> {
     let ns = Namespace::new(name)?;
     ns.sysctl(QUIET)?;
-    // A connection that sends again would go on by another queue, or to another machine: kernels that ask draw its hash anew.
+    // By default, newer kernels choose a new transmit hash when TCP retransmits. A retransmitted
+    // segment would then reach another queue or another balancer.
     if Path::new("/proc/sys/net/core/txrehash").exists() {
         ns.sysctl(&[("core/txrehash", "0")])?;
     }
@@ -356,7 +370,8 @@ fn bits(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// For devices that are made later: addresses work at once, and nobody talks unasked.
+/// Settings for all devices, also for those that are created later. IPv6 addresses are usable
+/// immediately, and hosts send no unsolicited packets.
 const QUIET: &[(&str, &str)] = &[
     ("ipv4/conf/all/rp_filter", "0"),
     ("ipv4/conf/default/rp_filter", "0"),

@@ -1,9 +1,10 @@
-//! Raw frames: watching a device, and sending on it.
+//! Captures raw frames on a device, and sends single frames.
 //!
-//! In: a namespace and a device. Out: the frames seen there, bounded in number.
-//! Not here: what a frame says (`decode`), how one is made (`frame`).
-//! The kernel takes the outer VLAN tag off a frame that arrives, and tells it beside; here it is put back where it was.
-//! Source: packet(7), PACKET_AUXDATA; Linux `include/uapi/linux/if_packet.h`.
+//! The kernel removes the outer VLAN tag from a received frame and reports it in auxiliary data.
+//! The capture inserts the tag at its original position. The module `decode` parses frames, and the
+//! module `frame` builds them.
+//!
+//! References: packet(7), PACKET_AUXDATA; Linux `include/uapi/linux/if_packet.h`.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -24,16 +25,16 @@ use nix::sys::time::TimeVal;
 
 use crate::{Namespace, eventually};
 
-/// A frame as seen on a device.
+/// A captured frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Captured {
-    /// From the Ethernet header on, as on the wire.
+    /// The bytes of the frame, starting with the Ethernet header.
     pub bytes: Vec<u8>,
-    /// It was leaving by this device (else it arrived).
+    /// `true` if the device sent the frame, `false` if it received the frame.
     pub outgoing: bool,
 }
 
-/// A watch on a device; it ends with its handle.
+/// A capture on a device. Dropping the handle ends the capture.
 #[derive(Debug)]
 pub struct Capture {
     seen: Arc<Mutex<Seen>>,
@@ -42,10 +43,10 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Watches `device` from now on, and keeps the first `limit` frames that `wanted` accepts.
+    /// Starts a capture on `device` that keeps the first `limit` frames that `wanted` accepts.
     ///
     /// # Errors
-    /// There is no such device.
+    /// Returns an error if the device does not exist.
     pub fn start(
         ns: &Namespace,
         device: &str,
@@ -66,22 +67,23 @@ impl Capture {
         Ok(Self { seen, stop, thread: Some(thread) })
     }
 
-    /// The frames up to now, in the order seen.
+    /// Returns the frames captured so far, in order.
     #[must_use]
     pub fn frames(&self) -> Vec<Captured> {
         self.lock().frames.clone()
     }
 
-    /// Waits until `count` frames have been seen, and returns them all.
+    /// Waits until `count` frames are captured, and returns all frames.
     ///
     /// # Errors
-    /// There were fewer by `bound`.
+    /// Returns an error if fewer than `count` frames arrive within `bound`.
     pub fn wait_for(&self, count: usize, bound: Duration) -> Result<Vec<Captured>> {
         let found = eventually(bound, || Some(self.frames()).filter(|frames| frames.len() >= count));
-        found.with_context(|| format!("{} frames in {bound:?}, {count} awaited", self.frames().len()))
+        found.with_context(|| format!("captured {} of {count} frames in {bound:?}", self.frames().len()))
     }
 
-    /// Accepted frames that went beyond the limit.
+    /// Returns the number of frames that `wanted` accepted but that are not kept because the limit
+    /// was reached.
     #[must_use]
     pub fn beyond_limit(&self) -> u64 {
         self.lock().beyond
@@ -96,16 +98,16 @@ impl Drop for Capture {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // It panics only if `wanted` did, and the test has other news then.
+            // The thread panics only if `wanted` panics. The test reports that failure already.
             drop(thread.join());
         }
     }
 }
 
-/// Sends one frame, from its Ethernet header on, out of `device`.
+/// Sends one frame on `device`. `frame` starts with the Ethernet header.
 ///
 /// # Errors
-/// There is no such device, or it refuses the frame.
+/// Returns an error if the device does not exist or rejects the frame.
 pub fn inject(ns: &Namespace, device: &str, frame: &[u8]) -> Result<()> {
     let to = link_address(ns, device)?;
     let bytes = frame.to_owned();
@@ -113,11 +115,11 @@ pub fn inject(ns: &Namespace, device: &str, frame: &[u8]) -> Result<()> {
         let fd = raw_socket(None)?;
         Ok(sendmsg(fd.as_raw_fd(), &[IoSlice::new(&bytes)], &[], MsgFlags::empty(), Some(&to))?)
     })?;
-    ensure!(sent == frame.len(), "{sent} of {} bytes sent", frame.len());
+    ensure!(sent == frame.len(), "only {sent} of {} bytes were sent", frame.len());
     Ok(())
 }
 
-/// The address by which packet sockets name a device.
+/// Returns the packet-socket address of a device.
 pub(crate) fn link_address(ns: &Namespace, device: &str) -> Result<LinkAddr> {
     let name = device.to_owned();
     let found = ns.run(move || -> nix::Result<Option<LinkAddr>> {
@@ -131,7 +133,7 @@ pub(crate) fn link_address(ns: &Namespace, device: &str) -> Result<LinkAddr> {
 
 pub(crate) fn raw_socket(protocol: impl Into<Option<SockProtocol>>) -> Result<OwnedFd> {
     socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)
-        .context("can't open a packet socket (root is needed)")
+        .context("cannot open a packet socket (requires root)")
 }
 
 #[derive(Debug)]
@@ -149,7 +151,8 @@ fn watch(fd: &OwnedFd, index: usize, wanted: &dyn Fn(&[u8]) -> bool, seen: &Mute
             Ok(None) | Err(Errno::EAGAIN | Errno::EINTR | Errno::ENETDOWN) => continue,
             Err(_) => return,
         };
-        // The socket hears every device of its namespace: binding to one takes an address that safe code can't make.
+        // The socket receives frames from all devices of the namespace. Binding it to one device
+        // needs an address that safe Rust cannot create.
         if from.ifindex() != index || !wanted(&bytes) {
             continue;
         }
@@ -163,7 +166,8 @@ fn watch(fd: &OwnedFd, index: usize, wanted: &dyn Fn(&[u8]) -> bool, seen: &Mute
     }
 }
 
-/// One frame and the device that it passed; its outer tag, which the kernel tells beside it, is back in its place.
+/// Receives one frame and the address of its device. Restores the outer VLAN tag from the auxiliary
+/// data.
 fn receive(fd: &OwnedFd, room: &mut [u8]) -> nix::Result<Option<(LinkAddr, Vec<u8>)>> {
     let mut control = nix::cmsg_space!([u8; AUXILIARY_BYTES]);
     let (from, len, tag) = {
@@ -184,7 +188,9 @@ fn receive(fd: &OwnedFd, room: &mut [u8]) -> nix::Result<Option<(LinkAddr, Vec<u
     Ok(Some((from, bytes)))
 }
 
-/// Type and content of the tag in a `tpacket_auxdata`: status, len, snaplen (32 bits each), mac, net, tci, tpid (16 each).
+/// Parses a `tpacket_auxdata` and returns protocol and content (TCI) of the VLAN tag. The structure
+/// has the fields status, len and snaplen (32 bits each), and mac, net, tci and tpid (16 bits
+/// each).
 fn tag_of(message: ControlMessageOwned) -> Option<[u16; 2]> {
     let ControlMessageOwned::Unknown(reported) = message else { return None };
     let header = reported.cmsg_header;

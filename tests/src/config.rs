@@ -1,7 +1,7 @@
-//! The balancers' configuration file, written for a bed.
+//! Writes the configuration files of the balancers in a testbed.
 //!
-//! In: a [`Bed`], and what a test wants different. Out: TOML in the shape of `config/sluicegate.toml`, and its hash key beside it.
-//! One file serves all balancers of the bed: each finds itself by its name.
+//! The files are like `config/sluicegate.toml`. The hash key is in a separate file. All balancers
+//! of a testbed have the same settings. Each balancer finds its own section by its host name.
 
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 
 use crate::{Bed, Host};
 
-/// How packets go to the backends.
+/// The encapsulation of packets to the backends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encapsulation {
     /// `gre`
@@ -23,12 +23,12 @@ pub enum Encapsulation {
     Ipip,
     /// `gue`
     Gue,
-    /// `l2`: the bed must be switched.
+    /// `l2` (MAC address rewriting), which requires a testbed with a shared bridge.
     L2,
 }
 
 impl Encapsulation {
-    /// As the file writes it.
+    /// Returns the name of the encapsulation in the configuration file.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -40,65 +40,68 @@ impl Encapsulation {
     }
 }
 
-/// A service of every VIP.
+/// A service that every VIP has.
 #[derive(Clone, Debug)]
 pub struct Service {
-    /// As in TOML: `80`, or `"8000-8099"`.
+    /// The ports as a TOML value, such as `80` or `"8000-8099"`.
     pub ports: String,
-    /// `tcp` or `udp`.
+    /// The protocol: `tcp` or `udp`.
     pub protocol: &'static str,
-    /// The key `hash`, when it is not the default.
+    /// The value of the configuration key `hash`, or `None` for the default.
     pub hash: Option<&'static str>,
 }
 
 /// A backend of the pool.
 #[derive(Clone, Debug)]
 pub struct PoolMember {
-    /// Its name in the cluster.
+    /// The name of the backend.
     pub name: String,
-    /// Where encapsulated packets go: its family is the outer one.
+    /// The address of the backend. The family of this address is the family of the outer header.
     pub address: IpAddr,
-    /// Its share, relative to the others.
+    /// The weight, relative to the other backends.
     pub weight: u32,
-    /// The key `ring_name`, when it is not the default.
+    /// The value of the configuration key `ring_name`, or `None` for the default.
     pub ring_name: Option<&'static str>,
 }
 
-/// What the file says. All fields may be changed; `new` gives what the bed offers.
+/// The contents of the configuration file. [`Self::new`] returns defaults for a testbed. Tests
+/// change individual fields.
 #[derive(Clone, Debug)]
 pub struct LbConfig {
-    /// `log.level`.
+    /// The value of `log.level`.
     pub log_level: &'static str,
-    /// Encapsulation of the pool.
+    /// The encapsulation of the pool.
     pub encapsulation: Encapsulation,
-    /// More keys of the encapsulation's table, as TOML lines.
+    /// Additional lines of TOML for the table of the encapsulation.
     pub encapsulation_keys: String,
-    /// The pool.
+    /// The backends of the pool.
     pub pool: Vec<PoolMember>,
-    /// The addresses to balance.
+    /// The VIP addresses.
     pub vips: Vec<IpAddr>,
-    /// Services of each VIP.
+    /// The services of each VIP.
     pub services: Vec<Service>,
-    /// More keys of the VIP's table, as TOML lines.
+    /// Additional lines of TOML for the table of each VIP.
     pub vip_keys: String,
-    /// Further interfaces of each balancer, beside its own device.
+    /// Names of additional interfaces on each balancer.
     pub interfaces: Vec<String>,
-    /// The `[io]` table, as TOML lines.
+    /// The lines of the `[io]` table.
     pub io: String,
-    /// Further keys of `[cluster]`, as TOML lines. At first no drain time, so that a balancer stops at once.
+    /// Additional lines of TOML for `[cluster]`. The default sets a drain time of 0 s, so that a
+    /// balancer stops immediately.
     pub cluster: String,
-    /// Further keys of the pool, as TOML lines.
+    /// Additional lines of TOML for the pool.
     pub pool_keys: String,
-    /// Further keys of `[admin]`, as TOML lines.
+    /// Additional lines of TOML for `[admin]`.
     pub admin: String,
-    /// Further tables, as TOML.
+    /// Additional TOML tables at the end of the file.
     pub more: String,
-    /// Whether each balancer is a cluster by itself, and its file names no other.
+    /// `true` if each balancer is its own cluster. Its file then names no other machine.
     pub alone: bool,
 }
 
 impl LbConfig {
-    /// GRE over IPv4 to all backends with weight 1, for HTTP and both UDP ports.
+    /// Returns a configuration in which all backends have weight 1 and get packets over GRE over
+    /// IPv4. The VIPs have services for HTTP and for both UDP ports.
     #[must_use]
     pub fn new(bed: &Bed) -> Self {
         let member = |host: &Host| PoolMember {
@@ -130,31 +133,32 @@ impl LbConfig {
         }
     }
 
-    /// The same with these weights, in the order of the pool.
+    /// Sets the weights of the backends in the order of `pool`.
     #[must_use]
     pub fn weights(mut self, weights: &[u32]) -> Self {
         self.pool.iter_mut().zip(weights).for_each(|(member, &weight)| member.weight = weight);
         self
     }
 
-    /// The same with another encapsulation.
+    /// Sets the encapsulation.
     #[must_use]
     pub fn encapsulation(mut self, encapsulation: Encapsulation) -> Self {
         self.encapsulation = encapsulation;
         self
     }
 
-    /// The same with outer packets of IPv6.
+    /// Changes the backend addresses to IPv6, so that packets get IPv6 outer headers.
     #[must_use]
     pub fn outer_v6(mut self, bed: &Bed) -> Self {
         self.pool.iter_mut().zip(&bed.backends).for_each(|(member, host)| member.address = host.v6.into());
         self
     }
 
-    /// Writes the file for balancer `index`, and the hash key; returns the file's path.
+    /// Writes the configuration file for balancer `index` and the hash key. Returns the path of the
+    /// configuration file.
     ///
     /// # Errors
-    /// The bed's folder can't be written.
+    /// Returns an error if the directory of the testbed is not writable.
     pub fn write(&self, bed: &Bed, index: usize) -> Result<PathBuf> {
         let key = bed.dir().join("hash.key");
         if !key.exists() {
@@ -163,17 +167,18 @@ impl LbConfig {
         }
         let name = &bed.balancers[index].name;
         let path = bed.dir().join(format!("{name}.toml"));
-        fs::write(&path, self.toml(bed, index)).with_context(|| format!("can't write {}", path.display()))?;
+        fs::write(&path, self.toml(bed, index))
+            .with_context(|| format!("cannot write {}", path.display()))?;
         Ok(path)
     }
 
-    /// Where balancer `index` has its admin socket.
+    /// Returns the path of the admin socket of balancer `index`.
     #[must_use]
     pub fn admin_socket(bed: &Bed, index: usize) -> PathBuf {
         bed.dir().join(format!("{}.sock", bed.balancers[index].name))
     }
 
-    /// The file's text for balancer `index`.
+    /// Returns the configuration text for balancer `index`.
     #[must_use]
     pub fn toml(&self, bed: &Bed, index: usize) -> String {
         let level = self.log_level;
@@ -235,5 +240,5 @@ impl LbConfig {
     }
 }
 
-/// Known to everybody: for a bed alone.
+/// The hash key of all testbeds. The key is public, so it must not be used elsewhere.
 const HASH_KEY: &[u8] = b"000102030405060708090a0b0c0d0e0f\n";

@@ -1,63 +1,65 @@
-//! What a balancer counts, as its admin socket tells it.
+//! The counters of a balancer, parsed from the JSON response of its admin socket.
 //!
-//! In: JSON. Out: numbers by name. A name that is not there counts 0: figures may be added to the product without the bed.
+//! A missing counter counts as 0, so that tests do not depend on the exact set of counters.
 
 use serde_json::Value;
 
-/// One reading of all counters.
+/// The values of all counters at one time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Counters(pub Value);
 
 impl Counters {
-    /// The number at a path such as `["xdp", "redirected"]`; 0 when there is none.
+    /// Returns the number at a path such as `["xdp", "redirected"]`, or 0 if the path does not
+    /// exist.
     #[must_use]
     pub fn at(&self, path: &[&str]) -> u64 {
         path.iter().try_fold(&self.0, |value, key| value.get(key)).and_then(Value::as_u64).unwrap_or_default()
     }
 
-    /// The sum of `path` over all packet threads.
+    /// Returns the sum of the counter at `path` over all packet threads.
     #[must_use]
     pub fn over_threads(&self, path: &[&str]) -> u64 {
         let threads = self.0.get("threads").and_then(Value::as_array);
         threads.into_iter().flatten().map(|thread| Self(thread.clone()).at(path)).sum()
     }
 
-    /// Packet threads.
+    /// Returns the number of packet threads.
     #[must_use]
     pub fn threads(&self) -> usize {
         self.0.get("threads").and_then(Value::as_array).map_or(0, Vec::len)
     }
 
-    /// Packets that XDP redirected to sockets.
+    /// Returns the number of packets that the XDP program redirected to sockets.
     #[must_use]
     pub fn redirected(&self) -> u64 {
         self.at(&["xdp", "redirected"])
     }
 
-    /// Packets that the threads received.
+    /// Returns the number of packets that the packet threads received.
     #[must_use]
     pub fn received(&self) -> u64 {
         self.over_threads(&["rx"])
     }
 
-    /// Packets that the threads sent.
+    /// Returns the number of packets that the packet threads sent.
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.over_threads(&["tx"])
     }
 
-    /// Packets that the kernel could not give to a socket: full receive rings, empty fill rings, frames
-    /// that don't fit.
+    /// Returns the number of packets that the kernel dropped before a packet thread could receive
+    /// them, because a receive ring was full, a fill ring was empty or a frame was too large.
     #[must_use]
     pub fn lost_before_threads(&self) -> u64 {
-        // One that finds the fill ring empty is in `rx_dropped` already.
+        // `rx_dropped` includes packets that found the fill ring empty.
         ["rx_dropped", "rx_ring_full", "rx_merged"]
             .iter()
             .map(|name| self.over_threads(&["socket", name]))
             .sum()
     }
 
-    /// Packets dropped by the threads, by reason, summed; reasons that did not occur are left out.
+    /// Returns the drops of all packet threads by drop reason. Reasons that never occurred are
+    /// omitted.
     #[must_use]
     pub fn drops(&self) -> Vec<(String, u64)> {
         let threads = self.0.get("threads").and_then(Value::as_array);
@@ -70,7 +72,7 @@ impl Counters {
         sums.into_iter().filter(|&(_, count)| count > 0).collect()
     }
 
-    /// How each interface's sockets are bound, as `(interface, mode)`.
+    /// Returns the socket mode of each interface, as `(interface, mode)`.
     #[must_use]
     pub fn modes(&self) -> Vec<(String, String)> {
         let modes = self.0.get("mode").and_then(Value::as_object);
@@ -81,7 +83,7 @@ impl Counters {
             .collect()
     }
 
-    /// Packets sent to a backend.
+    /// Returns the number of packets sent to a backend.
     #[must_use]
     pub fn to_backend(&self, name: &str) -> u64 {
         self.at(&["backends", name, "packets"])
@@ -93,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_are_summed_and_what_is_missing_is_zero() {
+    fn counters_are_summed_and_default_to_zero() {
         let counters = Counters(serde_json::json!({
             "xdp": {"redirected": 7},
             "threads": [

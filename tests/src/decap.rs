@@ -1,6 +1,5 @@
-//! `sluicegate decap` on a backend.
-//!
-//! In: a backend, the sources allowed. Out: what it took off, which it tells each second and at its end.
+//! Runs `sluicegate decap` on backends. The process prints its counters as JSON every second and
+//! when it ends.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -11,19 +10,20 @@ use serde_json::Value;
 use crate::balancer::says_ready;
 use crate::{Bed, Process};
 
-/// A running `decap`. Dropping it stops it.
+/// A running `decap` process. Dropping the handle stops the process.
 #[derive(Debug)]
 pub struct Decap {
-    /// Its process.
+    /// The `decap` process.
     pub process: Process,
 }
 
 impl Decap {
-    /// Starts it on backend `index` (0 is `b1`) for packets from these prefixes to the bed's VIPs, and waits until it is
-    /// attached.
+    /// Starts `decap` on backend `index` (0 is `b1`), and waits until its BPF program is attached.
+    /// The program accepts packets to the VIPs of the testbed from the source prefixes `from`.
     ///
     /// # Errors
-    /// There is no binary, it ends, or it is not ready in time: its log is in the message.
+    /// Returns an error if the binary is missing, or if the process ends or is not ready in time.
+    /// The message contains the log.
     pub fn start(bed: &Bed, index: usize, from: &[String]) -> Result<Self> {
         let backend = &bed.backends[index];
         let mut args = vec!["decap", "--interface", backend.device, "--json", "--interval", "1s"];
@@ -36,10 +36,10 @@ impl Decap {
         Ok(Self { process })
     }
 
-    /// Starts it on all backends, for packets from all balancers.
+    /// Starts `decap` on all backends. Each one accepts packets from all balancers.
     ///
     /// # Errors
-    /// As [`Self::start`].
+    /// Fails in the same cases as [`Self::start`].
     pub fn start_all(bed: &Bed) -> Result<Vec<Self>> {
         let prefix = |ip: IpAddr| format!("{ip}/{}", if ip.is_ipv4() { 32 } else { 128 });
         let from: Vec<String> =
@@ -47,17 +47,17 @@ impl Decap {
         (0..bed.backends.len()).map(|index| Self::start(bed, index, &from)).collect()
     }
 
-    /// Stops it; returns its last counts.
+    /// Stops the process and returns its last counters.
     ///
     /// # Errors
-    /// It does not end in time, or printed no counts.
+    /// Returns an error if the process does not end in time or has not printed counters.
     pub fn stop(mut self) -> Result<Value> {
         let status = self.process.stop(BOUND)?;
         ensure!(status.success(), "decap ended with {status}:\n{}", self.process.tail());
         self.counts().context("decap printed no counts")
     }
 
-    /// The counts that it printed last.
+    /// Returns the counters that the process printed last.
     #[must_use]
     pub fn counts(&self) -> Option<Value> {
         let reported = |text: &str| {
@@ -68,7 +68,8 @@ impl Decap {
         self.process.lines().iter().rev().find_map(|line| reported(&line.text))
     }
 
-    /// Packets taken off in all, from `{"taken_off": {"gre": n, …}}` or `{"taken_off": n}`.
+    /// Returns the total number of decapsulated packets. It accepts both forms of the counter:
+    /// `{"taken_off": {"gre": n, …}}` and `{"taken_off": n}`.
     #[must_use]
     pub fn taken_off(counts: &Value) -> u64 {
         match counts.get("taken_off") {

@@ -1,74 +1,78 @@
-//! Reading captured frames, as far as the bed needs it, and telling them in words.
+//! A parser for captured frames, and a text form of frames for test output.
 //!
-//! In: bytes of a frame. Out: [`Frame`], and [`Outer`] when an encapsulation is on it; `None` for all else.
-//! It shares no function with the product: tests compare the two.
-//! Source: RFC 791, 8200, 2784 (GRE), 2003 (IPIP), draft-ietf-intarea-gue-09 §3 (variant 0).
+//! [`Frame::parse`] parses a frame, and [`Frame::outer`] splits an encapsulated packet. The code
+//! shares nothing with the product, so that it can verify the product's packets.
+//!
+//! References: RFC 791, 8200, 2784 (GRE), 2003 (IPIP), draft-ietf-intarea-gue-09 §3 (variant 0).
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// An Ethernet frame with an IP packet in it.
+/// An Ethernet frame that contains an IP packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Destination MAC.
+    /// The destination MAC address.
     pub to: [u8; 6],
-    /// Source MAC.
+    /// The source MAC address.
     pub from: [u8; 6],
-    /// VLAN ids, outer first.
+    /// The VLAN IDs, outermost first.
     pub vlans: Vec<u16>,
-    /// The packet.
+    /// The IP packet.
     pub ip: Ip,
 }
 
-/// An IP packet of either family.
+/// An IPv4 or IPv6 packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ip {
-    /// Source address.
+    /// The source address.
     pub source: IpAddr,
-    /// Destination address.
+    /// The destination address.
     pub destination: IpAddr,
-    /// What it carries: for IPv6 after hop-by-hop, routing, destination and fragment headers.
+    /// The protocol of the payload. For IPv6 it is the protocol after the extension headers
+    /// (hop-by-hop, routing, destination, fragment).
     pub protocol: u8,
-    /// TTL or hop limit.
+    /// The TTL or hop limit.
     pub ttl: u8,
-    /// TOS or traffic class.
+    /// The TOS or traffic class.
     pub tos: u8,
-    /// IPv4: don't fragment. IPv6: always.
+    /// The DF flag. It is always `true` for IPv6.
     pub dont_fragment: bool,
-    /// Where this piece stands in its packet, in bytes, and whether more follow; `None` for a whole packet.
+    /// The fragment offset in bytes and the more-fragments flag, or `None` if the packet is not a
+    /// fragment.
     pub fragment: Option<(u16, bool)>,
-    /// IPv4: the header's checksum is right. IPv6: always.
+    /// `true` if the IPv4 header checksum is correct. It is always `true` for IPv6, which has no
+    /// header checksum.
     pub checksum_ok: bool,
-    /// All of it, header included, padding not.
+    /// The bytes of the packet, including the header and without padding.
     pub bytes: Vec<u8>,
-    /// Bytes before what it carries.
+    /// The length of the headers before the payload, in bytes.
     pub header_bytes: usize,
 }
 
-/// How a packet is wrapped.
+/// The type of encapsulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     /// GRE without options.
     Gre,
-    /// IP in IP, each mix of families.
+    /// IPv4 or IPv6 in IPv4 or IPv6.
     Ipip,
-    /// GUE variant 0 in UDP.
+    /// GUE variant 0 over UDP.
     Gue,
 }
 
-/// An encapsulated packet, taken apart.
+/// An encapsulated packet and the packet inside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outer {
-    /// How it is wrapped.
+    /// The kind of encapsulation.
     pub kind: Kind,
-    /// The packet around it.
+    /// The outer packet.
     pub outer: Ip,
-    /// The packet inside.
+    /// The inner packet.
     pub inner: Ip,
 }
 
 impl Frame {
-    /// Reads a frame. `None`: it holds no whole IP packet.
+    /// Parses a frame. Returns `None` if the frame does not contain a whole IP packet.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let (to, rest) = bytes.split_first_chunk::<6>()?;
@@ -90,13 +94,15 @@ impl Frame {
         }
     }
 
-    /// Takes the encapsulation off. `None`: there is none that the bed knows.
+    /// Decapsulates the packet. Returns `None` if the packet is not encapsulated or the
+    /// encapsulation is not supported.
     #[must_use]
     pub fn outer(&self) -> Option<Outer> {
         let payload = self.ip.payload();
         let (kind, inner) = match self.ip.protocol {
             47 => match payload {
-                // No checksum, no key, version 0.
+                // GRE version 0 without checksum and key. The last two bytes are the EtherType of
+                // the inner packet.
                 [0, 0, 0x08, 0x00, inner @ ..] | [0, 0, 0x86, 0xdd, inner @ ..] => (Kind::Gre, inner),
                 _ => return None,
             },
@@ -104,7 +110,8 @@ impl Frame {
             17 if self.ip.ports()?.1 == GUE_PORT => {
                 let gue = payload.get(8..)?;
                 let [first, 4 | 41, _, _, ..] = *gue else { return None };
-                // Variant 0, a data message, options of so many words.
+                // A data message of GUE variant 0. The low five bits are the length of the options
+                // in 32-bit words.
                 let words = if first & 0xe0 == 0 { usize::from(first & 0x1f) } else { return None };
                 (Kind::Gue, gue.get(4 + 4 * words..)?)
             }
@@ -115,7 +122,7 @@ impl Frame {
 }
 
 impl Ip {
-    /// Reads a packet of either family. `None`: it is cut, or no IP packet.
+    /// Parses an IPv4 or IPv6 packet. Returns `None` if the packet is truncated or is not IP.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         match bytes.first()? >> 4 {
@@ -176,13 +183,14 @@ impl Ip {
         })
     }
 
-    /// What it carries.
+    /// Returns the payload of the packet.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         self.bytes.get(self.header_bytes..).unwrap_or_default()
     }
 
-    /// Source and destination port of TCP or UDP, where this piece has them.
+    /// Returns the TCP or UDP source and destination ports. Returns `None` for other protocols and
+    /// for fragments without the ports.
     #[must_use]
     pub fn ports(&self) -> Option<(u16, u16)> {
         let first = self.fragment.is_none_or(|(offset, _)| offset == 0);
@@ -191,7 +199,8 @@ impl Ip {
             .then(|| (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])))
     }
 
-    /// Whether the checksum of its TCP or UDP is right; `None` when it has none.
+    /// Returns `true` if the TCP or UDP checksum is correct. Returns `None` if the packet is a
+    /// fragment or has no such checksum.
     #[must_use]
     pub fn transport_checksum_ok(&self) -> Option<bool> {
         self.ports().filter(|_| self.fragment.is_none())?;
@@ -203,7 +212,7 @@ impl Ip {
         Some(checksum(&[&pseudo, payload]) == 0)
     }
 
-    /// One line: family, addresses, what it carries.
+    /// Returns a one-line description: address family, addresses, protocol and ports.
     #[must_use]
     pub fn words(&self) -> String {
         let (source, destination) = (self.source, self.destination);
@@ -222,14 +231,14 @@ impl Ip {
             format!("{family} {source} -> {destination}, TTL {}, {} bytes", self.ttl, self.bytes.len());
         if source.is_ipv4() {
             line += if self.dont_fragment { ", DF" } else { "" };
-            line += if self.checksum_ok { ", header checksum right" } else { ", header checksum WRONG" };
+            line += if self.checksum_ok { ", header checksum correct" } else { ", header checksum WRONG" };
         }
         let _ = write!(line, ", carries {protocol}");
         if let Some((from, to)) = self.ports() {
             let _ = write!(line, " from port {from} to port {to}");
         }
         match self.transport_checksum_ok() {
-            Some(true) => line += ", checksum right",
+            Some(true) => line += ", checksum correct",
             Some(false) => line += ", checksum WRONG",
             None => {}
         }
@@ -238,7 +247,7 @@ impl Ip {
 }
 
 impl Outer {
-    /// Three lines: outside, wrapping, inside.
+    /// Returns three lines of text: the outer packet, the encapsulation, and the inner packet.
     #[must_use]
     pub fn words(&self) -> [String; 3] {
         let encap_overhead = self.outer.bytes.len() - self.inner.bytes.len();
@@ -248,14 +257,15 @@ impl Outer {
             Kind::Gue => "GUE, variant 0",
         };
         [
-            format!("outside: {}", self.outer.words()),
-            format!("wrapped: {kind}; {encap_overhead} bytes in all"),
-            format!("inside:  {}", self.inner.words()),
+            format!("outer packet: {}", self.outer.words()),
+            format!("encapsulation: {kind}, {encap_overhead} bytes"),
+            format!("inner packet: {}", self.inner.words()),
         ]
     }
 }
 
-/// The Internet checksum over the parts, of which only the last may be of odd length: 0 when one that it contains is right.
+/// Returns the Internet checksum over `parts`. It is 0 if the parts include a correct checksum.
+/// Only the last part may have an odd length.
 pub(crate) fn checksum(parts: &[&[u8]]) -> u16 {
     let words = parts.iter().flat_map(|part| part.chunks(2));
     let sum: u64 = words.map(|w| u64::from(w[0]) << 8 | w.get(1).map_or(0, |&low| u64::from(low))).sum();
@@ -263,21 +273,22 @@ pub(crate) fn checksum(parts: &[&[u8]]) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
-    !u16::try_from(sum).expect("folded")
+    !u16::try_from(sum).expect("the folded sum has 16 bits")
 }
 
-/// What TCP and UDP sum besides themselves.
+/// Returns the pseudo-header, which TCP and UDP checksums cover in addition to the packet.
 pub(crate) fn pseudo_header(source: IpAddr, destination: IpAddr, protocol: u8, length: usize) -> Vec<u8> {
-    let length = u32::try_from(length).expect("fits an IP packet").to_be_bytes();
+    let length = u32::try_from(length).expect("the length exceeds an IP packet").to_be_bytes();
     let octets = |ip: IpAddr| match ip {
         IpAddr::V4(ip) => ip.octets().to_vec(),
         IpAddr::V6(ip) => ip.octets().to_vec(),
     };
-    // The order of IPv6; the sum does not care, and IPv4's zero bytes add nothing.
+    // The fields have the order of the IPv6 pseudo-header. It gives the same sum for IPv4, because
+    // the order does not affect the sum and the additional bytes are zero.
     [octets(source), octets(destination), length.to_vec(), vec![0, 0, 0, protocol]].concat()
 }
 
-/// Bytes in rows of sixteen.
+/// Formats bytes in rows of sixteen.
 pub fn hex(bytes: &[u8]) -> String {
     let row = |(n, row): (usize, &[u8])| {
         let cells: Vec<String> = row.iter().map(|byte| format!("{byte:02x}")).collect();

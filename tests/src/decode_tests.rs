@@ -1,9 +1,9 @@
-//! Known frames, and every cut of them.
+//! Tests of the frame parser with known frames and with all their truncations.
 
 use super::*;
 use crate::FrameSpec;
 
-/// A GRE packet around a UDP datagram, written down byte by byte from RFC 791, 2784 and 768.
+/// A UDP datagram in a GRE packet, written by hand from RFC 791, 2784 and 768.
 const GRE: [u8; 14 + 20 + 4 + 20 + 8 + 2] = [
     0x02, 0, 0, 0, 0, 1, 0x02, 0, 0, 0, 0, 2, 0x08, 0x00, // Ethernet
     0x45, 0, 0, 54, 0, 0, 0x40, 0, 64, 47, 0xe4, 0xc8, 192, 0, 2, 1, 198, 18, 1,
@@ -45,12 +45,13 @@ fn a_cut_frame_is_no_frame() {
     for len in 0..GRE.len() {
         assert_eq!(Frame::parse(&GRE[..len]), None, "{len}");
     }
-    // A longer one is padded.
+    // Extra bytes after the packet are padding.
     let padded = [&GRE[..], &[0; 7]].concat();
     assert_eq!(Frame::parse(&padded), Frame::parse(&GRE));
 }
 
-/// `GRE` with what stands between its IPv4 headers replaced, and the outer protocol and length set to match.
+/// Returns `GRE` with `between` instead of the GRE header. The outer protocol and length are
+/// adjusted.
 fn wrapped(protocol: u8, between: &[u8]) -> Vec<u8> {
     let mut bytes = [&GRE[..34], between, &GRE[38..]].concat();
     bytes[17] = u8::try_from(bytes.len() - 14).unwrap();
@@ -82,7 +83,7 @@ fn each_wrapping_is_told_from_the_others() {
 }
 
 #[test]
-fn a_fragment_has_its_offset_in_bytes_and_only_the_first_has_ports() {
+fn fragment_has_byte_offset_and_ports_only_in_first() {
     let mut bytes = GRE[38..].to_vec();
     bytes[6..8].copy_from_slice(&[0x20, 0]);
     let first = Ip::parse(&bytes).unwrap();
@@ -116,7 +117,7 @@ fn tags_are_of_802_1q_and_802_1ad() {
 }
 
 #[test]
-fn a_udp_checksum_that_comes_out_as_zero_is_sent_as_ones() {
+fn zero_udp_checksum_is_sent_as_ones() {
     let spec =
         FrameSpec::udp([2; 6], [4; 6], "198.18.0.2:1".parse().unwrap(), "203.0.113.10:2".parse().unwrap());
     let sums: Vec<[u8; 2]> = (0..=u16::MAX)
@@ -134,7 +135,7 @@ fn gre_with_a_key_is_not_ours() {
 }
 
 #[test]
-fn what_is_made_is_read_with_right_checksums() {
+fn built_frames_have_correct_checksums() {
     let (v4, v6) = (["198.18.0.2:4000", "203.0.113.10:80"], ["[2001:db8::2]:4000", "[2001:db8:f::10]:80"]);
     for [source, destination] in [v4, v6] {
         for (tcp_flags, vlans) in [(None, vec![]), (Some(0x02), vec![7]), (Some(0x18), vec![100, 200])] {
@@ -156,7 +157,7 @@ fn what_is_made_is_read_with_right_checksums() {
 
 #[test]
 fn the_checksum_agrees_with_rfc_1071() {
-    // Its §3 example: the sum of these is ddf2.
+    // The example of RFC 1071 §3, in which the sum is ddf2.
     assert_eq!(checksum(&[&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]]), !0xddf2);
 }
 

@@ -1,7 +1,7 @@
-//! Many downloads at once, each of which takes its time: what is cut off while they run, they notice.
+//! Many slow downloads in parallel. They show whether open connections survive an event.
 //!
-//! In: a server's address, how many, how long. Out: of each the backend that served it, and whether it came whole.
-//! Not here: short requests (`http_client`).
+//! Each download reports which backend served it and whether it was complete. The module
+//! `http_client` sends short requests.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,24 +12,24 @@ use std::time::Duration;
 
 use crate::Namespace;
 
-/// Downloads under way.
+/// Downloads that are in progress.
 #[derive(Debug)]
 pub struct Downloads {
     threads: Vec<JoinHandle<Download>>,
     begun: Arc<AtomicUsize>,
 }
 
-/// One that has ended.
+/// A finished download.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Download {
-    /// Who served it; empty: nobody answered.
+    /// The name of the backend, or an empty string if no response arrived.
     pub backend: String,
-    /// Why it broke; `None`: it came whole.
+    /// The error that interrupted the download, or `None` if the download was complete.
     pub broke: Option<String>,
 }
 
 impl Downloads {
-    /// Begins `count` downloads from `server`, each of which takes `length`.
+    /// Starts `count` downloads from `server`. Each download takes `length`.
     #[must_use]
     pub fn start(ns: &Namespace, server: SocketAddr, count: usize, length: Duration) -> Self {
         let begun = Arc::new(AtomicUsize::new(0));
@@ -45,13 +45,13 @@ impl Downloads {
         Self { threads, begun }
     }
 
-    /// How many have been answered.
+    /// Returns the number of downloads whose response has started.
     #[must_use]
     pub fn begun(&self) -> usize {
         self.begun.load(Ordering::Relaxed)
     }
 
-    /// Waits until all have ended.
+    /// Waits until all downloads have ended, and returns their results.
     #[must_use]
     pub fn join(self) -> Vec<Download> {
         let panicked = || Download { backend: String::new(), broke: Some("panicked".into()) };
@@ -84,5 +84,6 @@ fn fetch(server: SocketAddr, length: Duration, backend: &mut String, begun: &Ato
     if read < bytes { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
 }
 
-/// Longer than any way is away: TCP sends again after 0.2 s, and then ever more seldom.
+/// The timeout of a download. It is longer than any outage in the tests: TCP retransmits after 0.2
+/// s and then at growing intervals.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -1,38 +1,41 @@
-//! Frames made by hand, for what the kernel's own stack would not send.
+//! Builds frames that the kernel's network stack would not send.
 //!
-//! In: addresses, ports, a payload. Out: the bytes of an Ethernet frame with right lengths and checksums.
-//! It shares no function with the product: it is the other side of its tests.
-//! Source: RFC 791, 768, 792, 4443, 9293, 8200; IEEE 802.1Q.
+//! The frames have correct lengths and checksums. The code shares nothing with the product, so that
+//! it can verify the product's parsers.
+//!
+//! References: RFC 791, 768, 792, 4443, 9293, 8200; IEEE 802.1Q.
 
 use std::net::{IpAddr, SocketAddr};
 
 use crate::decode::{checksum, pseudo_header};
 
-/// A UDP datagram, TCP segment or ICMP message in an Ethernet frame.
+/// The fields of a frame that contains a UDP datagram, a TCP segment or an ICMP message.
 #[derive(Clone, Debug)]
 pub struct FrameSpec {
-    /// Destination MAC.
+    /// The destination MAC address.
     pub to: [u8; 6],
-    /// Source MAC.
+    /// The source MAC address.
     pub from: [u8; 6],
-    /// VLAN ids, outer first: one is 802.1Q, two are QinQ.
+    /// The VLAN IDs, outermost first. A frame with one ID gets an 802.1Q tag, and a frame with two
+    /// gets QinQ tags.
     pub vlans: Vec<u16>,
-    /// Source address and port.
+    /// The source address and port.
     pub source: SocketAddr,
-    /// Destination address and port, of the same family.
+    /// The destination address and port. The address family must be the same as for the source.
     pub destination: SocketAddr,
-    /// TCP flags; `None` is UDP.
+    /// The TCP flags, or `None` for a UDP datagram.
     pub tcp_flags: Option<u8>,
-    /// ICMP of the family instead, of this type and code; its second word is zero, and the ports don't matter.
+    /// The type and code of an ICMP message. If set, the frame contains this message instead of TCP
+    /// or UDP. The second 32-bit word of the message is zero, and the ports are ignored.
     pub icmp: Option<[u8; 2]>,
-    /// TTL or hop limit.
+    /// The TTL or hop limit.
     pub ttl: u8,
-    /// What it carries.
+    /// The payload.
     pub payload: Vec<u8>,
 }
 
 impl FrameSpec {
-    /// A UDP datagram without payload.
+    /// Returns a UDP datagram without payload.
     #[must_use]
     pub fn udp(from: [u8; 6], to: [u8; 6], source: SocketAddr, destination: SocketAddr) -> Self {
         Self {
@@ -48,33 +51,37 @@ impl FrameSpec {
         }
     }
 
-    /// As [`Self::udp`], of the least size: 64 bytes with the FCS over IPv4, or what its headers need.
+    /// Returns the smallest UDP datagram. In IPv4 its frame has 64 bytes including the FCS. In IPv6
+    /// it has no payload.
     #[must_use]
     pub fn smallest_udp(from: [u8; 6], to: [u8; 6], source: SocketAddr, destination: SocketAddr) -> Self {
         let payload = if source.is_ipv4() { vec![0x5a; 18] } else { vec![] };
         Self { payload, ..Self::udp(from, to, source, destination) }
     }
 
-    /// `count` frames that differ in their source port, from this one's upwards: one flow each.
+    /// Returns `count` frames that differ in their source port, so that each belongs to its own
+    /// flow. The first one has the source port of this frame, and the others have the following
+    /// ports.
     ///
     /// # Panics
-    /// When the ports don't suffice.
+    /// Panics if a port number would exceed 65,535.
     #[must_use]
     pub fn flows(&self, count: u16) -> Vec<Vec<u8>> {
         let first = self.source.port();
-        assert!(first.checked_add(count).is_some(), "no {count} ports from {first}");
+        assert!(first.checked_add(count).is_some(), "{count} ports from {first} exceed the port range");
         let flow = |port| Self { source: SocketAddr::new(self.source.ip(), port), ..self.clone() }.bytes();
         (first..first + count).map(flow).collect()
     }
 
-    /// The frame, without FCS.
+    /// Returns the bytes of the frame, without the FCS.
     ///
     /// # Panics
-    /// When the families differ, or the payload has no room in an IP packet.
+    /// Panics if the address families differ, or if the payload does not fit into an IP packet.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
         let transport = self.transport();
-        let length = |bytes: usize| u16::try_from(bytes).expect("fits an IP packet").to_be_bytes();
+        let length =
+            |bytes: usize| u16::try_from(bytes).expect("the length exceeds an IP packet").to_be_bytes();
         let mut frame = [self.to, self.from].concat();
         for (depth, id) in self.vlans.iter().enumerate() {
             let outer = depth == 0 && self.vlans.len() > 1;
@@ -96,7 +103,7 @@ impl FrameSpec {
                 frame.extend_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0, high, low, self.protocol(), self.ttl]);
                 frame.extend(source.octets().into_iter().chain(destination.octets()));
             }
-            _ => panic!("{} and {} are of different families", self.source, self.destination),
+            _ => panic!("{} and {} have different address families", self.source, self.destination),
         }
         frame.extend(transport);
         frame
@@ -122,23 +129,24 @@ impl FrameSpec {
             bytes = vec![kind, code, 0, 0, 0, 0, 0, 0];
             2
         } else if let Some(flags) = self.tcp_flags {
-            // Sequence 1, acknowledgement 0 or 1, five words of header, window 65,535.
+            // Sequence number 1, acknowledgment number 1 with the ACK flag and 0 without, a header
+            // of five 32-bit words, window 65,535.
             let ack = u8::from(flags & 0x10 != 0);
             bytes.extend_from_slice(&[0, 0, 0, 1, 0, 0, 0, ack, 0x50, flags, 0xff, 0xff, 0, 0, 0, 0]);
             16
         } else {
-            let length = u16::try_from(8 + self.payload.len()).expect("fits an IP packet");
+            let length = u16::try_from(8 + self.payload.len()).expect("the length exceeds an IP packet");
             bytes.extend_from_slice(&length.to_be_bytes());
             bytes.extend_from_slice(&[0, 0]);
             6
         };
         bytes.extend_from_slice(&self.payload);
         let pseudo = match self.protocol() {
-            1 => vec![], // RFC 792: of itself alone
+            1 => vec![], // The ICMPv4 checksum has no pseudo-header (RFC 792).
             protocol => pseudo_header(self.source.ip(), self.destination.ip(), protocol, bytes.len()),
         };
         let sum = match checksum(&[&pseudo, &bytes]) {
-            0 if sum_at == 6 => 0xffff, // RFC 768: zero would say that there is none
+            0 if sum_at == 6 => 0xffff, // RFC 768: zero means that the datagram has no checksum
             sum => sum,
         };
         bytes[sum_at..sum_at + 2].copy_from_slice(&sum.to_be_bytes());

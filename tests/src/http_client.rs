@@ -1,8 +1,11 @@
-//! A client that makes real HTTP requests from a namespace, and keeps what each one saw.
+//! An HTTP client that sends requests from a network namespace and records the result of each
+//! request.
 //!
-//! In: an address and a path. Out: a [`Response`], or a [`Failure`] that says how far it came.
-//! TCP accepts a reply from the address that it asked and from no other: `Response::peer` is where the answer came from.
-//! Source: RFC 9112 (the subset of `http_server`).
+//! A request returns a [`Response`], or a [`Failure`] that names the step that failed.
+//! [`Response::peer`] is the address that sent the response, because TCP accepts segments only from
+//! the address to which it connected.
+//!
+//! References: RFC 9112 (the subset that `http_server` implements).
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Write};
@@ -14,55 +17,56 @@ use std::time::{Duration, Instant};
 
 use crate::Namespace;
 
-/// A client in a namespace.
+/// An HTTP client that sends from one network namespace.
 #[derive(Clone, Debug)]
 pub struct Client {
     ns: Namespace,
-    /// For a connection to be made.
+    /// The timeout for establishing a connection.
     pub connect_timeout: Duration,
-    /// For a reply to come.
+    /// The timeout for a response.
     pub reply_timeout: Duration,
 }
 
-/// What a request brought back.
+/// The result of a successful request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
     /// The HTTP status.
     pub status: u16,
     /// The body.
     pub body: Vec<u8>,
-    /// The backend that answered, by its own word.
+    /// The name that the backend sent in `X-Backend`.
     pub backend: String,
-    /// The client's address as the backend saw it.
+    /// The client address that the backend received the request from.
     pub client_seen: Option<SocketAddr>,
-    /// The address asked as the backend saw it.
+    /// The destination address at which the backend received the request.
     pub server_seen: Option<SocketAddr>,
-    /// The client's own address.
+    /// The local address of the client.
     pub local: SocketAddr,
-    /// Where the reply came from.
+    /// The address that sent the response.
     pub peer: SocketAddr,
-    /// From before the connection, or the request on an open one, to the last byte.
+    /// The time from the start of the connection attempt to the last byte of the response. On a
+    /// connection that is already open, the time starts with the request.
     pub time: Duration,
 }
 
-/// Why a request brought nothing back.
+/// The cause of a failed request.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Failure {
-    /// No connection.
+    /// The connection could not be established.
     Connect(io::Error),
-    /// The connection broke, or fell silent.
+    /// The connection broke or timed out.
     Exchange(io::Error),
-    /// What came is not HTTP.
+    /// The response is not HTTP.
     NotHttp(String),
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Connect(error) => write!(f, "can't connect: {error}"),
-            Self::Exchange(error) => write!(f, "no reply: {error}"),
-            Self::NotHttp(line) => write!(f, "not HTTP: {line:?}"),
+            Self::Connect(error) => write!(f, "cannot connect: {error}"),
+            Self::Exchange(error) => write!(f, "no response: {error}"),
+            Self::NotHttp(line) => write!(f, "response is not HTTP: {line:?}"),
         }
     }
 }
@@ -70,7 +74,7 @@ impl fmt::Display for Failure {
 impl std::error::Error for Failure {}
 
 impl Client {
-    /// A client in `ns` that waits 5 s for a connection and 10 s for a reply.
+    /// Creates a client in `ns` that waits 5 s for a connection and 10 s for a response.
     #[must_use]
     pub fn new(ns: &Namespace) -> Self {
         Self {
@@ -80,23 +84,24 @@ impl Client {
         }
     }
 
-    /// The same with another time-out for connections.
+    /// Sets the timeout for connections.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// One request on a fresh connection.
+    /// Opens a new connection and sends one GET request.
     ///
     /// # Errors
-    /// [`Failure`].
+    /// Returns a [`Failure`] that names the step that failed.
     pub fn get(&self, server: SocketAddr, path: &str) -> Result<Response, Failure> {
         let (client, path) = (self.clone(), path.to_owned());
         self.ns.run(move || client.get_here(server, &path))
     }
 
-    /// Many requests, each on a fresh connection, by `workers` threads; results in the order in which they ended.
+    /// Sends many requests with `workers` threads. Each request has its own connection. Results are
+    /// ordered by completion.
     pub fn get_many(
         &self,
         server: SocketAddr,
@@ -109,19 +114,19 @@ impl Client {
             .map(|_| {
                 let (client, path, next) = (self.clone(), path.to_owned(), Arc::clone(&next));
                 self.ns.spawn(move || {
-                    let turns =
+                    let iterations =
                         std::iter::from_fn(|| (next.fetch_add(1, Ordering::Relaxed) < count).then_some(()));
-                    turns.map(|()| client.get_here(server, &path)).collect::<Vec<_>>()
+                    iterations.map(|()| client.get_here(server, &path)).collect::<Vec<_>>()
                 })
             })
             .collect();
         threads.into_iter().flat_map(thread::JoinHandle::join).flatten().collect()
     }
 
-    /// Opens a connection for several requests, which may be made from any thread.
+    /// Opens a connection that can be used for several requests and from any thread.
     ///
     /// # Errors
-    /// [`Failure::Connect`].
+    /// Returns [`Failure::Connect`] if the connection cannot be established.
     pub fn connect(&self, server: SocketAddr) -> Result<Connection, Failure> {
         let client = self.clone();
         self.ns.run(move || client.connect_here(server))
@@ -149,25 +154,26 @@ impl Client {
 #[derive(Debug)]
 pub struct Connection {
     stream: BufReader<TcpStream>,
-    /// The client's own address.
+    /// The local address of the client.
     pub local: SocketAddr,
-    /// The address asked.
+    /// The address of the server.
     pub peer: SocketAddr,
 }
 
 impl Connection {
-    /// Asks for `path`; the connection stays open.
+    /// Sends a GET request and keeps the connection open.
     ///
     /// # Errors
-    /// [`Failure`]; the connection is of no more use then.
+    /// Returns a [`Failure`] that names the step that failed. The connection cannot be used after
+    /// that.
     pub fn get(&mut self, path: &str) -> Result<Response, Failure> {
         self.request("GET", path, &[], false)
     }
 
-    /// Sends `body` to `path`; the connection stays open.
+    /// Sends a POST request with `body` and keeps the connection open.
     ///
     /// # Errors
-    /// As for [`Self::get`].
+    /// Fails in the same cases as [`Self::get`].
     pub fn post(&mut self, path: &str, body: &[u8]) -> Result<Response, Failure> {
         self.request("POST", path, body, false)
     }
@@ -211,7 +217,7 @@ fn read_response(input: &mut impl BufRead, local: SocketAddr, peer: SocketAddr) 
     Ok(response)
 }
 
-/// Takes what the headers say; returns the bytes of the body.
+/// Reads the headers into `response`, and returns the length of the body in bytes.
 fn read_headers(input: &mut impl BufRead, response: &mut Response) -> Result<usize, Failure> {
     let mut line = String::new();
     let mut length = 0;
@@ -241,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_is_read_with_what_the_backend_says() {
+    fn response_has_backend_headers() {
         let reply = read(
             "HTTP/1.1 200 OK\r\nX-Backend: b2\r\nX-Client: [2001:db8::2]:7\r\nContent-Length: 2\r\n\r\nhi",
         );

@@ -1,10 +1,12 @@
-//! A small HTTP/1.1 server that answers with its own name and the client's address.
+//! A small HTTP/1.1 server whose responses contain the server's name and the client's address.
 //!
-//! In: connections on port 80 of every address of its namespace, both families. Out: `/` names the backend, the client and the
-//! address asked; `/bytes/N` is N bytes; `/for/MS` takes so many milliseconds; `/status/N` has that status; of a body sent to it
-//! the answer is the length.
-//! Not here: TLS, chunks, anything that the bed does not ask for.
-//! Source: RFC 9112 (a subset: one request at a time, Content-Length bodies, keep-alive by default).
+//! The server accepts connections on all addresses of its network namespace, over IPv4 and IPv6.
+//! The response to `/` has the backend name, the client address, the destination address and the
+//! length of the request body. `/bytes/N` returns a body of N bytes, `/for/MS` sends its body over
+//! MS milliseconds, and `/status/N` returns status N. TLS and chunked bodies are not supported.
+//!
+//! References: RFC 9112 (a subset: one request at a time, Content-Length bodies, keep-alive by
+//! default).
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -20,7 +22,7 @@ use nix::sys::socket::{Backlog, listen};
 
 use crate::Namespace;
 
-/// A running server; it ends with its handle.
+/// A running HTTP server. Dropping the handle stops the server.
 #[derive(Debug)]
 pub struct HttpServer {
     shared: Arc<Shared>,
@@ -28,16 +30,17 @@ pub struct HttpServer {
 }
 
 impl HttpServer {
-    /// Serves in `ns` on `port`, as backend `name`.
+    /// Starts a server in `ns` on `port` with the backend name `name`.
     ///
     /// # Errors
-    /// The port is taken.
+    /// Returns an error if the port is in use.
     pub fn start(ns: &Namespace, name: &str, port: u16) -> Result<Self> {
         let listener = ns
             .run(move || TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)))
-            .with_context(|| format!("{name} can't listen on port {port}"))?;
+            .with_context(|| format!("{name} cannot listen on port {port}"))?;
         listener.set_nonblocking(true)?;
-        // On a busy machine more connections wait than the library's 128, and a SYN that finds no room is lost for a second.
+        // The standard library's backlog of 128 is too small under load: a SYN that finds the
+        // backlog full is only retransmitted after a second.
         listen(&listener, Backlog::new(4_096)?)?;
         let shared =
             Arc::new(Shared { name: name.into(), requests: AtomicU64::new(0), stop: AtomicBool::new(false) });
@@ -48,7 +51,7 @@ impl HttpServer {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Requests answered up to now.
+    /// Returns how many requests the server has answered so far.
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.shared.requests.load(Ordering::Relaxed)
@@ -79,7 +82,8 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         }
         while let Ok((stream, _)) = listener.accept() {
             let shared = Arc::clone(shared);
-            // Without a thread the connection is closed, and the client counts a failure.
+            // If no thread can be started, the connection is closed, and the client counts a
+            // failure.
             drop(thread::Builder::new().stack_size(STACK_BYTES).spawn(move || serve(&stream, &shared)));
         }
     }
@@ -88,7 +92,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
 fn serve(stream: &TcpStream, shared: &Shared) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
-    // A connection that is kept open must not outlive the server.
+    // With a read timeout, threads of idle connections notice that the server stops.
     stream.set_read_timeout(Some(Duration::from_millis(u64::from(LOOK_MS))))?;
     let mut input = BufReader::new(stream);
     loop {
@@ -124,7 +128,7 @@ fn waits(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
 }
 
-/// An IPv4 client of a socket for both families is an IPv4 client.
+/// Converts an IPv4-mapped IPv6 address to IPv4.
 fn canonical(address: SocketAddr) -> SocketAddr {
     let ip: IpAddr = address.ip().to_canonical();
     SocketAddr::new(ip, address.port())
@@ -168,7 +172,7 @@ impl Request {
         self.path.strip_prefix(prefix).and_then(|number| number.parse().ok())
     }
 
-    /// Pieces that follow the reply, one each 100 ms.
+    /// Returns the number of pieces in which the body is sent, one every 100 ms.
     fn pieces(&self) -> usize {
         self.number("/for/").map_or(0, |millis| millis / 100)
     }

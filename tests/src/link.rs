@@ -1,7 +1,9 @@
-//! Links: veth pairs between namespaces, `ip` scripts, kernel settings, device counts.
+//! Links between hosts: veth pairs, `ip` scripts, kernel settings and device counters.
 //!
-//! Offloads are off at both ends: a packet of the local stack would otherwise carry a partial checksum or 64 kB into XDP.
-//! Source: veth(4); Documentation/networking/ip-sysctl.rst.
+//! Both ends of a link have offloads disabled. With offloads, the XDP program would get packets
+//! from the local network stack with partial checksums or with up to 64 kB.
+//!
+//! References: veth(4); Documentation/networking/ip-sysctl.rst.
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,29 +16,30 @@ use anyhow::{Context, Result, anyhow, ensure};
 
 use crate::{Namespace, eventually};
 
-/// A network device of a namespace.
+/// A network device in a network namespace.
 #[derive(Clone, Copy, Debug)]
 pub struct Device<'a> {
-    /// Where it is.
+    /// The namespace of the device.
     pub ns: &'a Namespace,
-    /// Its name there.
+    /// The name of the device.
     pub name: &'a str,
 }
 
-/// What a veth pair is to be.
+/// The properties of a veth pair.
 #[derive(Clone, Copy, Debug)]
 pub struct Veth {
-    /// Receive and transmit queues of each end.
+    /// The number of receive and transmit queues at each end.
     pub queues: u32,
-    /// Bytes of the largest IP packet.
+    /// The MTU in bytes.
     pub mtu: u32,
 }
 
 impl Veth {
-    /// Joins two namespaces by a veth pair; both ends are up and carry frames, without offloads.
+    /// Connects two namespaces with a veth pair. When the function returns, both ends are up, have
+    /// carrier and have offloads disabled.
     ///
     /// # Errors
-    /// `ip` or `ethtool` is missing or refuses.
+    /// Returns an error if `ip` or `ethtool` is missing or fails.
     pub fn join(self, left: Device<'_>, right: Device<'_>) -> Result<()> {
         let Self { queues, mtu } = self;
         let shape = format!("mtu {mtu} numrxqueues {queues} numtxqueues {queues}");
@@ -56,11 +59,12 @@ impl Veth {
     }
 }
 
-/// Moves the two NICs of a wire from this process's namespace into two others. Each comes back when its namespace ends,
-/// which may take a moment: one that is still away is waited for.
+/// Moves two NICs that are connected by a cable from the network namespace of this process into two
+/// other namespaces. If a previous testbed used a NIC, the kernel moves it back some time after
+/// that testbed ends. The function waits for that.
 ///
 /// # Errors
-/// There is no such NIC, or the wire stays dead.
+/// Returns an error if a NIC does not exist or the link does not come up.
 pub fn take_in(left: Device<'_>, right: Device<'_>) -> Result<()> {
     for Device { ns, name } in [left, right] {
         let to = ns.tid().to_string();
@@ -69,15 +73,16 @@ pub fn take_in(left: Device<'_>, right: Device<'_>) -> Result<()> {
                 Command::new("ip").args(["link", "set", name, "netns", &to]).stderr(Stdio::null()).status();
             status.is_ok_and(|status| status.success()).then_some(())
         });
-        moved.with_context(|| format!("no NIC {name} to move into namespace {}", ns.name()))?;
+        moved.with_context(|| format!("cannot move NIC {name} into namespace {}", ns.name()))?;
         ns.ip(&format!("link set {name} up"))?;
     }
     [left, right].into_iter().try_for_each(carries)
 }
 
-/// Waits until a device that is up carries frames: the kernel puts its queues in place some time after the other end is up,
-/// and until then drops in silence what is sent. From then on it also keeps what is sent before a neighbour has answered: on
-/// a busy machine that is more than the kernel would keep, and a burst would lose its oldest packets.
+/// Waits until a device that is up can carry frames. The kernel sets up the queues some time after
+/// the other end comes up, and silently drops frames before that. The function also raises the
+/// limit for packets that wait for neighbor resolution. With the kernel's default, a burst on a
+/// busy machine would lose its oldest packets.
 pub(crate) fn carries(Device { ns, name }: Device<'_>) -> Result<()> {
     let up = eventually(BOUND, || {
         let mut show = Command::new("ip");
@@ -86,24 +91,27 @@ pub(crate) fn carries(Device { ns, name }: Device<'_>) -> Result<()> {
         String::from_utf8_lossy(&line).contains(" state UP ").then_some(())
     });
     up.with_context(|| format!("{name} of namespace {} has no carrier after {BOUND:?}", ns.name()))?;
-    // The kernel shows the state just before the queues are there, under one lock, which this takes.
+    // The kernel reports the carrier shortly before the queues exist. It does both under one lock,
+    // which this command also takes, so the queues exist when the command returns.
     ns.ip(&format!("link set {name} up"))?;
     let kept = ["ipv4", "ipv6"].map(|family| format!("{family}/neigh/{name}/unres_qlen_bytes"));
     ns.sysctl(&kept.each_ref().map(|key| (key.as_str(), UNRESOLVED_BYTES)))
 }
 
 impl Namespace {
-    /// One of its devices, which need not be there yet.
+    /// Returns a reference to the device `name` of the namespace. The device does not need to exist
+    /// yet.
     #[must_use]
     pub fn device<'a>(&'a self, name: &'a str) -> Device<'a> {
         Device { ns: self, name }
     }
 
-    /// Runs a script of `ip -batch`, one command a line. IPv6 addresses that it adds `nodad` are the namespace's own when it
-    /// returns: their device has to be up by then.
+    /// Runs a script with `ip -batch`, one command per line. IPv6 addresses that the script adds
+    /// with `nodad` are usable when the function returns. Their device must be up.
     ///
     /// # Errors
-    /// `ip` is missing, or refuses a line, which its message names; or an address has no local route within 20 s.
+    /// Returns an error if `ip` is missing or rejects a line, or if an address has no local route
+    /// within 20 s.
     pub fn ip(&self, script: &str) -> Result<()> {
         let text = script.to_owned();
         let output = self
@@ -119,16 +127,17 @@ impl Namespace {
                 }
                 child.wait_with_output()
             })
-            .context("can't run ip (package iproute2)")?;
+            .context("cannot run ip (package iproute2)")?;
         if output.status.success() {
             return self.until_local(added(script));
         }
         let why = String::from_utf8_lossy(&output.stderr);
-        Err(anyhow!("in namespace {}: ip refuses: {}\nof\n{script}", self.name(), why.trim()))
+        Err(anyhow!("ip failed in namespace {}: {}\nscript\n{script}", self.name(), why.trim()))
     }
 
-    /// The kernel gives an IPv6 address its local route after `ip` has returned, from a work queue (`addrconf_dad_work`):
-    /// until then what is sent to it is answered by "no route".
+    /// Waits until the IPv6 addresses have local routes. The kernel adds these routes in a work
+    /// queue (`addrconf_dad_work`) after `ip` returns. Until then, it rejects packets to the
+    /// addresses with "no route".
     fn until_local(&self, addresses: Vec<Ipv6Addr>) -> Result<()> {
         let name = self.name().to_owned();
         self.run(move || {
@@ -140,15 +149,15 @@ impl Namespace {
                     routes().is_ok_and(|text| missing(text).is_none()).then_some(())
                 })
                 .is_some();
-            ensure!(all, "in namespace {name}: {:?} has no local route", missing(routes()?));
+            ensure!(all, "in namespace {name}, {:?} has no local route", missing(routes()?));
             Ok(())
         })
     }
 
-    /// Writes kernel settings, given by their path under `/proc/sys/net`.
+    /// Writes kernel settings. Each key is a path below `/proc/sys/net`.
     ///
     /// # Errors
-    /// A setting does not exist or refuses the value.
+    /// Returns an error if a setting does not exist or the kernel rejects the value.
     pub fn sysctl(&self, settings: &[(&str, &str)]) -> Result<()> {
         let settings: Vec<(String, String)> =
             settings.iter().map(|&(key, value)| (format!("/proc/sys/net/{key}"), value.into())).collect();
@@ -160,14 +169,14 @@ impl Namespace {
     }
 }
 
-/// What a script adds without duplicate address detection.
+/// Returns the IPv6 addresses that a script adds with `nodad`.
 fn added(script: &str) -> Vec<Ipv6Addr> {
     let lines =
         script.lines().filter(|line| line.starts_with("addr ") && line.trim_end().ends_with(" nodad"));
     lines.filter_map(|line| line.split_whitespace().nth(2)?.split('/').next()?.parse().ok()).collect()
 }
 
-/// Whether `/proc/net/ipv6_route` has it as an address of the machine (`RTF_LOCAL`).
+/// Returns `true` if `/proc/net/ipv6_route` lists the address as local (`RTF_LOCAL`).
 fn is_local(routes: &str, address: Ipv6Addr) -> bool {
     let host = format!("{:032x} 80 ", address.to_bits());
     routes.lines().filter(|line| line.starts_with(&host)).any(|line| {
@@ -179,32 +188,33 @@ fn is_local(routes: &str, address: Ipv6Addr) -> bool {
 const LOCAL_AFTER: Duration = Duration::from_secs(20);
 const RTF_LOCAL: u32 = 0x8000_0000;
 
-/// A device's own counts, as the kernel keeps them.
+/// The packet counters that the kernel keeps for a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceCounts {
-    /// Packets received.
+    /// The number of packets received.
     pub rx_packets: u64,
-    /// Packets dropped on receipt.
+    /// The number of received packets that were dropped.
     pub rx_dropped: u64,
-    /// Packets sent.
+    /// The number of packets sent.
     pub tx_packets: u64,
-    /// Packets dropped on the way out: on a veth, those that the other end had no room for.
+    /// The number of packets dropped on transmit. On a veth device they include packets for which
+    /// the other end had no room.
     pub tx_dropped: u64,
 }
 
-/// Reads a device's counts from `/proc/net/dev`.
+/// Reads the counters of a device from `/proc/net/dev`.
 ///
 /// # Errors
-/// There is no such device.
+/// Returns an error if the device does not exist.
 pub fn device_counts(ns: &Namespace, device: &str) -> Result<DeviceCounts> {
     let text = ns.run(|| fs::read_to_string("/proc/thread-self/net/dev"))?;
     parse_dev(&text).remove(device).with_context(|| format!("namespace {} has no device {device}", ns.name()))
 }
 
-/// The MAC address of a device.
+/// Returns the MAC address of a device.
 ///
 /// # Errors
-/// There is no such device, or it has none.
+/// Returns an error if the device does not exist or has no MAC address.
 pub fn mac_of(ns: &Namespace, device: &str) -> Result<[u8; 6]> {
     let found = crate::capture::link_address(ns, device)?;
     found.addr().with_context(|| format!("{device} has no MAC address"))
@@ -224,7 +234,7 @@ fn parse_dev(text: &str) -> HashMap<String, DeviceCounts> {
 }
 
 const BOUND: Duration = Duration::from_secs(10);
-/// 80 times the kernel's own.
+/// 80 times the kernel's default.
 const UNRESOLVED_BYTES: &str = "16777216";
 const OFFLOADS: [&str; 6] = ["tx", "tso", "gso", "gro", "rxvlan", "txvlan"];
 
@@ -233,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_columns_of_proc_net_dev_are_told_apart() {
+    fn proc_net_dev_columns_are_parsed() {
         let text = "Inter-|   Receive                                                |  Transmit\n \
             face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n  \
             eth0: 101 102 103 104 105 106 107 108 201 202 203 204 205 206 207 208\n";

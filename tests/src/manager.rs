@@ -1,6 +1,6 @@
-//! A stand-in for the service manager: the socket that `$NOTIFY_SOCKET` names.
+//! A substitute for systemd that receives the notifications of a service at `$NOTIFY_SOCKET`.
 //!
-//! In: datagrams of sd_notify(3). Out: each as text, in order.
+//! The messages are datagrams as described in sd_notify(3).
 
 use std::fs;
 use std::io::ErrorKind;
@@ -11,37 +11,38 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-/// Listens at a path.
+/// A listening notification socket.
 #[derive(Debug)]
 pub struct Manager {
     socket: UnixDatagram,
 }
 
 impl Manager {
-    /// Anybody may tell it something, as with the real one.
+    /// Binds the socket. Any process may send messages to it, as with systemd.
     ///
     /// # Errors
-    /// The path can't be bound.
+    /// Returns an error if the path cannot be bound.
     pub fn listen(path: &Path) -> Result<Self> {
         let socket =
-            UnixDatagram::bind(path).with_context(|| format!("can't listen at {}", path.display()))?;
+            UnixDatagram::bind(path).with_context(|| format!("cannot listen at {}", path.display()))?;
         fs::set_permissions(path, fs::Permissions::from_mode(0o777))?;
         Ok(Self { socket })
     }
 
-    /// The next message.
+    /// Returns the next message.
     ///
     /// # Errors
-    /// None came by `bound`.
+    /// Returns an error if no message arrives within `bound`.
     pub fn next(&self, bound: Duration) -> Result<String> {
         let end = Instant::now() + bound;
         let mut buffer = [0; 4096];
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            // Zero would mean for ever.
+            // A timeout of zero would mean no timeout.
             self.socket.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
             match self.socket.recv(&mut buffer) {
-                // The children of other tests end, and each end is a signal.
+                // Child processes of other tests end at the same time. Each end raises SIGCHLD,
+                // which can interrupt the call.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error).with_context(|| format!("no message in {bound:?}")),
                 Ok(length) => return Ok(String::from_utf8_lossy(&buffer[..length]).into_owned()),
@@ -49,16 +50,20 @@ impl Manager {
         }
     }
 
-    /// Passes over messages up to one that has the line `line`.
+    /// Waits for a message that contains the line `line` and returns it. Other messages are
+    /// skipped.
     ///
     /// # Errors
-    /// None came by `bound`: those that did are in the message.
+    /// Returns an error if no such message arrives within `bound`. The error lists the skipped
+    /// messages.
     pub fn wait_for(&self, bound: Duration, line: &str) -> Result<String> {
         let end = Instant::now() + bound;
         let mut others = Vec::new();
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            let message = self.next(left).with_context(|| format!("{line} did not come, but {others:?}"))?;
+            let message = self
+                .next(left)
+                .with_context(|| format!("no message contains {line:?}, received {others:?}"))?;
             if message.lines().any(|found| found == line) {
                 return Ok(message);
             }

@@ -1,9 +1,11 @@
-//! A network namespace without a name: it is a thread, and ends with it.
+//! An unnamed network namespace, which is owned by a worker thread.
 //!
-//! In: closures. Out: their results; what they open, start or write under `/proc/sys/net` belongs to the namespace.
-//! Invariant: the worker thread lives as long as the last [`Namespace`] handle, so children tied to it do too.
-//! Not here: links and addresses (`link`, `bed`).
-//! Source: network_namespaces(7); setns(2) on `/proc/PID/task/TID/ns/net`.
+//! The worker thread lives until the last [`Namespace`] handle is dropped. Closures run in the
+//! namespace. Sockets and child processes that a closure creates belong to the namespace, and so do
+//! its changes below `/proc/sys/net`. Child processes with a parent-death signal end with the
+//! worker thread. The modules `link` and `bed` configure devices and addresses.
+//!
+//! References: network_namespaces(7); setns(2) on `/proc/PID/task/TID/ns/net`.
 
 use std::fs::File;
 use std::io;
@@ -20,7 +22,8 @@ use nix::unistd::{Pid, gettid};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A handle to a namespace. Clones are cheap; the namespace goes when the last handle, socket and child are gone.
+/// A handle to a network namespace. Cloning it is cheap. The kernel removes the namespace when the
+/// last handle, socket and child process are gone.
 #[derive(Clone, Debug)]
 pub struct Namespace(Arc<Worker>);
 
@@ -34,10 +37,10 @@ struct Worker {
 }
 
 impl Namespace {
-    /// Makes a namespace with its loopback up. `name` is for messages alone.
+    /// Creates a namespace and enables its loopback device. `name` appears only in messages.
     ///
     /// # Errors
-    /// Not root, or the kernel refuses.
+    /// Returns an error without root privileges, or if the kernel rejects the request.
     pub fn new(name: &str) -> Result<Self> {
         let (jobs, todo) = channel::<Job>();
         let (report, born) = channel();
@@ -49,7 +52,7 @@ impl Namespace {
                     .and_then(|()| File::open("/proc/thread-self/ns/net"))
                     .map(|file| (gettid(), file));
                 let failed = made.is_err();
-                // A refused send means that `new` has gone, and then there is no job either.
+                // `send` fails only if `new` has already returned an error. Then there are no jobs.
                 if report.send(made).is_err() || failed {
                     return;
                 }
@@ -57,74 +60,77 @@ impl Namespace {
                     job();
                 }
             })
-            .context("no thread for a namespace")?;
+            .context("cannot start the thread of a namespace")?;
         let (tid, file) = born
             .recv()
-            .context("the namespace's thread died")?
-            .with_context(|| format!("can't make network namespace {name} (root is needed)"))?;
+            .context("the thread of the namespace died")?
+            .with_context(|| format!("cannot create network namespace {name} (requires root)"))?;
         let ns =
             Self(Arc::new(Worker { name: name.into(), tid, file, jobs: Some(jobs), thread: Some(thread) }));
         ns.ip("link set lo up")?;
         Ok(ns)
     }
 
-    /// The name given at construction.
+    /// Returns the name of the namespace.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// The thread that holds the namespace: `ip … netns TID` and `nsenter` take it.
+    /// Returns the thread ID of the worker, for `ip link ... netns TID` and `nsenter`.
     #[must_use]
     pub fn tid(&self) -> Pid {
         self.0.tid
     }
 
-    /// Inode of the namespace, as shown by `readlink /proc/PID/ns/net`.
+    /// Returns the inode of the namespace, as shown by `readlink /proc/PID/ns/net`.
     ///
     /// # Errors
-    /// The kernel refuses `fstat`.
+    /// Returns an error if `fstat` fails.
     pub fn inode(&self) -> Result<u64> {
         Ok(self.0.file.metadata()?.ino())
     }
 
-    /// A path by which `nsenter --net=PATH` enters, while this process lives.
+    /// Returns a path for `nsenter --net=PATH`. It is valid while this process runs.
     #[must_use]
     pub fn path(&self) -> String {
         format!("/proc/{}/task/{}/ns/net", std::process::id(), self.0.tid)
     }
 
-    /// Runs `job` in the namespace, on a thread of its own, and waits for its result.
+    /// Runs `job` in the namespace on a new thread, and waits for its result.
     ///
     /// # Panics
-    /// As `job` does.
+    /// Panics if `job` panics.
     pub fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
         self.spawn(job).join().unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Starts `job` in the namespace, on a thread of its own. Threads that it starts are in the namespace too.
+    /// Starts `job` in the namespace on a new thread. Threads that `job` starts are in the
+    /// namespace too.
     ///
     /// # Panics
-    /// When the system has no thread left.
+    /// Panics if the system cannot create a thread.
     pub fn spawn<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
         self.on_worker(move || thread::spawn(job))
     }
 
-    /// Starts a child on the namespace's own thread: what is tied to its parent thread ends with the namespace.
+    /// Starts a child process from the worker thread. If the child has a parent-death signal, it
+    /// ends with the worker thread.
     ///
     /// # Errors
-    /// The program can't be started.
+    /// Returns an error if the program cannot be started.
     pub fn start(&self, mut command: Command) -> io::Result<Child> {
         self.on_worker(move || command.spawn())
     }
 
-    /// Runs a program in the namespace to its end.
+    /// Runs a program in the namespace and waits until it ends.
     ///
     /// # Errors
-    /// It can't be started, or exits with a failure: its standard error is in the message.
+    /// Returns an error if the program cannot be started or exits with a failure. The message
+    /// contains its standard error.
     pub fn output(&self, mut command: Command) -> Result<Output> {
         let words = format!("{command:?}");
-        let output = self.run(move || command.output()).with_context(|| format!("can't run {words}"))?;
+        let output = self.run(move || command.output()).with_context(|| format!("cannot run {words}"))?;
         anyhow::ensure!(
             output.status.success(),
             "in namespace {}: {words}: {}: {}",
@@ -135,10 +141,10 @@ impl Namespace {
         Ok(output)
     }
 
-    /// Runs a program in the namespace to its end, and returns its standard output.
+    /// Runs a program in the namespace and returns its standard output.
     ///
     /// # Errors
-    /// As [`Self::output`].
+    /// Fails in the same cases as [`Self::output`].
     pub fn text(&self, program: &str, args: &[&str]) -> Result<String> {
         let mut command = Command::new(program);
         command.args(args);
@@ -147,7 +153,7 @@ impl Namespace {
 
     fn on_worker<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
         let (done, result) = channel();
-        let jobs = self.0.jobs.as_ref().expect("there until drop");
+        let jobs = self.0.jobs.as_ref().expect("the job queue exists until drop");
         let job = Box::new(move || drop(done.send(job())));
         jobs.send(job).expect("the worker ends with the last handle");
         result.recv().expect("a job on the worker does not panic")
@@ -158,7 +164,7 @@ impl Drop for Worker {
     fn drop(&mut self) {
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
-            // It only runs jobs, and none is left.
+            // All handles are gone, so the worker has no pending jobs.
             drop(thread.join());
         }
     }

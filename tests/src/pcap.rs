@@ -1,38 +1,42 @@
-//! Capture files, as far as the bed writes and reads them.
+//! Reads and writes capture files (pcap).
 //!
-//! In: frames, or a file. Out: a file, or its frames. Little-endian, Ethernet; written in microseconds, read in nanoseconds too.
-//! It shares no function with the product: tests compare the two.
-//! Source: draft-ietf-opsawg-pcap-05 §4 and §5.
+//! Files are little-endian and have the link type Ethernet. The writer uses timestamps in
+//! microseconds. The reader also accepts nanoseconds. The code shares nothing with the product, so
+//! that it can verify the product's capture files.
+//!
+//! References: draft-ietf-opsawg-pcap-05 §4 and §5.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-/// Writes `frames` to `path`, one millisecond apart.
+/// Writes a capture file with `frames`. Their timestamps are one millisecond apart.
 ///
 /// # Errors
-/// The file can't be written.
+/// Returns an error if the file cannot be written.
 pub fn write_pcap(path: &Path, frames: &[Vec<u8>]) -> Result<()> {
     let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
-    // Magic, versions 2 and 4, no correction of time, longest frame, link type Ethernet.
+    // The fields of the file header: magic number, version 2.4, two reserved fields, maximum frame
+    // length, and link type.
     let mut bytes = words(&[MAGIC, 4 << 16 | 2, 0, 0, 1 << 16, ETHERNET]);
     for (n, frame) in (0u32..).zip(frames) {
         let length = u32::try_from(frame.len())?;
         bytes.extend(words(&[1_000_000 + n / 1000, n % 1000 * 1000, length, length]));
         bytes.extend_from_slice(frame);
     }
-    fs::write(path, bytes).with_context(|| format!("can't write {}", path.display()))
+    fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Reads the frames of `path`.
+/// Reads the frames of a capture file.
 ///
 /// # Errors
-/// There is no such file, or it is not of that shape.
+/// Returns an error if the file cannot be read or has a different format.
 pub fn read_pcap(path: &Path) -> Result<Vec<Vec<u8>>> {
-    let bytes = fs::read(path).with_context(|| format!("can't read {}", path.display()))?;
+    let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     let word = |at: usize| -> Result<u32> {
-        let word = bytes.get(at..).and_then(|rest| rest.first_chunk::<4>()).context("the file is cut")?;
+        let word =
+            bytes.get(at..).and_then(|rest| rest.first_chunk::<4>()).context("the file is truncated")?;
         Ok(u32::from_le_bytes(*word))
     };
     let is_capture = [MAGIC, NANOSECONDS].contains(&word(0)?);
@@ -40,10 +44,10 @@ pub fn read_pcap(path: &Path) -> Result<Vec<Vec<u8>>> {
     let (mut at, mut frames) = (24, Vec::new());
     while at < bytes.len() {
         let (kept, length) = (word(at + 8)?, word(at + 12)?);
-        ensure!(kept == length, "{kept} of {length} bytes kept of a frame");
+        ensure!(kept == length, "the file has only {kept} of {length} bytes of a frame");
         at += 16;
         let end = at + usize::try_from(kept)?;
-        frames.push(bytes.get(at..end).context("the last frame is cut")?.to_vec());
+        frames.push(bytes.get(at..end).context("the last frame is truncated")?.to_vec());
         at = end;
     }
     Ok(frames)
@@ -59,14 +63,15 @@ mod tests {
     use crate::TempDir;
 
     #[test]
-    fn what_is_written_is_read_and_what_is_cut_is_refused() {
+    fn pcap_round_trip_works_and_truncation_fails() {
         let dir = TempDir::new().unwrap();
         let path = dir.path().join("a.pcap");
         let frames = vec![vec![1, 2, 3], vec![], vec![9; 1500]];
         write_pcap(&path, &frames).unwrap();
         assert_eq!(read_pcap(&path).unwrap(), frames);
         let bytes = fs::read(&path).unwrap();
-        // File header 24 bytes, 16 a frame: draft-ietf-opsawg-pcap-05 figures 1 and 2.
+        // The file header has 24 bytes, and each frame header has 16 bytes
+        // (draft-ietf-opsawg-pcap-05, figures 1 and 2).
         assert_eq!(bytes.len(), 24 + 3 * 16 + 1503);
         assert_eq!(bytes[..8], [0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0]);
         for cut in [3, 23, 30, bytes.len() - 1] {

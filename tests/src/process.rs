@@ -1,9 +1,9 @@
-//! A child process in a namespace, with its output at hand.
+//! A child process in a network namespace. Its output is recorded.
 //!
-//! In: a program and its arguments. Out: its lines, and its end.
-//! Invariant: it ends by its own id, on drop at the latest, and by the kernel when the thread that started it is gone,
-//! however that went. Nothing else is ever signalled.
-//! Source: prctl(2) PR_SET_PDEATHSIG, which counts the death of the parent thread.
+//! Dropping the handle ends the child. If the thread that started the child ends first, the kernel
+//! kills the child. Signals are sent only to the child itself, not to its descendants.
+//!
+//! References: prctl(2) PR_SET_PDEATHSIG, which refers to the parent thread.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
@@ -20,32 +20,32 @@ use nix::unistd::Pid;
 
 use crate::{Namespace, eventually};
 
-/// Where a line came from.
+/// The output stream on which a line was printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
-    /// Standard output.
+    /// The standard output.
     Out,
-    /// Standard error.
+    /// The standard error.
     Err,
 }
 
-/// A line of output, without its end.
+/// A line of output, without its line break.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Where it came from.
+    /// The output stream.
     pub stream: Stream,
-    /// What it says.
+    /// The text of the line.
     pub text: String,
 }
 
 /// A child that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// Its exit code; `None`: a signal ended it.
+    /// The exit code, or `None` if a signal ended the child.
     pub code: Option<i32>,
-    /// Its standard output.
+    /// The standard output.
     pub out: String,
-    /// Its standard error.
+    /// The standard error.
     pub err: String,
 }
 
@@ -56,38 +56,44 @@ pub struct Process {
     child: Child,
     status: Option<ExitStatus>,
     lines: Arc<Mutex<Output>>,
-    _ns: Namespace, // its thread is the child's life
+    _ns: Namespace, // Keeps the worker thread alive, because its end would kill the child.
 }
 
 impl Process {
     /// Starts `program` in `ns`.
     ///
     /// # Errors
-    /// `setpriv` (package util-linux) can't be started. A missing program shows as an exit with status 127.
+    /// Returns an error if `setpriv` (package util-linux) cannot be started. If `program` does not
+    /// exist, the child exits with status 127.
     pub fn start<S: AsRef<OsStr>>(ns: &Namespace, name: &str, program: S, args: &[&str]) -> Result<Self> {
         let mut command = Command::new("setpriv");
-        // The parent may have died before the signal was asked for: the shell looks once more.
+        // The parent may end before the kernel registers the parent-death signal. The shell
+        // therefore compares its parent with the expected one before it starts the program.
         command
             .args(["--pdeathsig", "KILL", "--", "sh", "-c", r#"[ "$PPID" = "$0" ] && exec "$@""#])
             .arg(std::process::id().to_string())
             .arg(program)
             .args(args)
-            .process_group(0) // a Ctrl-C is for the process that holds the bed
+            .process_group(0) // Ctrl-C then reaches only the test process.
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        let mut child = ns.start(command).with_context(|| format!("can't start {name}"))?;
+        let mut child = ns.start(command).with_context(|| format!("cannot start {name}"))?;
         let lines = Arc::new(Mutex::new(Output { open: 2, ..Output::default() }));
-        let (out, err) = (child.stdout.take().context("piped")?, child.stderr.take().context("piped")?);
+        let (out, err) = (
+            child.stdout.take().context("the output is not piped")?,
+            child.stderr.take().context("the output is not piped")?,
+        );
         collect(out, Stream::Out, &lines);
         collect(err, Stream::Err, &lines);
         Ok(Self { name: name.into(), child, status: None, lines, _ns: ns.clone() })
     }
 
-    /// Runs `program` in `ns` to its end. `None` for the exit code: a signal ended it.
+    /// Runs `program` in `ns` and waits until it ends.
     ///
     /// # Errors
-    /// As [`Self::start`], or it did not end by `bound` and was killed.
+    /// Fails in the same cases as [`Self::start`]. If the program does not end within `bound`,
+    /// kills it and returns an error.
     pub fn to_end<S: AsRef<OsStr>>(
         ns: &Namespace,
         program: S,
@@ -106,30 +112,32 @@ impl Process {
         Ok(Ended { code: status.code(), out: said(Stream::Out), err: said(Stream::Err) })
     }
 
-    /// Its process id.
+    /// Returns the process ID.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// All lines up to now, oldest first; of very many the newest.
+    /// Returns the recorded lines, oldest first. Only the newest 20,000 lines are recorded.
     #[must_use]
     pub fn lines(&self) -> Vec<Line> {
         self.output().lines.clone()
     }
 
-    /// Waits for a line that `wanted` accepts, from the first one on.
+    /// Waits for a line that `wanted` accepts. Lines that are already recorded count too.
     ///
     /// # Errors
-    /// No such line by `bound`, or the process ended without it: what it said is in the message.
+    /// Returns an error if no such line appears within `bound` or before the process ends. The
+    /// message contains the last lines.
     pub fn wait_for_line(&mut self, bound: Duration, wanted: impl Fn(&str) -> bool) -> Result<String> {
         self.wait_for_line_after(0, bound, wanted)
     }
 
-    /// Waits as [`Self::wait_for_line`] does, but passes over the first `seen` lines ([`Self::line_count`]).
+    /// Waits for a line like [`Self::wait_for_line`], but ignores the first `seen` lines
+    /// ([`Self::line_count`]).
     ///
     /// # Errors
-    /// As there.
+    /// Fails in the same cases as [`Self::wait_for_line`].
     pub fn wait_for_line_after(
         &mut self,
         seen: usize,
@@ -144,35 +152,36 @@ impl Process {
         });
         match found {
             Some(Ok(line)) => Ok(line),
-            Some(Err(())) => bail!("{} ended without the awaited line:\n{}", self.name, self.tail()),
-            None => bail!("{} did not say the awaited line in {bound:?}:\n{}", self.name, self.tail()),
+            Some(Err(())) => bail!("{} ended without the expected line:\n{}", self.name, self.tail()),
+            None => bail!("{} did not print the expected line in {bound:?}:\n{}", self.name, self.tail()),
         }
     }
 
-    /// How many lines it has said.
+    /// Returns the number of lines that the process has printed.
     #[must_use]
     pub fn line_count(&self) -> usize {
         let output = self.output();
         output.forgotten + output.lines.len()
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the process.
     ///
     /// # Errors
-    /// It has ended.
+    /// Returns an error if the process has ended.
     pub fn signal(&mut self, signal: Signal) -> Result<()> {
         if let Some(status) = self.try_status() {
             bail!("{} has ended: {status}:\n{}", self.name, self.tail());
         }
-        // Not reaped yet, so the id is still this child's.
+        // The child has not been reaped yet, so its process ID has not been reused.
         let pid = Pid::from_raw(i32::try_from(self.child.id())?);
-        kill(pid, signal).with_context(|| format!("can't signal {}", self.name))
+        kill(pid, signal).with_context(|| format!("cannot signal {}", self.name))
     }
 
-    /// Stops it by SIGSTOP, and waits until none of its threads runs: the signal alone says nothing of when. SIGCONT lets it go on.
+    /// Sends SIGSTOP, and waits until all threads of the process have stopped. SIGCONT resumes the
+    /// process.
     ///
     /// # Errors
-    /// It has ended.
+    /// Returns an error if the process has ended.
     pub fn pause(&mut self) -> Result<()> {
         self.signal(Signal::SIGSTOP)?;
         let pid = Pid::from_raw(i32::try_from(self.child.id())?);
@@ -183,10 +192,10 @@ impl Process {
         }
     }
 
-    /// Asks it to end by SIGTERM and waits; all its lines have been read then.
+    /// Sends SIGTERM, and waits until the process has ended and all its output is recorded.
     ///
     /// # Errors
-    /// It did not end by `bound` and was killed.
+    /// If the process does not end within `bound`, kills it and returns an error.
     pub fn stop(&mut self, bound: Duration) -> Result<ExitStatus> {
         if self.try_status().is_none() {
             self.signal(Signal::SIGTERM)?;
@@ -198,21 +207,21 @@ impl Process {
         Err(anyhow!("{} did not end in {bound:?} after SIGTERM:\n{}", self.name, self.tail()))
     }
 
-    /// Waits for its end, without asking for it.
+    /// Waits until the process ends by itself. Returns `None` if it is still running after `bound`.
     pub fn wait(&mut self, bound: Duration) -> Option<ExitStatus> {
         eventually(bound, || self.try_status().filter(|_| self.output().open == 0))
     }
 
-    /// Ends it at once by SIGKILL, and reaps it.
+    /// Kills the process with SIGKILL and reaps it.
     pub fn kill(&mut self) {
         if self.try_status().is_none() {
-            // Both fail only when it has ended already.
+            // Both calls fail only if the process has ended.
             drop(self.child.kill());
             self.status = self.child.wait().ok();
         }
     }
 
-    /// Its last lines, for a message.
+    /// Returns the last lines of output, for error messages.
     #[must_use]
     pub fn tail(&self) -> String {
         let output = self.output();
@@ -235,7 +244,8 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         if self.try_status().is_none() && self.signal(Signal::SIGTERM).is_ok() {
-            // Where the first begins a drain, the second ends it. One of another kind, or the kernel might join them.
+            // The first signal may start a drain, which a second signal ends. The two signals
+            // differ, because the kernel may merge two equal pending signals.
             drop(self.signal(Signal::SIGINT));
             eventually(GRACE, || self.try_status());
         }

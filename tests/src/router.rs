@@ -1,8 +1,9 @@
-//! A real router in the bed's router namespace: bird, FRR or gobgpd, started, asked and ended in one way.
+//! Runs a real router daemon in the router's network namespace: BIRD, FRR or gobgpd.
 //!
-//! In: sessions with the bed's balancers, or a configuration of the test's own. Out: a [`Router`], and next hops in its kernel.
-//! Not here: the daemons' configuration (`router_config`).
-//! Invariant: daemons, sockets and files are the bed's own, and go with it. Needs the packages bird2, frr, gobgpd.
+//! A router is started with a list of sessions to the balancers or with a complete configuration.
+//! Tests can query the daemon and the kernel routes. The module `router_config` writes the
+//! configuration. Daemons, sockets and files are removed with the testbed. The packages bird2, frr
+//! and gobgpd are required.
 
 use std::fmt;
 use std::fs::{self, Permissions};
@@ -15,18 +16,18 @@ use anyhow::{Context, Result, anyhow};
 use crate::router_config::{FRR_BFDD, config};
 use crate::{Bed, Namespace, Process, RouterSession, eventually};
 
-/// Whose router it is.
+/// The routing software.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouterKind {
-    /// bird 2.
+    /// BIRD, version 2.
     Bird,
-    /// FRR: zebra, bfdd, bgpd.
+    /// FRR with the daemons zebra, bfdd and bgpd.
     Frr,
-    /// gobgpd: without BFD, and without a hand in the kernel's routes.
+    /// gobgpd. It has no BFD and does not install kernel routes.
     Gobgp,
 }
 
-/// A router's daemons. They end with it.
+/// The daemons of a router. Dropping the handle stops the daemons.
 #[derive(Debug)]
 pub struct Router {
     daemons: Vec<Process>,
@@ -34,18 +35,19 @@ pub struct Router {
 }
 
 impl Router {
-    /// Starts a router that has these sessions, and a route in its kernel for each VIP that it hears of.
+    /// Starts a router with these BGP sessions. The router installs a kernel route for each VIP
+    /// prefix that it receives.
     ///
     /// # Errors
-    /// A daemon is missing, or does not come up.
+    /// Returns an error if a daemon is missing or does not start.
     pub fn start(bed: &Bed, kind: RouterKind, sessions: &[RouterSession]) -> Result<Self> {
         Self::start_with(bed, kind, &config(kind, sessions))
     }
 
-    /// Starts a router by a configuration of the test's own: bird's, that of FRR's bgpd, or gobgpd's.
+    /// Starts a router with a complete configuration for BIRD, FRR's bgpd or gobgpd.
     ///
     /// # Errors
-    /// As [`Self::start`].
+    /// Fails in the same cases as [`Self::start`].
     pub fn start_with(bed: &Bed, kind: RouterKind, config: &str) -> Result<Self> {
         let (daemons, shell) = match kind {
             RouterKind::Bird => bird(bed, config)?,
@@ -53,15 +55,16 @@ impl Router {
             RouterKind::Gobgp => gobgpd(bed, config)?,
         };
         let router = Self { daemons, shell };
-        // Its socket may be there before it listens.
+        // The socket may exist before the daemon listens on it, so the first query is repeated
+        // until it succeeds.
         router.until(&router.shell.first, |_| true).map_err(|why| why.context(router.tail()))?;
         Ok(router)
     }
 
-    /// Asks its command line: `birdc`, `vtysh` or `gobgp`.
+    /// Runs a query with the router's command-line client: `birdc`, `vtysh` or `gobgp`.
     ///
     /// # Errors
-    /// It does not answer, or does not know the question.
+    /// Returns an error if the daemon does not respond or rejects the query.
     pub fn ask(&self, question: &str) -> Result<String> {
         let Shell { ns, program, args, whole, .. } = &self.shell;
         let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -73,10 +76,10 @@ impl Router {
         ns.text(program, &args)
     }
 
-    /// Asks until the answer is as wanted, and gives it.
+    /// Repeats a query until `wanted` accepts its output, and returns that output.
     ///
     /// # Errors
-    /// It never was: the last answer is in the message.
+    /// Returns an error on timeout. The message contains the last output.
     pub fn until(&self, question: &str, wanted: impl Fn(&str) -> bool) -> Result<String> {
         let mut last = String::new();
         let found = eventually(BOUND, || {
@@ -88,12 +91,13 @@ impl Router {
         found.map(|()| last.clone()).ok_or_else(|| anyhow!("{}: {question}:\n{last}", self.shell))
     }
 
-    /// Ends its daemons at once: their connections close, and what they put into the kernel may stay.
+    /// Kills the daemons with SIGKILL. Their BGP connections close, but their routes may remain in
+    /// the kernel.
     pub fn kill(&mut self) {
         self.daemons.iter_mut().for_each(Process::kill);
     }
 
-    /// What its daemons said last, for a message.
+    /// Returns the last log lines of all daemons, for error messages.
     #[must_use]
     pub fn tail(&self) -> String {
         self.daemons.iter().map(Process::tail).collect::<Vec<_>>().join("\n")
@@ -101,7 +105,7 @@ impl Router {
 }
 
 impl Bed {
-    /// Next hops of a route, such as `203.0.113.10/32`, in the router's kernel.
+    /// Returns the number of next hops that the kernel has for a route such as `203.0.113.10/32`.
     #[must_use]
     pub fn next_hops(&self, route: &str) -> usize {
         let family = if route.contains(':') { "-6" } else { "-4" };
@@ -109,10 +113,10 @@ impl Bed {
         text.unwrap_or_default().matches("via ").count()
     }
 
-    /// Writes a file into the bed's folder; gives its path.
+    /// Writes a file to the directory of the testbed and returns its path.
     fn write(&self, name: &str, text: &str) -> Result<String> {
         let path = self.path_of(name);
-        fs::write(&path, text).with_context(|| format!("can't write {path}"))?;
+        fs::write(&path, text).with_context(|| format!("cannot write {path}"))?;
         Ok(path)
     }
 
@@ -121,15 +125,15 @@ impl Bed {
     }
 }
 
-/// How a router is asked.
+/// The command-line client of a router and its arguments.
 #[derive(Debug)]
 struct Shell {
     ns: Namespace,
     program: &'static str,
     args: Vec<String>,
-    /// It takes a question as one word.
+    /// `true` if the client expects the whole query as one argument.
     whole: bool,
-    /// What it can answer once it is up.
+    /// A query that succeeds once the router is up.
     first: String,
 }
 
@@ -149,9 +153,10 @@ fn bird(bed: &Bed, config: &str) -> Result<(Vec<Process>, Shell)> {
     Ok((vec![daemon], Shell { ns, program: "birdc", args, whole: true, first }))
 }
 
-/// They run as the user frr, who owns the folder of their sockets.
+/// Starts the FRR daemons. They run as the user `frr`, which must own the directory of their
+/// sockets.
 fn frr(bed: &Bed, bgpd: &str) -> Result<(Vec<Process>, Shell)> {
-    // FRR gives up root and must still find its files.
+    // FRR drops root privileges, but must still be able to read its files in this directory.
     fs::set_permissions(bed.dir(), Permissions::from_mode(0o711))?;
     let folder = bed.path_of("frr");
     if !Path::new(&folder).exists() {
@@ -170,9 +175,9 @@ fn frr(bed: &Bed, bgpd: &str) -> Result<(Vec<Process>, Shell)> {
             args.extend(["--bfdctl", &control]);
         }
         let daemon = Process::start(&bed.router, name, format!("/usr/lib/frr/{name}"), &args)?;
-        // One needs the sockets of those before it.
+        // Each daemon needs the sockets of the daemons that were started before it.
         let there = eventually(BOUND, || Path::new(&socket).exists().then_some(()));
-        there.with_context(|| format!("no {socket}:\n{}", daemon.tail()))?;
+        there.with_context(|| format!("{socket} does not exist, last log lines:\n{}", daemon.tail()))?;
         daemons.push(daemon);
     }
     let args = ["--vty_socket", &folder, "-c"].map(String::from).into();
@@ -186,7 +191,7 @@ fn frr_ids() -> Result<(u32, u32)> {
         let mut ids = line.strip_prefix("frr:")?.split(':').skip(1).map(str::parse);
         Some((ids.next()?.ok()?, ids.next()?.ok()?))
     });
-    ids.context("no user frr: FRR's package makes it")
+    ids.context("the user frr does not exist, install the package frr")
 }
 
 fn gobgpd(bed: &Bed, config: &str) -> Result<(Vec<Process>, Shell)> {
@@ -197,5 +202,5 @@ fn gobgpd(bed: &Bed, config: &str) -> Result<(Vec<Process>, Shell)> {
     Ok((vec![daemon], Shell { ns, program: "gobgp", args: vec![], whole: false, first }))
 }
 
-/// Far more than a router takes for anything.
+/// The timeout for all router operations. It is far longer than any of them takes.
 const BOUND: Duration = Duration::from_secs(60);

@@ -1,45 +1,52 @@
-//! The configuration of routers: their sessions with the bed's balancers.
+//! Writes the configuration of routers with BGP sessions to the balancers.
 //!
-//! In: sessions. Out: the configuration of bird, of FRR's bgpd, or of gobgpd. VIPs and their aggregates are taken in, nothing is
-//! given out, paths of equal worth go into the kernel side by side, and a machine that says that it leaves is the last choice.
-//! Not here: the daemons (`router`).
-//! Source: RFC 8326 for the last choice; RFC 5082 for [`RouterSession::near`]; RFC 8950 for IPv4 over IPv6.
+//! A router accepts routes for the VIPs and their aggregates, and exports no routes. It installs
+//! equal-cost paths as one multipath route in the kernel. Routes with the GRACEFUL_SHUTDOWN
+//! community have the lowest preference. The module `router` starts the daemons.
+//!
+//! References: RFC 8326 for GRACEFUL_SHUTDOWN; RFC 5082 for [`RouterSession::near`]; RFC 8950 for
+//! IPv4 over IPv6.
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::RouterKind;
 
-/// The routers' AS number, unless a session says another.
+/// The default AS number of the routers.
 pub const ROUTER_ASN: u32 = 65_000;
-/// The balancers' AS number, unless a session says another.
+/// The default AS number of the balancers.
 pub const CLUSTER_ASN: u32 = 65_101;
-/// The key of all sessions, unless one says another.
+/// The default TCP MD5 key of the sessions.
 pub const ROUTER_KEY: &str = "s3cret";
 
-/// A session with a balancer of the bed, as the router has it.
+/// A BGP session with a balancer, as the router configures it.
 #[derive(Clone, Copy, Debug)]
 pub struct RouterSession {
-    /// The balancer, from 1.
+    /// The number of the balancer, starting with 1.
     pub machine: u8,
-    /// Whether it is over IPv4, or over IPv6.
+    /// `true` if the session runs over IPv4, `false` for IPv6.
     pub ipv4: bool,
-    /// Its key (TCP MD5); empty: none.
+    /// The TCP MD5 key, or an empty string for no key.
     pub key: &'static str,
-    /// The AS number that the router believes the balancer to have.
+    /// The AS number that the router expects from the balancer.
     pub asn: u32,
-    /// The router's own; FRR and gobgpd have that of their first session for all.
+    /// The AS number of the router. FRR and gobgpd use the AS number of the first session for all
+    /// sessions.
     pub own_asn: u32,
-    /// It carries routes of both families; else those of its own.
+    /// `true` if the session carries IPv4 and IPv6 routes. Otherwise it carries routes of the
+    /// address family over which it runs.
     pub both: bool,
-    /// The router dials; else it waits to be dialled. Of bird alone.
+    /// `true` if the router opens the TCP connection, `false` if it only accepts connections. Only
+    /// BIRD supports this.
     pub dials: bool,
-    /// It takes packets from the next hop alone (GTSM). Of bird alone.
+    /// `true` if the router accepts packets only from directly connected peers (GTSM). Only BIRD
+    /// supports this.
     pub near: bool,
 }
 
 impl RouterSession {
-    /// As most are: one family, with the key, and the router waits.
+    /// Returns a session with default values: routes of one address family, the default MD5 key,
+    /// and a router that waits for connections.
     #[must_use]
     pub fn new(machine: u8, ipv4: bool) -> Self {
         Self {
@@ -54,19 +61,19 @@ impl RouterSession {
         }
     }
 
-    /// Two balancers over both families.
+    /// Returns sessions with the first two balancers, each over IPv4 and over IPv6.
     #[must_use]
     pub fn all() -> Vec<Self> {
         [1, 2].into_iter().flat_map(|machine| [Self::new(machine, true), Self::new(machine, false)]).collect()
     }
 
-    /// What bird calls it: `r4lb1` is with the first balancer over IPv4.
+    /// Returns the name of the session in BIRD, such as `r4lb1` for IPv4 and the first balancer.
     #[must_use]
     pub fn name(&self) -> String {
         format!("r{}lb{}", if self.ipv4 { 4 } else { 6 }, self.machine)
     }
 
-    /// The router's address and the balancer's, as the bed has them.
+    /// Returns the address of the router and the address of the balancer.
     #[must_use]
     pub fn ends(&self) -> (IpAddr, IpAddr) {
         if self.ipv4 {
@@ -79,15 +86,15 @@ impl RouterSession {
         }
     }
 
-    /// Whose routes it carries: IPv4, IPv6.
+    /// Returns the address families of the routes that the session carries.
     fn families(&self) -> impl Iterator<Item = &'static str> {
         let carried = [("ipv4", self.ipv4 || self.both), ("ipv6", !self.ipv4 || self.both)];
         carried.into_iter().filter_map(|(family, is_carried)| is_carried.then_some(family))
     }
 }
 
-/// The configuration of a router with these sessions, for [`Router::start_with`](crate::Router::start_with) where a test has more
-/// to say than they do.
+/// Returns the configuration of a router with these sessions. Tests can add lines and pass the text
+/// to [`Router::start_with`](crate::Router::start_with).
 #[must_use]
 pub fn config(kind: RouterKind, sessions: &[RouterSession]) -> String {
     match kind {
@@ -174,8 +181,9 @@ fn gobgpd(sessions: &[RouterSession]) -> String {
     text
 }
 
-/// A second of silence is a loss: tests share a machine with builds. How soon a router misses a balancer is by the balancer's
-/// multiplier, not by this one.
+/// The router declares a session down after one second without BFD packets, because tests share the
+/// machine with builds. This setting does not delay how soon the router detects a failed balancer:
+/// the multiplier that the balancer sends determines that.
 const BIRD: &str = "log stderr all;
 router id 192.0.2.0;
 protocol device { scan time 1; }
@@ -191,7 +199,8 @@ filter vips {
 }
 ";
 
-/// The configuration of FRR's bfdd, with the profile that sessions name: as slow as bird's.
+/// The configuration of FRR's bfdd, with the BFD profile that the sessions use. It has the same
+/// timers as BIRD.
 pub const FRR_BFDD: &str = "bfd
  profile fast
   detect-multiplier 10

@@ -1,4 +1,5 @@
-//! A folder that goes with its handle, and whose leftovers the next one removes.
+//! A temporary directory that is removed when its handle is dropped. Creating one also removes the
+//! leftover directories of killed processes.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt;
@@ -7,15 +8,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
 
-/// A folder of mode 0700 under the system's temporary folder, removed on drop.
+/// A directory with mode 0700 in the system's temporary directory. Dropping the handle removes it.
 #[derive(Debug)]
 pub struct TempDir(PathBuf);
 
 impl TempDir {
-    /// Makes an empty folder, and removes those of processes that were killed.
+    /// Creates an empty directory, and removes leftover directories of processes that were killed.
     ///
     /// # Errors
-    /// The temporary folder can't be written.
+    /// Returns an error if the temporary directory is not writable.
     pub fn new() -> Result<Self> {
         remove_stale(&std::env::temp_dir());
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -23,11 +24,11 @@ impl TempDir {
         DirBuilder::new()
             .mode(0o700)
             .create(&path)
-            .with_context(|| format!("can't make {}", path.display()))?;
+            .with_context(|| format!("cannot create {}", path.display()))?;
         Ok(Self(path))
     }
 
-    /// Where it is.
+    /// Returns the path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0
@@ -36,7 +37,7 @@ impl TempDir {
 
 impl Drop for TempDir {
     fn drop(&mut self) {
-        // Nothing can be done about it here; the next bed tries again.
+        // An error does not matter, because the next testbed removes leftover directories.
         drop(fs::remove_dir_all(&self.0));
     }
 }
@@ -61,8 +62,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_folder_goes_with_its_handle_and_a_dead_owners_with_the_next() {
-        // No process has this id: pid_max is at most 2^22.
+    fn temp_dir_removes_itself_and_stale_directories() {
+        // A process with this ID cannot exist, because `pid_max` is at most 2^22.
         let stale = std::env::temp_dir().join(format!("{PREFIX}99999999-0"));
         fs::create_dir_all(&stale).unwrap();
         let (first, second) = (TempDir::new().unwrap(), TempDir::new().unwrap());

@@ -1,33 +1,38 @@
-//! The kernel's own tunnel devices on a backend, in place of `decap`: what takes packets off here shares no code with us.
+//! Kernel tunnel devices that decapsulate packets on a backend. Tests use them instead of
+//! `sluicegate decap` to check the encapsulation independently of the product.
 //!
-//! In: a backend. Out: how many packets each kind of outer header brought. The devices are made by the commands of
-//! `docs/backends.md`. Needs a kernel with ip_gre, ip6_gre, ipip, sit, ip6_tunnel and fou.
-//! Source: ip-link(8), ip-fou(8).
+//! The devices are created with the commands in `docs/how-to/prepare-backends.md`. The kernel needs
+//! ip_gre, ip6_gre, ipip, sit, ip6_tunnel and fou.
+//!
+//! References: ip-link(8), ip-fou(8).
 
 use anyhow::{Context, Result};
 
 use crate::{Encapsulation, Host, device_counts};
 
-/// Tunnel devices for every encapsulation over both families; they go with the backend's namespace.
+/// Tunnel devices for every encapsulation over IPv4 and IPv6. They are removed with the backend's
+/// network namespace.
 #[derive(Clone, Debug)]
 pub struct Tunnels {
     host: Host,
 }
 
 impl Tunnels {
-    /// Makes them on `host`, for packets to its own addresses, from anywhere.
+    /// Creates the devices on `host`. They accept packets from any source to the addresses of the
+    /// host.
     ///
     /// # Errors
-    /// The kernel does not have one of them.
+    /// Returns an error if the kernel lacks one of the device types.
     pub fn start(host: &Host) -> Result<Self> {
         host.ns.text("sh", &["-euxc", &commands(host)?])?;
         Ok(Self { host: host.clone() })
     }
 
-    /// Packets taken off up to now, outer headers of a kind and family. IPIP and GUE end in the same devices.
+    /// Returns the number of packets that were decapsulated for this kind and address family of
+    /// outer headers. IPIP and GUE share the same devices, so their packets are counted together.
     ///
     /// # Errors
-    /// A device is gone.
+    /// Returns an error if a device does not exist.
     pub fn taken_off(&self, kind: Encapsulation, outer_ipv4: bool) -> Result<u64> {
         devices(kind, outer_ipv4)
             .iter()
@@ -46,7 +51,7 @@ fn devices(kind: Encapsulation, outer_ipv4: bool) -> &'static [&'static str] {
     }
 }
 
-/// The page's commands, with the addresses of `host` in place of the page's backend.
+/// Returns the commands from the documentation page, with the addresses of `host` filled in.
 fn commands(host: &Host) -> Result<String> {
     let (_, rest) = PAGE.split_once(SECTION).context("the page has no section on tunnel devices")?;
     let section = rest.split("\n## ").next().unwrap_or_default();
@@ -55,7 +60,7 @@ fn commands(host: &Host) -> Result<String> {
     Ok(text.replace("2001:db8:18::1", &host.v6.to_string()).replace("198.18.1.1", &host.v4.to_string()))
 }
 
-const PAGE: &str = include_str!("../../docs/backends.md");
+const PAGE: &str = include_str!("../../docs/how-to/prepare-backends.md");
 const SECTION: &str = "\n## Tunnel devices of the kernel\n";
 
 #[cfg(test)]
@@ -63,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pages_devices_are_those_that_are_counted() {
+    fn counted_devices_are_those_of_the_page() {
         let made: Vec<&str> = PAGE.lines().filter_map(|line| line.strip_prefix("ip link add ")).collect();
         let made: Vec<&str> = made.iter().filter_map(|line| line.split(' ').next()).collect();
         for kind in [Encapsulation::Gre, Encapsulation::Ipip, Encapsulation::Gue] {

@@ -1,7 +1,7 @@
-//! UDP servers in backends, and a client.
+//! UDP servers for backends, and a UDP client.
 //!
-//! A server is bound to one address, the VIP, so that its replies carry it. A reply is the backend's name, a space, the
-//! client's address as seen, a space, and the request's bytes.
+//! A server binds to a VIP, so its replies have the VIP as source address. A reply contains the
+//! backend's name, the client address and the request bytes, separated by spaces.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::Namespace;
 
-/// A running server; it ends with its handle.
+/// A running UDP server. Dropping the handle stops the server.
 #[derive(Debug)]
 pub struct UdpServer {
     answered: Arc<AtomicU64>,
@@ -24,10 +24,10 @@ pub struct UdpServer {
 }
 
 impl UdpServer {
-    /// Answers in `ns` at `address`, as backend `name`.
+    /// Starts an echo server in `ns` at `address` with the backend name `name`.
     ///
     /// # Errors
-    /// `address` is not there, or taken.
+    /// Returns an error if `address` does not exist or is in use.
     pub fn echo(ns: &Namespace, name: &str, address: SocketAddr) -> Result<Self> {
         let socket = bind(ns, address)?;
         socket.set_read_timeout(Some(LOOK))?;
@@ -39,21 +39,22 @@ impl UdpServer {
         Ok(Self { answered, stop, thread: Some(thread), _sink: None })
     }
 
-    /// Takes in `ns` whatever comes to `address`, and answers nothing: without it the kernel would answer with ICMP errors.
+    /// Starts a server in `ns` that receives and discards all datagrams to `address`. Without it,
+    /// the kernel would send ICMP errors.
     ///
     /// # Errors
-    /// `address` is not there, or taken.
+    /// Returns an error if `address` does not exist or is in use.
     pub fn sink(ns: &Namespace, address: SocketAddr) -> Result<Self> {
         let socket = bind(ns, address)?;
         Ok(Self {
             answered: Arc::default(),
             stop: Arc::default(),
             thread: None,
-            _sink: Some(socket), // never read: a full buffer drops at no cost
+            _sink: Some(socket), // never read: the kernel drops datagrams when the buffer is full
         })
     }
 
-    /// Requests answered up to now.
+    /// Returns the number of requests that the server has answered so far.
     #[must_use]
     pub fn answered(&self) -> u64 {
         self.answered.load(Ordering::Relaxed)
@@ -69,31 +70,32 @@ impl Drop for UdpServer {
     }
 }
 
-/// What a UDP request brought back.
+/// The reply to a UDP request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UdpReply {
-    /// The backend that answered, by its own word.
+    /// The backend name in the reply.
     pub backend: String,
-    /// The client's address as the backend saw it.
+    /// The client address from which the backend received the request.
     pub client_seen: Option<SocketAddr>,
-    /// The client's own address.
+    /// The local address of the client.
     pub local: SocketAddr,
-    /// Where the reply came from.
+    /// The address that sent the reply.
     pub from: SocketAddr,
-    /// The bytes that came back.
+    /// The payload that the backend returned.
     pub payload: Vec<u8>,
 }
 
-/// Sends `payload` once from a fresh port, and waits for its reply, from wherever it comes.
+/// Sends `payload` once from a new port, and waits for a reply from any address.
 ///
 /// # Errors
-/// No reply in `timeout`, or one that is not the server's.
+/// Returns an error if no reply arrives within `timeout`, or if the reply has the wrong format.
 pub fn udp_ask(ns: &Namespace, server: SocketAddr, payload: &[u8], timeout: Duration) -> Result<UdpReply> {
     let payload = payload.to_owned();
     ns.run(move || {
         let any: SocketAddr = if server.is_ipv4() { ([0; 4], 0).into() } else { ([0; 8], 0).into() };
         let socket = UdpSocket::bind(any)?;
-        // Connecting another socket asks the kernel for the source address without filtering this one's replies.
+        // The connected socket only finds out the source address. Connecting the other socket would
+        // make the kernel discard replies from unexpected addresses.
         let route = UdpSocket::bind(any)?;
         route.connect(server)?;
         let local = SocketAddr::new(route.local_addr()?.ip(), socket.local_addr()?.port());
@@ -111,20 +113,24 @@ pub fn udp_ask(ns: &Namespace, server: SocketAddr, payload: &[u8], timeout: Dura
         let backend = String::from_utf8_lossy(parts.next().unwrap_or_default()).into_owned();
         let client = String::from_utf8_lossy(parts.next().unwrap_or_default()).into_owned();
         let back = parts.next().unwrap_or_default().to_owned();
-        ensure!(back == payload, "{} bytes sent to {server}, others came back", payload.len());
+        ensure!(
+            back == payload,
+            "sent {} bytes to {server}, but the reply has different bytes",
+            payload.len()
+        );
         Ok(UdpReply { backend, client_seen: client.parse().ok(), local, from, payload: back })
     })
 }
 
 fn bind(ns: &Namespace, address: SocketAddr) -> Result<UdpSocket> {
     ns.run(move || UdpSocket::bind(address))
-        .with_context(|| format!("can't bind {address} in namespace {}", ns.name()))
+        .with_context(|| format!("cannot bind {address} in namespace {}", ns.name()))
 }
 
 fn answer(socket: &UdpSocket, name: &str, answered: &AtomicU64, stop: &AtomicBool) {
     let mut room = [0; 2048];
     while !stop.load(Ordering::Relaxed) {
-        // An error is the time-out, or a client that has gone; the next request is another one's.
+        // The error is a timeout, or an ICMP error from a client that has closed its socket.
         let Ok((len, client)) = socket.recv_from(&mut room) else { continue };
         let mut reply = format!("{name} {client} ").into_bytes();
         reply.extend_from_slice(&room[..len]);

@@ -1,7 +1,7 @@
-//! Many UDP flows from one client, each with its own port for all its life.
+//! Many UDP flows from one client. Each flow has its own local port.
 //!
-//! In: an echo service of the bed. Out: for each flow, which backend answered its packet.
-//! Sockets are connected: a reply from any other address than the one asked is not seen.
+//! In each round, every flow sends one packet to an echo server and receives the name of the
+//! backend. The sockets are connected, so replies from other addresses are discarded.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::Namespace;
 
-/// Open flows.
+/// A set of open flows.
 #[derive(Debug)]
 pub struct UdpFlows {
     sockets: Vec<UdpSocket>,
@@ -20,10 +20,11 @@ pub struct UdpFlows {
 }
 
 impl UdpFlows {
-    /// Opens `count` flows from `ns` to `server`; replies are awaited for `timeout` after their packets.
+    /// Opens `count` flows from `ns` to `server`. In a round, each flow waits for its reply for
+    /// `timeout`.
     ///
     /// # Errors
-    /// No ports are left, or there is no way to `server`.
+    /// Returns an error if no ports are free or `server` is unreachable.
     pub fn open(ns: &Namespace, server: SocketAddr, count: usize, timeout: Duration) -> Result<Self> {
         let sockets = ns.run(move || -> Result<Vec<UdpSocket>> {
             let any: SocketAddr = if server.is_ipv4() { ([0; 4], 0).into() } else { ([0; 8], 0).into() };
@@ -37,38 +38,40 @@ impl UdpFlows {
         Ok(Self { sockets, sent: 0, timeout })
     }
 
-    /// The client's end of each flow.
+    /// Returns the local address of each flow.
     ///
     /// # Errors
-    /// The kernel does not tell.
+    /// Returns an error if `getsockname` fails.
     pub fn local(&self) -> Result<Vec<SocketAddr>> {
         self.sockets.iter().map(|socket| Ok(socket.local_addr()?)).collect()
     }
 
-    /// Packets sent up to now.
+    /// Returns the number of packets sent so far.
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// Closes the flows that had no answer in a round.
+    /// Closes the flows for which `answers`, the result of a round, contains `None`.
     pub fn keep_answered(&mut self, answers: &[Option<String>]) {
         let mut answers = answers.iter();
         self.sockets.retain(|_| answers.next().is_some_and(Option::is_some));
     }
 
-    /// Sends one packet on each flow, some at a time, and says which backend answered each; `None`: no reply in time.
+    /// Sends one packet on each flow, several flows at a time. Returns for each flow the backend
+    /// that answered, or `None` if no reply arrived in time.
     ///
     /// # Errors
-    /// A reply is not the bed's, answers another packet, or tells of another client.
+    /// Returns an error if a reply has the wrong format, belongs to a different packet or names a
+    /// different client.
     pub fn round(&mut self) -> Result<Vec<Option<String>>> {
         self.round_within(self.timeout)
     }
 
-    /// The same with another patience, as where no answer is expected.
+    /// Sends a round like [`Self::round`], but with a different timeout.
     ///
     /// # Errors
-    /// As [`Self::round`].
+    /// Fails in the same cases as [`Self::round`].
     pub fn round_within(&mut self, timeout: Duration) -> Result<Vec<Option<String>>> {
         let mut answers = Vec::with_capacity(self.sockets.len());
         for window in self.sockets.chunks(WINDOW) {
@@ -86,12 +89,12 @@ impl UdpFlows {
     }
 }
 
-/// The reply to packet `number`; replies to earlier ones, given up before, are passed over.
+/// Returns the reply to packet `number`. Late replies to earlier packets are skipped.
 fn answer(socket: &UdpSocket, number: u64, end: Instant) -> Result<Option<String>> {
     let local = socket.local_addr()?;
     let mut room = [0; 512];
     loop {
-        // One that is there already is taken, late or not.
+        // The timeout is at least 1 ms, so that a reply that has already arrived is always read.
         let rest = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         socket.set_read_timeout(Some(rest))?;
         let len = match socket.recv(&mut room) {
@@ -107,20 +110,22 @@ fn answer(socket: &UdpSocket, number: u64, end: Instant) -> Result<Option<String
         let text = std::str::from_utf8(&room[..len])?;
         let mut words = text.splitn(3, ' ');
         let (backend, client, back) = (words.next(), words.next(), words.next());
-        ensure!(client == Some(&local.to_string()), "{local} is seen as {client:?}");
+        ensure!(client == Some(&local.to_string()), "the backend observed {client:?} instead of {local}");
         let back: u64 =
-            back.and_then(|back| back.parse().ok()).with_context(|| format!("a reply {text:?}"))?;
-        ensure!(back <= number, "{local}: a reply to packet {back}, which has not been sent");
+            back.and_then(|back| back.parse().ok()).with_context(|| format!("invalid reply {text:?}"))?;
+        ensure!(back <= number, "{local} received a reply to packet {back}, which has not been sent");
         if back == number {
             return Ok(backend.map(str::to_owned));
         }
     }
 }
 
-/// The kernel returns an ICMP error for an earlier packet at the next call; the packet itself is lost all the same.
+/// Ignores an ICMP error for an earlier packet. The kernel reports the error at the next send or
+/// receive call. If that call sends a packet, the packet is lost.
 fn refused(error: std::io::Error) -> std::io::Result<usize> {
     if error.kind() == ErrorKind::ConnectionRefused { Ok(0) } else { Err(error) }
 }
 
-/// Fits the queues of a veth pair (256 frames) and a socket's buffer with room to spare.
+/// The number of flows that send at the same time. Their packets fit into the queues of a veth pair
+/// (256 frames) and into a socket buffer.
 const WINDOW: usize = 50;

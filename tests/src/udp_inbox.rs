@@ -1,6 +1,7 @@
-//! A UDP server that keeps what it was sent, and answers nothing.
+//! A UDP server that records all datagrams and sends no replies.
 //!
-//! Out: of each datagram its sender, its length and a digest. What came in pieces comes here whole, or not at all.
+//! For each datagram it records the sender, the length and a digest of the payload. The kernel has
+//! already reassembled fragmented datagrams.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::net::{SocketAddr, UdpSocket};
@@ -15,18 +16,18 @@ use nix::sys::socket::sockopt::RcvBufForce;
 
 use crate::Namespace;
 
-/// A datagram that came.
+/// A received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Received {
-    /// Who sent it.
+    /// The sender.
     pub from: SocketAddr,
-    /// Bytes of its payload.
+    /// The length of the payload in bytes.
     pub len: usize,
-    /// [`digest`] of its payload.
+    /// The [`digest`] of the payload.
     pub digest: u64,
 }
 
-/// A running server; it ends with its handle.
+/// A running UDP server. Dropping the handle stops the server.
 #[derive(Debug)]
 pub struct UdpInbox {
     seen: Arc<Mutex<Vec<Received>>>,
@@ -35,14 +36,14 @@ pub struct UdpInbox {
 }
 
 impl UdpInbox {
-    /// Listens in `ns` at `address`, with room for 64 MiB that wait.
+    /// Starts a server in `ns` at `address`, with a receive buffer of 64 MiB.
     ///
     /// # Errors
-    /// `address` is not there, or taken; not root.
+    /// Returns an error without root privileges, or if `address` does not exist or is in use.
     pub fn start(ns: &Namespace, address: SocketAddr) -> Result<Self> {
         let socket = ns
             .run(move || UdpSocket::bind(address))
-            .with_context(|| format!("can't bind {address} in namespace {}", ns.name()))?;
+            .with_context(|| format!("cannot bind {address} in namespace {}", ns.name()))?;
         setsockopt(&socket, RcvBufForce, &(64 << 20))?;
         socket.set_read_timeout(Some(LOOK))?;
         let (seen, stop) = (Arc::<Mutex<_>>::default(), Arc::new(AtomicBool::new(false)));
@@ -53,13 +54,13 @@ impl UdpInbox {
         Ok(Self { seen, stop, thread: Some(thread) })
     }
 
-    /// What came up to now, in order.
+    /// Returns the datagrams received so far, in order.
     #[must_use]
     pub fn seen(&self) -> Vec<Received> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// How many came up to now.
+    /// Returns the number of datagrams received so far.
     #[must_use]
     pub fn count(&self) -> usize {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).len()
@@ -75,7 +76,7 @@ impl Drop for UdpInbox {
     }
 }
 
-/// The same for the same bytes.
+/// Returns a hash of the bytes.
 #[must_use]
 pub fn digest(bytes: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
@@ -86,7 +87,7 @@ pub fn digest(bytes: &[u8]) -> u64 {
 fn collect(socket: &UdpSocket, seen: &Mutex<Vec<Received>>, stop: &AtomicBool) {
     let mut room = vec![0; 1 << 16];
     while !stop.load(Ordering::Relaxed) {
-        // An error is the time-out.
+        // Errors are timeouts.
         let Ok((len, from)) = socket.recv_from(&mut room) else { continue };
         let received = Received { from, len, digest: digest(&room[..len]) };
         seen.lock().unwrap_or_else(PoisonError::into_inner).push(received);

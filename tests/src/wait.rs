@@ -1,9 +1,10 @@
-//! Waiting for an event instead of for a time.
+//! Waits for a condition with a time limit.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Asks `look` until it answers, or `bound` has passed. The last look is made after the bound.
+/// Calls `look` until it returns a value or `bound` has passed. Calls it one last time after
+/// `bound`.
 pub fn eventually<T>(bound: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let end = Instant::now() + bound;
     loop {
@@ -35,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_by_the_bound_is_none_and_it_looked_at_least_once() {
+    fn timeout_returns_none_after_one_call() {
         let mut looks = 0;
         assert_eq!(
             eventually(Duration::ZERO, || {

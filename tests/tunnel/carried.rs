@@ -1,5 +1,5 @@
-//! What works, and what its packets look like: the balancer beside the checks is shown each of them again as a client's,
-//! and must write the same bytes.
+//! Tests of health checks that use the pool's encapsulation. The test sends each inner packet of a
+//! check to the balancer as a client packet. The balancer must produce the same bytes as the check.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, UdpSocket};
@@ -10,7 +10,8 @@ use testbed::{Balancer, Capture, Encapsulation, Frame, Ip, Kind, eventually, inj
 
 use crate::scene::{BOUND, Scene};
 
-/// HTTP and UDP to both VIPs pass, and what they sent is what clients' packets are.
+/// Checks that HTTP and UDP checks of both VIPs succeed, and that their packets equal those that
+/// the balancer sends for clients.
 fn carries(kind: Encapsulation, outer_v4: bool, keys: &str, from: &[&str]) -> Vec<Frame> {
     let scene = Scene::new(1, kind, outer_v4, keys, from);
     let balancer = Balancer::start(&scene.bed, 0, &scene.config).unwrap();
@@ -33,20 +34,21 @@ fn carries(kind: Encapsulation, outer_v4: bool, keys: &str, from: &[&str]) -> Ve
         "{counts:?}"
     );
     let sent = usize::try_from(counts.sent).unwrap();
-    // The reset of the last connection may be on its way.
+    // The RST of the last connection may still be in flight.
     let all = eventually(BOUND, || Some(arrived(&outside)).filter(|frames| frames.len() >= sent));
     let frames: Vec<Frame> = all.unwrap().iter().map(|bytes| Frame::parse(bytes).unwrap()).collect();
     let kinds: BTreeSet<_> = frames.iter().map(inner).map(|i| (i.source.is_ipv4(), i.protocol)).collect();
     assert_eq!(kinds, BTreeSet::from([(true, 6), (true, 17), (false, 6), (false, 17)]));
     same_as_clients(&scene, &outside, &frames);
-    // The machine refuses UDP answers that it awaits no more, and its refusals come round to the balancer.
+    // The kernel of the balancer's host rejects late UDP answers with ICMP errors, and these reach
+    // the balancer.
     let drops = balancer.counters().unwrap().drops();
     assert!(drops.iter().all(|(reason, _)| *reason == "icmp"), "{drops:?}");
     frames
 }
 
-/// Frames for a VIP, wrapped or not, as they arrive at the router: those that have a hop less than what the kernel itself
-/// sends, as it does to refuse the answers to what is shown again.
+/// Captures frames for a VIP at the router, with or without encapsulation. Packets that the host's
+/// kernel sent itself are excluded by their TTL, such as rejections of repeated answers.
 fn watch(scene: &Scene) -> Capture {
     let vips = scene.bed.spec.vips.clone();
     let wanted = move |bytes: &[u8]| {
@@ -57,8 +59,8 @@ fn watch(scene: &Scene) -> Capture {
     Capture::start(&scene.bed.router, &host.port, 10_000, wanted).unwrap()
 }
 
-/// What has come from the balancer's machine. What goes to it the router sends on for the kernel there, which refuses a
-/// segment that came after its check had ended.
+/// Returns the frames that came from the balancer's host. Frames in the other direction go to the
+/// kernel of that host, which rejects segments that arrive after the end of a check.
 fn arrived(outside: &Capture) -> Vec<Vec<u8>> {
     outside.frames().into_iter().filter(|frame| !frame.outgoing).map(|frame| frame.bytes).collect()
 }
@@ -67,7 +69,7 @@ fn inner(frame: &Frame) -> Ip {
     frame.outer().map_or_else(|| frame.ip.clone(), |outer| outer.inner)
 }
 
-/// Gives the balancer each packet as a client would have sent it: with one hop more, from the router.
+/// Sends each packet to the balancer as a client packet, with a TTL that is higher by one.
 fn same_as_clients(scene: &Scene, outside: &Capture, frames: &[Frame]) {
     let host = &scene.bed.balancers[0];
     let (from, to) = (mac_of(&scene.bed.router, &host.port).unwrap(), mac_of(&host.ns, host.device).unwrap());
@@ -106,7 +108,7 @@ fn wrapped(kind: Encapsulation, expected: Kind, outer_v4: bool) {
         let source: IpAddr = if outer_v4 { "192.0.2.1" } else { "2001:db8:0:1::1" }.parse().unwrap();
         let backend: IpAddr = if outer_v4 { "198.18.1.1" } else { "2001:db8:18::1" }.parse().unwrap();
         assert_eq!((outer.kind, outer.outer.source, outer.outer.destination), (expected, source, backend));
-        assert_eq!((outer.outer.ttl, outer.inner.ttl), (64, 63), "the balancer takes one hop");
+        assert_eq!((outer.outer.ttl, outer.inner.ttl), (64, 63), "the TTL was not decremented once");
         assert!(outer.outer.checksum_ok && outer.inner.checksum_ok && outer.outer.dont_fragment);
         assert_eq!(outer.inner.transport_checksum_ok(), Some(true));
         assert_eq!(outer.outer.tos, outer.inner.tos);
@@ -151,16 +153,16 @@ fn l2_to_the_backends_own_mac() {
 }
 
 #[test]
-fn outer_sources_come_from_the_pools_prefixes() {
+fn outer_sources_come_from_pool_prefixes() {
     let keys = "source_prefixes = [\"198.18.4.0/24\"]";
     let frames = carries(Encapsulation::Gre, true, keys, &["198.18.4.0/24"]);
     let sources: BTreeSet<_> = frames.iter().map(|frame| frame.ip.source).collect();
-    assert!(sources.len() > 4, "one for each flow: {sources:?}");
+    assert!(sources.len() > 4, "too few outer source addresses, {sources:?}");
     assert!(sources.iter().all(|source| source.to_string().starts_with("198.18.4.")), "{sources:?}");
 }
 
 #[test]
-fn checks_as_they_are_configured_take_the_tunnel() {
+fn configured_checks_use_the_tunnel() {
     let scene = Scene::new(1, Encapsulation::Gre, false, "", &[]);
     let vip = scene.bed.vip(true, DNS_PORT);
     let socket = scene.bed.backends[0].ns.run(move || UdpSocket::bind(vip)).unwrap();
@@ -175,7 +177,7 @@ fn checks_as_they_are_configured_take_the_tunnel() {
             CheckKind::Tcp(TcpCheck { port: 80 }),
             CheckKind::Tcp(TcpCheck { port: 81 }),
         ] {
-            // The address is the backend's, as for a direct check.
+            // The check targets the backend's own address, as a direct check does.
             let attempt = health::attempt(&kind, backend, &dialer);
             results.push(tokio::time::timeout(BOUND, attempt).await.unwrap().map_err(|f| f.to_string()));
         }
@@ -183,15 +185,19 @@ fn checks_as_they_are_configured_take_the_tunnel() {
     });
     server.join().unwrap();
     assert!(results[0].is_ok() && results[1].is_ok(), "{results:?}");
-    assert!(results[2].as_ref().is_err_and(|why| why.contains("refused")), "nobody listens: {results:?}");
+    assert!(
+        results[2].as_ref().is_err_and(|why| why.contains("refused")),
+        "the check of a closed port succeeded, {results:?}"
+    );
 }
 
-/// One question, one address.
+/// Answers a DNS query with one address.
 fn answer_dns(socket: &UdpSocket) {
     let mut room = [0; 512];
     socket.set_read_timeout(Some(BOUND)).unwrap();
     let (len, client) = socket.recv_from(&mut room).unwrap();
-    // Header, name, type and class; what may follow is left out.
+    // The reply contains the header, the name, the type and the class of the question. Additional
+    // records are omitted.
     let name = room[12..len].iter().position(|&byte| byte == 0).unwrap();
     let mut reply = room[..12 + name + 5].to_vec();
     reply[2..12].copy_from_slice(&[0x81, 0x80, 0, 1, 0, 1, 0, 0, 0, 0]);

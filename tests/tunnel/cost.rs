@@ -1,4 +1,5 @@
-//! What a check through the tunnel costs beside a direct one: time of the thread that does both, kernel's share included.
+//! Measures the CPU time of health checks through the encapsulation and of direct checks. CPU time
+//! includes the time that the thread spends in the kernel.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -6,20 +7,20 @@ use std::time::{Duration, Instant};
 
 use crate::scene::{BOUND, Checks, Scene};
 
-/// On-CPU time of the calling thread.
+/// Returns the CPU time that the calling thread has used.
 fn busy() -> Duration {
     let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
 }
 
-/// Connections of this namespace that keep their port for a minute.
+/// Returns the number of connections in TIME-WAIT. Each of them occupies its port for a minute.
 fn in_time_wait() -> u32 {
     let text = fs::read_to_string("/proc/thread-self/net/sockstat").unwrap();
     let words: Vec<&str> = text.split_whitespace().collect();
     words[words.iter().position(|word| *word == "tw").unwrap() + 1].parse().unwrap()
 }
 
-/// Connects and closes `count` times; busy time and wall time of one.
+/// Connects and closes `count` times. Returns the CPU time and the elapsed time per connection.
 async fn connects(count: u32, checks: Option<&Checks>, server: SocketAddr) -> (Duration, Duration) {
     let dialer = checks.map(|checks| checks.dialer("b1", server.ip()));
     let (since, before) = (Instant::now(), busy());
@@ -36,7 +37,7 @@ async fn connects(count: u32, checks: Option<&Checks>, server: SocketAddr) -> (D
 }
 
 #[test]
-fn a_check_through_the_tunnel_costs_a_few_times_a_direct_one() {
+fn encapsulated_check_cost_is_bounded() {
     let scene = Scene::gre();
     let host = &scene.bed.balancers[0];
     let (file, name, device) = (scene.file.clone(), host.name.clone(), host.device);
@@ -49,7 +50,7 @@ fn a_check_through_the_tunnel_costs_a_few_times_a_direct_one() {
             for _ in 0..3 {
                 let (direct, direct_wall) = connects(1000, None, own).await;
                 let (through, wall) = connects(1000, Some(&checks), vip).await;
-                println!("busy: direct {direct:?}, through the tunnel {through:?}; until connected and closed: {direct_wall:?}, {wall:?}");
+                println!("CPU time {direct:?} direct, {through:?} encapsulated, elapsed time {direct_wall:?} direct, {wall:?} encapsulated");
             }
             let (since, before) = (Instant::now(), busy());
             let dialer = checks.dialer("b1", vip.ip());
@@ -63,8 +64,8 @@ fn a_check_through_the_tunnel_costs_a_few_times_a_direct_one() {
                 });
             }
             crowd.join_all().await;
-            println!("50 at once: busy {:?} each, {:?} for 5,000", (busy() - before) / 5000, since.elapsed());
-            // The last resets have still to be carried.
+            println!("50 parallel checks, CPU time {:?} per check, elapsed time {:?} for 5,000", (busy() - before) / 5000, since.elapsed());
+            // The last RST segments may still be in flight.
             let expected = 3 * 8_100;
             let deadline = Instant::now() + BOUND;
             while checks.tunnel.counts().sent < expected && Instant::now() < deadline {
@@ -72,8 +73,8 @@ fn a_check_through_the_tunnel_costs_a_few_times_a_direct_one() {
             }
             let counts = checks.tunnel.counts();
             assert_eq!((counts.no_port, counts.errors), (0, 0), "{counts:?}");
-            assert!(counts.sent >= expected, "the first two segments and the reset: {counts:?}");
-            assert_eq!(in_time_wait(), 0, "a port for each check of the last minute would be gone");
+            assert!(counts.sent >= expected, "too few segments were sent, {counts:?}");
+            assert_eq!(in_time_wait(), 0, "checks leave connections in TIME-WAIT");
             checks.tunnel.close().await.unwrap();
         });
     });

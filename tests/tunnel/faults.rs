@@ -1,4 +1,4 @@
-//! What must be found, and what must not get through.
+//! Tests of faults that health checks must detect, and of packets that must not be accepted.
 
 use std::net::{SocketAddr, UdpSocket};
 
@@ -8,8 +8,8 @@ use testbed::{Balancer, Bed, Encapsulation, eventually};
 
 use crate::scene::{BOUND, DEVICE, Scene, direct, fails};
 
-/// HTTP and UDP to one VIP, then to the other, through the tunnel, and HTTP to the backend's own addresses: whether each
-/// passes, as is expected.
+/// Checks HTTP and UDP at each VIP through the tunnel, and compares the results with `expected`.
+/// HTTP to the backend's own addresses must always succeed.
 fn looks(scene: &Scene, expected: [bool; 4]) {
     let vips = [scene.bed.vip(true, 80), scene.bed.vip(false, 80)];
     let host = &scene.bed.backends[0];
@@ -28,7 +28,8 @@ fn looks(scene: &Scene, expected: [bool; 4]) {
     });
 }
 
-/// What is expected to pass has all the time it takes.
+/// Returns `true` if the attempt succeeds. If success is expected, the attempt has no time limit
+/// here.
 async fn passes(attempt: impl Future<Output = Result<String, String>>, expected: bool) -> bool {
     if expected { attempt.await.is_ok() } else { !fails(attempt).await }
 }
@@ -36,7 +37,7 @@ async fn passes(attempt: impl Future<Output = Result<String, String>>, expected:
 const ALL: [bool; 4] = [true; 4];
 
 #[test]
-fn a_backend_without_its_vip_is_found_while_its_own_address_answers() {
+fn missing_vip_on_backend_is_detected() {
     let scene = Scene::gre();
     let backend = &scene.bed.backends[0].ns;
     looks(&scene, ALL);
@@ -49,7 +50,7 @@ fn a_backend_without_its_vip_is_found_while_its_own_address_answers() {
 }
 
 #[test]
-fn a_backend_whose_tunnel_is_broken_is_found_while_its_own_address_answers() {
+fn broken_tunnel_is_detected() {
     let mut scene = Scene::new(1, Encapsulation::Gue, false, "", &[]);
     looks(&scene, ALL);
     scene.decaps.pop().unwrap().stop().unwrap();
@@ -77,9 +78,10 @@ fn each_backend_is_met_by_its_own_checks() {
 }
 
 #[test]
-fn a_device_that_is_off_or_gone_fails_every_check_and_none_takes_another_way() {
+fn missing_tunnel_device_fails_all_checks() {
     let scene = Scene::gre();
-    // Another balancer serves the VIP: the machine's usual way to it would answer.
+    // A balancer serves the VIP, so a check that used the normal route instead of the tunnel would
+    // be answered.
     let _balancer = Balancer::start(&scene.bed, 0, &scene.config).unwrap();
     let (ns, vips) = (scene.ns().clone(), [scene.bed.vip(true, 80), scene.bed.vip(false, 80)]);
     for command in [format!("link set {DEVICE} down"), format!("link del {DEVICE}")] {
@@ -98,14 +100,14 @@ fn a_device_that_is_off_or_gone_fails_every_check_and_none_takes_another_way() {
             assert_eq!(before.errors, 0, "{before:?}");
             if command.contains("del") {
                 let gone = eventually(BOUND, || (!checks.tunnel.is_running()).then_some(()));
-                assert!(gone.is_some(), "the tunnel knows");
+                assert!(gone.is_some(), "the tunnel did not detect the missing device");
             }
         });
     }
 }
 
 #[test]
-fn a_backend_that_is_down_or_draining_is_checked_and_one_that_left_is_not() {
+fn down_and_draining_backends_are_checked() {
     let scene = Scene::gre();
     let vip = scene.bed.vip(true, 80);
     scene.with_tunnel(async move |checks| {
@@ -120,14 +122,14 @@ fn a_backend_that_is_down_or_draining_is_checked_and_one_that_left_is_not() {
 }
 
 #[test]
-fn packets_that_no_check_sent_go_nowhere_and_are_counted() {
+fn packets_without_a_check_are_counted() {
     let scene = Scene::gre();
     let vip = scene.bed.vip(true, Bed::ECHO_PORT);
     let (own, hits) = (scene.bed.balancers[0].v4, scene.bed.udp_answered());
     let counts = scene.with_tunnel(async move |checks| {
         let stranger = UdpSocket::bind((own, 0)).unwrap();
         setsockopt(&stranger, Mark, &83).unwrap();
-        // A port that a check has claimed, but for another address.
+        // A running check has reserved this port for another address.
         let claimed = checks.dialer("b1", vip.ip()).udp(vip).await.unwrap();
         stranger.send_to(b"query", vip).unwrap();
         claimed.send_to(b"query", SocketAddr::from(([203, 0, 113, 99], 53))).await.unwrap();
@@ -138,7 +140,7 @@ fn packets_that_no_check_sent_go_nowhere_and_are_counted() {
 }
 
 #[test]
-fn a_backend_without_a_way_and_a_packet_that_does_not_fit_are_counted_by_name() {
+fn unroutable_and_oversized_packets_are_counted() {
     let scene = Scene::gre();
     let vip = scene.bed.vip(true, Bed::ECHO_PORT);
     let counts = scene.with_tunnel(async move |checks| {
@@ -149,7 +151,8 @@ fn a_backend_without_a_way_and_a_packet_that_does_not_fit_are_counted_by_name() 
         socket.send(&[7; 1000 - 24 - 28 + 1]).await.unwrap();
         eventually(BOUND, || (checks.tunnel.counts().too_big == 1).then_some(())).unwrap();
         checks.change(|slot| slot.next_hop = None);
-        // Packets that are read together go by one snapshot: the batch of the last packet may take some more by the old one.
+        // All packets of a batch use the same snapshot, so the batch of the last packet may still
+        // use the old one.
         let counts = eventually(BOUND, || {
             socket.try_send(b"query").unwrap();
             Some(checks.tunnel.counts()).filter(|counts| counts.no_next_hop > 0)
@@ -161,7 +164,7 @@ fn a_backend_without_a_way_and_a_packet_that_does_not_fit_are_counted_by_name() 
 }
 
 #[test]
-fn a_long_request_is_cut_into_segments_that_fit() {
+fn long_request_is_segmented() {
     let scene = Scene::gre();
     let vip = scene.bed.vip(false, 80);
     scene.with_tunnel(async move |checks| {
@@ -182,7 +185,7 @@ fn a_long_request_is_cut_into_segments_that_fit() {
 }
 
 #[test]
-fn answers_pass_a_strict_rp_filter_since_the_way_back_to_the_vip_is_the_same() {
+fn replies_pass_strict_rp_filter() {
     let scene = Scene::gre();
     scene.ns().sysctl(&[("ipv4/conf/all/rp_filter", "1"), ("ipv4/conf/lb0/rp_filter", "1")]).unwrap();
     looks(&scene, ALL);

@@ -1,4 +1,5 @@
-//! What a tunnel takes in its namespace, and gives back.
+//! Tests of what a tunnel for health checks creates in its network namespace and removes at its
+//! end.
 
 use std::env;
 use std::path::Path;
@@ -8,7 +9,7 @@ use testbed::{Namespace, Process, eventually};
 
 use crate::scene::{BOUND, Checks, DEVICE, Scene, runtime};
 
-/// Rules, routes of every table, devices.
+/// Returns the routing rules, the routes of all tables and the devices of the namespace.
 fn taken(ns: &Namespace) -> [String; 5] {
     let ip = |args: &[&str]| ns.text("ip", args).unwrap();
     [
@@ -20,7 +21,8 @@ fn taken(ns: &Namespace) -> [String; 5] {
     ]
 }
 
-/// What is taken once nothing of a tunnel is left: the kernel takes routes down a moment after their device.
+/// Waits until the tunnel is removed, and returns the same as [`taken`]. The kernel removes routes
+/// shortly after their device.
 fn taken_without_tunnel(ns: &Namespace) -> [String; 5] {
     let is_gone = |all: &[String; 5]| all.iter().all(|part| !part.contains(DEVICE));
     eventually(BOUND, || Some(taken(ns)).filter(is_gone)).unwrap_or_else(|| panic!("{:?}", taken(ns)))
@@ -47,19 +49,19 @@ fn nothing_is_left_after_a_stop() {
 }
 
 #[test]
-fn a_second_tunnel_in_the_same_namespace_is_refused_and_harms_nothing() {
+fn second_tunnel_in_namespace_is_rejected() {
     let scene = Scene::gre();
     let (file, vip) = (scene.file.clone(), scene.bed.vip(true, 80));
     scene.with_tunnel(async move |checks| {
         let second = Checks::open(&file, "lb1", "lb0").await.err().unwrap();
-        let words = format!("there is a device `{DEVICE}` already");
+        let words = format!("device `{DEVICE}` already exists");
         assert!(second.to_string().starts_with(&words), "{second}");
         checks.http("b1", vip).await.unwrap();
     });
 }
 
 #[test]
-fn after_a_kill_what_is_left_is_harmless_and_a_new_start_works() {
+fn start_after_kill_works() {
     let scene = Scene::gre();
     let (ns, vip) = (scene.ns().clone(), scene.bed.vip(true, 80));
     let before = taken(&ns);
@@ -68,9 +70,9 @@ fn after_a_kill_what_is_left_is_harmless_and_a_new_start_works() {
         assert_eq!(our_rules(&ns), [1, 1], "round {round}");
         holder.kill();
     }
-    taken_without_tunnel(&ns); // the device went with the process
+    taken_without_tunnel(&ns); // The kernel removed the device when the process ended.
     assert_eq!(our_rules(&ns), [1, 1]);
-    // Nobody else's way to the VIP has changed: the router answers for it, as it did before.
+    // Other traffic must still use the normal route to the VIP, where the router answers.
     let way = ns.text("ip", &["route", "get", &vip.ip().to_string()]).unwrap();
     assert!(way.contains("via 192.0.2.0 dev lb0"), "{way}");
     scene.with_tunnel(async move |checks| checks.http("b1", vip).await.unwrap());
@@ -78,15 +80,15 @@ fn after_a_kill_what_is_left_is_harmless_and_a_new_start_works() {
 }
 
 #[test]
-fn what_a_killed_process_left_goes_without_a_tunnel_and_what_is_in_use_stays() {
+fn leftovers_are_removed_unless_in_use() {
     let scene = Scene::gre();
     let (ns, vip) = (scene.ns().clone(), scene.bed.vip(true, 80));
     let before = taken(&ns);
     let clear = || remove_leftovers(DEVICE, TunnelNumbers::default());
     let clear_here = || ns.run(move || runtime().block_on(clear()).unwrap());
-    assert_eq!(clear_here(), 0, "there is nothing");
+    assert_eq!(clear_here(), 0, "rules were removed without leftovers");
     let mut holder = start_holder(&scene);
-    assert_eq!((clear_here(), our_rules(&ns)), (0, [1, 1]), "another process has them");
+    assert_eq!((clear_here(), our_rules(&ns)), (0, [1, 1]), "rules of a running process were removed");
     holder.kill();
     assert_eq!((clear_here(), taken_without_tunnel(&ns)), (2, before.clone()));
     scene.with_tunnel(async move |checks| checks.http("b1", vip).await.unwrap());
@@ -94,7 +96,7 @@ fn what_a_killed_process_left_goes_without_a_tunnel_and_what_is_in_use_stays() {
 }
 
 #[test]
-fn a_rule_of_others_with_the_mark_or_the_table_is_refused_by_name_and_one_with_the_priority_is_not() {
+fn foreign_rule_with_mark_or_table_is_rejected() {
     let scene = Scene::gre();
     let (ns, file) = (scene.ns().clone(), scene.file.clone());
     let outcome = || {
@@ -121,16 +123,17 @@ fn a_rule_of_others_with_the_mark_or_the_table_is_refused_by_name_and_one_with_t
             (Ok(()), None) => {}
             (Err(error), Some((shown, uses))) => {
                 let start = format!(
-                    "ip {family} rule, {shown}: this routing rule is not the balancer's and uses {uses}"
+                    "ip {family} rule, {shown}: this routing rule belongs to other software and uses {uses}"
                 );
                 assert!(error.starts_with(&start), "{rule}: {error}");
             }
             (outcome, _) => panic!("{rule}: {outcome:?}"),
         }
-        // Others' rules stay, and nothing of ours does.
+        // The failed start must have removed its own rules, but not the rule of the other software.
         ns.text("ip", &[&[family, "rule", "del"], &words[..]].concat()).unwrap();
         assert_eq!(our_rules(&ns), [0, 0], "{rule}");
-        // The kernel takes the device away a little after its last descriptor, and the next one has its name.
+        // The kernel removes the device shortly after its last descriptor is closed. The next
+        // tunnel needs the same device name.
         let is_gone = || ns.text("ip", &["link", "show", DEVICE]).is_err().then_some(());
         assert!(eventually(BOUND, is_gone).is_some(), "{rule}");
     }
@@ -145,7 +148,8 @@ fn start_holder(scene: &Scene) -> Process {
     holder
 }
 
-/// Not a test of its own: what those above kill.
+/// The other tests run this function in a separate process and kill it. It opens a tunnel and
+/// waits.
 #[test]
 fn holder_of_a_tunnel() {
     let Ok(file) = env::var(HOLDER) else { return };

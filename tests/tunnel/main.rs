@@ -1,9 +1,10 @@
-//! Health checks through the pool's own encapsulation, on the bed: real kernels, the backends' `decap`, and a balancer
-//! beside them as the judge of what a packet must look like.
+//! Tests of health checks that use the encapsulation of the pool. The tests use the real kernel,
+//! `decap` on the backends, and a balancer as the reference for packet formats.
 //!
-//! `cargo xtask test --lane net` runs them. They need root, and a release build of the program.
+//! The tests need root and a release build of the balancer. `cargo xtask test --lane net` runs
+//! them.
 #![forbid(unsafe_code)]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::unwrap_used, reason = "a failed step must fail the test")]
 
 mod carried;
 mod cost;

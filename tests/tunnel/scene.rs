@@ -1,6 +1,5 @@
-//! A bed, and a tunnel opened in the first balancer's namespace as the control plane opens it.
-//!
-//! Not here: what is expected.
+//! The fixture of the tests: a testbed, and a health-check tunnel in the first balancer's
+//! namespace. The tunnel is opened in the same way as by the control plane.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -14,13 +13,14 @@ use next_hop::{self, Resolver, Unresolved};
 use testbed::{Bed, BedSpec, Decap, Encapsulation, LbConfig, Namespace};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Ten times what any wait here takes on two busy cores.
+/// The timeout of the tests. It is ten times the longest wait on two busy cores.
 pub(crate) const BOUND: Duration = Duration::from_secs(20);
-/// For what must not come: on these links an answer takes less than a millisecond.
+/// The time for which a test waits for a packet that must not arrive. On these links an answer
+/// takes less than a millisecond.
 pub(crate) const SILENCE: Duration = Duration::from_millis(500);
 pub(crate) const DEVICE: &str = "sluice-check";
 
-/// Dropped in this order.
+/// A testbed in which the backends run `decap`. Fields are dropped in this order.
 pub(crate) struct Scene {
     pub(crate) decaps: Vec<Decap>,
     pub(crate) file: PathBuf,
@@ -29,7 +29,8 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// `backends` of them, reached over one encapsulation and outer family.
+    /// Starts a testbed with `backends` backends. `kind` is the encapsulation, and `outer_v4`
+    /// selects the address family of the outer header.
     pub(crate) fn new(backends: u8, kind: Encapsulation, outer_v4: bool, keys: &str, from: &[&str]) -> Self {
         let switched = kind == Encapsulation::L2;
         let bed = Bed::new(&BedSpec { backends, switched, ..BedSpec::default() }).unwrap();
@@ -58,7 +59,7 @@ impl Scene {
         &self.bed.balancers[0].ns
     }
 
-    /// Runs `task` with an open tunnel in the balancer's namespace, and closes the tunnel.
+    /// Opens a tunnel in the balancer's namespace, runs `task` with it, and closes it.
     pub(crate) fn with_tunnel<T: Send + 'static>(
         &self,
         task: impl AsyncFnOnce(&Checks) -> T + Send + 'static,
@@ -76,19 +77,21 @@ impl Scene {
     }
 }
 
-/// Two workers, so that what blocks in a test does not stop the tunnel.
+/// Returns a runtime with two workers, so that a test that blocks one of them does not stop the
+/// tunnel.
 pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
-/// An open tunnel, and the snapshot that it follows.
+/// An open tunnel and the snapshot that it uses.
 pub(crate) struct Checks {
     pub(crate) tunnel: Tunnel,
     pub(crate) live: Live,
 }
 
 impl Checks {
-    /// As `open`, once the last tunnel's device has gone: a process that another test begins has its file until it runs a program.
+    /// Opens a tunnel as soon as the device of the previous tunnel is gone. A child process of
+    /// another test holds a copy of its descriptor until it executes a program.
     async fn open_again(file: &Path, name: &str, device: &str) -> Self {
         let mut tries = 0;
         loop {
@@ -100,7 +103,7 @@ impl Checks {
         }
     }
 
-    /// In the namespace of the calling thread.
+    /// Opens a tunnel in the network namespace of the calling thread.
     pub(crate) async fn open(file: &Path, machine: &str, interface: &str) -> Result<Self, TunnelError> {
         let (config, _) = config::load(file).unwrap();
         let next_hops = next_hops(&destinations(&config, machine, None)).await;
@@ -119,14 +122,14 @@ impl Checks {
         Ok(Self { tunnel: Tunnel::open(setup, live.clone()).await?, live })
     }
 
-    /// The way to a VIP on a backend by its name.
+    /// Returns a dialer that connects to a VIP on this backend.
     pub(crate) fn dialer(&self, backend: &str, vip: IpAddr) -> TunnelDialer {
         let snapshot = self.live.current();
         let slot = snapshot.slots().iter().position(|slot| &*slot.backend == backend).unwrap();
         self.tunnel.dialer(SlotId(u32::try_from(slot).unwrap()), vip)
     }
 
-    /// Changes every slot.
+    /// Publishes a snapshot in which `change` was applied to every slot.
     pub(crate) fn change(&self, change: impl FnMut(&mut Slot)) {
         let current: Arc<Snapshot> = self.live.current();
         let mut slots = current.slots().to_vec();
@@ -134,25 +137,25 @@ impl Checks {
         self.live.publish(current.with_slots(slots, current.next_hop_mode().clone()).unwrap());
     }
 
-    /// Puts all slots into one state.
+    /// Publishes a snapshot in which all slots have the same state.
     pub(crate) fn put(&self, state: SlotState) {
         let current: Arc<Snapshot> = self.live.current();
         self.live.publish(current.with_states(vec![state; current.slots().len()]).unwrap());
     }
 
-    /// HTTP to a VIP on a backend: the answer's text.
+    /// Sends an HTTP request to a VIP on a backend and returns the response.
     pub(crate) async fn http(&self, backend: &str, vip: SocketAddr) -> Result<String, String> {
         let dialer = self.dialer(backend, vip.ip());
         within(async {
             let mut stream = dialer.tcp(vip).await?;
             let seen = stream.peer_addr()?;
-            assert_eq!(seen, vip, "what the check talks to");
+            assert_eq!(seen, vip, "the check used a different destination");
             ask_http(&mut stream).await
         })
         .await
     }
 
-    /// UDP to a VIP's echo port on a backend: the answer's text.
+    /// Sends a UDP request to the echo port of a VIP on a backend and returns the response.
     pub(crate) async fn udp(&self, backend: &str, vip: IpAddr) -> Result<String, String> {
         let dialer = self.dialer(backend, vip);
         within(async {
@@ -166,7 +169,7 @@ impl Checks {
     }
 }
 
-/// HTTP to a backend's own address.
+/// Sends an HTTP request to a backend's own address.
 pub(crate) async fn direct(server: SocketAddr) -> Result<String, String> {
     within(async { ask_http(&mut tokio::net::TcpStream::connect(server).await?).await }).await
 }
@@ -178,7 +181,7 @@ async fn ask_http(stream: &mut tokio::net::TcpStream) -> std::io::Result<String>
     Ok(answer)
 }
 
-/// Whether an attempt fails, or is not answered.
+/// Returns `true` if the attempt fails or times out.
 pub(crate) async fn fails(attempt: impl Future<Output = Result<String, String>>) -> bool {
     !tokio::time::timeout(SILENCE, attempt).await.is_ok_and(|answer| answer.is_ok())
 }
@@ -186,7 +189,7 @@ pub(crate) async fn fails(attempt: impl Future<Output = Result<String, String>>)
 async fn within(attempt: impl Future<Output = std::io::Result<String>>) -> Result<String, String> {
     match tokio::time::timeout(BOUND, attempt).await {
         Ok(done) => done.map_err(|error| error.to_string()),
-        Err(_) => Err("no answer in time".into()),
+        Err(_) => Err("timeout".into()),
     }
 }
 

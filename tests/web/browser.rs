@@ -1,8 +1,9 @@
-//! A headless Chromium in a namespace of its own, steered by WebDriver and, where that has no word, by DevTools.
+//! A headless Chromium in its own network namespace, controlled with WebDriver and DevTools.
 //!
-//! In: addresses and scripts. Out: what the page says, what it looks like, what it logged and what it asked the network for.
-//! The namespace has a loopback alone: whatever the page would fetch from elsewhere, it can't.
-//! Source: W3C WebDriver; chromedriver's `goog/cdp/execute` and `se/log`.
+//! Tests run scripts in the page, take screenshots, and read the console and the network log. The
+//! namespace has only a loopback device, so the page cannot load resources from other hosts.
+//!
+//! References: W3C WebDriver; chromedriver's `goog/cdp/execute` and `se/log`.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +12,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use testbed::{Namespace, Process, TempDir, eventually};
 
-/// Ten times what a page takes to show something on two busy cores.
+/// The timeout of the tests. It is ten times the duration of a page update on two busy cores.
 pub(crate) const BOUND: Duration = Duration::from_secs(30);
 
 pub(crate) struct Browser {
@@ -43,12 +44,12 @@ impl Browser {
         self.command("/url", &json!({ "url": address }));
     }
 
-    /// What a function's body returns in the page.
+    /// Runs a script in the page, which is the body of a function, and returns its result.
     pub(crate) fn script(&self, body: &str) -> Value {
         self.command("/execute/sync", &json!({ "script": body, "args": [] }))
     }
 
-    /// Waits until `body` returns something true.
+    /// Waits until the script `body` returns a true value, and returns this value.
     pub(crate) fn wait_for(&self, body: &str) -> Value {
         let found = eventually(BOUND, || {
             let value = self.script(body);
@@ -57,11 +58,15 @@ impl Browser {
         });
         found.unwrap_or_else(|| {
             let shown = self.script("return document.body.innerText");
-            panic!("never true: {body}\n{}\n{:?}", shown.as_str().unwrap_or_default(), self.console())
+            panic!(
+                "condition was never true, {body}\n{}\n{:?}",
+                shown.as_str().unwrap_or_default(),
+                self.console()
+            )
         })
     }
 
-    /// A screen of this width, light or dark.
+    /// Sets the width of the screen and selects the light or the dark color scheme.
     pub(crate) fn look(&self, width: u32, scheme: &str) {
         let screen = json!({ "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600 });
         self.devtools("Emulation.setDeviceMetricsOverride", &screen);
@@ -69,20 +74,20 @@ impl Browser {
         self.devtools("Emulation.setEmulatedMedia", &media);
     }
 
-    /// The whole page as PNG, in base64.
+    /// Returns a screenshot of the whole page as a base64-encoded PNG.
     pub(crate) fn picture(&self) -> String {
         let picture = self.devtools("Page.captureScreenshot", &json!({ "captureBeyondViewport": true }));
         picture["data"].as_str().unwrap().to_owned()
     }
 
-    /// What the console has said since the last call.
+    /// Returns the console messages since the previous call.
     pub(crate) fn console(&self) -> Vec<String> {
         let said = self.command("/se/log", &json!({ "type": "browser" }));
         let messages = said.as_array().unwrap().iter().filter_map(|entry| entry["message"].as_str());
         messages.filter(|message| !message.starts_with(OWN_PAGES)).map(str::to_owned).collect()
     }
 
-    /// Every address that was asked for since the last call.
+    /// Returns the URLs of all requests since the previous call.
     pub(crate) fn requests(&self) -> Vec<String> {
         let log = self.command("/se/log", &json!({ "type": "performance" }));
         let events = log.as_array().unwrap().iter().map(|entry| {
@@ -116,13 +121,14 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // The browser ends by the closed pipe too, but not before it has written its profile.
+        // Without this request the browser would end too, but only after writing its profile.
         let (session, ns) = (self.session.clone(), self.ns.clone());
         drop(ns.spawn(move || exchange("DELETE", &session, "")).join());
     }
 }
 
-/// One request over a fresh connection; the body of the answer. The driver leaves the connection open, whatever it is asked.
+/// Sends one request to chromedriver on a new connection, and returns the body. Chromedriver never
+/// closes the connection itself.
 fn exchange(method: &str, path: &str, body: &str) -> std::io::Result<String> {
     let stream = TcpStream::connect(DRIVER)?;
     stream.set_read_timeout(Some(2 * BOUND))?;
@@ -147,9 +153,10 @@ fn exchange(method: &str, path: &str, body: &str) -> std::io::Result<String> {
 }
 
 const DRIVER: SocketAddr = SocketAddr::V4(std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 9515));
-/// Its start page, which it shows before ours.
+/// The URL prefix of the browser's own pages, such as its start page.
 const OWN_PAGES: &str = "chrome://";
-/// By the pipe the browser ends with its driver, whatever ended that.
+/// The browser's arguments. With `--remote-debugging-pipe`, the browser always ends together with
+/// chromedriver.
 const ARGUMENTS: [&str; 10] = [
     "--headless",
     "--no-sandbox",

@@ -1,6 +1,7 @@
-//! One HTTP request by hand, over TCP in a namespace or over a Unix socket; and a way for a browser to such a socket.
+//! A minimal HTTP client for TCP in a network namespace and for Unix sockets. A relay makes a Unix
+//! socket available to the browser over TCP.
 //!
-//! HTTP/1.0 is asked for: then the end of the connection is the end of the answer.
+//! Requests use HTTP/1.0, so the server marks the end of a response by closing the connection.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -13,7 +14,7 @@ use testbed::Namespace;
 
 use crate::browser::BOUND;
 
-/// Status and body.
+/// Sends a GET request, and returns the status and the body.
 pub(crate) fn get(ns: &Namespace, server: SocketAddr, path: &str) -> io::Result<(u16, String)> {
     let request = request("GET", path);
     ns.run(move || {
@@ -23,7 +24,7 @@ pub(crate) fn get(ns: &Namespace, server: SocketAddr, path: &str) -> io::Result<
     })
 }
 
-/// What the admin socket answers to a request that it must not refuse.
+/// Sends a request to the admin socket and returns the JSON response. Panics if the request fails.
 pub(crate) fn admin(socket: &Path, method: &str, path: &str) -> Value {
     let stream = UnixStream::connect(socket).unwrap();
     stream.set_read_timeout(Some(BOUND)).unwrap();
@@ -46,14 +47,15 @@ fn exchange(mut stream: impl Read + Write, request: &str) -> io::Result<(u16, St
     Ok((status, body.to_owned()))
 }
 
-/// Joins a port of `ns`, which a browser can speak to, to a Unix socket, which it can't; returns the origin. It ends with the
-/// test's process, as the threads do that copy.
+/// Relays connections from a TCP port of `ns` to a Unix socket, because a browser cannot connect to
+/// a Unix socket. Returns the origin for the browser. The relay runs until the process ends.
 pub(crate) fn relay(ns: &Namespace, socket: PathBuf) -> String {
     let listener = ns.run(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).unwrap();
     let origin = format!("http://{}/", listener.local_addr().unwrap());
     thread::spawn(move || {
         for browser in listener.incoming().flatten() {
-            // A refused connection shows in the page.
+            // If the connection fails, the browser's connection is closed, and the page shows an
+            // error.
             let Ok(balancer) = UnixStream::connect(&socket) else { continue };
             let (Ok(from), Ok(to)) = (browser.try_clone(), balancer.try_clone()) else { continue };
             thread::spawn(move || {
@@ -70,6 +72,6 @@ pub(crate) fn relay(ns: &Namespace, socket: PathBuf) -> String {
 }
 
 fn copy(mut from: impl Read, mut to: impl Write) {
-    // Either side may go at any time.
+    // Errors do not matter, because either side may close the connection at any time.
     drop(io::copy(&mut from, &mut to));
 }

@@ -1,9 +1,11 @@
-//! What an operator looks at: the status page in a real browser, the metrics in a real Prometheus, the rules by promtool.
+//! Tests of the web interfaces: the status page in a browser, the metrics in Prometheus, and the
+//! alert rules with promtool.
 //!
-//! They need root, a release build of the balancer, and the Debian packages `chromium`, `chromium-driver` and `prometheus`:
-//! `cargo xtask test --lane web` runs them. A missing tool is a failure.
+//! The tests need root, a release build of the balancer, and the Debian packages `chromium`,
+//! `chromium-driver` and `prometheus`. `cargo xtask test --lane web` runs them. If a tool is
+//! missing, the tests fail.
 #![forbid(unsafe_code)]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::unwrap_used, reason = "a failed step must fail the test")]
 
 mod browser;
 mod http;

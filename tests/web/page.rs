@@ -1,4 +1,4 @@
-//! The status page: over samples, and over a running balancer.
+//! Tests of the status page. Most of them use sample responses instead of a running balancer.
 
 use serde_json::{Value, json};
 use testbed::{Namespace, eventually};
@@ -23,7 +23,8 @@ impl Scene {
         scene
     }
 
-    /// Nothing was logged, and nothing asked for from elsewhere.
+    /// Checks that the console has no messages and that the page requested nothing from other
+    /// hosts.
     fn end(self) {
         let console = self.browser.console();
         assert!(console.is_empty(), "{console:?}");
@@ -45,40 +46,40 @@ fn rows_say_what_the_api_says() {
     assert_eq!(backends.len(), 7);
     assert_eq!(backends["b1"]["state"], "● serving down for www IPv6");
     assert_eq!((backends["b1"]["weight"].as_str(), backends["b1"]["share"].as_str()), ("100", "40 %"));
-    assert_eq!(backends["b2"]["state"], "✕ down by its checks");
+    assert_eq!(backends["b2"]["state"], "✕ down failed checks");
     assert!(backends["b2"]["checks"].contains("198.18.1.2:80: connection refused"), "{backends:?}");
     assert_eq!(backends["b3"]["state"], "◐ draining by an operator override: draining");
     assert_eq!(backends["b4"]["state"], "● serving by an operator override: weight 150");
-    assert_eq!(backends["b4"]["weight"], "150 (file: 100)");
+    assert_eq!(backends["b4"]["weight"], "150 (configured: 100)");
     assert_eq!(backends["n1"]["share"], "all 25 % names 50 %");
     let vips = rows(&scene.browser, "vips");
     assert_eq!((vips["mail"]["serving"].as_str(), vips["www"]["serving"].as_str()), ("0 of 1", "2 of 4"));
-    assert!(vips["dns"]["pool"].contains("fallen back to names-far"), "{vips:?}");
+    assert!(vips["dns"]["pool"].contains("fallback names-far"), "{vips:?}");
     let health = rows(&scene.browser, "health");
-    assert!(health["198.18.1.1:80 via 203.0.113.10"]["verdict"].starts_with("● up"), "{health:?}");
+    assert!(health["198.18.1.1:80 via 203.0.113.10"]["state"].starts_with("● up"), "{health:?}");
     let events = rows(&scene.browser, "events");
     assert_eq!(events["2023-11-14 22:15:00Z"]["cause"], "a new <kernel>");
-    assert_eq!(events["2023-11-14 22:16:00Z"].len(), 4, "of one second there are two");
+    assert_eq!(events["2023-11-14 22:16:00Z"].len(), 4, "two events of the same second are missing");
     let drops = rows(&scene.browser, "drops");
-    assert_eq!(drops.len(), 3, "reasons that never occurred are left out");
-    assert_eq!(drops["no_vip"]["since the start"], "240");
+    assert_eq!(drops.len(), 3, "the table has reasons with the value 0");
+    assert_eq!(drops["no_vip"]["since start"], "240");
     let notes = notes(&scene.browser).join("\n");
     for part in [
-        "has changed since it was read",
-        "last reload was refused",
-        "generation 12 goes back to 11 in 4 min, unless it is confirmed",
-        "1 override in force",
+        "has changed since it was loaded",
+        "last reload was rejected",
+        "generation 12 is rolled back to 11 in 4 min unless it is confirmed",
+        "1 override active",
         "too_big",
     ] {
         assert!(notes.contains(part), "{part}: {notes}");
     }
     let order = scene.browser.script("return document.querySelector('#backends tbody th').textContent");
-    assert_eq!(order, "b2", "what is down comes first");
+    assert_eq!(order, "b2", "the backend that is down is not first");
     scene.end();
 }
 
 #[test]
-fn what_changes_is_shown_without_a_reload_of_the_page() {
+fn page_updates_without_reload() {
     let scene = Scene::new();
     scene.browser.script("document.querySelector('#vips tbody tr').dataset.mine = 'kept'");
     scene.server.change(|samples| {
@@ -87,27 +88,27 @@ fn what_changes_is_shown_without_a_reload_of_the_page() {
         samples.backends.as_array_mut().unwrap().pop();
         samples.status["ready"] = json!(false);
         samples.status["not_ready"] = json!(["VIP mail has no backend"]);
-        samples.status["forwarder"] = json!({ "healthy": false, "why": ["thread 1 stands still"] });
+        samples.status["forwarder"] = json!({ "healthy": false, "why": ["thread 1 is stuck"] });
     });
     scene.browser.wait_for("return document.getElementById('state').textContent === 'not ready'");
-    assert_eq!(rows(&scene.browser, "backends")["b1"]["state"], "✕ down by its checks down for www IPv6");
+    assert_eq!(rows(&scene.browser, "backends")["b1"]["state"], "✕ down failed checks down for www IPv6");
     assert!(!rows(&scene.browser, "backends").contains_key("m1"));
     let notes = notes(&scene.browser);
     assert!(notes.contains(&"not ready: VIP mail has no backend".into()), "{notes:?}");
-    assert!(notes.contains(&"forwarder: thread 1 stands still".into()), "{notes:?}");
+    assert!(notes.contains(&"forwarder: thread 1 is stuck".into()), "{notes:?}");
     let kept = scene.browser.script("return document.querySelector('[data-mine=kept]') !== null");
-    assert_eq!(kept, true, "rows stay, so that a selection does");
+    assert_eq!(kept, true, "rows were replaced, which loses the selection");
     scene.end();
 }
 
 #[test]
-fn rates_come_from_what_counters_grew_by_and_a_restart_begins_anew() {
+fn page_rates_follow_counters_and_survive_restart() {
     let scene = Scene::new();
     let first_rate =
         "return document.querySelector('#vips tbody tr:nth-child(2) td:nth-child(7)').textContent";
     scene.browser.wait_for(&format!("{first_rate} === '0'"));
-    // The count grows until its rate is shown: the page may ask at any time, and how fast it is shown to grow follows
-    // from when it asked.
+    // The counter grows until the page shows a rate. The page may poll at any time, so the exact
+    // rate varies.
     let mut packets = 1_000_000_000_u64;
     let shown = eventually(BOUND, || {
         packets += 10_000_000;
@@ -118,7 +119,8 @@ fn rates_come_from_what_counters_grew_by_and_a_restart_begins_anew() {
     assert!(shown.is_some(), "{}", scene.browser.script(first_rate));
     let line = "#vips tbody tr:nth-child(2) svg";
     scene.browser.wait_for(&format!("return document.querySelector('{line} path.stroke') !== null"));
-    // Counters fall: no rate may be negative, and none is made up.
+    // After a restart of the balancer, counters start at 0 again. The page must not show a negative
+    // or invented rate then.
     scene.server.change(|samples| {
         samples.vips[0]["services"][0]["packets"] = json!(5);
         samples.status["boot_id"] = json!("another");
@@ -130,7 +132,7 @@ fn rates_come_from_what_counters_grew_by_and_a_restart_begins_anew() {
 }
 
 #[test]
-fn the_page_is_readable_on_a_phone_and_a_desk_in_light_and_dark() {
+fn page_is_readable_on_phone_and_desktop() {
     let scene = Scene::new();
     let mut pictures = Vec::new();
     for width in [360, 768, 1280] {
@@ -194,7 +196,7 @@ fn hostile_text_is_text() {
 }
 
 #[test]
-fn the_policy_stops_a_script_that_is_not_the_pages_own() {
+fn content_security_policy_blocks_foreign_scripts() {
     let scene = Scene::new();
     scene.browser.script(
         "const s = document.createElement('script'); s.textContent = 'window.foreign = 1'; document.body.append(s);
@@ -206,7 +208,7 @@ fn the_policy_stops_a_script_that_is_not_the_pages_own() {
 }
 
 #[test]
-fn many_rows_are_cut_and_found_by_the_filter() {
+fn page_limits_rows_and_filters_them() {
     let scene = Scene::new();
     scene.server.change(|samples| {
         let one = samples.backends[0].clone();
@@ -227,10 +229,10 @@ fn many_rows_are_cut_and_found_by_the_filter() {
 }
 
 #[test]
-fn a_balancer_that_is_silent_is_told_and_the_last_figures_stay() {
+fn page_reports_missing_data_and_keeps_values() {
     let Scene { browser, server } = Scene::new();
     drop(server);
-    browser.wait_for("return document.querySelector('#notes').textContent.includes('no figures since')");
+    browser.wait_for("return document.querySelector('#notes').textContent.includes('no data since')");
     assert!(rows(&browser, "backends").contains_key("b1"));
     assert_eq!(browser.script("return document.body.classList.contains('stale')"), true);
 }

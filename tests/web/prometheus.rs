@@ -1,4 +1,4 @@
-//! A real Prometheus that scrapes a running balancer, and `promtool` over what the balancer says.
+//! Tests with a Prometheus server that scrapes a running balancer, and tests with `promtool`.
 
 use std::fs;
 use std::io::Write;
@@ -13,7 +13,7 @@ use crate::browser::BOUND;
 use crate::http;
 use crate::running::{METRICS, Running};
 
-/// Prometheus beside the bed's client; its network is the client's.
+/// A Prometheus server that runs on the client host.
 struct Prometheus {
     _process: Process,
     ns: Namespace,
@@ -48,19 +48,19 @@ impl Prometheus {
         (status == 200).then(|| serde_json::from_str(&body).unwrap())
     }
 
-    /// The one value of a query.
+    /// Runs a query and returns its single value, or `None` if there is none.
     fn value(&self, query: &str) -> Option<f64> {
         let answer = self.ask(&format!("/api/v1/query?query={}", percent(query)))?;
         let result = answer["data"]["result"].as_array()?;
         result.first()?["value"][1].as_str()?.parse().ok()
     }
 
-    /// Waits until a query gives what it is to give.
+    /// Waits until a query returns the expected value.
     fn agrees(&self, query: &str, expected: u64) {
         self.follows(query, || expected);
     }
 
-    /// The same for what may still change.
+    /// Waits until a query returns the expected value, which may change during the wait.
     fn follows(&self, query: &str, expected: impl Fn() -> u64) {
         let agreed = eventually(BOUND, || (self.value(query)? == expected() as f64).then_some(()));
         assert!(
@@ -78,19 +78,20 @@ impl Prometheus {
 }
 
 #[test]
-fn prometheus_scrapes_what_the_balancer_counts() {
+fn prometheus_scrapes_correct_counters() {
     let running = Running::start();
     let prometheus = Prometheus::start(&running);
     prometheus.agrees("up", 1);
     running.ask(30);
-    // All of the requests' packets have been counted once the sums agree.
+    // When the sums match, all packets of the requests have been counted.
     let counts = eventually(BOUND, || {
         let counts = running.balancer.counters().unwrap();
         (counts.redirected() == counts.received() && counts.received() == counts.sent()).then_some(counts)
     });
-    let counts: Counters = counts.expect("redirected, received and sent agree");
-    assert!(counts.received() >= 30 * 3, "a handshake and a request each");
-    // The last segments of a connection may still come.
+    let counts: Counters = counts.expect("the counters do not match");
+    assert!(counts.received() >= 30 * 3, "too few packets received");
+    // The last segments of a connection may still arrive, so the expected value is read again each
+    // time.
     let now = || running.balancer.counters().unwrap();
     prometheus.follows("sum(sluicegate_thread_received_packets_total)", || now().received());
     prometheus.follows("sum(sluicegate_xdp_redirected_packets_total)", || now().redirected());
@@ -115,7 +116,7 @@ fn prometheus_scrapes_what_the_balancer_counts() {
 }
 
 #[test]
-fn the_listener_is_read_only_and_its_text_is_clean() {
+fn metrics_listener_is_read_only() {
     let running = Running::start();
     let server: SocketAddr = METRICS.parse().unwrap();
     let ask = |path: &str| http::get(&running.bed.client.ns, server, path).unwrap();
@@ -132,13 +133,13 @@ fn the_listener_is_read_only_and_its_text_is_clean() {
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .expect("promtool: Debian package prometheus");
+        .expect("promtool is missing, install the Debian package prometheus");
     lint.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
     let found = lint.wait_with_output().unwrap();
     assert!(found.status.success(), "{}", String::from_utf8_lossy(&found.stderr));
 }
 
-/// A query as part of an address.
+/// Percent-encodes a query for a URL.
 fn percent(text: &str) -> String {
     text.bytes()
         .map(

@@ -1,4 +1,4 @@
-//! The status page and the listener over a running balancer, with real traffic.
+//! Tests of the status page and the metrics listener with a running balancer and real traffic.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,10 +12,11 @@ use crate::browser::{BOUND, Browser};
 use crate::http;
 use crate::shown::{notes, overflowing, rows};
 
-/// Where the balancer of these tests has its read-only listener.
+/// The address of the read-only listener for metrics.
 pub(crate) const METRICS: &str = "192.0.2.1:9850";
 
-/// Dropped in this order: the balancer first, the bed last.
+/// A testbed with a running balancer. Fields are dropped in this order, so the balancer stops
+/// before the testbed is removed.
 pub(crate) struct Running {
     pub(crate) balancer: Balancer,
     pub(crate) decaps: Vec<Decap>,
@@ -27,7 +28,8 @@ impl Running {
         let bed = Bed::new(&BedSpec::default()).unwrap();
         let decaps = Decap::start_all(&bed).unwrap();
         let mut config = LbConfig::new(&bed).weights(&[1, 2, 3]);
-        // The section that stands before it is [admin].
+        // The configuration text ends with the section [admin], so this line belongs to that
+        // section.
         config.more = format!("metrics = [\"{METRICS}\"]\n");
         let balancer = Balancer::start(&bed, 0, &config).unwrap();
         Self { balancer, decaps, bed }
@@ -45,7 +47,7 @@ impl Running {
 }
 
 #[test]
-fn the_page_of_a_running_balancer_agrees_with_its_api() {
+fn page_agrees_with_the_api() {
     let running = Running::start();
     let operator = Namespace::new("operator").unwrap();
     let origin = http::relay(&operator, LbConfig::admin_socket(&running.bed, 0));
@@ -87,7 +89,7 @@ fn overrides_are_shown(running: &Running, browser: &Browser) {
     browser.wait_for(word);
     let shown = rows(browser, "backends");
     assert!(shown["b2"]["state"].starts_with("◐ draining by an operator"), "{shown:?}");
-    assert!(notes(browser).iter().any(|note| note.contains("1 override in force")), "{:?}", notes(browser));
+    assert!(notes(browser).iter().any(|note| note.contains("1 override active")), "{:?}", notes(browser));
     running.admin("POST", "/v1/log/level?level=debug&for_seconds=600&reason=b2%20flaps");
     let note = "return [...document.querySelectorAll('#notes li')].some(note => note.textContent.startsWith('log level debug by uid 0 (b2 flaps), ends in '))";
     browser.wait_for(note);
@@ -106,7 +108,7 @@ fn traffic_is_shown(running: &Running, browser: &Browser) {
             client.get_many(vip, "/", 20, 4);
         }
     });
-    // By its head: columns come and go.
+    // The script finds the column by its heading, because the order of the columns may change.
     let rate = "const row = [...document.querySelectorAll('#vips tbody tr')].find(r => r.textContent.includes('tcp 80'));
         const heads = [...document.querySelectorAll('#vips thead th')].map(head => head.textContent);
         return !['0', '–'].includes(row.cells[heads.indexOf('packets/s')].textContent)";
@@ -114,7 +116,8 @@ fn traffic_is_shown(running: &Running, browser: &Browser) {
     stop.store(true, Ordering::Relaxed);
     traffic.join().unwrap();
     browser.wait_for(&rate.replace("return !", "return "));
-    // A port that no service has: the connection is not answered, and its packets are counted.
+    // No service has this port. The connection attempt times out, and its packets are counted as
+    // drops.
     let unserved = running.bed.http_client().connect_timeout(Duration::from_millis(100));
     assert!(unserved.get(running.bed.vip(true, 81), "/").is_err());
     let agreed = eventually(BOUND, || {
@@ -122,7 +125,7 @@ fn traffic_is_shown(running: &Running, browser: &Browser) {
         let shown = rows(browser, "drops");
         let same = shown.len() == drops.len()
             && drops.iter().all(|(reason, count)| {
-                shown.get(reason).is_some_and(|cells| cells["since the start"] == count.to_string())
+                shown.get(reason).is_some_and(|cells| cells["since start"] == count.to_string())
             });
         (drops.contains_key("no_vip") && same).then_some(())
     });

@@ -1,6 +1,8 @@
-//! The status page over the sample answers, which a test may change while the page is shown.
+//! A server for the status page with sample responses. Tests can change the responses while the
+//! page is open.
 //!
-//! The page and its headers are the product's; the answers stand in `admin/page/sample`, whose shape the crate `admin` tests.
+//! The server sends the product's page with the product's HTTP headers. The sample responses are in
+//! `admin/page/sample`. The crate `admin` tests that their format is correct.
 
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
@@ -13,7 +15,7 @@ use axum::routing::get;
 use serde_json::Value;
 use testbed::Namespace;
 
-/// The answers.
+/// The responses that the server sends.
 #[derive(Clone, Debug)]
 pub(crate) struct Samples {
     pub(crate) status: Value,
@@ -27,7 +29,7 @@ pub(crate) struct Samples {
 
 type Shared = Arc<Mutex<Samples>>;
 
-/// A running server. Dropping it ends it.
+/// A running server with sample responses. Dropping the handle stops the server.
 pub(crate) struct SampleServer {
     pub(crate) origin: String,
     samples: Shared,
@@ -59,7 +61,7 @@ impl SampleServer {
         Self { origin, samples, _runtime: runtime }
     }
 
-    /// Changes what is answered from now on.
+    /// Changes the responses to all later requests.
     pub(crate) fn change(&self, edit: impl FnOnce(&mut Samples)) {
         edit(&mut self.samples.lock().unwrap());
     }
@@ -80,7 +82,8 @@ impl Samples {
     }
 }
 
-/// The file names counters that are not 0; the row type has all of them.
+/// Returns the sample counters. The file contains only those that are not 0, and the row type adds
+/// the others.
 fn counters() -> Stats {
     let mut stats: Stats =
         serde_json::from_str(include_str!("../../crates/admin/src/page/sample/counters.json")).unwrap();

@@ -1,4 +1,4 @@
-//! What the page shows, read back from its tables, and what must hold of it however it looks.
+//! Reads the contents of the status page, and checks its layout and accessibility.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use crate::browser::Browser;
 
-/// The rows of a table, by their first cell's text; other cells by their column's label.
+/// Returns the rows of a table as a map. The key of a row is the text of its first cell. Each row
+/// maps the headings of the other columns to the texts of their cells.
 pub(crate) fn rows(browser: &Browser, table: &str) -> BTreeMap<String, BTreeMap<String, String>> {
     let found = browser.script(&format!(
         "const heads = [...document.querySelectorAll('#{table} thead th')].map(th => th.textContent);
@@ -20,14 +21,15 @@ pub(crate) fn rows(browser: &Browser, table: &str) -> BTreeMap<String, BTreeMap<
     found.as_array().unwrap().iter().map(row).collect()
 }
 
-/// The warnings.
+/// Returns the warnings that the page shows.
 pub(crate) fn notes(browser: &Browser) -> Vec<String> {
     let found =
         browser.script("return [...document.querySelectorAll('#notes li')].map(li => li.textContent)");
     serde_json::from_value(found).unwrap()
 }
 
-/// Elements that stand out of the screen, by name; also the page itself when it can be scrolled sideways.
+/// Returns the names of elements that are wider than the screen. If the page scrolls horizontally,
+/// the list includes the page.
 pub(crate) fn overflowing(browser: &Browser) -> Value {
     browser.script(
         "const wide = [...document.querySelectorAll('body *')].filter(e => e.tagName !== 'CAPTION' && !e.closest('svg')
@@ -37,7 +39,7 @@ pub(crate) fn overflowing(browser: &Browser) -> Value {
     )
 }
 
-/// Texts whose contrast with what is behind them is below 4.5 to 1 (WCAG 2.2, 1.4.3).
+/// Returns texts whose contrast with the background is below 4.5 to 1 (WCAG 2.2, 1.4.3).
 pub(crate) fn faint(browser: &Browser) -> Value {
     browser.script(
         "const parse = text => { const p = text.match(/[\\d.]+/g).map(Number); return [p.slice(0, 3), p[3] ?? 1] };
@@ -57,7 +59,8 @@ pub(crate) fn faint(browser: &Browser) -> Value {
     )
 }
 
-/// What a reader by ear needs: every table named, every cell with its role, every drawing and input with a label.
+/// Returns accessibility problems. Every table must have a name, every cell a role, and every image
+/// and input field a label.
 pub(crate) fn unlabelled(browser: &Browser) -> Value {
     browser.script(
         "const bad = [];

@@ -1,24 +1,26 @@
-//! Zero-copy on a real driver's code path, and the kernel's own tunnels at the far end. They run in the VM of `xtask/zc-vm`.
+//! Tests of the zero-copy mode with a real driver. They run in the virtual machine of
+//! `xtask/zc-vm`. The backends use the kernel's tunnel devices for decapsulation.
 //!
-//! `cargo xtask test --lane zero-copy` runs them, one at a time: they share the VM's NICs. The wire drops what exceeds
-//! some 15,000 frames a second, so nothing here is a measure of speed.
+//! `cargo xtask test --lane zero-copy` runs the tests one at a time, because they share the virtual
+//! machine's NICs. The virtual wire drops frames above about 15,000 per second, so the tests do not
+//! measure speed.
 #![forbid(unsafe_code)]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::unwrap_used, reason = "a failed step must fail the test")]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::Command;
 use std::time::Duration;
 
 use testbed::{
-    Balancer, Bed, BedSpec, Counters, Encapsulation, FrameSpec, Host, LbConfig, Namespace, Tunnels, blast,
-    device_counts, eventually, mac_of, take_in,
+    Balancer, Bed, BedSpec, Counters, Encapsulation, FrameSpec, Host, LbConfig, Namespace, Tunnels,
+    device_counts, eventually, flood, mac_of, take_in,
 };
 
 const BOUND: Duration = Duration::from_secs(20);
 const REQUESTS: usize = 40;
 const QUEUES: usize = 4;
 
-/// Encapsulations, with whether the outer header is of IPv4.
+/// The tested encapsulations. The second value is `true` if the outer header is IPv4.
 const KINDS: [(Encapsulation, bool); 6] = [
     (Encapsulation::Gre, true),
     (Encapsulation::Gre, false),
@@ -28,9 +30,10 @@ const KINDS: [(Encapsulation, bool); 6] = [
     (Encapsulation::Gue, false),
 ];
 
-/// The first can do zero-copy, the second is a plain virtio NIC.
+/// Two NICs that are connected. The first one belongs to the balancer and supports zero-copy, and
+/// the second is a standard virtio NIC.
 const WIRE: [&str; 2] = ["zc0", "peer0"];
-/// The other way round: the balancer gets the NIC that refuses zero-copy.
+/// Two NICs that are connected. The balancer has the one without zero-copy support.
 const PLAIN: [&str; 2] = ["peer1", "zc1"];
 
 struct Stage {
@@ -50,7 +53,8 @@ impl Stage {
         Self { balancer, tunnels, bed }
     }
 
-    /// On a second pair of NICs besides, by which the backends are reached.
+    /// Starts the fixture with a second pair of connected NICs, over which the balancer reaches the
+    /// backends.
     fn on_two(second: [&str; 2]) -> Self {
         let bed = bed(WIRE);
         let [own, far] = second;
@@ -63,9 +67,10 @@ impl Stage {
         self.tunnels.iter().map(|tunnels| tunnels.taken_off(kind, outer_ipv4).unwrap()).sum()
     }
 
-    /// Makes requests over both families, and demands that the pool answers each.
+    /// Sends requests over IPv4 and IPv6. Each must be answered by a backend of the pool.
     fn all_answered(&self, what: &str, vips: [IpAddr; 2]) {
-        // A NIC may drop its link for seconds when XDP comes: the fourth SYN is sent after 7 s.
+        // When an XDP program is attached, a NIC may lose its link for seconds. Clients therefore
+        // wait for their fourth SYN, which is sent after 7 s.
         let client = self.bed.http_client();
         for vip in vips.map(|vip| SocketAddr::new(vip, Bed::HTTP_PORT)) {
             let replies = client.get_many(vip, "/", REQUESTS, 8);
@@ -75,7 +80,7 @@ impl Stage {
             let answered = answered.count();
             let slowest = replies.iter().flatten().map(|reply| reply.time).max().unwrap_or_default();
             println!(
-                "{what}: {answered} of {REQUESTS} requests to {vip} answered, the slowest in {slowest:.1?}"
+                "{answered} of {REQUESTS} requests to {vip} answered with {what}, the slowest in {slowest:.1?}"
             );
             let failed: Vec<_> = replies.iter().filter_map(|reply| reply.as_ref().err()).collect();
             let tail = self.balancer.process.tail();
@@ -83,21 +88,23 @@ impl Stage {
         }
     }
 
-    /// Waits until nothing is on its way: what was redirected has been received, and what was received is sent or dropped.
+    /// Waits until the counters show that no packet is in flight. Packet threads must have received
+    /// every redirected packet, and must have sent or dropped it.
     fn settled(&self) -> Counters {
         let agreed = eventually(BOUND, || {
             let counts = self.balancer.counters().ok()?;
-            // An empty fill ring is no lost packet here: without a frame the NIC's own ring overflows, before XDP.
+            // The counter of empty fill rings is not included: in zero-copy mode, a NIC without
+            // frames drops packets before XDP runs.
             let lost = counts.over_threads(&["socket", "rx_dropped"])
                 + counts.over_threads(&["socket", "rx_ring_full"]);
             let dropped: u64 = counts.drops().iter().map(|(_, count)| count).sum();
             (counts.redirected() == counts.received() + lost && counts.received() == counts.sent() + dropped)
                 .then_some(counts)
         });
-        agreed.unwrap_or_else(|| panic!("the counts do not agree: {}", self.figures()))
+        agreed.unwrap_or_else(|| panic!("the counters do not match, {}", self.figures()))
     }
 
-    /// What each part of the way has counted, for a message.
+    /// Returns the counters along the packet's path, for messages.
     fn figures(&self) -> String {
         let balancer = &self.bed.balancers[0];
         let mut text = match self.balancer.counters() {
@@ -115,7 +122,7 @@ impl Stage {
         text
     }
 
-    /// The mode by the log and by the counters, which must say the same.
+    /// Returns the socket mode. Panics if the log and the counters report different modes.
     fn mode(&self) -> String {
         let modes = self.balancer.counters().unwrap().modes();
         let [(device, mode)] = &modes[..] else { panic!("{modes:?}") };
@@ -129,7 +136,8 @@ impl Stage {
     }
 }
 
-/// As an operator of busy polling does, by the interface's files.
+/// Makes the kernel defer interrupts of the interface, as an operator would for busy polling. The
+/// settings are files in sysfs.
 fn put_off_interrupts(host: &Host, time: Duration) {
     let of = format!("/sys/class/net/{}", host.device);
     let nanos = time.as_nanos();
@@ -141,12 +149,13 @@ fn put_off_interrupts(host: &Host, time: Duration) {
 
 fn bed(wire: [&'static str; 2]) -> Bed {
     let vips = KINDS.iter().flat_map(|&(kind, outer_ipv4)| vips(kind, outer_ipv4)).collect();
-    // The VM's wires carry 1,500 bytes.
+    // The wires of the virtual machine have an MTU of 1,500 bytes.
     let (client_mtu, core_mtu, wire) = (1400, 1500, Some(wire));
     Bed::new(&BedSpec { backends: 2, client_mtu, core_mtu, vips, wire, ..BedSpec::default() }).unwrap()
 }
 
-/// Each kind of outer header has its VIPs and its pool; a flow of one can't meet what is left of another's.
+/// Returns a configuration in which each kind of outer header has its own VIPs and pool. A flow
+/// with one kind therefore cannot match an old table entry with another kind.
 fn config(bed: &Bed) -> LbConfig {
     let mut config = LbConfig { vips: first_vips().into(), ..LbConfig::new(bed) };
     for (kind, outer_ipv4) in KINDS.into_iter().skip(1) {
@@ -169,7 +178,7 @@ fn config(bed: &Bed) -> LbConfig {
     config
 }
 
-/// The VIPs whose packets get this outer header, of IPv4 and of IPv6.
+/// Returns the IPv4 and the IPv6 VIP whose packets get this outer header.
 fn vips(kind: Encapsulation, outer_ipv4: bool) -> [IpAddr; 2] {
     let n = KINDS.iter().position(|&known| known == (kind, outer_ipv4)).unwrap();
     let n = u8::try_from(10 + n).unwrap();
@@ -191,25 +200,26 @@ fn output(ns: &Namespace, program: &str, args: &[&str]) -> String {
 }
 
 #[test]
-fn the_kernels_own_tunnels_take_off_what_zero_copy_sockets_send() {
+fn kernel_tunnels_decapsulate_zero_copy_packets() {
     let stage = Stage::new(WIRE);
     assert_eq!(stage.mode(), "zero-copy");
     for (kind, outer_ipv4) in KINDS {
         let what = format!("zero-copy, {} over {}", kind.name(), if outer_ipv4 { "IPv4" } else { "IPv6" });
         let (sent, off) = (stage.settled().sent(), stage.taken_off(kind, outer_ipv4));
         stage.all_answered(&what, vips(kind, outer_ipv4));
-        // Taken off is read first: when the two agree, nothing is on its way.
+        // The number of decapsulated packets is read before the number of sent ones. If both match,
+        // no packet is in flight.
         let counted = || (stage.taken_off(kind, outer_ipv4) - off, stage.settled().sent() - sent);
         let agreed = eventually(BOUND, || Some(counted()).filter(|(off, sent)| off == sent));
         let (off, sent) = agreed.unwrap_or_else(counted);
-        println!("{what}: {sent} packets sent, {off} taken off");
+        println!("{sent} packets sent and {off} decapsulated with {what}");
         assert!(sent > 0 && sent == off, "{}", stage.figures());
     }
     stage.balancer.stop().unwrap();
 }
 
 #[test]
-fn four_queues_share_one_memory_in_zero_copy_and_answer_after_a_blast() {
+fn zero_copy_queues_share_memory_and_survive_a_flood() {
     let stage = Stage::new(WIRE);
     assert_eq!((stage.mode().as_str(), stage.settled().threads()), ("zero-copy", QUEUES));
     let balancer = &stage.bed.balancers[0];
@@ -217,21 +227,23 @@ fn four_queues_share_one_memory_in_zero_copy_and_answer_after_a_blast() {
     let to = mac_of(&balancer.ns, balancer.device).unwrap();
     let source = (stage.bed.client.v4, 10_000).into();
     let frames = FrameSpec::smallest_udp(from, to, source, stage.bed.vip(true, Bed::SINK_PORT)).flows(1000);
-    let running = blast(&stage.bed.router, &balancer.port, frames, Duration::from_secs(1)).unwrap();
+    let running = flood(&stage.bed.router, &balancer.port, frames, Duration::from_secs(1)).unwrap();
     let (offered, _) = running.join().unwrap().unwrap();
-    stage.all_answered("zero-copy, after a blast", first_vips());
+    stage.all_answered("zero-copy, after a flood", first_vips());
     let counts = stage.settled();
     let threads = counts.0["threads"].as_array().unwrap();
     let by_thread: Vec<u64> = threads.iter().map(|thread| Counters(thread.clone()).at(&["rx"])).collect();
     let (sent, drops) = (counts.sent(), counts.drops());
-    println!("zero-copy, blast of {offered}: received {by_thread:?}, sent {sent}, dropped {drops:?}");
+    println!(
+        "flood of {offered} packets in zero-copy mode, received {by_thread:?}, sent {sent}, dropped {drops:?}"
+    );
     assert!(by_thread.iter().all(|&rx| rx > 0), "{by_thread:?}");
     assert_eq!(counts.at(&["xdp", "no_socket"]), 0);
     stage.balancer.stop().unwrap();
 }
 
 #[test]
-fn a_killed_balancer_leaves_the_nic_as_it_was_and_the_next_one_is_zero_copy_again() {
+fn killed_balancer_restores_nic_for_next_start() {
     let mut stage = Stage::new(WIRE);
     let host = stage.bed.balancers[0].clone();
     let link = || output(&host.ns, "ip", &["-details", "link", "show", host.device]);
@@ -247,7 +259,7 @@ fn a_killed_balancer_leaves_the_nic_as_it_was_and_the_next_one_is_zero_copy_agai
 }
 
 #[test]
-fn a_nic_that_refuses_zero_copy_is_named_and_works_in_copy_mode() {
+fn nic_without_zero_copy_uses_copy_mode() {
     let stage = Stage::new(PLAIN);
     assert_eq!((stage.mode().as_str(), stage.settled().threads()), ("copy", QUEUES));
     let said = |line: &str| line.contains("refuses zero-copy") && line.contains("\"peer1\"");
@@ -258,12 +270,13 @@ fn a_nic_that_refuses_zero_copy_is_named_and_works_in_copy_mode() {
 }
 
 #[test]
-fn what_comes_by_one_nic_leaves_by_another_over_one_memory_in_zero_copy() {
+fn zero_copy_forwards_between_two_nics() {
     let stage = Stage::on_two(["zc1", "peer1"]);
     let modes = stage.balancer.counters().unwrap().modes();
     assert_eq!(modes, ["zc0", "zc1"].map(|name| (name.to_owned(), "zero-copy".to_owned())));
     stage.all_answered("zero-copy, two NICs", first_vips());
-    // A connection's last packets may come after it was answered: all is read at once, until it agrees.
+    // The last packets of a connection may arrive after its response. The counters are read until
+    // they match.
     let agreed = eventually(BOUND, || {
         let counts = stage.settled();
         let of = |what| ["zc0", "zc1"].map(|name| counts.at(&["interfaces", name, what]));
@@ -271,12 +284,12 @@ fn what_comes_by_one_nic_leaves_by_another_over_one_memory_in_zero_copy() {
         (sent > 0 && [of("rx"), of("tx")] == [[sent, 0], [0, sent]]).then_some(sent)
     });
     let sent = agreed.unwrap_or_else(|| panic!("{}", stage.figures()));
-    println!("zero-copy, two NICs: {sent} packets came by zc0 and left by zc1");
+    println!("{sent} packets received on zc0 and sent on zc1 in zero-copy mode");
     stage.balancer.stop().unwrap();
 }
 
 #[test]
-fn one_of_two_nics_that_refuses_zero_copy_is_named_and_both_work_in_copy_mode() {
+fn nic_without_zero_copy_switches_both_to_copy_mode() {
     let stage = Stage::on_two(["peer1", "zc1"]);
     let modes = stage.balancer.counters().unwrap().modes();
     assert_eq!(modes, ["peer1", "zc0"].map(|name| (name.to_owned(), "copy".to_owned())));
@@ -288,7 +301,7 @@ fn one_of_two_nics_that_refuses_zero_copy_is_named_and_both_work_in_copy_mode() 
 }
 
 #[test]
-fn the_kernels_vlan_device_on_the_way_to_the_backends_gives_frames_its_tag() {
+fn zero_copy_frames_get_tag_of_vlan_device() {
     let bed = bed(WIRE);
     let [(own, near), (far, port)] =
         [(&bed.balancers[0].ns, "zc0"), (&bed.router, "peer0")].map(|(ns, parent)| {
@@ -298,7 +311,7 @@ fn the_kernels_vlan_device_on_the_way_to_the_backends_gives_frames_its_tag() {
             (ns.clone(), device)
         });
     bed.reach_backends_by(&near, &port).unwrap();
-    // IPv4 comes tagged as well, IPv6 does not.
+    // IPv4 packets arrive with the VLAN tag, and IPv6 packets without a tag.
     far.ip(&format!("route replace {}/32 via 192.0.2.101", first_vips()[0])).unwrap();
     let stage = Stage::on(bed, config);
     assert_eq!(stage.mode(), "zero-copy");
@@ -306,38 +319,39 @@ fn the_kernels_vlan_device_on_the_way_to_the_backends_gives_frames_its_tag() {
     stage.all_answered("zero-copy, VLAN 7", first_vips());
     let sent = stage.settled().sent();
     let tagged = || device_counts(&far, &port).unwrap().rx_packets - before;
-    // The kernels' own neighbour discovery is among what the router's device has had.
+    // The router's device also counts packets for neighbor discovery.
     let agreed = eventually(BOUND, || (tagged() >= sent).then_some(()));
-    println!("zero-copy, VLAN 7: {sent} packets sent, the router's VLAN device has had {}", tagged());
+    println!("{sent} packets sent with VLAN 7 in zero-copy mode, {} received by the router", tagged());
     assert!(agreed.is_some() && sent > 0, "{}", stage.figures());
     assert!(output(&own, "ip", &["neigh"]).contains(&near), "{}", stage.figures());
     stage.balancer.stop().unwrap();
 }
 
 #[test]
-fn channels_that_are_off_are_refused_by_name() {
+fn disabled_channels_are_rejected() {
     let bed = bed(WIRE);
     let host = &bed.balancers[0];
     output(&host.ns, "ethtool", &["-L", host.device, "combined", "2"]);
     let refusal = Balancer::start(&bed, 0, &config(&bed)).map(drop);
     output(&host.ns, "ethtool", &["-L", host.device, "combined", &QUEUES.to_string()]);
     let words = format!("{:#}", refusal.unwrap_err());
-    assert!(words.contains("zc0 has 2 of 4 channels on"), "{words}");
+    assert!(words.contains("zc0 has only 2 of 4 channels enabled"), "{words}");
     println!("channels: {}", words.lines().find(|line| line.contains("2 of 4")).unwrap_or_default());
 }
 
-/// With interrupts put off for so long, a packet comes in good time by a system call or not at all. Which one does not show:
-/// sends and `poll` run the driver as well as the call that is made for it.
+/// Interrupts are deferred for so long that packets arrive in time only if system calls run the
+/// driver. The test does not check which system call ran it. Sends and `poll` run it too.
 #[test]
-fn with_busy_polling_all_is_answered_while_interrupts_are_put_off() {
-    // A thread that sleeps looks ten times a second: one that spins takes all of the VM's processor.
+fn busy_poll_serves_with_deferred_interrupts() {
+    // A sleeping thread polls ten times per second. A spinning thread would occupy the virtual
+    // machine's only processor.
     let stage = Stage::on(bed(WIRE), |bed| LbConfig { io: "busy_poll = 16".into(), ..config(bed) });
-    // The sockets learn their driver's instance with the first packets.
-    stage.all_answered("busy polling, before interrupts are put off", first_vips());
+    // A socket gets the driver's NAPI ID with its first packet.
+    stage.all_answered("busy polling, before interrupts are deferred", first_vips());
     stage.settled();
-    assert!(!logged(&stage.balancer, "no busy polling"), "{}", stage.balancer.process.tail());
+    assert!(!logged(&stage.balancer, "busy polling unavailable"), "{}", stage.balancer.process.tail());
     put_off_interrupts(&stage.bed.balancers[0], Duration::from_secs(600));
-    stage.all_answered("busy polling, interrupts put off", first_vips());
+    stage.all_answered("busy polling, interrupts deferred", first_vips());
     stage.settled();
     stage.balancer.stop().unwrap();
 }

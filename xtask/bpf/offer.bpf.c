@@ -1,7 +1,8 @@
-// The generator's kernel side: each run is one frame of UDP or TCP over IPv4, given a source port and sent out of the
-// device that it is said to have come from. Its UDP checksum is 0, so that the port may change; that of TCP is not
-// kept right, and no forwarder looks at it.
-// A frame's memory comes back as the forwarder left it (other addresses, a lower TTL), so each run writes all of it.
+// BPF programs of the load generator. Each run of `offer` creates one UDP or TCP frame over IPv4
+// with a random source port, and sends it from the device that is given as ingress interface. The
+// UDP checksum is 0, so the port can change without updating it. The TCP checksum is wrong, but no
+// measured forwarder checks it. Frame memory is reused and still contains what the forwarder
+// changed (addresses, TTL), so each run writes the whole frame.
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -12,24 +13,26 @@
 #include <bpf/bpf_helpers.h>
 
 #define FIRST_PORT 10000
-#define WORDS 15 // of the smallest frame: 60 bytes without its check sequence
-#define LATE_NS 100000 // a generator that was held up gives up what it is later than this
+// Number of 32-bit words in the smallest frame: 60 bytes without the frame check sequence.
+#define WORDS 15
+// If the generator is later than this, it skips the packets that are overdue.
+#define LATE_NS 100000
 #define DELAYS 65536
 
-// Set at load. The frame.
+// The following values are set at load time. This one is the frame to send.
 const volatile __u32 frame[WORDS] = {};
-// How many flows there are, less one: a power of two less one.
+// The number of flows minus one. The number of flows is a power of two.
 const volatile __u32 flow_mask = 0;
-// Time between two packets; 0: as fast as they can be made.
+// The time between two packets, or 0 to send at full speed.
 const volatile __u64 interval_ns = 0;
-// Least time between two packets that say when they were sent; 0: none says it.
+// The minimum time between two packets with a timestamp, or 0 for no timestamps.
 const volatile __u64 probe_ns = 0;
 
 static __u64 next_ns, last_probe_ns;
 
-// The end of a frame, so behind all headers that a forwarder puts before it.
+// The timestamp at the end of a frame. It stays at the end when a forwarder adds headers.
 struct probe {
-	__u64 sent_ns; // 0: it does not say
+	__u64 sent_ns; // 0 if the frame has no timestamp.
 	__u64 mark;
 };
 
@@ -56,7 +59,8 @@ SEC("xdp")
 int offer(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	struct udphdr *udp = data + sizeof(struct ethhdr) + sizeof(struct iphdr); // TCP has its source port there too
+	// TCP has its source port at the same offset as UDP.
+	struct udphdr *udp = data + sizeof(struct ethhdr) + sizeof(struct iphdr);
 	struct probe *probe = data + sizeof(frame) - sizeof(struct probe);
 	__u64 now = interval_ns || probe_ns ? bpf_ktime_get_ns() : 0;
 	__u32 *words = data;
@@ -64,7 +68,7 @@ int offer(struct xdp_md *ctx)
 	if ((void *)(words + WORDS) > end)
 		return XDP_ABORTED;
 	if (interval_ns && !is_due(now))
-		return XDP_DROP; // its memory is used for the next one
+		return XDP_DROP; // Dropping the packet makes its memory available for the next frame.
 #pragma unroll
 	for (int n = 0; n < WORDS; n++)
 		words[n] = frame[n];
@@ -76,15 +80,16 @@ int offer(struct xdp_md *ctx)
 	return bpf_redirect(ctx->ingress_ifindex, 0);
 }
 
-// For a device under test that has no XDP program of its own: a veth takes such frames where there is one.
+// Passes all frames to the kernel. A veth accepts XDP frames only if it has an XDP program, so this
+// program is attached to a device under test that has none of its own.
 SEC("xdp")
 int pass(struct xdp_md *ctx)
 {
 	return XDP_PASS;
 }
 
-// For a packet socket where frames come back: keeps how long each that says when it was sent took, in nanoseconds, and
-// lets the socket have none.
+// Runs on a packet socket of the device at which frames come back. For each frame with a timestamp
+// it stores the latency in nanoseconds. It passes no frame to the socket.
 SEC("socket")
 int delay(struct __sk_buff *skb)
 {

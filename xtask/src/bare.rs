@@ -1,9 +1,9 @@
-//! Both commands of the README in a bare Debian root: what the tasks need and do not install themselves shows here.
+//! Runs the commands of the README in a minimal Debian root, on a checkout of the last commit.
 //!
-//! In: the checkout's last commit. Out: what the commands print; a failure when one of them fails.
-//! Not here: what makes the root (`xtask/bare-root`).
-//! Invariant: nothing is left, however this process ends: what runs and is mounted is in namespaces that end with it, and the
-//! folder is removed by a process that waits for its end.
+//! This shows which requirements the tasks do not install themselves. The script `xtask/bare-root`
+//! creates the root. All traces are removed even if this process is killed: processes and mounts
+//! are in namespaces that end with the run, and a second process removes the folder after this
+//! process has ended.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use crate::cargo::{self, Metadata, root};
 use crate::setup;
 
-/// A command of the README.
+/// A command that the README shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Readme {
     Demo,
@@ -32,7 +32,7 @@ impl Readme {
     }
 }
 
-/// Runs these commands of the README, each whatever the one before it did, in one root.
+/// Runs the commands in one root. If a command fails, the following ones still run.
 pub(crate) fn run(commands: &[Readme]) -> Result<()> {
     setup::require_root("a bare root")?;
     setup::ensure(setup::BARE)?;
@@ -50,29 +50,34 @@ pub(crate) fn run(commands: &[Readme]) -> Result<()> {
     )
 }
 
-/// Where the compiler in use and its libraries are.
+/// Returns the sysroot of the current Rust compiler.
 fn toolchain() -> Result<PathBuf> {
     let output = Command::new("rustc").args(["--print", "sysroot"]).current_dir(root()).output()?;
-    ensure!(output.status.success(), "rustc --print sysroot: {}", output.status);
+    ensure!(output.status.success(), "rustc --print sysroot failed ({})", output.status);
     Ok(Path::new(String::from_utf8(output.stdout)?.trim()).canonicalize()?)
 }
 
-/// An empty folder, and the process that removes it once its standard input ends, which is with this process.
+/// A folder that is removed when this process ends. It is created empty.
+///
+/// A helper process (`keeper`) removes the folder when its standard input is closed.
 pub(crate) struct Folder {
     path: PathBuf,
     keeper: Child,
 }
 
 impl Folder {
-    /// In the build folder; `kind` is the start of its name.
+    /// Creates a folder below the cargo target directory. Its name begins with `kind`.
     pub(crate) fn new(kind: &str) -> Result<Self> {
         let path = Metadata::read()?.target_directory()?.join(format!("{kind}-{}", std::process::id()));
-        fs::create_dir_all(&path).with_context(|| format!("can't make {}", path.display()))?;
-        // What is ending may still write.
+        fs::create_dir_all(&path).with_context(|| format!("cannot create {}", path.display()))?;
+        // Some processes may still write into the folder while they end, so `rm` is repeated.
         let keep = "cat > /dev/null; until rm -rf --one-file-system \"$0\"; do sleep 1; done";
         let mut command = Command::new("setsid");
         command.args(["sh", "-c", keep]).arg(&path).stdin(Stdio::piped());
-        Ok(Self { keeper: command.spawn().context("no process to clean up")?, path })
+        Ok(Self {
+            keeper: command.spawn().context("cannot start the process that removes the folder")?,
+            path,
+        })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -82,7 +87,8 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // It closes the standard input, and waits; where that fails the process has gone.
+        // `wait` first closes the standard input of the helper process. An error means that the
+        // process has already ended.
         drop(self.keeper.wait());
     }
 }

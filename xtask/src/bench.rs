@@ -1,4 +1,4 @@
-//! Benchmarks by name.
+//! Runs benchmarks by name.
 
 use anyhow::{Result, bail};
 
@@ -7,8 +7,12 @@ use crate::cargo::{self, Metadata, cargo};
 use crate::peers::{self, Options};
 use crate::{bench_kv, instructions, latency, setup, testpmd};
 
-/// Runs those that are asked for, or all benchmarks: `maglev` is a file of `benches/`, `maglev/build` the part of it whose name
-/// holds that; `testpmd`, `peers`, `latency` and `kv` are none of them, and take a balancer's binary; `instructions` is none either. What follows `peers` are peers.
+/// Runs the requested benchmarks, or all default benchmarks if none is requested.
+///
+/// A name such as `maglev` selects a file in `benches/`. A name such as `maglev/build` selects the
+/// benchmarks in that file whose names contain `maglev/build`. The benchmarks `testpmd`, `peers`,
+/// `latency`, `kv` and `instructions` are implemented in this crate. Names that follow `peers`
+/// select load balancers.
 pub(crate) fn run(asked: &Bench) -> Result<()> {
     setup::ensure(setup::BUILD)?;
     let binary = asked.bin.as_deref();
@@ -41,7 +45,7 @@ fn run_one(metadata: &Metadata, name: &str) -> Result<()> {
             .packages()
             .flat_map(|package| package.targets("bench", false).collect::<Vec<_>>())
             .collect();
-        bail!("there is no benchmark {file:?}; there are: {}", known.join(", "));
+        bail!("there is no benchmark {file:?} (benchmarks: {})", known.join(", "));
     };
     let mut command = cargo(&["bench", "--package", owner.name(), "--bench", file]);
     if name != file {
@@ -50,5 +54,5 @@ fn run_one(metadata: &Metadata, name: &str) -> Result<()> {
     cargo::run(&mut command)
 }
 
-/// Of `peers` and `latency`.
+/// The default number of rounds for `peers` and `latency`.
 const ROUNDS: usize = 10;

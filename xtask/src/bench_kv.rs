@@ -1,9 +1,11 @@
-//! `bench kv`: requests by key through the balancer, with a cache and without, beside clients that know all servers and nutcracker.
+//! Implements `bench kv`, which compares four ways to reach memcached servers: through the balancer
+//! with a cache, through the balancer without a cache, directly, and through the proxy nutcracker.
 //!
-//! In: a balancer. Out: a table, bars and, of a full run, `benches/results/kv.csv`, a line a turn. In each round every way has a
-//! turn at each [`Mix`], and each round begins with another way. A turn has two parts: at full pace operations a second and
-//! processor time are counted, at a rate that all ways carry times are taken. Every value that is read is verified.
-//! Not here: the bed, the generator (`keyed`), what is fair about it (`benches/README.md`).
+//! Each of these systems ([`Way`]) is measured with each workload ([`Mix`]) once per round. Each
+//! round begins with another system. A measurement first counts operations per second and processor
+//! time at full speed. It then measures response times at a rate that all systems can sustain.
+//! Every value that is read is verified. A full run writes one line per measurement to
+//! `benches/results/kv.csv`. `benches/README.md` explains why the comparison is fair.
 
 mod results;
 
@@ -19,7 +21,8 @@ use crate::stage::{Load, Peer, Running, Worker};
 use crate::tidy::RESULTS;
 use crate::{cargo, figures, setup};
 
-/// Runs the comparison with the balancer given, or a fresh build. A bar that is missed is a result, a false value an error.
+/// Runs the comparison with the given balancer binary, or with a fresh build. A missed performance
+/// goal is reported as a result, and a wrong value is an error.
 pub(crate) fn run(binary: Option<&Path>, rounds: Option<usize>, is_quick: bool) -> Result<()> {
     setup::require_root("bench kv")?;
     setup::ensure(&[setup::BUILD, setup::BED, setup::KV_BENCH].concat())?;
@@ -37,26 +40,26 @@ pub(crate) fn run(binary: Option<&Path>, rounds: Option<usize>, is_quick: bool) 
     if rounds >= ROUNDS && !is_quick {
         let text = figures::origin("cargo xtask bench kv", figures::KEYED, false)? + &results.csv();
         let file = cargo::root().join(RESULTS).join("kv.csv");
-        fs::write(&file, text).with_context(|| format!("can't write {}", file.display()))?;
-        eprintln!("kept in {}", file.display());
+        fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+        eprintln!("results written to {}", file.display());
     }
     Ok(())
 }
 
-/// What clients ask for.
+/// A workload, defined by the probability distribution of keys and the fraction of reads.
 struct Mix {
     name: &'static str,
     popularity: Popularity,
-    /// Part of requests that read.
+    /// The fraction of requests that are reads.
     gets: f64,
-    /// What is compared at it.
     ways: &'static [Way],
 }
 
-/// How long the parts of a turn take.
+/// The durations of the phases of one measurement.
 #[derive(Clone, Copy)]
 struct Lengths {
-    /// Before anything is counted: copies are made, and those of the turn before have ended.
+    /// The time before counting begins. During this time the cache is filled, and entries from the
+    /// previous measurement expire.
     warm_up: Duration,
     full: Duration,
     paced: Duration,
@@ -65,7 +68,7 @@ struct Lengths {
 struct Comparison {
     scene: Scene,
     lengths: Lengths,
-    /// Of all values in the turn before, at most.
+    /// The highest version that any value had in the previous measurement.
     version: u32,
     results: Results,
 }
@@ -80,7 +83,7 @@ impl Comparison {
         Ok(())
     }
 
-    /// A turn of a way at each mix that it is compared at.
+    /// Measures a system with each workload that includes it.
     fn turns(&mut self, way: Way) -> Result<()> {
         let running = self.scene.stage.start(&way, Load::Requests)?;
         for mix in MIXES.iter().filter(|mix| mix.ways.contains(&way)) {
@@ -93,7 +96,7 @@ impl Comparison {
         running.stop(&self.scene.stage)
     }
 
-    /// A turn, and the newest version of a value that it wrote.
+    /// Runs one measurement. Returns its result, and the highest version of a value that it wrote.
     fn turn(&self, running: &Running<'_>, way: Way, mix: &Mix) -> Result<(Turn, u32)> {
         let Self { scene, lengths, version, .. } = self;
         let version = version + 1;
@@ -109,7 +112,10 @@ impl Comparison {
         let paced = clients.run(Pace::PerSecond(RATE), lengths.paced)?;
         let of_all = |count: fn(&Tally) -> u64| [&warm_up, &full, &paced].map(count).iter().sum::<u64>();
         let (wrong, missed) = (of_all(|tally| tally.wrong), of_all(|tally| tally.missed));
-        ensure!(wrong == 0 && missed == 0, "{wrong} wrong values, {missed} keys that were not there");
+        ensure!(
+            wrong == 0 && missed == 0,
+            "{wrong} reads returned a wrong value, {missed} stored keys were missing"
+        );
         let [process, machine] = [0, 1].map(|of| after[of].saturating_sub(before[of]).as_secs_f64());
         let millions = full.per_second() * full.length.as_secs_f64() / 1e6;
         let turn = Turn {
@@ -127,7 +133,7 @@ impl Comparison {
     }
 }
 
-/// What was answered from copies up to now.
+/// Returns the number of requests that the balancer has answered from its cache so far.
 fn hits(running: &Running<'_>) -> Result<u64> {
     match &running.worker {
         Worker::Balancer(balancer) => Ok(balancer.counters()?.over_threads(&["cache_hits"])),
@@ -156,11 +162,13 @@ const WAYS: [Way; 6] =
 const SERVERS: u8 = 3;
 const KEYS: u32 = 100_000;
 const VALUE_BYTES: usize = 64;
-/// Sockets or connections of the generator.
+/// The number of sockets or connections that the load generator uses.
 const CLIENTS: usize = 8;
-/// Requests that each has on its way at most: all together fit into a veth's ring.
+/// The maximum number of outstanding requests of each client. All outstanding requests of all
+/// clients fit into the ring of a veth.
 const WINDOW: usize = 16;
-/// Operations a second at which times are taken: less than half of what the slowest way carries.
+/// The rate at which response times are measured, in operations per second. The slowest system
+/// sustains more than twice this rate.
 const RATE: f64 = 20_000.0;
 const SEED: u64 = 0x5eed;
 const FULL: Lengths = Lengths {
@@ -173,5 +181,5 @@ const QUICK: Lengths = Lengths {
     full: Duration::from_millis(300),
     paced: Duration::from_millis(300),
 };
-/// Of a full run; with so many or more it is kept.
+/// The number of rounds in a full run. Results of shorter runs are not written to a file.
 const ROUNDS: usize = 5;

@@ -1,9 +1,10 @@
-//! What lanes run, built before the first of them: the balancer and the tests' programs.
+//! Builds the programs that the test lanes run: the balancer and the test programs.
 //!
-//! In: names of test targets. Out: [`Built`]. Every call builds for the whole workspace, for one target and under one profile,
-//! unit tests and lints too: cargo gives dependencies the features that the chosen packages want together, and builds them anew
-//! for each other choice. Static, so that the lane `zero-copy` takes the same programs into its VM that the other lanes run here.
-//! Not here: what is shipped (`dist`), which is the same with LTO and without debug assertions.
+//! Every call builds for the whole workspace, with one target and one profile. Unit tests and lints
+//! use the same selection. Cargo unifies the features of dependencies over the selected packages,
+//! so another selection would rebuild the dependencies. Programs are linked statically, because the
+//! lane `zero-copy` copies them into a VM. The module `dist` builds the released binary, which uses
+//! LTO and has no debug assertions.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,26 +16,28 @@ use serde_json::Value;
 use crate::cargo::Metadata;
 use crate::dist::cargo_static;
 
-/// Programs that have been built.
+/// The paths of the built programs, and the folders of their packages.
 pub(crate) struct Built {
     programs: BTreeMap<String, PathBuf>,
     folders: BTreeMap<String, PathBuf>,
 }
 
-/// A cargo command over the whole workspace, by which all that lanes run or lint is built.
+/// Returns a cargo command for the whole workspace, with the target and profile that all test lanes
+/// use.
 pub(crate) fn cargo_lane(task: &str) -> Command {
     cargo_static(&[task, "--workspace", "--profile", "lane"])
 }
 
 impl Built {
-    /// Builds the balancer, and the programs of these tests; with `units`, the unit tests of the libraries too.
+    /// Builds the balancer and the given test programs. If `units` is `true`, the unit tests of the
+    /// libraries are built too.
     pub(crate) fn new(tests: &[&str], units: bool) -> Result<Self> {
         let mut command = cargo_lane("build");
         command.args(["--bin", BALANCER]).args(tests.iter().flat_map(|test| ["--test", test]));
         let mut programs = executables(&mut command)?;
         let missing: Vec<_> =
             tests.iter().chain([&BALANCER]).filter(|name| !programs.contains_key(**name)).collect();
-        ensure!(missing.is_empty(), "cargo names no program of {missing:?}");
+        ensure!(missing.is_empty(), "cargo built no program for {missing:?}");
         if units {
             programs.extend(executables(cargo_lane("test").args(["--lib", "--no-run"]))?);
         }
@@ -48,34 +51,37 @@ impl Built {
         Ok(Self { programs, folders })
     }
 
-    /// The balancer.
     pub(crate) fn balancer(&self) -> Result<&Path> {
         self.program(BALANCER)
     }
 
-    /// A program, by its target's name.
+    /// Returns the path of the program with this target name.
     pub(crate) fn program(&self, name: &str) -> Result<&Path> {
         self.programs.get(name).map(PathBuf::as_path).with_context(|| format!("{name} has not been built"))
     }
 
-    /// Runs a test as cargo does, against the balancer: in its package's folder.
+    /// Returns a command that runs a test program in the same environment as cargo: in the folder
+    /// of its package, with the path of the balancer in an environment variable.
     pub(crate) fn test(&self, name: &str) -> Result<Command> {
         let mut command = Command::new(self.program(name)?);
-        command.current_dir(self.folders.get(name).context("a test has a package")?);
+        command.current_dir(
+            self.folders.get(name).with_context(|| format!("test {name} belongs to no package"))?,
+        );
         command.arg(THREADS).env("SLUICEGATE_BIN", self.balancer()?);
         Ok(command)
     }
 }
 
-/// Builds, and returns what cargo says it has built, by the names of targets.
+/// Runs a build, and returns the paths of the executables that cargo reports, by target name.
 fn executables(command: &mut Command) -> Result<BTreeMap<String, PathBuf>> {
     command.args(["--message-format", "json-render-diagnostics"]).stderr(Stdio::inherit());
-    let output = command.output().context("can't run cargo")?;
-    ensure!(output.status.success(), "cargo: {}", output.status);
+    let output = command.output().context("cannot run cargo")?;
+    ensure!(output.status.success(), "cargo failed ({})", output.status);
     Ok(String::from_utf8(output.stdout)?.lines().filter_map(executable).collect())
 }
 
-/// The program that a message of cargo's tells of, with its target's name.
+/// Parses a JSON message of cargo. Returns the target name and the path if the message reports an
+/// executable.
 fn executable(message: &str) -> Option<(String, PathBuf)> {
     let message: Value = serde_json::from_str(message).ok()?;
     let path = message["executable"].as_str()?;
@@ -83,7 +89,8 @@ fn executable(message: &str) -> Option<(String, PathBuf)> {
 }
 
 const BALANCER: &str = "sluicegate";
-/// The same on every machine. Tests that use namespaces wait for half of their time, and each has its own.
+/// The number of test threads, which is the same on every machine. Tests in network namespaces are
+/// idle half of the time, so more threads than processors are useful.
 const THREADS: &str = "--test-threads=4";
 
 #[cfg(test)]
@@ -91,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_is_named_by_its_target() {
+    fn executable_is_named_by_its_target() {
         let ours = r#"{"target":{"name":"zero_copy"},"executable":"/x/zero_copy-1"}"#;
         assert_eq!(executable(ours), Some(("zero_copy".into(), "/x/zero_copy-1".into())));
         for other in [

@@ -1,4 +1,4 @@
-//! Calling cargo, and asking it about the workspace.
+//! Runs cargo commands and reads the metadata of the workspace.
 
 use std::env;
 use std::ffi::OsStr;
@@ -8,8 +8,11 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// A cargo command in the workspace's root, as from a shell: without what the outer `cargo run` says of the package `xtask`.
-/// Build scripts that watch those variables (ring's does) would run anew at each change between the two, and all above them.
+/// Returns a cargo command that runs in the workspace root. Variables that the outer `cargo run`
+/// sets for the package `xtask` are removed.
+///
+/// Some build scripts, such as the one of `ring`, watch these variables. They would run again
+/// whenever outer and inner cargo alternate, and all dependent crates would be rebuilt.
 pub(crate) fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(root());
@@ -19,14 +22,15 @@ pub(crate) fn cargo(args: &[&str]) -> Command {
     command
 }
 
-/// Whether cargo sets this variable for the program of a package that it runs.
+/// Returns `true` if this is a variable that cargo sets for the program that it runs.
 fn is_of_a_package(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|start| name.starts_with(start))
         || ["CARGO_CRATE_NAME", "CARGO_BIN_NAME", "CARGO_PRIMARY_PACKAGE", "OUT_DIR"].contains(&&*name)
 }
 
-/// Runs a command to its end with its output on standard error, which leaves standard output to figures.
+/// Runs a command and waits for its end. Its standard output is redirected to standard error,
+/// because standard output is only for results.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let words: Vec<_> = [command.get_program()]
         .into_iter()
@@ -34,22 +38,23 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
         .map(|word| word.to_string_lossy())
         .collect();
     let words = words.join(" ");
-    let status = command.stdout(std::io::stderr()).status().with_context(|| format!("can't run {words}"))?;
+    let status = command.stdout(std::io::stderr()).status().with_context(|| format!("cannot run {words}"))?;
     if !status.success() {
-        bail!("{words}: {status}");
+        bail!("{words} failed ({status})");
     }
     Ok(())
 }
 
-/// The workspace's root.
+/// Returns the root folder of the workspace.
 pub(crate) fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask/ stands in the root")
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask/ is in the root")
 }
 
-/// What `cargo metadata` says of every crate that is built for this target, those of the workspace among them.
+/// Returns the packages in `cargo metadata` that are built for the static target, including the
+/// packages of the workspace.
 pub(crate) fn built() -> Result<Vec<Value>> {
     let mut metadata = metadata(&["--locked", "--filter-platform", crate::dist::TARGET])?;
-    let packages = metadata["packages"].as_array_mut().context("cargo metadata names no packages")?;
+    let packages = metadata["packages"].as_array_mut().context("cargo metadata lists no packages")?;
     Ok(std::mem::take(packages))
 }
 
@@ -58,11 +63,11 @@ fn metadata(args: &[&str]) -> Result<Value> {
         .args(args)
         .stderr(Stdio::inherit())
         .output()
-        .context("can't run cargo metadata")?;
-    serde_json::from_slice(&output.stdout).context("cargo metadata tells no JSON")
+        .context("cannot run cargo metadata")?;
+    serde_json::from_slice(&output.stdout).context("cargo metadata printed no JSON")
 }
 
-/// The workspace as `cargo metadata` tells it.
+/// The output of `cargo metadata` for the workspace.
 pub(crate) struct Metadata(Value);
 
 impl Metadata {
@@ -70,9 +75,9 @@ impl Metadata {
         metadata(&["--no-deps"]).map(Self)
     }
 
-    /// Where builds go.
+    /// Returns the cargo target directory.
     pub(crate) fn target_directory(&self) -> Result<PathBuf> {
-        Ok(self.0["target_directory"].as_str().context("cargo metadata names no target folder")?.into())
+        Ok(self.0["target_directory"].as_str().context("cargo metadata has no target_directory")?.into())
     }
 
     pub(crate) fn packages(&self) -> impl Iterator<Item = Package<'_>> {
@@ -88,29 +93,31 @@ impl<'a> Package<'a> {
         self.0["name"].as_str().unwrap_or_default()
     }
 
-    /// Where its manifest stands.
+    /// Returns the folder that contains the manifest.
     pub(crate) fn folder(&self) -> Option<&'a Path> {
         Path::new(self.0["manifest_path"].as_str()?).parent()
     }
 
-    /// The folder's name, by which the map of the rooms calls it; `None` for what is no room of the product.
+    /// Returns the name of the package folder if it is directly in `crates/`, or `None` otherwise.
     pub(crate) fn room(&self) -> Option<&'a str> {
         let folder = self.folder()?;
         let room = folder.parent()?.ends_with("crates").then(|| folder.file_name())??;
         room.to_str()
     }
 
-    /// Whether its manifest names one: it is of use without the rest.
+    /// Returns `true` if the manifest names a README. Only crates that can be used separately have
+    /// one.
     pub(crate) fn has_readme(&self) -> bool {
         self.0["readme"].is_string()
     }
 
-    /// The oldest compiler that builds it.
+    /// Returns the minimum supported Rust version of the package.
     pub(crate) fn rust_version(&self) -> &'a str {
         self.0["rust_version"].as_str().unwrap_or_default()
     }
 
-    /// Names of its targets of a kind, such as `bench`; with `unlisted`, those alone that `cargo test` passes over.
+    /// Returns the names of all targets with the given kind, such as `bench`. If `unlisted` is
+    /// `true`, only targets that `cargo test` does not run are returned.
     pub(crate) fn targets(&self, kind: &'a str, unlisted: bool) -> impl Iterator<Item = &'a str> {
         let all = self.0["targets"].as_array().into_iter().flatten();
         all.filter(move |target| {
@@ -120,7 +127,8 @@ impl<'a> Package<'a> {
         .filter_map(|target| target["name"].as_str())
     }
 
-    /// Folders of the workspace's packages that it needs to build or run; what its tests alone need is left out.
+    /// Returns the folders of the workspace packages on which this package depends.
+    /// Dev-dependencies are excluded.
     pub(crate) fn edges(&self) -> impl Iterator<Item = &'a str> {
         let all = self.0["dependencies"].as_array().into_iter().flatten();
         all.filter(|dependency| dependency["kind"] != "dev")
@@ -128,7 +136,7 @@ impl<'a> Package<'a> {
     }
 }
 
-/// Builds the balancer for release; returns where it is.
+/// Builds the balancer in release mode and returns its path.
 pub(crate) fn release_binary() -> Result<PathBuf> {
     run(&mut cargo(&["build", "--release", "--package", "sluicegate"]))?;
     Ok(Metadata::read()?.target_directory()?.join("release/sluicegate"))
@@ -139,11 +147,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_inner_cargo_does_not_hear_of_the_outer_ones_package() {
+    fn inner_cargo_does_not_see_the_package_of_the_outer_one() {
         let command = cargo(&["build"]);
         let removed: Vec<_> = command.get_envs().filter(|(_, value)| value.is_none()).collect();
         for name in ["CARGO_MANIFEST_DIR", "CARGO_PKG_NAME", "CARGO_PKG_VERSION_PATCH"] {
-            assert!(env::var_os(name).is_some(), "cargo sets {name}, for tests too");
+            assert!(env::var_os(name).is_some(), "cargo sets {name} for tests too");
             assert!(removed.contains(&(OsStr::new(name), None)), "{removed:?}");
         }
         for name in ["CARGO", "CARGO_HOME", "CARGO_TARGET_DIR", "CARGO_HTTP_CAINFO"] {

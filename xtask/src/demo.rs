@@ -1,8 +1,9 @@
-//! The main job on real traffic: client, router, balancer, three backends; requests, a blast, and the end of the balancer.
+//! Implements `cargo xtask demo`, which runs the balancer with a client, a router and three
+//! backends in network namespaces.
 //!
-//! In: a balancer's binary. Out: [`Figures`], shown; a failure when one of them is wrong.
-//! Not here: the bed (`testbed`), what is wrong (`figures`), how it looks (`report`).
-//! It leaves nothing: the bed goes with the process, however that ends.
+//! The demo sends HTTP requests and then a burst of small packets. At the end it stops the
+//! balancer. The results are [`Figures`], which the module `report` prints. The demo fails if a
+//! figure is wrong. The testbed is removed when the process ends, even if the process is killed.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,14 +14,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use testbed::{
-    Balancer, Bed, BedSpec, Capture, Captured, Decap, Failure, Frame, FrameSpec, LbConfig, Response, blast,
-    device_counts, eventually, hex, mac_of,
+    Balancer, Bed, BedSpec, Capture, Captured, Decap, Failure, Frame, FrameSpec, LbConfig, Response,
+    device_counts, eventually, flood, hex, mac_of,
 };
 
 use crate::demo_stats::{Blast, Counts, Family, Figures, Packet, Share};
 use crate::{cargo, report, setup};
 
-/// Runs the demo with the binary given, or a fresh build.
+/// Runs the demo with the given balancer binary, or with a fresh build.
 pub(crate) fn run(binary: Option<PathBuf>, json: bool, keep: bool) -> Result<()> {
     let program = ready(binary, setup::BED)?;
     let start = Instant::now();
@@ -40,12 +41,15 @@ pub(crate) fn run(binary: Option<PathBuf>, json: bool, keep: bool) -> Result<()>
     Ok(())
 }
 
-/// Sees to it that what a demo needs is here: root, packages, and the balancer, built where none is given.
+/// Checks that the process runs as root and installs the packages. Returns the path of the given
+/// balancer binary, or builds one.
 pub(crate) fn ready(binary: Option<PathBuf>, packages: &[&str]) -> Result<PathBuf> {
     setup::require_root("the demo")?;
     setup::ensure(packages)?;
     match binary {
-        Some(path) => path.canonicalize().with_context(|| format!("no balancer at {}", path.display())),
+        Some(path) => {
+            path.canonicalize().with_context(|| format!("cannot find a balancer at {}", path.display()))
+        }
         None => {
             setup::ensure(setup::BUILD)?;
             cargo::release_binary()
@@ -53,7 +57,7 @@ pub(crate) fn ready(binary: Option<PathBuf>, packages: &[&str]) -> Result<PathBu
     }
 }
 
-/// A bed with a running balancer.
+/// A testbed with a running balancer.
 pub(crate) struct Stage {
     pub(crate) balancer: Balancer,
     decaps: Vec<Decap>,
@@ -61,10 +65,11 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// `config` is asked for when the bed stands, before the balancer starts.
+    /// Builds the testbed and then starts the balancer. Between the two steps, `config` is called
+    /// to create the configuration.
     pub(crate) fn build(program: PathBuf, config: impl FnOnce(&Bed) -> Result<LbConfig>) -> Result<Self> {
         eprintln!(
-            "building the bed: client, router, balancer, 3 backends; its veth pairs with their offloads off (ethtool -K ... tx off)"
+            "building the testbed: client, router, balancer and 3 backends; offloads of its veth pairs are off (ethtool -K ... tx off)"
         );
         let bed = Bed::new(&BedSpec { program: Some(program), queues: QUEUES, ..BedSpec::default() })?;
         let decaps = Decap::start_all(&bed)?;
@@ -86,7 +91,7 @@ impl Stage {
         let after_requests = self.settled(&before)?;
         let packet = outside.frames().first().and_then(packet_of);
         drop(outside);
-        let (offered, seconds) = self.blast()?;
+        let (offered, seconds) = self.flood()?;
         let after_blast = self.settled(&after_requests)?;
         let counters = self.balancer.counters()?;
         Ok(Figures {
@@ -111,7 +116,8 @@ impl Stage {
         let replies =
             Capture::start(&self.bed.client.ns, self.bed.client.device, 20 * REQUESTS, from_server)?;
         let results = self.bed.http_client().get_many(vip, "/", REQUESTS, WORKERS);
-        // Each answer brings a SYN-ACK and data at the least; the last may still be on its way to the capture.
+        // Each response has at least two packets: a SYN-ACK and data. The capture may still lack
+        // the packets of the last response.
         let answered: Vec<Response> = results.iter().flatten().filter(|r| r.status == 200).cloned().collect();
         eventually(PATIENCE, || (replies.frames().len() >= 2 * answered.len()).then_some(()));
         let sources: Vec<_> =
@@ -138,7 +144,7 @@ impl Stage {
 
     fn shares(&self, responses: &[Response]) -> Vec<Share> {
         let count = |name: &str| responses.iter().filter(|response| response.backend == name).count();
-        let small = |n: usize| u32::try_from(n).expect("the demo asks some hundred requests");
+        let small = |n: usize| u32::try_from(n).expect("the demo sends a few hundred requests");
         let share = |(host, weight): (&testbed::Host, u32)| Share {
             backend: host.name.clone(),
             weight,
@@ -149,20 +155,23 @@ impl Stage {
         self.bed.backends.iter().zip(WEIGHTS).map(share).collect()
     }
 
-    /// Sends small packets from the router straight to the balancer; returns their number and the seconds.
-    fn blast(&self) -> Result<(u64, f64)> {
-        eprintln!("a blast of {} s", BLAST.as_secs());
+    /// Sends a burst of small packets from the router to the balancer. Returns the number of
+    /// packets and the duration in seconds.
+    fn flood(&self) -> Result<(u64, f64)> {
+        eprintln!("sending a burst of {} s", BLAST.as_secs());
         let balancer = &self.bed.balancers[0];
         let (from, to) = (mac_of(&self.bed.router, &balancer.port)?, mac_of(&balancer.ns, balancer.device)?);
         let source = (self.bed.client.v4, 10_000).into();
         let frames =
             FrameSpec::smallest_udp(from, to, source, self.bed.vip(true, Bed::SINK_PORT)).flows(FLOWS);
-        let running = blast(&self.bed.router, &balancer.port, frames, BLAST)?;
-        let (sent, time) = running.join().map_err(|_| anyhow!("the generator died"))??;
+        let running = flood(&self.bed.router, &balancer.port, frames, BLAST)?;
+        let (sent, time) = running.join().map_err(|_| anyhow!("the load generator panicked"))??;
         Ok((sent, time.as_secs_f64()))
     }
 
-    /// Reads all counts, again and again until they agree since `before`; what they are in the end is for the faults.
+    /// Reads the packet counts repeatedly until the counts since `before` agree, for at most
+    /// [`PATIENCE`]. If they never agree, the last counts are returned and [`Figures::faults`]
+    /// reports them.
     pub(crate) fn settled(&self, before: &Counts) -> Result<Counts> {
         let agreed = eventually(PATIENCE, || {
             self.counts().ok().filter(|now| now.since(before).agree() && now.received > before.received)
@@ -189,7 +198,8 @@ impl Stage {
         })
     }
 
-    /// Stops the balancer; returns how many requests were tried then, and how many answered.
+    /// Stops the balancer and sends further requests. Returns the number of requests and the number
+    /// of responses.
     fn without_balancer(self) -> Result<(usize, usize)> {
         eprintln!("stopping the balancer");
         self.balancer.stop()?;
@@ -207,15 +217,15 @@ impl Stage {
             signal_hook::flag::register(signal, Arc::clone(&stop))?;
         }
         let client = self.bed.client.ns.path();
-        eprintln!("\nThe bed stands until Ctrl-C. To enter a host:\n{}", self.bed.how_to_enter());
-        eprintln!("For instance:");
+        eprintln!("\nThe testbed is kept until Ctrl-C. To enter a host:\n{}", self.bed.how_to_enter());
+        eprintln!("Examples:");
         for ipv4 in [true, false] {
             eprintln!("nsenter --net={client} curl -g 'http://{}/'", self.bed.vip(ipv4, Bed::HTTP_PORT));
         }
         let socket = LbConfig::admin_socket(&self.bed, 0);
         eprintln!("curl --unix-socket {} http://bed/counters", socket.display());
         eprintln!(
-            "The balancer's file is in {}; it is process {}.",
+            "The configuration of the balancer is in {}; its process ID is {}.",
             self.bed.dir().display(),
             self.balancer.process.id()
         );
@@ -247,7 +257,7 @@ fn packet_of(seen: &Captured) -> Option<Packet> {
 
 const REQUESTS: usize = 300;
 const WORKERS: usize = 16;
-/// Of the backends of each demo.
+/// The weights of the backends in all demos.
 pub(crate) const WEIGHTS: [u32; 3] = [1, 2, 3];
 const QUEUES: u32 = 2;
 const FLOWS: u16 = 1000;

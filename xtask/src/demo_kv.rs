@@ -1,10 +1,10 @@
-//! Requests by key on real traffic: three memcached servers behind a balancer, a real client of them, and one server's end; then a hot
-//! key with a cache, and keys with replicas.
+//! Implements `cargo xtask demo --kv`, which runs keyed services: three memcached servers behind
+//! the balancer, with real clients.
 //!
-//! In: a balancer's binary. Out: [`KvFigures`], shown; a failure when one of them is wrong.
-//! Not here: the bed (`testbed`), what is wrong and how it looks (`demo_kv_stats`), the stage (`demo`), the later acts
-//! (`demo_kv_cache`, `demo_kv_replicas`).
-//! It leaves nothing: the bed goes with the process, however that ends.
+//! The demo stores keys with a libmemcached client and kills one server. It then measures a hot key
+//! with a cache (`demo_kv_cache`), and keys with replicas (`demo_kv_replicas`). The results are
+//! [`KvFigures`]. The demo fails if a figure is wrong. The testbed is removed when the process
+//! ends, even if the process is killed.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use testbed::{
-    Asker, Balancer, Bed, LbConfig, MEMCACHED_PORT, Process, Service, eventually, start_memcached,
+    Balancer, Bed, LbConfig, MEMCACHED_PORT, Process, QueryClient, Service, eventually, start_memcached,
 };
 
 use crate::demo::{Stage, WEIGHTS, ready};
@@ -21,7 +21,7 @@ use crate::demo_kv_stats::{Death, KvFigures, Memcaslap};
 use crate::demo_stats::Share;
 use crate::setup;
 
-/// Runs the demo with the binary given, or a fresh build.
+/// Runs the demo with the given balancer binary, or with a fresh build.
 pub(crate) fn run(binary: Option<PathBuf>, json: bool) -> Result<()> {
     let program = ready(binary, &[setup::BED, setup::KV_DEMO].concat())?;
     let start = Instant::now();
@@ -42,11 +42,10 @@ pub(crate) struct KvStage {
     pub(crate) servers: Vec<Process>,
 }
 
-/// What a server says of a key.
+/// The result of a `get`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Nothing,
-    /// The value that was stored last.
     Last,
     Other,
 }
@@ -55,7 +54,7 @@ impl KvStage {
     fn build(program: PathBuf) -> Result<Self> {
         let mut servers = Vec::new();
         let stage = Stage::build(program, |bed| {
-            eprintln!("a memcached on each backend, at the VIPs and at its own address");
+            eprintln!("starting memcached on each backend, at the VIPs and at the backend's address");
             for host in &bed.backends {
                 servers.push(start_memcached(bed, host, &[])?);
             }
@@ -66,7 +65,7 @@ impl KvStage {
         Ok(stage)
     }
 
-    /// Waits until all servers serve.
+    /// Waits until all memcached servers are in service.
     pub(crate) fn serving(&self) -> Result<()> {
         all_serve(&self.stage.balancer)
     }
@@ -83,7 +82,7 @@ impl KvStage {
         let lives = |server: &usize| *server + 1 < self.servers.len();
         let mut living =
             owners.iter().enumerate().filter_map(|(key, owner)| Some((key, owner.filter(lives)?)));
-        let (key, server) = living.next().context("no key is left")?;
+        let (key, server) = living.next().context("no remaining server has a key")?;
         let (cache, replicas) = (self.cached(key, server)?, self.replicated()?);
         let after_stop = self.without_balancer()?;
         let seconds = 0.0;
@@ -101,16 +100,18 @@ impl KvStage {
         })
     }
 
-    /// Sets and gets of libmemcached's own client, each value of which it looks at.
+    /// Runs the libmemcached client `memcaslap`, which verifies each value that it reads.
     fn memcaslap(&self) -> Result<Memcaslap> {
         let server = self.stage.bed.vip(true, MEMCACHED_PORT).to_string();
-        eprintln!("memcaslap over UDP to {server}");
+        eprintln!("running memcaslap over UDP to {server}");
         let args = ["-s", &server, "-U", "-T", "1", "-c", "8", "-x", "20000", "-X", "64", "-v", "1.0"];
         let ended = Process::to_end(&self.stage.bed.client.ns, "memcaslap", &args, 10 * PATIENCE)?;
         let count = |name: &str| -> Result<u64> {
             let line = ended.out.lines().find_map(|line| line.trim().strip_prefix(name));
             let digits = line.map(|line| line.trim_matches(|c: char| !c.is_ascii_digit()));
-            digits.and_then(|digits| digits.parse().ok()).with_context(|| format!("no {name} in {ended:?}"))
+            digits
+                .and_then(|digits| digits.parse().ok())
+                .with_context(|| format!("memcaslap printed no {name} ({ended:?})"))
         };
         Ok(Memcaslap {
             gets: count("cmd_get:")?,
@@ -121,21 +122,27 @@ impl KvStage {
         })
     }
 
-    /// Stores all keys, by both families; returns the server of each, or `None` if it is not on exactly one.
+    /// Stores all keys, using both address families. Returns, for each key, the server that stores
+    /// it, or `None` unless exactly one server stores it.
     fn store(&self) -> Result<Vec<Option<usize>>> {
-        eprintln!("{KEYS} keys stored and read through the VIPs, then looked for on each server");
+        eprintln!("storing and reading {KEYS} keys through the VIPs, then reading them from each server");
         let clients = self.clients();
         for key in 0..KEYS {
             let answer = through(&clients[key % 2], &set(key, OLD))?;
-            ensure!(answer == b"STORED\r\n", "key {key}: {}", answer.escape_ascii());
+            ensure!(answer == b"STORED\r\n", "memcached did not store key {key}: {}", answer.escape_ascii());
             let answer = through(&clients[(key + 1) % 2], &get(key))?;
-            ensure!(found(&answer, key, OLD) == Found::Last, "key {key}: {}", answer.escape_ascii());
+            ensure!(
+                found(&answer, key, OLD) == Found::Last,
+                "wrong value for key {key}: {}",
+                answer.escape_ascii()
+            );
         }
         let servers: Vec<usize> = (0..self.servers.len()).collect();
         (0..KEYS).map(|key| self.owner(key, OLD, &servers)).collect()
     }
 
-    /// The one of `servers` that has a key, by what they say at their own addresses.
+    /// Returns the server that stores the key, or `None` unless exactly one of `servers` stores it.
+    /// Each server is queried directly at its own address.
     fn owner(&self, key: usize, value: &str, servers: &[usize]) -> Result<Option<usize>> {
         let mut owners = Vec::new();
         for &server in servers {
@@ -147,7 +154,7 @@ impl KvStage {
         Ok(owners.first().copied().filter(|_| owners.len() == 1))
     }
 
-    /// Kills the server with the greatest weight, and follows all keys.
+    /// Kills the server with the largest weight, and then checks all keys.
     fn kill(&mut self, owners: &[Option<usize>]) -> Result<Death> {
         let dead = self.servers.len() - 1;
         let server = self.stage.bed.backends[dead].name.clone();
@@ -184,7 +191,8 @@ impl KvStage {
         Ok(death)
     }
 
-    /// Stops the balancer; returns how many keys were asked for then, and how many answers came.
+    /// Stops the balancer and requests further keys. Returns the number of requested keys and the
+    /// number of responses.
     fn without_balancer(self) -> Result<(usize, usize)> {
         eprintln!("stopping the balancer");
         let clients = self.clients();
@@ -193,20 +201,21 @@ impl KvStage {
         Ok((AFTER, answered.count()))
     }
 
-    /// A client of one server, on its own machine.
-    pub(crate) fn beside(&self, server: usize) -> Asker {
+    /// Returns a client that queries one server directly. The client runs in the server's
+    /// namespace.
+    pub(crate) fn beside(&self, server: usize) -> QueryClient {
         let host = &self.stage.bed.backends[server];
-        Asker::new(&host.ns, SocketAddr::new(host.v4.into(), MEMCACHED_PORT))
+        QueryClient::new(&host.ns, SocketAddr::new(host.v4.into(), MEMCACHED_PORT))
     }
 
-    /// One of each family, at the client's.
-    pub(crate) fn clients(&self) -> [Asker; 2] {
+    /// Returns two clients that query the VIP, one for IPv4 and one for IPv6.
+    pub(crate) fn clients(&self) -> [QueryClient; 2] {
         let bed = &self.stage.bed;
-        [true, false].map(|ipv4| Asker::new(&bed.client.ns, bed.vip(ipv4, MEMCACHED_PORT)))
+        [true, false].map(|ipv4| QueryClient::new(&bed.client.ns, bed.vip(ipv4, MEMCACHED_PORT)))
     }
 
     fn shares(&self, places: &[usize], weights: &[u32]) -> Vec<Share> {
-        let small = |count: usize| u32::try_from(count).expect("some hundred keys");
+        let small = |count: usize| u32::try_from(count).expect("the demo has a few hundred keys");
         let share = |(server, weight): (usize, &u32)| Share {
             backend: self.stage.bed.backends[server].name.clone(),
             weight: *weight,
@@ -218,7 +227,8 @@ impl KvStage {
     }
 }
 
-/// Waits until all servers of a balancer serve and have keys: one that is back serves a moment before a table is built with it.
+/// Waits until all servers of a balancer are in service and have a share of the keys. A server that
+/// recovers is in service shortly before the lookup table includes it.
 pub(crate) fn all_serve(balancer: &Balancer) -> Result<()> {
     let has_keys = |row: &Value| {
         let shares = row["shares"].as_object().into_iter().flat_map(|shares| shares.values());
@@ -228,28 +238,30 @@ pub(crate) fn all_serve(balancer: &Balancer) -> Result<()> {
         let rows = balancer.ask("/v1/backends").ok()?;
         rows.as_array()?.iter().all(|row| row["state"] == "serving" && has_keys(row)).then_some(())
     };
-    eventually(PATIENCE, serving).context("not all servers serve")
+    eventually(PATIENCE, serving).context("not all servers came into service")
 }
 
-/// A keyed pool of all backends for clients of the bed's network, with further keys of `kv`. Checks ask each server at its own address: all that packet threads send are
-/// requests.
+/// Returns a configuration with one keyed pool that contains all backends. The text `kv` is
+/// appended to the `kv` section of the pool. Health checks query each server at its own address, so
+/// packet threads send only client requests.
 pub(crate) fn config(bed: &Bed, kv: &str) -> LbConfig {
     let mut config = LbConfig::new(bed).weights(&WEIGHTS);
     config.services = vec![Service { ports: MEMCACHED_PORT.to_string(), protocol: "udp", hash: None }];
     config.pool_keys = format!(
         "checks = [\"cache\"]\nkv = {{ protocol = \"memcached\", clients = [\"198.18.0.0/24\", \"2001:db8::/64\"]{kv} }}\n"
     );
-    // A slow machine is no dead server.
+    // A short timeout could make a server on a slow machine appear to be down.
     config.more = "[check.cache]\nmemcached = { transport = \"udp\" }\n\
                    interval = \"1s\"\ntimeout = \"900ms\"\nfall = 3\n"
         .into();
     config
 }
 
-/// The answer to a command, which is sent again until one comes: nobody answers for a server that died a moment ago.
-pub(crate) fn through(client: &Asker, command: &[u8]) -> Result<Vec<u8>> {
+/// Sends a command until a response arrives, and returns the response. Requests to a server that
+/// was just killed get no response.
+pub(crate) fn through(client: &QueryClient, command: &[u8]) -> Result<Vec<u8>> {
     eventually(PATIENCE, || client.ask_within(command, SHORT))
-        .with_context(|| format!("no answer to {}", command.escape_ascii()))
+        .with_context(|| format!("no response to {}", command.escape_ascii()))
 }
 
 pub(crate) fn set(key: usize, value: &str) -> Vec<u8> {

@@ -1,66 +1,67 @@
-//! A hot key with and without a cache: how long its reads take, how many reach its server, and when a write past the balancer shows.
+//! Implements the part of the memcached demo that reads a hot key without and with a cache.
 //!
-//! In: the demo's bed with its servers, and one key. Out: [`CacheFigures`], what is wrong of them, and how they look.
-//! Not here: the other acts (`demo_kv`, `demo_kv_replicas`).
+//! It measures the response time and the number of reads that reach the server. It also measures
+//! how long it takes until a write that bypasses the balancer becomes visible through the balancer.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use testbed::{Asker, Balancer, eventually};
+use testbed::{Balancer, QueryClient, eventually};
 
 use crate::demo_kv::{Found, KvStage, NEW, OLD, PATIENCE, config, found, get, set, through};
 
-/// What the cache does for one key.
+/// Measurements of one key, without and with the cache.
 #[derive(Debug, Default)]
 pub(crate) struct CacheFigures {
     pub(crate) without: Reads,
     pub(crate) with: Reads,
-    /// Of [`Self::with`], answered by the balancer, as it says.
+    /// The number of reads in [`Self::with`] that the balancer counted as cache hits.
     pub(crate) hits: u64,
     pub(crate) writes: WritesAround,
 }
 
-/// One client's, one after the other.
+/// Results of one client that reads a key sequentially.
 #[derive(Debug, Default)]
 pub(crate) struct Reads {
     pub(crate) count: u64,
-    /// All gets that the key's server counted meanwhile.
+    /// The number of gets that the server counted during the reads.
     pub(crate) at_server: u64,
     pub(crate) median_us: u64,
-    /// 99 of 100 took no longer.
+    /// The 99th percentile of the response time.
     pub(crate) p99_us: u64,
-    /// Answers with another value than the last.
+    /// Responses that did not contain the last written value.
     pub(crate) wrong: u64,
 }
 
-/// Writes straight to the key's server, of which the balancer hears nothing.
+/// Results of writes that go directly to the server. The balancer does not see these writes.
 #[derive(Debug, Default)]
 pub(crate) struct WritesAround {
     pub(crate) count: usize,
-    /// From a write's answer to the first read that says it, at most.
+    /// The longest time in milliseconds from the response to a write until a read through the
+    /// balancer returned the new value.
     pub(crate) seen_after_ms: f64,
-    /// Reads that said the value of before; the bound allows it.
+    /// Reads that still returned the previous value. The staleness bound allows this.
     pub(crate) old: u64,
-    /// Of them, those that came later than the lease and a round trip.
+    /// Reads that returned the previous value after the lease and a round trip had passed.
     pub(crate) too_old: u64,
-    /// Reads that said anything else.
+    /// Reads that returned neither the previous nor the new value.
     pub(crate) wrong: u64,
 }
 
 impl KvStage {
-    /// Reads a key that a living server has, without a cache and with one.
+    /// Reads a key, first without and then with a cache. The key's server must be running.
     pub(crate) fn cached(&mut self, key: usize, server: usize) -> Result<CacheFigures> {
         eprintln!(
-            "one key read for {} s, then again with a cache (lease {} ms)",
+            "reading one key for {} s, then again with a cache (lease {} ms)",
             READING.as_secs_f64(),
             LEASE.as_millis()
         );
         let [client, _] = self.clients();
         let beside = self.beside(server);
         let answer = through(&client, &set(key, OLD))?;
-        ensure!(answer == b"STORED\r\n", "key {key}: {}", answer.escape_ascii());
+        ensure!(answer == b"STORED\r\n", "memcached did not store key {key}: {}", answer.escape_ascii());
         let without = read(&client, &beside, key)?;
         let kv = format!(", cache = {{ memory = \"16MiB\", lease = \"{}ms\" }}", LEASE.as_millis());
         let config = config(&self.stage.bed, &kv);
@@ -69,7 +70,7 @@ impl KvStage {
             through(&client, &get(key)).ok()?;
             (hits(&self.stage.balancer).ok()? > 0).then_some(())
         };
-        eventually(PATIENCE, is_hit).context("nothing was answered from a copy")?;
+        eventually(PATIENCE, is_hit).context("no read was answered from the cache")?;
         let before = hits(&self.stage.balancer)?;
         let with = read(&client, &beside, key)?;
         let hits = hits(&self.stage.balancer)? - before;
@@ -77,8 +78,8 @@ impl KvStage {
     }
 }
 
-/// For [`READING`].
-fn read(client: &Asker, server: &Asker, key: usize) -> Result<Reads> {
+/// Reads the key for the time [`READING`].
+fn read(client: &QueryClient, server: &QueryClient, key: usize) -> Result<Reads> {
     let (before, begin) = (gets(server)?, Instant::now());
     let (mut times, mut wrong) = (Vec::new(), 0);
     while begin.elapsed() < READING {
@@ -96,22 +97,26 @@ fn read(client: &Asker, server: &Asker, key: usize) -> Result<Reads> {
     Ok(Reads { count: times.len() as u64, at_server, median_us: at(50), p99_us: at(99), wrong })
 }
 
-/// Writes at the server, and reads through the balancer until that is read.
-fn write_around(client: &Asker, server: &Asker, key: usize) -> Result<WritesAround> {
+/// Writes the key directly at the server, and reads it through the balancer until the new value
+/// arrives.
+fn write_around(client: &QueryClient, server: &QueryClient, key: usize) -> Result<WritesAround> {
     let mut writes = WritesAround { count: WRITES, ..WritesAround::default() };
     for number in 0..WRITES {
         let (old, new) = if number % 2 == 0 { (OLD, NEW) } else { (NEW, OLD) };
-        // As others would be read by then: the copy is in the middle of its lease somewhere.
+        // This read simulates the reads of other clients. It makes the age of the cached value
+        // arbitrary at the time of the write.
         let mut before = Instant::now();
         through(client, &get(key))?;
         let answer = through(server, &set(key, new))?;
-        ensure!(answer == b"STORED\r\n", "key {key}: {}", answer.escape_ascii());
+        ensure!(answer == b"STORED\r\n", "memcached did not store key {key}: {}", answer.escape_ascii());
         let written = Instant::now();
         let is_seen = || {
             let sent = Instant::now();
             let answer = through(client, &get(key)).ok()?;
             let (is_old, is_new) = (found(&answer, key, old), found(&answer, key, new));
-            // The machine has looked at its clock since the request before was sent.
+            // When the balancer checks a lease, it may use a clock value that it read when the
+            // previous request arrived. The age is therefore computed from the time of the previous
+            // request.
             let too_old = is_old == Found::Last && before.saturating_duration_since(written) > LEASE;
             writes.old += u64::from(is_old == Found::Last);
             writes.too_old += u64::from(too_old);
@@ -119,13 +124,15 @@ fn write_around(client: &Asker, server: &Asker, key: usize) -> Result<WritesArou
             before = sent;
             (is_new == Found::Last).then(|| written.elapsed())
         };
-        let seen = until(PATIENCE, is_seen).context("a write is never seen")?;
+        let seen =
+            until(PATIENCE, is_seen).context("a write was not visible through the balancer in time")?;
         writes.seen_after_ms = writes.seen_after_ms.max(seen.as_secs_f64() * 1e3);
     }
     Ok(writes)
 }
 
-/// As `eventually`, without a pause between two looks.
+/// Calls `look` until it returns a value, for at most `bound`. Unlike `eventually`, this function
+/// does not sleep between two calls.
 fn until<T>(bound: Duration, look: impl FnMut() -> Option<T>) -> Option<T> {
     let begin = Instant::now();
     std::iter::repeat_with(look).take_while(|_| begin.elapsed() < bound).flatten().next()
@@ -135,16 +142,19 @@ fn hits(balancer: &Balancer) -> Result<u64> {
     Ok(balancer.counters()?.over_threads(&["cache_hits"]))
 }
 
-/// That a server has had; those of a balancer's own are among them.
-fn gets(server: &Asker) -> Result<u64> {
-    let said = server.ask_whole(b"stats\r\n", PATIENCE).context("no answer to stats")?;
+/// Returns the number of gets that a server has received. The count includes `get` requests that
+/// the balancer sends to fill its cache.
+fn gets(server: &QueryClient) -> Result<u64> {
+    let said = server.ask_whole(b"stats\r\n", PATIENCE).context("no response to stats")?;
     let said = String::from_utf8_lossy(&said);
     let count = said.lines().find_map(|line| line.strip_prefix("STAT cmd_get "));
-    count.and_then(|count| count.parse().ok()).with_context(|| format!("no cmd_get in {said}"))
+    count
+        .and_then(|count| count.parse().ok())
+        .with_context(|| format!("no cmd_get in the statistics: {said}"))
 }
 
 impl CacheFigures {
-    /// What is wrong, in words.
+    /// Returns a description of each wrong figure.
     pub(crate) fn faults(&self) -> Vec<String> {
         let Self { without, with, hits, writes } = self;
         let mut faults = Vec::new();
@@ -157,7 +167,7 @@ impl CacheFigures {
         );
         expect(
             2 * hits > with.count && 2 * with.at_server < with.count,
-            format!("cache: {hits} hits in {} gets, {} at the server", with.count, with.at_server),
+            format!("cache: {hits} hits in {} gets, {} reached the server", with.count, with.at_server),
         );
         let WritesAround { count, too_old, .. } = writes;
         expect(*count > 0 && *too_old == 0, format!("{too_old} reads after {count} writes were too old"));
@@ -171,7 +181,7 @@ impl CacheFigures {
             let Reads { count, at_server, median_us, p99_us, .. } = reads;
             let _ = writeln!(
                 text,
-                "  {name}: {count} gets in {:.1} s, median {median_us} us, p99 {p99_us} us; its server had {at_server}",
+                "  {name}: {count} gets in {:.1} s, median {median_us} us, p99 {p99_us} us; {at_server} reached the server",
                 READING.as_secs_f64()
             );
         }
@@ -184,8 +194,8 @@ impl CacheFigures {
         let WritesAround { count, seen_after_ms, old, too_old, .. } = writes;
         let _ = writeln!(
             text,
-            "  {count} writes straight to the server: seen after {seen_after_ms:.1} ms at most, {old} reads of the old value before;\n  \
-             later than the lease ({} ms) and a round trip: {too_old}",
+            "  {count} writes directly to the server: visible after at most {seen_after_ms:.1} ms, after {old} reads of the previous value;\n  \
+             reads of the previous value after the lease ({} ms) and a round trip: {too_old}",
             LEASE.as_millis()
         );
         let _ = writeln!(text, "  wrong values: {}", without.wrong + with.wrong + writes.wrong);
@@ -229,7 +239,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn good_figures_have_no_fault_and_each_bad_one_has_its_own() {
+    fn cache_faults_are_one_per_bad_figure() {
         assert_eq!(good().faults(), [""; 0]);
         type Change = fn(&mut CacheFigures);
         let changes: [(Change, &str); 8] = [
@@ -238,7 +248,7 @@ pub(crate) mod tests {
             (|f| f.writes.wrong = 3, "3 wrong"),
             (|f| f.without.at_server = 999, "999 of 1000 gets reached"),
             (|f| f.hits = 500, "500 hits"),
-            (|f| f.with.at_server = 500, "500 at the server"),
+            (|f| f.with.at_server = 500, "500 reached the server"),
             (|f| f.writes.too_old = 1, "too old"),
             (|f| f.writes.count = 0, "after 0 writes"),
         ];

@@ -1,7 +1,7 @@
-//! Keys that two servers have: one server is killed, and every value is read on.
+//! Implements the part of the memcached demo that stores each key on two servers and kills one
+//! server.
 //!
-//! In: the demo's bed, one of whose servers is down. Out: [`ReplicaFigures`], what is wrong of them, and how they look.
-//! Not here: the other acts (`demo_kv`, `demo_kv_cache`).
+//! Every value must still be readable from the other server.
 
 use std::time::Instant;
 
@@ -11,31 +11,34 @@ use testbed::start_memcached;
 
 use crate::demo_kv::{Found, KvStage, NEW, OLD, config, found, get, set, through};
 
-/// What became of keys with two servers each.
+/// Results for keys that are stored on two servers each.
 #[derive(Debug, Default)]
 pub(crate) struct ReplicaFigures {
     pub(crate) keys: usize,
-    /// Those that two servers had, as the servers themselves said.
+    /// The number of keys that are stored on exactly two servers. The servers are queried directly.
     pub(crate) at_two: usize,
-    /// The one that was killed, and its keys.
+    /// The name of the server that was killed.
     pub(crate) server: String,
     pub(crate) owned: usize,
-    /// From its end to the last answer about all of these.
+    /// The time in seconds from the kill until all keys of the killed server have been answered.
     pub(crate) seconds: f64,
-    /// All keys: read with their value, not found, and found with another one.
+    /// The number of keys whose correct value was read after the kill.
     pub(crate) read: usize,
     pub(crate) missed: usize,
     pub(crate) wrong: usize,
-    /// Stored anew then, and read.
+    /// The number of keys that were stored again after the kill and read back.
     pub(crate) stored: usize,
 }
 
 impl KvStage {
-    /// Starts the server that was killed, has each key at two, and kills it again.
+    /// Restarts the killed server, stores each key on two servers, and kills the same server again.
     pub(crate) fn replicated(&mut self) -> Result<ReplicaFigures> {
         let dead = self.servers.len() - 1;
         let host = self.stage.bed.backends[dead].clone();
-        eprintln!("memcached on {} again; {KEYS} keys with two servers each, then it is killed", host.name);
+        eprintln!(
+            "restarting memcached on {}, storing {KEYS} keys on two servers each, killing it again",
+            host.name
+        );
         self.servers[dead] = start_memcached(&self.stage.bed, &host, &[])?;
         let config = config(&self.stage.bed, ", replicas = { count = 2 }");
         self.stage.balancer.reload(&self.stage.bed, &config)?;
@@ -46,12 +49,12 @@ impl KvStage {
         Ok(figures)
     }
 
-    /// The keys that a server has.
+    /// Stores all keys. Returns those keys that are on the server `server`.
     fn store_at_two(&self, server: usize, figures: &mut ReplicaFigures) -> Result<Vec<usize>> {
         let (clients, mut owned) = (self.clients(), Vec::new());
         for key in 0..KEYS {
             let answer = through(&clients[key % 2], &set(key, OLD))?;
-            ensure!(answer == b"STORED\r\n", "key {key}: {}", answer.escape_ascii());
+            ensure!(answer == b"STORED\r\n", "memcached did not store key {key}: {}", answer.escape_ascii());
             let holders = self.holders(key)?;
             figures.at_two += usize::from(holders.len() == 2);
             owned.extend(holders.contains(&server).then_some(key));
@@ -64,7 +67,8 @@ impl KvStage {
         let clients = self.clients();
         let begin = Instant::now();
         self.servers[dead].kill();
-        // Its own keys first: some clients read them there.
+        // Keys whose first replica was on the killed server are read first, because some clients
+        // had read them from that server.
         let others = (0..KEYS).filter(|key| !owned.contains(key));
         for (at, key) in owned.iter().copied().chain(others).enumerate() {
             let answer = through(&clients[key % 2], &get(key))?;
@@ -85,7 +89,7 @@ impl KvStage {
         Ok(())
     }
 
-    /// The servers that have a key's first value.
+    /// Returns the servers that have the first value of the key.
     fn holders(&self, key: usize) -> Result<Vec<usize>> {
         let mut holders = Vec::new();
         for server in 0..self.servers.len() {
@@ -97,27 +101,27 @@ impl KvStage {
 }
 
 impl ReplicaFigures {
-    /// What is wrong, in words.
+    /// Returns a description of each wrong figure.
     pub(crate) fn faults(&self) -> Vec<String> {
         let Self { keys, at_two, server, owned, read, missed, wrong, stored, .. } = self;
         let mut faults = Vec::new();
         let mut expect = |is_well: bool, fault: String| faults.extend((!is_well).then_some(fault));
-        expect(*keys > 0 && at_two == keys, format!("replicas: {at_two} of {keys} keys were at two servers"));
+        expect(*keys > 0 && at_two == keys, format!("replicas: {at_two} of {keys} keys were on two servers"));
         expect(*owned > 0, format!("replicas: {server} had no key"));
         expect(
             read == keys && missed + wrong == 0,
             format!("replicas: without {server} {read} of {keys} keys read, {missed} missed, {wrong} wrong"),
         );
-        expect(stored == keys, format!("replicas: {stored} of {keys} keys were stored anew"));
+        expect(stored == keys, format!("replicas: {stored} of {keys} keys were stored again"));
         faults
     }
 
     pub(crate) fn words(&self) -> String {
         let Self { keys, at_two, server, owned, seconds, read, missed, wrong, stored } = self;
         format!(
-            "{keys} keys with replicas; at two servers: {at_two}\n  \
-             {server}, which has {owned} of them, killed: all of these answered within {seconds:.1} s\n  \
-             {read} of {keys} keys have their value, {missed} are misses, {wrong} wrong; {stored} stored anew and found\n"
+            "{keys} keys with replicas; on two servers: {at_two}\n  \
+             {server}, which has {owned} of them, was killed; all of these were answered within {seconds:.1} s\n  \
+             {read} of {keys} keys returned their value, {missed} misses, {wrong} wrong values; {stored} stored again and found\n"
         )
     }
 
@@ -149,16 +153,16 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn good_figures_have_no_fault_and_each_bad_one_has_its_own() {
+    fn replica_faults_are_one_per_bad_figure() {
         assert_eq!(good().faults(), [""; 0]);
         type Change = fn(&mut ReplicaFigures);
         let changes: [(Change, &str); 6] = [
-            (|f| f.at_two = 119, "119 of 120 keys were at two"),
+            (|f| f.at_two = 119, "119 of 120 keys were on two"),
             (|f| f.owned = 0, "b3 had no key"),
             (|f| f.read = 119, "119 of 120 keys read"),
             (|f| f.missed = 1, "1 missed"),
             (|f| f.wrong = 1, "1 wrong"),
-            (|f| f.stored = 119, "stored anew"),
+            (|f| f.stored = 119, "stored again"),
         ];
         for (change, word) in changes {
             let mut figures = good();

@@ -1,7 +1,6 @@
-//! What the demo of keyed services measures, what of it is wrong, and how it looks.
+//! Defines the measurements of the memcached demo, checks them, and formats the report.
 //!
-//! In: counts. Out: [`KvFigures::faults`], empty when each key was where it belongs.
-//! Not here: how they are got (`demo_kv`), the counts along a packet's way (`demo_stats`).
+//! If all figures are correct, [`KvFigures::faults`] is empty.
 
 use std::fmt::Write;
 
@@ -12,62 +11,67 @@ use crate::demo_kv_replicas::ReplicaFigures;
 use crate::demo_stats::{Counts, Share};
 use crate::report;
 
-/// All figures of one run.
+/// All measurements of one demo run.
 #[derive(Debug, Default)]
 pub(crate) struct KvFigures {
     pub(crate) memcaslap: Memcaslap,
-    /// Keys by server, as the servers themselves say; weights let expect them.
+    /// The number of keys on each server, compared with the number expected from the weights. The
+    /// servers are queried directly.
     pub(crate) shares: Vec<Share>,
-    /// Keys that were not on exactly one server.
+    /// The number of keys that were not on exactly one server.
     pub(crate) astray: usize,
     pub(crate) death: Death,
-    /// Of all requests until then.
+    /// The packet counters at the end of the demo, after the checks that follow the kill of a
+    /// server.
     pub(crate) counts: Counts,
-    /// Drop reason and packets, until then.
+    /// Drop reasons and their packet counts, from the start of the demo to the end of the checks
+    /// after the kill.
     pub(crate) drops: Vec<(String, u64)>,
     pub(crate) cache: CacheFigures,
     pub(crate) replicas: ReplicaFigures,
-    /// Keys asked for and answered without the balancer.
+    /// The number of keys that were requested after the balancer was stopped, and the number that
+    /// were found.
     pub(crate) after_stop: (usize, usize),
-    /// From the first namespace to the last figure.
+    /// The duration of the demo in seconds.
     pub(crate) seconds: f64,
 }
 
-/// What libmemcached's client counted itself.
+/// The counters that memcaslap printed.
 #[derive(Debug, Default)]
 pub(crate) struct Memcaslap {
     pub(crate) gets: u64,
     pub(crate) sets: u64,
-    /// Values that were read and not those that it had stored.
+    /// Values that were read and differ from the stored ones.
     pub(crate) wrong: u64,
     pub(crate) missed: u64,
-    /// Requests without an answer.
+    /// Requests that got no response.
     pub(crate) lost: u64,
 }
 
-/// What happened to keys when their server was killed.
+/// What happened to the keys when their server was killed.
 #[derive(Debug, Default)]
 pub(crate) struct Death {
     pub(crate) server: String,
-    /// Its keys.
+    /// The number of keys on the killed server.
     pub(crate) owned: usize,
-    /// From its end to the first answer about one of them.
+    /// The time in seconds from the kill until the first response for one of these keys.
     pub(crate) seconds: f64,
-    /// Of its keys: those of which the next server said first that it does not have them, which is so.
+    /// Among the keys of the killed server, the number that first caused a miss on the next server.
+    /// All of them should miss.
     pub(crate) missed: usize,
-    /// Of its keys: those that were stored anew, and read.
+    /// The number of keys of the killed server that were stored again and read back.
     pub(crate) stored: usize,
-    /// Where they are then.
+    /// The distribution of these keys over the remaining servers.
     pub(crate) shares: Vec<Share>,
-    /// Keys of the others, and those of them that were where they had been, with their values.
+    /// The number of keys on the other servers. `stayed` of them kept their server and value.
     pub(crate) others: usize,
     pub(crate) stayed: usize,
-    /// Answers, about any key, with another value than its last.
+    /// Responses that did not contain the last written value, over all keys.
     pub(crate) wrong: usize,
 }
 
 impl KvFigures {
-    /// What is wrong, in words; nothing when all is well.
+    /// Returns a description of each wrong figure. The result is empty if all figures are correct.
     pub(crate) fn faults(&self) -> Vec<String> {
         let Death { server, owned, missed, stored, others, stayed, wrong, .. } = &self.death;
         let Memcaslap { gets, sets, wrong: false_values, missed: misses, lost } = self.memcaslap;
@@ -82,31 +86,37 @@ impl KvFigures {
             false_values + misses + lost == 0,
             format!("memcaslap: {false_values} wrong values, {misses} misses, {lost} lost"),
         );
-        expect(self.astray == 0, format!("{} keys were not on one server", self.astray));
+        expect(self.astray == 0, format!("{} keys were not on exactly one server", self.astray));
         expect(*wrong == 0, format!("{wrong} wrong values"));
-        expect(*owned > 0 && missed == owned, format!("{server}: {missed} of its {owned} keys moved on"));
-        expect(stored == owned, format!("{server}: {stored} of its {owned} keys were stored anew"));
-        expect(*others > 0 && stayed == others, format!("{stayed} of {others} keys of the others stayed"));
+        expect(
+            *owned > 0 && missed == owned,
+            format!("{server}: {missed} of its {owned} keys moved to another server"),
+        );
+        expect(stored == owned, format!("{server}: {stored} of its {owned} keys were stored again"));
+        expect(
+            *others > 0 && stayed == others,
+            format!("{stayed} of {others} keys of the other servers stayed"),
+        );
         expect(
             self.counts.agree() && self.counts.received > 0,
-            format!("the counts don't agree: {:?}", self.counts),
+            format!("the packet counts do not agree: {:?}", self.counts),
         );
         expect(self.drops.is_empty(), format!("drops: {:?}", self.drops));
         let (asked, answered) = self.after_stop;
         expect(
             asked > 0 && answered == 0,
-            format!("{answered} of {asked} keys were found without the balancer"),
+            format!("{answered} of {asked} keys were found after the balancer was stopped"),
         );
         faults.extend(self.cache.faults());
         faults.extend(self.replicas.faults());
         faults
     }
 
-    /// For people.
+    /// Formats the report as text.
     pub(crate) fn words(&self) -> String {
         let Memcaslap { gets, sets, wrong, missed, lost } = self.memcaslap;
         let mut text = format!(
-            "memcaslap over UDP: {gets} gets, {sets} sets; {wrong} wrong values, {missed} misses, {lost} without an answer\n\n"
+            "memcaslap over UDP: {gets} gets, {sets} sets; {wrong} wrong values, {missed} misses, {lost} requests without a response\n\n"
         );
         let keys: u32 = self.shares.iter().map(|share| share.requests).sum();
         let _ = writeln!(text, "{keys} keys; not on exactly one server: {}", self.astray);
@@ -114,11 +124,11 @@ impl KvFigures {
         let Death { server, owned, seconds, missed, stored, shares, others, stayed, wrong } = &self.death;
         let _ = writeln!(
             text,
-            "\n{server} killed: the first answer about one of its {owned} keys after {seconds:.1} s\n  \
-             {missed} are misses at their next server first, {stored} are stored anew and found there:"
+            "\n{server} killed: first response for one of its {owned} keys after {seconds:.1} s\n  \
+             {missed} are missing on their new server at first, {stored} were stored again and found there:"
         );
         text.extend(shares.iter().map(share_words));
-        let _ = writeln!(text, "  {stayed} of {others} keys of the others are where they were");
+        let _ = writeln!(text, "  {stayed} of {others} keys of the other servers stayed in place");
         let _ = writeln!(text, "  wrong values: {wrong}");
         let drops: Vec<String> =
             self.drops.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
@@ -128,11 +138,11 @@ impl KvFigures {
         let _ = writeln!(text, "\n{}\n{}", self.cache.words(), self.replicas.words());
         let (asked, answered) = self.after_stop;
         let _ = writeln!(text, "balancer stopped: {answered} of {asked} keys found");
-        let _ = writeln!(text, "{:.1} s in all", self.seconds);
+        let _ = writeln!(text, "{:.1} s in total", self.seconds);
         text
     }
 
-    /// For programs. Its names are stable.
+    /// Formats the report as JSON. The field names are stable.
     pub(crate) fn json(&self) -> Value {
         let Death { server, owned, seconds, missed, stored, shares, others, stayed, wrong } = &self.death;
         let Memcaslap { gets, sets, wrong: false_values, missed: misses, lost } = self.memcaslap;
@@ -204,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn good_figures_have_no_fault_and_each_bad_one_has_its_own() {
+    fn kv_faults_are_one_per_bad_figure() {
         assert_eq!(good().faults(), [""; 0]);
         type Change = fn(&mut KvFigures);
         let changes: [(Change, &str); 17] = [
@@ -215,13 +225,13 @@ mod tests {
             // 100 +- 49
             (|f| f.shares[0] = share(150), "150 of 300 keys"),
             (|f| f.death.shares[0] = share(50), "50 of 300 keys"),
-            (|f| f.astray = 1, "one server"),
+            (|f| f.astray = 1, "exactly one server"),
             (|f| f.death.wrong = 1, "1 wrong values"),
-            (|f| f.death.missed = 199, "moved on"),
-            (|f| f.death.stored = 199, "stored anew"),
+            (|f| f.death.missed = 199, "moved to another"),
+            (|f| f.death.stored = 199, "stored again"),
             (|f| f.death.stayed = 99, "stayed"),
-            (|f| f.counts.taken_off = 8, "don't agree"),
-            (|f| f.counts = Counts::default(), "don't agree"),
+            (|f| f.counts.taken_off = 8, "do not agree"),
+            (|f| f.counts = Counts::default(), "do not agree"),
             (|f| f.drops.push(("kv_split".into(), 1)), "kv_split"),
             (|f| f.after_stop = (20, 1), "1 of 20"),
             (|f| f.after_stop = (0, 0), "0 of 0"),

@@ -1,56 +1,58 @@
-//! What the demo measures, and what of it is wrong.
+//! Defines the measurements of the demo and checks them.
 //!
-//! In: counts. Out: [`Figures::faults`], empty when the balancer did its work.
-//! Not here: how they are got (`demo`), how they look (`report`).
+//! If the balancer worked correctly, [`Figures::faults`] is empty. The module `demo` takes the
+//! measurements, and `report` prints them.
 
-/// All figures of one run.
+/// All measurements of one demo run.
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
     pub(crate) families: Vec<Family>,
     pub(crate) shares: Vec<Share>,
     pub(crate) packet: Option<Packet>,
-    /// Interface and mode of its sockets.
+    /// The name of each interface and the mode of its sockets (zero-copy or copy).
     pub(crate) modes: Vec<(String, String)>,
     pub(crate) threads: usize,
-    /// Drop reason and packets.
+    /// Drop reasons with their packet counts.
     pub(crate) drops: Vec<(String, u64)>,
-    /// After the requests.
+    /// Packet counts of the HTTP requests.
     pub(crate) requests: Counts,
     pub(crate) blast: Blast,
-    /// Requests tried and answered without the balancer; `None` while the bed is kept.
+    /// The number of requests that were sent after the balancer was stopped, and the number of
+    /// responses. `None` if the testbed is kept.
     pub(crate) after_stop: Option<(usize, usize)>,
-    /// From the first namespace to the last figure.
+    /// The duration of the demo in seconds.
     pub(crate) seconds: f64,
 }
 
-/// Requests over one family.
+/// The results of requests over one address family.
 #[derive(Debug)]
 pub(crate) struct Family {
     pub(crate) vip: String,
     pub(crate) asked: usize,
     pub(crate) answered: usize,
-    /// The backend saw the client's own address and port.
+    /// The number of responses whose backend saw the client's own address and port.
     pub(crate) own_address_seen: usize,
-    /// Reply packets that reached the client, and those of them whose source is the VIP.
+    /// The number of reply packets that reached the client. `reply_packets_from_vip` of them have
+    /// the VIP as source.
     pub(crate) reply_packets: usize,
     pub(crate) reply_packets_from_vip: usize,
     pub(crate) median_us: u128,
-    /// Why requests failed: the first few.
+    /// The errors of the first requests that failed.
     pub(crate) failures: Vec<String>,
 }
 
-/// A backend's part of the requests.
+/// The number of requests that one backend received, compared with its weight.
 #[derive(Debug)]
 pub(crate) struct Share {
     pub(crate) backend: String,
     pub(crate) weight: u32,
     pub(crate) requests: u32,
-    /// All requests, and all weight.
+    /// The total number of requests, over all backends.
     pub(crate) of_requests: u32,
     pub(crate) of_weight: u32,
 }
 
-/// A captured packet between balancer and backend.
+/// A captured packet between the balancer and a backend.
 #[derive(Debug)]
 pub(crate) struct Packet {
     pub(crate) words: [String; 3],
@@ -58,23 +60,24 @@ pub(crate) struct Packet {
     pub(crate) checksums_ok: bool,
 }
 
-/// The same packets, counted along the road.
+/// Counts of the same packets at successive points of their path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// By XDP, to sockets.
+    /// Packets that the XDP program redirected to sockets.
     pub(crate) redirected: u64,
-    /// By the kernel, for want of room in a socket's rings.
+    /// Packets that the kernel dropped because the ring of a socket was full.
     pub(crate) lost_before_threads: u64,
     pub(crate) received: u64,
     pub(crate) dropped: u64,
     pub(crate) sent: u64,
-    /// By the veth links between balancer and backends, for want of room.
+    /// Packets that were dropped on the veth links between balancer and backends because a ring was
+    /// full.
     pub(crate) lost_on_links: u64,
-    /// At the backends.
+    /// Packets that the backends decapsulated.
     pub(crate) taken_off: u64,
 }
 
-/// Many small packets for a short time.
+/// The results of a burst of small packets.
 #[derive(Debug, Default)]
 pub(crate) struct Blast {
     pub(crate) seconds: f64,
@@ -83,14 +86,15 @@ pub(crate) struct Blast {
 }
 
 impl Counts {
-    /// Each packet is where the next counter says, or counted as lost between.
+    /// Returns `true` if the counts balance: each packet appears in the next counter or was counted
+    /// as lost before it.
     pub(crate) fn agree(&self) -> bool {
         self.redirected == self.received + self.lost_before_threads
             && self.received == self.sent + self.dropped
             && self.sent == self.taken_off + self.lost_on_links
     }
 
-    /// What was counted since `before`.
+    /// Returns the counts since `before`.
     pub(crate) fn since(&self, before: &Self) -> Self {
         Self {
             redirected: self.redirected - before.redirected,
@@ -105,12 +109,14 @@ impl Counts {
 }
 
 impl Share {
-    /// What its weight lets expect.
+    /// Returns the number of requests that the weight of the backend predicts.
     pub(crate) fn expected(&self) -> f64 {
         f64::from(self.of_requests) * f64::from(self.weight) / f64::from(self.of_weight)
     }
 
-    /// How far random flows may stray: six standard deviations of the binomial distribution, 1 run in 500 million beyond.
+    /// Returns the accepted deviation from the expected number. Flows are chosen at random, so the
+    /// deviation is six standard deviations of the binomial distribution. One run in 500 million
+    /// exceeds it.
     pub(crate) fn tolerance(&self) -> f64 {
         let part = f64::from(self.weight) / f64::from(self.of_weight);
         6.0 * (f64::from(self.of_requests) * part * (1.0 - part)).sqrt()
@@ -125,7 +131,10 @@ impl Family {
     fn add_faults(&self, faults: &mut Vec<String>) {
         let Self { vip, asked, answered, own_address_seen, reply_packets, reply_packets_from_vip, .. } = self;
         if answered < asked {
-            faults.push(format!("{vip}: {answered} of {asked} requests answered: {:?}", self.failures));
+            faults.push(format!(
+                "{vip}: {answered} of {asked} requests answered, first errors {:?}",
+                self.failures
+            ));
         }
         if own_address_seen < answered {
             faults.push(format!(
@@ -133,13 +142,15 @@ impl Family {
             ));
         }
         if reply_packets_from_vip < reply_packets || reply_packets < answered {
-            faults.push(format!("{vip}: {reply_packets_from_vip} of {reply_packets} reply packets carry it"));
+            faults.push(format!(
+                "{vip}: {reply_packets_from_vip} of {reply_packets} reply packets have the VIP as source"
+            ));
         }
     }
 }
 
 impl Figures {
-    /// What is wrong, in words; nothing when all is well.
+    /// Returns a description of each wrong figure. The result is empty if all figures are correct.
     pub(crate) fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         for family in &self.families {
@@ -148,19 +159,20 @@ impl Figures {
         for share in self.shares.iter().filter(|share| !share.is_plausible()) {
             let Share { backend, requests, .. } = share;
             let (expected, tolerance) = (share.expected(), share.tolerance());
-            faults.push(format!("{backend}: {requests} requests, {expected:.0} +- {tolerance:.0} expected"));
+            faults.push(format!("{backend}: {requests} requests, expected {expected:.0} +- {tolerance:.0}"));
         }
         if self.packet.as_ref().is_none_or(|packet| !packet.checksums_ok) {
-            faults.push("no encapsulated packet with right checksums was captured".into());
+            faults.push("no encapsulated packet with correct checksums was captured".into());
         }
         if !self.requests.agree() || self.requests.received == 0 {
-            faults.push(format!("the counts of the requests don't agree: {:?}", self.requests));
+            faults.push(format!("the packet counts of the requests do not agree: {:?}", self.requests));
         }
         if !self.blast.counts.agree() || self.blast.counts.sent == 0 {
-            faults.push(format!("the counts of the blast don't agree: {:?}", self.blast.counts));
+            faults.push(format!("the packet counts of the burst do not agree: {:?}", self.blast.counts));
         }
         if let Some((asked, answered @ 1..)) = self.after_stop {
-            faults.push(format!("{answered} of {asked} requests were answered without the balancer"));
+            faults
+                .push(format!("{answered} of {asked} requests were answered after the balancer was stopped"));
         }
         faults
     }
@@ -199,20 +211,20 @@ mod tests {
     }
 
     #[test]
-    fn good_figures_have_no_fault_and_each_bad_one_has_its_own() {
+    fn faults_are_one_per_bad_figure() {
         assert_eq!(good().faults(), [""; 0]);
         type Change = fn(&mut Figures);
         let changes: [(Change, &str); 9] = [
             (|f| f.families[0].answered = 299, "299 of 300"),
             (|f| f.families[0].own_address_seen = 299, "client's address"),
-            (|f| f.families[0].reply_packets_from_vip = 899, "carry it"),
+            (|f| f.families[0].reply_packets_from_vip = 899, "the VIP as source"),
             // 100 +- 49
             (|f| f.shares[0].requests = 150, "expected"),
             (|f| f.packet = None, "captured"),
             (|f| f.requests.taken_off = 8, "of the requests"),
-            (|f| f.blast.counts.lost_before_threads = 1, "of the blast"),
-            (|f| f.blast.counts = Counts::default(), "of the blast"),
-            (|f| f.after_stop = Some((20, 1)), "without the balancer"),
+            (|f| f.blast.counts.lost_before_threads = 1, "of the burst"),
+            (|f| f.blast.counts = Counts::default(), "of the burst"),
+            (|f| f.after_stop = Some((20, 1)), "after the balancer was stopped"),
         ];
         for (change, word) in changes {
             let mut figures = good();

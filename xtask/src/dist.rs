@@ -1,7 +1,9 @@
-//! The static binary: built, and checked to be static.
+//! Builds the static binary and checks that it is linked statically.
 //!
-//! Out: the file under the build folder, its size. A binary that asks for an interpreter is refused.
-//! Source: System V ABI, ELF-64 object file format; `PT_INTERP` names the dynamic linker.
+//! A dynamically linked binary names an interpreter (`PT_INTERP`), which is the dynamic linker.
+//! Such a binary is rejected.
+//!
+//! Reference: System V ABI, ELF-64 object file format.
 
 use std::env;
 use std::fs;
@@ -13,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 use crate::cargo::{self, Metadata, cargo, root};
 use crate::setup;
 
-/// Builds the binary, checks it, and prints where it is.
+/// Builds the binary, checks it, and prints its path and size.
 pub(crate) fn run() -> Result<()> {
     setup::ensure(setup::BUILD)?;
     let (path, size_bytes) = build()?;
@@ -21,12 +23,13 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// Builds the binary and checks it; returns where it is, and its size in bytes.
+/// Builds and checks the binary. Returns its path and its size in bytes.
 pub(crate) fn build() -> Result<(PathBuf, usize)> {
     build_in(root(), &Metadata::read()?.target_directory()?, &[])
 }
 
-/// The same of another checkout, into a build folder, with more variables of the environment.
+/// Builds the binary of another checkout, like [`build`], into the given target directory and with
+/// additional environment variables.
 pub(crate) fn build_in(
     checkout: &Path,
     target: &Path,
@@ -38,14 +41,16 @@ pub(crate) fn build_in(
     build.env_remove("RUSTFLAGS").env("CARGO_ENCODED_RUSTFLAGS", flags(checkout, target).join("\x1f"));
     cargo::run(&mut build)?;
     let path = target.join(TARGET).join("dist/sluicegate");
-    let bytes = fs::read(&path).with_context(|| format!("can't read {}", path.display()))?;
-    let types = segment_types(&bytes).with_context(|| format!("{} is no 64-bit ELF file", path.display()))?;
+    let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let types =
+        segment_types(&bytes).with_context(|| format!("{} is not a 64-bit ELF file", path.display()))?;
     ensure!(!types.contains(&PT_INTERP), "{} is linked dynamically", path.display());
     Ok((path, bytes.len()))
 }
 
-/// The compiler's flags: static, and without the names of this machine's folders, so that builds in two folders are the same bytes.
-/// Of several folders that fit, the compiler takes the last.
+/// Returns the flags of the Rust compiler. They select static linking and remap path prefixes, so
+/// that builds in two folders give the same bytes. If several prefixes match, the compiler uses the
+/// last one.
 fn flags(checkout: &Path, target: &Path) -> Vec<String> {
     let home = env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cargo"))).unwrap_or_default();
@@ -55,8 +60,8 @@ fn flags(checkout: &Path, target: &Path) -> Vec<String> {
     STATIC.split(' ').map(str::to_owned).chain(remapped).collect()
 }
 
-/// A cargo command that links statically. With a target named, the flag does not reach build scripts and procedural
-/// macros, which can't be static.
+/// Returns a cargo command that links statically. It names the target explicitly, because the flag
+/// would otherwise also apply to build scripts and procedural macros, which cannot be static.
 pub(crate) fn cargo_static(args: &[&str]) -> Command {
     let mut command = cargo(args);
     command.args(["--target", TARGET]);
@@ -66,7 +71,8 @@ pub(crate) fn cargo_static(args: &[&str]) -> Command {
     command
 }
 
-/// The types of all program headers of a little-endian ELF-64 file. `None`: it is not one, or it is cut.
+/// Returns the types of all program headers in a little-endian ELF-64 file. Returns `None` if the
+/// file has another format or is truncated.
 fn segment_types(bytes: &[u8]) -> Option<Vec<u32>> {
     bytes.starts_with(b"\x7fELF\x02\x01").then_some(())?;
     let half = |at: usize| Some(usize::from(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?)));
@@ -87,7 +93,7 @@ const PT_INTERP: u32 = 3;
 mod tests {
     use super::*;
 
-    /// An ELF header with two program headers behind it, of the types given.
+    /// Returns an ELF header followed by two program headers with these types.
     fn elf(types: [u32; 2]) -> Vec<u8> {
         let mut bytes = vec![0; 64 + 2 * 56];
         bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");
@@ -100,13 +106,13 @@ mod tests {
     }
 
     #[test]
-    fn segment_types_are_read_from_the_table() {
+    fn segment_types_are_read_from_the_program_headers() {
         assert_eq!(segment_types(&elf([6, PT_INTERP])), Some(vec![6, 3]));
         assert_eq!(segment_types(&elf([1, 0x6474_e551])), Some(vec![1, 0x6474_e551]));
     }
 
     #[test]
-    fn what_is_shipped_names_no_folder_of_this_machine() {
+    fn flags_name_no_folder_of_this_machine() {
         let flags = flags(Path::new("/x/checkout"), Path::new("/x/checkout/target"));
         assert_eq!(flags[..2].join(" "), STATIC);
         assert_eq!(
@@ -117,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_or_foreign_file_is_no_elf() {
+    fn truncated_or_foreign_file_is_not_elf() {
         assert_eq!(segment_types(&elf([1, 1])[..64 + 56]), None);
         assert_eq!(segment_types(b"#!/bin/sh"), None);
         let mut far = elf([1, 1]);
@@ -126,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn this_test_itself_is_linked_as_its_target_says() {
+    fn this_test_is_linked_as_its_target_requires() {
         let types = segment_types(&fs::read(std::env::current_exe().unwrap()).unwrap()).unwrap();
         assert_eq!(types.contains(&PT_INTERP), cfg!(not(target_feature = "crt-static")));
     }

@@ -1,7 +1,8 @@
-//! `figures`: the paper's evaluation made anew, as CSV, SVG and a page in `benches/results`.
+//! Reproduces the evaluations in the papers. The results are CSV files, SVG plots and a page in
+//! `benches/results`.
 //!
-//! In: names of figures. Out: for each its CSV, with the commit, command, date and machine that it is of; then all plots and the page.
-//! Not here: what is simulated, timed and drawn (the program `figures` of `benches/figures`).
+//! Each CSV file records the commit, command, date and machine of the measurement. The program
+//! `figures` in `benches/figures` runs simulations and in-memory measurements, and draws the plots.
 
 mod kv;
 mod veth;
@@ -18,28 +19,31 @@ use crate::cargo::{self, Metadata, cargo, root};
 use crate::setup;
 use crate::tidy::{COMMIT, MEASURES, RESULTS};
 
-/// A figure of the paper.
+/// A figure of a paper.
 struct Figure {
     name: &'static str,
     how: How,
-    /// Folders of the code whose change makes it old.
+    /// The source folders that the figure depends on. If they change, the figure is outdated.
     measures: &'static [&'static str],
 }
 
 #[derive(Clone, Copy)]
 enum How {
-    /// The same rows on every machine.
+    /// A simulation, with the same results on every machine.
     Simulated,
-    /// In memory, by the program `figures`.
+    /// An in-memory measurement by the program `figures`.
     Timed,
-    /// In memory, by rows of the bench `pipeline`.
+    /// An in-memory measurement by rows of the benchmark `pipeline`.
     Pipeline,
-    /// On a veth, as root.
+    /// A measurement on a veth pair, which needs root.
     Veth(fn(Option<&Path>) -> Result<String>),
 }
 
-/// Makes `names`, or all, and draws every figure that there is. `only_draw`: makes none. `binary`: a balancer of this checkout, where
-/// one is needed, instead of a fresh build.
+/// Creates the figures in `names`, or all figures if `names` is empty. Then draws the plots of all
+/// figures.
+///
+/// If `only_draw` is `true`, no figure is measured. If `binary` is given, this balancer is measured
+/// instead of a fresh build.
 pub(crate) fn run(names: &[String], only_draw: bool, binary: Option<&Path>) -> Result<()> {
     let chosen = if only_draw { Vec::new() } else { chosen(names)? };
     if chosen.iter().any(|figure| matches!(figure.how, How::Veth(_))) {
@@ -59,7 +63,7 @@ pub(crate) fn run(names: &[String], only_draw: bool, binary: Option<&Path>) -> R
         let command = format!("cargo xtask figures {}", figure.name);
         let file = folder.join(format!("figure-{}.csv", figure.name));
         fs::write(&file, origin(&command, figure.measures, matches!(figure.how, How::Simulated))? + &rows)
-            .with_context(|| format!("can't write {}", file.display()))?;
+            .with_context(|| format!("cannot write {}", file.display()))?;
         eprintln!("figure {}: {:.0} s", figure.name, start.elapsed().as_secs_f64());
     }
     cargo::run(Command::new(&program).arg("draw").arg(&folder))?;
@@ -67,7 +71,8 @@ pub(crate) fn run(names: &[String], only_draw: bool, binary: Option<&Path>) -> R
     Ok(())
 }
 
-/// Those of these names, or all. A name that is none itself stands for those that begin with it and a hyphen.
+/// Returns the figures with these names, or all figures if `names` is empty. If no figure has
+/// exactly this name, figures that begin with the name and a hyphen are selected.
 fn chosen(names: &[String]) -> Result<Vec<&'static Figure>> {
     if names.is_empty() {
         return Ok(FIGURES.iter().collect());
@@ -82,21 +87,22 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Figure>> {
                 |figure: &&Figure| figure.name.split_once('-').is_some_and(|(group, _)| group == name);
             found.extend(FIGURES.iter().filter(is_in));
         }
-        ensure!(found.len() > before, "there is no figure {name:?}; there are: {}", known.join(", "));
+        ensure!(found.len() > before, "there is no figure {name:?} (figures: {})", known.join(", "));
     }
     Ok(found)
 }
 
-/// Builds a program of a package as benches are built; returns where it is.
+/// Builds a program of a package with the benchmark profile, and returns its path.
 fn program(package: &str, name: &str) -> Result<PathBuf> {
     cargo::run(&mut cargo(&["build", "--profile", "bench", "--package", package, "--bin", name]))?;
     Ok(Metadata::read()?.target_directory()?.join("release").join(name))
 }
 
-/// What stands above the rows of a results file: `command` made them, by what lies in the folders of `measures`.
+/// Returns the comment lines at the top of a results file. They contain the command, and the last
+/// commit that changed the folders in `measures`.
 pub(crate) fn origin(command: &str, measures: &[&str], is_simulated: bool) -> Result<String> {
     let commit = git(&["log", "-1", "--format=%H %cs", "--"], measures)?;
-    let (commit, committed) = commit.split_once(' ').context("nobody has committed what is measured")?;
+    let (commit, committed) = commit.split_once(' ').context("no commit contains the measured folders")?;
     let is_clean = git(&["status", "--porcelain", "--"], measures)?.is_empty();
     let changes = if is_clean { "" } else { " and changes" };
     let (date, machine) = if is_simulated {
@@ -115,18 +121,21 @@ fn git(arguments: &[&str], paths: &[&str]) -> Result<String> {
     Ok(text.trim_end().to_owned())
 }
 
-/// Standard output of a command that ends well; its standard error is ours.
+/// Runs a command that must succeed, and returns its standard output. Its standard error is not
+/// captured.
 fn output(command: &mut Command) -> Result<String> {
     let words = command.get_program().to_string_lossy().into_owned();
     let output = command
         .stderr(std::process::Stdio::inherit())
         .output()
-        .with_context(|| format!("can't run {words}"))?;
-    ensure!(output.status.success(), "{words}: {}", output.status);
-    String::from_utf8(output.stdout).with_context(|| format!("{words} says no text"))
+        .with_context(|| format!("cannot run {words}"))?;
+    ensure!(output.status.success(), "{words} failed ({})", output.status);
+    String::from_utf8(output.stdout).with_context(|| format!("{words} printed invalid UTF-8"))
 }
 
-/// Its processor, how many of them, its kernel. A thread that is bound to one sees the others here alone.
+/// Returns the processor model, the number of processors and the kernel version. The number comes
+/// from `/proc/cpuinfo`, because the standard library does not count processors to which this
+/// thread is not bound.
 fn machine() -> Result<String> {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo")?;
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
@@ -136,7 +145,7 @@ fn machine() -> Result<String> {
     Ok(format!("{count} processors of {model}, shared virtual machine; Linux {}", kernel.trim()))
 }
 
-/// The rows of Figure 9: each type of traffic by turns.
+/// Measures the rows of Figure 9. The types of traffic are measured alternately, in several runs.
 fn pipeline() -> Result<String> {
     let program = program("sluicegate-benches", "rows")?;
     let mut rates = [const { Vec::new() }; TRAFFIC.len()];
@@ -155,18 +164,18 @@ fn pipeline() -> Result<String> {
     Ok(rows)
 }
 
-/// Nanoseconds of a packet in a line of `rows`.
+/// Parses the median in nanoseconds per packet from a line that the program `rows` printed.
 fn median_of(line: &str) -> Result<f64> {
     let word = line.split("median ").nth(1).and_then(|rest| rest.split(" ns").next());
     let Some(nanos) = word.and_then(|word| word.parse().ok()).filter(|nanos| *nanos > 0.0) else {
-        bail!("no median in {line:?}");
+        bail!("the line {line:?} has no median");
     };
     Ok(nanos)
 }
 
 const TABLES: &[&str] = &["crates/maglev-hash/src"];
 const DAY: &[&str] = &["crates/conntrack/src", "crates/maglev-hash/src"];
-/// All that a packet passes in memory.
+/// The source folders of the code that processes packets in memory.
 pub(crate) const PIPELINE: &[&str] = &[
     "crates/classifier/src",
     "crates/conntrack/src",
@@ -190,7 +199,7 @@ pub(crate) const VETH: &[&str] = &[
     "crates/sip-lanes/src",
     "crates/trace-mark/src",
 ];
-/// All that a request by key passes.
+/// The source folders of the code that processes keyed requests.
 pub(crate) const KEYED: &[&str] = &[
     "crates/classifier/src",
     "crates/counters/src",
@@ -218,12 +227,12 @@ const FIGURES: [Figure; 12] = [
     Figure { name: "kv-size", how: How::Veth(kv::by_size), measures: KEYED },
     Figure { name: "kv-mixed", how: How::Veth(kv::mixed), measures: KEYED },
 ];
-/// Types of traffic, and the rows of the bench `pipeline` that have them.
+/// The types of traffic in Figure 9, with the names of their rows in the benchmark `pipeline`.
 const TRAFFIC: [(&str, &str); 3] =
     [("constant 5-tuple", "one flow"), ("non-SYN", "1 M flows"), ("SYN", "syn flood")];
-/// An odd number.
+/// The number of runs. It must be odd, so that the median is a measured value.
 const RUNS: usize = 7;
-/// Of 64 packets.
+/// The number of batches. Each batch has 64 packets.
 const BATCHES: &str = "10000";
 
 #[cfg(test)]
@@ -231,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_figure_is_found_by_its_name_and_an_unknown_one_is_an_error() {
+    fn figure_is_found_by_its_name_or_an_error() {
         let names = |names: &[&str]| -> Vec<String> { names.iter().map(|&name| name.into()).collect() };
         let found = chosen(&names(&["12", "7"])).unwrap();
         assert_eq!(found.iter().map(|figure| figure.name).collect::<Vec<_>>(), ["12", "7"]);
@@ -244,14 +253,14 @@ mod tests {
     }
 
     #[test]
-    fn what_figures_measure_is_in_the_checkout() {
+    fn measured_folders_are_in_the_checkout() {
         for path in FIGURES.iter().flat_map(|figure| figure.measures) {
             assert!(root().join(path).is_dir(), "{path}");
         }
     }
 
     #[test]
-    fn the_median_of_a_row_is_read() {
+    fn median_of_a_row_is_read() {
         assert!((median_of("one flow: least 20.1 ns, median 21.5 ns\n").unwrap() - 21.5).abs() < 1e-9);
         for line in ["", "one flow: least 20.1 ns", "median x ns", "median 0 ns"] {
             assert!(median_of(line).is_err(), "{line}");

@@ -1,6 +1,6 @@
-//! Forwarders on the stage that have a process and no copy of the kernel's stack: the balancer, and DPDK's testpmd.
+//! Defines the measured forwarders that run as a process: the balancer and DPDK's testpmd.
 //!
-//! Not here: what the kernel does by itself (`peers::kernel`), proxies (`peers::proxies`).
+//! Forwarders inside the kernel are in `peers::kernel`, and proxies are in `peers::proxies`.
 
 use anyhow::Result;
 use testbed::{Balancer, Encapsulation, Frame, Host, Kind, LbConfig, PoolMember, Service};
@@ -8,14 +8,14 @@ use testbed::{Balancer, Encapsulation, Frame, Host, Kind, LbConfig, PoolMember, 
 use crate::processors::DEVICE_CPU;
 use crate::stage::{Load, NOBODY, Peer, START_BOUND, Stage, Worker};
 
-/// How the balancer has its packets.
+/// The interface through which the balancer receives and sends packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Io {
     AfXdp,
     AfPacket,
 }
 
-/// The balancer, with one packet thread.
+/// The balancer with one packet thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ours {
     pub(crate) io: Io,
@@ -40,7 +40,8 @@ impl Ours {
         config
     }
 
-    /// MAC rewriting needs backends on the link: none is there, but addresses of theirs can be.
+    /// Adds or removes the neighbor entries and the route that MAC rewriting needs. MAC rewriting
+    /// requires backends on the same link, and this link has only addresses without hosts.
     fn link(&self, stage: &Stage, verb: &str) -> Result<()> {
         if self.encapsulation != Encapsulation::L2 {
             return Ok(());
@@ -69,7 +70,8 @@ impl Peer for Ours {
         }
     }
 
-    /// The backends of the stage are behind the router, where rewritten MAC addresses lead nowhere.
+    /// Packets with rewritten MAC addresses do not reach the backends, which are behind the router.
+    /// MAC rewriting is therefore not measured with requests.
     fn carries(&self, load: Load) -> bool {
         load == Load::Packets || self.encapsulation != Encapsulation::L2
     }
@@ -100,7 +102,8 @@ impl Peer for Ours {
     }
 }
 
-/// DPDK's testpmd over AF_XDP, which swaps MAC addresses and looks nothing up: what no forwarder over AF_XDP can beat by much.
+/// DPDK's testpmd over AF_XDP. It swaps MAC addresses without any lookup, so its rate is an upper
+/// limit for AF_XDP forwarders.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Testpmd;
 
@@ -130,7 +133,7 @@ impl Peer for Testpmd {
         Ok(Worker::Process(process))
     }
 
-    /// It may have been killed, and its program outlives it.
+    /// Detaches the XDP program, which stays attached if testpmd was killed.
     fn clean_up(&self, stage: &Stage) -> Result<()> {
         let Host { ns, device, .. } = stage.host();
         ns.ip(&format!("link set dev {device} xdp off"))
@@ -141,5 +144,5 @@ impl Peer for Testpmd {
     }
 }
 
-/// Where clients ask in [`Load::Requests`], at VIPs and backends.
+/// The TCP port that VIPs and backends use for [`Load::Requests`].
 pub(crate) const REQUEST_PORT: u16 = 8080;

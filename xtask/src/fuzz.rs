@@ -1,10 +1,11 @@
-//! The fuzzer: each target of `tests/fuzz` under libFuzzer, which sees by coverage what its inputs come to.
+//! Runs the fuzz targets in `tests/fuzz` with libFuzzer.
 //!
-//! In: names of targets. Out: a failure for each in which something did not hold; the input stays in `tests/fuzz/kept/TARGET/`, where
-//! ordinary tests run it again. Inputs that come further stay in `target/fuzz/corpus`, and the next run begins with them.
-//! It needs no nightly and no cargo-fuzz: the pinned compiler's code generation has the flags that libFuzzer wants. It needs no
-//! package either that a build does not: libFuzzer is compiled by clang.
-//! A build folder of its own: dependencies would be built anew at each change of flags.
+//! An input that violates a property is a failure. It is stored in `tests/fuzz/kept/TARGET/`, and
+//! ordinary tests run it from then on. Inputs that extend the coverage are stored in
+//! `target/fuzz/corpus`, from which the next run continues. The fuzzer is built with the pinned
+//! compiler and the code generation flags for libFuzzer. It needs neither a nightly compiler nor
+//! cargo-fuzz. It needs clang to compile libFuzzer, but every build needs clang. The build folder
+//! is separate, because other flags would rebuild all dependencies.
 
 use std::fs;
 use std::path::PathBuf;
@@ -17,17 +18,17 @@ use crate::dist::TARGET;
 use crate::setup;
 use crate::steps::Steps;
 
-/// Runs one target, or all, for so long each.
+/// Runs one target, or all targets, for `seconds` each.
 pub(crate) fn run(target: Option<&str>, seconds: u32) -> Result<()> {
     setup::ensure(setup::BUILD)?;
     let mut steps = Steps::new(false);
     run_in(&mut steps, target, seconds);
     let failed = steps.end();
-    ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
+    ensure!(failed.is_empty(), "failed targets: {}", failed.join(", "));
     Ok(())
 }
 
-/// The same as steps of a lane.
+/// Runs the targets as steps of a test lane.
 pub(crate) fn run_in(steps: &mut Steps, target: Option<&str>, seconds: u32) {
     let targets = cargo::run(&mut build()).and_then(|()| targets(target));
     for target in steps.check(targets).into_iter().flatten() {
@@ -37,22 +38,24 @@ pub(crate) fn run_in(steps: &mut Steps, target: Option<&str>, seconds: u32) {
     }
 }
 
-/// The names of targets, by the program that has been built: of one or of all.
+/// Returns the names of all targets that the fuzzer lists. If `wanted` is given, only this target
+/// is returned.
 fn targets(wanted: Option<&str>) -> Result<Vec<String>> {
-    let output = Command::new(program()).env_remove(NAME).output().context("can't run the fuzzer")?;
+    let output = Command::new(program()).env_remove(NAME).output().context("cannot run the fuzzer")?;
     let names: Vec<String> = String::from_utf8(output.stdout)?.lines().map(str::to_owned).collect();
-    ensure!(output.status.success() && !names.is_empty(), "the fuzzer names no targets");
+    ensure!(output.status.success() && !names.is_empty(), "the fuzzer lists no targets");
     match wanted {
         None => Ok(names),
         Some(one) if names.iter().any(|name| name == one) => Ok(vec![one.to_owned()]),
-        Some(one) => bail!("there is no target {one:?}; there are: {}", names.join(", ")),
+        Some(one) => bail!("there is no fuzz target {one:?} (targets: {})", names.join(", ")),
     }
 }
 
 fn build() -> Command {
     let mut build =
         cargo(&["build", "--package", "sluicegate-fuzz", "--bin", "fuzz", "--features", "libfuzzer"]);
-    // With a target named, the flags do not reach build scripts, which nothing links libFuzzer to.
+    // With an explicit target, the flags do not apply to build scripts, which are not linked with
+    // libFuzzer.
     build.args(["--profile", "fuzz", "--target", TARGET, "--target-dir", "target/fuzz"]);
     build.env("RUSTFLAGS", COVERAGE.join(" ")).env("CXX", "clang++");
     build
@@ -74,10 +77,10 @@ fn program() -> PathBuf {
     root().join("target/fuzz").join(TARGET).join("fuzz/fuzz")
 }
 
-/// By it the program knows its target.
+/// The environment variable that selects the fuzz target.
 const NAME: &str = "SLUICEGATE_FUZZ";
-/// Counters of branches, and calls that tell what was compared, so that a magic number is found. Without them libFuzzer says that
-/// nothing is instrumented, and fails.
+/// Compiler flags that enable coverage counters and the tracing of comparisons. The traces help
+/// libFuzzer to find magic numbers. Without these flags libFuzzer exits with an error.
 const COVERAGE: [&str; 5] = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -85,5 +88,6 @@ const COVERAGE: [&str; 5] = [
     "-Cllvm-args=-sanitizer-coverage-pc-table",
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
 ];
-/// One input may take 10 s and the process 2 GiB: more is a fault too. The log has the start, what is found, and the end.
+/// The arguments of libFuzzer. An input may take 10 s and the process 2 GiB of memory. The log
+/// shows only the start, failures and the end.
 const LIMITS: [&str; 4] = ["-timeout=10", "-rss_limit_mb=2048", "-verbosity=0", "-print_final_stats=1"];

@@ -1,9 +1,11 @@
-//! `bench instructions`: how many instructions a packet takes, by rows of the bench `pipeline`.
+//! Implements `bench instructions`, which counts the instructions per packet for rows of the
+//! benchmark `pipeline`.
 //!
-//! In: the program `rows` under callgrind, which counts what happens inside `process`; of two runs the difference, so that flows
-//! that are established first do not count. Out: a table, beside what `benches/results/instructions.csv` has kept.
-//! Not here: the rows. Times need a quiet machine; these counts repeat on a busy one.
-//! AVX2 is counted where the processor has it: callgrind knows no AVX-512.
+//! Callgrind counts the instructions inside the function `process`. Each row runs with two numbers
+//! of batches, and the difference is the result, so the instructions that establish flows are
+//! excluded. The output is a table with the previous counts from
+//! `benches/results/instructions.csv`. Unlike times, instruction counts are repeatable on a busy
+//! machine. Callgrind does not support AVX-512, so the counts are for AVX2 if the processor has it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -16,7 +18,8 @@ use crate::cargo::{self, Metadata, cargo};
 use crate::figures::{PIPELINE, origin};
 use crate::setup;
 
-/// Those that are established quickly: callgrind takes fifty times the time.
+/// The measured rows. These rows need little preparation, because a program runs fifty times slower
+/// under callgrind.
 const ROWS: [&str; 24] = [
     "one flow",
     "1000 flows",
@@ -43,22 +46,22 @@ const ROWS: [&str; 24] = [
     "wrong data offset",
     "unserved port",
 ];
-/// Batches of the two runs.
+/// The numbers of batches in the two runs.
 const BATCHES: [u32; 2] = [100, 400];
-/// Packets a batch, as `rows` has it.
+/// The number of packets per batch, which is the same as in the program `rows`.
 const BATCH: u32 = 64;
-/// More than this times what was kept last is a failure.
+/// The maximum accepted growth, relative to the last recorded count.
 const GROWTH: f64 = 1.1;
 const RESULTS: &str = "benches/results/instructions.csv";
 
-/// Counts all rows and keeps them under today's date and the commit.
+/// Counts all rows, and records the counts with the current date and commit.
 pub(crate) fn run() -> Result<()> {
     let counts = count_all()?;
     let path = cargo::root().join(RESULTS);
     let date = said(Command::new("date").arg("+%F"))?;
     let commit =
         said(Command::new("git").args(["describe", "--always", "--dirty"]).current_dir(cargo::root()))?;
-    // What stands above is of the last run; each line has the commit of its own.
+    // The comment lines at the top describe the last run. Earlier rows keep their own commit.
     let mut text = origin("cargo xtask bench instructions", PIPELINE, false)?;
     for line in kept()?.lines().filter(|line| !line.starts_with('#')) {
         writeln!(text, "{line}")?;
@@ -66,27 +69,29 @@ pub(crate) fn run() -> Result<()> {
     for (row, count) in ROWS.iter().zip(counts) {
         writeln!(text, "{date},{commit},{count:.1},{row}")?;
     }
-    fs::write(&path, text).with_context(|| format!("can't write {RESULTS}"))
+    fs::write(&path, text).with_context(|| format!("cannot write {RESULTS}"))
 }
 
-/// Counts all rows, and fails when one has grown by more than a tenth since it was kept last.
+/// Counts all rows and compares the counts with the recorded ones. Fails if a count has grown by
+/// more than a tenth.
 pub(crate) fn compare() -> Result<()> {
     let kept = kept()?;
     let counts = count_all()?;
     let grown = ROWS.iter().zip(counts).filter_map(|(row, count)| {
         let before = last(&kept, row)?;
-        (count > before * GROWTH).then(|| format!("{row}: {before:.1} to {count:.1} instructions a packet"))
+        (count > before * GROWTH)
+            .then(|| format!("{row}: from {before:.1} to {count:.1} instructions per packet"))
     });
     let grown: Vec<String> = grown.collect();
     ensure!(
         grown.is_empty(),
-        "a row has grown by more than a tenth; `bench instructions` keeps it, if it is meant: {}",
+        "instructions have grown by more than a tenth (run `cargo xtask bench instructions` to accept): {}",
         grown.join("; ")
     );
     Ok(())
 }
 
-/// Prints each row as soon as it is known.
+/// Counts all rows, and prints each result as soon as it is available.
 fn count_all() -> Result<Vec<f64>> {
     setup::ensure(&[setup::BUILD, setup::INSTRUCTIONS].concat())?;
     cargo::run(&mut cargo(&[
@@ -100,7 +105,7 @@ fn count_all() -> Result<Vec<f64>> {
     ]))?;
     let program = Metadata::read()?.target_directory()?.join("release/rows");
     let kept = kept()?;
-    println!("{:>12} {:>12}  row", "instructions", "kept last");
+    println!("{:>12} {:>12}  row", "instructions", "previous");
     ROWS.iter()
         .map(|row| {
             let count = count(&program, row)?;
@@ -111,30 +116,30 @@ fn count_all() -> Result<Vec<f64>> {
         .collect()
 }
 
-/// Instructions of a packet of a row.
+/// Returns the number of instructions per packet for a row.
 fn count(program: &Path, row: &str) -> Result<f64> {
     let [few, many] = BATCHES;
     let [first, second] = [collected(program, row, few)?, collected(program, row, many)?];
-    ensure!(second > first, "{row}: {first} instructions in {few} batches, and {second} in {many}");
+    ensure!(second > first, "{row}: {many} batches took {second} instructions, {few} batches took {first}");
     Ok((second - first) as f64 / f64::from((many - few) * BATCH))
 }
 
-/// All that callgrind counts in a run.
+/// Returns the number of instructions that callgrind counted in one run.
 fn collected(program: &Path, row: &str, batches: u32) -> Result<u64> {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--toggle-collect=*Pipeline*process*", "--callgrind-out-file=/dev/null"])
         .arg(program)
         .args([row, &batches.to_string()])
         .output()
-        .context("can't run valgrind")?;
+        .context("cannot run valgrind")?;
     let said = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
-        bail!("valgrind of {row}: {}: {said}", output.status);
+        bail!("valgrind failed for {row} ({}): {said}", output.status);
     }
-    sum(&said).with_context(|| format!("valgrind of {row} says no sum: {said}"))
+    sum(&said).with_context(|| format!("valgrind printed no sum for {row}: {said}"))
 }
 
-/// The sum in callgrind's last words: `==7== Collected : 12345`.
+/// Parses the sum in the last lines of callgrind's output, such as `==7== Collected : 12345`.
 fn sum(said: &str) -> Option<u64> {
     let line = said.lines().find(|line| line.contains("Collected :"))?;
     line.rsplit(' ').next()?.parse().ok()
@@ -142,10 +147,11 @@ fn sum(said: &str) -> Option<u64> {
 
 fn kept() -> Result<String> {
     let path: PathBuf = cargo::root().join(RESULTS);
-    fs::read_to_string(&path).with_context(|| format!("can't read {RESULTS}"))
+    fs::read_to_string(&path).with_context(|| format!("cannot read {RESULTS}"))
 }
 
-/// What was kept of a row last: date, commit, instructions, row, which may have commas.
+/// Returns the last recorded count of a row. The fields of a line are date, commit, instructions
+/// and row. The row is the last field, because its name may contain commas.
 fn last(kept: &str, row: &str) -> Option<f64> {
     let fields = |line: &str| line.splitn(4, ',').map(str::to_owned).collect::<Vec<_>>();
     let of_row = kept.lines().map(fields).rfind(|fields| fields.get(3).is_some_and(|name| name == row))?;
@@ -153,8 +159,8 @@ fn last(kept: &str, row: &str) -> Option<f64> {
 }
 
 fn said(command: &mut Command) -> Result<String> {
-    let output = command.output().with_context(|| format!("can't run {:?}", command.get_program()))?;
-    ensure!(output.status.success(), "{:?}: {}", command.get_program(), output.status);
+    let output = command.output().with_context(|| format!("cannot run {:?}", command.get_program()))?;
+    ensure!(output.status.success(), "{:?} failed ({})", command.get_program(), output.status);
     Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }
 
@@ -163,14 +169,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn callgrinds_sum_is_read_from_its_last_words() {
+    fn sum_is_read_from_the_last_lines_of_callgrind() {
         let said = "==7== Events    : Ir\n==7== Collected : 85762568\n==7== \n";
         assert_eq!(sum(said), Some(85_762_568));
         assert_eq!(sum("==7== Events    : Ir\n"), None);
     }
 
     #[test]
-    fn the_last_line_of_a_row_counts_whatever_commas_its_name_has() {
+    fn last_line_of_a_row_counts_even_if_its_name_has_commas() {
         let kept = "date,commit,instructions,row\n2026-01-01,a,500.5,1000 flows\n2026-01-02,b,510.0,1000 flows\n\
                     2026-01-02,b,600.0,1000 flows, limits\n";
         assert_eq!(last(kept, "1000 flows"), Some(510.0));

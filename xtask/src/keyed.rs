@@ -1,9 +1,11 @@
-//! Requests by key, measured: a client, a router, memcached servers, and what brings a request to the server of its key.
+//! Builds the testbed for benchmarks of keyed requests: a client, a router, memcached servers, and
+//! the system that routes each request to the server of its key.
 //!
-//! In: a balancer's binary, a [`Way`]. Out: a [`Scene`] on which clients of that way ask. The bed is that of `stage`: processor 0
-//! has generator, router and servers, processor 1 the balancer or proxy, which receives there too. Balancer and servers share a
-//! link, so a request of the balancer's is rewritten to its server's MAC address as MemSwitch's are; nothing is added to it.
-//! Not here: what is measured, and how often (`bench_kv`, `figures::kv`).
+//! A [`Scene`] uses the testbed of `stage`. Processor 0 runs the load generator, the router and the
+//! servers. Processor 1 runs the balancer or proxy, including its packet reception. Balancer and
+//! servers share a link. The balancer therefore only replaces the destination MAC address of a
+//! request with that of the server, as MemSwitch does. The modules `bench_kv` and `figures::kv`
+//! define the measurements.
 
 mod clients;
 mod draw;
@@ -30,14 +32,14 @@ pub(crate) use crate::keyed::ways::Way;
 use crate::processors::{GENERATOR_CPU, Priority, spread_to};
 use crate::stage::{Receive, START_BOUND, Stage};
 
-/// A bed with servers that answer.
+/// A testbed with running memcached servers.
 pub(crate) struct Scene {
     pub(crate) stage: Stage,
     _servers: Vec<Process>,
 }
 
 impl Scene {
-    /// Builds it with so many servers.
+    /// Builds the testbed with the given number of servers.
     pub(crate) fn build(program: PathBuf, servers: u8) -> Result<Self> {
         let spec = BedSpec {
             backends: servers,
@@ -52,43 +54,46 @@ impl Scene {
             SOURCES.iter().skip(1).map(|source| format!("addr add {source}/24 dev {}\n", client.device));
         client.ns.ip(&more.collect::<String>())?;
         stage.lead_to(mac_of(router, "br0")?)?;
-        // What the device sends is received where all but the device is.
+        // Packets that the device sends are received on the processor of the load generator.
         spread_to(stage.port(), Some(GENERATOR_CPU))?;
         let servers = backends.iter().map(|host| start_memcached(&stage.bed, host, &[]));
         let servers = servers.collect::<Result<_>>()?;
         Ok(Self { stage, _servers: servers })
     }
 
-    /// Stores a version of all keys on each server, whichever client asks it for them later.
+    /// Stores the given version of all keys on every server, so that any client finds any key on
+    /// any server.
     pub(crate) fn fill(&self, keys: u32, version: u32, value_bytes: usize) -> Result<()> {
         self.servers().into_iter().try_for_each(|server| {
             self.stage.bed.client.ns.run(move || fill(server.into(), keys, version, value_bytes))
         })
     }
 
-    /// Clients of a way, each with so many requests at a time; once it carries any.
+    /// Creates clients for one system, each with up to `window` outstanding requests. Waits until
+    /// the system is ready to accept requests.
     pub(crate) fn clients(&self, way: Way, count: usize, window: usize) -> Result<Vec<Box<dyn Client>>> {
         let ns = &self.stage.bed.client.ns;
         if way == Way::Nutcracker {
             let proxy = self.vip();
-            // It has been started a moment ago.
+            // The proxy was just started, so connecting is retried.
             let open = move || eventually(START_BOUND, || Tcp::new(proxy.into(), window).ok());
-            let connect = move || (0..count).map(|_| open().context("nutcracker does not listen")).collect();
+            let connect =
+                move || (0..count).map(|_| open().context("cannot connect to nutcracker")).collect();
             let connections: Result<Vec<Tcp>> = ns.run(connect);
             return Ok(connections?.into_iter().map(|client| Box::new(client) as Box<dyn Client>).collect());
         }
         let servers = if way == Way::Direct { self.servers() } else { vec![self.vip()] };
         let open = move || SOURCES.iter().cycle().take(count).map(|&own| socket(own)).collect();
         let sockets: Result<Vec<UdpSocket>> = ns.run(open);
-        let sockets = sockets.context("no socket of a client")?;
+        let sockets = sockets.context("cannot create the sockets of the clients")?;
         let client = |socket| Box::new(Udp::new(socket, &servers, window)) as Box<dyn Client>;
         Ok(sockets.into_iter().map(client).collect())
     }
 
-    /// Where clients that know no server ask.
+    /// Returns the VIP, which is the only address that clients of the balancer know.
     fn vip(&self) -> SocketAddrV4 {
         let SocketAddr::V4(vip) = self.stage.bed.vip(true, MEMCACHED_PORT) else {
-            unreachable!("asked for IPv4")
+            unreachable!("the VIP is an IPv4 address")
         };
         vip
     }
@@ -99,15 +104,18 @@ impl Scene {
     }
 }
 
-/// The balancer that is given, or a fresh build.
+/// Returns the path of the given balancer binary, or builds one.
 pub(crate) fn program(binary: Option<&Path>) -> Result<PathBuf> {
     match binary {
-        Some(path) => path.canonicalize().with_context(|| format!("no balancer at {}", path.display())),
+        Some(path) => {
+            path.canonicalize().with_context(|| format!("cannot find a balancer at {}", path.display()))
+        }
         None => cargo::release_binary(),
     }
 }
 
-/// From an address and any port, with room for what comes while other programs have the processor.
+/// Returns a socket on any port of this address. Its receive buffer is large enough for datagrams
+/// that arrive while other programs use the processor.
 fn socket(own: Ipv4Addr) -> Result<UdpSocket> {
     let socket = UdpSocket::bind((own, 0))?;
     setsockopt(&socket, RcvBufForce, &RECEIVE_BYTES)?;
@@ -115,7 +123,8 @@ fn socket(own: Ipv4Addr) -> Result<UdpSocket> {
 }
 
 const RECEIVE_BYTES: usize = 4 << 20;
-/// Addresses that clients ask from: a cache has a budget of bytes for each. The first one is the bed's own.
+/// The client addresses. There are several, because the cache has a byte budget for each client
+/// address. The testbed already assigns the first one.
 const SOURCES: [Ipv4Addr; 4] = [
     Ipv4Addr::new(198, 18, 0, 2),
     Ipv4Addr::new(198, 18, 0, 3),

@@ -1,8 +1,10 @@
-//! Test lanes: what each runs, what it needs, how long it may take.
+//! Defines the test lanes. A lane is a group of tests with its steps, the packages that it needs,
+//! and a time budget.
 //!
-//! Every lane runs all its steps, whatever the ones before did; at the end stands each failed test by its name and lane. One
-//! failure makes the task fail. A lane over its budget is reported, not failed: time decides nothing. What lanes run is built before
-//! them, once, as a lane `build` of its own: their seconds are those of tests.
+//! Every lane runs all its steps even if some of them fail. The final report lists each failed test
+//! with its lane, and any failure makes the task fail. A lane that exceeds its time budget is
+//! reported but does not fail. The programs are built first, in a separate lane named `build`, so
+//! that the times of the other lanes contain only the tests.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -19,27 +21,30 @@ use crate::{
     book, demo, demo_kv, fuzz, instructions, libraries, packages, setup, tidy, try_packages, zero_copy,
 };
 
-/// A group of tests that needs the same things.
+/// A group of tests that have the same requirements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Lane {
-    /// Format, lints, documents, unit tests, house rules: no root
+    /// Run format checks, lints, documentation, unit tests and house rules (no root needed)
     Unit,
-    /// Real traffic in namespaces, and the demo: root
+    /// Run tests with real traffic in network namespaces, and the demo (needs root)
     Net,
-    /// BGP and BFD with bird, FRR and gobgpd in namespaces, and a cluster of two behind them: root
+    /// Run tests of BGP and BFD with bird, FRR and gobgpd in namespaces, and with a cluster of two
+    /// balancers (needs root)
     Bgp,
-    /// Keyed services: real memcached servers and clients in namespaces, and their demo: root
+    /// Run tests of keyed services with real memcached servers and clients in namespaces, and their
+    /// demo (needs root)
     Kv,
-    /// Alert rules by promtool, a real Prometheus, the status page in Chromium: root
+    /// Test alert rules with promtool, metrics with a real Prometheus, and the status page with
+    /// Chromium (needs root)
     Web,
-    /// Zero-copy and the kernel's own tunnels, in a VM: root
+    /// Test zero-copy mode and the kernel's own tunnels in a VM (needs root)
     ZeroCopy,
 }
 
 impl Lane {
     pub(crate) const ALL: [Self; 6] = [Self::Unit, Self::Net, Self::Bgp, Self::Kv, Self::Web, Self::ZeroCopy];
 
-    /// Debian packages that it needs.
+    /// Returns the Debian packages that the lane needs.
     pub(crate) fn packages(self) -> Vec<&'static str> {
         match self {
             Self::Unit => [setup::BUILD, setup::PACKAGES].concat(),
@@ -75,7 +80,8 @@ impl Lane {
         })
     }
 
-    /// Test targets that it runs by name; `unit` runs all others.
+    /// Returns the names of the test targets that the lane runs. The lane `unit` has no such list
+    /// and runs all other test targets.
     fn programs(self) -> &'static [&'static str] {
         match self {
             Self::Unit => &[],
@@ -88,13 +94,13 @@ impl Lane {
     }
 
     fn run(self, steps: &mut Steps, built: Option<&Built>) {
-        // Without what it needs nothing that follows would tell anything.
+        // If a package is missing, the steps cannot run.
         if steps.check(setup::ensure(&self.packages())).is_none() {
             return;
         }
         match (self, built) {
             (Self::Unit, _) => unit(steps),
-            (_, None) => steps.failed("not run: its programs are not built".to_owned()),
+            (_, None) => steps.failed("not run because its programs could not be built".to_owned()),
             (Self::Net, Some(built)) => net(steps, built),
             (Self::Bgp, Some(built)) => {
                 programs(steps, built, self);
@@ -107,12 +113,13 @@ impl Lane {
     }
 }
 
-/// `lanes`, or all.
+/// Returns `lanes`, or all lanes if none is given.
 pub(crate) fn chosen(lanes: &[Lane]) -> &[Lane] {
     if lanes.is_empty() { &Lane::ALL } else { lanes }
 }
 
-/// Runs `lanes`, or all, and prints what failed and the seconds of each.
+/// Runs the given lanes, or all lanes if none is given. Prints the failures and the duration of
+/// each lane.
 pub(crate) fn run(lanes: &[Lane], long: bool) -> Result<()> {
     let mut report = Report::default();
     let mut built = None;
@@ -137,11 +144,10 @@ pub(crate) fn run(lanes: &[Lane], long: bool) -> Result<()> {
     }
     print!("{}", report.summary);
     println!("all: {} s of {} s", report.seconds, WHOLE_BUDGET.as_secs());
-    ensure!(report.failed.is_empty(), "failed: {}", report.failed.join(", "));
+    ensure!(report.failed.is_empty(), "failed lanes: {}", report.failed.join(", "));
     Ok(())
 }
 
-/// What lanes have done.
 #[derive(Default)]
 struct Report {
     summary: String,
@@ -156,7 +162,7 @@ impl Report {
         let (failures, took, budget) = (steps.end(), start.elapsed().as_secs(), budget.as_secs());
         self.seconds += took;
         let word = if failures.is_empty() { "ok" } else { "FAILED" };
-        let late = if took > budget { ", over its budget" } else { "" };
+        let late = if took > budget { ", over budget" } else { "" };
         self.summary += &format!("lane {lane}: {word}, {took} s of {budget} s{late}\n");
         for failure in &failures {
             self.summary += &format!("lane {lane}: FAILED {failure}\n");
@@ -167,7 +173,8 @@ impl Report {
     }
 }
 
-/// All that the lanes run; `None`: none of them runs a test target by name, or there is none.
+/// Builds the programs of the given lanes. Returns `None` if the build failed, or if only lanes
+/// without their own test targets are given.
 fn build(steps: &mut Steps, lanes: &[Lane]) -> Option<Built> {
     steps.check(setup::ensure(setup::BUILD))?;
     if lanes.contains(&Lane::Unit) {
@@ -179,7 +186,7 @@ fn build(steps: &mut Steps, lanes: &[Lane]) -> Option<Built> {
         return None;
     }
     steps.check(
-        setup::require_root("all lanes but unit")
+        setup::require_root("running lanes other than unit")
             .and_then(|()| Built::new(&programs, lanes.contains(&Lane::Net))),
     )
 }
@@ -187,7 +194,8 @@ fn build(steps: &mut Steps, lanes: &[Lane]) -> Option<Built> {
 fn unit(steps: &mut Steps) {
     steps.command(&mut cargo(&["fmt", "--all", "--check"]));
     steps.command(cargo_lane("clippy").args(["--all-targets", "--", "-D", "warnings"]));
-    // It passes over test targets that `cargo test` passes over.
+    // Clippy ignores test targets with `test = false`, like `cargo test`, so they are named
+    // explicitly.
     if let Some(metadata) = steps.check(Metadata::read()) {
         let mut clippy = cargo_lane("clippy");
         for package in metadata.packages() {
@@ -196,7 +204,8 @@ fn unit(steps: &mut Steps) {
         clippy.args(["--", "-D", "warnings"]);
         steps.command(&mut clippy);
     }
-    // With examples, or dependencies would have other features than for tests and lints, and be read anew.
+    // Examples are included to get the same features of dependencies as tests and lints. Otherwise
+    // all dependencies would be checked again.
     let documents = ["--no-deps", "--lib", "--bins", "--examples"];
     steps.command(cargo_lane("doc").args(documents).env("RUSTDOCFLAGS", "-D warnings"));
     steps.tests(cargo_lane("test").arg("--no-fail-fast"));
@@ -211,16 +220,19 @@ fn unit(steps: &mut Steps) {
     }
 }
 
-/// What is known against a crate changes without a commit, and its database comes from the network.
+/// Checks the dependencies for security advisories if cargo-deny is installed. This runs only in
+/// long runs, because the advisory database changes independently of commits and its download needs
+/// the network.
 fn advisories(steps: &mut Steps) {
     if cargo(&["deny", "--version"]).output().is_ok_and(|output| output.status.success()) {
         steps.command(&mut cargo(&["deny", "check", "advisories"]));
     } else {
-        eprintln!("no cargo-deny, no advisories: cargo install cargo-deny --locked");
+        eprintln!("skipping advisories, cargo-deny is not installed (cargo install cargo-deny --locked)");
     }
 }
 
-/// conntrack has the only unsafe code of the pure crates. Miri is of nightly compilers alone, and reads no long test in short time.
+/// Runs the tests of `conntrack` under Miri, because it is the only pure crate with unsafe code.
+/// Miri needs a nightly compiler and is too slow for the long tests.
 fn miri(steps: &mut Steps) {
     let nightly = |args: &[&str]| {
         let mut command = Command::new("rustup");
@@ -232,12 +244,13 @@ fn miri(steps: &mut Steps) {
         steps.tests(nightly(&package).args(["--", "a_batch", "reassigning"]));
     } else {
         eprintln!(
-            "no Miri, no look at unsafe code: rustup toolchain install nightly --component miri,rust-src"
+            "skipping Miri, it is not installed (rustup toolchain install nightly --component miri,rust-src)"
         );
     }
 }
 
-/// The models have a build folder of their own: dependencies would be built anew at each change of flags.
+/// Returns the command that runs the loom models. The models have their own build folder, because
+/// their compiler flags would rebuild all dependencies.
 fn loom() -> Command {
     let mut loom =
         cargo(&["test", "--release", "--package", "sluicegate-loom", "--target-dir", "target/loom"]);
@@ -247,7 +260,7 @@ fn loom() -> Command {
 
 fn net(steps: &mut Steps, built: &Built) {
     programs(steps, built, Lane::Net);
-    // Those that register packet memory: the unit lane passes over them.
+    // These unit tests register packet memory, which needs root. The lane `unit` skips them.
     if let Some(mut units) = steps.check(built.test("datapath")) {
         steps.exactly("packets in several buffers", units.args(["long", "--ignored"]), 2);
     }
@@ -277,7 +290,7 @@ fn web(steps: &mut Steps, built: &Built) {
     steps.check(built.balancer().and_then(nothing_left));
 }
 
-/// Each program of a lane.
+/// Runs all test programs of a lane.
 fn programs(steps: &mut Steps, built: &Built, lane: Lane) {
     for program in lane.programs() {
         if let Some(mut command) = steps.check(built.test(program)) {
@@ -286,25 +299,29 @@ fn programs(steps: &mut Steps, built: &Built, lane: Lane) {
     }
 }
 
-/// Files of `config/` whose name is meant; there are some.
+/// Returns the files in `config/` for which `is_meant` returns `true`. Returns an error if there
+/// are none.
 fn config_files(is_meant: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(cargo::root().join("config"))?;
     let paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
     let named = |path: &PathBuf| path.file_name().is_some_and(|name| is_meant(&name.to_string_lossy()));
     let files: Vec<_> = paths.into_iter().filter(named).collect();
-    ensure!(!files.is_empty(), "no rules in config/");
+    ensure!(!files.is_empty(), "no matching file in config/");
     Ok(files)
 }
 
-/// Both builds, with optimisations for the demo, and the lanes.
+/// The time budget of the check `bare`, which includes two builds (one of them optimized, for the
+/// demo) and the lanes.
 const BARE_BUDGET: Duration = Duration::from_secs(60 * 60);
-/// Three builds of what is shipped, two of them from nothing, and a bare root.
+/// The time budget of the check `packages`, which includes three builds of the released binary, two
+/// of them from scratch, and a minimal Debian root.
 const PACKAGES_BUDGET: Duration = Duration::from_secs(40 * 60);
-/// For each target.
+/// How long each fuzz target runs.
 const FUZZ_SECONDS: u32 = 60;
-/// The build, and a minute for each target.
+/// The time budget of the fuzzing step, which includes the build and one minute per target.
 const FUZZ_BUDGET: Duration = Duration::from_secs(20 * 60);
-/// The build of what is shipped, which no lane has, and a minute.
+/// The time budget of `bench instructions`, which includes one minute of measurements and a build
+/// with the release profile, because no lane uses that profile.
 const INSTRUCTIONS_BUDGET: Duration = Duration::from_secs(5 * 60);
 const BUILD_BUDGET: Duration = Duration::from_secs(10 * 60);
 const WHOLE_BUDGET: Duration = Duration::from_secs(35 * 60);

@@ -1,10 +1,12 @@
-//! `bench latency`: how long a packet takes through the balancer, beside the same way through the kernel alone; and idle CPU.
+//! Implements `bench latency`, which measures the packet latency through the balancer and through
+//! the kernel, and the CPU time that the idle balancer uses.
 //!
-//! In: a balancer. Out: a table, and `benches/results/latency.csv`: percentiles of the time from the making of a packet at the
-//! router's end of the link until the kernel has received there what comes back, at shares of what the balancer takes at most.
-//! In each round the kernel, which forwards the same packets by its routes, and the balancer (AF_XDP, GRE) have a turn at each
-//! share; then the balancer has nothing to do, and the time that its threads run is counted.
-//! Not here: the stage, and what makes, stamps and watches packets (`stage`, `offer`).
+//! The latency is the time from the creation of a packet at the router's end of the link until the
+//! kernel has received the packet there again. In each round, two forwarders are measured: the
+//! kernel, which forwards packets by its routes, and the balancer (AF_XDP, GRE). Each is measured
+//! at several fractions of the balancer's maximum rate. After that, the CPU time of the idle
+//! balancer is measured. The results are a table, and percentiles in `benches/results/latency.csv`.
+//! The modules `stage` and `offer` create, timestamp and receive packets.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -22,12 +24,15 @@ use crate::statistics::{median, percentile};
 use crate::tidy::RESULTS;
 use crate::{cargo, figures, pace, setup};
 
-/// Measures the balancer given, or a fresh build, for so many rounds; keeps what [`ROUNDS_KEPT`] or more gave.
+/// Measures the given balancer binary, or a fresh build. Results of at least [`ROUNDS_KEPT`] rounds
+/// are written to a file.
 pub(crate) fn run(binary: Option<&Path>, rounds: usize) -> Result<()> {
     setup::require_root("bench latency")?;
     setup::ensure(&[setup::BUILD, setup::BED].concat())?;
     let program = match binary {
-        Some(path) => path.canonicalize().with_context(|| format!("no balancer at {}", path.display()))?,
+        Some(path) => {
+            path.canonicalize().with_context(|| format!("cannot find a balancer at {}", path.display()))?
+        }
         None => cargo::release_binary()?,
     };
     let spec = BedSpec { backends: 0, vips: vec![VIP_V4], program: Some(program), ..BedSpec::default() };
@@ -45,13 +50,13 @@ pub(crate) fn run(binary: Option<&Path>, rounds: usize) -> Result<()> {
     if rounds >= ROUNDS_KEPT {
         let text = figures::origin("cargo xtask bench latency", figures::VETH, false)? + &measured.csv();
         let file = cargo::root().join(RESULTS).join("latency.csv");
-        fs::write(&file, text).with_context(|| format!("can't write {}", file.display()))?;
-        eprintln!("kept in {}", file.display());
+        fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+        eprintln!("results written to {}", file.display());
     }
     Ok(())
 }
 
-/// The kernel's own forwarding: back by the default route.
+/// The kernel as forwarder. It returns packets by its default route.
 struct Routes;
 
 impl Peer for Routes {
@@ -72,7 +77,7 @@ impl Peer for Routes {
     }
 }
 
-/// Packets a second that the balancer takes at most.
+/// Returns the maximum rate of the balancer in packets per second.
 fn capacity(stage: &Stage) -> Result<f64> {
     let traffic = stage.smallest_udp(FLOWS)?;
     let running = stage.start(&OURS, Load::Packets)?;
@@ -82,7 +87,8 @@ fn capacity(stage: &Stage) -> Result<f64> {
     Ok(rates.taken)
 }
 
-/// A turn at each share of `capacity`, and which part of a processor the peer's threads take while nothing comes.
+/// Measures the forwarder at each fraction of `capacity`. Also returns the fraction of a processor
+/// that its threads use without traffic.
 fn turns(stage: &Stage, peer: &dyn Peer, capacity: f64) -> Result<([Turn; SHARES.len()], f64)> {
     let traffic = stage.smallest_udp(FLOWS)?;
     let running = stage.start(peer, Load::Packets)?;
@@ -94,7 +100,7 @@ fn turns(stage: &Stage, peer: &dyn Peer, capacity: f64) -> Result<([Turn; SHARES
         let traffic = Traffic { pace, probes: PROBES_APART, ..traffic.clone() };
         for _ in 0..TRIES {
             let (rates, delays) = stage.rates_and_delays(&running, &traffic, WINDOW)?;
-            ensure!(!delays.is_empty(), "{}: none of its probes came back", peer.name());
+            ensure!(!delays.is_empty(), "{} returned no packet with a timestamp", peer.name());
             let times = PER_MILLE.map(|n| percentile(&delays, n));
             let tried = Turn { asked: pace.into(), rates, probes: delays.len(), times };
             eprintln!("{}, {share} %: {}", peer.name(), tried.words());
@@ -117,21 +123,22 @@ fn turns(stage: &Stage, peer: &dyn Peer, capacity: f64) -> Result<([Turn; SHARES
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Turn {
-    /// Packets a second that the generator was to offer.
+    /// The requested rate of the load generator, in packets per second.
     asked: f64,
     rates: Rates,
     probes: usize,
-    /// By [`PER_MILLE`].
+    /// The latencies at the percentiles in [`PER_MILLE`].
     times: [Duration; PER_MILLE.len()],
 }
 
 impl Turn {
-    /// Which part of what it was to offer the generator did offer: it drops what it is late for.
+    /// Returns the fraction of the requested packets that the load generator sent. The generator
+    /// skips overdue packets.
     fn offered(&self) -> f64 {
         self.rates.offered / self.asked.max(1.0)
     }
 
-    /// Nobody else had much of the generator's processor.
+    /// Returns `true` if other programs used little time on the processor of the load generator.
     fn is_undisturbed(&self) -> bool {
         self.offered() >= LEAST_OFFERED
     }
@@ -147,7 +154,7 @@ impl Turn {
     }
 }
 
-/// All of a run, round by round.
+/// All measurements of a run.
 #[derive(Debug, Default)]
 struct Measured {
     capacity: f64,
@@ -157,7 +164,8 @@ struct Measured {
 }
 
 impl Measured {
-    /// Medians; what is added is the median of the differences within a round.
+    /// Formats a table of medians. The latency that the balancer adds is a difference within each
+    /// round, and the median over all rounds is shown.
     fn words(&self) -> String {
         let mut text = format!(
             "medians of {} rounds; 100 % is {:.0} packets/s; us at p50, p99 and p99.9\n{:>6}{:>30}{:>30}{:>30}\n",
@@ -185,16 +193,14 @@ impl Measured {
         }
         let turns = || self.kernel.iter().chain(&self.balancer).flatten();
         let undisturbed = turns().filter(|turn| turn.is_undisturbed()).count();
-        let _ = writeln!(text, "{undisturbed} of {} turns undisturbed", turns().count());
+        let _ = writeln!(text, "{undisturbed} of {} measurements undisturbed", turns().count());
         let idle = median(self.idle.iter().copied()) * 100.0;
-        let _ = write!(
-            text,
-            "idle: {idle:.2} % of a processor, all threads of the balancer, over {IDLE:?} a round"
-        );
+        let _ =
+            write!(text, "idle: {idle:.2} % of a processor, all threads of the balancer, {IDLE:?} per round");
         text
     }
 
-    /// Every turn, a line each.
+    /// Formats one CSV line per measurement.
     fn csv(&self) -> String {
         let mut text = format!(
             "# capacity_per_s: {:.0}\nround,path,load,asked_per_s,offered_per_s,taken_per_s,cpus,probes,p50_ns,p99_ns,p999_ns\n",
@@ -226,17 +232,17 @@ fn micros(time: Duration) -> f64 {
 }
 
 const OURS: Ours = Ours { io: Io::AfXdp, encapsulation: Encapsulation::Gre };
-/// Of what the balancer takes at most, in hundredths.
+/// The rates at which latency is measured, in percent of the maximum rate of the balancer.
 const SHARES: [u32; 3] = [1, 50, 90];
 const PER_MILLE: [usize; 3] = [500, 990, 999];
 const FLOWS: u16 = 1_024;
 const PROBES_APART: Duration = Duration::from_micros(100);
-/// For a turn that is undisturbed.
+/// The maximum number of attempts to get an undisturbed measurement.
 const TRIES: usize = 3;
 const LEAST_OFFERED: f64 = 0.9;
 const WINDOW: Duration = Duration::from_secs(4);
 const IDLE: Duration = Duration::from_secs(10);
-/// Rounds from which on a run is kept.
+/// The minimum number of rounds for which results are written to a file.
 const ROUNDS_KEPT: usize = 7;
 
 #[cfg(test)]
@@ -250,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_added_is_the_median_of_differences_within_rounds() {
+    fn added_latency_is_the_median_of_differences_in_rounds() {
         let measured = Measured {
             capacity: 1e5,
             kernel: vec![turns(10), turns(20), turns(30)],
@@ -259,17 +265,16 @@ mod tests {
         };
         let words = measured.words();
         let row: Vec<&str> = words.lines().nth(2).unwrap().split_whitespace().collect();
-        // By rounds 21, 2 and 3; of the medians 20 and 31.
+        // The differences in the three rounds are 21, 2 and 3 us. The difference between the two
+        // medians would be 20 or 31 us.
         let all = ["1", "%", "20.0", "40.0", "60.0", "31.0", "62.0", "93.0", "3.0", "6.0", "9.0"];
         assert_eq!(row, all);
-        assert!(words.contains("0 of 18 turns undisturbed"), "{words}");
-        assert!(
-            words.ends_with("idle: 0.20 % of a processor, all threads of the balancer, over 10s a round")
-        );
+        assert!(words.contains("0 of 18 measurements undisturbed"), "{words}");
+        assert!(words.ends_with("idle: 0.20 % of a processor, all threads of the balancer, 10s per round"));
     }
 
     #[test]
-    fn csv_has_every_turn_and_every_line_as_many_fields() {
+    fn csv_has_every_turn_with_the_same_number_of_fields() {
         let measured =
             Measured { capacity: 1e5, kernel: vec![turns(1)], balancer: vec![turns(2)], idle: vec![0.001] };
         let csv = measured.csv();

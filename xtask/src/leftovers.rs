@@ -1,9 +1,10 @@
-//! The last look at a lane: no process of its tests is still there.
+//! Checks at the end of a test lane that no process of its tests is still running.
 //!
-//! In: the commands that run tests, which are marked. Out: an error that names what they left, started by any of them: children
-//! inherit the mark, servers that tests start in namespaces among them.
-//! Not here: how a child ends with its test (`testbed::Process`).
-//! Source: proc(5) on `/proc/PID/environ`.
+//! Commands that run tests are marked with an environment variable. All their child processes
+//! inherit it, including servers in network namespaces. Each child process that a test starts with
+//! `testbed::Process` ends together with the test.
+//!
+//! Reference: proc(5) on `/proc/PID/environ`.
 
 use std::fs;
 use std::path::Path;
@@ -13,23 +14,23 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use testbed::eventually;
 
-/// Gives a command, and all that it will start, the mark of this process.
+/// Marks a command, so that it and all its descendants are recognized as tests of this process.
 pub(crate) fn mark(command: &mut Command) {
     command.env(MARK, std::process::id().to_string());
 }
 
-/// Fails when a process of the binary under test is still there, or one of a marked command.
+/// Fails if the tested binary or a descendant of a marked command is still running.
 pub(crate) fn nothing_left(binary: &Path) -> Result<()> {
     let (binary, mark) = (binary.canonicalize()?, format!("{MARK}={}", std::process::id()));
     let is_left = |process: &Path| is_of(process, &binary) || is_marked(process, &mark);
-    // What was killed a moment ago may not have ended.
+    // A process that was just killed may need a moment to end.
     let gone = eventually(BOUND, || left(is_left).is_empty().then_some(()));
     let left = left(is_left);
-    ensure!(gone.is_some() || left.is_empty(), "the tests left processes: {}", left.join(", "));
+    ensure!(gone.is_some() || left.is_empty(), "tests left processes running: {}", left.join(", "));
     Ok(())
 }
 
-/// Number and command of each process that is meant.
+/// Returns the process ID and the command of each process for which `is_left` returns `true`.
 fn left(is_left: impl Fn(&Path) -> bool) -> Vec<String> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path());
     let words = |process: &Path| {
@@ -50,7 +51,8 @@ fn is_marked(process: &Path, mark: &str) -> bool {
 }
 
 const MARK: &str = "SLUICEGATE_LANE";
-/// Ten times what the kernel takes to end what a test left to its death signal.
+/// How long to wait for processes to end. This is ten times as long as the kernel needs to end
+/// processes by their parent-death signal.
 const BOUND: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
@@ -60,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_marked_command_started_is_found_after_the_command_has_ended() {
+    fn descendant_is_found_after_its_marked_command_ended() {
         let mut command = Command::new("sh");
         command.args(["-c", "sleep 1000 >&2 & echo $!"]).stdout(Stdio::piped()).stderr(Stdio::null());
         mark(&mut command);
@@ -69,12 +71,15 @@ mod tests {
         let mark = format!("{MARK}={}", std::process::id());
         let others = format!("{MARK}={}0", std::process::id());
         let is = |process: &Path| process.ends_with(&orphan) && is_marked(process, &mark);
-        // Until it has become `sleep` it is a copy of the shell.
+        // Until the child executes `sleep`, it is still a copy of the shell.
         let asleep = || left(is).pop().filter(|words| *words == format!("{orphan} (sleep 1000)"));
         assert!(eventually(BOUND, asleep).is_some(), "{:?}", left(is));
         assert!(!is_marked(&Path::new("/proc").join(&orphan), &others));
-        assert!(!is_marked(Path::new("/proc/self"), &mark), "this process is not of a lane's tests");
-        // The shell's own `kill`: a bare Debian has no other.
+        assert!(
+            !is_marked(Path::new("/proc/self"), &mark),
+            "this process does not belong to the tests of a lane"
+        );
+        // `kill` is a builtin of the shell. A minimal Debian has no program with this name.
         assert!(Command::new("sh").args(["-c", "kill -KILL $0", &orphan]).status().unwrap().success());
         assert!(eventually(BOUND, || left(is).is_empty().then_some(())).is_some());
     }

@@ -1,9 +1,12 @@
-//! Crates that stand alone: those of `crates/` whose manifest names a README.
+//! Checks the crates that can be used separately. These are the crates in `crates/` whose manifest
+//! names a README.
 //!
-//! In: their sources. Out: what differs between their public API and the text of it that is kept beside each, `api.txt`; whether
-//! they build with the oldest compiler that they name, and from a package of their own.
-//! Not here: the examples of their READMEs, which are tests of theirs; that they depend on no other crate (`tidy`).
-//! Source: rustdoc's JSON, which is unstable: its format is that of the pinned toolchain, and `public-api` the version that reads it.
+//! `cargo xtask api` compares the public API of each such crate with the file `api.txt`. A test
+//! lane checks that each crate builds with its minimum supported Rust version, and that it builds
+//! from its package.
+//!
+//! The JSON format of rustdoc is unstable, so the version of the crate `public-api` must match the
+//! pinned toolchain.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,36 +19,41 @@ use public_api::Builder;
 use crate::cargo::{self, Metadata, Package, cargo};
 use crate::steps::Steps;
 
-/// Compares each public API with what is kept of it; with `write`, keeps what it is now.
+/// Compares the public API of each crate with its `api.txt`. If `write` is `true`, writes the
+/// current API to the file instead.
 pub(crate) fn api(write: bool) -> Result<()> {
     let metadata = Metadata::read()?;
     let libraries: Vec<Package<'_>> = all(&metadata).collect();
-    ensure!(!libraries.is_empty(), "no crate of crates/ names a README");
+    ensure!(!libraries.is_empty(), "no crate in crates/ names a README");
     let target = metadata.target_directory()?.join("api");
     document(&libraries, &target)?;
     let mut findings = Vec::new();
     for library in &libraries {
         let now = public(library, &target)?;
-        let file = library.folder().context("a package without a folder")?.join(FILE);
+        let file = library.folder().context("the manifest of a package is in no folder")?.join(FILE);
         if write {
             fs::write(&file, now.join("\n") + "\n")
-                .with_context(|| format!("can't write {}", file.display()))?;
+                .with_context(|| format!("cannot write {}", file.display()))?;
             continue;
         }
         let found = differences(&fs::read_to_string(&file).unwrap_or_default(), &now);
         findings.extend(found.into_iter().map(|line| format!("{}: {line}", library.name())));
     }
     findings.iter().for_each(|finding| eprintln!("{finding}"));
-    ensure!(findings.is_empty(), "a public API differs from its {FILE}: `cargo xtask api --write` if it may");
+    ensure!(
+        findings.is_empty(),
+        "a public API differs from its {FILE} (run `cargo xtask api --write` to accept)"
+    );
     Ok(())
 }
 
-/// Builds each with the oldest compiler that it names, and from a package. Both need the network: a compiler that is not there, and
-/// what dependencies a package alone would have.
+/// Builds each crate with its minimum supported Rust version, and from a package. Both builds need
+/// the network, to install compilers and to download dependencies that are not in the workspace.
 pub(crate) fn alone(steps: &mut Steps) {
     let Some(metadata) = steps.check(Metadata::read()) else { return };
     let mut by_compiler: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    // The workspace's own builds all else.
+    // Crates that require the compiler of the workspace are skipped here, because all other steps
+    // use this compiler.
     for library in all(&metadata).filter(|library| library.rust_version() != env!("CARGO_PKG_RUST_VERSION")) {
         by_compiler.entry(library.rust_version()).or_default().push(library.name());
     }
@@ -60,7 +68,8 @@ fn all(metadata: &Metadata) -> impl Iterator<Item = Package<'_>> {
     metadata.packages().filter(|package| package.room().is_some() && package.has_readme())
 }
 
-/// It is installed where it is missing.
+/// Returns a command that checks crates with their minimum supported Rust version. The compiler is
+/// installed if it is missing.
 fn oldest(compiler: &str, names: &[&str]) -> Command {
     let mut command = Command::new("rustup");
     command.args(["run", "--install", compiler, "cargo", "check", "--locked", "--lib"]);
@@ -69,8 +78,8 @@ fn oldest(compiler: &str, names: &[&str]) -> Command {
     command
 }
 
-/// Has rustdoc write its JSON, in a folder of its own: build scripts look whether unstable features are allowed, and what they
-/// decide would be built anew at each change.
+/// Runs rustdoc with JSON output in a separate build folder. Build scripts check whether unstable
+/// features are allowed, so a shared folder would be rebuilt each time that this changes.
 fn document(libraries: &[Package<'_>], target: &Path) -> Result<()> {
     let mut doc = cargo(&["doc", "--locked", "--no-deps", "--lib", "--target-dir"]);
     doc.arg(target).args(libraries.iter().flat_map(|library| ["--package", library.name()]));
@@ -78,25 +87,28 @@ fn document(libraries: &[Package<'_>], target: &Path) -> Result<()> {
     cargo::run(&mut doc)
 }
 
-/// The public items of a library.
+/// Returns the public items of a library, one per line of `api.txt`.
 fn public(library: &Package<'_>, target: &Path) -> Result<Vec<String>> {
-    let name =
-        library.targets("lib", false).next().with_context(|| format!("{} is no library", library.name()))?;
+    let name = library
+        .targets("lib", false)
+        .next()
+        .with_context(|| format!("{} is not a library", library.name()))?;
     let json = target.join("doc").join(name).with_extension("json");
     let api = Builder::from_rustdoc_json(&json).omit_blanket_impls(true).build();
-    let api = api.with_context(|| format!("can't read {}", json.display()))?;
+    let api = api.with_context(|| format!("cannot read {}", json.display()))?;
     Ok(api.items().map(ToString::to_string).filter(|item| !is_usual(item)).collect())
 }
 
-/// Whether an item says nothing: a type has an auto trait, as nearly all do (those that don't are listed), or one that no program
-/// can name; or a method follows from the trait that is listed above it.
+/// Returns `true` if an item is omitted from `api.txt`. These are auto traits that nearly all types
+/// implement, blanket implementations of traits that programs cannot name, and methods of traits
+/// whose implementation is already listed.
 fn is_usual(item: &str) -> bool {
     let is_of = |name: &str| item.contains(&format!(" core::{name} for "));
     let is_impl = item.starts_with("impl") && USUAL.iter().any(|name| is_of(name));
     is_impl || item.starts_with("pub fn") && DERIVED.iter().any(|method| item.contains(method))
 }
 
-/// Lines that came and went.
+/// Returns the lines that were removed and the lines that were added.
 fn differences(kept: &str, now: &[String]) -> Vec<String> {
     let (kept, now): (BTreeSet<&str>, BTreeSet<&str>) =
         (kept.lines().collect(), now.iter().map(String::as_str).collect());
@@ -105,7 +117,7 @@ fn differences(kept: &str, now: &[String]) -> Vec<String> {
     gone.chain(new).collect()
 }
 
-/// Beside the manifest.
+/// The name of the file with the public API, which is next to the manifest.
 const FILE: &str = "api.txt";
 const USUAL: [&str; 8] = [
     "marker::Freeze",
@@ -131,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn auto_traits_are_listed_where_they_are_missing_and_derived_methods_by_their_trait() {
+    fn missing_auto_traits_are_listed_and_derived_methods_not() {
         for (item, is_listed) in [
             ("impl core::marker::Send for packet::Parsed", false),
             ("impl<'a> core::panic::unwind_safe::UnwindSafe for packet::Ipv4<'a>", false),
@@ -147,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_came_or_went_is_a_difference_and_their_order_is_none() {
+    fn removed_or_added_line_is_a_difference() {
         let now = ["pub fn b()", "pub fn a()"].map(String::from);
         assert_eq!(differences("pub fn a()\npub fn b()\n", &now), [""; 0]);
         assert_eq!(differences("pub fn a()\npub fn c()\n", &now), ["- pub fn c()", "+ pub fn b()"]);

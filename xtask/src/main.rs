@@ -1,8 +1,8 @@
-//! Tasks: `cargo xtask demo|test|ci|fuzz|bench|figures|bare|book|dist|packages|setup|tidy|api`.
+//! Defines the development tasks of the workspace, which run as `cargo xtask TASK`.
 //!
-//! In: a checkout, Rust and gcc. Out: what the task shows; exit 0 well, 1 a finding, 2 wrong usage.
-//! Not here: anything that the product needs to run.
-//! It builds without clang, so that it can install clang.
+//! Every task needs a checkout, Rust and gcc. Running the load balancer needs no task. The exit
+//! code is 0 after success, 1 if the task failed, and 2 after a usage error. xtask itself builds
+//! without clang, so that the task `setup` can install clang.
 #![forbid(unsafe_code)]
 
 mod bare;
@@ -18,6 +18,7 @@ mod demo_kv_replicas;
 mod demo_kv_stats;
 mod demo_stats;
 mod dist;
+mod docs;
 mod figures;
 mod forwarders;
 mod fuzz;
@@ -61,70 +62,80 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// The main job on real traffic, in network namespaces (root)
+    /// Run the load balancer on real traffic in network namespaces (needs root)
     Demo(Demo),
     /// Run the test lanes
     Test(Test),
-    /// What CI runs: every lane
+    /// Run all lanes, as CI does
     Ci {
-        /// Full counts instead of short ones, `packages` and `bare`
+        /// Run all test cases instead of a reduced number, and also the checks `packages` and
+        /// `bare`
         #[arg(long)]
         long: bool,
     },
-    /// Try readers of bytes from elsewhere with any bytes, chosen by coverage (tests/fuzz)
+    /// Run the fuzz targets of tests/fuzz with libFuzzer
     Fuzz {
-        /// One of them; none means all
+        /// Run only this target [default: all targets]
         target: Option<String>,
-        /// How long for each
+        /// Run each target for this time, in seconds
         #[arg(long, default_value_t = 60)]
         seconds: u32,
     },
-    /// Run benchmarks, by name: `maglev`, or `maglev/build` for a part; `testpmd` (root) compares with DPDK's forwarder,
-    /// `peers` (root) with what else would balance: `peers nftables af-xdp-gre` with one of them;
-    /// `latency` (root) shows what it adds to a packet's time, and its CPU when idle;
-    /// `kv` (root) compares requests by key with clients that know all servers, and with nutcracker;
-    /// `instructions` counts those of a packet by callgrind and keeps them in benches/results
+    /// Run benchmarks by name; `maglev` runs one benchmark file, `maglev/build` only a part of it
+    ///
+    /// `testpmd` (root) compares the balancer with DPDK's testpmd. `peers` (root) compares it with
+    /// other load balancers; `peers nftables af-xdp-gre` selects two of them. `latency` (root)
+    /// measures the latency that the balancer adds, and its CPU time when idle. `kv` (root)
+    /// compares keyed requests through the balancer with clients that know all servers, and with
+    /// nutcracker. `instructions` counts the instructions per packet with callgrind and records
+    /// them in benches/results.
     Bench(Bench),
-    /// The README's commands in a bare Debian root (root; the last commit)
+    /// Run the commands of the README on the last commit, in a minimal Debian root (needs root)
     Bare {
-        /// One of them; none means all
+        /// Run only this command [default: all commands]
         command: Option<Readme>,
     },
-    /// Build the book of docs/ by mdBook, which is built first where it is missing
+    /// Build the book of docs/ with mdBook; builds mdBook first if it is missing
     Book,
-    /// Build the static binary, and check that it is static
+    /// Write the generated pages of docs/reference from the code
+    Docs,
+    /// Build the static binary and check that it is static
     Dist,
-    /// Build the packages of the static binary: .deb, .rpm, OCI image, bill of materials, checksums
+    /// Build the packages of the static binary: .deb, .rpm, OCI image, bill of materials and
+    /// checksums
     Packages(Packages),
-    /// Make the papers' evaluations anew with our code: rows, plots and their page in benches/results
+    /// Reproduce the evaluations of the papers; writes CSV files, plots and a page to
+    /// benches/results
     Figures {
-        /// Figures by their number in the paper, `7-rates`, `build`, or `kv` for requests by key; none means all
+        /// Create only these figures: numbers from the paper, `7-rates`, `build`, or `kv` [default:
+        /// all figures]
         names: Vec<String>,
-        /// Only draw and write what the rows that are there say
+        /// Only redraw the plots and the page from the CSV files in benches/results
         #[arg(long, conflicts_with = "names")]
         draw: bool,
-        /// `8`, `9-veth` and `kv`: measure this balancer, of this checkout, instead of building one
+        /// Measure this balancer binary in `8`, `9-veth` and `kv` instead of building one
         #[arg(long, value_name = "PATH")]
         bin: Option<PathBuf>,
     },
-    /// Install what the lanes need (apt-get when root, else the line to run)
+    /// Install the Debian packages that the lanes need; without root, print the command to run
     Setup {
-        /// Lanes to prepare; none means all
+        /// Prepare only these lanes [default: all lanes]
         #[arg(long = "lane")]
         lanes: Vec<Lane>,
     },
-    /// Check sizes, headers, words, addresses and dependency edges
+    /// Check the house rules: file sizes, module headers, words, addresses and dependency edges
     Tidy {
-        /// Print the measures of the code and what is over their bars, and fail on nothing
+        /// Print measures of the code with their limits and the places that exceed them, and never
+        /// fail
         #[arg(long)]
         report: bool,
-        /// The checkout that `--report` measures, instead of this one
+        /// Measure this checkout instead of the current one
         #[arg(value_name = "PATH", requires = "report")]
         checkout: Option<PathBuf>,
     },
-    /// Compare the public API of each crate that stands alone with its api.txt
+    /// Compare the public API of each standalone crate with its api.txt
     Api {
-        /// Keep it as it is now
+        /// Write the current API to api.txt
         #[arg(long)]
         write: bool,
     },
@@ -132,57 +143,62 @@ enum Task {
 
 #[derive(clap::Args)]
 struct Packages {
-    /// Build the last commit in two folders instead, and compare all files
+    /// Build the last commit twice in different folders, and compare all files
     #[arg(long, conflicts_with = "attempt")]
     twice: bool,
-    /// Then do what docs/install.md says with them, in a bare Debian root (root)
+    /// Run the commands of docs/how-to/install.md in a minimal Debian root with the new packages
+    /// (needs root)
     #[arg(long = "try")]
     attempt: bool,
 }
 
 #[derive(clap::Args)]
 struct Demo {
-    /// The figures as one JSON object on standard output
+    /// Print the figures as one JSON object on standard output
     #[arg(long)]
     json: bool,
-    /// Requests by key: three memcached servers, one of which is killed
+    /// Show keyed services with three memcached servers, one of which is killed
     #[arg(long, conflicts_with = "keep")]
     kv: bool,
-    /// Leave the bed standing until Ctrl-C, and say how to play with it
+    /// Keep the testbed until Ctrl-C and print how to use it
     #[arg(long)]
     keep: bool,
-    /// Show this balancer instead of building one
+    /// Run this balancer binary instead of building one
     #[arg(long, value_name = "PATH")]
     bin: Option<PathBuf>,
 }
 
 #[derive(clap::Args)]
 pub(crate) struct Bench {
-    /// Benchmarks; none means all but `testpmd`, `peers`, `latency`, `kv` and `instructions`
+    /// Run these benchmarks [default: all except `testpmd`, `peers`, `latency`, `kv` and
+    /// `instructions`]
     pub(crate) names: Vec<String>,
-    /// `testpmd` and `peers`: the figures as one JSON object on standard output
+    /// Print the figures of `testpmd` and `peers` as one JSON object on standard output
     #[arg(long)]
     pub(crate) json: bool,
-    /// `testpmd`, `peers`, `latency` and `kv`: measure this balancer instead of building one
+    /// Measure this balancer binary in `testpmd`, `peers`, `latency` and `kv` instead of building
+    /// one
     #[arg(long, value_name = "PATH")]
     pub(crate) bin: Option<PathBuf>,
-    /// `peers`, `latency` and `kv`: rounds in which each has its turns; 10, of `kv` 5
+    /// Run this number of rounds in `peers`, `latency` and `kv` [default: 10, for `kv` 5]
     #[arg(long, value_name = "N")]
     pub(crate) pairs: Option<usize>,
-    /// `kv`: one round of short turns
+    /// Run one round of short measurements in `kv`
     #[arg(long, conflicts_with = "pairs")]
     pub(crate) quick: bool,
-    /// `peers`: a checkout of github.com/facebookincubator/katran, which is built and has turns too
+    /// Compare with Katran in `peers`; the path is a checkout of
+    /// github.com/facebookincubator/katran, which is built first
     #[arg(long, value_name = "PATH")]
     pub(crate) katran: Option<PathBuf>,
 }
 
 #[derive(clap::Args)]
 struct Test {
-    /// Lanes to run; none means all
+    /// Run only these lanes [default: all lanes]
     #[arg(long = "lane")]
     lanes: Vec<Lane>,
-    /// Full counts instead of short ones; with all lanes, `packages` and `bare` too
+    /// Run tests with their full number of cases; if all lanes run, also the checks `packages` and
+    /// `bare`
     #[arg(long)]
     long: bool,
 }
@@ -197,6 +213,7 @@ fn main() -> ExitCode {
         Task::Bench(asked) => bench::run(&asked),
         Task::Bare { command } => bare::run(command.as_ref().map_or(&Readme::ALL, slice::from_ref)),
         Task::Book => book::run(),
+        Task::Docs => docs::run(),
         Task::Dist => dist::run(),
         Task::Packages(Packages { twice: true, .. }) => packages::run_twice(),
         Task::Packages(Packages { attempt, .. }) => {
@@ -220,6 +237,6 @@ fn main() -> ExitCode {
 fn setup_all(lanes: &[Lane]) -> Result<()> {
     let packages: Vec<&str> = lanes::chosen(lanes).iter().flat_map(|lane| lane.packages()).collect();
     setup::ensure(&packages)?;
-    println!("nothing is missing");
+    println!("all packages are installed");
     Ok(())
 }

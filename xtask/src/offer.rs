@@ -1,10 +1,13 @@
-//! A generator that can offer more packets than any forwarder takes from a veth: frames made inside the kernel.
+//! Implements a load generator that creates frames inside the kernel. It can send more packets than
+//! any forwarder can receive from a veth.
 //!
-//! In: a frame of UDP or TCP over IPv4. Out: copies of it with many source ports, put into a veth as XDP frames, without a
-//! socket buffer or a system call for each; and how long those took that say when they were sent ([`Delays`]).
-//! Not here: counting; the far end's device counts what arrives.
-//! The device's far end must have an XDP program, or the kernel refuses them: [`Pass`] is the least that does.
-//! Source: Linux Documentation/bpf/bpf_prog_run.rst, `BPF_F_TEST_XDP_LIVE_FRAMES`.
+//! The generator sends copies of one UDP or TCP frame over IPv4 with many source ports. It puts the
+//! copies into a veth as XDP frames, so it needs neither a socket buffer nor a system call for each
+//! frame. Frames can contain the time at which they were sent, from which [`Delays`] computes the
+//! latency. The device at the other end of the veth counts the frames. The kernel rejects XDP
+//! frames unless that device has an XDP program, and [`Pass`] is the smallest possible one.
+//!
+//! Reference: Linux Documentation/bpf/bpf_prog_run.rst, `BPF_F_TEST_XDP_LIVE_FRAMES`.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -28,20 +31,22 @@ use testbed::{Device, Namespace, TempDir};
 use crate::cargo;
 use crate::processors::{pin, thread_time_run};
 
-/// What is offered.
+/// The packets that the generator sends.
 #[derive(Clone, Debug)]
 pub(crate) struct Traffic {
-    /// From the Ethernet header on; the smallest that there is, 60 bytes.
+    /// The frame with its Ethernet header. It must have at least 60 bytes.
     pub(crate) frame: Vec<u8>,
-    /// Source ports from 10,000 on, chosen at random: a power of two, at most 32,768.
+    /// The number of source ports, which begin at 10,000. It must be a power of two and at most
+    /// 32,768. The port of each packet is chosen at random.
     pub(crate) flows: u16,
-    /// At most so many a second, or [`FULL`].
+    /// The maximum rate in packets per second, or [`FULL`].
     pub(crate) pace: u32,
-    /// Least time between packets that say when they were sent; zero: none does.
+    /// The minimum interval between packets with a timestamp. If it is zero, no packet has a
+    /// timestamp.
     pub(crate) probes: Duration,
 }
 
-/// A generator at work; it ends with its handle.
+/// A running load generator. It stops when this handle is dropped.
 pub(crate) struct Offer {
     stop: Arc<AtomicBool>,
     worker: PathBuf,
@@ -49,14 +54,18 @@ pub(crate) struct Offer {
 }
 
 impl Offer {
-    /// Sends `traffic` out of `device` from now on, on processor `cpu`.
+    /// Starts sending `traffic` from `device`, on processor `cpu`.
     pub(crate) fn start(
         device: Device<'_>,
         programs: &Programs,
         traffic: Traffic,
         cpu: usize,
     ) -> Result<Self> {
-        ensure!(traffic.flows.is_power_of_two(), "{} flows are no power of two", traffic.flows);
+        ensure!(
+            traffic.flows.is_power_of_two(),
+            "the number of flows ({}) is not a power of two",
+            traffic.flows
+        );
         let mask = u32::from(traffic.flows - 1);
         let words: Vec<u32> =
             traffic.frame.chunks_exact(4).map(|w| u32::from_ne_bytes([w[0], w[1], w[2], w[3]])).collect();
@@ -68,8 +77,9 @@ impl Offer {
             .override_global("probe_ns", &probes, true)
             .override_global("interval_ns", &interval, true)
             .load(&programs.0)
-            .context("the generator's program")?;
-        let xdp: &mut Xdp = program.program_mut(OFFER).context("no such program")?.try_into()?;
+            .context("cannot load the program of the generator")?;
+        let xdp: &mut Xdp =
+            program.program_mut(OFFER).context("the BPF object does not contain this program")?.try_into()?;
         xdp.load()?;
         let stop = Arc::new(AtomicBool::new(false));
         let (started, worker_id) = channel();
@@ -81,20 +91,21 @@ impl Offer {
                 send(&program, &name, &traffic.frame, &stop)
             })
         };
-        let worker = format!("/proc/self/task/{}", worker_id.recv().context("the generator died")?).into();
+        let worker =
+            format!("/proc/self/task/{}", worker_id.recv().context("the generator panicked")?).into();
         Ok(Self { stop, worker, thread: Some(thread) })
     }
 
-    /// How long its thread has run.
+    /// Returns the CPU time that the thread of the generator has used.
     pub(crate) fn time_run(&self) -> Result<Duration> {
         thread_time_run(&self.worker)
     }
 
-    /// Ends it.
+    /// Stops the generator.
     pub(crate) fn stop(mut self) -> Result<()> {
         self.stop.store(true, Ordering::Relaxed);
-        let thread = self.thread.take().context("there until now")?;
-        thread.join().map_err(|_| anyhow!("the generator died"))?
+        let thread = self.thread.take().context("the generator has been stopped already")?;
+        thread.join().map_err(|_| anyhow!("the generator panicked"))?
     }
 }
 
@@ -102,59 +113,68 @@ impl Drop for Offer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // Whoever drops it without `stop` has an error of his own to tell.
+            // The error is ignored, because a caller that does not call `stop` already reports
+            // another error.
             drop(thread.join());
         }
     }
 }
 
-/// An XDP program that passes every frame to the kernel; the device loses it with its handle, or with the process.
+/// An XDP program that passes every frame to the kernel. It is detached when this handle is dropped
+/// or the process ends.
 pub(crate) struct Pass {
     _attached: Ebpf,
 }
 
 impl Pass {
-    /// Attaches it in the device's driver.
+    /// Attaches the program to the driver of the device.
     pub(crate) fn attach(device: Device<'_>, programs: &Programs) -> Result<Self> {
-        let mut attached = EbpfLoader::new().load(&programs.0).context("the program that passes all")?;
+        let mut attached = EbpfLoader::new().load(&programs.0).context("cannot load the pass program")?;
         let name = device.name.to_owned();
         let attached = device.ns.run(move || -> Result<Ebpf> {
-            let xdp: &mut Xdp = attached.program_mut(PASS).context("no such program")?.try_into()?;
+            let xdp: &mut Xdp = attached
+                .program_mut(PASS)
+                .context("the BPF object does not contain this program")?
+                .try_into()?;
             xdp.load()?;
-            xdp.attach(&name, XdpMode::Driver).with_context(|| format!("no XDP program on {name}"))?;
+            xdp.attach(&name, XdpMode::Driver)
+                .with_context(|| format!("cannot attach an XDP program to {name}"))?;
             Ok(attached)
         })?;
         Ok(Self { _attached: attached })
     }
 }
 
-/// A watch where frames come back: how long each probe took. It ends with its handle.
+/// Measures the latency of each packet with a timestamp that comes back. The measurement ends when
+/// this handle is dropped.
 pub(crate) struct Delays {
     program: Ebpf,
     _socket: OwnedFd,
 }
 
 impl Delays {
-    /// Watches all devices of a namespace from now on.
+    /// Starts watching all devices of a network namespace.
     pub(crate) fn start(ns: &Namespace, programs: &Programs) -> Result<Self> {
-        let mut program = EbpfLoader::new().load(&programs.0).context("the program that measures")?;
+        let mut program = EbpfLoader::new().load(&programs.0).context("cannot load the latency program")?;
         let socket = ns.run(|| {
             let flags = SockFlag::SOCK_CLOEXEC;
             socket(AddressFamily::Packet, SockType::Raw, flags, SockProtocol::EthAll)
         })?;
-        let filter: &mut SocketFilter = program.program_mut(DELAY).context("no such program")?.try_into()?;
+        let filter: &mut SocketFilter =
+            program.program_mut(DELAY).context("the BPF object does not contain this program")?.try_into()?;
         filter.load()?;
         filter.attach(&socket)?;
         Ok(Self { program, _socket: socket })
     }
 
-    /// Those up to now, sorted.
+    /// Returns the latencies measured so far, sorted.
     pub(crate) fn sorted(&self) -> Result<Vec<Duration>> {
-        let kept: Array<_, u32> = self.program.map("delays").context("no such map")?.try_into()?;
+        let kept: Array<_, u32> =
+            self.program.map("delays").context("the BPF object does not contain this map")?.try_into()?;
         let mut times = Vec::new();
         for nanos in kept.iter() {
             match nanos? {
-                0 => break, // none yet
+                0 => break, // An entry of 0 has not been written yet.
                 nanos => times.push(Duration::from_nanos(nanos.into())),
             }
         }
@@ -163,11 +183,11 @@ impl Delays {
     }
 }
 
-/// The compiled programs of a generator's kernel side.
+/// The compiled BPF programs of the generator.
 pub(crate) struct Programs(Vec<u8>);
 
 impl Programs {
-    /// Compiles them. At run time: xtask itself must build without clang.
+    /// Compiles the programs. This happens at run time, because xtask must build without clang.
     pub(crate) fn compile() -> Result<Self> {
         let folder = TempDir::new()?;
         let object = folder.path().join("offer.bpf.o");
@@ -181,13 +201,15 @@ impl Programs {
             .arg("-o")
             .arg(&object);
         cargo::run(&mut clang)?;
-        Ok(Self(fs::read(&object).with_context(|| format!("can't read {}", object.display()))?))
+        Ok(Self(fs::read(&object).with_context(|| format!("cannot read {}", object.display()))?))
     }
 }
 
 fn send(program: &Ebpf, device: &str, frame: &[u8], stop: &AtomicBool) -> Result<()> {
-    let xdp: &Xdp = program.program(OFFER).context("no such program")?.try_into()?;
-    // struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
+    let xdp: &Xdp =
+        program.program(OFFER).context("the BPF object does not contain this program")?.try_into()?;
+    // Fields of `struct xdp_md`: data, data_end, data_meta, ingress_ifindex, rx_queue_index,
+    // egress_ifindex.
     let fields = [0, u32::try_from(frame.len())?, 0, if_nametoindex(device)?, 0, 0];
     let context = fields.map(u32::to_ne_bytes).concat();
     while !stop.load(Ordering::Relaxed) {
@@ -198,18 +220,20 @@ fn send(program: &Ebpf, device: &str, frame: &[u8], stop: &AtomicBool) -> Result
             attrs: TestRunAttrs::new().xdp_live_frames(BATCH),
             ..TestRunOptions::default()
         };
-        let result =
-            xdp.test_run(options).context("the kernel refuses to make frames (Linux 5.18 or newer?)")?;
-        ensure!(result.return_value == 0, "the generator's program returned {}", result.return_value);
+        let result = xdp
+            .test_run(options)
+            .context("the kernel cannot generate frames (it needs Linux 5.18 or newer)")?;
+        ensure!(result.return_value == 0, "the program of the generator returned {}", result.return_value);
     }
     Ok(())
 }
 
-/// As many as can be made.
+/// The value of [`Traffic::pace`] for an unlimited rate.
 pub(crate) const FULL: u32 = u32::MAX;
 const OFFER: &str = "offer";
 const PASS: &str = "pass";
 const DELAY: &str = "delay";
-/// Packets a system call, about a second's: between two calls nothing is offered for milliseconds.
+/// The number of packets per system call. Sending them takes about a second, and the generator
+/// pauses for some milliseconds between two calls.
 const AT_ONCE: u32 = 1_000_000;
 const BATCH: u32 = 64;

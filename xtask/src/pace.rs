@@ -1,8 +1,10 @@
-//! How much a turn offers: the pace at which a forwarder takes most packets.
+//! Finds the offered rate at which a forwarder forwards the largest number of packets.
 //!
-//! In: a running peer. Out: its [`Rates`] at that pace, in a window in which others had little of the processors. At full speed
-//! a process on the device's processor has no time beside the thread that receives for it what will be dropped.
-//! Not here: what offers and counts (`offer`, `stage`).
+//! More offered packets do not always mean more forwarded packets. At full speed, the kernel thread
+//! that receives packets uses all time of its processor, even for packets that are dropped later,
+//! and leaves no time to the process under test. The result is the [`Rates`] at the best offered
+//! rate. The rates are measured in a time window in which other programs used little processor
+//! time.
 
 use std::time::Duration;
 
@@ -11,7 +13,8 @@ use anyhow::Result;
 use crate::offer::{FULL, Traffic};
 use crate::stage::{LEAST_EXCESS, Rates, Running, Stage, WINDOW};
 
-/// One turn of a peer, at `pace`, or at the best of [`PACES`] while that is not known. Paces go up while they offer too little.
+/// Measures a forwarder at `pace`. If no pace is known yet, the best one of [`PACES`] is determined
+/// first. If the pace offers too few packets for a valid result, it is raised.
 pub(crate) fn turn(
     stage: &Stage,
     running: &Running<'_>,
@@ -32,7 +35,8 @@ pub(crate) fn turn(
     }
 }
 
-/// Of a few windows the one in which generator and device had most of their processors.
+/// Measures several time windows. Returns the window in which the generator and the device got the
+/// largest share of processor time.
 fn quietest(stage: &Stage, running: &Running<'_>, traffic: &Traffic) -> Result<Rates> {
     let mut best = Rates::default();
     for _ in 0..TRIES {
@@ -52,7 +56,8 @@ fn best(stage: &Stage, running: &Running<'_>, traffic: &Traffic) -> Result<u32> 
     for pace in PACES {
         let rates = stage.rates(running, &Traffic { pace, ..traffic.clone() }, GLANCE)?;
         tried.push((pace, rates));
-        // Less than it takes: so are all that follow.
+        // If this pace offers hardly more packets than the device forwards, all lower paces offer
+        // too few.
         if rates.excess() < ENOUGH {
             break;
         }
@@ -60,25 +65,27 @@ fn best(stage: &Stage, running: &Running<'_>, traffic: &Traffic) -> Result<u32> 
     Ok(best_of(&tried))
 }
 
-/// The pace at which most was taken while enough was offered.
+/// Returns the pace at which the most packets were forwarded, among those that offered enough
+/// packets.
 fn best_of(tried: &[(u32, Rates)]) -> u32 {
     let enough = tried.iter().filter(|(_, rates)| rates.excess() >= ENOUGH);
     enough.max_by(|one, other| one.1.taken.total_cmp(&other.1.taken)).map_or(FULL, |row| row.0)
 }
 
-/// The next pace above this one.
+/// Returns the next higher pace.
 fn faster(pace: u32) -> u32 {
     PACES.into_iter().rfind(|&other| other > pace).unwrap_or(FULL)
 }
 
-/// Packets a second that are tried, from most to least.
+/// The offered rates to try, in packets per second, in descending order.
 const PACES: [u32; 10] =
     [FULL, 1_600_000, 1_200_000, 900_000, 675_000, 500_000, 375_000, 280_000, 210_000, 160_000];
-/// Times what is taken: a little more than what a row needs.
+/// The required ratio of offered to forwarded packets. It is slightly higher than the ratio that a
+/// valid result needs.
 const ENOUGH: f64 = 1.25;
-/// For each pace.
+/// How long each pace is tried.
 const GLANCE: Duration = Duration::from_millis(500);
-/// For a window in which nothing else has much of the processors.
+/// The number of attempts to find a time window with little other load.
 const TRIES: usize = 3;
 
 #[cfg(test)]
@@ -86,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_best_pace_takes_most_of_those_that_offer_enough() {
+    fn best_pace_forwards_most_of_those_that_offer_enough() {
         let tried = |pace, offered, taken| (pace, Rates { offered, taken, ..Rates::default() });
         let rows = [
             tried(FULL, 2e6, 10e3),
@@ -96,12 +103,12 @@ mod tests {
         ];
         assert_eq!(best_of(&rows), 500_000);
         assert_eq!(best_of(&[tried(FULL, 2e6, 10e3), tried(9_000, 9e3, 8e3)]), FULL);
-        // A generator that is too slow at its best has one pace.
+        // A generator that is too slow even at full speed leaves only one pace to choose.
         assert_eq!(best_of(&[tried(FULL, 2e6, 1.9e6)]), FULL);
     }
 
     #[test]
-    fn the_next_pace_is_the_least_that_is_faster() {
+    fn next_pace_is_the_least_that_is_faster() {
         assert_eq!([FULL, 1_600_000, 160_000].map(faster), [FULL, FULL, 210_000]);
     }
 }

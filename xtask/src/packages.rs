@@ -1,8 +1,12 @@
-//! `packages`: the static binary as .deb, .rpm and OCI image, with a bill of materials and checksums.
+//! Implements `cargo xtask packages`, which builds .deb, .rpm and OCI packages with the static
+//! binary, a bill of materials, and checksums.
 //!
-//! In: a checkout. Out: files in the build folder; with `twice`, whether two builds of the last commit in two folders give the same
-//! bytes. Not here: the formats (the program `packages`, built apart: nothing else needs its crates), trying them (`try_packages`).
-//! Source: reproducible-builds.org on SOURCE_DATE_EPOCH.
+//! With `--twice`, the task builds the last commit in two folders and checks that both builds give
+//! the same bytes. The program in `xtask/packages` writes the package formats. It is a separate
+//! crate, because no other task needs its dependencies. The module `try_packages` tests the
+//! packages.
+//!
+//! Reference: reproducible-builds.org on SOURCE_DATE_EPOCH.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -19,7 +23,7 @@ use crate::bare::Folder;
 use crate::cargo::{self, Metadata, cargo, root};
 use crate::{dist, setup};
 
-/// Builds the binary and packs it; returns where the packages are.
+/// Builds and packs the binary. Returns the folder with the packages.
 pub(crate) fn run() -> Result<PathBuf> {
     setup::ensure(setup::BUILD)?;
     let target = Metadata::read()?.target_directory()?;
@@ -32,8 +36,9 @@ pub(crate) fn run() -> Result<PathBuf> {
     Ok(out)
 }
 
-/// Builds and packs the last commit twice, in folders of other names and lengths, the second time with another umask, time zone
-/// and locale, and compares.
+/// Builds and packs the last commit twice, and compares the results. To detect dependencies on the
+/// environment, the two folders have names of different length, and the second build has another
+/// umask, time zone and locale.
 pub(crate) fn run_twice() -> Result<()> {
     setup::ensure(&[setup::BUILD, setup::BARE].concat())?;
     let folder = Folder::new("packages")?;
@@ -43,12 +48,13 @@ pub(crate) fn run_twice() -> Result<()> {
     let second = build_clone(&folder.path().join("another/of-a-longer-name"), &other);
     umask(before);
     let count = compare(&first, &second?)?;
-    println!("two builds in two folders: {count} files, the same bytes");
+    println!("two builds in two folders: {count} files, identical");
     print!("{}", fs::read_to_string(first.join("SHA256SUMS"))?);
     Ok(())
 }
 
-/// Clones the last commit into a folder, builds and packs there; returns where the packages are.
+/// Clones the last commit into a folder, and builds and packs it there. Returns the folder with the
+/// packages.
 fn build_clone(folder: &Path, variables: &[(&str, &str)]) -> Result<PathBuf> {
     let checkout = folder.join("checkout");
     let mut clone = Command::new("git");
@@ -59,55 +65,60 @@ fn build_clone(folder: &Path, variables: &[(&str, &str)]) -> Result<PathBuf> {
     Ok(out)
 }
 
-/// What `packages` has, packed once more into a folder as a version before: another number, and a byte behind the program.
+/// Packs the binary in `packages` again as an older version: with another version number, and with
+/// one byte appended to the program.
 pub(crate) fn pack_before(packages: &Path, out: &Path) -> Result<()> {
     let name = names(packages)?.into_iter().find(|name| name.ends_with("-linux"));
     let program = out.with_extension("program");
-    fs::copy(packages.join(name.context("no binary is there")?), &program)?;
+    fs::copy(packages.join(name.context("the folder has no binary")?), &program)?;
     OpenOptions::new().append(true).open(&program)?.write_all(b"\n")?;
-    // It is run for its manual; what was made is a file to download.
+    // The packing program runs the binary to generate its manual pages, so the copy is made
+    // executable. The file in `packages` is not executable.
     fs::set_permissions(&program, Permissions::from_mode(0o755))?;
     cargo::run(packing(root(), &program, out)?.args(["--version", "0.0.1"]))
 }
 
-/// The program that packs, built from this checkout, over another one, into a folder that it makes anew.
+/// Returns the command that packs `binary`. The packing program is built from this checkout. If the
+/// folder `out` exists, it is emptied.
 fn packing(checkout: &Path, binary: &Path, out: &Path) -> Result<Command> {
     if out.exists() {
-        fs::remove_dir_all(out).with_context(|| format!("can't remove {}", out.display()))?;
+        fs::remove_dir_all(out).with_context(|| format!("cannot remove {}", out.display()))?;
     }
-    // Optimised: it compresses the binary three times.
+    // The packing program is built in release mode, because it compresses the binary three times.
     let mut program = cargo(&["run", "--quiet", "--release", "--package", "sluicegate-packages", "--"]);
     program.arg("--checkout").arg(checkout).arg("--binary").arg(binary).arg("--out").arg(out);
     program.args(["--epoch", &epoch(checkout)?]);
     Ok(program)
 }
 
-/// The time of the last commit in seconds since 1970, unless the environment names another.
+/// Returns SOURCE_DATE_EPOCH if it is set, and otherwise the time of the last commit in seconds
+/// since 1970.
 fn epoch(checkout: &Path) -> Result<String> {
     if let Ok(epoch) = env::var("SOURCE_DATE_EPOCH") {
         return Ok(epoch);
     }
     let mut git = Command::new("git");
     let output = git.args(["log", "--max-count=1", "--format=%ct"]).current_dir(checkout).output()?;
-    ensure!(output.status.success(), "git log: {} (or set SOURCE_DATE_EPOCH)", output.status);
+    ensure!(output.status.success(), "git log failed ({}); set SOURCE_DATE_EPOCH", output.status);
     Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }
 
-/// Fails with the first file that differs, and where; the binary comes first, since all others follow from it. Returns how many
-/// files there are.
+/// Compares all files of two folders, and returns the number of files. The error for a different
+/// file names the position of the first difference. The binary is compared first, because the
+/// content of the other files depends on it.
 fn compare(one: &Path, other: &Path) -> Result<usize> {
     let mut all: Vec<String> = names(one)?.union(&names(other)?).cloned().collect();
     all.sort_by_key(|name| !name.ends_with("-linux"));
     for name in &all {
         let read = |folder: &Path| {
-            fs::read(folder.join(name)).with_context(|| format!("{name} is in one of them alone"))
+            fs::read(folder.join(name)).with_context(|| format!("{name} exists in only one of the folders"))
         };
         let (a, b) = (read(one)?, read(other)?);
         if let Some(at) = first_difference(&a, &b) {
-            bail!("{name} differs from byte {at} on ({} and {} bytes)", a.len(), b.len());
+            bail!("{name} differs at byte {at} ({} and {} bytes)", a.len(), b.len());
         }
     }
-    ensure!(!all.is_empty(), "nothing was built");
+    ensure!(!all.is_empty(), "the builds produced no files");
     Ok(all.len())
 }
 
@@ -116,9 +127,8 @@ fn first_difference(one: &[u8], other: &[u8]) -> Option<usize> {
     differs.or_else(|| (one.len() != other.len()).then(|| one.len().min(other.len())))
 }
 
-/// Of the files of a folder.
 fn names(folder: &Path) -> Result<BTreeSet<String>> {
-    let entries = fs::read_dir(folder).with_context(|| format!("can't read {}", folder.display()))?;
+    let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
     entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 
@@ -129,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_difference_is_named_and_the_binary_comes_first() {
+    fn first_difference_is_named_and_the_binary_comes_first() {
         let dir = TempDir::new().unwrap();
         let folders = ["one", "other"].map(|name| dir.path().join(name));
         for folder in &folders {
@@ -142,14 +152,14 @@ mod tests {
         fs::write(other.join("SHA256SUMS"), "samf").unwrap();
         fs::write(other.join("sluicegate-1-x86_64-linux"), "same, longer").unwrap();
         let error = compare(one, other).unwrap_err().to_string();
-        assert_eq!(error, "sluicegate-1-x86_64-linux differs from byte 4 on (4 and 12 bytes)");
+        assert_eq!(error, "sluicegate-1-x86_64-linux differs at byte 4 (4 and 12 bytes)");
         fs::write(other.join("sluicegate-1-x86_64-linux"), "same").unwrap();
         assert_eq!(
             compare(one, other).unwrap_err().to_string(),
-            "SHA256SUMS differs from byte 3 on (4 and 4 bytes)"
+            "SHA256SUMS differs at byte 3 (4 and 4 bytes)"
         );
         fs::remove_file(other.join("SHA256SUMS")).unwrap();
         let error = compare(one, other).unwrap_err().to_string();
-        assert_eq!(error, "SHA256SUMS is in one of them alone");
+        assert_eq!(error, "SHA256SUMS exists in only one of the folders");
     }
 }

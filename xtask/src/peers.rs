@@ -1,9 +1,11 @@
-//! `bench peers`: the balancer in each of its modes beside what else would do its work, on one bed and in one run.
+//! Implements `bench peers`, which compares the balancer in each of its modes with other load
+//! balancers, on the same testbed.
 //!
-//! In: peers by name. Out: a table, bars and, of a full run, CSV and a plot under `benches/results/`. In each round every peer
-//! has a turn at packets and one at requests, and each round begins with another peer. What a device receives, decides and
-//! sends is done on its one processor, by the kernel or a process, and counted ([`Receive::OnDevice`]).
-//! Not here: what a turn measures (`stage`, `requests`), what is fair about it (`benches/README.md`).
+//! Each load balancer is called a peer. In each round, every peer is measured with packets and with
+//! requests. Each round begins with another peer. All work of the peer, in the kernel or in a
+//! process, runs on one processor and is counted ([`Receive::OnDevice`]). The results are a table
+//! and performance goals. A full run also writes a CSV file and a plot to `benches/results/`.
+//! `benches/README.md` explains why the comparison is fair.
 
 mod katran;
 mod kernel;
@@ -28,26 +30,27 @@ use crate::processors::Priority;
 use crate::stage::{Load, Peer, Rates, Receive, Stage};
 use crate::{cargo, figures, setup};
 
-/// What the command line asks for.
+/// The options of `bench peers`.
 pub(crate) struct Options<'a> {
-    /// Peers; none means all.
+    /// The names of the peers to measure. If the list is empty, all peers are measured.
     pub(crate) names: &'a [String],
-    /// A balancer, instead of a fresh build.
+    /// The balancer binary to measure, or `None` for a fresh build.
     pub(crate) binary: Option<&'a Path>,
-    /// Rounds.
     pub(crate) rounds: usize,
     pub(crate) json: bool,
-    /// A checkout of katran.
+    /// The folder with a checkout of Katran.
     pub(crate) katran: Option<&'a Path>,
 }
 
-/// Runs the comparison. A bar that is missed is a result, not an error.
+/// Runs the comparison. A missed goal is reported as a result and is not an error.
 pub(crate) fn run(options: &Options<'_>) -> Result<()> {
     let peers = chosen(options.names, options.katran)?;
     setup::require_root("bench peers")?;
     setup::ensure(&[setup::BUILD, setup::BED, setup::TESTPMD, setup::PEERS].concat())?;
     let program = match options.binary {
-        Some(path) => path.canonicalize().with_context(|| format!("no balancer at {}", path.display()))?,
+        Some(path) => {
+            path.canonicalize().with_context(|| format!("cannot find a balancer at {}", path.display()))?
+        }
         None => cargo::release_binary()?,
     };
     let mut comparison = Comparison::build(peers, program)?;
@@ -62,17 +65,17 @@ pub(crate) fn run(options: &Options<'_>) -> Result<()> {
         let folder = cargo::root().join("benches/results");
         let origin = figures::origin("cargo xtask bench peers", figures::VETH, false)?;
         results.keep(&folder, &origin)?;
-        eprintln!("kept in {}", folder.display());
+        eprintln!("results written to {}", folder.display());
     }
     Ok(())
 }
 
-/// The peers of these names, or all.
+/// Returns the peers with these names, or all peers if `names` is empty.
 fn chosen(names: &[String], katran: Option<&Path>) -> Result<Vec<Box<dyn Peer>>> {
     let mut all = all(katran);
     if let Some(unknown) = names.iter().find(|name| !all.iter().any(|peer| peer.name() == **name)) {
         let known: Vec<_> = all.iter().map(|peer| peer.name()).collect();
-        bail!("there is no peer {unknown:?}; there are: {}", known.join(", "));
+        bail!("there is no peer {unknown:?} (peers: {})", known.join(", "));
     }
     all.retain(|peer| names.is_empty() || names.iter().any(|name| name == peer.name()));
     Ok(all)
@@ -97,12 +100,12 @@ fn all(katran: Option<&Path>) -> Vec<Box<dyn Peer>> {
     all
 }
 
-/// A comparison under way.
+/// A running comparison.
 struct Comparison {
     peers: Vec<Box<dyn Peer>>,
     scene: Scene,
     stage: Stage,
-    /// At which each takes most packets, once that is known.
+    /// For each peer, the offered rate at which it forwards the most packets, once it is known.
     paces: Vec<Option<u32>>,
     results: Results,
 }
@@ -117,7 +120,7 @@ impl Comparison {
         Ok(Self { peers, scene: Scene::build(&stage)?, stage, paces, results })
     }
 
-    /// A turn of each peer at each load that it carries.
+    /// Measures each peer with each load that it supports.
     fn round(&mut self, n: usize) -> Result<()> {
         for at in self.turns(n, Load::Packets) {
             let rates = self.packets(at)?;
@@ -133,7 +136,8 @@ impl Comparison {
         self.scene.open(&self.stage, false)
     }
 
-    /// Which peers have a turn at a load in round `n`, by place.
+    /// Returns the indices of the peers that support the load, in the order in which round `n`
+    /// measures them.
     fn turns(&self, n: usize, load: Load) -> Vec<usize> {
         let count = self.peers.len();
         let turns = (0..count).map(|turn| (turn + n) % count);
@@ -161,9 +165,9 @@ impl Comparison {
     }
 }
 
-/// Of packets.
+/// The number of flows in the load of small packets.
 const FLOWS: u16 = 1_024;
-/// Rounds from which on a run over all peers is kept.
+/// The minimum number of rounds for which a run with all peers is written to files.
 const ROUNDS_KEPT: usize = 10;
 
 #[cfg(test)]
@@ -176,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_are_chosen_by_name_and_an_unknown_name_is_an_error_that_lists_them() {
+    fn peers_are_chosen_by_name_and_errors_list_them() {
         assert_eq!(names(&["af-xdp-gre", "nftables"]).unwrap(), ["nftables", "af-xdp-gre"]);
         assert_eq!(names(&[]).unwrap().len(), 14);
         let error = names(&["nftables", "lvs"]).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! The demo's figures, in words and as JSON.
+//! Formats the results of the demo as text and as JSON.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::demo_stats::{Blast, Counts, Family, Figures, Share};
 
-/// For people.
+/// Formats the report as text.
 pub(crate) fn words(figures: &Figures) -> String {
     let mut text: String = figures.families.iter().map(family_words).collect();
     text += "\nshares\n";
@@ -21,12 +21,12 @@ pub(crate) fn words(figures: &Figures) -> String {
     let drops: Vec<String> =
         figures.drops.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
     let _ = writeln!(text, "drops: {}", if drops.is_empty() { "none".into() } else { drops.join(", ") });
-    let _ = writeln!(text, "\ncounts of the requests\n{}", counted(&figures.requests));
-    let _ = writeln!(text, "counts of the blast\n{}", counted(&figures.blast.counts));
+    let _ = writeln!(text, "\npacket counts of the requests\n{}", counted(&figures.requests));
+    let _ = writeln!(text, "packet counts of the burst\n{}", counted(&figures.blast.counts));
     if let Some((asked, answered)) = figures.after_stop {
         let _ = writeln!(text, "balancer stopped: {answered} of {asked} requests answered");
     }
-    let _ = writeln!(text, "{:.1} s in all", figures.seconds);
+    let _ = writeln!(text, "{:.1} s in total", figures.seconds);
     text
 }
 
@@ -58,7 +58,7 @@ fn share_words(share: &Share) -> String {
 fn blast_words(Blast { seconds, offered, counts }: &Blast) -> String {
     let rate = |packets: u64| rate(packets, *seconds);
     format!(
-        "\nblast of {seconds:.1} s: {} packets/s offered, {} received, {} sent, {} taken off\n",
+        "\nburst of {seconds:.1} s: {} packets/s offered, {} received, {} sent, {} decapsulated\n",
         rate(*offered),
         rate(counts.received),
         rate(counts.sent),
@@ -66,7 +66,7 @@ fn blast_words(Blast { seconds, offered, counts }: &Blast) -> String {
     )
 }
 
-/// For programs. Its names are stable.
+/// Formats the report as JSON. The field names are stable.
 pub(crate) fn json(figures: &Figures) -> Value {
     let family = |f: &Family| {
         json!({
@@ -106,11 +106,11 @@ pub(crate) fn counted(counts: &Counts) -> String {
     let Counts { redirected, lost_before_threads, received, dropped, sent, lost_on_links, taken_off } =
         counts;
     format!(
-        "  redirected by XDP {redirected} = received by threads {received} + no room in rings {lost_before_threads}\n  \
+        "  redirected by XDP {redirected} = received by threads {received} + dropped at full rings {lost_before_threads}\n  \
          received by threads {received} = sent {sent} + dropped {dropped}\n  \
-         sent {sent} = taken off at backends {taken_off} + no room on links {lost_on_links}\n  \
+         sent {sent} = decapsulated at backends {taken_off} + dropped on links {lost_on_links}\n  \
          {}",
-        if counts.agree() { "all agree" } else { "they DON'T agree" }
+        if counts.agree() { "all counts agree" } else { "the counts do NOT agree" }
     )
 }
 

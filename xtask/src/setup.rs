@@ -1,6 +1,7 @@
-//! What Debian packages a task needs, and installing them.
+//! Lists the Debian packages that each task needs, and installs them.
 //!
-//! Root: `apt-get` is asked. Others get the line to run, and a failure.
+//! If the process runs as root, missing packages are installed with `apt-get`. Otherwise the task
+//! fails and prints the command that installs them.
 
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
@@ -10,34 +11,37 @@ use nix::unistd::geteuid;
 
 use crate::cargo::run;
 
-/// To build: the BPF programs are C for clang, xsk-rs runs make, m4 and bindgen, and links libelf and zlib.
+/// Packages for builds. clang compiles the BPF programs. The build of xsk-rs runs make, m4 and
+/// bindgen, and links libelf and zlib.
 pub(crate) const BUILD: &[&str] =
     &["clang", "libclang-dev", "llvm", "m4", "make", "pkg-config", "libelf-dev", "zlib1g-dev", "libbpf-dev"];
 
-/// For the test bed.
+/// Packages for the testbed.
 pub(crate) const BED: &[&str] =
     &["iproute2", "iputils-ping", "ethtool", "util-linux", "traceroute", "iperf3"];
 
-/// For the tests of the systemd unit and of what an operator may do to the program: `systemd-analyze`, which looks for the
-/// unit's `/bin/kill`, `bpftool`, and `sysctl`, which `doctor` advises.
+/// Packages for the tests of the systemd unit. `systemd-analyze` requires the program `/bin/kill`
+/// that the unit names, and `doctor` recommends commands that use `bpftool` and `sysctl`.
 pub(crate) const SERVICE: &[&str] = &["systemd", "bpftool", "procps"];
 
-/// For the test of captures, which it reads.
+/// The package for the test of packet captures, which reads them with tshark.
 pub(crate) const CAPTURE: &[&str] = &["tshark"];
 
-/// For the commands of `docs/quick-start.md`.
-pub(crate) const QUICK_START: &[&str] = &["curl", "openssl", "python3"];
+/// Packages for the commands of `docs/tutorial/first-traffic.md`.
+pub(crate) const QUICK_START: &[&str] = &["curl", "jq", "openssl", "python3"];
 
-/// For the tests against routers.
+/// Packages for the tests with BGP routers.
 pub(crate) const ROUTERS: &[&str] = &["bird2", "frr", "gobgpd"];
 
-/// For the demo of keyed services: servers, and a client that is nobody's here.
+/// Packages for the demo of keyed services: memcached servers, and a client that is not part of
+/// this repository.
 pub(crate) const KV_DEMO: &[&str] = &["memcached", "libmemcached-tools"];
 
-/// For `bench kv` and `figures kv`: servers, and a proxy.
+/// Packages for `bench kv` and `figures kv`: memcached servers, and the proxy nutcracker.
 pub(crate) const KV_BENCH: &[&str] = &["memcached", "nutcracker"];
 
-/// For the tests of keyed services: further clients, of which `gcc` builds one against libmemcached, and a router.
+/// Packages for the tests of keyed services: additional clients, `gcc` to build a client with
+/// libmemcached, and a BGP router.
 pub(crate) const KV: &[&str] = &[
     "memcached",
     "libmemcached-tools",
@@ -48,33 +52,34 @@ pub(crate) const KV: &[&str] = &[
     "bird2",
 ];
 
-/// For the status page and the metrics; Chromium draws no text without a font.
+/// Packages for the tests of the status page and the metrics. Chromium needs a font to render text.
 pub(crate) const WEB: &[&str] = &["chromium", "chromium-driver", "fonts-dejavu-core", "prometheus"];
 
-/// For `zc-vm`; the kernel that it boots comes from the same mirror, into a cache of its own.
+/// Packages for `zc-vm`. The kernel for the VM is not installed: `zc-vm` downloads it from the same
+/// mirror into a cache folder.
 pub(crate) const VM: &[&str] =
     &["qemu-system-x86", "busybox-static", "kmod", "cpio", "xz-utils", "iproute2", "ethtool", "util-linux"];
 
-/// For `bare`.
+/// Packages for `bare`.
 pub(crate) const BARE: &[&str] = &["debootstrap", "git", "util-linux"];
 
-/// For the tests of packages, which read them back.
+/// Packages for the tests that read the built packages.
 pub(crate) const PACKAGES: &[&str] = &["rpm", "skopeo"];
 
-/// For `packages --try`.
+/// Packages for `packages --try`.
 pub(crate) const TRY_PACKAGES: &[&str] = &["libcap2-bin", "skopeo", "umoci"];
 
-/// For `bench instructions`.
+/// The package for `bench instructions`.
 pub(crate) const INSTRUCTIONS: &[&str] = &["valgrind"];
 
-/// For `bench testpmd`.
+/// Packages for `bench testpmd`.
 pub(crate) const TESTPMD: &[&str] = &["dpdk-dev", "librte-net-af-xdp23"];
 
-/// For `bench peers`: what the balancer is compared with.
+/// Packages for `bench peers`: the load balancers with which the balancer is compared.
 pub(crate) const PEERS: &[&str] =
     &["nftables", "ipvsadm", "kmod", "haproxy", "nginx-light", "libnginx-mod-stream", "bpftool"];
 
-/// Sees to it that `packages` are installed.
+/// Installs those packages that are missing.
 pub(crate) fn ensure(packages: &[&str]) -> Result<()> {
     let missing: BTreeSet<&str> = packages.iter().copied().filter(|package| !installed(package)).collect();
     if missing.is_empty() {
@@ -89,18 +94,18 @@ pub(crate) fn ensure(packages: &[&str]) -> Result<()> {
     run(apt().args(["update", "--quiet"]))?;
     run(apt().args(["install", "-y", "--quiet", "--no-install-recommends"]).args(&names))?;
     match names.iter().find(|package| !installed(package)) {
-        Some(package) => bail!("{package} is still missing"),
+        Some(package) => bail!("{package} is still missing after the installation"),
         None => Ok(()),
     }
 }
 
-/// Fails with what to do when the task can't make namespaces.
+/// Fails with an explanation if the process does not run as root.
 pub(crate) fn require_root(task: &str) -> Result<()> {
     if geteuid().is_root() {
         return Ok(());
     }
     bail!(
-        "{task} makes network namespaces and loads XDP programs, and so needs root: run it from a root shell"
+        "{task} creates network namespaces and loads XDP programs, which needs root; run the command in a root shell"
     )
 }
 

@@ -1,10 +1,11 @@
-//! The stage on which benches measure forwarders beside each other: the test bed on two processors.
+//! Provides the testbed for benchmarks that compare forwarders. It needs two processors.
 //!
-//! In: a [`Peer`], and what is offered to it. Out: [`Rates`]. One veth pair joins router and device under test; at the router's
-//! end is a generator ([`offer`](crate::offer)), and what comes back there is taken: the kernel counts
-//! it, and drops it at once by its MAC address. Generator, clients and backends are on one processor, the device on another.
-//! A veth copies each packet twice and makes a socket buffer of it: a ratio here is not that of a NIC.
-//! Not here: what is compared, and how often (`testpmd`, `peers`).
+//! A veth pair connects the router and the device under test. The load generator
+//! ([`offer`](crate::offer)) sends packets from the router's end. Packets that come back to this
+//! end are counted by the kernel, which then drops them because of their MAC address. Generator,
+//! clients and backends run on one processor, and the device under test runs on the other one. A
+//! veth copies each packet twice and creates a socket buffer, so the measured ratios differ from
+//! those on a real NIC. The modules `testpmd` and `peers` define the comparisons.
 
 use std::collections::HashMap;
 use std::process::Command;
@@ -23,70 +24,74 @@ use crate::processors::{
 };
 use crate::statistics::rate;
 
-/// A forwarder that can be put on the stage.
+/// A forwarder that can be measured: the balancer, another load balancer, or the kernel.
 pub(crate) trait Peer {
-    /// By which it is asked for, and shown.
+    /// Returns the name by which the forwarder is selected and printed.
     fn name(&self) -> &'static str;
 
-    /// Whether it can be given this load at all.
+    /// Returns `true` if the forwarder supports this load.
     fn carries(&self, load: Load) -> bool;
 
-    /// Why it can't run on this machine.
+    /// Returns the reason why the forwarder cannot run on this machine, or `None` if it can.
     fn missing(&self, _stage: &Stage) -> Result<Option<String>> {
         Ok(None)
     }
 
-    /// Whether it attaches an XDP program of its own.
+    /// Returns `true` if the forwarder attaches its own XDP program.
     fn has_xdp(&self) -> bool {
         false
     }
 
-    /// Whether that program sends frames back itself: the far end of a veth takes them where it has a program too.
+    /// Returns `true` if the forwarder's XDP program sends frames itself. A veth accepts such
+    /// frames only if its other end also has an XDP program.
     fn sends_by_xdp(&self) -> bool {
         false
     }
 
-    /// Makes the device under test forward.
+    /// Starts forwarding on the device under test.
     fn start(&self, stage: &Stage, load: Load) -> Result<Worker>;
 
-    /// Takes back what [`Self::start`] changed, once its process has ended.
+    /// Reverts the changes that [`Self::start`] made. It is called after the process has ended.
     fn clean_up(&self, _stage: &Stage) -> Result<()> {
         Ok(())
     }
 
-    /// Whether a frame that came back is an offered one as this peer sends it on; those that carry no packets have none.
+    /// Returns `true` if the received frame is a generated frame that this forwarder has forwarded
+    /// correctly. Forwarders that do not support the packet load need not implement this.
     fn is_forwarded(&self, _stage: &Stage, _frame: &Frame) -> bool {
         false
     }
 }
 
-/// What is asked of a forwarder.
+/// The kind of load that a forwarder is measured with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Load {
-    /// Many small packets in one direction, for backends that are not there.
+    /// Many small packets in one direction, to backends that do not exist.
     Packets,
-    /// Requests to real backends.
+    /// Requests that real backends answer.
     Requests,
 }
 
-/// What does a peer's work.
+/// What forwards the packets of a peer: the kernel or a process.
 pub(crate) enum Worker {
-    /// Nobody but the kernel.
+    /// The kernel forwards packets, and no process is started.
     Kernel,
     Process(Process),
     Balancer(Balancer),
 }
 
-/// Where packets are received that reach the device under test.
+/// The processor on which packets to the device under test are received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Receive {
-    /// On the processor that sends them, as a veth does by itself: the generator pays for it.
+    /// Packets are received on the processor that sends them, which is the default for a veth. The
+    /// reception uses CPU time of the load generator.
     BesideGenerator,
-    /// By a kernel thread on the device's processor: the device pays for all that it does.
+    /// A kernel thread receives the packets on the processor of the device under test, so all work
+    /// of the device is counted.
     OnDevice(Priority),
 }
 
-/// A peer at work.
+/// A running forwarder.
 pub(crate) struct Running<'a> {
     peer: &'a dyn Peer,
     pub(crate) worker: Worker,
@@ -95,14 +100,14 @@ pub(crate) struct Running<'a> {
 }
 
 impl Running<'_> {
-    /// How long its processor has run for it: the threads of its process, the kernel thread that receives for its interface,
-    /// and the one that has what softirqs are left over.
+    /// Returns the CPU time that was used by the process, by the kernel threads that receive
+    /// packets for its interface, and by the kernel thread for deferred softirqs.
     pub(crate) fn time_run(&self) -> Result<Duration> {
         let kernel = self.kernel_threads.iter().map(|id| thread_time_run(format!("/proc/{id}").as_ref()));
         Ok(self.process_time()? + kernel.sum::<Result<Duration>>()?)
     }
 
-    /// How long the threads of its process have run; zero where it has none.
+    /// Returns the CPU time that the process has used, or zero if there is no process.
     pub(crate) fn process_time(&self) -> Result<Duration> {
         match &self.worker {
             Worker::Kernel => Ok(Duration::ZERO),
@@ -111,12 +116,12 @@ impl Running<'_> {
         }
     }
 
-    /// Whether it is more than the kernel.
+    /// Returns `true` if the forwarder runs as a process.
     pub(crate) fn has_process(&self) -> bool {
         !matches!(self.worker, Worker::Kernel)
     }
 
-    /// What its process said last.
+    /// Returns the last lines of the output of the process.
     pub(crate) fn tail(&self) -> String {
         match &self.worker {
             Worker::Kernel => String::new(),
@@ -125,7 +130,7 @@ impl Running<'_> {
         }
     }
 
-    /// Ends it; the stage is as before.
+    /// Stops the forwarder and restores the testbed.
     pub(crate) fn stop(self, stage: &Stage) -> Result<()> {
         match self.worker {
             Worker::Kernel => {}
@@ -136,7 +141,7 @@ impl Running<'_> {
     }
 }
 
-/// A bed of two processors.
+/// A testbed that uses two processors.
 pub(crate) struct Stage {
     pub(crate) bed: Bed,
     programs: Programs,
@@ -144,10 +149,11 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Builds it. Nothing is forwarded yet, and whatever the device would send goes nowhere.
+    /// Builds the testbed. No forwarder is running yet, and packets that the device sends are
+    /// dropped.
     pub(crate) fn build(spec: &BedSpec, receive: Receive) -> Result<Self> {
         let programs = Programs::compile()?;
-        // The bed's threads, and so the processes that they start, keep the processor of the thread that builds it.
+        // The threads and processes of the testbed inherit the CPU affinity of this thread.
         pin(GENERATOR_CPU)?;
         let stage = Self { bed: Bed::new(spec)?, programs, receive };
         stage.lead_to(NOBODY)?;
@@ -158,30 +164,32 @@ impl Stage {
         Ok(stage)
     }
 
-    /// The machine of the device under test.
+    /// Returns the host that is the device under test.
     pub(crate) fn host(&self) -> &Host {
         &self.bed.balancers[0]
     }
 
-    /// The router's end of the link to the device under test.
+    /// Returns the router's end of the veth to the device under test.
     pub(crate) fn port(&self) -> Device<'_> {
         self.bed.router.device(&self.host().port)
     }
 
-    /// Sends all that leaves the device under test to this MAC address: that of the router, or one that nobody has, so that its
-    /// way ends before any look-up.
+    /// Sets the destination MAC address of all packets that the device under test sends. The
+    /// address is either the router's, or an unused one. With an unused address the kernel drops
+    /// the packets before any lookup.
     pub(crate) fn lead_to(&self, mac: [u8; 6]) -> Result<()> {
         let Host { ns, device, .. } = self.host();
         ns.ip(&format!("neigh replace 192.0.2.0 lladdr {} nud permanent dev {device}", words(mac)))
     }
 
-    /// Gives the device's machine the first VIP itself, or takes it back: proxies end connections there.
+    /// Adds the first VIP to the addresses of the device under test, or removes it. Proxies accept
+    /// connections at this address.
     pub(crate) fn own_vip(&self, owned: bool) -> Result<()> {
         let verb = if owned { "add" } else { "del" };
         self.host().ns.ip(&format!("addr {verb} {}/32 dev lo", self.bed.vip(true, 0).ip()))
     }
 
-    /// 64-byte packets of UDP for the first VIP.
+    /// Returns traffic that consists of 64-byte UDP packets to the first VIP.
     pub(crate) fn smallest_udp(&self, flows: u16) -> Result<Traffic> {
         let Host { ns, device, .. } = self.host();
         let client = (self.bed.client.v4, 10_000).into();
@@ -191,13 +199,13 @@ impl Stage {
         Ok(Traffic { frame, flows, pace: FULL, probes: Duration::ZERO })
     }
 
-    /// Starts a process of the device under test, on its processor.
+    /// Starts a process on the device under test, bound to the device's processor.
     pub(crate) fn process(&self, name: &str, command: &[&str]) -> Result<Process> {
         let cpu = DEVICE_CPU.to_string();
         Process::start(&self.host().ns, name, "taskset", &[&["-c", &cpu], command].concat())
     }
 
-    /// Puts a peer on the stage.
+    /// Starts a forwarder on the testbed.
     pub(crate) fn start<'a>(&self, peer: &'a dyn Peer, load: Load) -> Result<Running<'a>> {
         let Host { ns, device, .. } = self.host();
         let device = ns.device(device);
@@ -211,14 +219,14 @@ impl Stage {
             let queues = self.bed.spec.queues;
             ensure!(
                 receivers.len() == queues as usize,
-                "{queues} queues, threads {receivers:?}: two benches?"
+                "the device has {queues} queues but the receiving threads are {receivers:?} (are two benchmarks running?)"
             );
             kernel_threads.extend(receivers);
         }
         Ok(Running { peer, worker, _passes: passes, kernel_threads })
     }
 
-    /// Sends one packet again and again until one comes back as it should be.
+    /// Sends packets until one of them comes back correctly forwarded.
     pub(crate) fn probe(&self, running: &Running<'_>, traffic: &Traffic) -> Result<()> {
         let Device { ns, name } = self.port();
         let back = Capture::start(ns, name, PROBES, |frame| frame.starts_with(&NOBODY))?;
@@ -229,12 +237,12 @@ impl Stage {
             back.frames().iter().any(|frame| is_forwarded(&frame.bytes)).then_some(())
         });
         seen.with_context(|| match back.frames().pop() {
-            Some(frame) => format!("strange packets come back: {:02x?}\n{}", frame.bytes, running.tail()),
+            Some(frame) => format!("unexpected packets come back: {:02x?}\n{}", frame.bytes, running.tail()),
             None => format!("no packet comes back\n{}", running.tail()),
         })
     }
 
-    /// Offers for so long, and counts.
+    /// Sends traffic for the time `window` and measures the rates.
     pub(crate) fn rates(&self, running: &Running<'_>, traffic: &Traffic, window: Duration) -> Result<Rates> {
         self.rates_while(running, traffic, || {
             sleep(window);
@@ -243,7 +251,8 @@ impl Stage {
         .map(|(rates, ())| rates)
     }
 
-    /// As [`Self::rates`], and how long probes took that came back meanwhile, sorted.
+    /// Measures the rates like [`Self::rates`]. Also returns the sorted latencies of the packets
+    /// that came back with a timestamp.
     pub(crate) fn rates_and_delays(
         &self,
         running: &Running<'_>,
@@ -297,7 +306,8 @@ impl Stage {
     }
 }
 
-/// XDP frames that were to leave by a veth: those that its far end had room for, and the others.
+/// Returns the number of XDP frames that were offered to a veth. The number includes the frames
+/// that the other end accepted and the frames for which it had no room.
 fn parse_offered(text: &str) -> Result<u64> {
     let counts: HashMap<&str, u64> = text
         .lines()
@@ -309,56 +319,58 @@ fn parse_offered(text: &str) -> Result<u64> {
         named.map(|(_, &count)| count).reduce(|a, b| a + b)
     };
     let sums = of("_xdp_xmit").zip(of("_xdp_xmit_errors"));
-    let (sent, refused) = sums.with_context(|| format!("ethtool counts no XDP frames:\n{text}"))?;
+    let (sent, refused) = sums.with_context(|| format!("ethtool shows no XDP frame counts:\n{text}"))?;
     Ok(sent + refused)
 }
 
-/// Packets per second.
+/// The measured rates of one forwarder.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rates {
-    /// That were to reach the interface of the device under test.
+    /// The packets per second that the generator sent to the interface of the device under test.
     pub(crate) offered: f64,
-    /// That came back.
+    /// The packets per second that came back.
     pub(crate) taken: f64,
-    /// Which part of the time generator and device ran on their processors: the lower one.
+    /// The fraction of processor time that the generator or the device got during the measurement,
+    /// whichever of the two got less.
     pub(crate) ran: f64,
-    /// How many processors the device took.
+    /// The number of processors that the device used on average.
     pub(crate) device: f64,
 }
 
 impl Rates {
-    /// How many times what was taken was offered.
+    /// Returns the ratio of offered to forwarded packets.
     pub(crate) fn excess(self) -> f64 {
         self.offered / self.taken.max(1.0)
     }
 
-    /// Processor time of the device for a million packets, in seconds.
+    /// Returns the CPU time that the device used, in seconds per million packets.
     pub(crate) fn seconds_a_million(self) -> f64 {
         self.device / self.taken.max(1.0) * 1e6
     }
 
-    /// Nobody else had much of the processors.
+    /// Returns `true` if other programs used little time on the two processors.
     pub(crate) fn undisturbed(self) -> bool {
         self.ran >= UNDISTURBED
     }
 }
 
-/// As `ip` writes it.
+/// Formats a MAC address for the program `ip`.
 fn words(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// Less than this, and a generator may have been the limit.
+/// The minimum ratio of offered to forwarded packets. If the ratio is lower, the generator may have
+/// been the bottleneck.
 pub(crate) const LEAST_EXCESS: f64 = 1.2;
-/// Which part of the time is enough.
+/// The minimum fraction of processor time for an undisturbed measurement.
 pub(crate) const UNDISTURBED: f64 = 0.85;
-/// Locally administered, and no device's.
+/// A locally administered MAC address that no device uses.
 pub(crate) const NOBODY: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];
 const UDP_CHECKSUM: std::ops::Range<usize> = 40..42;
-/// Frames that are looked at before the first right one.
+/// The maximum number of frames that are inspected to find a correctly forwarded one.
 const PROBES: usize = 1_000;
 const WARM_UP: Duration = Duration::from_millis(500);
-/// Of a turn.
+/// The duration of a rate measurement.
 pub(crate) const WINDOW: Duration = Duration::from_secs(2);
 pub(crate) const START_BOUND: Duration = Duration::from_secs(20);
 const STOP_BOUND: Duration = Duration::from_secs(20);
@@ -368,7 +380,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_offered_is_what_went_and_what_was_refused_over_all_queues() {
+    fn offered_frames_are_sent_and_refused_over_all_queues() {
         let text = "NIC statistics:\n     peer_ifindex: 2\n     rx_queue_0_xdp_packets: 1000\n     \
             tx_queue_0_xdp_xmit: 10\n     tx_queue_0_xdp_xmit_errors: 4\n     \
             tx_queue_1_xdp_xmit: 200\n     tx_queue_1_xdp_xmit_errors: 0\n";
@@ -378,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_million_packets_cost_what_the_processor_ran_for_them() {
+    fn cost_of_a_million_packets_is_the_processor_time() {
         let rates = Rates { offered: 3e6, taken: 500_000.0, ran: 1.0, device: 0.5 };
         assert!((rates.seconds_a_million() - 1.0).abs() < 1e-9, "{}", rates.seconds_a_million());
         assert!((rates.excess() - 6.0).abs() < 1e-9);

@@ -1,8 +1,9 @@
-//! Medians, percentiles and rates of measured values.
+//! Computes medians, percentiles and rates of measured values.
 
 use std::time::Duration;
 
-/// The middle one, or the mean of the two in the middle; 0 of none.
+/// Returns the median, or 0 if there are no values. For an even number of values, this is the mean
+/// of the two middle ones.
 pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut sorted: Vec<f64> = values.collect();
     sorted.sort_by(f64::total_cmp);
@@ -14,13 +15,14 @@ pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     }
 }
 
-/// The least of the sorted values that so many of a thousand don't exceed; zero of none.
+/// Returns a percentile of sorted values, or zero if there are no values. The percentile is given
+/// in per mille.
 pub(crate) fn percentile(sorted: &[Duration], per_mille: usize) -> Duration {
     let rank = (sorted.len() * per_mille).div_ceil(1_000);
     sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default()
 }
 
-/// Events a second.
+/// Returns the number of events per second.
 #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
 pub(crate) fn rate(events: u64, time: Duration) -> f64 {
     events as f64 / time.as_secs_f64()
@@ -31,13 +33,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_even_number_has_its_median_between_two() {
+    fn median_of_an_even_number_is_the_mean_of_two() {
         assert!((median([4.0, 1.0, 3.0, 2.0].into_iter()) - 2.5).abs() < f64::EPSILON);
         assert!((median([3.0, 1.0, 2.0].into_iter()) - 2.0).abs() < f64::EPSILON);
     }
 
     #[test]
-    fn a_percentile_is_a_value_that_so_many_do_not_exceed() {
+    fn percentile_is_a_measured_value() {
         let sorted: Vec<Duration> = (1..=200).map(Duration::from_micros).collect();
         assert_eq!(percentile(&sorted, 500), Duration::from_micros(100));
         assert_eq!(percentile(&sorted, 990), Duration::from_micros(198));

@@ -1,8 +1,8 @@
-//! The steps of a lane: each runs, whatever the ones before it did, and what fails is kept by name.
+//! Runs the steps of a test lane. Every step runs even if earlier steps fail, and the failures are
+//! collected.
 //!
-//! In: commands and checks. Out: the names of failed tests, and of steps that failed without one.
-//! Not here: which steps a lane has (`lanes`).
-//! Source: the lines that cargo and libtest print.
+//! Failed tests are found in the output of cargo and libtest. The module `lanes` defines the steps
+//! of each lane.
 
 use std::io::{BufRead, BufReader, pipe};
 use std::process::{Command, ExitStatus};
@@ -12,40 +12,41 @@ use anyhow::{Context, Result, ensure};
 
 use crate::{cargo, leftovers};
 
-/// Steps that have run.
+/// The failures of all steps that have run so far.
 pub(crate) struct Steps {
     long: bool,
     failed: Vec<String>,
 }
 
 impl Steps {
-    /// None yet; `long` asks tests for their full counts.
+    /// Creates an empty list of failures. If `long` is `true`, tests run with their full number of
+    /// cases.
     pub(crate) fn new(long: bool) -> Self {
         Self { long, failed: Vec::new() }
     }
 
-    /// Whether full counts are asked for.
+    /// Returns `true` if tests run with their full number of cases.
     pub(crate) fn is_long(&self) -> bool {
         self.long
     }
 
-    /// Whatever can fail; what it gives when it does not.
+    /// Returns the value of a successful outcome. Records an error as a failure and returns `None`.
     pub(crate) fn check<T>(&mut self, outcome: Result<T>) -> Option<T> {
         outcome.map_err(|error| self.failed(format!("{error:#}"))).ok()
     }
 
-    /// A command that runs no tests.
+    /// Runs a command that contains no tests.
     pub(crate) fn command(&mut self, command: &mut Command) {
         eprintln!("── {}", words(command));
         self.check(cargo::run(command));
     }
 
-    /// A command that runs tests: cargo, which names each program that it runs.
+    /// Runs a cargo command that runs tests. Cargo prints the name of each test program.
     pub(crate) fn tests(&mut self, command: &mut Command) {
         self.tests_of("", command);
     }
 
-    /// A program that runs tests, and has this name in the list of what failed.
+    /// Runs one test program. The list of failures shows it as `program`.
     pub(crate) fn tests_of(&mut self, program: &str, command: &mut Command) {
         eprintln!("── {}", words(command));
         if self.long {
@@ -59,16 +60,16 @@ impl Steps {
         run.observed.failed.into_iter().for_each(|test| self.failed(test));
     }
 
-    /// A command that runs tests, of which exactly `passed` are to pass: a filter that fits nothing must not look like
-    /// success.
-    /// Its lines begin with `what`: others may run meanwhile.
+    /// Runs a command in which exactly `passed` tests must pass. A filter that matches no test is
+    /// therefore a failure. Output lines begin with `what`, because other steps may run at the same
+    /// time.
     pub(crate) fn exactly(&mut self, what: &str, command: &mut Command, passed: usize) {
         eprintln!("── {what}");
         let Some(run) = self.check(watch(command, Observed::default(), &format!("{what}: "))) else { return };
         let count = run.observed.passed;
         let all = || {
-            ensure!(run.status.success(), "{what}: {}", run.status);
-            ensure!(count == Some(passed), "{what}: {count:?} tests passed, not {passed}");
+            ensure!(run.status.success(), "{what} failed ({})", run.status);
+            ensure!(count == Some(passed), "{what}: {count:?} tests passed instead of {passed}");
             Ok(())
         };
         if run.observed.failed.is_empty() {
@@ -77,7 +78,7 @@ impl Steps {
         run.observed.failed.into_iter().for_each(|test| self.failed(format!("{what}: {test}")));
     }
 
-    /// Runs all of these at once, each with steps of its own.
+    /// Runs the given steps in parallel. Each step collects its own failures.
     pub(crate) fn at_once<const N: usize>(&mut self, each: [impl FnOnce(&mut Self) + Send; N]) {
         let long = self.long;
         let failed = thread::scope(|scope| {
@@ -88,17 +89,17 @@ impl Steps {
                     steps.failed
                 })
             });
-            each.map(|one| one.join().unwrap_or_else(|_| vec!["a thread of steps panicked".to_owned()]))
+            each.map(|one| one.join().unwrap_or_else(|_| vec!["the thread of a step panicked".to_owned()]))
         });
         self.failed.extend(failed.into_iter().flatten());
     }
 
-    /// The names of all that failed.
+    /// Returns the descriptions of all failures.
     pub(crate) fn end(self) -> Vec<String> {
         self.failed
     }
 
-    /// What did not go well, by name.
+    /// Records a failure.
     pub(crate) fn failed(&mut self, what: String) {
         eprintln!("FAILED {what}");
         self.failed.push(what);
@@ -115,14 +116,15 @@ struct Run {
     observed: Observed,
 }
 
-/// What lines of output say of tests.
+/// The test results found in the output lines so far.
 #[derive(Debug, Default, PartialEq)]
 struct Observed {
     program: String,
     failed: Vec<String>,
-    /// The list at the end of a program's output has begun: where tests print between a name and its result, it alone tells.
+    /// `true` inside the list of failures at the end of a program's output. Lines before this list
+    /// are not reliable, because tests may print between a test name and its result.
     in_list: bool,
-    /// By the first program that went well.
+    /// The number of passed tests in the first test program that succeeded.
     passed: Option<usize>,
 }
 
@@ -132,7 +134,7 @@ impl Observed {
         let in_list = self.in_list && line.starts_with("    ");
         self.in_list = in_list || words == "failures:";
         if let Some(place) = words.strip_prefix("Running ") {
-            // As in `tests/net/main.rs (target/release/deps/net-0123456789abcdef)`.
+            // The line has the form `tests/net/main.rs (target/release/deps/net-0123456789abcdef)`.
             let file = place.trim_end_matches(')').rsplit('/').next().unwrap_or_default();
             self.program = file.rsplit_once('-').map_or(file, |(name, _)| name).into();
         } else if let Some(library) = words.strip_prefix("Doc-tests ") {
@@ -156,14 +158,16 @@ impl Observed {
     }
 }
 
-/// Runs a command with its output on standard error, `before` in front of each line, and reads along.
+/// Runs a command and evaluates its output lines. The output is copied to standard error, with the
+/// prefix `before` on each line.
 fn watch(command: &mut Command, mut observed: Observed, before: &str) -> Result<Run> {
     let (reader, writer) = pipe()?;
     leftovers::mark(command);
     command.stdout(writer.try_clone()?).stderr(writer);
     let words = words(command);
-    let mut child = command.spawn().with_context(|| format!("can't run {words}"))?;
-    // Else this process would hold the pipe open, and never see its end.
+    let mut child = command.spawn().with_context(|| format!("cannot run {words}"))?;
+    // This process must close its write end of the pipe. Otherwise reading would never reach the
+    // end of the output.
     command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
     for line in BufReader::new(reader).split(b'\n') {
         let line = String::from_utf8_lossy(&line?).into_owned();
@@ -215,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_step_stops_no_other_and_both_are_named() {
+    fn failed_step_does_not_stop_the_others() {
         let mut steps = Steps::new(false);
         let shell = |script: &str| {
             let mut command = Command::new("sh");
@@ -240,7 +244,7 @@ mod tests {
             "exit 3",
             "exit 4",
             "net: d",
-            "Some(2) tests passed, not 3",
+            "Some(2) tests passed instead of 3",
             "vm: c",
             "vm: e",
             "vm: f",

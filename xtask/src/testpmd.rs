@@ -1,9 +1,11 @@
-//! `bench testpmd`: packets per second through the balancer, beside those through DPDK's testpmd on the same veth.
+//! Implements `bench testpmd`, which compares the packet rate of the balancer with the rate of
+//! DPDK's testpmd on the same veth.
 //!
-//! On the [`Stage`], in turns, the balancer (AF_XDP, GRE, 1,024 flows) and `dpdk-testpmd --forward-mode=macswap` (AF_XDP, no
-//! look-up, no header). The generator's processor also does what the kernel does at the veth's end for what it sends; the
-//! device under test and its sending are on the other.
-//! A pair in which something else had much of them is measured again, up to twenty times.
+//! The balancer (AF_XDP, GRE, 1,024 flows) and `dpdk-testpmd --forward-mode=macswap` (AF_XDP, no
+//! lookup, no encapsulation) are measured alternately on the [`Stage`]. The processor of the
+//! generator also does the kernel's work for packets that the generator sends. The device under
+//! test receives and sends on the other processor. If other load disturbed a pair of measurements,
+//! the pair is repeated. At most twenty pairs are measured.
 
 use std::path::Path;
 
@@ -17,12 +19,15 @@ use crate::stage::{LEAST_EXCESS, Load, Peer, Rates, Receive, Stage, UNDISTURBED,
 use crate::statistics::median;
 use crate::{cargo, setup};
 
-/// Runs the comparison with the binary given, or a fresh build. Below the bar is a result, not an error.
+/// Runs the comparison with the given balancer binary, or with a fresh build. A missed goal is
+/// reported as a result and is not an error.
 pub(crate) fn run(binary: Option<&Path>, json: bool) -> Result<()> {
     setup::require_root("bench testpmd")?;
     setup::ensure(&[setup::BUILD, setup::BED, setup::TESTPMD].concat())?;
     let program = match binary {
-        Some(path) => path.canonicalize().with_context(|| format!("no balancer at {}", path.display()))?,
+        Some(path) => {
+            path.canonicalize().with_context(|| format!("cannot find a balancer at {}", path.display()))?
+        }
         None => cargo::release_binary()?,
     };
     let spec = BedSpec { backends: 0, vips: vec![VIP_V4], program: Some(program), ..BedSpec::default() };
@@ -50,7 +55,7 @@ pub(crate) fn run(binary: Option<&Path>, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// One turn of a peer, and what the balancer counted in it.
+/// Measures one forwarder once. Returns its rates, and the counters of the balancer.
 fn measure(stage: &Stage, peer: &dyn Peer) -> Result<(Rates, Counters)> {
     let traffic = stage.smallest_udp(1_024)?;
     let running = stage.start(peer, Load::Packets)?;
@@ -75,7 +80,7 @@ impl Pair {
         self.balancer.taken / self.testpmd.taken
     }
 
-    /// Nobody else had much of the processors.
+    /// Returns `true` if other programs used little time on the two processors.
     fn undisturbed(&self) -> bool {
         self.balancer.undisturbed() && self.testpmd.undisturbed()
     }
@@ -102,7 +107,7 @@ impl Pair {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Verdict {
-    /// The generator gave one of them too little to tell.
+    /// The generator offered too few packets to one of the forwarders for a valid result.
     GeneratorLimited,
     Met,
     Missed,
@@ -111,7 +116,7 @@ enum Verdict {
 #[derive(Debug, Default)]
 struct Outcome {
     pairs: Vec<Pair>,
-    /// The balancer's own, after its last turn.
+    /// The counters of the balancer after its last measurement.
     counters: Counters,
 }
 
@@ -124,7 +129,8 @@ impl Outcome {
         self.pairs.iter().filter(|pair| pair.undisturbed()).count()
     }
 
-    /// How many times what a device took was offered to it: the lower one of the two devices.
+    /// Returns the ratio of offered to forwarded packets. Of the ratios of the two forwarders, this
+    /// is the lower one.
     fn excess(&self) -> f64 {
         let balancer = median(self.pairs.iter().map(|pair| pair.balancer.excess()));
         balancer.min(median(self.pairs.iter().map(|pair| pair.testpmd.excess())))
@@ -143,15 +149,17 @@ impl Outcome {
     fn words(&self) -> String {
         let of = |pick: fn(&Pair) -> f64| median(self.pairs.iter().map(pick)) / 1e3;
         let verdict = match self.verdict() {
-            Verdict::GeneratorLimited => format!("generator-limited: less than {LEAST_EXCESS} x was offered"),
-            Verdict::Met => format!("met: at least {BAR}"),
-            Verdict::Missed => format!("missed: {:.3} below {BAR}", BAR - self.ratio()),
+            Verdict::GeneratorLimited => {
+                format!("generator-limited: offered less than {LEAST_EXCESS} x the forwarded packets")
+            }
+            Verdict::Met => format!("goal met: at least {BAR}"),
+            Verdict::Missed => format!("goal missed: {:.3} below {BAR}", BAR - self.ratio()),
         };
         format!(
             "medians of {} pairs, 64-byte packets, 1,024 flows, veth, generator on processor {GENERATOR_CPU}, device on {DEVICE_CPU}\n\
              balancer (GRE) {:.0} k packets/s of {:.0} k offered\n\
              testpmd (macswap) {:.0} k packets/s of {:.0} k offered\n\
-             offered at least {:.2} x what was taken\n\
+             offered at least {:.2} x the forwarded packets\n\
              ratio {:.3}; {verdict}\n\
              {} of {} pairs undisturbed: generator and device had their processors for {:.0} % of the time",
             self.pairs.len(),
@@ -197,7 +205,8 @@ impl Outcome {
 }
 
 const PAIRS: usize = 10;
-/// Tried for the sake of [`PAIRS`] undisturbed ones; without those all count.
+/// The maximum number of pairs that are measured to get [`PAIRS`] undisturbed ones. If too few
+/// pairs are undisturbed, all pairs count.
 const MOST_PAIRS: usize = 20;
 const BAR: f64 = 1.0;
 
@@ -214,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_verdict_is_the_medians_and_needs_a_generator_that_gives_enough() {
+    fn verdict_uses_medians_and_needs_enough_offered() {
         assert_eq!(outcome([1.0, 100.0, 109.0], 100.0, 120.0).verdict(), Verdict::Met);
         assert_eq!(outcome([1.0, 99.0, 109.0], 100.0, 120.0).verdict(), Verdict::Missed);
         assert_eq!(outcome([90.0; 3], 100.0, 119.0).verdict(), Verdict::GeneratorLimited);

@@ -1,6 +1,7 @@
-//! House rules that no compiler knows.
+//! Checks the house rules: rules for this repository that the compiler does not check.
 //!
-//! In: the files of the checkout. Out: every finding at once, as `file:line: what`; or a table of measures against their bars.
+//! All findings are printed in the form `file:line: what`. With `--report`, the task instead prints
+//! a table of code measures with their limits.
 
 mod circles;
 mod crates;
@@ -33,48 +34,49 @@ use self::source::Part;
 pub(crate) use self::report::run as report;
 pub(crate) use self::results::{COMMIT, MEASURES, RESULTS};
 
-/// Checks the checkout.
+/// Runs all checks on the checkout.
 pub(crate) fn run() -> Result<()> {
     let mut findings = in_files()?;
     findings.extend(in_map()?);
     findings.extend(of_others()?);
     findings.extend(examples::check(&root().join(examples::CRATES))?);
-    let document = fs::read_to_string(root().join(promises::PROMISES)).unwrap_or_default();
-    findings.extend(promises::check(root(), &document));
     findings.extend(source::read(root(), Part::Product)?.iter().flat_map(circles::members));
     for finding in &findings {
         eprintln!("{finding}");
     }
     if !findings.is_empty() {
-        bail!("{} findings against the house rules", findings.len());
+        bail!("{} violations of the house rules", findings.len());
     }
     Ok(())
 }
 
-/// In each file by itself, in the pages together, and between log lines and their page.
+/// Checks each file, the links between all documentation pages, and the generated log references.
 fn in_files() -> Result<Vec<String>> {
     let mut findings = Vec::new();
     let mut documents = pages::Pages::new();
     let mut lines = log_lines::Lines::new();
+    let mut held = promises::Held::new();
     for path in files(root(), &KINDS)? {
         let name = path.strip_prefix(root()).unwrap_or(&path).to_string_lossy().into_owned();
         let Ok(text) = fs::read_to_string(&path) else { continue };
         findings.extend(text::check(&name, &text));
         findings.extend(words::check(&name, &text));
         findings.extend(log_lines::gather(&name, &text, &mut lines));
+        findings.extend(promises::gather(&name, &text, &mut held));
         if name.ends_with(".md") {
             documents.insert(name, text);
         }
     }
     findings.extend(pages::check(root(), &documents));
-    let page = documents.get(log_lines::PAGE).map(String::as_str).unwrap_or_default();
-    findings.extend(log_lines::check(page, &lines));
+    findings.extend(log_lines::check(&lines)?);
+    let promises = documents.get(promises::PROMISES).map(String::as_str).unwrap_or_default();
+    findings.extend(promises::check(promises, &held));
     Ok(findings)
 }
 
-/// Between the map and the crates.
+/// Checks the map of crates in `crates/README.md` against the manifests and the code.
 fn in_map() -> Result<Vec<String>> {
-    // No map is an empty one, and that is a finding.
+    // A missing map is treated as an empty map, which is a finding.
     let map = fs::read_to_string(root().join(MAP)).unwrap_or_default();
     let edges: BTreeMap<String, BTreeSet<String>> = Metadata::read()?
         .packages()
@@ -85,7 +87,7 @@ fn in_map() -> Result<Vec<String>> {
     Ok(findings)
 }
 
-/// In the crates of others that are built: where they come from, and their notices.
+/// Checks the sources, licenses and notices of third-party crates.
 fn of_others() -> Result<Vec<String>> {
     let deny = fs::read_to_string(root().join(crates::DENY)).unwrap_or_default();
     let built = cargo::built()?;
@@ -95,7 +97,7 @@ fn of_others() -> Result<Vec<String>> {
     Ok(findings)
 }
 
-/// All files of a folder whose names end in one of `kinds`.
+/// Returns all files in a folder whose extension is in `kinds`, including files in subfolders.
 fn files(folder: &Path, kinds: &[&str]) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {

@@ -1,9 +1,10 @@
-//! `packages --try`: `docs/install.md` in a bare Debian root, word for word, with traffic.
+//! Implements `packages --try`, which runs the commands in `docs/how-to/install.md` in a minimal
+//! Debian root, while clients send traffic.
 //!
-//! In: packages, of which a version before is made. Out: what the commands print; a failure when one of them fails, or leaves
-//! something behind.
-//! Not here: what is done and looked at (`xtask/try-packages`).
-//! Invariant: as for `bare`, nothing is left, however this process ends.
+//! To test the upgrade, the task also builds packages of a previous version. The task fails if a
+//! command fails, or if the removal of a package leaves files behind. The script
+//! `xtask/try-packages` runs the commands. All traces of the test are removed even if this process
+//! is killed, as in the module `bare`.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +16,7 @@ use crate::bare::Folder;
 use crate::cargo::{self, root};
 use crate::{packages, setup};
 
-/// Tries the packages of a folder.
+/// Tests the packages in the folder `made`.
 pub(crate) fn run(made: &Path) -> Result<()> {
     setup::require_root("trying packages")?;
     setup::ensure(
@@ -39,10 +40,11 @@ pub(crate) fn run(made: &Path) -> Result<()> {
             .arg(root().join("xtask/try-packages"))
             .args([&*work, made, &*before, &*pages, &*root().join("tests/net/systemctl.sh")]),
     )
-    .context("the packages do not do what docs/install.md says")
+    .context("the commands of docs/how-to/install.md failed with these packages")
 }
 
-/// The commands below each heading that has some, by the heading as a file's name: `Debian: install` is `debian-install`.
+/// Returns the shell commands below each heading, together with a file name for the heading. The
+/// heading `Debian: install` becomes `debian-install`. Headings without commands are omitted.
 fn sections(page: &str) -> Vec<(String, String)> {
     let mut found: Vec<(String, String)> = Vec::new();
     let mut inside = false;
@@ -68,7 +70,7 @@ fn file_name(heading: &str) -> String {
     words.collect::<Vec<_>>().join("-").to_lowercase()
 }
 
-const PAGES: [&str; 2] = ["install.md", "quick-start.md"];
+const PAGES: [&str; 2] = ["how-to/install.md", "tutorial/first-traffic.md"];
 
 #[cfg(test)]
 mod tests {
@@ -82,9 +84,9 @@ mod tests {
     }
 
     #[test]
-    fn every_section_that_is_tried_is_in_the_page() {
+    fn every_tested_section_is_in_the_page() {
         let script = include_str!("../try-packages");
-        let text = fs::read_to_string(root().join("docs/install.md")).unwrap();
+        let text = fs::read_to_string(root().join("docs/how-to/install.md")).unwrap();
         let there = sections(&text);
         let tried = script.split_whitespace().filter(|word| {
             ["debian-", "rpm-"].iter().any(|start| word.starts_with(start)) && !word.contains(['.', '"', ','])
@@ -97,7 +99,10 @@ mod tests {
         for (section, _) in
             there.iter().filter(|(name, _)| name.starts_with("debian-") || name.starts_with("rpm-"))
         {
-            assert!(script.contains(section.as_str()), "{section} is not tried");
+            assert!(
+                script.contains(section.as_str()),
+                "xtask/try-packages does not run the section {section}"
+            );
         }
     }
 }

@@ -1,9 +1,11 @@
-//! The lane `zero-copy`: the tests of `tests/zero_copy`, with the static binary, in the VM of `xtask/zc-vm`.
+//! Implements the lane `zero-copy`, which runs the tests in `tests/zero_copy` with the static
+//! binary, in the VMs that `xtask/zc-vm` starts.
 //!
-//! Two boots, at once: virtio, whose peer refuses zero-copy, and igb, an emulated NIC of real hardware with its link that drops. Both
-//! run on KVM where it works, else emulated. The first run fetches the VM's kernels and, where QEMU is older than 8, a newer
-//! one: some 380 MB into `~/.cache/zc-vm`.
-//! Not here: what is right (the tests say so). Invariant: nothing of the machine's network is touched.
+//! Two VMs run in parallel. The first VM has virtio NICs, and its peer NICs reject zero-copy mode.
+//! The second VM has igb, an emulated hardware NIC whose link can go down. QEMU uses KVM if KVM
+//! works, and software emulation otherwise. The first run downloads the kernels, and a newer QEMU
+//! if the installed one is older than version 8. The downloads take about 380 MB in
+//! `~/.cache/zc-vm`. The network of the host is not changed.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -16,7 +18,8 @@ use crate::cargo::{self, root};
 use crate::dist;
 use crate::steps::Steps;
 
-/// Runs the tests in the VM, with the balancer that all lanes have; a long run takes the one that is shipped.
+/// Runs the tests in both VMs. A long run uses the released build of the balancer, and other runs
+/// use the build of all lanes.
 pub(crate) fn run(steps: &mut Steps, built: &Built) {
     let is_long = steps.is_long();
     let programs = || {
@@ -35,11 +38,13 @@ pub(crate) fn run(steps: &mut Steps, built: &Built) {
 
 struct Boot {
     nic: &'static str,
-    /// Tests whose names hold this word make no sense here.
+    /// Tests are skipped if their name contains one of these words, because they cannot run in this
+    /// VM.
     skip: &'static [&'static str],
-    /// Words that one test each holds in its name, which only a long run has: the other NIC shows the same.
+    /// Tests whose name contains one of these words run only in long runs, because the other VM
+    /// also covers them. Each word matches exactly one test.
     only_long: &'static [&'static str],
-    /// How many are to pass in a long run.
+    /// The number of tests that must pass in a long run.
     tests: usize,
 }
 
@@ -60,7 +65,7 @@ impl Boot {
     }
 }
 
-/// A copy without what only a debugger reads, which the VM would have to hold in memory.
+/// Returns a copy of the program without debug information, which would take memory in the VM.
 fn stripped(program: &Path) -> Result<PathBuf> {
     let copy = program.with_extension("stripped");
     cargo::run(Command::new("strip").args(["--strip-debug", "-o"]).args([&copy, program]))?;
@@ -68,10 +73,17 @@ fn stripped(program: &Path) -> Result<PathBuf> {
 }
 
 pub(crate) const TEST: &str = "zero_copy";
-/// Ten times what a boot takes: a machine that is busy, or has no KVM, takes its time.
+/// The time limit of a VM in seconds. It is ten times the duration of a boot, for machines that are
+/// busy or have no KVM.
 const TIMEOUT_SECONDS: &str = "900";
-/// igb has no peer with several queues that would refuse zero-copy, and works with fewer channels than it has.
+/// The VMs to start. The VM with igb has no multi-queue peer NIC that rejects zero-copy, and igb
+/// also works with fewer channels than it has.
 const BOOTS: [Boot; 2] = [
-    Boot { nic: "virtio", skip: &[], only_long: &["own_tunnels", "vlan_device", "put_off"], tests: 9 },
-    Boot { nic: "igb", skip: &["refuse"], only_long: &[], tests: 6 },
+    Boot {
+        nic: "virtio",
+        skip: &[],
+        only_long: &["kernel_tunnels", "vlan_device", "deferred_interrupts"],
+        tests: 9,
+    },
+    Boot { nic: "igb", skip: &["nic_without_zero_copy", "disabled_channels"], only_long: &[], tests: 6 },
 ];

@@ -1,4 +1,4 @@
-//! Figure 11: how evenly Maglev, Karger's and rendezvous hashing fill a table.
+//! Figure 11: how evenly Maglev, Karger's and rendezvous hashing distribute the table entries.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use crate::plot::{self, Bar, COLORS};
 use crate::stats::Spread;
 use crate::{Csv, karger, rendezvous};
 
-/// Fills tables by each method with as many seeds as said.
+/// Fills `seeds` tables with each method and measures their balance.
 pub(crate) fn run(seeds: u64) -> Csv {
     let mut csv = Csv::new(&COLUMNS);
     let names = names(BACKENDS);
@@ -34,7 +34,7 @@ pub(crate) fn run(seeds: u64) -> Csv {
     csv
 }
 
-/// Where the fullest and the emptiest backend are, against the mean.
+/// The deviation of the most and the least loaded backend from the mean load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Imbalance {
     over_percent: f64,
@@ -75,7 +75,7 @@ impl Method {
     }
 }
 
-/// The overprovision of the paper's one table, in percent.
+/// Returns the overprovision that the paper measured with one table, in percent.
 fn paper(method: &str, slots: &str) -> Option<f64> {
     match (method, slots) {
         ("karger", "65537") => Some(29.7),
@@ -86,7 +86,7 @@ fn paper(method: &str, slots: &str) -> Option<f64> {
     }
 }
 
-/// Of all rows: the method, its slots, and the numbers of the columns that are named.
+/// Returns the method, the number of slots and the values of the given columns for each row.
 fn rows(csv: &Csv, columns: [&str; 3]) -> Result<Vec<(String, String, [f64; 3])>> {
     let [a, b, c] = columns.map(|column| csv.numbers(column));
     let (a, b, c) = (a?, b?, c?);
@@ -94,7 +94,7 @@ fn rows(csv: &Csv, columns: [&str; 3]) -> Result<Vec<(String, String, [f64; 3])>
     Ok(names.map(|(i, (method, slots))| (method.into(), slots.into(), [a[i], b[i], c[i]])).collect())
 }
 
-/// Bars of the overprovision, with the paper's beside them.
+/// Draws the overprovision as bars, with the paper's values as rings.
 pub(crate) fn draw(csv: &Csv) -> Result<String> {
     let mut bars = Vec::new();
     for (method, slots, [value, least, most]) in rows(csv, ["over_percent", "over_least", "over_most"])? {
@@ -105,26 +105,28 @@ pub(crate) fn draw(csv: &Csv) -> Result<String> {
     plot::svg(
         &plot::Sheet::new(
             "Figure 11: overprovision of hashing methods, 1,000 backends",
-            "one table each, the rings; Maglev almost 0",
+            "one table per method, shown as rings; almost 0 for Maglev",
             csv,
         )?,
-        |area| plot::bars(area, "most entries over mean - 1 (percent)", &bars),
+        |area| plot::bars(area, "fullest backend above mean (percent)", &bars),
     )
 }
 
-/// Its part of the page.
+/// Returns the section of the results page.
 pub(crate) fn section(csv: &Csv) -> Result<String> {
     let mut text = String::from(
-        "1,000 backends of equal weight fill one table; a backend's load is its number of entries. Karger's ring has 1,000 views a \
-         backend. The paper filled one table by each method; we fill 20, each with a seed of its own, and give the mean and the range.\n\n\
-         | method | entries | fullest over mean, ours | the paper's | emptiest below mean, ours |\n|---|---|---|---|---|\n",
+        "1,000 backends of equal weight share the entries of a lookup table. The load of a backend is the number of its entries. \
+         Karger's ring has 1,000 virtual nodes per backend. The paper measured one table per method. Here each method fills 20 \
+         tables with different seeds, and the values below are the mean and the range.\n\n\
+         | method | entries | fullest backend above mean | fullest backend above mean in the paper | emptiest backend below mean |\n|---|---|---|---|---|\n",
     );
     let over = rows(csv, ["over_percent", "over_least", "over_most"])?;
     let under = rows(csv, ["under_percent", "under_least", "under_most"])?;
     for ((method, slots, [mean, least, most]), (_, _, [low, low_least, low_most])) in
         over.into_iter().zip(under)
     {
-        let outside = |value| if (least..=most).contains(&value) { "" } else { ", outside of our range" };
+        let outside =
+            |value| if (least..=most).contains(&value) { "" } else { ", outside the range measured here" };
         let paper = paper(&method, &slots)
             .map_or("almost 0".into(), |value| format!("{value:.1} %{}", outside(value)));
         text += &format!(
@@ -156,25 +158,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_imbalance_by_hand() {
+    fn imbalance_matches_hand_computed_values() {
         let close = |found: Imbalance, over: f64, under: f64| {
             (found.over_percent - over).abs() < 1e-9 && (found.under_percent - under).abs() < 1e-9
         };
         assert!(close(Imbalance::of(&[0, 0, 0, 1, 1, 2], 3), 50.0, 50.0));
         assert!(close(Imbalance::of(&[1, 0, 2], 3), 0.0, 0.0));
-        assert!(close(Imbalance::of(&[0, 0, 0, 0], 2), 100.0, 100.0), "one has nothing");
+        assert!(close(Imbalance::of(&[0, 0, 0, 0], 2), 100.0, 100.0), "one backend has no entry");
     }
 
-    /// 65,537 slots are 65 or 66 for each of 1,000 backends.
+    /// With 65,537 slots, each of 1,000 backends gets 65 or 66 slots.
     #[test]
-    fn maglevs_overprovision_is_a_slot_at_most() {
+    fn maglev_overprovision_is_at_most_one_slot() {
         let found = Imbalance::of(&Method::Maglev.fill(&names(BACKENDS), 65_537, seed(0)), BACKENDS);
         assert!((found.over_percent - 100.0 * (66.0 / 65.537 - 1.0)).abs() < 1e-9, "{found:?}");
         assert!((found.under_percent - 100.0 * (1.0 - 65.0 / 65.537)).abs() < 1e-9, "{found:?}");
     }
 
     #[test]
-    fn the_methods_differ_and_a_seed_repeats() {
+    fn methods_differ_and_a_seed_repeats() {
         let names = names(20);
         for method in METHODS {
             assert_eq!(method.fill(&names, 1_009, seed(1)), method.fill(&names, 1_009, seed(1)));

@@ -1,4 +1,5 @@
-//! How long it takes to build a table: the product's code and the paper's pseudocode by turns.
+//! The time to build a Maglev table with the product's code and with the paper's pseudocode,
+//! measured in turn.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -9,7 +10,7 @@ use crate::maglev::{equal, names, pseudocode, seed, table};
 use crate::plot::{self, Bar, COLORS};
 use crate::{Csv, median};
 
-/// Medians of pairs; an error when the tables differ.
+/// Measures both builds in pairs and returns the medians. Returns an error if the tables differ.
 pub(crate) fn run() -> Result<Csv> {
     let mut csv = Csv::new(&["slots", "backends", "pairs", "ours_ms", "pseudocode_ms", "ratio"]);
     for (slots, pairs) in [(65_537, 101), (655_373, 31)] {
@@ -27,7 +28,7 @@ pub(crate) fn run() -> Result<Csv> {
         let counts = [slots as usize, BACKENDS, pairs].map(|count| count.to_string());
         let times = [median(&ours), median(&theirs), median(&ratios)].map(|x| format!("{x:.3}"));
         csv.push(counts.into_iter().chain(times).collect());
-        eprintln!("{slots} slots: {:.2} ms, {:.2} ms by the pseudocode", median(&ours), median(&theirs));
+        eprintln!("{slots} slots: {:.2} ms, pseudocode {:.2} ms", median(&ours), median(&theirs));
     }
     Ok(csv)
 }
@@ -38,7 +39,7 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, f64) {
     (result, start.elapsed().as_secs_f64() * 1e3)
 }
 
-/// The paper's times, in ms.
+/// Returns the build time in the paper, in ms.
 fn paper(slots: &str) -> Option<f64> {
     match slots {
         "65537" => Some(1.8),
@@ -47,7 +48,7 @@ fn paper(slots: &str) -> Option<f64> {
     }
 }
 
-/// Bars of ours and the pseudocode's times, with the paper's beside ours.
+/// Draws both build times as bars, with the paper's values as rings on the product's bars.
 pub(crate) fn draw(csv: &Csv) -> Result<String> {
     let mut bars = Vec::new();
     let rows =
@@ -64,20 +65,21 @@ pub(crate) fn draw(csv: &Csv) -> Result<String> {
     }
     plot::svg(
         &plot::Sheet::new(
-            "Build time of a table, 1,000 backends",
-            "1.8 and 22.9 ms on its machine, the rings",
+            "Time to build a Maglev table for 1,000 backends",
+            "1.8 and 22.9 ms on the authors' machine, shown as rings",
             csv,
         )?,
         |area| plot::bars(area, "time (ms)", &bars),
     )
 }
 
-/// Its part of the page.
+/// Returns the section of the results page.
 pub(crate) fn section(csv: &Csv) -> Result<String> {
     let mut text = String::from(
-        "1,000 backends of equal weight, one core, medians of pairs: the product's build and a plain copy of the paper's pseudocode 1 by \
-         turns, which give the same table. The paper's times are those of its own machine and its own code, so the ratio to the pseudocode \
-         says more.\n\n| entries | ours | pseudocode on this machine | ratio | the paper's |\n|---|---|---|---|---|\n",
+        "This section shows how long one core needs to build a Maglev table for 1,000 backends of equal weight. Sluicegate's code and \
+         a direct implementation of the paper's pseudocode 1 run in turn and build the same table. The values are medians. The \
+         paper measured other code on another machine, so only the ratio of the two columns measured here is meaningful.\n\n\
+         | entries | Sluicegate | pseudocode on the same machine | ratio | time in the paper |\n|---|---|---|---|---|\n",
     );
     let [ours, theirs, ratio] = ["ours_ms", "pseudocode_ms", "ratio"].map(|column| csv.numbers(column));
     let (ours, theirs, ratio) = (ours?, theirs?, ratio?);

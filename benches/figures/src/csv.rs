@@ -1,12 +1,12 @@
-//! Rows of words under named columns, with notes above: `# key: value` lines, then a header, then rows.
+//! A simple CSV format: notes in `# key: value` lines, a header, and rows.
 //!
-//! No cell holds a comma, a quote or a line's end, so there is no quoting.
+//! Cells contain no comma, quote or line break, so there is no quoting.
 
 use std::fmt;
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// A table of a figure, and what is to be known of it.
+/// The rows and notes of a figure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Csv {
     notes: Vec<(String, String)>,
@@ -15,7 +15,7 @@ pub struct Csv {
 }
 
 impl Csv {
-    /// Without rows.
+    /// Creates a table without rows.
     #[must_use]
     pub fn new(columns: &[&str]) -> Self {
         Self { columns: columns.iter().map(|&name| name.into()).collect(), ..Self::default() }
@@ -24,28 +24,25 @@ impl Csv {
     /// Adds a row.
     ///
     /// # Panics
-    /// When it has another number of cells than there are columns.
+    /// Panics if the number of cells differs from the number of columns.
     pub fn push(&mut self, row: Vec<String>) {
         assert_eq!(row.len(), self.columns.len(), "cells of {row:?}");
         self.rows.push(row);
     }
 
-    /// Adds a note.
+    /// Adds a note, which becomes a `# key: value` line.
     pub fn add_note(&mut self, key: &str, value: impl fmt::Display) {
         self.notes.push((key.into(), value.to_string()));
     }
 
-    /// Reads what [`Display`](fmt::Display) wrote.
-    ///
-    /// # Errors
-    /// A note without its key, no header, or a row of another length, with its line.
+    /// Parses text that the [`Display`](fmt::Display) implementation wrote.
     pub fn parse(text: &str) -> Result<Self> {
         let mut csv = Self::default();
         for (number, line) in (1..).zip(text.lines()) {
             if let Some(note) = line.strip_prefix("# ") {
-                let (key, value) = note
-                    .split_once(": ")
-                    .with_context(|| format!("line {number}: {line:?} has no `key: `"))?;
+                let (key, value) = note.split_once(": ").with_context(|| {
+                    format!("line {number} is not a note of the form `# key: value`, {line:?}")
+                })?;
                 csv.add_note(key, value);
                 continue;
             }
@@ -56,49 +53,44 @@ impl Csv {
             }
             ensure!(
                 cells.len() == csv.columns.len(),
-                "line {number}: {} cells, {} columns",
+                "line {number} has the wrong number of cells, {} instead of {}",
                 cells.len(),
                 csv.columns.len()
             );
             csv.rows.push(cells);
         }
-        ensure!(!csv.columns.is_empty(), "no header");
+        ensure!(!csv.columns.is_empty(), "the file has no header");
         Ok(csv)
     }
 
-    /// What a note says.
-    ///
-    /// # Errors
-    /// No such note.
+    /// Returns the value of the note with this key.
     pub fn note(&self, key: &str) -> Result<&str> {
         let found = self.notes.iter().find(|(name, _)| name == key);
-        found.map(|(_, value)| value.as_str()).with_context(|| format!("no note {key}"))
+        found.map(|(_, value)| value.as_str()).with_context(|| format!("the file has no note {key}"))
     }
 
-    /// The cells of a column.
+    /// Returns the cells of a column.
     ///
     /// # Errors
-    /// No such column.
+    /// Returns an error if there is no such column.
     pub fn words(&self, column: &str) -> Result<Vec<&str>> {
         let Some(place) = self.columns.iter().position(|name| name == column) else {
-            bail!("no column {column}; there are: {}", self.columns.join(", "));
+            bail!("the file has no column {column} (columns: {})", self.columns.join(", "));
         };
         Ok(self.rows.iter().map(|row| row[place].as_str()).collect())
     }
 
-    /// The cells of a column as numbers.
+    /// Returns the cells of a column as numbers.
     ///
     /// # Errors
-    /// No such column, or a cell that is no number.
+    /// Returns an error if there is no such column, or if a cell is not a number.
     pub fn numbers(&self, column: &str) -> Result<Vec<f64>> {
-        let number = |word: &str| word.parse().with_context(|| format!("{column}: {word:?} is no number"));
+        let number =
+            |word: &str| word.parse().with_context(|| format!("{word:?} in column {column} is not a number"));
         self.words(column)?.into_iter().map(number).collect()
     }
 
-    /// The rows whose `column` is `word`, with the same notes.
-    ///
-    /// # Errors
-    /// No such column.
+    /// Returns the rows that have `word` in `column`, together with all notes.
     pub fn filter(&self, column: &str, word: &str) -> Result<Self> {
         let kept = self.words(column)?.into_iter().map(|found| found == word);
         let rows = self.rows.iter().zip(kept).filter(|(_, kept)| *kept).map(|(row, _)| row.clone()).collect();
@@ -119,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn written_text_is_parsed_again() {
         let mut csv = Csv::new(&["method", "slots"]);
         csv.add_note("machine", "any: a simulation");
         csv.push(vec!["maglev".into(), "65537".into()]);
@@ -133,14 +125,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_place() {
-        for (text, word) in
-            [("a,b\n1,2\n3\n", "line 3: 1 cells, 2 columns"), ("", "no header"), ("# a\n", "line 1")]
-        {
+    fn errors_have_their_line() {
+        for (text, word) in [
+            ("a,b\n1,2\n3\n", "line 3 has the wrong number of cells, 1 instead of 2"),
+            ("", "no header"),
+            ("# a\n", "line 1"),
+        ] {
             assert!(Csv::parse(text).unwrap_err().to_string().contains(word), "{text:?}");
         }
         let csv = Csv::parse("a,b\n1,x\n").unwrap();
-        assert!(csv.numbers("c").unwrap_err().to_string().contains("there are: a, b"));
+        assert!(csv.numbers("c").unwrap_err().to_string().contains("columns: a, b"));
         assert!(csv.numbers("b").is_err() && csv.note("a").is_err());
     }
 }

@@ -1,8 +1,9 @@
-//! Figure 7: a simulated day of connections to a set of endpoints, through the product's table and connection table.
+//! Figure 7: a simulated day of connections to a set of endpoints, with the product's Maglev table
+//! and connection table.
 //!
-//! In: [`Assumptions`]. Out: connections and packets of each endpoint in each five minutes, and what became of the connections.
-//! Not here: what comes when (`day/traffic`), how the day is drawn and told (`day/account`).
-//! Connections stick to their endpoint by the connection table; each endpoint fails once.
+//! For every five minutes, the simulation counts the connections and packets of each endpoint. It
+//! also counts connections that move to another endpoint. Each endpoint fails once during the day.
+//! `day/traffic` generates the connections, and `day/account` evaluates the counts.
 
 mod account;
 mod balancer;
@@ -20,65 +21,68 @@ pub(crate) use self::account::{draw, draw_rates, run, run_rates, section, sectio
 use self::balancer::Balancer;
 use self::traffic::{Connection, Traffic};
 
-/// What is assumed of a day.
+/// The parameters of a simulated day.
 #[derive(Clone, Copy, Debug)]
 struct Assumptions {
     endpoints: u32,
     slots: u32,
-    /// Connections a second that each endpoint gets on average of the day.
+    /// The mean number of new connections per second and endpoint over the day.
     arrivals: f64,
-    /// How long it goes on, from midnight.
+    /// The length of the day from midnight, in seconds.
     seconds: u32,
-    /// Before midnight, so that the day begins with connections under way.
+    /// The simulated seconds before midnight. They establish the connections that exist when the
+    /// day begins.
     warm_up_seconds: u32,
-    /// Of the failure that each endpoint has once.
+    /// The duration of a failure in seconds. Each endpoint fails once.
     outage_seconds: u32,
-    /// Places of the connection table.
+    /// The number of entries of the connection table.
     flows: usize,
     seed: u64,
 }
 
-/// Five minutes.
+/// The counts of one interval of five minutes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Interval {
-    /// Opened, by endpoint.
+    /// The number of new connections of each endpoint.
     connections: Vec<u32>,
-    /// From clients, by endpoint.
+    /// The number of packets from clients to each endpoint.
     packets: Vec<u32>,
 }
 
-/// What became of the connections of a day.
+/// The number of connections in a day, and how many of them moved to another endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Outcome {
     connections: u64,
     packets: u64,
-    /// Went to another endpoint, since theirs had failed.
+    /// Connections that moved to another endpoint because their endpoint had failed.
     moved_off_failed: u64,
-    /// Went to another endpoint though theirs had not failed.
+    /// Connections that moved to another endpoint although their endpoint was up.
     moved_needlessly: u64,
-    /// Stayed on theirs, while the table alone would have moved them.
+    /// Connections that stayed on their endpoint only because of the connection table: the Maglev
+    /// table had assigned them to another one.
     kept_by_tracking: u64,
 }
 
-/// A connection under way.
+/// An established connection.
 struct Flow {
     connection: Connection,
     endpoint: u32,
-    /// Counted in [`Outcome::kept_by_tracking`].
+    /// `true` if [`Outcome::kept_by_tracking`] already counts the connection.
     was_kept: bool,
 }
 
-/// A simulation under way.
+/// The state of a running simulation.
 struct Simulation {
     balancer: Balancer,
     traffic: Traffic,
-    /// Connections by the tick of their next packets, modulo its length.
+    /// A timer wheel. Each element contains the connections that send their next packets at that
+    /// tick.
     wheel: Vec<Vec<Flow>>,
     interval: Interval,
     outcome: Outcome,
 }
 
-/// Runs a day; `each` has every interval from midnight on.
+/// Simulates a day and calls `each` for every interval that ends after midnight.
 fn simulate(assumed: &Assumptions, each: &mut dyn FnMut(&Interval)) -> Outcome {
     let start = Instant::now();
     let mut day = Simulation::new(assumed);
@@ -89,12 +93,12 @@ fn simulate(assumed: &Assumptions, each: &mut dyn FnMut(&Interval)) -> Outcome {
         while let Some((_, endpoint, serves)) = outages.next_if(|(at, ..)| *at == tick) {
             day.balancer.set_serving(endpoint, serves);
         }
-        // The first tick of the day is that of midnight.
+        // The first tick of the day starts at midnight.
         let second = f64::from(tick) - f64::from(warm_up);
         day.turn(Tick::new(tick), second / f64::from(TICKS_PER_SECOND));
         let since_midnight = (tick + 1).checked_sub(warm_up);
         if since_midnight.is_some_and(|ticks| ticks % INTERVAL_TICKS == 0) {
-            // What opened before midnight is in no interval.
+            // Connections that opened before midnight are not counted.
             if since_midnight != Some(0) {
                 each(&day.interval);
             }
@@ -102,13 +106,13 @@ fn simulate(assumed: &Assumptions, each: &mut dyn FnMut(&Interval)) -> Outcome {
         }
         if tick % (6 * 3_600 * TICKS_PER_SECOND) == 0 {
             let hours = tick / (3_600 * TICKS_PER_SECOND);
-            eprintln!("{hours} h of the day: {:.1} s", start.elapsed().as_secs_f64());
+            eprintln!("simulated {hours} h in {:.1} s", start.elapsed().as_secs_f64());
         }
     }
     day.outcome
 }
 
-/// Tick, endpoint and whether it serves from then on, by time.
+/// Returns all failures and recoveries as tuples of tick, endpoint and new state, sorted by tick.
 fn outages(assumed: &Assumptions, within: std::ops::Range<u32>) -> Vec<(u32, u32, bool)> {
     let mut random = Pcg64Mcg::seed_from_u64(assumed.seed ^ 1);
     let mut order: Vec<u32> = (0..assumed.endpoints).collect();
@@ -136,7 +140,7 @@ impl Simulation {
         }
     }
 
-    /// One tick: connections under way, then new ones.
+    /// Simulates one tick. Established connections send their packets before new ones open.
     fn turn(&mut self, now: Tick, second: f64) {
         let place = now.number() as usize % WHEEL;
         let mut due = std::mem::take(&mut self.wheel[place]);
@@ -157,7 +161,7 @@ impl Simulation {
         self.balancer.sweep(now);
     }
 
-    /// The packets that are due.
+    /// Sends the packets that a connection has to send at this tick.
     fn go_on(&mut self, flow: &mut Flow, now: Tick) {
         let connection = &mut flow.connection;
         for _ in 0..connection.burst.min(connection.left) {
@@ -197,7 +201,7 @@ impl Interval {
 
 const INTERVAL_SECONDS: u32 = 300;
 const INTERVAL_TICKS: u32 = INTERVAL_SECONDS * TICKS_PER_SECOND;
-/// Ticks; more than the longest time between two packets of a connection.
+/// The number of ticks of the timer wheel. No connection pauses for that long.
 const WHEEL: usize = 4_096;
 
 #[cfg(test)]
@@ -218,7 +222,8 @@ mod tests {
         seed: 3,
     };
 
-    /// A packet: its tick, its connection's hash.
+    /// Returns all packets as tuples: the tick, `true` for the first packet of its connection, and
+    /// the flow hash.
     fn packets(assumed: &Assumptions) -> Vec<(u32, bool, u64)> {
         let mut traffic = Traffic::new(assumed.seed, assumed.arrivals * f64::from(assumed.endpoints));
         let mut packets = Vec::new();
@@ -239,9 +244,10 @@ mod tests {
         packets
     }
 
-    /// Connections in a map that forgets nothing, tables by the paper's pseudocode, and all packets in one list.
+    /// The expected result is computed independently of the simulation: from a map without expiry,
+    /// tables built by the paper's pseudocode, and one list of all packets.
     #[test]
-    fn a_small_day_is_what_a_map_and_the_pseudocode_say() {
+    fn small_day_matches_a_map_and_the_pseudocode() {
         let all = names(SMALL.endpoints as usize);
         let warm_up = SMALL.warm_up_seconds * 4;
         let end = warm_up + SMALL.seconds * 4;
@@ -292,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_gives_the_same_day_and_another_seed_another() {
+    fn same_seed_repeats_the_day_and_another_changes_it() {
         let day = |seed| {
             let mut intervals = Vec::new();
             let outcome =

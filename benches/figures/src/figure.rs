@@ -1,40 +1,41 @@
-//! The figures by name: what each does, and its title.
+//! The list of figures. It maps each name to the code that computes, draws and describes the
+//! figure.
 
 use anyhow::{Result, bail};
 
 use crate::{Csv, balance, build_time, day, keyed, resilience, throughput};
 
-/// A figure of the page, in its order there.
+/// A figure on the results page. The variants are in the order of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Figure {
-    /// 7: a simulated day.
+    /// Figure 7 of the Maglev paper: a simulated day.
     Day,
-    /// 7, at other rates.
+    /// Figure 7 of the Maglev paper at other connection rates.
     Rates,
-    /// 8: with and without kernel bypass.
+    /// Figure 8 of the Maglev paper: throughput with and without kernel bypass.
     Bypass,
-    /// 9: types of traffic, in memory.
+    /// Figure 9 of the Maglev paper: throughput by type of traffic, measured in memory.
     Traffic,
-    /// 9: types of traffic, on a veth.
+    /// Figure 9 of the Maglev paper: throughput by type of traffic, measured on a veth.
     TrafficOnVeth,
-    /// 11: hashing methods.
+    /// Figure 11 of the Maglev paper: balance of hashing methods.
     Balance,
-    /// 12: failures of backends.
+    /// Figure 12 of the Maglev paper: table changes after backend failures.
     Resilience,
-    /// The build time of a table.
+    /// The time to build a Maglev table, from section 5.3 of the Maglev paper.
     BuildTime,
-    /// MemSwitch's 3: gets by rate.
+    /// Figure 3 of the MemSwitch paper: latency of gets by request rate.
     KeyedByRate,
-    /// MemSwitch's Table 1: few gets.
+    /// Table 1 of the MemSwitch paper: latency at 100 gets per second.
     KeyedLight,
-    /// MemSwitch's 4: gets by size.
+    /// Figure 4 of the MemSwitch paper: latency of gets by value size.
     KeyedBySize,
-    /// AppSwitch's Table 1: sets and gets.
+    /// Table 1 of the AppSwitch paper: throughput and latency of sets and gets.
     KeyedMixed,
 }
 
 impl Figure {
-    /// All.
+    /// All figures in the order of the results page.
     pub const ALL: [Self; 12] = [
         Self::Day,
         Self::Rates,
@@ -50,7 +51,7 @@ impl Figure {
         Self::KeyedMixed,
     ];
 
-    /// By which it is asked for, and which its files bear.
+    /// Returns the short name, which the command line and the file names use.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -69,7 +70,7 @@ impl Figure {
         }
     }
 
-    /// The one of this name.
+    /// Returns the figure with this short name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|figure| figure.name() == name)
@@ -77,25 +78,27 @@ impl Figure {
 
     pub(crate) fn title(self) -> &'static str {
         match self {
-            Self::Day => "Figure 7: load of the endpoints over a day",
-            Self::Rates => "Figure 7 at other rates",
-            Self::Bypass => "Figure 8: with and without kernel bypass",
-            Self::Traffic => "Figure 9: types of traffic",
-            Self::TrafficOnVeth => "Figure 9 on a veth",
-            Self::Balance => "Figure 11: balance of hashing methods",
-            Self::Resilience => "Figure 12: resilience to failures of backends",
-            Self::BuildTime => "Build time of a table (§5.3)",
-            Self::KeyedByRate => "MemSwitch, Figure 3: gets by their rate",
-            Self::KeyedLight => "MemSwitch, Table 1: 100 gets a second",
-            Self::KeyedBySize => "MemSwitch, Figure 4: gets by the size of a value",
+            Self::Day => "Maglev, Figure 7: load of endpoints over a day",
+            Self::Rates => "Maglev, Figure 7 at other rates",
+            Self::Bypass => "Maglev, Figure 8: with and without kernel bypass",
+            Self::Traffic => "Maglev, Figure 9: types of traffic",
+            Self::TrafficOnVeth => "Maglev, Figure 9 on a veth",
+            Self::Balance => "Maglev, Figure 11: balance of hashing methods",
+            Self::Resilience => "Maglev, Figure 12: resilience to backend failures",
+            Self::BuildTime => "Maglev, §5.3: time to build a table",
+            Self::KeyedByRate => "MemSwitch, Figure 3: get latency by rate",
+            Self::KeyedLight => "MemSwitch, Table 1: 100 gets per second",
+            Self::KeyedBySize => "MemSwitch, Figure 4: get latency by value size",
             Self::KeyedMixed => "AppSwitch, Table 1: sets and gets",
         }
     }
 
-    /// Its rows, without notes of where and when.
+    /// Simulates or measures the figure and returns its rows. The caller adds the notes on machine,
+    /// commit and date.
     ///
     /// # Errors
-    /// It is measured on interfaces, which is not done here, or what it measures is wrong.
+    /// Returns an error for figures that need network interfaces (`cargo xtask figures` measures
+    /// those), and if a result is wrong.
     pub fn run(self) -> Result<Csv> {
         match self {
             Self::Day => Ok(day::run()),
@@ -110,15 +113,15 @@ impl Figure {
             | Self::KeyedLight
             | Self::KeyedBySize
             | Self::KeyedMixed => {
-                bail!("figure {} is measured by cargo xtask figures", self.name())
+                bail!("run cargo xtask figures to measure figure {}", self.name())
             }
         }
     }
 
-    /// Its plot, an SVG.
+    /// Draws the figure as SVG.
     ///
     /// # Errors
-    /// Rows of another figure, or notes that are not there.
+    /// Returns an error if the rows belong to another figure or a note is missing.
     pub fn draw(self, csv: &Csv) -> Result<String> {
         match self {
             Self::Day => day::draw(csv),
@@ -154,5 +157,5 @@ impl Figure {
     }
 }
 
-/// Tables of each method and size.
+/// The number of tables that are filled for each method and table size.
 const SEEDS: u64 = 20;

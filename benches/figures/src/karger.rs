@@ -1,15 +1,17 @@
-//! Karger's consistent hashing: each backend has many points (views) on a ring, a slot is of the next point's backend.
+//! Karger's consistent hashing, for comparison with Maglev. Each backend has many points (views) on
+//! a ring. A table slot belongs to the backend whose point comes next on the ring.
 //!
-//! For comparison alone. A slot stands where its range of hashes begins, as in the product's table.
-//! Source: Karger et al., *Consistent hashing and random trees*, STOC 1997.
+//! The position of a slot is the lowest hash value that maps to it, as in the product's table.
+//!
+//! Reference: Karger et al., *Consistent hashing and random trees*, STOC 1997.
 
 use siphasher::sip::SipHasher13;
 
-/// Points on the ring of 2^64 places, in order, each with its backend.
+/// The points of all backends on a ring of 2^64 positions, sorted by position.
 pub(crate) struct Ring(Vec<(u64, u32)>);
 
 impl Ring {
-    /// With `views` points for each name.
+    /// Creates a ring with `views` points for each name.
     pub(crate) fn new(names: &[Vec<u8>], views: u32, seed: &[u8; 16]) -> Self {
         let hasher = SipHasher13::new_with_key(seed);
         let points = (0..).zip(names).flat_map(|(backend, name)| {
@@ -26,7 +28,8 @@ impl Ring {
         Self(points)
     }
 
-    /// The backend of each slot: that of the first point at or after the slot's place, around the ring's end.
+    /// Returns the backend of each slot. It is the backend of the first point at or after the
+    /// position of the slot. The ring wraps around.
     pub(crate) fn owners(&self, slots: u32) -> Vec<u32> {
         let mut next = 0;
         let owner = |slot| {
@@ -38,7 +41,7 @@ impl Ring {
     }
 }
 
-/// The first hash of a slot.
+/// Returns the lowest hash value that maps to a slot.
 #[expect(clippy::cast_possible_truncation, reason = "slot / slots is below 1, so it is below 2^64")]
 fn place(slot: u32, slots: u32) -> u64 {
     (u128::from(slot) << 64).div_ceil(u128::from(slots)) as u64
@@ -52,9 +55,9 @@ mod tests {
     use crate::maglev::{equal, names, seed, table};
 
     proptest! {
-        /// By looking at each point for each slot.
+        /// The expected owner is found by a linear search over all points.
         #[test]
-        fn a_slot_is_of_the_next_point_on_the_ring(
+        fn slot_belongs_to_the_next_point_on_the_ring(
             points in prop::collection::vec((any::<u64>(), 0..9u32), 1..40), slots in 1..60u32
         ) {
             let owners = Ring::of(points.clone()).owners(slots);
@@ -67,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slots_place_is_its_first_hash() {
+    fn place_of_a_slot_is_its_first_hash() {
         let table = table(&equal(&names(3)), 1_009, seed(1));
         for slot in 0..1_009 {
             let at = place(slot, 1_009);
@@ -77,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_that_goes_leaves_others_their_slots_and_has_its_views() {
+    fn removed_backend_does_not_change_slots_of_others() {
         let names = names(8);
         let ring = Ring::new(&names, 50, &seed(1));
         for backend in 0..8 {

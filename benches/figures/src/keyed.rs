@@ -1,6 +1,8 @@
-//! Requests by key: the evaluations of MemSwitch and AppSwitch. Measured by `cargo xtask figures`.
+//! Plots and sections of the results page for the evaluations in the MemSwitch and AppSwitch
+//! papers. `cargo xtask figures` measures them.
 //!
-//! Source: Zhang et al., *SmartSwitch*, HotCloud 2014, figures 3 and 4, table 1; Cidon et al., *AppSwitch*, APNet 2017, table 1.
+//! References: Zhang et al., *SmartSwitch*, HotCloud 2014, figures 3 and 4, table 1; Cidon et al.,
+//! *AppSwitch*, APNet 2017, table 1.
 
 use anyhow::{Context, Result};
 use plotters::style::RGBColor;
@@ -8,7 +10,7 @@ use plotters::style::RGBColor;
 use crate::Csv;
 use crate::plot::{self, Axes, Bar, COLORS, Line};
 
-/// Figure 3: lines by way and servers.
+/// Draws Figure 3 of MemSwitch. Each combination of path and number of servers is a line.
 pub(crate) fn draw_rates(csv: &Csv) -> Result<String> {
     let mut lines = Vec::new();
     for series in series(csv)? {
@@ -17,34 +19,36 @@ pub(crate) fn draw_rates(csv: &Csv) -> Result<String> {
         let color = if series.servers == "1" { color(series.way) } else { lighter(color(series.way)) };
         lines.push(Line { name: series.name(), points, color });
     }
-    let title = "MemSwitch, Figure 3: time of a get by their rate, 1 and 2 servers";
-    let paper = "TwemProxy carries 90,000/s, direct and MemSwitch with a server 350,000/s, MemSwitch with two 720,000/s";
-    let axes = axes("gets asked for, thousands a second", &lines);
-    // Beyond what a way carries requests wait, for up to a second.
-    let axes = Axes { y: "time (us), by its logarithm", y_range: 10.0..1e6, ..axes };
+    let title = "MemSwitch, Figure 3: latency of a get by rate, 1 and 2 servers";
+    let paper = "TwemProxy 90,000/s, direct and MemSwitch with one server 350,000/s, with two 720,000/s";
+    let axes = axes("gets per second, thousands", &lines);
+    // Above the highest rate of a path, requests wait for up to a second.
+    let axes = Axes { y: "time (us), logarithmic", y_range: 10.0..1e6, ..axes };
     plot::svg(&plot::Sheet::new(title, paper, csv)?, |area| plot::lines_by_logarithm(area, &axes, &lines))
 }
 
-/// Its part of the page.
+/// Returns the section of the results page for Figure 3 of MemSwitch.
 pub(crate) fn section_rates(csv: &Csv) -> Result<String> {
     let mut rows = String::new();
     for series in series(csv)? {
         let (name, of) = (series.name(), &series.rows);
         let most = of.numbers("answered_per_s")?.into_iter().fold(0.0, f64::max);
-        let mean = *of.numbers("mean_us")?.first().context("a rate")?;
+        let mean = *of.numbers("mean_us")?.first().context("the series has no rate")?;
         let paper = MOST.iter().find(|(known, _)| *known == name).map_or("none", |(_, most)| most);
         rows += &format!("| {name} | {mean:.0} us | {:.0},000 | {paper} |\n", most / 1e3);
     }
     Ok(format!(
-        "Values of 32 bytes, gets alone, at even intervals, up to the first rate of which less than nine tenths are answered. Here servers, clients and router share one \
-         processor and the proxy or balancer has the other, so a second server adds little, and what is direct or goes through the balancer ends where the first processor does; the \
-         paper's have machines of their own. `uncached` is the balancer without a cache. Medians of {} runs.\n\n\
-         | way, servers | mean at the lowest rate | most a second | the paper's most |\n|---|---|---|---|\n{rows}",
+        "Clients send gets for 32-byte values at even intervals. The rate rises until less than 90 % of the gets are answered. Clients \
+         send directly to the servers (`direct`), through the proxy nutcracker, or through the balancer without a cache \
+         (`uncached`). The paper used separate machines. Here servers, clients and router share one processor, and the proxy or \
+         balancer has the other. A second server therefore adds little, and the shared processor limits `direct` and `uncached`. \
+         Values are medians of {} runs.\n\n\
+         | path, number of servers | mean latency at the lowest rate | highest rate, gets per second | highest rate in the paper |\n|---|---|---|---|\n{rows}",
         csv.note("runs")?
     ))
 }
 
-/// Table 1: bars of means.
+/// Draws Table 1 of MemSwitch as bars of mean latencies.
 pub(crate) fn draw_light(csv: &Csv) -> Result<String> {
     let rows = csv.words("way")?.into_iter().zip(csv.numbers("mean_us")?);
     let ranges = csv.numbers("least_us")?.into_iter().zip(csv.numbers("most_us")?);
@@ -58,12 +62,12 @@ pub(crate) fn draw_light(csv: &Csv) -> Result<String> {
             color: color(way),
         })
         .collect();
-    let title = "MemSwitch, Table 1: mean time of a get at 100 a second, values of 32 bytes";
+    let title = "MemSwitch, Table 1: mean latency of a get at 100 per second, 32-byte values";
     let paper = "direct UDP 175 us, TwemProxy 315, MemSwitch 208, with a cache 19";
     plot::svg(&plot::Sheet::new(title, paper, csv)?, |area| plot::bars(area, TIME, &bars))
 }
 
-/// Its part of the page.
+/// Returns the section of the results page for Table 1 of MemSwitch.
 pub(crate) fn section_light(csv: &Csv) -> Result<String> {
     let numbers = |column| csv.numbers(column);
     let (least, mean, most) = (numbers("least_us")?, numbers("mean_us")?, numbers("most_us")?);
@@ -79,15 +83,18 @@ pub(crate) fn section_light(csv: &Csv) -> Result<String> {
         );
     }
     Ok(format!(
-        "A get at a time of one of ten keys, one server. The paper's ratios are to its direct UDP (it prints them to direct TCP, which is not here, nor is MemSwitch over TCP); `nutcracker` \
-         is TwemProxy. `cached-1s` answers from copies with a lease of 1 s: at ten gets a second of a key shorter leases make none. At this rate every thread sleeps in between, so each hop has a \
-         wake-up. Medians of {} runs of least, mean and most.\n\n\
-         | way | least / mean / most | against direct | the paper's | against direct |\n|---|---|---|---|---|\n{rows}",
+        "A client sends one get at a time for one of ten keys, and there is one server. `direct` has neither proxy nor balancer, \
+         `nutcracker` is TwemProxy, and `uncached` is the balancer without a cache. `cached-1s` is the balancer with cached values \
+         that expire after 1 s. At ten gets per second and key, the balancer would cache nothing with a shorter lease. At this rate \
+         all threads sleep between two requests, so each hop includes the time to wake up. The paper prints ratios to direct TCP; the \
+         ratios to direct UDP below are computed from its times. Direct TCP and MemSwitch over TCP are not measured here. \
+         Values are medians of {} runs.\n\n\
+         | path | minimum / mean / maximum latency | mean relative to direct | latency in the paper | mean relative to direct in the paper |\n|---|---|---|---|---|\n{rows}",
         csv.note("runs")?
     ))
 }
 
-/// Figure 4: lines by way.
+/// Draws Figure 4 of MemSwitch. Each path is a line.
 pub(crate) fn draw_sizes(csv: &Csv) -> Result<String> {
     let mut lines = Vec::new();
     for way in ways(csv)? {
@@ -96,34 +103,36 @@ pub(crate) fn draw_sizes(csv: &Csv) -> Result<String> {
         let points = kilobytes.zip(rows.numbers("mean_us")?).collect();
         lines.push(Line { name: way.into(), points, color: color(way) });
     }
-    let title = "MemSwitch, Figure 4: time of a get by the size of its value";
-    let paper = "TwemProxy 2,151 us at 11 kB; MemSwitch as direct at every size";
-    let axes = axes("bytes of a value, thousands", &lines);
+    let title = "MemSwitch, Figure 4: latency of a get by value size";
+    let paper = "TwemProxy 2,151 us at 11 kB; MemSwitch is as fast as direct access at every size";
+    let axes = axes("value size (thousand bytes)", &lines);
     plot::svg(&plot::Sheet::new(title, paper, csv)?, |area| plot::lines(area, &axes, &lines))
 }
 
-/// Its part of the page.
+/// Returns the section of the results page for Figure 4 of MemSwitch.
 pub(crate) fn section_sizes(csv: &Csv) -> Result<String> {
     let ways = ways(csv)?;
     let means: Vec<Vec<f64>> =
         ways.iter().map(|way| csv.filter("way", way)?.numbers("mean_us")).collect::<Result<_>>()?;
-    let sizes = csv.filter("way", ways.first().context("a way")?)?;
+    let sizes = csv.filter("way", ways.first().context("the file has no way")?)?;
     let mut rows = String::new();
     for (at, bytes) in sizes.words("value_bytes")?.into_iter().enumerate() {
         let cells: String = means.iter().map(|means| format!(" {:.0} us |", means[at])).collect();
         rows += &format!("| {bytes} |{cells}\n");
     }
     Ok(format!(
-        "1,000 gets a second of ten keys, one server, mean times. The paper shows a plot and names one number, 2,151 us of TwemProxy at 11 kB; what it says of MemSwitch is that it stays beside \
-         direct, because a value never passes it. Values over 1,300 bytes fit no copy, so `cached-1s` forwards them. Medians of {} runs.\n\n\
-         | bytes | {} |\n|---|{}\n{rows}",
+        "Clients send 1,000 gets per second for ten keys to one server. The table shows the mean latency by value size. The paper shows \
+         a plot and states only one number, 2,151 us for TwemProxy at 11 kB. It also states that MemSwitch is as fast as direct \
+         access, because responses do not pass through MemSwitch. The balancer does not cache values over 1,300 bytes, so \
+         `cached-1s` forwards gets for them. Values are medians of {} runs.\n\n\
+         | value size in bytes | {} |\n|---|{}\n{rows}",
         csv.note("runs")?,
         ways.join(" | "),
         "---|".repeat(ways.len())
     ))
 }
 
-/// AppSwitch's Table 1: bars of operations a second.
+/// Draws Table 1 of AppSwitch as bars of operations per second.
 pub(crate) fn draw_mixed(csv: &Csv) -> Result<String> {
     let rows = csv.words("way")?.into_iter().zip(csv.numbers("operations_per_s")?);
     let bars: Vec<Bar> = rows
@@ -135,21 +144,22 @@ pub(crate) fn draw_mixed(csv: &Csv) -> Result<String> {
             color: color(way),
         })
         .collect();
-    let title = "AppSwitch, Table 1: as many sets as gets, of one server";
-    let paper = "by McRouter 631.0 queries/s, 1,696.7 ms on average; by AppSwitch 1,156.8, 967.8 ms";
+    let title = "AppSwitch, Table 1: sets and gets in equal numbers, one server";
+    let paper = "McRouter 631.0 queries/s, mean 1,696.7 ms; AppSwitch 1,156.8 queries/s, mean 967.8 ms";
     plot::svg(&plot::Sheet::new(title, paper, csv)?, |area| {
         plot::bars(area, "operations per second (thousands)", &bars)
     })
 }
 
-/// Its part of the page.
+/// Returns the section of the results page for Table 1 of AppSwitch.
 pub(crate) fn section_mixed(csv: &Csv) -> Result<String> {
     let [rate, mean, p95, p99] =
         ["operations_per_s", "mean_us", "p95_us", "p99_us"].map(|column| csv.numbers(column));
     let (rate, mean, p95, p99) = (rate?, mean?, p95?, p99?);
     let ways = csv.words("way")?;
-    let place =
-        |way: &str| ways.iter().position(|known| *known == way).with_context(|| format!("no row {way}"));
+    let place = |way: &str| {
+        ways.iter().position(|known| *known == way).with_context(|| format!("the file has no row {way}"))
+    };
     let (ours, theirs) = (place("uncached")?, place("nutcracker")?);
     let mut rows = String::new();
     for (at, way) in ways.iter().enumerate() {
@@ -159,18 +169,21 @@ pub(crate) fn section_mixed(csv: &Csv) -> Result<String> {
         );
     }
     Ok(format!(
-        "As fast as they are answered, 128 at a time, values of 64 bytes. In Debian there is no McRouter, so the proxy is nutcracker. Ours has {:.2} times its operations and {:.2} of its mean time; AppSwitch had \
-         1.83 times McRouter's queries and 0.57 of their time. (The paper's table calls its second row McRouter; its text makes that AppSwitch's.) Medians of {} runs.\n\n\
-         | way | operations/s | mean | p95 | p99 |\n|---|---|---|---|---|\n{rows}\
-         | the paper's McRouter | 631.0 | 1,696.7 ms | 2,025.4 ms | 4,122.5 ms |\n\
-         | the paper's AppSwitch | 1,156.8 | 967.8 ms | 1,368.2 ms | 1,547.7 ms |\n",
+        "Clients send sets and gets of 64-byte values as fast as they are answered, with 128 requests in flight. Debian has no McRouter, \
+         so the proxy is nutcracker. The balancer (`uncached`) reaches {:.2} times the operations per second of nutcracker and \
+         {:.2} times its mean latency. In the paper, AppSwitch reaches 1.83 times the queries per second of McRouter and 0.57 times \
+         its mean latency. (The paper's table labels its second row McRouter, but the text attributes it to AppSwitch.) Values are \
+         medians of {} runs.\n\n\
+         | path | operations per second | mean latency | p95 | p99 |\n|---|---|---|---|---|\n{rows}\
+         | McRouter in the paper | 631.0 | 1,696.7 ms | 2,025.4 ms | 4,122.5 ms |\n\
+         | AppSwitch in the paper | 1,156.8 | 967.8 ms | 1,368.2 ms | 1,547.7 ms |\n",
         rate[ours] / rate[theirs],
         mean[ours] / mean[theirs],
         csv.note("runs")?
     ))
 }
 
-/// Of a way, the same in all plots.
+/// Returns the color of a path. It is the same in all plots.
 fn color(way: &str) -> RGBColor {
     match way {
         "direct" => COLORS[3],
@@ -180,13 +193,13 @@ fn color(way: &str) -> RGBColor {
     }
 }
 
-/// Halfway to white.
+/// Returns a lighter shade of the color.
 fn lighter(RGBColor(red, green, blue): RGBColor) -> RGBColor {
     let [red, green, blue] = [red, green, blue].map(|part| part / 2 + 127);
     RGBColor(red, green, blue)
 }
 
-/// Rows of a way with so many servers.
+/// The rows for one path and one number of servers.
 struct Series<'a> {
     way: &'a str,
     servers: &'static str,
@@ -212,7 +225,7 @@ fn series(csv: &Csv) -> Result<Vec<Series<'_>>> {
     Ok(found)
 }
 
-/// Each once, in the order of the rows.
+/// Returns the different paths, ordered by first occurrence.
 fn ways(csv: &Csv) -> Result<Vec<&str>> {
     let mut ways = Vec::new();
     for way in csv.words("way")? {
@@ -223,14 +236,14 @@ fn ways(csv: &Csv) -> Result<Vec<&str>> {
     Ok(ways)
 }
 
-/// From zero to a little above all points.
+/// Returns axes that start at zero and end slightly above the highest point.
 fn axes<'a>(x: &'a str, lines: &[Line]) -> Axes<'a> {
     let most =
         |of: fn(&(f64, f64)) -> f64| lines.iter().flat_map(|line| &line.points).map(of).fold(0.0, f64::max);
     Axes { x, y: TIME, x_range: 0.0..1.05 * most(|point| point.0), y_range: 0.0..1.1 * most(|point| point.1) }
 }
 
-/// Least, mean and most of the paper's Table 1, in microseconds.
+/// Returns the minimum, mean and maximum latency in Table 1 of the paper, in microseconds.
 fn paper_light(way: &str) -> Option<(f64, f64, f64)> {
     match way {
         "direct" => Some((39.0, DIRECT_MEAN, 527.0)),
@@ -242,7 +255,7 @@ fn paper_light(way: &str) -> Option<(f64, f64, f64)> {
 }
 
 const DIRECT_MEAN: f64 = 175.0;
-/// What the paper's text says of Figure 3.
+/// The maximum rates that the text of the paper states for Figure 3.
 const MOST: [(&str, &str); 5] = [
     ("direct, 1", "350,000"),
     ("nutcracker, 1", "90,000"),
@@ -263,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_told_by_way_and_servers_beside_the_paper_s_most() {
+    fn rates_section_compares_way_and_servers_with_paper() {
         let csv = csv("way,servers,asked_per_s,answered_per_s,mean_us,p99_us,lost\n\
              direct,1,10000,10000,40.4,90,0\ndirect,1,200000,151600,900,990,0\nuncached,2,10000,9999,60,80,0\n");
         let text = section_rates(&csv).unwrap();
@@ -276,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn light_load_stands_beside_the_paper_s_and_its_ratio_to_direct() {
+    fn light_section_compares_with_paper_and_direct() {
         let csv = csv(
             "way,least_us,mean_us,most_us,against_direct\ndirect,30,50,300,1\ncached-1s,10,25.4,100,0.508\n",
         );
@@ -286,23 +299,28 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_rows_and_ways_columns() {
+    fn sizes_section_has_a_row_per_size_and_a_column_per_way() {
         let csv = csv(
             "way,value_bytes,mean_us,p50_us\ndirect,32,50,1\nnutcracker,32,90,1\ndirect,11000,99,1\nnutcracker,11000,800,1\n",
         );
         let text = section_sizes(&csv).unwrap();
-        let wanted = "| bytes | direct | nutcracker |\n|---|---|---|\n| 32 | 50 us | 90 us |\n| 11000 | 99 us | 800 us |\n";
+        let wanted = "| value size in bytes | direct | nutcracker |\n|---|---|---|\n| 32 | 50 us | 90 us |\n| 11000 | 99 us | 800 us |\n";
         assert!(text.ends_with(wanted), "{text}");
         assert!(draw_sizes(&csv).unwrap().contains("nutcracker"));
     }
 
     #[test]
-    fn a_mixed_load_is_compared_with_the_proxy_s() {
+    fn mixed_section_compares_with_the_proxy() {
         let csv = csv(
             "way,operations_per_s,mean_us,p95_us,p99_us\ndirect,150000,1,1,1\nnutcracker,50000,200,3,4\nuncached,100000,100,3,4\n",
         );
         let text = section_mixed(&csv).unwrap();
-        assert!(text.contains("2.00 times its operations and 0.50 of its mean time"), "{text}");
+        assert!(
+            text.contains(
+                "2.00 times the operations per second of nutcracker and 0.50 times its mean latency"
+            ),
+            "{text}"
+        );
         assert!(draw_mixed(&csv).unwrap().contains("uncached"));
     }
 }

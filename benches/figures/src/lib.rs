@@ -1,9 +1,13 @@
-//! The evaluations of the papers on Maglev, MemSwitch and AppSwitch with Sluicegate's code: simulations, timings, their plots and their page.
+//! Repeats the evaluations of the Maglev, MemSwitch and AppSwitch papers with Sluicegate's code,
+//! and writes their results page.
 //!
-//! In: nothing but seeds, and for throughput what was measured elsewhere. Out: a [`Csv`] each, an SVG and a section of the page.
-//! Not here: files, commits, machines, traffic on interfaces (`cargo xtask figures`).
-//! Invariant: a simulation gives the same rows on every machine; what is drawn and written is of the CSV alone.
-//! Source: Eisenbud et al., *Maglev*, NSDI 2016, §5 (of the others `keyed`). Karger's and rendezvous hashing are here for comparison alone.
+//! Each figure has a [`Csv`] with its rows. The SVG plot and the section of the page are generated
+//! from the CSV only. Simulations give the same rows on every machine. `cargo xtask figures`
+//! measures the figures that need network interfaces, and writes all files. The crate also
+//! implements Karger's consistent hashing and rendezvous hashing, which the figures compare with
+//! Maglev hashing.
+//!
+//! Reference: Eisenbud et al., *Maglev*, NSDI 2016, §5. The module `keyed` names the other papers.
 #![forbid(unsafe_code)]
 
 mod balance;

@@ -1,40 +1,43 @@
-//! The product's tables for figures, and the paper's pseudocode beside them.
+//! The product's Maglev table with the options of the figures, and the paper's pseudocode for
+//! comparison.
 
 use maglev_hash::{Backend, Options, Seed, Table, build};
 use siphasher::sip::SipHasher13;
 use siphasher::sip128::SipHasher24;
 
-/// Names of backends, in order.
+/// Returns `count` backend names in sorted order.
 #[must_use]
 pub fn names(count: usize) -> Vec<Vec<u8>> {
     (0..count).map(|i| format!("backend-{i:05}.example").into_bytes()).collect()
 }
 
-/// Backends of equal weight.
+/// Returns a backend of weight 1 for each name.
 #[must_use]
 pub fn equal(names: &[Vec<u8>]) -> Vec<Backend<'_>> {
     names.iter().map(|name| Backend { name, weight: 1 }).collect()
 }
 
-/// The product's table over sorted names: a rank is a place in `names`.
+/// Builds the product's table. The names are sorted, so a backend's number in the table is its
+/// index in `names`.
 pub(crate) fn table(backends: &[Backend<'_>], size: u32, seed: [u8; 16]) -> Table {
     let mut options = Options::new(Seed::new(seed));
     (options.size, options.allow_coarse) = (size, true);
-    build(backends, &options).expect("a prime size and different names")
+    build(backends, &options).expect("the size is prime and the names differ")
 }
 
-/// The seed of a repetition.
+/// Returns the hash seed for repetition `number`.
 pub(crate) fn seed(number: u64) -> [u8; 16] {
     (0x5eed_0000_0000 | u128::from(number)).to_be_bytes()
 }
 
-/// The paper's pseudocode 1 as it stands, for fewer than 65,535 backends of equal weight in the order of their names: places in
-/// `names` by slot.
+/// Runs pseudocode 1 of the paper literally and returns, for each slot, the index of its backend in
+/// `names`.
 ///
-/// It shares no code with the product's table but the two hash functions of a name.
+/// All backends have equal weight and are processed in the order of `names`. The function shares
+/// only the two hash functions of a name with the product.
 ///
 /// # Panics
-/// When there are 65,535 names or more.
+/// Panics if there are 65,535 names or more.
 #[must_use]
 pub fn pseudocode(names: &[Vec<u8>], size: u32, seed: &[u8; 16]) -> Vec<u16> {
     const FREE: u16 = u16::MAX;
@@ -73,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_products_table_is_the_pseudocodes() {
+    fn product_table_equals_the_pseudocode() {
         for (count, size) in [(1, 2), (3, 7), (10, 1_009), (100, 65_537)] {
             let names = names(count);
             let product: Vec<u32> = table(&equal(&names), size, seed(3)).iter().collect();

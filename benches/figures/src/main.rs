@@ -1,4 +1,5 @@
-//! `figures run NAME`: the rows of a figure, on standard output. `figures draw FOLDER`: plots and page of the CSVs in a folder.
+//! Command-line program for the figures. `figures run NAME` prints the rows of a figure as CSV.
+//! `figures draw FOLDER` writes the plots and the results page from the CSV files in a folder.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -11,7 +12,7 @@ fn main() -> Result<()> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["run", name] => {
-            let figure = Figure::named(name).with_context(|| format!("there is no figure {name}"))?;
+            let figure = Figure::named(name).with_context(|| format!("there is no figure named {name}"))?;
             print!("{}", figure.run()?);
             Ok(())
         }

@@ -1,15 +1,15 @@
-//! The page of the figures: what the paper had, what we have, and how to have it again.
-//!
-//! In: CSVs. Out: Markdown. Every number on it is computed from a CSV.
+//! The results page of the figures as Markdown: for each figure the paper's values, the measured
+//! values, and the command that repeats the measurement. All measured numbers come from the CSV
+//! files.
 
 use anyhow::Result;
 
 use crate::{Csv, Figure};
 
-/// The page over the figures that there are.
+/// Returns the results page with the given figures.
 ///
 /// # Errors
-/// Rows of another figure, or notes that are not there.
+/// Returns an error if the rows belong to another figure or a note is missing.
 pub fn page(figures: &[(Figure, Csv)]) -> Result<String> {
     let mut text = String::from(HEAD);
     for (figure, csv) in figures {
@@ -21,7 +21,7 @@ pub fn page(figures: &[(Figure, Csv)]) -> Result<String> {
             figure.title()
         );
         text += &format!(
-            "`{}`, of [figure-{name}.csv](figure-{name}.csv). Commit {}; {}; {}. Measures {}.\n",
+            "Data: [figure-{name}.csv](figure-{name}.csv), written by `{}` at commit {} on {} ({}). Measured code: {}.\n",
             csv.note("command")?,
             csv.note("commit")?,
             csv.note("date")?,
@@ -33,18 +33,31 @@ pub fn page(figures: &[(Figure, Csv)]) -> Result<String> {
 }
 
 const HEAD: &str = "\
-# The papers' evaluations, with Sluicegate
+# Results of the papers' evaluations
 
-Eisenbud et al., *Maglev: A Fast and Reliable Software Network Load Balancer*, NSDI 2016, §5; where a title says MemSwitch, Zhang et al., *SmartSwitch*, HotCloud 2014, §4;
-where it says AppSwitch, Cidon et al., *AppSwitch*, APNet 2017, §4. `cargo xtask figures` makes all of this anew, `cargo xtask figures kv` what is of the latter two,
-`cargo xtask figures 11 12` two of them, `cargo xtask figures --draw` the plots and this page of the CSVs that are there. What is simulated
-gives the same rows on every machine; what is timed depends on the machine that its line names. The commit is the last one that changed what
-is measured; `cargo xtask tidy --report` names each figure whose measured code has changed since.
+This page repeats the evaluations of three papers with Sluicegate's code:
 
-This page is written by the command: edit `benches/figures`, not it.
+| name on this page | paper |
+|---|---|
+| the Maglev paper | Eisenbud et al., *Maglev: A Fast and Reliable Software Network Load Balancer*, NSDI 2016, §5 |
+| MemSwitch | Zhang et al., *SmartSwitch*, HotCloud 2014, §4 |
+| AppSwitch | Cidon et al., *AppSwitch*, APNet 2017, §4 |
+
+| command | effect |
+|---|---|
+| `cargo xtask figures` | repeats all measurements |
+| `cargo xtask figures kv` | repeats the measurements of MemSwitch and AppSwitch |
+| `cargo xtask figures 11 12` | repeats Figures 11 and 12 of the Maglev paper |
+| `cargo xtask figures --draw` | draws the plots and writes this page from the CSV files |
+
+A simulated figure has the same rows on every machine. A measured figure depends on the machine, which is named in its last line. \
+The commit in that line is the last commit that changed the measured code. `cargo xtask tidy --report` lists the figures whose code \
+has changed since then.
+
+This page is generated. Edit `benches/figures` instead.
 ";
 
-/// A figure of the checkout; `None`: it is not there.
+/// Returns the rows of a figure in `benches/results`, or `None` if the file does not exist.
 #[cfg(test)]
 pub(crate) fn committed(name: &str) -> Option<Csv> {
     let path = std::path::Path::new(RESULTS).join(format!("figure-{name}.csv"));

@@ -1,6 +1,4 @@
-//! SVG of lines and of bars, with a title, what was measured, and units at the axes.
-//!
-//! In: numbers. Out: an SVG on white. Not here: what they mean.
+//! Draws line and bar charts as SVG, with title, axis units and the origin of the values.
 
 use std::ops::Range;
 
@@ -14,11 +12,11 @@ use crate::Csv;
 
 pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Told apart in print and by the color-blind (Okabe, Ito).
+/// Colors that are distinguishable in print and for color-blind people (palette of Okabe and Ito).
 pub(crate) const COLORS: [RGBColor; 4] =
     [RGBColor(0, 114, 178), RGBColor(213, 94, 0), RGBColor(0, 158, 115), RGBColor(110, 110, 110)];
 
-/// What stands above the plots.
+/// The texts above a plot: title, values of the paper, and origin of the rows.
 pub(crate) struct Sheet {
     title: String,
     below: [String; 2],
@@ -26,7 +24,7 @@ pub(crate) struct Sheet {
 }
 
 impl Sheet {
-    /// With what the paper has, and command, commit and machine of the notes.
+    /// Creates the texts. Command, commit and machine come from the notes of the CSV.
     pub(crate) fn new(title: &str, paper: &str, csv: &Csv) -> Result<Self> {
         let commit = csv.note("commit")?;
         let origin = format!(
@@ -44,7 +42,7 @@ impl Sheet {
     }
 }
 
-/// The SVG of what `draw` puts below the title.
+/// Returns an SVG with the texts of the sheet. `draw` draws the chart below them.
 pub(crate) fn svg(sheet: &Sheet, draw: impl FnOnce(&Area<'_>) -> Result<()>) -> Result<String> {
     let mut text = String::new();
     {
@@ -61,7 +59,7 @@ pub(crate) fn svg(sheet: &Sheet, draw: impl FnOnce(&Area<'_>) -> Result<()>) -> 
     Ok(text + "\n")
 }
 
-/// What stands at the axes, and how far they go.
+/// The labels and ranges of the axes.
 pub(crate) struct Axes<'a> {
     pub(crate) x: &'a str,
     pub(crate) y: &'a str,
@@ -75,12 +73,12 @@ pub(crate) struct Line {
     pub(crate) color: RGBColor,
 }
 
-/// Lines with a legend; those of few points have their points marked.
+/// Draws a line chart with a legend. Lines with few points also have a marker at each point.
 pub(crate) fn lines(area: &Area<'_>, axes: &Axes<'_>, lines: &[Line]) -> Result<()> {
     draw_lines(area, axes, lines, &|y| format!("{y:.1}"))
 }
 
-/// The same with the logarithms of what goes upwards, which is above zero.
+/// Draws a line chart with a logarithmic y axis. All y values must be positive.
 pub(crate) fn lines_by_logarithm(area: &Area<'_>, axes: &Axes<'_>, lines: &[Line]) -> Result<()> {
     let by_logarithm = |line: &Line| Line {
         name: line.name.clone(),
@@ -124,7 +122,7 @@ fn draw_lines(
 pub(crate) struct Bar {
     pub(crate) label: String,
     pub(crate) value: f64,
-    /// The least and the most that was measured.
+    /// The minimum and the maximum of the measured values.
     pub(crate) range: Option<(f64, f64)>,
     pub(crate) paper: Option<f64>,
     pub(crate) color: RGBColor,
@@ -136,7 +134,7 @@ impl Bar {
     }
 }
 
-/// Bars with their values, their ranges, and a ring where the paper's value is.
+/// Draws a bar chart. Each bar shows its value and its range. A ring marks the value of the paper.
 pub(crate) fn bars(area: &Area<'_>, y: &str, bars: &[Bar]) -> Result<()> {
     let top = 1.12 * bars.iter().map(Bar::highest).fold(0.0, f64::max);
     let last = u32::try_from(bars.len())? - 1;
@@ -168,11 +166,11 @@ pub(crate) fn bars(area: &Area<'_>, y: &str, bars: &[Bar]) -> Result<()> {
     legend(&mut chart)
 }
 
-/// A place for each bar, and their values.
+/// The chart that [`bars`] draws. Each bar is one segment of the x axis.
 type BarChart<'a, 'b> =
     ChartContext<'a, SVGBackend<'b>, Cartesian2d<SegmentedCoord<RangedCoordu32>, RangedCoordf64>>;
 
-/// A bar, its range over it, its value in figures at its foot.
+/// Draws one bar with its range at the top and its value as text at the bottom.
 fn draw_bar(chart: &mut BarChart<'_, '_>, place: u32, bar: &Bar) -> Result<()> {
     let middle = SegmentValue::CenterOf(place);
     let corners = [(SegmentValue::Exact(place), 0.0), (SegmentValue::Exact(place + 1), bar.value)];
@@ -197,7 +195,7 @@ fn legend<'a, DB: DrawingBackend + 'a, CT: CoordTranslate>(
     done(labels.border_style(COLORS[3]).label_font((FONT, 12)).draw())
 }
 
-/// With three digits that count.
+/// Formats a number with three significant digits.
 fn number(value: f64) -> String {
     if value >= 100.0 {
         format!("{value:.0}")
@@ -208,9 +206,9 @@ fn number(value: f64) -> String {
     }
 }
 
-/// The library's errors cannot leave the thread.
+/// Converts an error of the plotting library to `anyhow::Error`. The library's error is not `Send`.
 fn done<T, E: std::fmt::Display>(result: Result<T, E>) -> Result<T> {
-    result.map_err(|error| anyhow!("{error}")).context("can't draw")
+    result.map_err(|error| anyhow!("{error}")).context("cannot draw the plot")
 }
 
 const FONT: &str = "sans-serif";

@@ -1,12 +1,16 @@
-//! Rendezvous hashing: a slot is of the backend that has the highest weight for it.
+//! Rendezvous hashing, for comparison with Maglev. Each slot belongs to the backend that has the
+//! highest weight for this slot.
 //!
-//! For comparison alone. A weight mixes two hashes, one of the slot and one of the name, so that a table of a million slots and a
-//! thousand backends takes a second.
-//! Source: Thaler, Ravishankar, *Using name-based mappings to increase hit rates*, IEEE/ACM ToN 1998.
+//! The weight is a cheap mix of two hashes, one of the slot and one of the name. A table with a
+//! million slots and a thousand backends therefore takes only a second.
+//!
+//! Reference: Thaler, Ravishankar, *Using name-based mappings to increase hit rates*, IEEE/ACM ToN
+//! 1998.
 
 use siphasher::sip::SipHasher13;
 
-/// The backend of each slot, as a place in `names`, of which there is one at least. `O(slots * names)`.
+/// Returns for each slot the index of its backend in `names`, which must not be empty. The cost is
+/// `O(slots * names)`.
 pub(crate) fn owners(names: &[Vec<u8>], slots: u32, seed: &[u8; 16]) -> Vec<u32> {
     let hasher = SipHasher13::new_with_key(seed);
     let hashes: Vec<u64> = names.iter().map(|name| hasher.hash(name)).collect();
@@ -24,7 +28,8 @@ pub(crate) fn owners(names: &[Vec<u8>], slots: u32, seed: &[u8; 16]) -> Vec<u32>
     (0..slots).map(owner).collect()
 }
 
-/// The finaliser of MurmurHash3 (Appleby, public domain): every bit of the input changes half of the output's.
+/// The finalizer of MurmurHash3 (Appleby, public domain). Flipping an input bit flips half of the
+/// output bits on average.
 fn mix(mut word: u64) -> u64 {
     word = (word ^ (word >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     word = (word ^ (word >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
@@ -37,13 +42,13 @@ mod tests {
     use crate::maglev::{names, seed};
 
     #[test]
-    fn the_mix_is_murmurs() {
+    fn mix_equals_murmurhash3() {
         assert_eq!((mix(0), mix(1)), (0, 0xb456_bcfc_34c2_cb2c));
     }
 
-    /// By the order of preferences of each slot: whoever goes, the next in line has it, and nobody else's slot changes.
+    /// The expected owner is the first remaining backend in the slot's order of preference.
     #[test]
-    fn a_slot_is_of_the_first_that_is_left_in_its_order() {
+    fn slot_belongs_to_its_first_remaining_preference() {
         let (names, slots) = (names(6), 200);
         let hasher = SipHasher13::new_with_key(&seed(2));
         for gone in 0..6 {
@@ -60,9 +65,10 @@ mod tests {
         }
     }
 
-    /// Ten backends of 10,007 slots: chi-squared with 9 degrees of freedom is above 40 in 1 of 100,000 cases.
+    /// Ten backends share 10,007 slots. By chance, chi-squared with 9 degrees of freedom exceeds 40
+    /// in 1 of 100,000 cases.
     #[test]
-    fn shares_are_as_chance_has_them() {
+    fn shares_are_consistent_with_chance() {
         let mut shares = [0.0; 10];
         owners(&names(10), 10_007, &seed(4)).into_iter().for_each(|owner| shares[owner as usize] += 1.0);
         let expected = 1_000.7;

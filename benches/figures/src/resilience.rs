@@ -1,4 +1,4 @@
-//! Figure 12: how many entries of a table change when several backends fail at once.
+//! Figure 12: how many table entries change when several backends fail at once.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use crate::maglev::{equal, names, seed, table};
 use crate::plot::{self, Axes, COLORS, Line};
 use crate::stats::Spread;
 
-/// As the paper has it, at the numbers of failures of [`FAILED`].
+/// Computes one row for each table size and each number of failed backends in [`FAILED`].
 pub(crate) fn run() -> Result<Csv> {
     let mut csv = Csv::new(&COLUMNS);
     for slots in SIZES {
@@ -27,7 +27,7 @@ pub(crate) fn run() -> Result<Csv> {
     Ok(csv)
 }
 
-/// A table with all backends.
+/// A Maglev table in which all backends are up.
 struct Trial {
     names: Vec<Vec<u8>>,
     slots: u32,
@@ -41,7 +41,8 @@ impl Trial {
         Self { names, slots, before }
     }
 
-    /// Percent of entries that change when `failed` random backends go: all of them, and those whose backend did not fail.
+    /// Lets `failed` random backends fail. Returns two percentages: all entries that changed, and
+    /// the changed entries whose old backend did not fail.
     fn changed(&self, failed: usize, random: &mut Pcg64Mcg) -> Result<[f64; 2]> {
         let mut gone = vec![false; self.names.len()];
         index::sample(random, self.names.len(), failed).into_iter().for_each(|place| gone[place] = true);
@@ -52,7 +53,8 @@ impl Trial {
             .map(|entries| 100.0 * f64::from(entries) / f64::from(self.slots)))
     }
 
-    /// Each number of failures has a generator of its own, so rows do not depend on each other.
+    /// Computes a row. Each number of failed backends uses its own random generator, so no row
+    /// depends on another row.
     fn row(&self, failed: usize, repetitions: usize) -> Result<Vec<String>> {
         let mut random = Pcg64Mcg::seed_from_u64(failed as u64);
         let found: Vec<[f64; 2]> =
@@ -66,7 +68,7 @@ impl Trial {
     }
 }
 
-/// Lines over the share of backends that fail.
+/// Draws the changed entries as lines, with the percentage of failed backends on the x axis.
 pub(crate) fn draw(csv: &Csv) -> Result<String> {
     let mut lines = Vec::new();
     for (slots, color) in SIZES.into_iter().zip(COLORS) {
@@ -78,14 +80,14 @@ pub(crate) fn draw(csv: &Csv) -> Result<String> {
     let least =
         FAILED.map(|failed| 100.0 * failed as f64 / BACKENDS as f64).map(|percent| (percent, percent));
     lines.push(Line {
-        name: "least: entries of failed backends".into(),
+        name: "minimum: entries of failed backends".into(),
         points: least.into(),
         color: COLORS[3],
     });
     plot::svg(
         &plot::Sheet::new(
             "Figure 12: entries that change when backends fail",
-            "more failures change more, the larger table is more resilient",
+            "more failures change more entries; the larger table is more resilient",
             csv,
         )?,
         |area| {
@@ -100,13 +102,15 @@ pub(crate) fn draw(csv: &Csv) -> Result<String> {
     )
 }
 
-/// Its part of the page.
+/// Returns the section of the results page.
 pub(crate) fn section(csv: &Csv) -> Result<String> {
     let mut text = String::from(
-        "As in the paper: of 1,000 backends *k* random ones go at once, the table is built anew, and the entries that changed are \
-         counted; 200 times for each *k*, mean and range. `needless` are the entries whose backend did not fail. The paper shows a plot and names no number; what it says of it holds here: more failures change more, and the larger table is more resilient. Karger's and \
-         rendezvous hashing change nothing needlessly, by construction.\n\n\
-         | failed | 65,537 entries: changed | needless | 655,373 entries: changed | needless |\n|---|---|---|---|---|\n",
+        "As in the paper, *k* of 1,000 backends fail at the same time, and the table is built again. The figure shows which percentage \
+         of the entries changes: the mean and the range of 200 repetitions for each *k*, with backends chosen at random. A change is \
+         `needless` if the backend of the entry did not fail.\n\n\
+         The paper shows a plot without numbers. Its two statements hold here: more failures change more entries, and the larger \
+         table is more resilient. Karger's and rendezvous hashing never change an entry needlessly.\n\n\
+         | failed backends | 65,537 entries: changed | needless | 655,373 entries: changed | needless |\n|---|---|---|---|---|\n",
     );
     let [small, large] = SIZES.map(|slots| csv.filter("slots", &slots.to_string()));
     let cells = |rows: &Csv| -> Result<Vec<String>> {
@@ -147,9 +151,10 @@ mod tests {
     use crate::maglev::pseudocode;
     use crate::page::committed;
 
-    /// By tables of the paper's pseudocode, compared name by name.
+    /// The expected changes come from tables that the paper's pseudocode built. They are compared
+    /// by backend name.
     #[test]
-    fn what_changes_is_what_another_table_build_says() {
+    fn changes_equal_those_of_the_pseudocode() {
         let (backends, slots) = (9, 101);
         let trial = Trial::new(backends, slots);
         let before = pseudocode(&trial.names, slots, &seed(0));
@@ -170,15 +175,15 @@ mod tests {
         }
     }
 
-    /// The figure that is committed is of today's tables.
+    /// The rows in the repository must match the current code.
     #[test]
-    fn the_committed_rows_are_what_the_code_gives() {
+    fn committed_rows_match_the_code() {
         let csv = committed("12").expect("benches/results/figure-12.csv");
         let trial = Trial::new(BACKENDS, SIZES[0]);
         let rows = csv.to_string();
         for failed in [1, 100] {
             let row = trial.row(failed, REPETITIONS).unwrap().join(",");
-            assert!(rows.lines().any(|line| line == row), "{row}: run cargo xtask figures 12");
+            assert!(rows.lines().any(|line| line == row), "{row} is outdated; run cargo xtask figures 12");
         }
     }
 }

@@ -1,17 +1,17 @@
-//! Mean, standard deviation and extremes of a few numbers.
+//! Mean, standard deviation, minimum, maximum and median of a list of numbers.
 
-/// How numbers lie.
+/// The mean, standard deviation, minimum and maximum of a list of numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Spread {
     pub(crate) mean: f64,
-    /// Standard deviation of all there are, not of a sample.
+    /// The standard deviation of the whole population, not the estimate from a sample.
     pub(crate) deviation: f64,
     pub(crate) least: f64,
     pub(crate) most: f64,
 }
 
 impl Spread {
-    /// Of at least one number.
+    /// Computes the distribution. `numbers` must not be empty.
     pub(crate) fn of(numbers: &[f64]) -> Self {
         let count = numbers.len() as f64;
         let mean = numbers.iter().sum::<f64>() / count;
@@ -24,18 +24,19 @@ impl Spread {
         }
     }
 
-    /// The coefficient of variation: deviation over mean, in percent.
+    /// Returns the coefficient of variation in percent: the deviation divided by the mean.
     pub(crate) fn variation_percent(&self) -> f64 {
         100.0 * self.deviation / self.mean
     }
 
-    /// The overprovision factor: the greatest over the mean.
+    /// Returns the overprovision factor: the maximum divided by the mean.
     pub(crate) fn overprovision(&self) -> f64 {
         self.most / self.mean
     }
 }
 
-/// The middle one, or the mean of the two in the middle; 0 of none.
+/// Returns the median: the middle value, or the mean of the two middle values. Returns 0 if there
+/// are no values.
 #[must_use]
 pub fn median(numbers: &[f64]) -> f64 {
     let mut sorted = numbers.to_vec();
@@ -53,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_spread_by_hand() {
+    fn spread_matches_hand_computed_values() {
         let spread = Spread::of(&[2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]);
         assert_eq!(spread, Spread { mean: 5.0, deviation: 2.0, least: 2.0, most: 9.0 });
         assert!((spread.variation_percent() - 40.0).abs() < 1e-9);

@@ -1,11 +1,12 @@
-//! Figures 8 and 9: packets per second, with and without kernel bypass and by type of traffic. Measured by `cargo xtask figures`.
+//! Figures 8 and 9: packets per second with and without kernel bypass, and packets per second by
+//! type of traffic. `cargo xtask figures` measures them.
 
 use anyhow::{Context, Result};
 
 use crate::Csv;
 use crate::plot::{self, Bar, COLORS};
 
-/// Packets per second of each row, in the order of the rows.
+/// The packets per second of each row. The vectors are in the order of the rows.
 struct Rates<'a> {
     names: Vec<&'a str>,
     taken: Vec<f64>,
@@ -31,15 +32,20 @@ impl<'a> Rates<'a> {
     }
 
     fn of_name(&self, name: &str) -> Result<f64> {
-        let place =
-            self.names.iter().position(|known| *known == name).with_context(|| format!("no row {name}"))?;
+        let place = self
+            .names
+            .iter()
+            .position(|known| *known == name)
+            .with_context(|| format!("the file has no row {name}"))?;
         Ok(self.taken[place])
     }
 
     fn against_constant(&self) -> Result<String> {
         let constant = self.of_name("constant 5-tuple")?;
         let (non_syn, syn) = (self.of_name("non-SYN")? / constant, self.of_name("SYN")? / constant);
-        Ok(format!("Against constant 5-tuple, non-SYN has {non_syn:.2} and SYN {syn:.2} of the packets."))
+        Ok(format!(
+            "The rate for non-SYN is {non_syn:.2} times the rate for constant 5-tuple, and the rate for SYN is {syn:.2} times that rate."
+        ))
     }
 
     fn rows(&self) -> String {
@@ -52,15 +58,15 @@ impl<'a> Rates<'a> {
     }
 }
 
-/// Bars by mode.
+/// Draws one bar per I/O mode.
 pub(crate) fn draw_bypass(csv: &Csv) -> Result<String> {
     let bars = Rates::of(csv, "mode")?.bars();
     let title = "Figure 8: one packet thread with and without kernel bypass, on a veth";
-    let paper = "on a NIC, the kernel's stack takes less than 30 % of what kernel bypass takes";
+    let paper = "on a NIC, the kernel's network stack reaches less than 30 % of the rate of kernel bypass";
     plot::svg(&plot::Sheet::new(title, paper, csv)?, |area| plot::bars(area, UNIT, &bars))
 }
 
-/// Bars by type of traffic.
+/// Draws one bar per type of traffic.
 pub(crate) fn draw_traffic(csv: &Csv, place: &str) -> Result<String> {
     let bars = Rates::of(csv, "traffic")?.bars();
     let title = format!("Figure 9: one packet thread by type of traffic, {place}");
@@ -68,15 +74,16 @@ pub(crate) fn draw_traffic(csv: &Csv, place: &str) -> Result<String> {
     plot::svg(&plot::Sheet::new(&title, paper, csv)?, |area| plot::bars(area, UNIT, &bars))
 }
 
-/// Its part of the page.
+/// Returns the section of the results page for Figure 8.
 pub(crate) fn section_bypass(csv: &Csv) -> Result<String> {
     let rates = Rates::of(csv, "mode")?;
     Ok(format!(
-        "The paper varies packet threads from 1 to 7 on a 10 Gbit/s NIC: kernel bypass grows up to 5 threads, where the NIC is full, and \
-         the kernel's stack takes less than 30 % of it. Here both ends of a veth are on a machine of two processors, one of which makes the \
-         packets, so there is one packet thread; a veth has no driver to bypass, and AF_XDP copies on it. 64-byte UDP packets of 1,024 \
-         flows, GRE; what the kernel does to receive them counts as the balancer's. The modes run by turns. `af-packet` takes {:.0} % of \
-         `af-xdp`. {}\n\n{}{}",
+        "The paper measures 1 to 7 packet threads on a 10 Gbit/s NIC. With kernel bypass, throughput grows up to 5 threads, which \
+         saturate the NIC. With the kernel's network stack, throughput is less than 30 % of that.\n\n\
+         Here a veth pair connects the generator and the balancer on a machine with two processors. The generator needs one of them, so \
+         there is one packet thread. A veth has no hardware driver to bypass, and AF_XDP copies packets on it. The traffic is \
+         64-byte UDP packets of 1,024 flows, forwarded with GRE. The processor of the balancer also does the kernel's work to receive \
+         packets. Runs of the two modes alternate. `af-packet` reaches {:.0} % of the rate of `af-xdp`. {}\n\n{}{}",
         100.0 * rates.of_name("af-packet")? / rates.of_name("af-xdp")?,
         offered(csv)?,
         head("`io.mode`", csv)?,
@@ -84,28 +91,30 @@ pub(crate) fn section_bypass(csv: &Csv) -> Result<String> {
     ))
 }
 
-/// Its part of the page.
+/// Returns the section of the results page for Figure 9, measured in memory.
 pub(crate) fn section_traffic(csv: &Csv) -> Result<String> {
     let rates = Rates::of(csv, "traffic")?;
     Ok(format!(
-        "The paper, on a NIC: constant 5-tuple is fastest, non-SYN slightly slower for cache misses in the connection table, and SYN needs 6 \
-         packet threads where the others fill the NIC with 5. Ours is the pipeline of one packet thread in memory, without a NIC or a kernel \
-         that would hide the difference: 64-byte TCP packets, GRE, 100 backends, default configuration, all counters on. `SYN` opens a flow \
-         with each packet, `non-SYN` goes through a million established flows in an order without pattern, `constant 5-tuple` is one \
-         flow. {}\n\n{}{}",
+        "In the paper, which uses a NIC, packets with a constant 5-tuple are fastest. Non-SYN packets are slightly slower because of \
+         cache misses in the connection table. SYN packets need 6 packet threads to saturate the NIC, and the others need 5.\n\n\
+         Here the pipeline of one packet thread runs in memory, because the cost of a NIC or of the kernel would hide the difference. \
+         Packets are 64-byte TCP packets and are forwarded with GRE to 100 backends, with the default configuration and all counters. \
+         With `SYN`, each packet opens a flow. With `non-SYN`, packets belong to a million established flows in random order. With \
+         `constant 5-tuple`, all packets belong to one flow. {}\n\n{}{}",
         rates.against_constant()?,
         head("traffic", csv)?,
         rates.rows(),
     ))
 }
 
-/// Its part of the page.
+/// Returns the section of the results page for Figure 9, measured on a veth.
 pub(crate) fn section_on_veth(csv: &Csv) -> Result<String> {
     let rates = Rates::of(csv, "traffic")?;
     Ok(format!(
-        "The same three through AF_XDP on a veth, with one packet thread, as in Figure 8. Most of the time is the kernel's, which copies \
-         each packet twice here, so the types differ less than in memory. `SYN` and `non-SYN` have 32,768 flows, as many as the generator \
-         has source ports; SYNs after each flow's first belong to a flow that is known. {} {}\n\n{}{}",
+        "This section measures the same types of traffic with AF_XDP on a veth and one packet thread, as in Figure 8. The kernel copies \
+         each packet twice on a veth and uses most of the processor time, so the types differ less than in memory. `SYN` and \
+         `non-SYN` have 32,768 flows, because the generator has that many source ports. Only the first SYN of each flow is new to the \
+         connection table. {} {}\n\n{}{}",
         rates.against_constant()?,
         offered(csv)?,
         head("traffic", csv)?,
@@ -115,24 +124,29 @@ pub(crate) fn section_on_veth(csv: &Csv) -> Result<String> {
 
 fn head(what: &str, csv: &Csv) -> Result<String> {
     let runs = csv.note("runs")?;
-    Ok(format!("| {what} | packets per second, median of {runs} | least to most |\n|---|---|---|\n"))
+    Ok(format!("| {what} | packets per second, median of {runs} | range |\n|---|---|---|\n"))
 }
 
-/// How far the generator and other programs may have been the limit.
+/// Returns a sentence on how much the generator and other programs may have limited the result.
 fn offered(csv: &Csv) -> Result<String> {
     let least =
         |column: &str| -> Result<f64> { Ok(csv.numbers(column)?.into_iter().fold(f64::INFINITY, f64::min)) };
     let (excess, ran) = (least("offered_over_taken")?, least("ran")?);
-    let limited = if excess < LEAST_EXCESS { " So the figure is generator-limited." } else { "" };
+    let limited = if excess < LEAST_EXCESS {
+        " The result is therefore generator-limited: a faster generator might have given a higher rate."
+    } else {
+        ""
+    };
     Ok(format!(
-        "The generator offered at least {excess:.1} times what was taken, and generator and balancer had their processors for at least {:.0} % \
-         of the time (medians); the rest other programs had.{limited}",
+        "The generator sent at least {excess:.1} times as many packets as the balancer forwarded. Generator and balancer ran on their \
+         processors for at least {:.0} % of the time (medians), and other programs for the rest.{limited}",
         100.0 * ran
     ))
 }
 
 const UNIT: &str = "packets per second (millions)";
-/// Below it the generator may have been the limit.
+/// Below this ratio of generated to forwarded packets, the generator may have limited the
+/// throughput.
 const LEAST_EXCESS: f64 = 1.2;
 
 #[cfg(test)]
@@ -140,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_generator_that_offers_too_little_is_named() {
+    fn generator_that_offers_too_little_is_reported() {
         let csv = |excess: &str| {
             let text = format!(
                 "# runs: 7\nmode,packets_per_s,least,most,offered_over_taken,ran\n\
@@ -149,7 +163,10 @@ mod tests {
             Csv::parse(&text).unwrap()
         };
         let good = section_bypass(&csv("1.30")).unwrap();
-        assert!(good.contains("takes 50 % of `af-xdp`") && good.contains("at least 1.3 times"), "{good}");
+        assert!(
+            good.contains("reaches 50 % of the rate of `af-xdp`") && good.contains("at least 1.3 times"),
+            "{good}"
+        );
         assert!(good.contains("91 % of the time") && !good.contains("generator-limited"), "{good}");
         assert!(section_bypass(&csv("1.10")).unwrap().contains("generator-limited"));
     }

@@ -1,7 +1,10 @@
-//! One row of the bench `pipeline`, for instruction counts and quick looks: `rows NAME BATCHES`.
+//! Runs one row of the benchmark `pipeline` without Criterion, for instruction counts and quick
+//! measurements. Usage: `rows NAME BATCHES`.
 //!
-//! Prints the least and the median time of a batch, per packet, and how many of a hundred packets were plain. Under callgrind with `--toggle-collect='*Pipeline*process*'` two runs
-//! of different length give the instructions of a packet (`cargo xtask bench instructions`).
+//! The program prints the minimum and the median time per packet over all batches, and the
+//! percentage of packets on the fast path. Under callgrind with
+//! `--toggle-collect='*Pipeline*process*'`, the difference of two runs gives the instructions per
+//! packet (`cargo xtask bench instructions`).
 
 use sluicegate_benches::{Batch, DEFAULT_BATCH, Row};
 
@@ -11,12 +14,12 @@ fn main() {
     let batches = arguments.next().and_then(|batches| batches.parse::<usize>().ok());
     let (Some(row), Some(batches)) = (row, batches) else {
         let names: Vec<_> = Row::ALL.iter().map(|row| row.name).collect();
-        eprintln!("usage: rows NAME BATCHES; names: {}", names.join("; "));
+        eprintln!("usage: rows NAME BATCHES (names: {})", names.join("; "));
         std::process::exit(2);
     };
     let mut batch = Batch::default();
     let (mut pipeline, counters, mut now) = row.establish(&mut batch);
-    let before = counters.plain.read();
+    let before = counters.fast_path.read();
     let (mut state, mut times) = (1, Vec::with_capacity(batches));
     for _ in 0..batches {
         now = forwarder::Now::from_nanos(now.nanos() + 10_000);
@@ -24,7 +27,7 @@ fn main() {
     }
     times.sort_unstable();
     let each = |at: usize| times.get(at).map_or(0.0, |time| time.as_nanos() as f64 / DEFAULT_BATCH as f64);
-    let plain = 100 * (counters.plain.read() - before) / (batches * DEFAULT_BATCH).max(1) as u64;
+    let plain = 100 * (counters.fast_path.read() - before) / (batches * DEFAULT_BATCH).max(1) as u64;
     let (least, median) = (each(0), each(batches / 2));
     println!("{}: least {least:.1} ns, median {median:.1} ns, plain {plain} %", row.name);
 }

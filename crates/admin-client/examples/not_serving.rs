@@ -1,5 +1,6 @@
-//! Backends of a running balancer that get less than their weight in the file, and why, as a table for a chat room or a pager:
-//! `cargo run --example not_serving -- --socket PATH`. Exits with 1 when there are any.
+//! Prints a table of the backends that receive less traffic than their configured weight, for a
+//! chat room or a pager. Start this example with `cargo run --example not_serving -- --socket
+//! PATH`. The exit code is 1 if the table has rows.
 
 use std::process::ExitCode;
 

@@ -1,7 +1,10 @@
-//! `sluicegate capture`: packets of the running balancer, into a file that Wireshark and tshark read.
+//! Implements `sluicegate capture`, which writes packets from the running balancer to a pcapng file
+//! for Wireshark and tshark.
 //!
-//! In: which packets. Out: a pcapng file, whole however the capture ends; how many packets were lost.
-//! Not here: what is captured (`control_plane::Captures`), the blocks (`admin::pcapng`).
+//! This module builds the request from the command line and copies the response to the file. Only
+//! whole pcapng blocks are written, so the file is valid even if the capture is interrupted. At the
+//! end the subcommand prints how many packets matched and how many were lost. The daemon selects
+//! the packets (`control_plane::Captures`), and `admin::pcapng` parses the blocks.
 
 use std::io::{self, ErrorKind, Write};
 use std::num::{NonZeroU32, NonZeroU64};
@@ -20,38 +23,35 @@ use crate::client::{Client, Reach, escape};
 use crate::failure::verdict;
 use crate::out::{create_private, errln};
 
-/// Which packets, and where to. All conditions must hold. A packet is written twice: on the interface `before` as it came, on `after`
-/// as it leaves, each with the verdict as its comment.
-///
-/// Not captured: pieces of a packet that had to be cut, answers to pieces, what a full ring or mailbox ends after the
-/// verdict (`tx_full`, `mailbox_full`, `no_frame`). A held piece is captured when it comes and when it goes.
+/// The arguments of `sluicegate capture`.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Packets of this VIP.
+    /// Capture only packets of this VIP
     #[arg(long, value_name = "NAME")]
     vip: Option<String>,
-    /// Packets for this backend.
+    /// Capture only packets sent to this backend
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
-    /// Packets dropped for this reason; may be given again. The names are those of the metrics.
+    /// Capture only packets dropped for this reason, named as in the metrics; repeat the option for
+    /// several reasons
     #[arg(long, value_name = "REASON", value_delimiter = ',')]
     drop: Vec<String>,
-    /// Packets whose flow the connection table did not know.
+    /// Capture only packets whose flow is not in the connection table
     #[arg(long)]
     new_flows: bool,
-    /// One matching packet in N, on each packet thread.
+    /// Capture one in N matching packets on each packet thread
     #[arg(long, value_name = "1/N", value_parser = share)]
     sample: Option<NonZeroU32>,
-    /// Bytes of each packet, 64 to 2048. Default: 256.
+    /// Limit the captured length of each packet, 64 to 2048 bytes (default: 256)
     #[arg(long, value_name = "BYTES")]
     snaplen: Option<usize>,
-    /// End after so many packets.
+    /// Stop after this number of packets
     #[arg(long, value_name = "PACKETS")]
     count: Option<NonZeroU64>,
-    /// End after this time, at most 24h. Default: 1h.
+    /// Stop after this time, 1s to 24h (default: 1h)
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     duration: Option<Duration>,
-    /// The file; `-` is standard output, as for `… -w - | tshark -r -`.
+    /// Write to this file, or to standard output for `-`, as in `-w - | tshark -r -`
     #[arg(short, long = "write", value_name = "FILE")]
     write: PathBuf,
     #[command(flatten)]
@@ -61,17 +61,16 @@ pub struct Arguments {
 fn share(text: &str) -> Result<NonZeroU32, String> {
     text.strip_prefix("1/")
         .and_then(|number| number.parse().ok())
-        .ok_or_else(|| "wanted 1/N, such as 1/1000".to_owned())
+        .ok_or_else(|| "expected 1/N, such as 1/1000".to_owned())
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
     parse_duration(text)
         .filter(|time| time.subsec_nanos() == 0 && (1..=86_400).contains(&time.as_secs()))
-        .ok_or_else(|| "a duration from 1s to 24h in whole seconds, such as \"30s\"".to_owned())
+        .ok_or_else(|| "expected whole seconds from 1s to 24h, such as 30s".to_owned())
 }
 
 impl Arguments {
-    /// As the API takes it.
     fn path(&self) -> String {
         let mut parts = Vec::new();
         let mut part = |name: &str, value: Option<String>| {
@@ -89,26 +88,30 @@ impl Arguments {
     }
 }
 
-/// Captures until a bound is reached, a signal comes or the reader of standard output has gone. 1 when it was broken off, so
-/// that it is not known what was lost.
+/// Captures until a limit is reached, a signal arrives, or the program that reads standard output
+/// exits.
+///
+/// The exit code is 1 if the stream ended without statistics, because the number of lost packets is
+/// then unknown.
 pub fn capture(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let client = Client::new(&arguments.reach)?;
     let name = arguments.write.display().to_string();
     let (mut blocks, mut reader_gone) = (Blocks::default(), false);
-    // Only now: an order that is refused leaves a file as it is.
+    // The file is opened only after the daemon accepts the request. A rejected request therefore
+    // does not truncate an existing file.
     let began = || {
         let out = open(&arguments.write)?;
-        errln!("sluicegate: capturing to {name}; Ctrl-C ends it");
+        errln!("sluicegate: capturing to {name}, press Ctrl-C to stop");
         Ok(out)
     };
     let followed = client.follow(&arguments.path(), began, |out, bytes| {
         let mut written = Ok(());
-        blocks
-            .take(bytes, |whole| written = out.write_all(whole).and_then(|()| out.flush()))
-            .map_err(|_| anyhow::anyhow!("an answer of another version: not a capture"))?;
+        blocks.take(bytes, |whole| written = out.write_all(whole).and_then(|()| out.flush())).map_err(
+            |_| anyhow::anyhow!("cannot parse the capture, the running balancer may have another version"),
+        )?;
         match written {
             Ok(()) => Ok(ControlFlow::Continue(())),
-            // The pipe is closed: its reader has seen enough.
+            // The program that reads the pipe has exited, which is a normal end of the capture.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => {
                 reader_gone = true;
                 Ok(ControlFlow::Break(()))
@@ -131,13 +134,16 @@ fn open(path: &Path) -> anyhow::Result<Box<dyn Write>> {
 fn say(blocks: &Blocks) {
     match blocks.statistics {
         Some(found) => errln!(
-            "sluicegate: {} of {} that matched, {} lost",
+            "sluicegate: captured {} of {} that matched, {} lost",
             count(found.delivered, "packet"),
             found.accepted,
             found.dropped
         ),
         None if blocks.packets > 0 => {
-            errln!("sluicegate: {}; how many were lost is not known", count(blocks.packets, "packet"));
+            errln!(
+                "sluicegate: captured {}, number of lost packets unknown",
+                count(blocks.packets, "packet")
+            );
         }
         None => {}
     }

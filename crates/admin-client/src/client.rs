@@ -1,7 +1,8 @@
-//! The operator's side of the admin API: HTTP over the Unix socket of a running balancer.
+//! Sends requests to the HTTP API of the running balancer over its Unix socket, and parses the
+//! responses.
 //!
-//! In: a request. Out: the answer as its type, or why there is none (`failure`).
-//! Not here: what the verbs print.
+//! Errors that select a special exit code have the type `Failure`. The module of each subcommand
+//! formats the output.
 
 mod stream;
 
@@ -28,65 +29,68 @@ use self::stream::Stream;
 use crate::failure::Failure;
 use crate::table::show;
 
-/// Which balancer, and how long it is waited for.
+/// The command-line options that select a running balancer and set the response timeout.
 #[derive(Clone, Debug, Args)]
 pub struct Reach {
-    /// The admin socket of the running balancer.
+    /// Connect to this admin socket (default: /run/sluicegate/admin.sock)
     #[arg(long, value_name = "PATH", conflicts_with = "config")]
     pub socket: Option<PathBuf>,
-    /// Take the socket's path from this configuration file.
+    /// Read the path of the admin socket from this configuration file
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Give up when the balancer has not answered by then. Default: 10s; 45s for a reload and for `config put`.
+    /// Fail if no response arrives within this time, 1ms to 1h (default: 10s, or 45s for `machine
+    /// upgrade`, `config put`, `reload` and `rollback`)
     #[arg(long = "wait", value_name = "DURATION", value_parser = patience)]
     pub wait: Option<Duration>,
 }
 
-/// How long is waited: from 1 ms to 1 h.
+/// Parses a timeout of 1 ms to 1 h.
 pub fn patience(text: &str) -> Result<Duration, String> {
     parse_duration(text)
         .filter(|wait| (Duration::from_millis(1)..=Duration::from_secs(3_600)).contains(wait))
-        .ok_or_else(|| "a duration from 1ms to 1h, such as \"10s\"".to_owned())
+        .ok_or_else(|| "expected a duration from 1ms to 1h, such as 10s".to_owned())
 }
 
-/// Which balancer, and how to print.
+/// The options that most subcommands share: the admin socket, the response timeout and the output
+/// format.
 #[derive(Debug, Args)]
 pub struct Common {
-    /// Which balancer.
+    /// The admin socket and the response timeout.
     #[command(flatten)]
     pub reach: Reach,
-    /// Print JSON.
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
 
 impl Common {
-    /// The balancer that is meant.
+    /// Creates a client for the selected balancer.
     ///
     /// # Errors
-    /// The configuration file has no socket.
+    /// Returns an error if the configuration file given by `--config` has no admin socket.
     pub fn client(&self) -> anyhow::Result<Client> {
         Client::new(&self.reach)
     }
 
-    /// Asks for what is at `path`.
+    /// Sends a GET request to `path` and parses the JSON response.
     ///
     /// # Errors
-    /// [`Failure`], or an answer of another version.
+    /// Returns a [`Failure`] if the daemon is not reachable or rejects the request, and another
+    /// error if the response cannot be parsed.
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         self.client()?.get(path)
     }
 
-    /// Prints an answer, as JSON where that is asked for.
+    /// Prints a response as JSON if `--json` is set, otherwise as the text that `words` returns.
     ///
     /// # Errors
-    /// As [`show`].
+    /// Returns the same errors as [`show`].
     pub fn show<T: Serialize>(&self, answer: &T, words: impl FnOnce(&T) -> String) -> anyhow::Result<()> {
         show(answer, self.json, words)
     }
 }
 
-/// A balancer that can be asked.
+/// A client for the admin API of one balancer.
 #[derive(Debug)]
 pub struct Client {
     socket: PathBuf,
@@ -95,7 +99,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Does not connect yet: each request has a connection of its own.
+    /// Creates a client without connecting. Each request opens a new connection.
     pub fn new(reach: &Reach) -> anyhow::Result<Self> {
         let socket = match (&reach.socket, &reach.config) {
             (Some(path), _) => path.clone(),
@@ -106,37 +110,44 @@ impl Client {
         Ok(Self { socket, wait: reach.wait, runtime })
     }
 
-    /// Asks for what is at `path`.
+    /// Sends a GET request to `path` and parses the JSON response.
     ///
     /// # Errors
-    /// [`Failure`], or an answer of another version; so for all that follow.
+    /// Returns a [`Failure`] if the daemon is not reachable or rejects the request, and another
+    /// error if the response cannot be parsed. All other request methods return the same errors.
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         self.send(PATIENCE, Request::get(path), Bytes::new())
     }
 
-    /// Sends `body` to `path`.
+    /// Sends a POST request to `path` with `body` as JSON.
     pub fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> anyhow::Result<T> {
         self.send(PATIENCE, Request::post(path), serde_json::to_vec(body)?.into())
     }
 
-    /// Posts to the path of a reload, which reads files, builds tables and looks for neighbours before it answers.
+    /// Sends a POST request to `path` with the longer timeout of a reload. For a reload, the daemon
+    /// reads files, builds tables and resolves neighbors before it responds.
     pub fn reload<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         self.send(RELOAD_PATIENCE, Request::post(path), Bytes::new())
     }
 
-    /// Takes back what is at `path`.
+    /// Sends a DELETE request to `path`.
     pub fn delete<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         self.send(PATIENCE, Request::delete(path), Bytes::new())
     }
 
-    /// Puts `body` in the place of what has the entity tag `if_match`.
+    /// Sends a PUT request that replaces the resource at `path`. The daemon rejects the request if
+    /// the current entity tag of the resource is not `if_match`.
     pub fn put<T: DeserializeOwned>(&self, path: &str, if_match: &str, body: String) -> anyhow::Result<T> {
         self.send(RELOAD_PATIENCE, Request::put(path).header(header::IF_MATCH, if_match), body.into())
     }
 
-    /// Posts to `path`, and hands the answer's body to `take` as it comes, until it ends or `take` breaks.
-    /// `began` makes what it is taken with, once it begins. The first SIGINT or SIGTERM asks the balancer to end it, by DELETE; the second
-    /// ends it here.
+    /// Sends a POST request to `path` and passes each part of the response body to `take`, until
+    /// the response ends or `take` returns `Break`.
+    ///
+    /// The closure `began` creates the first argument of `take` after the daemon accepts the
+    /// request. On the first SIGINT or SIGTERM, this function sends a DELETE request, and the
+    /// daemon then ends the response. On the second signal, this function returns without waiting
+    /// for the daemon.
     pub fn follow<T>(
         &self,
         path: &str,
@@ -165,44 +176,45 @@ impl Client {
         let request = request.header(header::HOST, HOST).body(Full::new(body))?;
         let no_daemon = |why: &dyn Display| no_daemon(&self.socket, why);
         let wait = self.wait.unwrap_or(usual);
-        // From the connection to the last byte of the answer.
+        // The timeout covers the connection and the whole response.
         let exchange = async { tokio::time::timeout(wait, exchange(&self.socket, request)).await };
         let (status, body) = match self.runtime.block_on(exchange) {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => return Err(no_daemon(&format!("{error:#}{}", hint(&error)))),
             Err(_) => {
                 let given = format_duration(wait);
-                return Err(no_daemon(&format!("no answer within {given}; --wait gives it longer")));
+                return Err(no_daemon(&format!("no response within {given} (--wait sets a longer timeout)")));
             }
         };
         if status.is_success() {
-            return serde_json::from_slice(&body).context("an answer of another version");
+            return serde_json::from_slice(&body)
+                .context("cannot parse the response, the running balancer may have another version");
         }
         Err(refused(status, &body))
     }
 }
 
 fn no_daemon(socket: &Path, why: &dyn Display) -> anyhow::Error {
-    Failure::NoDaemon(format!("{}: {why}", socket.display())).into()
+    Failure::NoDaemon(format!("cannot reach the balancer at {}: {why}", socket.display())).into()
 }
 
-/// What is often forgotten where there is no socket.
+/// Returns advice if the socket file does not exist.
 fn hint(error: &anyhow::Error) -> &'static str {
     match error.downcast_ref::<std::io::Error>().map(std::io::Error::kind) {
         Some(ErrorKind::NotFound) => {
-            ": `sluicegate run` makes it where its folder is there; --config FILE or --socket PATH says where else it is"
+            " (is sluicegate running? --socket PATH or --config FILE selects another socket)"
         }
         _ => "",
     }
 }
 
-/// What an answer says that is no success.
+/// Converts a response with an error status to an error.
 fn refused(status: hyper::StatusCode, body: &[u8]) -> anyhow::Error {
     match serde_json::from_slice::<Refusal>(body) {
         Ok(refusal) => Failure::Refused(refusal).into(),
-        Err(error) => {
-            anyhow::Error::new(error).context(format!("an answer of another version, with status {status}"))
-        }
+        Err(error) => anyhow::Error::new(error).context(format!(
+            "cannot parse the response with status {status}, the running balancer may have another version"
+        )),
     }
 }
 
@@ -215,31 +227,37 @@ async fn exchange(
     Ok((status, response.into_body().collect().await?.to_bytes()))
 }
 
-/// Sends a request by a connection of its own, up to the head of the answer.
+/// Sends a request over a new connection and returns as soon as the response headers have arrived.
 async fn send(socket: &Path, request: Request<Full<Bytes>>) -> anyhow::Result<Response<Incoming>> {
     let stream = UnixStream::connect(socket).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // Ends with the body: its errors come back from there.
+    // This task ends when the response body ends. Connection errors are also returned by the reads
+    // of the body, so the result of the task is ignored.
     tokio::spawn(connection);
     Ok(sender.send_request(request).await?)
 }
 
 fn socket_of(file: &Path) -> anyhow::Result<PathBuf> {
-    // An operator may look without being able to read the cluster's secrets.
+    // Secret files are not read, because the operator may have no permission to read the cluster
+    // keys.
     match config::load_without_secrets(file) {
         Ok((config, _)) => {
-            let socket =
-                config.admin().socket.as_ref().context("the configuration says admin.socket = false")?;
+            let socket = config
+                .admin()
+                .socket
+                .as_ref()
+                .context("no admin socket, because the configuration has admin.socket = false")?;
             Ok(socket.path.to_owned())
         }
-        // What runs goes on with what it read before: now most of all is it asked how it is.
+        // The daemon may run with an older, valid version of the file. Therefore the socket path is
+        // used even if the file is invalid now.
         Err(problems) => {
             config::admin_socket(file).with_context(|| format!("the configuration has problems:\n{problems}"))
         }
     }
 }
 
-/// A name as a part of a path or of a query.
+/// Percent-encodes a name for use in a URL path or query.
 pub fn escape(name: &str) -> String {
     let mut escaped = String::with_capacity(name.len());
     for byte in name.bytes() {
@@ -253,8 +271,8 @@ pub fn escape(name: &str) -> String {
 }
 
 const DEFAULT_SOCKET: &str = "/run/sluicegate/admin.sock";
-/// On a Unix socket there is no other; HTTP/1.1 wants one.
+/// HTTP/1.1 requires a Host header. A Unix socket has no host name, so this placeholder is sent.
 const HOST: &str = "localhost";
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Longer than the balancer itself gives a reload.
+/// This timeout is longer than the maximum time that the daemon allows for a reload.
 const RELOAD_PATIENCE: Duration = Duration::from_secs(45);

@@ -1,4 +1,5 @@
-//! `sluicegate events`: the last changes of state, once or as they happen.
+//! Implements `sluicegate events`, which prints the stored events (state changes), and new events
+//! as they occur if `--follow` is set.
 
 use std::process::ExitCode;
 use std::thread::sleep;
@@ -15,26 +16,27 @@ use crate::operate::whole_seconds;
 use crate::out::{errln, outln};
 use crate::table::{clean, json_line, lines};
 
-/// Which events.
+/// The arguments of `sluicegate events`.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// No older than this, such as `10m`: 1 s to 30 days, in whole seconds.
+    /// Print only events from the last TIME, such as `10m`; 1 s to 30 days in whole seconds
+    /// (default: all)
     #[arg(long, value_name = "TIME", value_parser = whole_seconds)]
     since: Option<u64>,
-    /// The last so many, up to 1,000. Default: all that are kept.
+    /// Print at most N events, 1 to 1000 (default: all stored events)
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000))]
     limit: Option<u64>,
-    /// Of this kind; may be given several times. Default: of all.
+    /// Print only events of this kind; repeat the option for several kinds (default: all kinds)
     #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(EventKind::ALL.map(EventKind::name)))]
     kind: Vec<String>,
-    /// Then each one as it happens, until Ctrl-C; 3 when the balancer is gone.
+    /// Continue with new events until Ctrl-C; the exit code is 3 if the balancer exits
     #[arg(short, long)]
     follow: bool,
     #[command(flatten)]
     common: Common,
 }
 
-/// Prints what is asked for, oldest first.
+/// Prints the selected events, oldest first.
 pub fn events(asked: &Arguments) -> anyhow::Result<ExitCode> {
     let client = asked.common.client()?;
     let mut about = Vec::new();
@@ -45,7 +47,7 @@ pub fn events(asked: &Arguments) -> anyhow::Result<ExitCode> {
     if !asked.follow {
         asked.common.show(&view, |view| {
             let rows: Vec<String> = view.events.iter().map(words).collect();
-            if rows.is_empty() { "none\n".to_owned() } else { lines("", &rows) }
+            if rows.is_empty() { "no events\n".to_owned() } else { lines("", &rows) }
         })?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -56,7 +58,7 @@ pub fn events(asked: &Arguments) -> anyhow::Result<ExitCode> {
             client.get(&path(about.iter().cloned().chain([format!("after={}", view.newest)])))?;
         view = if next.boot_id == view.boot_id { next } else { client.get(&path(about.iter().cloned()))? };
         if view.forgotten > 0 {
-            errln!("{} went by unseen", count(view.forgotten, "event"));
+            errln!("{} missed", count(view.forgotten, "event"));
         }
     }
 }
@@ -66,7 +68,8 @@ fn path(about: impl Iterator<Item = String>) -> String {
     if about.is_empty() { "/v1/events".to_owned() } else { format!("/v1/events?{about}") }
 }
 
-/// A line each, which a reader has at once.
+/// Prints one line for each event. Each line is flushed, so that a program that reads the pipe
+/// receives it without delay.
 fn print(view: &EventsView, json: bool) -> anyhow::Result<()> {
     for row in &view.events {
         match json {
@@ -77,7 +80,8 @@ fn print(view: &EventsView, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `2026-01-31T12:00:00.250Z warning backend: a backend is down, backend=b1 pool=web: connection refused`
+/// Formats one event, for example `2026-01-31T12:00:00.250Z warning backend backend down
+/// (backend=b1 pool=web): connection refused`.
 fn words(row: &EventRow) -> String {
     let severity = match row.severity {
         EventSeverity::Error => "error",
@@ -95,16 +99,16 @@ fn quoted(value: &str) -> String {
     if value.contains([' ', '"']) || value.is_empty() { format!("{value:?}") } else { value.to_owned() }
 }
 
-/// In UTC, as RFC 3339 has it.
+/// Formats a Unix time in UTC according to RFC 3339.
 fn clock(unix_seconds: f64) -> String {
-    #[expect(clippy::cast_possible_truncation, reason = "saturates; what is no time is the epoch")]
+    #[expect(clippy::cast_possible_truncation, reason = "saturates; an invalid time becomes the epoch")]
     let nanos = ((unix_seconds * 1e3).round() as i128).saturating_mul(1_000_000);
     let at = OffsetDateTime::from_unix_timestamp_nanos(nanos).unwrap_or(OffsetDateTime::UNIX_EPOCH);
     let (date, time) = (at.date(), at.time());
     format!("{date}T{:02}:{:02}:{:02}.{:03}Z", time.hour(), time.minute(), time.second(), time.millisecond())
 }
 
-/// How often it is asked.
+/// The time between two requests with `--follow`.
 const LOOK: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -124,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_says_when_what_to_what_and_why() {
+    fn event_row_has_time_fields_and_cause() {
         let about = [("backend", "b1"), ("pool", "web and more"), ("vip", "")];
         let about = about.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         let row = EventRow {
@@ -132,15 +136,15 @@ mod tests {
             unix_seconds: 1_700_000_000.5,
             kind: EventKind::Backend,
             severity: EventSeverity::Warning,
-            what: "a backend is down".to_owned(),
+            what: "backend down".to_owned(),
             about,
             cause: Some("refused".to_owned()),
         };
         assert_eq!(
             words(&row),
-            "2023-11-14T22:13:20.500Z warning backend a backend is down (backend=b1 pool=\"web and more\" vip=\"\"): refused"
+            "2023-11-14T22:13:20.500Z warning backend backend down (backend=b1 pool=\"web and more\" vip=\"\"): refused"
         );
         let bare = EventRow { about: [].into(), cause: None, ..row };
-        assert_eq!(words(&bare), "2023-11-14T22:13:20.500Z warning backend a backend is down");
+        assert_eq!(words(&bare), "2023-11-14T22:13:20.500Z warning backend backend down");
     }
 }

@@ -1,7 +1,8 @@
-//! Why a verb ends without an answer, which is also its exit code: 1, 2 for wrong usage, 3 for no daemon.
+//! Defines the errors of subcommands and their exit codes: 1 for a failure, 2 for incorrect usage,
+//! and 3 if the daemon is not reachable.
 //!
-//! In words on standard error; under `--json` as one line of JSON where the answer would have been, in the API's shape of a
-//! refusal.
+//! Errors are printed to standard error. With `--json` they are printed to standard output as one
+//! JSON object, in the format of API errors.
 
 use std::process::ExitCode;
 use std::{env, fmt};
@@ -13,14 +14,14 @@ use serde_json::json;
 use crate::out::{errln, outln};
 use crate::table::{json_line, word};
 
-/// Why there is no answer.
+/// An error that determines the exit code of a subcommand.
 #[derive(Debug)]
 pub enum Failure {
-    /// The command line contradicts itself, the file or this machine.
+    /// The command line is inconsistent, or does not match the configuration or this machine.
     Usage(String),
-    /// No balancer answers at the socket.
+    /// The admin socket is not reachable.
     NoDaemon(String),
-    /// The balancer refuses.
+    /// The daemon rejected the request.
     Refused(Refusal),
 }
 
@@ -28,10 +29,10 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Usage(wrong) => f.write_str(wrong),
-            Self::NoDaemon(why) => write!(f, "no balancer answers: {why}"),
+            Self::NoDaemon(why) => f.write_str(why),
             Self::Refused(refusal) => {
                 f.write_str(&refusal.message)?;
-                refusal.problems.iter().try_for_each(|problem| write!(f, "\n{}", problem_line(problem)))
+                refusal.problems.iter().try_for_each(|problem| write!(f, "\n{}", problem_lines(problem)))
             }
         }
     }
@@ -39,12 +40,12 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// An error of usage.
+/// Creates a usage error.
 pub fn usage(wrong: impl Into<String>) -> anyhow::Error {
     Failure::Usage(wrong.into()).into()
 }
 
-/// Says why a verb has no answer; the exit code that it ends with.
+/// Prints the error of a subcommand and returns the exit code.
 pub fn tell(error: &anyhow::Error) -> ExitCode {
     let failure = error.downcast_ref::<Failure>();
     if wants_json() {
@@ -67,7 +68,9 @@ pub fn tell(error: &anyhow::Error) -> ExitCode {
     }
 }
 
-/// Says what is wrong with a command line that could not be read; help and the version are no such thing.
+/// Prints the error for a command line that clap rejected, and exits. With `--json` the function
+/// prints JSON and returns the exit code instead. For `--help` and `--version`, which clap also
+/// reports as errors, it prints the requested text and exits with code 0.
 pub fn tell_unread(error: &clap::Error) -> ExitCode {
     if error.use_stderr() && wants_json() {
         let words = error.render().to_string();
@@ -77,7 +80,8 @@ pub fn tell_unread(error: &clap::Error) -> ExitCode {
     error.exit()
 }
 
-/// For programs: the balancer's own word where it refuses.
+/// Returns the value of `kind` in the JSON error. If the daemon rejected the request, this is the
+/// kind of the API error.
 fn kind(failure: Option<&Failure>) -> String {
     match failure {
         Some(Failure::Usage(_)) => "usage".to_owned(),
@@ -95,25 +99,22 @@ fn tell_json(kind: &str, message: &str, problems: &[ProblemView]) {
     }
 }
 
-/// By the words as they were typed: those that can't be read say it too.
+/// Returns `true` if `--json` is on the command line. This function searches the raw arguments,
+/// because clap may have rejected them.
 fn wants_json() -> bool {
     env::args_os().skip(1).take_while(|word| word != "--").any(|word| word == "--json")
 }
 
-/// 0 when all is well, else 1.
+/// Returns exit code 0 for `true` and 1 for `false`.
 pub fn verdict(is_well: bool) -> ExitCode {
     if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// `file:line:column: severity: field: found X, allowed Y`, without what there is not.
-fn problem_line(problem: &ProblemView) -> String {
-    let ProblemView { severity, file, line, column, field, found, allowed } = problem;
-    let place = match (line, column) {
-        (Some(line), Some(column)) => format!("{file}:{line}:{column}"),
-        _ => file.clone(),
-    };
-    let field = if field.is_empty() { String::new() } else { format!(" {field}:") };
-    format!("{place}: {}:{field} found {found}, allowed {allowed}", word(severity))
+/// Formats a configuration problem in the style of a compiler message. The help text is on a second
+/// line.
+fn problem_lines(problem: &ProblemView) -> String {
+    let help = problem.help.as_ref().map(|help| format!("\nhelp: {help}")).unwrap_or_default();
+    format!("{}: {problem}{help}", word(&problem.severity))
 }
 
 const WRONG_USAGE: u8 = 2;

@@ -1,7 +1,8 @@
-//! `sluicegate kv top`: the keys that are asked for most; live, or once for scripts.
+//! Implements `sluicegate kv top`, which prints the most requested keys of keyed pools as a live
+//! screen, a table or JSON.
 //!
-//! In: what the balancer counted while it was asked. Out: a screen, a table, or JSON.
-//! Not here: the counting: the balancer does it only while somebody asks.
+//! The daemon counts requests per key only while a request of this subcommand is pending. The
+//! daemon counts for the time given by `--for` and then sends the result.
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -19,38 +20,39 @@ use crate::failure::Failure;
 use crate::table::{clean, show, table};
 use crate::top::{KEYS_EVERY, operator_leaves};
 
-/// `sluicegate kv`.
+/// The subcommands of `sluicegate kv`.
 #[derive(Debug, Subcommand)]
 pub enum KvVerb {
-    /// The keys that are asked for most, with the backend that has each now; on a terminal until `q`.
+    /// Show the most requested keys, and for each key the backend that currently serves it; press
+    /// `q` to quit the live screen
     Top(Arguments),
 }
 
-/// Which keys, and how to look.
+/// The arguments of `sluicegate kv top`.
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(flatten)]
     reach: Reach,
-    /// Of this VIP's services.
+    /// Show only keys of services of this VIP
     #[arg(long, value_name = "NAME")]
     vip: Option<String>,
-    /// At most so many keys, up to 1,000.
+    /// Show at most N keys, 1 to 1000
     #[arg(long, default_value_t = 20, value_name = "N", value_parser = limit)]
     limit: usize,
-    /// How long requests are counted for one look, up to 20s.
+    /// Count requests for this time before each update, 1s to 20s in whole seconds
     #[arg(long = "for", default_value = "2s", value_name = "DURATION", value_parser = within)]
     within: Duration,
-    /// Count once, print, and end; so it is without a terminal.
+    /// Count once, print a table and exit; this is the default without a terminal
     #[arg(long)]
     once: bool,
-    /// Print JSON, of one look.
+    /// Count once, print JSON and exit
     #[arg(long)]
     json: bool,
 }
 
 fn limit(text: &str) -> Result<usize, String> {
     let found = text.parse().ok().filter(|limit| (1..=HOT_KEYS_AT_MOST).contains(limit));
-    found.ok_or_else(|| format!("`{text}`, allowed 1 to {HOT_KEYS_AT_MOST}"))
+    found.ok_or_else(|| format!("expected a number from 1 to {HOT_KEYS_AT_MOST}"))
 }
 
 fn within(text: &str) -> Result<Duration, String> {
@@ -59,14 +61,15 @@ fn within(text: &str) -> Result<Duration, String> {
     };
     parse_duration(text)
         .filter(is_allowed)
-        .ok_or_else(|| format!("`{text}`, allowed whole seconds from 1s to {HOT_KEYS_SECONDS_AT_MOST}s"))
+        .ok_or_else(|| format!("expected whole seconds from 1s to {HOT_KEYS_SECONDS_AT_MOST}s"))
 }
 
-/// Carries out a verb of `kv`.
+/// Runs a subcommand of `kv`.
 pub fn kv(verb: &KvVerb) -> anyhow::Result<ExitCode> {
     let KvVerb::Top(arguments) = verb;
     let question = Question::of(arguments)?;
-    // On a terminal before the screen is taken over, so that an error stays readable.
+    // The first request is sent before the screen switches to full-screen mode, so that an error
+    // message remains visible.
     let first = question.ask()?;
     if arguments.once || arguments.json || !std::io::stdout().is_terminal() {
         show(&first, arguments.json, words)?;
@@ -89,7 +92,7 @@ struct Question {
 
 impl Question {
     fn of(arguments: &Arguments) -> anyhow::Result<Self> {
-        // The answer comes when the time is over.
+        // The daemon responds only after the counting time, so the timeout is longer than that.
         let wait = arguments.reach.wait.unwrap_or(arguments.within + PATIENCE);
         let client = Client::new(&Reach { wait: Some(wait), ..arguments.reach.clone() })?;
         Ok(Self { client, path: path(arguments) })
@@ -105,8 +108,9 @@ fn path(arguments: &Arguments) -> String {
     format!("/v1/kv/top?limit={}&seconds={}{vip}", arguments.limit, arguments.within.as_secs())
 }
 
-/// One look after the other, on a thread of its own: a balancer that counts must not keep the operator from leaving. Where
-/// another client's look comes between, the next one waits for its end.
+/// Sends requests repeatedly on a separate thread, so that the operator can quit while a response
+/// is pending. If the daemon is counting for another client, the request is repeated until it is
+/// accepted.
 fn look_on(question: Question, first: HotKeysView) -> Receiver<anyhow::Result<HotKeysView>> {
     let (sender, looks) = mpsc::channel();
     std::thread::spawn(move || {
@@ -133,7 +137,8 @@ fn is_conflict(error: &anyhow::Error) -> bool {
     )
 }
 
-/// Draws looks as they come, until `leaves` returns true; it waits for the operator's keys for the time that it is given.
+/// Draws results as they arrive, until `leaves` returns `true`. The closure `leaves` waits for a
+/// key press, at most for the given time.
 fn watch(
     looks: &Receiver<anyhow::Result<HotKeysView>>,
     mut draw: impl FnMut(&str) -> anyhow::Result<()>,
@@ -156,11 +161,12 @@ fn watch(
 fn words(view: &HotKeysView) -> String {
     let service =
         |row: &HotServiceRow| format!("{}: {:.1} keys/s\n", clean(&row.service), row.keys_per_second);
-    // Of services whose keys are shown: there may be more than the screen has lines.
+    // Only services with a key in the list are shown, because the screen may have fewer lines than
+    // there are services.
     let is_shown = |row: &&HotServiceRow| view.keys.iter().any(|key| key.service == row.service);
     let head: String = view.services.iter().filter(is_shown).map(service).collect();
     if view.keys.is_empty() {
-        return format!("no key was asked for in {:.1} s\n", view.seconds);
+        return format!("no keys requested in {:.1} s\n", view.seconds);
     }
     let row = |row: &HotKeyRow| {
         [
@@ -176,7 +182,7 @@ fn words(view: &HotKeysView) -> String {
     format!("{head}\n{}", table(headings, view.keys.iter().map(row)))
 }
 
-/// Beyond the time that is counted.
+/// The time that is added to the counting time to get the response timeout.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
@@ -205,7 +211,7 @@ mod tests {
             assert_eq!(of(line).unwrap(), format!("/v1/kv/top?{query}"));
         }
         for wrong in ["--for 21s", "--for 500ms", "--for 0s", "--for 1500ms", "--limit 0", "--limit 1001"] {
-            assert!(of(wrong).unwrap_err().contains("allowed"), "{wrong}");
+            assert!(of(wrong).unwrap_err().contains("expected"), "{wrong}");
         }
     }
 
@@ -236,27 +242,27 @@ mod tests {
         );
         assert_eq!(
             words(&HotKeysView { seconds: 2.0, ..HotKeysView::default() }),
-            "no key was asked for in 2.0 s\n"
+            "no keys requested in 2.0 s\n"
         );
     }
 
     #[test]
-    fn what_was_seen_stays_until_the_operator_leaves_and_an_error_ends_it() {
+    fn watch_redraws_until_quit_or_error() {
         let (sender, looks) = mpsc::channel();
         sender.send(Ok(view())).unwrap();
-        let (mut drawn, mut turns) = (Vec::new(), 0);
+        let (mut drawn, mut iterations) = (Vec::new(), 0);
         let draw = |drawn: &mut Vec<String>, text: &str| {
             drawn.push(text.to_owned());
             Ok(())
         };
         let leaves = |_: Duration| {
-            turns += 1;
-            Ok(turns == 3)
+            iterations += 1;
+            Ok(iterations == 3)
         };
         watch(&looks, |text| draw(&mut drawn, text), leaves).unwrap();
         assert_eq!(drawn, [words(&view()), words(&view()), words(&view())]);
         sender.send(Err(anyhow::anyhow!("keys are being counted"))).unwrap();
-        let ended = watch(&looks, |_| panic!("nothing to draw"), |_| Ok(false));
+        let ended = watch(&looks, |_| panic!("drawn without a result"), |_| Ok(false));
         assert_eq!(ended.unwrap_err().to_string(), "keys are being counted");
     }
 }

@@ -1,11 +1,13 @@
-//! The operator's side of the admin API: the verbs that ask a running balancer, and how their answers are printed.
+//! Implements the subcommands that query a running balancer, and the output functions that all
+//! subcommands use.
 //!
-//! In: a verb's arguments, as the operator typed them. Out: rows of the API as tables or JSON, and the verb's exit code.
-//! [`Client`] is the one way to the balancer, [`show`], [`table`](table()) and [`out!`] the one way to print, [`Failure`] the one way to
-//! end without an answer, also for verbs elsewhere. A verb is a function, named as it is typed, over what `clap` read of it; those of
-//! `config` that ask are in [`live_config`].
-//! Not here: what an answer is made of (`admin` has the rows, the daemon fills them), verbs that need no daemon.
-//! Invariant: nothing of the balancer's but rows of its API, and its file only for where its socket is.
+//! Each command has a function of the same name, such as [`backend`], which takes the parsed
+//! arguments. The subcommands of `config` are in [`live_config`]. Other crates also use [`Client`]
+//! for requests, [`show`], [`table`](table()) and [`out!`] for output, and [`Failure`] for errors
+//! with an exit code. Subcommands that need no daemon are in the crate `sluicegate`.
+//!
+//! This crate gets all its data through the admin API. A configuration file is read only to find
+//! the path of the admin socket.
 //!
 //! ```
 //! let rows = [["b1".to_owned(), "7".to_owned()]];
@@ -13,7 +15,7 @@
 //! ```
 
 #![forbid(unsafe_code)]
-// They panic when the pipe is closed: `out` does not.
+// `print!` and `eprint!` panic on a closed pipe. The macros of the module `out` do not.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod capture;
@@ -21,7 +23,8 @@ mod client;
 mod events;
 mod failure;
 mod hot_keys;
-// A name space: its `get`, `put` and `reload` say little without it.
+// This module is public, so that callers write `live_config::get`. The function names `get`, `put`
+// and `reload` are too short without the module name.
 pub mod live_config;
 mod log_level;
 mod operate;

@@ -1,4 +1,5 @@
-//! `config get`, `put`, `reload`, `confirm`, `history`, `rollback`: the configuration of the running balancer, and the way back.
+//! Implements `config get`, `put`, `reload`, `confirm`, `history` and `rollback`, which read and
+//! replace the configuration of the running balancer.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,20 +15,21 @@ use crate::operate::whole_seconds;
 use crate::status::waiting;
 use crate::table::{ago, lines, or_dash, table, word};
 
-/// On what terms another configuration comes into force.
+/// The options of every subcommand that changes the configuration.
 #[derive(Debug, Args)]
 pub struct Terms {
-    /// Go back to the generation before unless `sluicegate config confirm` comes within this time, such as `5m`: up to 24h. The
-    /// balancer counts, so that it holds also when the way to this machine is gone.
+    /// Roll back unless `sluicegate config confirm` is run within this time, such as `5m`; 1 s to
+    /// 24 h in whole seconds. The balancer runs the timer, so the rollback happens even if this
+    /// machine becomes unreachable
     #[arg(long, value_name = "TIME", value_parser = whole_seconds)]
     confirm: Option<u64>,
-    /// However many slots move: past `cluster.max_moved`.
+    /// Apply the change even if more slots move than `cluster.max_moved` allows
     #[arg(long)]
     force: bool,
 }
 
 impl Terms {
-    /// As the API takes them.
+    /// Builds the request path with the options as query parameters.
     fn path(&self, path: &str, generation: Option<u64>) -> String {
         let generation = generation.map(|number| format!("generation={number}"));
         let confirm = self.confirm.map(|seconds| format!("confirm_seconds={seconds}"));
@@ -37,12 +39,13 @@ impl Terms {
     }
 }
 
-/// What to put where.
+/// The arguments of `config put`.
 #[derive(Debug, Args)]
 pub struct Put {
-    /// The new configuration, one file whole.
+    /// Read the new configuration from this file
     file: PathBuf,
-    /// The entity tag that the change started from (`config get --json`), or `*` for whatever is in force.
+    /// Apply the change only if the current configuration has this entity tag (see `config get
+    /// --json`); use `*` to accept any tag
     #[arg(long, value_name = "ETAG")]
     if_match: String,
     #[command(flatten)]
@@ -51,7 +54,7 @@ pub struct Put {
     common: Common,
 }
 
-/// How the file is read again.
+/// The arguments of `config reload`.
 #[derive(Debug, Args)]
 pub struct Reload {
     #[command(flatten)]
@@ -60,21 +63,21 @@ pub struct Reload {
     common: Common,
 }
 
-/// Which generations.
+/// The arguments of `config history`.
 #[derive(Debug, Args)]
 pub struct History {
-    /// Print this one's texts. Default: list all that are kept.
+    /// Print the files of this generation (default: list all stored generations)
     #[arg(value_name = "GENERATION")]
     generation: Option<u64>,
     #[command(flatten)]
     common: Common,
 }
 
-/// Which generation to go back to.
+/// The arguments of `config rollback`.
 #[derive(Debug, Args)]
 pub struct Rollback {
-    /// Its number, as `config history` lists it. Default: the last that was confirmed while one is on trial, else the one before that
-    /// in force.
+    /// Roll back to this generation of `config history` (default: the last confirmed generation if
+    /// the current one is unconfirmed, else the previous generation)
     #[arg(value_name = "GENERATION")]
     generation: Option<u64>,
     #[command(flatten)]
@@ -83,7 +86,8 @@ pub struct Rollback {
     common: Common,
 }
 
-/// Prints what is in force: the text of one file as it is, of several each under its path.
+/// Prints the current configuration. A single file is printed unchanged. If there are several
+/// files, a comment with the path precedes each one.
 pub fn get(common: &Common) -> anyhow::Result<ExitCode> {
     let view: ConfigView = common.get("/v1/config")?;
     common.show(&view, |view| texts(&view.files))?;
@@ -97,7 +101,7 @@ fn texts(files: &[ConfigText]) -> String {
     }
 }
 
-/// Takes a configuration in the file's place.
+/// Replaces the configuration through the API.
 pub fn put(put: &Put) -> anyhow::Result<ExitCode> {
     let text = std::fs::read_to_string(&put.file).with_context(|| put.file.display().to_string())?;
     let tag = match put.if_match.as_str() {
@@ -108,26 +112,24 @@ pub fn put(put: &Put) -> anyhow::Result<ExitCode> {
     say(&put.common, &put.common.client()?.put(&path, &tag, text)?)
 }
 
-/// Has the file read again.
+/// Tells the daemon to reload its configuration file.
 pub fn reload(Reload { terms, common }: &Reload) -> anyhow::Result<ExitCode> {
     say(common, &common.client()?.reload(&terms.path("/v1/reload", None))?)
 }
 
-/// Goes back to what was in force before.
+/// Rolls back to an earlier generation of the configuration.
 pub fn rollback(Rollback { generation, terms, common }: &Rollback) -> anyhow::Result<ExitCode> {
     say(common, &common.client()?.reload(&terms.path("/v1/config/rollback", *generation))?)
 }
 
-/// Has what is in force stay.
+/// Confirms the current configuration, which cancels a pending rollback.
 pub fn confirm(common: &Common) -> anyhow::Result<ExitCode> {
     let confirmed: Confirmed = common.client()?.post("/v1/config/confirm", &())?;
-    common.show(&confirmed, |confirmed| {
-        format!("generation {} is confirmed, and stays\n", confirmed.generation)
-    })?;
+    common.show(&confirmed, |confirmed| format!("generation {} confirmed\n", confirmed.generation))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the last generations, or the texts of one.
+/// Lists the stored generations, or prints the files of one generation.
 pub fn history(History { generation, common }: &History) -> anyhow::Result<ExitCode> {
     if let Some(number) = generation {
         let view: GenerationView = common.get(&format!("/v1/config/history/{number}"))?;
@@ -155,8 +157,9 @@ fn listed(generations: &[GenerationRow]) -> String {
     table(["generation", ">ago", "cause", "by", "files", ">bytes"], generations.iter().map(row))
 }
 
-/// By this machine's clock, as the balancer's is: they are on one machine.
-#[expect(clippy::cast_precision_loss, reason = "seconds since 1970 are exact")]
+/// Returns the time in seconds since a Unix timestamp. The daemon runs on this machine, so both
+/// processes use the same clock.
+#[expect(clippy::cast_precision_loss, reason = "an `f64` is exact for Unix times in seconds")]
 fn since(unix_seconds: u64) -> f64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     now.as_secs_f64() - unix_seconds as f64
@@ -166,13 +169,13 @@ fn say(common: &Common, report: &ReloadReport) -> anyhow::Result<ExitCode> {
     common.show(report, |report| {
         let generation = report.generation;
         let head = if report.changed.is_empty() {
-            format!("nothing changed: generation {generation} stays in force\n")
+            format!("nothing changed, generation {generation} stays in force\n")
         } else {
-            format!("generation {generation} is in force, after {:.1} ms\n", report.took_ms)
+            format!("generation {generation} is in force (took {:.1} ms)\n", report.took_ms)
         };
         let waits: Vec<String> = report.confirmation.iter().map(waiting).collect();
         head + &lines("  ", &report.changed)
-            + &lines("waits for a restart: ", &report.needs_restart)
+            + &lines("needs a restart: ", &report.needs_restart)
             + &lines("warning: ", &report.warnings)
             + &lines("", &waits)
     })?;

@@ -1,8 +1,8 @@
-//! `sluicegate log level`: which lines of the log are written, and an operator's order of others.
+//! Implements `sluicegate log level`, which shows the log level and sets a temporary override.
 
 use std::process::ExitCode;
 
-use admin::view::{LogChange, LogLevel, LogOrderRow, LogView};
+use admin::view::{LogChange, LogLevel, LogLevelOverrideRow, LogView};
 use clap::{Args, Subcommand};
 
 use crate::client::{Common, escape};
@@ -10,33 +10,35 @@ use crate::failure::{usage, verdict};
 use crate::operate::whole_seconds;
 use crate::table::{ago, clean, lines};
 
-/// `sluicegate log`.
+/// The subcommands of `sluicegate log`.
 #[derive(Debug, Subcommand)]
 pub enum LogVerb {
-    /// Show the level of the log, the file's, and who ordered what until when; with LEVEL order another one for a while.
+    /// Show the log level and its source, or set another level for a limited time
     ///
-    /// An order outlives a reload, not a restart. The events keep their own lines, whatever is written.
+    /// A temporary level survives a reload but not a restart. The log level does not affect
+    /// `sluicegate events`.
     Level(Arguments),
 }
 
-/// Which level, and how long.
+/// The arguments of `log level`.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// `error`, `warn`, `info`, `debug` or `trace`, each with what stands before it; `file` takes an order back, exit code 1 when
-    /// there is none.
+    /// Set this level: `error`, `warn`, `info`, `debug` or `trace`, each of which includes the
+    /// levels before it. `file` returns to the configured level, with exit code 1 if there is no
+    /// override
     #[arg(value_name = "LEVEL", value_parser = level)]
     level: Option<LevelOrFile>,
-    /// The order ends by itself after this, such as `10m`: 1 s to 30 days, in whole seconds.
+    /// End the override after this time, such as `10m`; 1 s to 30 days in whole seconds
     #[arg(long = "for", value_name = "DURATION", value_parser = whole_seconds, requires = "level")]
     lasts: Option<u64>,
-    /// Why: shown by `status`, and among the events.
+    /// Record this reason, which `status` and `events` show
     #[arg(long, value_name = "TEXT", requires = "level")]
     reason: Option<String>,
     #[command(flatten)]
     common: Common,
 }
 
-/// A level, or the file's.
+/// A log level, or the keyword `file` for the configured level.
 #[derive(Clone, Copy, Debug)]
 enum LevelOrFile {
     Level(LogLevel),
@@ -48,10 +50,10 @@ fn level(text: &str) -> Result<LevelOrFile, String> {
     let names = LogLevel::ALL.map(LogLevel::name).join(", ");
     level
         .or_else(|| (text == "file").then_some(LevelOrFile::File))
-        .ok_or_else(|| format!("`{text}` is no level, allowed {names} or file"))
+        .ok_or_else(|| format!("expected {names} or file"))
 }
 
-/// Carries out a verb of `log`.
+/// Runs a subcommand of `log`.
 pub fn log(LogVerb::Level(asked): &LogVerb) -> anyhow::Result<ExitCode> {
     let Arguments { level, lasts, reason, common } = asked;
     let change: LogChange = match (level, lasts, reason) {
@@ -61,11 +63,13 @@ pub fn log(LogVerb::Level(asked): &LogVerb) -> anyhow::Result<ExitCode> {
         }
         (Some(LevelOrFile::File), None, None) => common.client()?.delete(PATH)?,
         (Some(LevelOrFile::File), ..) => {
-            return Err(usage("`file` takes an order back: it has no --for and no --reason"));
+            return Err(usage("`log level file` does not accept --for or --reason"));
         }
         (Some(LevelOrFile::Level(level)), None, _) => {
-            let why = "an order ends by itself: what is to last stands in the file (log.level)";
-            return Err(usage(format!("say for how long, such as `log level {level} --for 10m`: {why}")));
+            let permanent = "set log.level in the configuration for a permanent change";
+            return Err(usage(format!(
+                "--for is missing, such as `log level {level} --for 10m`; {permanent}"
+            )));
         }
         (Some(LevelOrFile::Level(level)), Some(seconds), reason) => {
             let reason = reason.as_ref().map(|reason| format!("&reason={}", escape(reason)));
@@ -77,20 +81,24 @@ pub fn log(LogVerb::Level(asked): &LogVerb) -> anyhow::Result<ExitCode> {
     Ok(verdict(change.changed))
 }
 
-/// `info, as the file says`, or `debug, for 12s, by uid 0, ends in 9m48s, because: b2 flaps; the file says info`.
+/// Formats the log level, for example `info (from the configuration)` or `debug, set 12s ago by uid
+/// 0, ends in 9m48s, reason: b2 flaps; configured level: info`.
 fn words(log: &LogView) -> String {
-    let text = match &log.order {
-        None => format!("{}, as the file says", log.level),
-        Some(order) => format!("{}; the file says {}", ordered(order), log.file_level),
+    let text = match &log.level_override {
+        None => format!("{} (from the configuration)", log.level),
+        Some(level_override) => {
+            format!("{}; configured level: {}", describe_override(level_override), log.file_level)
+        }
     };
     clean(&text) + "\n"
 }
 
-/// An order, and who gave it until when and why.
-pub(crate) fn ordered(order: &LogOrderRow) -> String {
-    let reason = order.reason.as_ref().map(|reason| format!(", because: {reason}")).unwrap_or_default();
-    let [since, left] = [order.since_seconds, order.ends_in_seconds].map(ago);
-    format!("{}, for {since}, by {}, ends in {left}{reason}", order.level, order.by)
+/// Formats an override with its age, author, end and reason.
+pub(crate) fn describe_override(level_override: &LogLevelOverrideRow) -> String {
+    let reason =
+        level_override.reason.as_ref().map(|reason| format!(", reason: {reason}")).unwrap_or_default();
+    let [since, left] = [level_override.since_seconds, level_override.ends_in_seconds].map(ago);
+    format!("{}, set {since} ago by {}, ends in {left}{reason}", level_override.level, level_override.by)
 }
 
 const PATH: &str = "/v1/log/level";
@@ -100,22 +108,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_level_is_said_with_what_it_comes_from() {
-        let file = LogView { level: LogLevel::Warn, file_level: LogLevel::Warn, order: None };
-        assert_eq!(words(&file), "warn, as the file says\n");
-        let order = LogOrderRow {
+    fn log_level_is_printed_with_its_source() {
+        let file = LogView { level: LogLevel::Warn, file_level: LogLevel::Warn, level_override: None };
+        assert_eq!(words(&file), "warn (from the configuration)\n");
+        let level_override = LogLevelOverrideRow {
             level: LogLevel::Debug,
             since_seconds: 12.2,
             by: "uid 0".to_owned(),
             reason: Some("b2\nflaps".to_owned()),
             ends_in_seconds: 587.8,
         };
-        let view = LogView { level: LogLevel::Debug, order: Some(order.clone()), ..file };
-        let said = "debug, for 12s, by uid 0, ends in 9m47s, because: b2\u{fffd}flaps; the file says warn\n";
+        let view = LogView { level: LogLevel::Debug, level_override: Some(level_override.clone()), ..file };
+        let said =
+            "debug, set 12s ago by uid 0, ends in 9m47s, reason: b2\u{fffd}flaps; configured level: warn\n";
         assert_eq!(words(&view), said);
         assert_eq!(
-            ordered(&LogOrderRow { reason: None, ..order }),
-            "debug, for 12s, by uid 0, ends in 9m47s"
+            describe_override(&LogLevelOverrideRow { reason: None, ..level_override }),
+            "debug, set 12s ago by uid 0, ends in 9m47s"
         );
     }
 }

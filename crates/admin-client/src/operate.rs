@@ -1,4 +1,5 @@
-//! `backend`, `vip list`, `health list`, `flow`: what serves, and an operator's orders.
+//! Implements `backend`, `vip list`, `health list` and `flow`, which show the state of backends,
+//! VIPs, health checks and flows, and change it.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -19,71 +20,72 @@ use crate::failure::{usage, verdict};
 use crate::out::errln;
 use crate::table::{ago, failed, lines, or_dash, table, word};
 
-/// Which backend.
+/// The backend that a command applies to.
 #[derive(Debug, Args)]
 pub struct Which {
-    /// The backend.
+    /// Name of the backend
     #[arg(value_name = "BACKEND")]
     name: String,
-    /// Only in this leaf pool. Default: all its memberships.
+    /// Apply the command only to this leaf pool (default: all pools of the backend)
     #[arg(long, value_name = "POOL")]
     pool: Option<String>,
     #[command(flatten)]
     common: Common,
 }
 
-/// What an order says beside.
+/// The reason and the duration of an override.
 #[derive(Debug, Default, Args)]
 pub struct Beside {
-    /// Why: shown by `status` and in the log.
+    /// Record this reason, which `status` and the log show
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
-    /// It ends by itself after this, such as `2h`: 1 s to 30 days, in whole seconds. Default: when it is taken back.
+    /// End the override after this time, such as `2h`; 1 s to 30 days in whole seconds (default: no
+    /// end)
     #[arg(long = "for", value_name = "TIME", value_parser = whole_seconds)]
     lasts: Option<u64>,
 }
 
 pub(crate) fn whole_seconds(text: &str) -> Result<u64, String> {
     let time = parse_duration(text).filter(|time| time.subsec_nanos() == 0 && !time.is_zero());
-    let wrong = || format!("`{text}` is not a time of 1s or more in whole seconds, such as `2h`");
+    let wrong = || "expected whole seconds with a unit, such as 30s or 2h".to_owned();
     time.map(|time| time.as_secs()).ok_or_else(wrong)
 }
 
-/// `sluicegate backend`.
+/// The subcommands of `sluicegate backend`.
 #[derive(Debug, Subcommand)]
 pub enum BackendVerb {
-    /// Every membership with its state; 1 when one does not serve.
+    /// List all backends of all pools with their states; the exit code is 1 if one is not serving
     List(Common),
-    /// No new flows; those it has go on to their end.
+    /// Stop new flows to a backend; existing flows continue
     Drain(Drain),
-    /// Take back a drain.
+    /// End a drain
     Undrain(Which),
-    /// No packet: its flows go to others at once.
+    /// Stop all traffic to a backend; its flows move to other backends
     Down {
-        /// Which backend.
+        /// The backend.
         #[command(flatten)]
         which: Which,
-        /// What the order says beside.
+        /// The reason and the end of the override.
         #[command(flatten)]
         beside: Beside,
     },
-    /// Take back every override: health and file decide again.
+    /// Remove every override of a backend; health checks and the configuration apply again
     Up(Which),
-    /// Another weight, or the file's again.
+    /// Override the weight of a backend, or restore the configured weight
     Weight {
-        /// Which backend.
+        /// The backend.
         #[command(flatten)]
         which: Which,
-        /// What the order says beside.
+        /// The reason and the end of the override.
         #[command(flatten)]
         beside: Beside,
-        /// A number, or `file`.
+        /// New weight, a number from 0, or `file` for the configured weight
         #[arg(value_name = "WEIGHT", value_parser = weight)]
         weight: FileOr,
     },
 }
 
-/// A weight, or the file's.
+/// A weight, or the keyword `file` for the configured weight.
 #[derive(Clone, Copy, Debug)]
 pub struct FileOr(Option<u32>);
 
@@ -93,104 +95,106 @@ fn weight(text: &str) -> Result<FileOr, String> {
         number => number
             .parse()
             .map(|weight| FileOr(Some(weight)))
-            .map_err(|_| format!("`{number}` is neither a number nor `file`")),
+            .map_err(|_| "expected a number or `file`".to_owned()),
     }
 }
 
-/// `backend drain`: its `--wait` is for the flows.
+/// The arguments of `backend drain`. In this subcommand `--wait` is the time for flows to end, and
+/// not the response timeout.
 #[derive(Debug, Args)]
 pub struct Drain {
-    /// The backend.
+    /// Name of the backend
     #[arg(value_name = "BACKEND")]
     name: String,
-    /// Only in this leaf pool. Default: all its memberships.
+    /// Drain only in this leaf pool (default: all pools of the backend)
     #[arg(long, value_name = "POOL")]
     pool: Option<String>,
     #[command(flatten)]
     beside: Beside,
-    /// Return when it has no flow left; 1 when it has some after TIME, and the drain stays. Without TIME: however long it takes.
+    /// Wait until the backend has no flows; after TIME (such as 10m) exit with code 1 while the
+    /// drain continues (default: no limit)
     #[arg(long, value_name = "TIME", value_parser = time, num_args = 0..=1)]
     wait: Option<Option<Duration>>,
-    /// The admin socket of the running balancer.
+    /// Connect to this admin socket (default: /run/sluicegate/admin.sock)
     #[arg(long, value_name = "PATH", conflicts_with = "config")]
     socket: Option<PathBuf>,
-    /// Take the socket's path from this configuration file.
+    /// Read the path of the admin socket from this configuration file
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Print JSON.
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 fn time(text: &str) -> Result<Duration, String> {
-    parse_duration(text)
-        .ok_or_else(|| format!("`{text}` is not a whole number with ms, s, m or h, such as `10m`"))
+    parse_duration(text).ok_or_else(|| "expected a whole number with ms, s, m or h, such as 10m".to_owned())
 }
 
-/// `sluicegate vip`.
+/// The subcommands of `sluicegate vip`.
 #[derive(Debug, Subcommand)]
 pub enum VipVerb {
-    /// Every service of every VIP; 1 when one is not ready.
+    /// List all services of all VIPs; the exit code is 1 if one is not ready
     List(Common),
 }
 
-/// `sluicegate health`.
+/// The subcommands of `sluicegate health`.
 #[derive(Debug, Subcommand)]
 pub enum HealthVerb {
-    /// Every check target; 1 when one is not up.
+    /// List all health check targets; the exit code is 1 if one is not up
     List(Common),
 }
 
-/// Which flows.
+/// The options that select flows.
 #[derive(Debug, Args)]
 #[group(id = "flows", multiple = false)]
 pub struct WhichFlows {
-    /// Those of this VIP.
+    /// Select flows of this VIP
     #[arg(long, value_name = "VIP", group = "flows")]
     vip: Option<String>,
-    /// Those of this backend.
+    /// Select flows of this backend
     #[arg(long, value_name = "BACKEND", group = "flows")]
     backend: Option<String>,
-    /// All.
+    /// Select all flows
     #[arg(long, group = "flows")]
     all: bool,
 }
 
-/// `sluicegate flow`.
+/// The subcommands of `sluicegate flow`.
 #[derive(Debug, Subcommand)]
 pub enum FlowVerb {
-    /// Tracked flows; by default of all VIPs.
+    /// List tracked flows (default: flows of all VIPs)
     List {
-        /// Which flows.
+        /// The flows to list.
         #[command(flatten)]
         which: WhichFlows,
-        /// At most so many, up to 10,000.
+        /// List at most N flows, 1 to 10000
         #[arg(long, default_value_t = 100, value_name = "N")]
         limit: usize,
-        /// Which balancer, and how to print.
+        /// The admin socket and the output format.
         #[command(flatten)]
         common: Common,
     },
-    /// Forget flows: the next packet of each is a new flow's. Wants `--vip`, `--backend` or `--all`.
+    /// Delete flows from the connection tables; requires `--vip`, `--backend` or `--all`. The next
+    /// packet of a deleted flow is handled as a new flow
     Purge {
-        /// Which flows.
+        /// The flows to delete.
         #[command(flatten)]
         which: WhichFlows,
-        /// Which balancer, and how to print.
+        /// The admin socket and the output format.
         #[command(flatten)]
         common: Common,
     },
 }
 
-/// Carries out a verb of `backend`.
+/// Runs a subcommand of `backend`.
 pub fn backend(verb: &BackendVerb) -> anyhow::Result<ExitCode> {
     match verb {
         BackendVerb::List(common) => list_backends(common),
         BackendVerb::Drain(asked) => drain(asked),
-        BackendVerb::Undrain(which) => order(which, "undrain", &Beside::default(), None),
-        BackendVerb::Down { which, beside } => order(which, "down", beside, None),
-        BackendVerb::Up(which) => order(which, "up", &Beside::default(), None),
-        BackendVerb::Weight { which, beside, weight } => order(which, "weight", beside, Some(*weight)),
+        BackendVerb::Undrain(which) => set_override(which, "undrain", &Beside::default(), None),
+        BackendVerb::Down { which, beside } => set_override(which, "down", beside, None),
+        BackendVerb::Up(which) => set_override(which, "up", &Beside::default(), None),
+        BackendVerb::Weight { which, beside, weight } => set_override(which, "weight", beside, Some(*weight)),
     }
 }
 
@@ -198,20 +202,20 @@ fn drain(asked: &Drain) -> anyhow::Result<ExitCode> {
     let Drain { name, pool, beside, wait, socket, config, json } = asked;
     let reach = Reach { socket: socket.clone(), config: config.clone(), wait: None };
     let which = Which { name: name.clone(), pool: pool.clone(), common: Common { reach, json: *json } };
-    let ordered = order(&which, "drain", beside, None)?;
+    let result = set_override(&which, "drain", beside, None)?;
     match wait {
-        None => Ok(ordered),
+        None => Ok(result),
         Some(time) => wait_for_flows(&which, time.map(|time| Instant::now() + time)),
     }
 }
 
-/// Until the backend has no flow left; 1 when it still has some at `end`.
+/// Waits until the backend has no flows. The exit code is 1 if flows are left at `end`.
 fn wait_for_flows(which: &Which, end: Option<Instant>) -> anyhow::Result<ExitCode> {
     let (client, mut said, mut counted) = (which.common.client()?, None, None);
     loop {
         let rows: Vec<BackendRow> = client.get("/v1/backends")?;
         let meant = |row: &&BackendRow| {
-            // One that left the file has no pool any more.
+            // A backend that was removed from the configuration has an empty pool name.
             row.name == which.name
                 && which.pool.as_ref().is_none_or(|pool| row.pool == *pool || row.pool.is_empty())
         };
@@ -219,12 +223,13 @@ fn wait_for_flows(which: &Which, end: Option<Instant>) -> anyhow::Result<ExitCod
         if left == Some(0) {
             return Ok(ExitCode::SUCCESS);
         }
-        // A busy balancer may miss one count.
+        // A busy packet thread may not report its flows in time. In that case, the previous count
+        // is kept.
         counted = left.or(counted);
         let now = counted
-            .map_or_else(|| "its flows are not counted".to_owned(), |left| count(left, "flow") + " left");
+            .map_or_else(|| "number of flows unknown".to_owned(), |left| count(left, "flow") + " left");
         if end.is_some_and(|end| Instant::now() >= end) {
-            errln!("{}: {now}; the drain stays", which.name);
+            errln!("{}: {now}, the drain continues", which.name);
             return Ok(ExitCode::FAILURE);
         }
         if said.as_ref() != Some(&now) {
@@ -235,10 +240,15 @@ fn wait_for_flows(which: &Which, end: Option<Instant>) -> anyhow::Result<ExitCod
     }
 }
 
-/// As often as the balancer counts.
+/// The interval between two requests. The daemon counts flows once a second.
 const LOOK: Duration = Duration::from_secs(1);
 
-fn order(which: &Which, action: &str, beside: &Beside, weight: Option<FileOr>) -> anyhow::Result<ExitCode> {
+fn set_override(
+    which: &Which,
+    action: &str,
+    beside: &Beside,
+    weight: Option<FileOr>,
+) -> anyhow::Result<ExitCode> {
     let about = [
         which.pool.as_ref().map(|pool| format!("pool={}", escape(pool))),
         beside.reason.as_ref().map(|reason| format!("reason={}", escape(reason))),
@@ -291,7 +301,7 @@ fn list_backends(common: &Common) -> anyhow::Result<ExitCode> {
             row.pool.clone(),
             row.address.to_string(),
             state_by_vip(row),
-            row.flush_error.as_ref().map_or_else(|| word(&row.why), |error| format!("rejoin: {error}")),
+            row.flush_error.as_ref().map_or_else(|| word(&row.why), |error| format!("flush failed: {error}")),
             says(row.overridden),
             format!("{}/{}", row.weight_effective, row.weight_configured),
             format!("{:.2}%", share * 100.0),
@@ -305,26 +315,26 @@ fn list_backends(common: &Common) -> anyhow::Result<ExitCode> {
     Ok(verdict(list.backends.iter().all(is_well)))
 }
 
-/// The list under its name, as JSON has it.
+/// Wraps the list of backends in an object, because JSON output is always an object.
 #[derive(Serialize)]
 struct Backends {
     backends: Vec<BackendRow>,
 }
 
-/// As [`Backends`].
+/// Wraps the list of VIPs in an object, because JSON output is always an object.
 #[derive(Serialize)]
 struct Vips {
     vips: Vec<VipRow>,
 }
 
-/// `serving`, or `serving, down for www IPv6 (+2)`.
+/// Formats the state of a backend, for example `serving` or `serving, down for www IPv6 (+2)`.
 fn state_by_vip(row: &BackendRow) -> String {
     let Some((first, more)) = row.less_for.split_first() else { return word(&row.state) };
     let more = if more.is_empty() { String::new() } else { format!(" (+{})", more.len()) };
     format!("{}, {} for {} {}{more}", word(&row.state), word(&first.state), first.vip, first.family)
 }
 
-/// Carries out a verb of `vip`.
+/// Runs a subcommand of `vip`.
 pub fn vip(VipVerb::List(common): &VipVerb) -> anyhow::Result<ExitCode> {
     let rows: Vec<VipRow> = common.get("/v1/vips")?;
     let headings =
@@ -355,7 +365,7 @@ pub fn vip(VipVerb::List(common): &VipVerb) -> anyhow::Result<ExitCode> {
     Ok(verdict(list.vips.iter().all(|vip| vip.ready)))
 }
 
-/// `2 of 3`, or `2 of 3 IPv4, 0 of 3 IPv6`.
+/// Formats the number of serving backends, for example `2 of 3` or `2 of 3 IPv4, 0 of 3 IPv6`.
 fn serving(service: &ServiceRow) -> String {
     let by_family = service.families.iter().filter_map(|row| {
         let family = row.family?;
@@ -365,13 +375,13 @@ fn serving(service: &ServiceRow) -> String {
     if by_family.is_empty() { format!("{} of {}", service.serving, service.total) } else { by_family }
 }
 
-/// Carries out a verb of `health`.
+/// Runs a subcommand of `health`.
 pub fn health(HealthVerb::List(common): &HealthVerb) -> anyhow::Result<ExitCode> {
     let view: HealthView = common.get("/v1/health")?;
     common.show(&view, |view| {
         let fault = view.own_fault.as_slice();
         table(TARGET_HEADINGS, view.targets.iter().map(target_row))
-            + &lines("verdicts are held for a local failure: ", fault)
+            + &lines("local failure, health states are frozen: ", fault)
     })?;
     Ok(verdict(view.own_fault.is_none() && view.targets.iter().all(|row| row.state == CheckState::Up)))
 }
@@ -390,15 +400,15 @@ fn target_row(row: &TargetRow) -> [String; TARGET_HEADINGS.len()] {
     ]
 }
 
-/// Carries out a verb of `flow`.
+/// Runs a subcommand of `flow`.
 pub fn flow(verb: &FlowVerb) -> anyhow::Result<ExitCode> {
     match verb {
         FlowVerb::List { which, limit, common } => list_flows(which, *limit, common),
         FlowVerb::Purge { which, common } => {
             let filter = filter(which)
-                .ok_or_else(|| usage("say which flows: --vip VIP, --backend BACKEND, or --all"))?;
+                .ok_or_else(|| usage("`flow purge` needs --vip VIP, --backend BACKEND or --all"))?;
             let purged: Purged = common.client()?.delete(&format!("/v1/flows?{filter}"))?;
-            common.show(&purged, |purged| format!("{} forgotten\n", count(purged.flows, "flow")))?;
+            common.show(&purged, |purged| format!("{} deleted\n", count(purged.flows, "flow")))?;
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -427,7 +437,7 @@ fn list_flows(which: &WhichFlows, limit: usize, common: &Common) -> anyhow::Resu
     };
     common.show(&page, |page| {
         let headings = [">thread", "tag", "service", "backend", "pool", "state", ">idle"];
-        let more = if page.more { "and more: raise --limit\n" } else { "" };
+        let more = if page.more { "more flows exist, raise --limit to list them\n" } else { "" };
         table(headings, page.flows.iter().map(row)) + more
     })?;
     Ok(ExitCode::SUCCESS)

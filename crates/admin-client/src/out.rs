@@ -1,9 +1,9 @@
-//! What verbs print: standard output, and standard error beside it.
+//! Writes the output of all subcommands to standard output and standard error without buffering.
 //!
-//! In: words. Out: the same on the descriptor, at once.
-//! A reader that has gone (`sluicegate flow list | head`) has read what it wanted: the rest is not written, and the verb ends
-//! as it would have. What could not be written for another reason, such as a full disk, ends the process with 1.
-//! A file of packets is for its owner alone. Not here: the log of `run` (`logging`).
+//! A closed pipe (`sluicegate flow list | head`) is not an error: the rest of the output is
+//! discarded and the exit code does not change. Any other write error, such as a full disk, ends
+//! the process with exit code 1. Only the owner can read files with captured packets. The log of
+//! `run` is written by the module `logging` of the binary.
 
 use std::fmt::Arguments;
 use std::fs::{File, Permissions};
@@ -15,20 +15,20 @@ use anyhow::{Context as _, bail};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
-/// As `print!`, but a closed pipe is no panic.
+/// Prints to standard output like `print!`, but does not panic on a closed pipe.
 #[macro_export]
 macro_rules! out {
     ($($words:tt)*) => { $crate::write(format_args!($($words)*)) };
 }
 
-/// As `println!`, but a closed pipe is no panic.
+/// Prints to standard output like `println!`, but does not panic on a closed pipe.
 #[macro_export]
 macro_rules! outln {
     () => { $crate::write(format_args!("\n")) };
     ($($words:tt)*) => { $crate::write(format_args!("{}\n", format_args!($($words)*))) };
 }
 
-/// As `eprintln!`, but a closed pipe is no panic.
+/// Prints to standard error like `eprintln!`, but does not panic on a closed pipe.
 #[macro_export]
 macro_rules! errln {
     ($($words:tt)*) => { $crate::write_error(format_args!("{}\n", format_args!($($words)*))) };
@@ -36,7 +36,7 @@ macro_rules! errln {
 
 pub(crate) use {errln, out, outln};
 
-/// What [`out!`] and [`outln!`] come to.
+/// Writes to standard output for [`out!`] and [`outln!`].
 pub fn write(words: Arguments<'_>) {
     if let Err(error) = write_to(&mut io::stdout().lock(), words) {
         errln!("sluicegate: cannot write to standard output: {error}");
@@ -44,34 +44,41 @@ pub fn write(words: Arguments<'_>) {
     }
 }
 
-/// What [`errln!`] comes to.
+/// Writes to standard error for [`errln!`].
 pub fn write_error(words: Arguments<'_>) {
-    // There is nowhere to write an error of standard error.
+    // The error is ignored, because there is no other place to report it.
     let _ = io::stderr().lock().write_fmt(words);
 }
 
 fn write_to(to: &mut impl Write, words: Arguments<'_>) -> io::Result<()> {
-    // Flushed here: at the end of the process an error would go unnoticed.
+    // The explicit flush returns write errors. Without the flush, an error at process exit would be
+    // ignored.
     match to.write_fmt(words).and_then(|()| to.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         written => written,
     }
 }
 
-/// An empty file for what clients sent: mode 0600, no symbolic link followed, no file of another user.
+/// Creates or truncates a file for captured packets with mode 0600.
+///
+/// # Errors
+/// Returns an error if the path is a symbolic link, or if the file belongs to another user.
 pub fn create_private(path: &Path) -> anyhow::Result<File> {
     let mut options = File::options();
     options.write(true).create(true).truncate(false).mode(OWNER_ALONE).custom_flags(OFlag::O_NOFOLLOW.bits());
     let file = match options.open(path) {
         Err(error) if error.raw_os_error() == Some(Errno::ELOOP as i32) => {
-            bail!("{}: a symbolic link, which is not followed", path.display())
+            bail!("cannot write to {}, symbolic links are not followed", path.display())
         }
         opened => opened.with_context(|| path.display().to_string())?,
     };
     let found = file.metadata()?;
     if found.is_file() {
         if found.uid() != nix::unistd::geteuid().as_raw() {
-            bail!("{}: a file of another user, who could read what is captured", path.display());
+            bail!(
+                "cannot write to {}, its owner is another user, who could read the captured packets",
+                path.display()
+            );
         }
         file.set_permissions(Permissions::from_mode(OWNER_ALONE))?;
         file.set_len(0)?;
@@ -85,8 +92,9 @@ const OWNER_ALONE: u32 = 0o600;
 mod tests {
     use super::*;
 
+    // Promise: capture-files
     #[test]
-    fn a_file_of_packets_is_its_owners_alone_and_never_behind_a_link() {
+    fn private_file_has_mode_0600_and_follows_no_link() {
         let folder = std::env::temp_dir().join(format!("sluicegate-private-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
@@ -101,16 +109,16 @@ mod tests {
         let link = folder.join("link");
         std::os::unix::fs::symlink(&known, &link).unwrap();
         let refused = create_private(&link).unwrap_err().to_string();
-        assert!(refused.ends_with("a symbolic link, which is not followed"), "{refused}");
+        assert!(refused.ends_with("symbolic links are not followed"), "{refused}");
         if nix::unistd::geteuid().is_root() {
             std::os::unix::fs::chown(&known, Some(65_534), None).unwrap();
-            assert!(create_private(&known).unwrap_err().to_string().contains("a file of another user"));
+            assert!(create_private(&known).unwrap_err().to_string().contains("its owner is another user"));
         }
         create_private(Path::new("/dev/null")).unwrap();
         std::fs::remove_dir_all(&folder).unwrap();
     }
 
-    /// Takes nothing, for this reason.
+    /// A writer that fails with this error on each call.
     struct Closed(ErrorKind);
 
     impl Write for Closed {
@@ -124,14 +132,14 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_has_gone_is_no_error_and_a_full_disk_is() {
+    fn closed_pipe_is_ignored_and_full_disk_is_an_error() {
         assert!(write_to(&mut Closed(ErrorKind::BrokenPipe), format_args!("words")).is_ok());
         let error = write_to(&mut Closed(ErrorKind::StorageFull), format_args!("words")).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::StorageFull);
-        // What waits in a buffer counts as little as what was never taken.
+        // Buffered data must also cause the error.
         let mut buffered = io::BufWriter::new(Closed(ErrorKind::StorageFull));
         assert!(write_to(&mut buffered, format_args!("words")).is_err());
-        // Its own drop would try once more.
+        // Dropping the writer would write the buffered data again.
         let _ = buffered.into_parts();
     }
 }

@@ -1,4 +1,5 @@
-//! `bgp status` and `machine`: what is announced to routers, and a machine's drain.
+//! Implements `bgp status`, which shows BGP peers and announcements, and `machine`, which drains or
+//! upgrades this machine.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,46 +18,50 @@ use crate::failure::{Failure, verdict};
 use crate::out::outln;
 use crate::table::{ago, failed, lines, or_dash, table, word};
 
-/// `sluicegate bgp`.
+/// The subcommands of `sluicegate bgp`.
 #[derive(Debug, Subcommand)]
 pub enum BgpVerb {
-    /// Peers, their sessions, and what is announced where and why not; 1 when a session or an announcement is missing.
+    /// Show BGP peers and announced VIPs, with the reason for each VIP that is not announced; the
+    /// exit code is 1 if a session or an announcement is missing
     Status(Common),
 }
 
-/// `sluicegate machine`.
+/// The subcommands of `sluicegate machine`.
 #[derive(Debug, Subcommand)]
 pub enum MachineVerb {
-    /// Take this machine out: its routes are announced as about to go, then withdrawn; the balancer forwards on
-    /// until traffic has gone (5 s without a packet) or `cluster.drain_time` has passed, and ends.
+    /// Remove this machine from the cluster and stop the balancer. The routes are first announced
+    /// with the graceful shutdown community (RFC 8326), then withdrawn. The process exits after 5 s
+    /// without packets, or after `cluster.drain_time`
     Drain(Drain),
-    /// Take a drain back, as long as the balancer has not ended.
+    /// Cancel a drain while the process is still running
     Undrain(Common),
-    /// Have a new process take over, without losing a connection: flows, orders, verdicts, learned path MTUs and, queue by queue,
-    /// the packets; then the old process ends. One that does not become ready leaves everything as it was.
+    /// Replace the running process without losing connections. The new process takes over flows,
+    /// overrides, health states, path MTUs and the sockets, one queue at a time. If the new process
+    /// does not become ready, the old process continues
     Upgrade(Upgrade),
 }
 
-/// What to run.
+/// The arguments of `machine upgrade`.
 #[derive(Debug, Args)]
 pub struct Upgrade {
     #[command(flatten)]
     common: Common,
-    /// The new program. Default: the file that the balancer was started from, which a package may have replaced.
+    /// Start this program (default: the program file of the running process, which a package
+    /// upgrade may have replaced)
     binary: Option<PathBuf>,
 }
 
-/// How to drain.
+/// The arguments of `machine drain`.
 #[derive(Debug, Args)]
 pub struct Drain {
     #[command(flatten)]
     common: Common,
-    /// Return when the balancer has ended, and not at once.
+    /// Wait until the process has exited
     #[arg(long)]
     until_stopped: bool,
 }
 
-/// Carries out a verb of `bgp`.
+/// Runs a subcommand of `bgp`.
 pub fn bgp(BgpVerb::Status(common): &BgpVerb) -> anyhow::Result<ExitCode> {
     let view: BgpView = common.get("/v1/bgp")?;
     common.show(&view, words)?;
@@ -71,12 +76,12 @@ pub fn bgp(BgpVerb::Status(common): &BgpVerb) -> anyhow::Result<ExitCode> {
 
 fn words(view: &BgpView) -> String {
     let (Some(asn), Some(router_id)) = (view.asn, view.router_id) else {
-        return "nothing is announced: the file has no peers for this machine\n".to_owned();
+        return "BGP is off, because the configuration has no peers for this machine\n".to_owned();
     };
     let stage = match view.stage {
         DrainStage::Serving => String::new(),
-        DrainStage::Leaving => ", draining: routes are announced as about to go".to_owned(),
-        DrainStage::Left => ", draining: routes are withdrawn".to_owned(),
+        DrainStage::Leaving => ", draining: graceful shutdown announced".to_owned(),
+        DrainStage::Left => ", draining: routes withdrawn".to_owned(),
     };
     format!(
         "AS {asn}, router id {router_id}{stage}\n\n{}\n{}{}",
@@ -107,10 +112,10 @@ fn peers(rows: &[BgpPeerRow]) -> String {
 fn vips(rows: &[AnnouncedVip]) -> String {
     let headings = ["vip", "state", "route", "to", ">med", "communities", "why not"];
     let row = |row: &AnnouncedVip, route: Option<&RouteRow>| {
-        let anchor = if row.anchor { " (anchor)" } else { "" };
+        let backup = if row.backup { " (backup)" } else { "" };
         [
             row.vip.clone(),
-            word(&row.state) + anchor,
+            word(&row.state) + backup,
             or_dash(route.map(|route| &route.prefix)),
             route.map_or_else(|| some(&[]), |route| some(&route.peers)),
             or_dash(route.and_then(|route| route.med)),
@@ -129,7 +134,7 @@ fn some(words: &[String]) -> String {
     if words.is_empty() { "-".to_owned() } else { words.join(" ") }
 }
 
-/// Carries out a verb of `machine`.
+/// Runs a subcommand of `machine`.
 pub fn machine(verb: &MachineVerb) -> anyhow::Result<ExitCode> {
     let (common, action) = match verb {
         MachineVerb::Drain(drain) => (&drain.common, "drain"),
@@ -142,7 +147,7 @@ pub fn machine(verb: &MachineVerb) -> anyhow::Result<ExitCode> {
     if matches!(verb, MachineVerb::Drain(drain) if drain.until_stopped) {
         wait_for_the_end(&client)?;
         if !common.json {
-            outln!("ended");
+            outln!("process exited");
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -152,7 +157,7 @@ fn upgrade(Upgrade { common, binary }: &Upgrade) -> anyhow::Result<ExitCode> {
     let path = match binary {
         Some(binary) => {
             let whole = std::path::absolute(binary)?;
-            let whole = whole.to_str().context("the path of the program is not in UTF-8")?;
+            let whole = whole.to_str().context("the path of the program is not UTF-8")?;
             format!("/v1/machine/upgrade?binary={}", escape(whole))
         }
         None => "/v1/machine/upgrade".to_owned(),
@@ -166,19 +171,21 @@ fn upgrade_sentence(upgraded: &Upgraded) -> String {
     let Upgraded { machine, version, pid, took_ms, handed_over_ms, .. } = upgraded;
     let longest = handed_over_ms.iter().copied().fold(0.0, f64::max);
     format!(
-        "{machine} runs version {version} as process {pid}: it took {took_ms:.0} ms, and no queue was without a socket for more than {longest:.0} ms\n"
+        "{machine} upgraded to version {version} (pid {pid}) in {took_ms:.0} ms; each queue was without a socket for at most {longest:.0} ms\n"
     )
 }
 
 fn sentence(begun: &MachineDrain) -> String {
     let MachineDrain { machine, stage, notice_seconds, drain_seconds, .. } = begun;
     match stage {
-        DrainStage::Serving => format!("{machine} serves again"),
+        DrainStage::Serving => format!("{machine}: drain canceled, the machine serves again"),
         DrainStage::Leaving => format!(
-            "{machine} drains: routes are withdrawn within {notice_seconds:.0} s, and it ends {drain_seconds:.0} s later at most"
+            "{machine} is draining: routes are withdrawn within {notice_seconds:.0} s, and the process exits at most {drain_seconds:.0} s later"
         ),
         DrainStage::Left => {
-            format!("{machine} drains: routes are withdrawn, and it ends within {drain_seconds:.0} s")
+            format!(
+                "{machine} is draining: routes are withdrawn, and the process exits within {drain_seconds:.0} s"
+            )
         }
     }
 }
@@ -186,10 +193,11 @@ fn sentence(begun: &MachineDrain) -> String {
 fn wait_for_the_end(client: &Client) -> anyhow::Result<()> {
     loop {
         match client.get::<Status>("/v1/status") {
-            Ok(status) if !status.stopping => anyhow::bail!("the drain was taken back"),
+            Ok(status) if !status.stopping => anyhow::bail!("the drain was canceled"),
             Ok(_) => sleep(LOOK_EVERY),
             Err(error) if matches!(error.downcast_ref(), Some(Failure::NoDaemon(_))) => return Ok(()),
-            // A balancer that is about to end answers nothing any more.
+            // A process that is about to exit may accept a connection and close it without a
+            // response.
             Err(_) => sleep(LOOK_EVERY),
         }
     }
@@ -210,7 +218,7 @@ mod tests {
             returns_in_seconds: None,
             since_seconds: None,
             withdrawals: 0,
-            anchor: false,
+            backup: false,
             routes: vec![],
         };
         let view = BgpView {
@@ -219,16 +227,23 @@ mod tests {
             stage: DrainStage::Leaving,
             vips: vec![
                 vip("www", AnnouncementState::Announced, None),
-                vip("dns", AnnouncementState::Away, Some("dns udp 53 has 0 of the 1 backends that it needs")),
+                vip(
+                    "dns",
+                    AnnouncementState::Withdrawn,
+                    Some("service \"dns udp 53\" has 0 of 1 required backends"),
+                ),
             ],
             ..BgpView::default()
         };
         let page = words(&view);
         assert!(
-            page.starts_with("AS 65101, router id 192.0.2.1, draining: routes are announced as about"),
+            page.starts_with("AS 65101, router id 192.0.2.1, draining: graceful shutdown announced"),
             "{page}"
         );
-        assert!(page.contains("dns  away       -      -     -  -            dns udp 53 has 0 of"), "{page}");
+        assert!(
+            page.contains("dns  withdrawn  -      -     -  -            service \"dns udp 53\" has 0 of"),
+            "{page}"
+        );
         assert!(words(&BgpView::default()).contains("no peers for this machine"));
     }
 }

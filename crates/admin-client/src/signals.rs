@@ -1,10 +1,10 @@
-//! SIGINT and SIGTERM, by which an operator or the service manager ends a verb.
+//! Receives SIGINT and SIGTERM, which end a running subcommand.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Both, caught.
+/// A receiver of SIGINT and SIGTERM.
 #[derive(Debug)]
 pub struct EndSignals {
     interrupt: Signal,
@@ -12,12 +12,13 @@ pub struct EndSignals {
 }
 
 impl EndSignals {
-    /// From here on they end the process no more.
+    /// Installs handlers for both signals. After this call, the signals no longer end the process.
     pub fn catch() -> io::Result<Self> {
         Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
     }
 
-    /// The next of either. Nothing is lost when it is dropped before.
+    /// Waits for the next SIGINT or SIGTERM. This function is cancel safe: no signal is lost if the
+    /// future is dropped.
     pub async fn recv(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}

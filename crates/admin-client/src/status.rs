@@ -1,4 +1,4 @@
-//! `sluicegate status`: the balancer on one page.
+//! Implements `sluicegate status`, which prints the state of the balancer on one page.
 
 use std::process::ExitCode;
 
@@ -9,10 +9,11 @@ use config::words::count_of;
 
 use crate::client::Common;
 use crate::failure::verdict;
-use crate::log_level::ordered;
+use crate::log_level::describe_override;
 use crate::table::{ago, clean, word};
 
-/// 1 when traffic would not be served, or something is wrong.
+/// Prints the status. The exit code is 1 if traffic is not served, or if a thread, a link, a health
+/// check, the last reload or BGP has a problem.
 pub fn status(common: &Common) -> anyhow::Result<ExitCode> {
     let status: Status = common.get("/v1/status")?;
     common.show(&status, words)?;
@@ -41,11 +42,11 @@ fn words(status: &Status) -> String {
     for row in &status.overrides {
         page.line("override", overridden(row));
     }
-    if let Some(order) = &status.log_order {
-        page.line("log level", ordered(order));
+    if let Some(order) = &status.log_level_override {
+        page.line("log level", describe_override(order));
     }
     if let Some(why) = &status.own_fault {
-        page.line("local failure", format!("verdicts of the checks are held: {why}"));
+        page.line("local failure", format!("health states are frozen: {why}"));
     }
     for setting in &status.needs_restart {
         page.line("next start", setting.clone());
@@ -56,19 +57,19 @@ fn words(status: &Status) -> String {
     page.0
 }
 
-/// What came of a reload, so many seconds ago.
+/// Formats the result of the last reload and its age.
 fn reloaded(last: &LastReload, seconds: f64) -> String {
     let LastReload { outcome, took_ms, message, .. } = last;
     format!("{} {} ago, took {took_ms:.1} ms: {message}", word(outcome), ago(seconds))
 }
 
-/// Until the answer was made.
-#[expect(clippy::cast_precision_loss, reason = "seconds since 1970 are exact")]
+/// Returns the seconds between the Unix timestamp and the time of the response.
+#[expect(clippy::cast_precision_loss, reason = "an `f64` is exact for Unix times in seconds")]
 fn seconds_since(status: &Status, unix_seconds: u64) -> f64 {
     status.started_unix_seconds as f64 + status.uptime_seconds - unix_seconds as f64
 }
 
-/// What runs where, and by which configuration.
+/// Prints the machine, interface, process and configuration.
 fn machine(page: &mut Page, status: &Status) {
     let Status { version, machine, cluster, interface, mode, xdp_mode, .. } = status;
     page.line(
@@ -88,7 +89,7 @@ fn machine(page: &mut Page, status: &Status) {
     page.lines("digests", &configuration, &[tables]);
 }
 
-/// VIPs, backends and routers by their states.
+/// Prints the states of VIPs, backends and routers.
 fn traffic(page: &mut Page, status: &Status) {
     let Status { vips, down: names, .. } = status;
     page.lines(
@@ -106,14 +107,15 @@ fn traffic(page: &mut Page, status: &Status) {
     }
 }
 
-/// How many backends are in each state; `flushing` comes with keyed pools alone.
+/// Formats the number of backends in each state. The state `flushing` exists only in keyed pools,
+/// so it is printed only if a backend has it.
 pub(crate) fn backend_states(totals: StateTotals) -> String {
     let StateTotals { serving, draining, down, unknown, flushing } = totals;
     let flushing = if flushing == 0 { String::new() } else { format!(", {flushing} flushing") };
     format!("{serving} serving, {draining} draining, {down} down, {unknown} unknown{flushing}")
 }
 
-/// Those of `all` that are named, and how many are not.
+/// Formats the given names and the number of further names that are not listed.
 pub(crate) fn named(how: &str, names: &[String], all: usize) -> Vec<String> {
     let more = match all.saturating_sub(names.len()) {
         0 => String::new(),
@@ -124,27 +126,26 @@ pub(crate) fn named(how: &str, names: &[String], all: usize) -> Vec<String> {
 
 fn generation(status: &Status) -> String {
     let drift = match status.drift {
-        Drift::InSync => "as the file says",
-        Drift::FileChanged => "the file has changed since",
-        Drift::Api => "put by the API, the next reload of the file wins",
-        Drift::TakenBack => {
-            "gone back to: the file says something else, and the next reload of it, or a start, wins"
-        }
+        Drift::InSync => "in sync with the file",
+        Drift::FileChanged => "the file has changed since the last reload",
+        Drift::Api => "set through the API, the next reload of the file replaces it",
+        Drift::RolledBack => "rolled back, the next reload or restart uses the file again",
     };
     let digest: String = status.generation_sha256.chars().take(12).collect();
     format!("{} (files {digest}) of {}, {drift}", status.generation, status.config_file)
 }
 
-/// When what is in force is taken back.
+/// Formats the pending rollback of an unconfirmed generation.
 pub(crate) fn waiting(row: &ConfirmationRow) -> String {
     let ConfirmationRow { generation, returns_to, ends_in_seconds } = row;
     let ends = ago(*ends_in_seconds);
     format!(
-        "generation {generation} goes back to {returns_to} in {ends}, unless `sluicegate config confirm` comes"
+        "generation {generation} is rolled back to {returns_to} in {ends} unless `sluicegate config confirm` is run"
     )
 }
 
-/// Each with what it says when it differs.
+/// Formats the digest of the configuration and the digest of the tables. Each text names the
+/// machines on which the digest must be equal.
 fn digests(status: &Status) -> [String; 2] {
     let short = |digest: &str| digest.chars().take(12).collect::<String>();
     let tables = status.digests.tables.as_deref().map_or_else(|| "-".to_owned(), short);
@@ -152,20 +153,21 @@ fn digests(status: &Status) -> [String; 2] {
     let whose = shard.map_or_else(|| "cluster".to_owned(), |shard| format!("shard {shard}"));
     [
         format!(
-            "configuration {}: must be the same on all machines of the cluster, which is not compared here",
+            "configuration {}: must be equal on all machines of the cluster (not compared here)",
             short(&status.digests.configuration)
         ),
-        format!("tables {tables}: must be the same on all machines of the {whose}, soon after a change"),
+        format!("tables {tables}: must be equal on all machines of the {whose} shortly after a change"),
     ]
 }
 
 fn overridden(row: &OverrideRow) -> String {
-    let reason = row.reason.as_ref().map(|reason| format!(", because: {reason}")).unwrap_or_default();
+    let reason = row.reason.as_ref().map(|reason| format!(", reason: {reason}")).unwrap_or_default();
     let ends = row.ends_in_seconds.map(|left| format!(", ends in {}", ago(left))).unwrap_or_default();
-    format!("{}, for {}, by {}{ends}{reason}", override_words(row), ago(row.since_seconds), row.by)
+    format!("{}, set {} ago by {}{ends}{reason}", override_words(row), ago(row.since_seconds), row.by)
 }
 
-/// What an order says of which backend: the same on machines that have the same orders.
+/// Formats an override. The text contains no times, so it is identical on machines with the same
+/// overrides.
 pub fn override_words(row: &OverrideRow) -> String {
     let pool = row.pool.as_ref().map(|pool| format!(" in {pool}")).unwrap_or_default();
     let state = row.says.state.map(|state| format!(" {}", word(&state))).unwrap_or_default();
@@ -206,13 +208,18 @@ mod tests {
     }
 
     #[test]
-    fn an_order_of_another_log_level_stands_on_the_page_while_it_is_in_force() {
+    fn status_shows_log_level_override() {
         let (by, reason) = ("uid 0".to_owned(), None);
         let level = admin::view::LogLevel::Debug;
-        let order =
-            admin::view::LogOrderRow { level, since_seconds: 5.0, by, reason, ends_in_seconds: 595.0 };
-        let page = words(&Status { log_order: Some(order), ..Status::default() });
-        assert!(page.contains("log level    debug, for 5s, by uid 0, ends in 9m55s\n"), "{page}");
+        let order = admin::view::LogLevelOverrideRow {
+            level,
+            since_seconds: 5.0,
+            by,
+            reason,
+            ends_in_seconds: 595.0,
+        };
+        let page = words(&Status { log_level_override: Some(order), ..Status::default() });
+        assert!(page.contains("log level    debug, set 5s ago by uid 0, ends in 9m55s\n"), "{page}");
         assert!(!words(&Status::default()).contains("log level"));
     }
 }

@@ -1,7 +1,6 @@
-//! The one way to print rows: aligned columns, or JSON, which is always one object with its schema.
-//!
-//! In: cells. Out: lines. Words from elsewhere (a server's error in a check) may hold anything: control characters are
-//! replaced, so that none reaches the terminal.
+//! JSON output is always one object with a schema number. Control characters in text are replaced,
+//! because text from other machines, such as the error of a health check, may contain terminal
+//! escape sequences.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _};
@@ -11,7 +10,8 @@ use serde::Serialize;
 
 use crate::out::{out, outln};
 
-/// Lines of rows under headings, without spaces at their ends. A heading that begins with `>` is right-aligned.
+/// Formats rows as columns under headings, without trailing spaces. A heading that starts with `>`
+/// is right-aligned.
 pub fn table<const N: usize>(
     headings: [&'static str; N],
     rows: impl IntoIterator<Item = [String; N]>,
@@ -42,12 +42,12 @@ pub fn table<const N: usize>(
     text
 }
 
-/// Each text on a line of its own, behind `head`.
+/// Formats each text on a line of its own that starts with `head`.
 pub(crate) fn lines(head: &str, texts: &[String]) -> String {
     texts.iter().map(|text| format!("{head}{}\n", clean(text))).collect()
 }
 
-/// Prints an answer: as JSON for scripts, else in words.
+/// Prints a response as JSON if `json` is set, otherwise as the text that `words` returns.
 pub fn show<T: Serialize>(answer: &T, json: bool, words: impl FnOnce(&T) -> String) -> anyhow::Result<()> {
     if json {
         return print_json(answer);
@@ -56,7 +56,8 @@ pub fn show<T: Serialize>(answer: &T, json: bool, words: impl FnOnce(&T) -> Stri
     Ok(())
 }
 
-/// Without control characters, and on a terminal not endless: what goes on to a file or a program is whole.
+/// Replaces control characters, and truncates long text if standard output is a terminal. Text for
+/// a file or a pipe is not truncated.
 pub fn clean(text: &str) -> String {
     static LONGEST: LazyLock<usize> =
         LazyLock::new(|| if io::stdout().is_terminal() { CELL } else { usize::MAX });
@@ -72,39 +73,37 @@ fn cleaned(text: &str, longest: usize) -> String {
     clean
 }
 
-/// An answer as JSON. To schema 1 keys may be added, and none changes its meaning or goes.
+/// A response that is printed as JSON. Schema 1 is stable: later versions may add keys, but
+/// existing keys keep their meaning.
 #[derive(Serialize)]
 struct Answer<'a, T> {
     schema: u32,
-    /// An object: what is a list has a name in one.
+    /// The response, which must be an object. A list is wrapped in an object.
     #[serde(flatten)]
     answer: &'a T,
 }
 
-/// Prints an answer as JSON.
+/// Prints a response as JSON.
 ///
 /// # Errors
-/// Of an answer that is no object.
+/// Returns an error if the response is not an object.
 pub fn print_json(answer: &impl Serialize) -> anyhow::Result<()> {
     outln!("{}", serde_json::to_string_pretty(&Answer { schema: 1, answer })?);
     Ok(())
 }
 
-/// An answer of several as JSON on one line, which is not ended.
+/// Formats a response as a single line of JSON without a newline, for output with several
+/// responses.
 ///
 /// # Errors
-/// As [`print_json`].
+/// Returns an error if the response is not an object.
 pub fn json_line(answer: &impl Serialize) -> serde_json::Result<String> {
     serde_json::to_string(&Answer { schema: 1, answer })
 }
 
-/// A time that has passed: its two largest units.
+/// Formats a duration with its two largest units.
 pub fn ago(seconds: f64) -> String {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "saturates, which is as good"
-    )]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
     let whole = seconds as u64;
     match whole {
         0..60 => format!("{whole}s"),
@@ -114,18 +113,19 @@ pub fn ago(seconds: f64) -> String {
     }
 }
 
-/// Why something failed last, and how long ago; `-` where nothing has.
+/// Formats the last error and its age, or `-` if there was no error.
 pub(crate) fn failed(why: Option<&str>, seconds: Option<f64>) -> String {
     let at = seconds.map(|seconds| format!(" ({} ago)", ago(seconds))).unwrap_or_default();
     or_dash(why.map(|why| format!("{}{at}", clean(why))))
 }
 
-/// A value, or `-` where there is none.
+/// Formats a value, or returns `-` for `None`.
 pub fn or_dash(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
-/// A value of the API by the word that JSON has for it.
+/// Formats a value as its JSON text, for example `serving` for an enum variant. Returns `-` for
+/// null.
 pub fn word(value: &impl Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(word)) => word,
@@ -134,7 +134,7 @@ pub fn word(value: &impl Serialize) -> String {
     }
 }
 
-/// The longest cell on a terminal; what is longer is whole in a pipe.
+/// The maximum number of characters in a cell on a terminal. Files and pipes have no limit.
 const CELL: usize = 120;
 
 #[cfg(test)]
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_says_does_not_reach_the_terminal_raw() {
+    fn table_replaces_control_characters() {
         let lines =
             table(["error"], [["\x1b[2J\r\nowned\u{9b}".into()], [cleaned(&"x".repeat(1_000), CELL)]]);
         assert!(lines.chars().all(|c| c == '\n' || !c.is_control()), "{lines:?}");
@@ -160,11 +160,11 @@ mod tests {
     }
 
     #[test]
-    fn a_long_cell_is_cut_for_a_terminal_alone() {
+    fn long_cell_is_truncated_on_terminal_only() {
         let long = "é".repeat(CELL + 1);
         assert_eq!(cleaned(&long, usize::MAX), long);
         assert_eq!(cleaned(&long, CELL), format!("{}…", "é".repeat(CELL)));
-        assert_eq!(cleaned(&long, CELL + 1), long, "what fits to the last character");
+        assert_eq!(cleaned(&long, CELL + 1), long, "text that fits is not truncated");
     }
 
     #[test]

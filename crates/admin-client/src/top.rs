@@ -1,7 +1,6 @@
-//! `sluicegate top`: rates and states by VIP and backend, drops by reason, load of the packet threads; live, or once for scripts.
-//!
-//! In: two readings of the counters, the time between, and what is in which state. Out: a screen, a table, or JSON.
-//! Not here: the arithmetic (`rates`), the drawing (`screen`).
+//! The command reads the counters twice and divides the differences by the time between the two
+//! readings. The result is a live screen, or with `--once` a table or JSON. The submodule `rates`
+//! computes the rates and `screen` draws the screen.
 
 mod rates;
 mod screen;
@@ -23,18 +22,18 @@ use crate::client::{Client, Reach};
 use crate::failure::usage;
 use crate::table::{or_dash, show, table};
 
-/// How to look.
+/// The arguments of `sluicegate top`.
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(flatten)]
     reach: Reach,
-    /// From one reading to the next.
+    /// Update the rates at this interval, 100ms to 1h
     #[arg(long, default_value = "1s", value_name = "DURATION", value_parser = interval)]
     interval: Duration,
-    /// Take two readings, print, and end.
+    /// Read the counters twice, print one table and exit
     #[arg(long)]
     once: bool,
-    /// Print JSON; with `--once`, since it is of two readings.
+    /// Print JSON; requires `--once`
     #[arg(long)]
     json: bool,
 }
@@ -43,22 +42,23 @@ fn interval(text: &str) -> Result<Duration, String> {
     let allowed = SHORTEST..=LONGEST;
     parse_duration(text)
         .filter(|interval| allowed.contains(interval))
-        .ok_or_else(|| format!("`{text}`, allowed a time from 100ms to 1h"))
+        .ok_or_else(|| "expected a duration from 100ms to 1h, such as 1s".to_owned())
 }
 
-/// Looks until `q`, or once.
+/// Shows rates until the operator presses `q`, or prints them once if `--once` is set.
 pub fn top(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     if arguments.json && !arguments.once {
-        return Err(usage("top --json prints one interval and ends, so it wants --once: top --once --json"));
+        return Err(usage("`top --json` covers one interval and needs --once"));
     }
     let client = Client::new(&arguments.reach)?;
     if arguments.once {
         return once(&client, arguments);
     }
     if !std::io::stdout().is_terminal() {
-        return Err(usage("top wants a terminal; without one: top --once"));
+        return Err(usage("`top` needs a terminal, use `top --once` without one"));
     }
-    // Before the screen is taken over, so that an error stays readable.
+    // The counters are read before the screen switches to full-screen mode, so that an error
+    // message remains visible.
     let first = Reading::take(&client)?;
     let mut terminal = ratatui::try_init()?;
     let looks = look_on(client, arguments.interval, first);
@@ -92,14 +92,14 @@ impl Reading {
     }
 }
 
-/// What is shown at once.
+/// The data of one update of the screen.
 struct Look {
     status: Status,
     rates: Rates,
 }
 
 impl Look {
-    /// The rates since `last`, which becomes the reading of now.
+    /// Computes the rates since `last` and replaces `last` with the new reading.
     fn take(client: &Client, last: &mut Reading) -> anyhow::Result<Self> {
         let reading = Reading::take(client)?;
         let mut rates = reading.since(last);
@@ -116,7 +116,8 @@ impl Look {
     }
 }
 
-/// Looks at every interval, on a thread of its own: a balancer that does not answer must not keep the operator from leaving.
+/// Reads the counters at every interval on a separate thread, so that the operator can quit while
+/// the daemon does not respond.
 fn look_on(client: Client, interval: Duration, mut last: Reading) -> Receiver<anyhow::Result<Look>> {
     let (sender, looks) = mpsc::channel();
     std::thread::spawn(move || {
@@ -132,16 +133,17 @@ fn look_on(client: Client, interval: Duration, mut last: Reading) -> Receiver<an
     looks
 }
 
-/// What is on the screen.
+/// The content of the screen.
 struct Shown {
     look: Look,
-    /// Packets a second, oldest first.
+    /// Packets per second, oldest first.
     history: VecDeque<u64>,
-    /// Since the next look was due.
+    /// The time that has passed since the next update was due.
     silence: Duration,
 }
 
-/// Draws looks as they come, until `leaves` returns true; it waits for the operator's keys for the time that it is given.
+/// Draws updates as they arrive, until `leaves` returns `true`. The closure `leaves` waits for a
+/// key press, at most for the given time.
 fn watch(
     looks: &Receiver<anyhow::Result<Look>>,
     interval: Duration,
@@ -175,7 +177,8 @@ fn watch(
     }
 }
 
-/// Waits for a key that leaves, or until the screen is to be drawn again.
+/// Waits until the operator presses a key that quits, or until the screen must be drawn again.
+/// Returns `true` if the operator quits.
 pub(crate) fn operator_leaves(wait: Duration) -> anyhow::Result<bool> {
     let deadline = Instant::now() + wait;
     while event::poll(deadline.saturating_duration_since(Instant::now()))? {
@@ -236,11 +239,12 @@ fn traffic(heading: &'static str, rows: &[rates::Row]) -> String {
 
 const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(3_600);
-/// A screen shows no more rows; each look would cost megabytes.
+/// The maximum number of backends or VIPs whose states are requested. Above this limit each update
+/// would transfer megabytes, and the screen cannot show that many rows.
 const MOST_STATES: usize = 1_000;
-/// How often the screen is drawn while nothing is heard.
+/// The interval at which the screen is drawn again if no new data arrives.
 pub(crate) const KEYS_EVERY: Duration = Duration::from_millis(100);
-/// Readings in the sparkline.
+/// The number of readings in the sparkline.
 const HISTORY: usize = 240;
 
 #[cfg(test)]
@@ -249,9 +253,9 @@ mod tests {
 
     use super::*;
 
-    /// One that accepts and never answers, as one that was stopped.
+    // Promise: top-exit
     #[test]
-    fn a_balancer_that_does_not_answer_keeps_nobody_from_leaving() {
+    fn top_quits_while_balancer_is_unresponsive() {
         let folder = std::env::temp_dir().join(format!("sluicegate-top-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let socket = folder.join("mute.sock");
@@ -259,21 +263,22 @@ mod tests {
         let hour = Duration::from_secs(3_600);
         let client = Client::new(&Reach { socket: Some(socket), config: None, wait: Some(hour) }).unwrap();
         let looks = look_on(client, Duration::ZERO, Reading { stats: Stats::default(), at: Instant::now() });
-        // It asks, and waits an hour from now on.
+        // The client thread sends its first request and then waits for the response for up to an
+        // hour.
         let asked = mute.accept().unwrap();
-        let mut turns = 0;
+        let mut iterations = 0;
         let leaves = |_: Duration| {
-            turns += 1;
-            Ok(turns == 3)
+            iterations += 1;
+            Ok(iterations == 3)
         };
-        watch(&looks, hour, |_| panic!("nothing was heard"), leaves).unwrap();
-        assert_eq!(turns, 3);
+        watch(&looks, hour, |_| panic!("no response was sent"), leaves).unwrap();
+        assert_eq!(iterations, 3);
         drop(asked);
         std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
-    fn what_was_heard_stays_on_the_screen_with_its_age_and_an_error_ends_it() {
+    fn top_keeps_last_update_until_error() {
         let (sender, looks) = mpsc::channel();
         let rates = Rates::between(&Stats::default(), &Stats::default(), Duration::from_secs(1));
         sender.send(Ok(Look { status: Status::default(), rates })).unwrap();
@@ -282,7 +287,7 @@ mod tests {
         let leaves = |_: Duration| {
             std::thread::sleep(Duration::from_millis(1));
             if let Some(sender) = sender.take() {
-                sender.send(Err(anyhow::anyhow!("no balancer answers"))).unwrap();
+                sender.send(Err(anyhow::anyhow!("no response"))).unwrap();
             }
             Ok(false)
         };
@@ -295,7 +300,7 @@ mod tests {
             },
             leaves,
         );
-        assert_eq!(ended.unwrap_err().to_string(), "no balancer answers");
+        assert_eq!(ended.unwrap_err().to_string(), "no response");
         assert_eq!(drawn, [1]);
     }
 

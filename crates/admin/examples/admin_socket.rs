@@ -1,5 +1,7 @@
-//! An admin socket that answers `/v1/counters` and refuses the rest: `cargo run --example admin_socket -- /tmp/api.sock`, then
-//! `curl --unix-socket /tmp/api.sock http://localhost/v1/counters`. It ends when standard input does.
+//! Creates an admin socket that serves only `/v1/counters`.
+//!
+//! Run `cargo run --example admin_socket -- /tmp/api.sock`, and then `curl --unix-socket
+//! /tmp/api.sock http://localhost/v1/counters`. The example exits at the end of standard input.
 
 use std::error::Error;
 use std::io::Read;
@@ -12,7 +14,7 @@ use tokio::sync::mpsc;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let path = std::env::args_os().nth(1).map(PathBuf::from).ok_or("usage: counters SOCKET")?;
+    let path = std::env::args_os().nth(1).map(PathBuf::from).ok_or("usage: admin_socket SOCKET")?;
     let (commands, mut asked) = mpsc::channel(16);
     let (file, listener) = listen(&path, 0o600, None)?;
     let api = router(commands, Rules::default(), Router::new());
@@ -20,10 +22,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     tokio::spawn(async move {
         let mut asked_for = 0;
         while let Some(command) = asked.recv().await {
-            // An answer that is dropped is refused as "not now".
+            // All other commands are dropped without a reply, so the client receives status 503.
             if let Command::Stats(answer) = command {
                 asked_for += 1;
-                // Who asked may have gone.
+                // The send fails if the client has disconnected.
                 let _ = answer.send(Stats { generation: asked_for, ..Stats::default() });
             }
         }

@@ -1,27 +1,29 @@
-//! Users and groups by their names, as the machine's own files have them.
+//! Lookup of users and groups by name in `/etc/passwd` and `/etc/group`.
 //!
-//! In: `/etc/passwd` and `/etc/group`. Out: numbers.
-//! Not here: accounts that come from elsewhere (systemd, LDAP). The C library would load their modules into the process, which
-//! ends a static one.
-//! Source: passwd(5), group(5).
+//! The module parses the files itself. `getpwnam` of the C library is not used, because it loads
+//! NSS modules, which does not work in a static binary. Accounts from other sources (systemd, LDAP)
+//! are therefore not found.
+//!
+//! References: passwd(5), group(5).
 
 use std::fs;
 
-/// A user's number, and its groups with its own first.
+/// A user account with its groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
-    /// The number.
+    /// The user ID.
     pub id: u32,
-    /// Numbers of groups.
+    /// The group IDs, with the primary group first.
     pub groups: Vec<u32>,
 }
 
-/// The user of that name; `None`: the machine's files have none, or can't be read.
+/// Returns the user with this name, or `None` if `/etc/passwd` cannot be read or has no such user.
 pub fn user(name: &str) -> Option<User> {
     user_in(name, &read("/etc/passwd"), &read("/etc/group"))
 }
 
-/// The number of the group of that name; `None`: the machine's files have none, or can't be read.
+/// Returns the ID of the group with this name, or `None` if `/etc/group` cannot be read or has no
+/// such group.
 pub(crate) fn group(name: &str) -> Option<u32> {
     group_in(name, &read("/etc/group"))
 }
@@ -31,10 +33,10 @@ fn read(path: &str) -> String {
 }
 
 fn user_in(name: &str, users: &str, groups: &str) -> Option<User> {
-    // name:password:UID:GID:...
+    // The format of a line is `name:password:UID:GID:...`.
     let fields: Vec<&str> = lines_of(users).find(|fields| fields.first() == Some(&name))?;
     let (id, own) = (fields.get(2)?.parse().ok()?, fields.get(3)?.parse().ok()?);
-    // name:password:GID:member,member
+    // The format of a line is `name:password:GID:member,member`.
     let of_members = lines_of(groups).filter(|fields| {
         fields.get(3).is_some_and(|members| members.split(',').any(|member| member == name))
     });
@@ -61,7 +63,7 @@ mod tests {
     const GROUPS: &str = "root:x:0:\nlb:x:991:lb\nadm:x:4:syslog,lb\nssl:x:7:lbx,xlb\n:::\nodd:x:-1:lb\n";
 
     #[test]
-    fn names_are_whole_and_a_users_own_group_comes_first() {
+    fn names_match_completely_and_primary_group_is_first() {
         assert_eq!(user_in("lb", USERS, GROUPS), Some(User { id: 990, groups: vec![991, 4] }));
         assert_eq!(user_in("lbx", USERS, GROUPS), Some(User { id: 1, groups: vec![1, 7] }));
         assert_eq!(user_in("odd", USERS, GROUPS), None);
@@ -80,7 +82,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_files_are_read(name in "[a-z:]{0,2}", users in "[a-b0-9:,\n]{0,40}", groups in "[a-b0-9:,\n]{0,40}") {
+        fn arbitrary_files_never_panic(name in "[a-z:]{0,2}", users in "[a-b0-9:,\n]{0,40}", groups in "[a-b0-9:,\n]{0,40}") {
             let _ = (user_in(&name, &users, &groups), group_in(&name, &groups));
         }
     }

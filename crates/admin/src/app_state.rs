@@ -1,4 +1,5 @@
-//! What handlers share: where commands go, what the configuration allows, and how much is read at a time.
+//! The state that all request handlers share: the channel to the run loop, the rules of the
+//! configuration, and a limit on concurrent large request bodies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,18 +8,18 @@ use tokio::sync::{Semaphore, mpsc};
 
 use super::command::Command;
 
-/// What the configuration says of the API, now: every copy follows a change.
+/// Settings of the API that a reload can change. All clones share one value.
 #[derive(Clone, Debug, Default)]
 pub struct Rules(Arc<AtomicBool>);
 
 impl Rules {
-    /// `put`: `admin.put`, whether a whole configuration may be put.
+    /// Creates the rules. `put` is the value of `admin.put`, which enables `PUT /v1/config`.
     #[must_use]
     pub fn new(put: bool) -> Self {
         Self(Arc::new(put.into()))
     }
 
-    /// From the next request on.
+    /// Changes the value of `admin.put`. The change applies from the next request on.
     pub fn set_put(&self, put: bool) {
         self.0.store(put, Ordering::Relaxed);
     }
@@ -28,12 +29,12 @@ impl Rules {
     }
 }
 
-/// What handlers share.
+/// The state of the request handlers.
 #[derive(Clone, Debug)]
 pub(super) struct AppState {
     pub(super) commands: mpsc::Sender<Command>,
     pub(super) rules: Rules,
-    /// One permit for each large body that is being read.
+    /// One permit for each large request body that is being read.
     pub(super) large_bodies: Arc<Semaphore>,
 }
 
@@ -43,14 +44,15 @@ impl AppState {
     }
 }
 
-/// The only route that takes a large body.
+/// The route that replaces the configuration, and the only one that accepts a large request body.
 pub(super) const PUT_CONFIG: &str = "/v1/config";
-/// The route by which the file is read again.
+/// The route that reads the configuration file again.
 pub(super) const RELOAD: &str = "/v1/reload";
-/// The route by which a reload is confirmed.
+/// The route that confirms a reload.
 pub(super) const CONFIRM: &str = "/v1/config/confirm";
-/// The route by which what was in force before is again.
+/// The route that restores an earlier generation.
 pub(super) const ROLLBACK: &str = "/v1/config/rollback";
 pub(super) const UPGRADE: &str = "/v1/machine/upgrade";
-/// How many large bodies are read at a time: together they bound the memory that clients can take.
+/// The maximum number of large request bodies that are read at the same time. The limit bounds the
+/// memory that clients can occupy.
 const LARGE_BODIES: usize = 2;

@@ -1,8 +1,9 @@
-//! `/v1/capture`: packets as a stream of pcapng, until a bound is reached, the client goes or somebody ends it.
+//! The routes of `/v1/capture`: a stream of captured packets in pcapng format.
 //!
-//! In: which packets, and how many. Out: [`Command::Capture`], whose answer is the stream; its bytes, as they come.
-//! Not here: what becomes of a packet, what the bytes say.
-//! Invariant: a stream ends at its own bounds; a client that does not read is cut off (`client_stream`).
+//! A capture ends when a limit of the request is reached, when the client disconnects, or when
+//! another client ends it. The run loop replies to [`Command::Capture`] with a channel of pcapng
+//! blocks, and this module forwards the blocks as the response body. A client that stops reading is
+//! disconnected (`client_stream`).
 
 use std::convert::Infallible;
 use std::fmt;
@@ -20,20 +21,20 @@ use futures_util::stream::unfold;
 use serde::Deserialize;
 
 use super::app_state::AppState;
-use super::command::{CaptureOrder, Command, SNAP_BYTES};
+use super::command::{CaptureCommand, Command, SNAP_BYTES};
 use super::guard::AuditRecord;
-use super::handlers::{Done, ask, done, query};
+use super::handlers::{Done, ask, done, out_of_range, query};
 use super::refuse::{bad_request, plural};
 use super::server::Streaming;
 use super::view::{CaptureEnd, Refusal};
 
-/// Which packets, as it stands in the query.
+/// The query parameters of a capture.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WhichPackets {
     vip: Option<String>,
     backend: Option<String>,
-    /// Names with commas between them.
+    /// Drop reasons, separated by commas.
     drop: Option<String>,
     #[serde(default)]
     new_flows: bool,
@@ -44,18 +45,18 @@ pub(super) struct WhichPackets {
 }
 
 impl WhichPackets {
-    fn order(self) -> Result<CaptureOrder, Refusal> {
+    fn command(self) -> Result<CaptureCommand, Refusal> {
         let snap = self.snaplen.unwrap_or(SNAP_USUALLY);
         if !SNAP_BYTES.contains(&snap) {
             let (least, most) = (SNAP_BYTES.start(), SNAP_BYTES.end());
-            return Err(bad_request(format!("snaplen={snap}, allowed {least} to {most}")));
+            return Err(bad_request(format!("snaplen={snap} is out of range, use {least} to {most}")));
         }
         let seconds = self.seconds.unwrap_or(SECONDS_USUALLY);
         if !(1..=CAPTURE_SECONDS_AT_MOST).contains(&seconds) {
-            return Err(bad_request(format!("seconds={seconds}, allowed 1 to {CAPTURE_SECONDS_AT_MOST}")));
+            return Err(out_of_range("seconds", seconds, CAPTURE_SECONDS_AT_MOST));
         }
         let names = self.drop.as_deref().map(|names| names.split(',').map(reason).collect());
-        Ok(CaptureOrder {
+        Ok(CaptureCommand {
             vip: self.vip,
             backend: self.backend,
             drops: names.transpose()?,
@@ -68,20 +69,21 @@ impl WhichPackets {
     }
 }
 
-/// The drop reason of this name, as the table has it.
+/// Returns the drop reason with this name from the table of the crate `counters`.
 fn reason(name: &str) -> Result<&'static str, Refusal> {
     let found = PIPELINE_DROPS.iter().copied().find(|reason| *reason == name);
     found.ok_or_else(|| {
         bad_request(if DRIVER_DROPS.contains(&name) {
-            format!("drop={name}: this is found out behind the pipeline, when the packet has been captured as sent")
+            format!("drop reason {name} cannot be used as a filter, because the capture shows these packets as sent")
         } else {
-            format!("drop={name}, allowed {}", PIPELINE_DROPS.join(", "))
+            format!("unknown drop reason {name:?}, use one of {}", PIPELINE_DROPS.join(", "))
         })
     })
 }
 
-impl fmt::Display for CaptureOrder {
-    /// As the log and the status have it.
+impl fmt::Display for CaptureCommand {
+    /// Formats the parameters of the capture as one line, for the log and for the warnings of
+    /// `status`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("capture")?;
         if let Some(vip) = &self.vip {
@@ -100,7 +102,7 @@ impl fmt::Display for CaptureOrder {
         if let Some(packets) = self.count {
             write!(f, ", up to {}", plural(packets.get(), "packet"))?;
         }
-        write!(f, ", for {} at most", plural(self.within.as_secs(), "second"))
+        write!(f, ", for up to {}", plural(self.within.as_secs(), "second"))
     }
 }
 
@@ -110,9 +112,9 @@ pub(super) async fn capture(
     which: Result<Query<WhichPackets>, QueryRejection>,
 ) -> Result<Response, Refusal> {
     let Query(which) = query(which)?;
-    let order = which.order()?;
-    let words = order.to_string();
-    let stream = ask(&state, |answer| Command::Capture { order, answer }).await??;
+    let command = which.command()?;
+    let words = command.to_string();
+    let stream = ask(&state, |answer| Command::Capture { command, answer }).await??;
     let streaming = streaming.map(|Extension(streaming)| streaming.begin());
     let body = unfold((stream.0, streaming), async |(mut chunks, streaming)| {
         let chunk = chunks.recv().await?;
@@ -129,8 +131,9 @@ pub(super) async fn end(state: State<AppState>) -> Result<Done<CaptureEnd>, Refu
 }
 
 const PCAPNG: &str = "application/x-pcapng";
-/// Headers, outer ones too, and the beginning of what they carry.
+/// The default number of captured bytes per packet, which is enough for the inner and outer headers
+/// and the start of the payload.
 const SNAP_USUALLY: usize = 256;
 const SECONDS_USUALLY: u64 = 3_600;
-/// A day.
+/// 24 hours.
 pub(super) const CAPTURE_SECONDS_AT_MOST: u64 = 86_400;

@@ -1,7 +1,10 @@
-//! A connection's stream: its client must go on reading, and [`Progress`] learns when all that was written is with the kernel.
+//! A wrapper around the stream of a client connection, which adds a write timeout and reports
+//! flushes to [`Progress`].
 //!
-//! HTTP servers bound how long they wait for a request, and not how long for a reader: tokio-io-timeout does. It reports no
-//! flush, and neither does hyper: that is what this wraps it for.
+//! HTTP servers limit the time for receiving a request, but not how long a client may take to read
+//! the response. The crate tokio-io-timeout provides the write timeout. This wrapper is necessary
+//! because neither tokio-io-timeout nor hyper reports when all written bytes have reached the
+//! kernel.
 
 use std::io;
 use std::pin::Pin;
@@ -13,7 +16,7 @@ use tokio_io_timeout::TimeoutStream;
 
 use super::connection_limiter::Progress;
 
-/// See the file's header.
+/// A stream with a write timeout that reports flushes.
 #[derive(Debug)]
 pub(crate) struct ClientStream<S> {
     stream: Pin<Box<TimeoutStream<S>>>,
@@ -21,7 +24,7 @@ pub(crate) struct ClientStream<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite> ClientStream<S> {
-    /// A write for which the client makes no space within `limit` is an error.
+    /// Wraps the stream. A write fails if the client frees no buffer space within `limit`.
     pub(crate) fn new(stream: S, limit: Duration, progress: Progress) -> Self {
         let mut stream = TimeoutStream::new(stream);
         stream.set_write_timeout(Some(limit));
@@ -63,7 +66,7 @@ impl<S: AsyncRead + AsyncWrite> AsyncWrite for ClientStream<S> {
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let outcome = self.stream.as_mut().poll_flush(context);
         if outcome.is_ready() {
-            // HTTP's machine flushes when it has handed over all that it holds.
+            // hyper flushes after it has written all of its output.
             self.progress.flushed();
         }
         outcome

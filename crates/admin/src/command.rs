@@ -1,7 +1,8 @@
-//! Questions and orders of an operator, as messages to the balancer's run loop.
+//! The commands that the API server sends to the run loop of the process.
 //!
-//! In: the API server makes them. Out: each carries the sender for its one answer.
-//! Invariant: a sender that is dropped unanswered is an answer too: it is refused, as by a balancer that is stopping.
+//! The API server creates a [`Command`] for each request. Each command contains the sender for its
+//! single reply. If the run loop drops the sender without a reply, for example during shutdown, the
+//! client receives status 503.
 
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -18,295 +19,319 @@ use super::view::{
 };
 use crate::stats::Stats;
 
-/// Where the answer goes. A client that has gone needs none.
+/// The sender for the reply to a command. The send fails if the client has disconnected, and the
+/// run loop ignores that error.
 pub type Answer<T> = oneshot::Sender<T>;
 
-/// One question or order.
+/// A command for the run loop, created from the request of a client.
 ///
-/// Each waits for its answer for at most [`ANSWER_WITHIN_SECONDS`]; what takes longer is refused as unavailable.
+/// The server waits up to [`ANSWER_WITHIN_SECONDS`] seconds for the reply, and then responds with
+/// status 503.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Command {
-    /// How is it?
+    /// Returns the status of the load balancer.
     Status(Answer<Status>),
-    /// Every VIP.
+    /// Lists all VIPs.
     Vips(Answer<Vec<VipRow>>),
-    /// Every membership: a backend in a leaf pool.
+    /// Lists all memberships, each of which is one backend in one leaf pool.
     Backends(Answer<Vec<BackendRow>>),
-    /// Every check target.
+    /// Lists all health check targets.
     Health(Answer<HealthView>),
-    /// Routers, and what is announced to them.
+    /// Lists the BGP peers and the routes announced to them.
     Bgp(Answer<BgpView>),
-    /// An order to this machine.
+    /// Drains or undrains this machine.
     Machine {
-        /// What to do.
+        /// The action.
         action: MachineAction,
-        /// What began; a conflict when it can't.
+        /// The state of the drain, or a conflict error if the action is not possible.
         answer: Answer<Result<MachineDrain, Refusal>>,
     },
-    /// Hand over to a new process.
+    /// Starts a new process, which takes over from this process.
     Upgrade {
-        /// The program; `None`: the file that this process was started from.
+        /// The path of the new program. `None` means the file from which this process was started.
         binary: Option<String>,
-        /// What came of it; when it is refused, everything is as it was.
+        /// The result of the upgrade. After a failed upgrade the old process continues unchanged.
         answer: Answer<Result<Upgraded, Refusal>>,
     },
-    /// The last changes of state.
+    /// Lists recent events.
     Events {
-        /// Which.
+        /// The filter for events.
         query: EventQuery,
-        /// Oldest first.
+        /// The matching events, oldest first.
         answer: Answer<EventsView>,
     },
-    /// Which lines of the log are written.
+    /// Returns the current log level.
     Log(Answer<LogView>),
-    /// Write others for a while.
-    OrderLog {
-        /// Which; `None`: those of the file again.
-        order: Option<LogOrder>,
-        /// What has changed.
+    /// Changes the log level for a limited time.
+    OverrideLog {
+        /// The new level. `None` restores the level of the configuration.
+        command: Option<LogLevelOverride>,
+        /// The levels before and after the change.
         answer: Answer<LogChange>,
     },
-    /// Everything that is counted.
+    /// Returns all counters.
     Stats(Answer<Stats>),
-    /// An operator's override.
+    /// Changes the override of a backend.
     Backend {
-        /// The backend.
+        /// The name of the backend.
         name: String,
-        /// The leaf pool; `None`: all its memberships.
+        /// The leaf pool. `None` means all memberships of the backend.
         pool: Option<String>,
-        /// What to do.
+        /// The action.
         action: BackendAction,
-        /// Who gives it, why, for how long.
-        note: OrderNote,
-        /// The memberships touched; not found when there is none.
+        /// The requester, the reason, and the duration of the override.
+        note: OverrideNote,
+        /// The affected memberships, or a "not found" error if there are none.
         answer: Answer<Result<BackendChange, Refusal>>,
     },
-    /// Read the file again.
+    /// Reads the configuration file again.
     Reload {
-        /// Who asks for it, and on what terms.
+        /// The requester and the conditions of the reload.
         terms: ReloadTerms,
-        /// What is in force; every reason when it was refused.
+        /// The new generation, or all problems of the rejected configuration.
         answer: Answer<Result<ReloadReport, Refusal>>,
     },
-    /// Take this configuration in the file's place. The server has looked at `admin.put` before.
+    /// Replaces the configuration with the given text. The server has already checked that
+    /// `admin.put` allows this.
     PutConfig {
-        /// TOML, at most [`CONFIG_BYTES`].
+        /// The configuration in TOML, up to [`CONFIG_BYTES`] bytes.
         text: String,
-        /// The entity tag that the operator started from, without quotes; `None`: `If-Match: *`, whatever is there.
-        /// Another than the one in force: [`RefusalKind::Stale`](super::RefusalKind::Stale).
+        /// The entity tag of the configuration that the operator edited, without quotes. `None`
+        /// stands for the header `If-Match` with the value `*`, and matches every configuration. If
+        /// the tag differs from the current one, the command fails with
+        /// [`RefusalKind::Stale`](super::RefusalKind::Stale).
         if_match: Option<String>,
-        /// As for `Reload`.
+        /// The requester and the conditions of the reload.
         terms: ReloadTerms,
-        /// As for `Reload`.
+        /// The new generation, or all problems of the rejected configuration.
         answer: Answer<Result<ReloadReport, Refusal>>,
     },
-    /// What is in force stays, though it came with [`ReloadTerms::confirm`].
+    /// Makes the current trial generation permanent. A trial generation is a generation that was
+    /// loaded with [`ReloadTerms::confirm`].
     Confirm(Answer<Result<Confirmed, Refusal>>),
-    /// Go back to what was in force before.
+    /// Restores an earlier generation.
     Rollback {
-        /// Its number; `None`: the last that was confirmed while one waits for it, else the one before that in force.
+        /// The number of the generation. `None` means the last confirmed generation while a trial
+        /// generation is active, and otherwise the generation before the current one.
         generation: Option<u64>,
-        /// As for `Reload`.
+        /// The requester and the conditions of the reload.
         terms: ReloadTerms,
-        /// As for `Reload`; not found when it is not kept.
+        /// The new generation, or a "not found" error if the requested generation is no longer
+        /// stored.
         answer: Answer<Result<ReloadReport, Refusal>>,
     },
-    /// The configuration in force, as text.
+    /// Returns the current configuration as text.
     Config(Answer<ConfigView>),
-    /// The last generations.
+    /// Lists the stored generations.
     History(Answer<HistoryView>),
-    /// One of them, with its texts.
+    /// Returns one stored generation with its configuration files.
     Generation {
-        /// Its number.
+        /// The number of the generation.
         generation: u64,
-        /// Not found when it is not kept.
+        /// The generation, or a "not found" error if it is no longer stored.
         answer: Answer<Result<GenerationView, Refusal>>,
     },
-    /// Tracked flows.
+    /// Lists tracked flows.
     Flows {
-        /// Which.
+        /// The filter for flows.
         filter: FlowQuery,
-        /// At most so many, from 1 to [`FLOWS_AT_MOST`].
+        /// The maximum number of flows in the reply, 1 to [`FLOWS_AT_MOST`].
         limit: usize,
-        /// Not found when there is no such VIP or backend.
+        /// The flows, or a "not found" error if the VIP or backend does not exist.
         answer: Answer<Result<FlowPage, Refusal>>,
     },
-    /// Forget flows: their next packet is a new flow's.
+    /// Removes flows from the connection tables. The next packet of a removed flow starts a new
+    /// flow.
     PurgeFlows {
-        /// Which.
+        /// The filter for flows.
         filter: FlowQuery,
-        /// As for `Flows`.
+        /// The number of removed flows, or a "not found" error if the VIP or backend does not
+        /// exist.
         answer: Answer<Result<Purged, Refusal>>,
     },
-    /// What would each packet thread do with this flow? Both ends are of one family: the server has looked.
+    /// Returns the decision that each packet thread would make for a packet of a flow. The server
+    /// has checked that both addresses have the same family.
     Where {
-        /// The client.
+        /// The address and port of the client.
         source: SocketAddr,
-        /// The VIP.
+        /// The address and port of the VIP.
         destination: SocketAddr,
-        /// IP protocol number.
+        /// The IP protocol number.
         protocol: u8,
-        /// Of a request for this key; `None`: of the flow.
+        /// The key in a request to a keyed service. `None` means a packet without a request for a
+        /// key.
         key: Option<String>,
-        /// One row a thread.
+        /// One row for each packet thread.
         answer: Answer<Result<WhereView, Refusal>>,
     },
-    /// Capture packets. It ends at its bounds, when the stream is dropped, or by `EndCapture`.
+    /// Captures packets. The capture ends at its limits, when its stream is dropped, or by
+    /// `EndCapture`.
     Capture {
-        /// Which.
-        order: CaptureOrder,
-        /// Not found when there is no such VIP or backend; a conflict while another capture runs.
+        /// The filter and the limits of the capture.
+        command: CaptureCommand,
+        /// The stream of the capture. The error is "not found" if the VIP or backend does not
+        /// exist, and "conflict" if another capture is active.
         answer: Answer<Result<CaptureStream, Refusal>>,
     },
-    /// End the capture that runs: its stream comes to its end.
+    /// Ends the active capture and completes its stream.
     EndCapture(Answer<Result<CaptureEnd, Refusal>>),
-    /// Count keys of requests for a while. It ends at once when the answer is dropped.
+    /// Counts the requests for each key during a limited time. The count ends early if the receiver
+    /// of the reply is dropped.
     HotKeys {
-        /// Whose, and how long.
-        order: HotKeysOrder,
-        /// Not found when there is no such VIP, or no service that chooses by key; a conflict while others are counted.
+        /// The filter and the duration.
+        command: HotKeysCommand,
+        /// The most requested keys. The error is "not found" if the VIP does not exist or has no
+        /// keyed service, and "conflict" if another count is active.
         answer: Answer<Result<HotKeysView, Refusal>>,
     },
 }
 
-/// Which keys are to be counted.
+/// The parameters of [`Command::HotKeys`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HotKeysOrder {
-    /// Of this VIP's requests; `None`: of all.
+pub struct HotKeysCommand {
+    /// The VIP whose requests are counted. `None` means all VIPs.
     pub vip: Option<String>,
-    /// At most so many, from 1 to [`HOT_KEYS_AT_MOST`].
+    /// The maximum number of keys in the reply, 1 to [`HOT_KEYS_AT_MOST`].
     pub limit: usize,
-    /// For so long, up to [`HOT_KEYS_SECONDS_AT_MOST`].
+    /// The duration of the count, up to [`HOT_KEYS_SECONDS_AT_MOST`] seconds.
     pub within: Duration,
 }
 
-/// Which packets are to be captured, and how many. All conditions must hold.
+/// The filter and the limits of a capture. A packet must match all conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CaptureOrder {
-    /// Of this VIP.
+pub struct CaptureCommand {
+    /// If set, only packets to this VIP are captured.
     pub vip: Option<String>,
-    /// For this backend.
+    /// If set, only packets to this backend are captured.
     pub backend: Option<String>,
-    /// Dropped for one of these reasons, by names of [`counters::PIPELINE_DROPS`].
+    /// If set, only packets that were dropped for one of these reasons are captured. The reasons
+    /// are names from [`counters::PIPELINE_DROPS`].
     pub drops: Option<Vec<&'static str>>,
-    /// Of a flow that the connection table did not know.
+    /// `true` if only packets whose flow was not in the connection table are captured.
     pub new_flows: bool,
-    /// One of so many, on each thread.
+    /// The sampling rate N. Each packet thread captures one in N matching packets.
     pub sample: NonZeroU32,
-    /// Bytes of each packet, within [`SNAP_BYTES`].
+    /// The number of captured bytes of each packet, within [`SNAP_BYTES`].
     pub snap: usize,
-    /// No more packets than this.
+    /// The maximum number of captured packets.
     pub count: Option<NonZeroU64>,
-    /// No longer than this.
+    /// The maximum duration.
     pub within: Duration,
 }
 
-/// A capture file as it is made, in whole blocks.
+/// The stream of a capture, which consists of complete pcapng blocks.
 #[derive(Debug)]
 pub struct CaptureStream(pub mpsc::Receiver<Bytes>);
 
-/// What an operator may do to a backend. The last one wins; it outlives a reload, not a restart.
+/// A change of the override of a backend. A later change replaces an earlier one. An override
+/// survives a reload, but not a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackendAction {
-    /// Out of the table; its flows go on to their end.
+    /// Stops new flows. Existing flows continue.
     Drain,
-    /// Takes back `Drain`; nothing else.
+    /// Ends `Drain`, and keeps a changed weight.
     Undrain,
-    /// Out of the table, and its flows are reselected at their next packet.
+    /// Stops all traffic. Each existing flow moves to another backend with its next packet.
     Down,
-    /// Takes back every override of it, weight included: health and file decide again.
+    /// Removes all overrides of the backend, including the weight.
     Up,
-    /// Another weight; `None`: the file's again.
+    /// Sets the weight. `None` restores the weight of the configuration.
     Weight(Option<u32>),
 }
 
-/// Who asks for another configuration, and on what terms.
+/// The requester and the conditions of a configuration change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReloadTerms {
-    /// Who wants it, as the log names clients.
+    /// The client that sent the command, as the log shows it.
     pub by: String,
-    /// It is taken back unless [`Command::Confirm`] comes within this time. `None`: it stays.
+    /// The time limit for the [`Command::Confirm`] that must follow. Otherwise the change is rolled
+    /// back. `None` makes the change permanent.
     pub confirm: Option<Duration>,
-    /// However many slots move.
+    /// `true` if the change is accepted even if it moves more table slots to other backends than
+    /// `cluster.max_moved` allows.
     pub force: bool,
 }
 
-/// What an operator says beside an order.
+/// The requester, the reason and the duration of an override.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OrderNote {
-    /// Who gives it, as the log names clients.
+pub struct OverrideNote {
+    /// The client that sent the command, as the log shows it.
     pub by: String,
-    /// Why.
+    /// The reason given by the operator.
     pub reason: Option<String>,
-    /// After how long it ends by itself. `None`: when it is taken back.
+    /// The time after which the override ends. `None` means that it has no end.
     pub lasts: Option<Duration>,
 }
 
-/// Another level of the log, for a while. The last order wins; it outlives a reload, not a restart.
+/// A temporary log level. A later change replaces an earlier one. The level survives a reload, but
+/// not a restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LogOrder {
-    /// The least important lines that are written.
+pub struct LogLevelOverride {
+    /// The least severe level of the log lines that are written.
     pub level: LogLevel,
-    /// After how long it ends by itself.
+    /// The time after which the level of the configuration applies again.
     pub lasts: Duration,
-    /// Who gives it, as the log names clients.
+    /// The client that sent the command, as the log shows it.
     pub by: String,
-    /// Why.
+    /// The reason given by the operator.
     pub reason: Option<String>,
 }
 
-/// What an operator may do to the machine.
+/// An action on the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MachineAction {
-    /// Routes are announced as about to go, then withdrawn; when traffic has gone, the process ends.
+    /// Announces all routes with the graceful-shutdown community, then withdraws them, and ends the
+    /// process after traffic has stopped.
     Drain,
-    /// Takes back `Drain`, as long as the process has not ended.
+    /// Cancels `Drain` while the process is still running.
     Undrain,
 }
 
-/// Which events are meant. All conditions must hold; of those that do, the last ones.
+/// The filter for events. An event must match all conditions. If too many events match, the most
+/// recent ones are returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventQuery {
-    /// Of one of these kinds; empty: of any.
+    /// The kinds of events. An empty list means all kinds.
     pub kinds: Vec<EventKind>,
-    /// With a number above this.
+    /// Only events with a number greater than this are returned.
     pub after: u64,
-    /// No older than this.
+    /// If set, only events that are at most this old are returned.
     pub since: Option<Duration>,
-    /// At most so many, from 1 to [`EVENTS_AT_MOST`].
+    /// The maximum number of events, 1 to [`EVENTS_AT_MOST`].
     pub limit: usize,
 }
 
 impl Default for EventQuery {
-    /// All that are kept.
+    /// Returns a filter that matches all stored events.
     fn default() -> Self {
         Self { kinds: Vec::new(), after: 0, since: None, limit: EVENTS_AT_MOST }
     }
 }
 
-/// Which flows are meant.
+/// The filter for flows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FlowQuery {
-    /// All.
+    /// All flows.
     All,
-    /// Those of one VIP, over all its services.
+    /// Flows of all services of this VIP.
     Vip(String),
-    /// Those of one backend, over all its memberships.
+    /// Flows of all memberships of this backend.
     Backend(String),
 }
 
-/// How long the server waits for an answer.
+/// The maximum time that the server waits for the reply to a command, in seconds.
 pub const ANSWER_WITHIN_SECONDS: u64 = 30;
-/// The largest configuration taken by `PUT`.
+/// The maximum size of a configuration that is uploaded with `PUT`, in bytes.
 pub const CONFIG_BYTES: usize = 16 << 20;
-/// How much of each packet a capture may keep.
+/// The allowed number of captured bytes of each packet.
 pub const SNAP_BYTES: RangeInclusive<usize> = 64..=2_048;
-/// Changes of state that are kept, and the longest list of them.
+/// The number of stored events, which is also the maximum number of events in one reply.
 pub const EVENTS_AT_MOST: usize = 1_000;
-/// The longest list of keys.
+/// The maximum number of keys in one reply.
 pub const HOT_KEYS_AT_MOST: usize = 1_000;
-/// The longest that keys are counted for one answer: it must come within [`ANSWER_WITHIN_SECONDS`].
+/// The maximum duration of a count of requests per key, in seconds. The duration is shorter than
+/// [`ANSWER_WITHIN_SECONDS`], because the reply is sent after the count.
 pub const HOT_KEYS_SECONDS_AT_MOST: u64 = 20;
-/// The longest list of flows in one answer.
+/// The maximum number of flows in one reply.
 pub const FLOWS_AT_MOST: usize = 10_000;

@@ -1,12 +1,15 @@
-//! At most so many connections behind a listener; when it is full, one in the middle of a request gives way, the oldest first.
+//! Limits the number of connections of a listener. If the limit is reached, a stalled connection is
+//! closed to admit a new one.
 //!
-//! In: connections as they are accepted, and how far each has come. Out: a [`Permit`] each, and the word that it is revoked.
-//! A connection sends its request, waits while that is handled, then takes the response; then the next request may come.
-//! While another connection waits, one that sends is revoked after [`REQUEST_TIME`], one that does not read after
-//! [`RESPONSE_TIME`], one whose request is handled never.
-//! Not here: what ends a connection that no other waits behind (`server`).
-//! Invariant: at most `most` permits are held, and one more connection waits for one.
-//! A `tokio::sync::Semaphore` revokes no permit: with one, a client behind 64 that stop waits 10 s (`tests/api/bounds.rs`).
+//! A connection is stalled if its client has been sending a request for [`REQUEST_TIME`] or reading
+//! a response for [`RESPONSE_TIME`]. The connection that has been stalled for the longest time is
+//! closed first. A connection whose request is being handled is never closed. The module `server`
+//! closes connections that exceed their own time limits.
+//!
+//! A `tokio::sync::Semaphore` is not used, because it cannot revoke permits. A new client would
+//! then wait 10 s if 64 other clients stall.
+//!
+//! Invariant: at most `most` permits exist, and one more connection waits for a permit.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,12 +18,12 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-/// The permits of one listener, which one task gives out.
+/// The connection permits of one listener.
 #[derive(Debug)]
 pub(crate) struct ConnectionLimiter {
     most: usize,
     permits: Mutex<Permits>,
-    /// A permit was returned, or may be revoked now.
+    /// Notified when a permit was returned, or can be revoked earlier than expected.
     changed: Notify,
 }
 
@@ -38,19 +41,20 @@ struct Held {
     is_revoked: bool,
 }
 
-/// How far a connection has come.
+/// The phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Its request is not whole.
+    /// The request is not complete.
     Request,
-    /// Its request is whole, and there is no response yet.
+    /// The request is complete, and the response does not exist yet.
     Handling,
-    /// Its response is on its way.
+    /// The response is being sent.
     Response,
 }
 
 impl Phase {
-    /// How long it is left alone while others wait; `None`: to its end.
+    /// Returns the time after which a connection in this phase can be closed for a new connection,
+    /// or `None` if it is never closed.
     fn patience(self) -> Option<Duration> {
         match self {
             Self::Request => Some(REQUEST_TIME),
@@ -60,14 +64,14 @@ impl Phase {
     }
 }
 
-/// A connection's permit. Dropping it returns it.
+/// The permit of a connection. Dropping the permit returns it.
 #[derive(Debug)]
 pub(crate) struct Permit {
     progress: Progress,
     revoke: Arc<Notify>,
 }
 
-/// How far a connection has come, for what sees it.
+/// A handle that reports the progress of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Progress {
     limiter: Arc<ConnectionLimiter>,
@@ -79,7 +83,8 @@ impl ConnectionLimiter {
         Arc::new(Self { most, permits: Mutex::default(), changed: Notify::new() })
     }
 
-    /// A permit, once there is one: a connection that must give way has ended then.
+    /// Waits for a permit. If the limit is reached, this method revokes the permit of a stalled
+    /// connection.
     pub(crate) async fn acquire(self: &Arc<Self>) -> Permit {
         loop {
             let again = match self.permits().admit(self.most, Instant::now()) {
@@ -89,7 +94,7 @@ impl ConnectionLimiter {
                 Err(again) => again,
             };
             match again {
-                // Woken or not, it is looked at anew.
+                // After a notification and after a timeout, the permits are examined again.
                 Some(at) => drop(timeout_at(at, self.changed.notified()).await),
                 None => self.changed.notified().await,
             }
@@ -102,7 +107,9 @@ impl ConnectionLimiter {
 }
 
 impl Permits {
-    /// A permit's number; or when to ask again at the latest, when one has been revoked or none can be.
+    /// Returns the number of a new permit, and the notifier that signals its revocation. If the
+    /// limit is reached, returns the time at which a permit can be revoked. This time is `None` if
+    /// the caller must wait until a permit is returned.
     fn admit(&mut self, most: usize, now: Instant) -> Result<(u64, Arc<Notify>), Option<Instant>> {
         if self.held.len() < most {
             let (number, revoke) = (self.next, Arc::new(Notify::new()));
@@ -132,7 +139,7 @@ impl Permit {
         self.progress.clone()
     }
 
-    /// Waits until another connection needs the permit.
+    /// Waits until the permit is revoked for another connection.
     pub(crate) async fn revoked(&self) {
         self.revoke.notified().await;
     }
@@ -147,17 +154,18 @@ impl Drop for Permit {
 }
 
 impl Progress {
-    /// The request is whole.
+    /// Records that the request is complete.
     pub(crate) fn request_read(&self) {
         self.enter(|_| true, Phase::Handling);
     }
 
-    /// There is a response.
+    /// Records that the response is ready.
     pub(crate) fn response_ready(&self) {
         self.enter(|_| true, Phase::Response);
     }
 
-    /// The kernel has taken all that was written: if that was a response, the next request may come.
+    /// Records that the kernel has accepted all written bytes. After a response, the next request
+    /// can follow.
     pub(crate) fn flushed(&self) {
         self.enter(|phase| phase == Phase::Response, Phase::Request);
     }
@@ -172,10 +180,12 @@ impl Progress {
     }
 }
 
-/// A client sends its request as soon as it is let in. With none at all, those that come together would displace each other
-/// before their requests are read.
+/// The time that a client has for sending a request before its connection can be closed for a new
+/// one. With a time of zero, connections that arrive together would displace each other before
+/// their requests are read.
 const REQUEST_TIME: Duration = Duration::from_millis(50);
-/// For a response that the client does not read.
+/// The time that a client has for reading a response before its connection can be closed for a new
+/// one.
 const RESPONSE_TIME: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -184,18 +194,18 @@ mod tests {
 
     use super::*;
 
-    /// Which permit the next connection would have revoked.
+    /// Returns the index of the permit that is revoked when another connection arrives.
     async fn displaced(limiter: &Arc<ConnectionLimiter>, permits: &[&Permit]) -> Option<usize> {
-        // None is returned, so it ends by the time-out; a second may pass in it.
+        // `acquire` gets no permit here, and ends with the timeout in simulated time.
         let _ = timeout(Duration::from_millis(1), limiter.acquire()).await;
         permits.iter().position(|permit| limiter.permits().held[&permit.progress.number].is_revoked)
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_oldest_that_sends_gives_way_then_one_that_does_not_read_and_never_one_that_is_handled() {
+    async fn stalled_connections_are_revoked_oldest_first() {
         let limiter = ConnectionLimiter::new(3);
         let [a, b, c] = [limiter.acquire().await, limiter.acquire().await, limiter.acquire().await];
-        assert_eq!(displaced(&limiter, &[&a, &b, &c]).await, None, "a request may be on its way");
+        assert_eq!(displaced(&limiter, &[&a, &b, &c]).await, None, "the request may still arrive");
         a.progress().request_read();
         advance(Duration::from_secs(1)).await;
         assert_eq!(displaced(&limiter, &[&a, &b, &c]).await, Some(1));
@@ -204,7 +214,7 @@ mod tests {
         let d = limiter.acquire().await;
         a.progress().response_ready();
         a.progress().flushed();
-        // It sends anew, and later than the others.
+        // `a` has just started its next request, so `c` is the oldest.
         assert_eq!(displaced(&limiter, &[&a, &c, &d]).await, Some(1));
         drop(c);
         let e = limiter.acquire().await;
@@ -212,24 +222,24 @@ mod tests {
             permit.progress().request_read();
             permit.progress().flushed();
         }
-        assert_eq!(displaced(&limiter, &[&a, &d, &e]).await, None, "all are handled");
+        assert_eq!(displaced(&limiter, &[&a, &d, &e]).await, None, "all requests are being handled");
         e.progress().response_ready();
         advance(RESPONSE_TIME / 2).await;
-        assert_eq!(displaced(&limiter, &[&a, &d, &e]).await, None, "it may still read");
+        assert_eq!(displaced(&limiter, &[&a, &d, &e]).await, None, "the client may still read");
         advance(RESPONSE_TIME / 2).await;
         assert_eq!(displaced(&limiter, &[&a, &d, &e]).await, Some(2));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_gives_way_for_each_that_comes_and_none_while_none_waits() {
+    async fn one_permit_is_revoked_per_waiting_connection() {
         let limiter = ConnectionLimiter::new(2);
         let [a, _b] = [limiter.acquire().await, limiter.acquire().await];
-        assert!(timeout(Duration::from_secs(99), a.revoked()).await.is_err(), "none waits");
+        assert!(timeout(Duration::from_secs(99), a.revoked()).await.is_err(), "no connection waits");
         let (waiting, also) = (Arc::clone(&limiter), Arc::clone(&limiter));
         let admitted = tokio::spawn(async move { waiting.acquire().await });
         a.revoked().await;
         tokio::task::yield_now().await;
-        assert!(!admitted.is_finished(), "a permit is not free before it is returned");
+        assert!(!admitted.is_finished(), "a permit is reused only after it was returned");
         assert_eq!(also.permits().held.values().filter(|permit| permit.is_revoked).count(), 1);
         drop(a);
         let _c = admitted.await.unwrap();

@@ -1,18 +1,21 @@
-//! The OpenAPI document: the routes' table, and the schemas of the row types.
+//! Generates the OpenAPI document from the table of routes and the schemas of the row types.
 //!
-//! In: [`Operation`]s. Out: JSON. Names, units and sentences of fields are those of the row types (`view`, `stats`).
-//! Not here: which routes there are (`routes`).
-//! Source: OpenAPI 3.1, whose schemas are JSON Schema 2020-12.
+//! The names, units and descriptions of fields come from the row types in `view` and `stats`. The
+//! module `routes` defines the routes.
+//!
+//! References: OpenAPI 3.1, whose schemas are JSON Schema 2020-12.
 
+use axum::http::Method;
 use axum::routing::MethodRouter;
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
 use crate::app_state::AppState;
+use crate::roles::Role;
 use crate::view::Refusal;
 
-/// A route with all that is said of it.
+/// A route with its documentation and its handler.
 pub(crate) struct Operation {
     pub(crate) method: &'static str,
     pub(crate) path: &'static str,
@@ -20,14 +23,14 @@ pub(crate) struct Operation {
     parameters: Vec<Value>,
     body: Option<Content>,
     answer: Content,
-    /// A header of the answer, with what it is for.
+    /// A response header: its name and its description.
     header: Option<[&'static str; 2]>,
-    /// Statuses of refusals, those apart that every route has.
+    /// The error statuses of this route, in addition to those that all routes have.
     refusals: &'static [u16],
     pub(crate) handler: MethodRouter<AppState>,
 }
 
-/// What a body holds.
+/// The content of a request or response body.
 pub(crate) struct Content {
     description: &'static str,
     media_type: &'static str,
@@ -35,17 +38,17 @@ pub(crate) struct Content {
 }
 
 impl Content {
-    /// A `T` as JSON.
+    /// Describes a JSON body of type `T`.
     pub(crate) fn json<T: JsonSchema>(description: &'static str) -> Self {
         Self { description, media_type: "application/json", schema: SchemaGenerator::subschema_for::<T> }
     }
 
-    /// Text of this type.
+    /// Describes a text body of the given media type.
     pub(crate) fn of(media_type: &'static str, description: &'static str) -> Self {
         Self { description, media_type, schema: SchemaGenerator::subschema_for::<String> }
     }
 
-    /// Bytes that are no text.
+    /// Describes a binary body of the given media type.
     pub(crate) fn binary(media_type: &'static str, description: &'static str) -> Self {
         let schema = |_: &mut SchemaGenerator| json_schema!({ "type": "string", "format": "binary" });
         Self { description, media_type, schema }
@@ -65,14 +68,14 @@ impl Operation {
         handler: MethodRouter<AppState>,
     ) -> Self {
         let named = path.contains("{name}").then(|| {
-            json!({ "name": "name", "in": "path", "required": true, "description": "The backend.",
+            json!({ "name": "name", "in": "path", "required": true, "description": "The name of the backend.",
                 "schema": { "type": "string" } })
         });
         let parameters = named.into_iter().collect();
         Self { method, path, summary, parameters, body: None, answer, header: None, refusals: &[], handler }
     }
 
-    /// One that answers a `T` as JSON; `answer` describes it.
+    /// Creates a route that returns a `T` in JSON. `answer` describes the response.
     pub(crate) fn json<T: JsonSchema>(
         method: &'static str,
         path: &'static str,
@@ -83,7 +86,7 @@ impl Operation {
         Self::new(method, path, summary, Content::json::<T>(answer), handler)
     }
 
-    /// A question, which is answered by a `T` as JSON.
+    /// Creates a `GET` route that returns a `T` in JSON.
     pub(crate) fn read<T: JsonSchema>(
         path: &'static str,
         summary: &'static str,
@@ -93,12 +96,12 @@ impl Operation {
         Self::json::<T>("get", path, summary, answer, handler)
     }
 
-    /// It also refuses with these statuses.
+    /// Adds error statuses.
     pub(crate) fn refuses(self, refusals: &'static [u16]) -> Self {
         Self { refusals, ..self }
     }
 
-    /// Its answer has this header.
+    /// Adds a response header.
     pub(crate) fn with_header(self, name: &'static str, description: &'static str) -> Self {
         Self { header: Some([name, description]), ..self }
     }
@@ -107,7 +110,7 @@ impl Operation {
         Self { body: Some(body), ..self }
     }
 
-    /// A parameter of the query with the schema of its values.
+    /// Adds an optional query parameter.
     pub(crate) fn query(mut self, name: &str, description: &str, schema: Value) -> Self {
         let parameter = json!({ "name": name, "in": "query", "required": false, "description": description,
             "schema": schema });
@@ -115,7 +118,7 @@ impl Operation {
         self
     }
 
-    /// One that must be there.
+    /// Adds a required query parameter.
     pub(crate) fn needed(mut self, name: &str, description: &str, schema: Value) -> Self {
         let parameter = json!({ "name": name, "in": "query", "required": true, "description": description,
             "schema": schema });
@@ -123,7 +126,7 @@ impl Operation {
         self
     }
 
-    /// A text that must be there.
+    /// Adds a required string parameter.
     pub(crate) fn required(mut self, place: &str, name: &str, description: &str) -> Self {
         let parameter = json!({ "name": name, "in": place, "required": true, "description": description,
             "schema": { "type": "string" } });
@@ -146,7 +149,9 @@ impl Operation {
                 responses.insert(refusal.status.to_string(), json!({ "$ref": place }));
             }
         }
-        let mut value = json!({ "summary": self.summary, "responses": responses });
+        let method = Method::from_bytes(self.method.to_uppercase().as_bytes()).unwrap_or_default();
+        let role = Role::needed(&method, self.path).to_string();
+        let mut value = json!({ "summary": self.summary, "x-role": role, "responses": responses });
         if !self.parameters.is_empty() {
             value["parameters"] = json!(self.parameters);
         }
@@ -158,7 +163,7 @@ impl Operation {
     }
 }
 
-/// The document of these routes.
+/// Returns the document for these routes.
 pub(crate) fn document(operations: &[Operation]) -> Value {
     let settings = SchemaSettings::draft2020_12().for_serialize().with(|settings| {
         settings.definitions_path = "/components/schemas".into();
@@ -185,15 +190,16 @@ pub(crate) fn document(operations: &[Operation]) -> Value {
         "info": {
             "title": "Sluicegate admin API",
             "version": "1",
-            "description": "Units stand in the names. A share is from 0 to 1. A field that may be null is always there.",
+            "description": "Units are part of the field names. A share is a number from 0 to 1. Fields that can be null are always present.",
         },
         "paths": paths,
         "components": { "responses": responses, "schemas": schemas },
     })
 }
 
-/// Says of an object that it has all its fields and no other, and that no duration is negative: older programs read rows of newer ones, but a document is of one
-/// version.
+/// Makes the schema of an object strict. All fields are required, other fields are not allowed, and
+/// durations are not negative. A client that is older than the server accepts additional fields,
+/// but the document describes exactly one version.
 fn close(schema: &mut Value) {
     let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else { return };
     for (_, duration) in
@@ -201,7 +207,8 @@ fn close(schema: &mut Value) {
     {
         duration["minimum"] = json!(0);
     }
-    // "ip" is the library's own word: validators know the two families.
+    // The format "ip" exists only in schemars. JSON Schema validators know the formats "ipv4" and
+    // "ipv6".
     for address in properties.values_mut().filter(|property| property["format"] == "ip") {
         address["anyOf"] = json!([{ "format": "ipv4" }, { "format": "ipv6" }]);
         address.as_object_mut().map(|address| address.remove("format"));
@@ -212,29 +219,54 @@ fn close(schema: &mut Value) {
     schema["additionalProperties"] = json!(false);
 }
 
-/// A response that refuses.
+/// An error response.
 struct Known {
     status: u16,
     name: &'static str,
     description: &'static str,
-    /// Whether every route may answer so.
+    /// `true` if all routes can return this error.
     always: bool,
 }
 
 const REFUSALS: &[Known] = &[
-    Known { status: 400, name: "BadRequest", description: "The request is wrong.", always: true },
-    Known { status: 403, name: "Forbidden", description: "Not allowed.", always: false },
-    Known { status: 404, name: "NotFound", description: "No such thing.", always: false },
-    Known { status: 408, name: "Slow", description: "The body did not come in time.", always: true },
-    Known { status: 409, name: "Conflict", description: "It does not go with what is there.", always: false },
-    Known { status: 412, name: "Stale", description: "Another generation is in force.", always: false },
-    Known { status: 413, name: "TooLarge", description: "The body is too large.", always: true },
+    Known { status: 400, name: "BadRequest", description: "The request is invalid.", always: true },
+    Known {
+        status: 403,
+        name: "Forbidden",
+        description: "The configuration or the role of the client does not allow the request.",
+        always: false,
+    },
+    Known { status: 404, name: "NotFound", description: "The named object does not exist.", always: false },
+    Known {
+        status: 408,
+        name: "Slow",
+        description: "The request body was not received in time.",
+        always: true,
+    },
+    Known {
+        status: 409,
+        name: "Conflict",
+        description: "The request conflicts with the current state.",
+        always: false,
+    },
+    Known {
+        status: 412,
+        name: "Stale",
+        description: "The current configuration differs from the one named in If-Match.",
+        always: false,
+    },
+    Known { status: 413, name: "TooLarge", description: "The request body is too large.", always: true },
     Known { status: 422, name: "Invalid", description: "The configuration has problems.", always: false },
-    Known { status: 428, name: "Unconditional", description: "If-Match is missing.", always: false },
+    Known {
+        status: 428,
+        name: "Unconditional",
+        description: "The If-Match header is missing.",
+        always: false,
+    },
     Known {
         status: 503,
         name: "Unavailable",
-        description: "Not now: the balancer is stopping or busy.",
+        description: "The load balancer is starting, stopping or busy.",
         always: true,
     },
 ];

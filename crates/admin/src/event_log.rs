@@ -1,9 +1,12 @@
-//! The last changes of state, for operators.
+//! Stores the most recent events in memory.
 //!
-//! In: lines of the log that have a field `change`, whatever level is written. Out: rows, as they are asked for.
-//! A change is said once, where it is decided: the log and the events are two readers of that line, so they never differ.
-//! Its fields: `change` is the kind; `error`, `reason` or `why` is the cause; the others say what it is about.
-//! Invariant: it holds [`EVENTS_AT_MOST`] events and [`LONGEST`] bytes a text, however much changes.
+//! A log line with a `change` field becomes an event, even if the log level suppresses the line.
+//! Log and events therefore have the same source and never differ. The field `change` is the kind
+//! of the event. The field `error`, `reason` or `why` is the cause. All other fields describe the
+//! affected object.
+//!
+//! Memory is bounded: at most [`EVENTS_AT_MOST`] events are stored, and each text has at most
+//! [`LONGEST`] bytes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Debug;
@@ -21,7 +24,7 @@ use tracing_subscriber::registry::LookupSpan;
 use crate::command::{EVENTS_AT_MOST, EventQuery};
 use crate::view::{EventKind, EventRow, EventSeverity, EventsView};
 
-/// The events that are kept; every copy is of the same ones.
+/// The stored events, which all clones share.
 #[derive(Clone, Debug, Default)]
 pub struct EventLog(Arc<Mutex<Kept>>);
 
@@ -32,14 +35,14 @@ struct Kept {
 }
 
 impl EventLog {
-    /// What listens to the log.
+    /// Returns the tracing layer that collects events.
     pub fn layer<S: Subscriber + for<'span> LookupSpan<'span>>(&self) -> impl Layer<S> + use<S> {
         let is_change = filter_fn(|line| line.is_event() && line.fields().field(CHANGE).is_some());
-        // No change is said below it.
+        // Every event has the level info, warn or error.
         Listener(self.clone()).with_filter(is_change.with_max_level_hint(LevelFilter::INFO))
     }
 
-    /// What was asked for, oldest first. `now` is the time of day.
+    /// Returns the matching events, oldest first. `now` is the current time of day.
     pub fn view(&self, query: &EventQuery, boot_id: &str, now: SystemTime) -> EventsView {
         let kept = self.kept();
         let oldest = query.since.map_or(0.0, |since| seconds(now.checked_sub(since).unwrap_or(UNIX_EPOCH)));
@@ -89,12 +92,12 @@ impl<S: Subscriber> Layer<S> for Listener {
     }
 }
 
-/// A line of the log, taken apart.
+/// The fields of a log line.
 #[derive(Debug, Default)]
 struct Line {
     kind: Option<EventKind>,
     what: String,
-    /// With its rank among [`CAUSES`].
+    /// The cause, with its rank in [`CAUSES`].
     cause: Option<(usize, String)>,
     about: BTreeMap<String, String>,
 }
@@ -105,11 +108,12 @@ impl Line {
         match (name, CAUSES.iter().position(|cause| *cause == name)) {
             (CHANGE, _) => {
                 self.kind = EventKind::named(&text);
-                debug_assert!(self.kind.is_some(), "{text:?} is no kind of event");
+                debug_assert!(self.kind.is_some(), "unknown event kind {text:?}");
             }
             (MESSAGE, _) => self.what = text,
             (_, Some(rank)) => match &self.cause {
-                // Of a refused reload: why it was refused, and who asked for it.
+                // A rejected reload has two causes. `error` is the cause of the rejection, and
+                // `why` names the trigger of the reload.
                 Some((first, _)) if *first < rank => drop(self.about.insert(name.to_owned(), text)),
                 _ => {
                     if let Some((other, before)) = self.cause.replace((rank, text)) {
@@ -132,7 +136,7 @@ impl Visit for Line {
     }
 }
 
-/// No longer than [`LONGEST`].
+/// Truncates the text to [`LONGEST`] bytes.
 fn cut(mut text: String) -> String {
     if text.len() > LONGEST {
         let end = (0..=LONGEST - ELLIPSIS.len()).rev().find(|at| text.is_char_boundary(*at));
@@ -143,7 +147,7 @@ fn cut(mut text: String) -> String {
     text
 }
 
-/// To the millisecond.
+/// Returns the time in seconds since 1970, with millisecond precision.
 fn seconds(time: SystemTime) -> f64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     Duration::new(since.as_secs(), since.subsec_millis() * 1_000_000).as_secs_f64()
@@ -151,9 +155,10 @@ fn seconds(time: SystemTime) -> f64 {
 
 const CHANGE: &str = "change";
 const MESSAGE: &str = "message";
-/// The fields that say why; of several in one line the first is the cause.
+/// The log fields that can contain the cause of an event. If a line has several of them, the first
+/// one in this list is the cause.
 const CAUSES: [&str; 3] = ["error", "reason", "why"];
-/// Of a text, in bytes; a line has ten fields at most.
+/// The maximum length of a text in bytes. A line has up to ten fields.
 const LONGEST: usize = 300;
 const ELLIPSIS: &str = "…";
 
@@ -166,7 +171,7 @@ mod tests {
 
     use super::*;
 
-    /// What `act` logs at `level`, and the events of it.
+    /// Runs `act`, and returns the log output at this level and the events.
     fn said(level: LevelFilter, act: impl FnOnce()) -> (String, Vec<EventRow>) {
         let (events, (text, pipe)) = (EventLog::default(), io::pipe().unwrap());
         let log = tracing_subscriber::fmt::layer().json().flatten_event(true);
@@ -177,11 +182,12 @@ mod tests {
         (io::read_to_string(text).unwrap(), events)
     }
 
+    // Promise: events-match-log
     #[test]
-    fn a_change_is_in_the_log_and_among_the_events_in_the_same_words() {
+    fn a_change_is_logged_and_recorded_with_the_same_text() {
         let (log, events) = said(LevelFilter::INFO, || {
-            tracing::warn!(change = "backend", backend = "b1", pool = %"web", reason = "refused", "it is down");
-            tracing::info!(backend = "b1", "of no state");
+            tracing::warn!(change = "backend", backend = "b1", pool = %"web", reason = "refused", "backend down");
+            tracing::info!(backend = "b1", "no event");
             tracing::error!(change = "reload", error = %"no", why = "SIGHUP", "reload refused");
             tracing::error!(change = "reload", why = "SIGHUP", error = %"no", "reload refused");
             tracing::info!(change = "machine", count = 7, left_out = None::<&str>, "ready");
@@ -207,13 +213,13 @@ mod tests {
     }
 
     #[test]
-    fn a_level_that_hides_a_line_of_the_log_hides_no_event() {
+    fn events_are_recorded_at_every_log_level() {
         let (log, events) = said(LevelFilter::OFF, || tracing::info!(change = "vip", "announced"));
         assert_eq!((&*log, &*events[0].what), ("", "announced"));
     }
 
     #[test]
-    fn a_text_is_cut_at_a_character_and_says_so() {
+    fn a_long_text_is_cut_at_a_character_with_an_ellipsis() {
         for text in ["x".repeat(LONGEST + 1), "é".repeat(LONGEST), "é".repeat(LONGEST / 2) + "xx"] {
             let cut = cut(text.clone());
             assert!(cut.len() <= LONGEST && cut.len() > LONGEST - 4 && cut.ends_with('…'), "{cut}");
@@ -222,9 +228,9 @@ mod tests {
         assert_eq!(cut("x".repeat(LONGEST)).len(), LONGEST);
     }
 
-    /// Every line in the source that is marked has a kind, and every kind has a line.
+    /// Compares the values of `change` fields in all source files with the kinds of events.
     #[test]
-    fn every_mark_in_the_source_is_a_kind() {
+    fn every_change_field_in_the_sources_is_an_event_kind() {
         let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let (mut folders, mut found) = (vec![crates.to_owned()], std::collections::BTreeSet::new());
         while let Some(folder) = folders.pop() {
@@ -249,9 +255,10 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list that forgets nothing.
+        // Promise: events-match-log
+        /// Compares the event log with an unbounded list.
         #[test]
-        fn the_last_thousand_are_kept_and_found(
+        fn the_last_1000_events_are_stored_and_found(
             first in 0_usize..2_500,
             kinds in prop::collection::vec((kind(), 0_u64..3), 1..60),
             wanted in prop::collection::vec(kind(), 0..3),

@@ -1,7 +1,7 @@
-//! What every request goes through: its body is read whole, within limits; orders are logged with their client.
+//! Middleware for all requests: it reads the request body within limits, checks the role of the
+//! client, and logs commands.
 //!
-//! In: any request. Out: one whose body is in memory, or a refusal.
-//! Invariant: a handler never waits for a client.
+//! A handler receives a complete request body, so it never waits for the client.
 
 use std::error::Error;
 use std::time::Duration;
@@ -37,32 +37,41 @@ async fn judge(State(state): State<AppState>, request: Request, next: Next) -> R
     let refusal = peer.and_then(|peer| beyond_role(peer, &method, &path));
     let peer = peer.map_or_else(|| "?".to_owned(), Peer::to_string);
     let response = match refusal {
-        // Before the body is read: it may be large.
+        // The role is checked before the body is read, because the body may be large.
         Some(refusal) => refusal,
         None if from_another_site(request.headers()) => foreign(),
         None => admit(&state, request, next).await,
     };
-    // Operators' orders are few: each leaves one line.
+    // Operator commands are rare, so each one is logged.
     let status = response.status().as_u16();
     match response.extensions().get::<AuditRecord>() {
         Some(AuditRecord::Said { words, reason }) => {
-            tracing::info!(change = "order", %peer, reason, "an operator's order: {words}");
+            // log: An operator changed the state of the load balancer with the command line or the
+            // API. `peer` names the client.
+            tracing::info!(change = "override", %peer, reason, "operator command: {words}");
         }
-        Some(AuditRecord::Noted(words)) => tracing::info!(%peer, "an operator's order: {words}"),
-        Some(AuditRecord::Logged) => tracing::debug!(%peer, %method, path, "an operator's order"),
-        None => tracing::warn!(%peer, %method, path, status, "an operator's order was refused"),
+        Some(AuditRecord::Noted(words)) => {
+            // log: An operator ran a command that does not change state, such as counting keys.
+            // `peer` names the client.
+            tracing::info!(%peer, "operator command: {words}");
+        }
+        Some(AuditRecord::Logged) => tracing::debug!(%peer, %method, path, "operator command"),
+        // log: A command of an operator failed with HTTP status `status`, for example because the
+        // role of the client is too low. If the line repeats, check the client in `peer`.
+        None => tracing::warn!(%peer, %method, path, status, "operator command rejected"),
     }
     response
 }
 
-/// What the log and the events are to say of an order that was carried out; it travels with the response.
+/// The log entry for a successful command. The handler adds it to the response, and the guard
+/// writes it.
 #[derive(Clone, Debug)]
 pub(super) enum AuditRecord {
-    /// This, and why its giver wants it.
+    /// The command is logged as an event, with the reason given by the operator.
     Said { words: String, reason: Option<String> },
-    /// This, in the log alone: it changes nothing, and is given again and again.
+    /// The command is logged, but not as an event, because it changes no state and may be frequent.
     Noted(String),
-    /// A reload logs its outcome itself.
+    /// The command is logged only at debug level, because the reload itself logs its result.
     Logged,
 }
 
@@ -78,7 +87,7 @@ async fn admit(state: &AppState, request: Request, next: Next) -> Response {
     let limit = if large { CONFIG_BYTES } else { USUAL_BYTES };
     let _permit = match large.then(|| state.large_bodies.try_acquire()) {
         Some(Err(_)) => {
-            let message = "another configuration is being put: try again";
+            let message = "too many configurations are uploaded at the same time, try again later";
             return Refusal::new(RefusalKind::Unavailable, message).into_response();
         }
         Some(Ok(permit)) => Some(permit),
@@ -94,7 +103,8 @@ async fn admit(state: &AppState, request: Request, next: Next) -> Response {
 }
 
 async fn read(headers: &HeaderMap, body: Body, limit: usize) -> Result<Bytes, Response> {
-    let too_large = || bad(StatusCode::PAYLOAD_TOO_LARGE, format!("the body may have {limit} bytes at most"));
+    let too_large =
+        || bad(StatusCode::PAYLOAD_TOO_LARGE, format!("the request body is larger than {limit} bytes"));
     let is_limit = |error: &axum::Error| error.source().is_some_and(|cause| cause.is::<LengthLimitError>());
     let declared =
         headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
@@ -104,43 +114,47 @@ async fn read(headers: &HeaderMap, body: Body, limit: usize) -> Result<Bytes, Re
     match tokio::time::timeout(BODY_WITHIN, to_bytes(body, limit)).await {
         Ok(Ok(bytes)) => Ok(bytes),
         Ok(Err(error)) if is_limit(&error) => Err(too_large()),
-        Ok(Err(error)) => Err(bad(StatusCode::BAD_REQUEST, format!("the body broke off: {error}"))),
-        Err(_) => Err(bad(StatusCode::REQUEST_TIMEOUT, "the body did not come in time")),
+        Ok(Err(error)) => Err(bad(StatusCode::BAD_REQUEST, format!("cannot read the request body: {error}"))),
+        Err(_) => Err(bad(StatusCode::REQUEST_TIMEOUT, "the request body was not complete within 10 s")),
     }
 }
 
-/// For an order whose words all stand in its path and query: a body that says more would be carried out without it.
+/// Middleware for commands that take no body. A body with parameters is rejected, because the
+/// command would ignore them.
 pub(super) async fn without_body(request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
-    // It has been read already, within its limit.
+    // The guard has already read the body within its limit.
     let body = to_bytes(body, USUAL_BYTES).await.unwrap_or_default();
-    // What clients send that always send JSON.
+    // Some HTTP clients always send a JSON body, even if it is empty.
     if matches!(body.trim_ascii(), b"" | b"null" | b"{}") {
         return next.run(Request::from_parts(parts, Body::empty())).await;
     }
-    bad_request("this order has no body: what it is for stands in its path and query").into_response()
+    bad_request("this route takes no request body, use path and query parameters").into_response()
 }
 
-/// A browser that holds a client certificate would carry orders of any page that it shows: it names that page's origin.
+/// Returns `true` if a web page of another site caused the request. The browser of an operator
+/// would send such a request with the client certificate of the operator. The `Origin` header
+/// contains the site of the page.
 fn from_another_site(headers: &HeaderMap) -> bool {
     let text = |name| headers.get(name).map(|value: &header::HeaderValue| value.to_str().unwrap_or_default());
     let host = text(header::HOST).unwrap_or_default();
     text(header::ORIGIN).is_some_and(|origin| origin.split_once("://").is_none_or(|(_, site)| site != host))
 }
 
-/// The refusal of what the client's role does not cover.
+/// Returns an error response if the role of the client is too low for the request.
 fn beyond_role(peer: &Peer, method: &Method, path: &str) -> Option<Response> {
     let (has, needed) = (peer.role(), Role::needed(method, path));
     (has < needed).then(|| {
         let message = format!(
-            "this needs the role {needed}, {peer} has {has}: admin.tcp.{needed} lists names of certificates"
+            "this request needs the role {needed}, but {peer} has {has} (admin.tcp.{needed} lists certificate names)"
         );
         Refusal::new(RefusalKind::Forbidden, message).into_response()
     })
 }
 
 fn foreign() -> Response {
-    Refusal::new(RefusalKind::Forbidden, "orders from another site's page are refused").into_response()
+    let message = "cross-site request rejected, because the Origin header does not match the Host header";
+    Refusal::new(RefusalKind::Forbidden, message).into_response()
 }
 
 const USUAL_BYTES: usize = 64 << 10;

@@ -1,5 +1,7 @@
-//! From a request to a command, and from its answer to JSON.
+//! Request handlers. Each handler translates an HTTP request to a [`Command`], and the reply of the
+//! run loop to JSON.
 
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -16,7 +18,7 @@ use tokio::sync::oneshot;
 use super::app_state::AppState;
 use super::command::{
     ANSWER_WITHIN_SECONDS, Answer, BackendAction, Command, EVENTS_AT_MOST, EventQuery, FLOWS_AT_MOST,
-    FlowQuery, LogOrder, MachineAction, OrderNote, ReloadTerms,
+    FlowQuery, LogLevelOverride, MachineAction, OverrideNote, ReloadTerms,
 };
 use super::guard::AuditRecord;
 use super::refuse::{bad_request, plural};
@@ -27,14 +29,14 @@ use super::view::{
 };
 
 type Asked<T> = Result<Json<T>, Refusal>;
-/// An answer to an order, with what the log says of it.
+/// The response to a command of an operator, with its log entry.
 pub(super) type Done<T> = (Extension<AuditRecord>, Json<T>);
 
 pub(super) fn done<T>(record: AuditRecord, answer: T) -> Done<T> {
     (Extension(record), Json(answer))
 }
 
-/// A question that needs nothing but the asking.
+/// Handles a request without parameters.
 pub(super) async fn plain<T>(state: State<AppState>, command: fn(Answer<T>) -> Command) -> Asked<T> {
     ask(&state, command).await.map(Json)
 }
@@ -46,7 +48,7 @@ pub(super) async fn machine(
     let drain = ask(&state, |answer| Command::Machine { action, answer }).await??;
     let words = match action {
         MachineAction::Drain => "drain this machine",
-        MachineAction::Undrain => "take back the drain of this machine",
+        MachineAction::Undrain => "undrain this machine",
     };
     Ok(done(AuditRecord::said(words), drain))
 }
@@ -57,7 +59,8 @@ pub(super) struct OfUpgrade {
     binary: Option<String>,
 }
 
-/// Who may name a program that runs in this one's place is who may reach the socket's file.
+/// Upgrades are allowed only on the Unix socket, because the client chooses the program that
+/// replaces this process.
 pub(super) async fn upgrade(
     state: State<AppState>,
     of: Result<Query<OfUpgrade>, QueryRejection>,
@@ -65,15 +68,15 @@ pub(super) async fn upgrade(
 ) -> Result<Done<Upgraded>, Refusal> {
     let Query(OfUpgrade { binary }) = query(of)?;
     if !matches!(peer.as_deref(), None | Some(Peer::Unix { .. })) {
-        let words = "a new process is started by the Unix socket alone, on the machine itself";
+        let words = "an upgrade is possible only through the Unix socket of this machine";
         return Err(Refusal::new(RefusalKind::Forbidden, words));
     }
     let upgraded = ask(&state, |answer| Command::Upgrade { binary, answer }).await??;
-    let words = format!("hand over to process {} of version {}", upgraded.pid, upgraded.version);
+    let words = format!("upgrade to process {} of version {}", upgraded.pid, upgraded.version);
     Ok(done(AuditRecord::said(words), upgraded))
 }
 
-/// On what terms another configuration is wanted.
+/// The conditions of a configuration change.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OfReload {
@@ -86,7 +89,7 @@ impl OfReload {
     fn terms(&self, peer: Option<&Peer>) -> Result<ReloadTerms, Refusal> {
         if let Some(seconds) = self.confirm_seconds.filter(|seconds| !(1..=CONFIRM_SECONDS).contains(seconds))
         {
-            return Err(bad_request(format!("confirm_seconds={seconds}, allowed 1 to {CONFIRM_SECONDS}")));
+            return Err(out_of_range("confirm_seconds", seconds, CONFIRM_SECONDS));
         }
         let confirm = self.confirm_seconds.map(Duration::from_secs);
         Ok(ReloadTerms { by: who(peer), confirm, force: self.force })
@@ -105,7 +108,7 @@ pub(super) async fn reload(
 
 pub(super) async fn confirm(state: State<AppState>) -> Result<Done<Confirmed>, Refusal> {
     let confirmed = ask(&state, Command::Confirm).await??;
-    Ok(done(AuditRecord::said(format!("confirm generation {}: it stays", confirmed.generation)), confirmed))
+    Ok(done(AuditRecord::said(format!("confirm generation {}", confirmed.generation)), confirmed))
 }
 
 #[derive(Debug, Deserialize)]
@@ -150,15 +153,16 @@ impl WhichEvents {
     fn query(&self) -> Result<EventQuery, Refusal> {
         let limit = self.limit.unwrap_or(EVENTS_AT_MOST);
         if !(1..=EVENTS_AT_MOST).contains(&limit) {
-            return Err(bad_request(format!("limit={limit}, allowed 1 to {EVENTS_AT_MOST}")));
+            return Err(out_of_range("limit", limit, EVENTS_AT_MOST));
         }
         if let Some(seconds) = self.since_seconds.filter(|seconds| !(1..=FOR_SECONDS).contains(seconds)) {
-            return Err(bad_request(format!("since_seconds={seconds}, allowed 1 to {FOR_SECONDS}")));
+            return Err(out_of_range("since_seconds", seconds, FOR_SECONDS));
         }
         let names = self.kind.iter().flat_map(|names| names.split(','));
         let kind = |name| {
             let all = EventKind::ALL.map(EventKind::name).join(", ");
-            EventKind::named(name).ok_or_else(|| bad_request(format!("kind={name:?}, allowed {all}")))
+            EventKind::named(name)
+                .ok_or_else(|| bad_request(format!("unknown event kind {name:?}, use one of {all}")))
         };
         let kinds = names.map(kind).collect::<Result<_, _>>()?;
         let since = self.since_seconds.map(Duration::from_secs);
@@ -183,37 +187,39 @@ pub(super) struct About {
 }
 
 impl About {
-    fn note(&self, peer: Option<&Peer>) -> Result<OrderNote, Refusal> {
+    fn note(&self, peer: Option<&Peer>) -> Result<OverrideNote, Refusal> {
         let lasts = self.for_seconds.map(lasting).transpose()?;
-        Ok(OrderNote { by: who(peer), reason: because(self.reason.clone())?, lasts })
+        Ok(OverrideNote { by: who(peer), reason: because(self.reason.clone())?, lasts })
     }
 }
 
-/// Who gives an order.
+/// Returns the name of the client for the log.
 fn who(peer: Option<&Peer>) -> String {
     peer.map_or_else(|| "?".to_owned(), Peer::to_string)
 }
 
-/// An order's reason: it stands in the log.
+/// Checks the reason given by the operator, which is written to the log.
 fn because(reason: Option<String>) -> Result<Option<String>, Refusal> {
     let is_wrong = |reason: &String| {
         reason.is_empty() || reason.len() > REASON_BYTES || reason.chars().any(char::is_control)
     };
     if reason.as_ref().is_some_and(is_wrong) {
-        return Err(bad_request(format!("reason: 1 to {REASON_BYTES} bytes without control characters")));
+        return Err(bad_request(format!(
+            "invalid reason, use 1 to {REASON_BYTES} bytes without control characters"
+        )));
     }
     Ok(reason)
 }
 
-/// After which an order ends by itself.
+/// Checks the duration of an override.
 fn lasting(seconds: u64) -> Result<Duration, Refusal> {
     if (1..=FOR_SECONDS).contains(&seconds) {
         return Ok(Duration::from_secs(seconds));
     }
-    Err(bad_request(format!("for_seconds={seconds}, allowed 1 to {FOR_SECONDS}")))
+    Err(out_of_range("for_seconds", seconds, FOR_SECONDS))
 }
 
-pub(super) async fn order(
+pub(super) async fn override_backend(
     state: State<AppState>,
     name: Result<Path<String>, PathRejection>,
     about: Result<Query<About>, QueryRejection>,
@@ -229,12 +235,12 @@ pub(super) async fn order(
     Ok(done(AuditRecord::Said { words: with_effect(words, change.changed), reason }, change))
 }
 
-fn for_how_long(note: &OrderNote) -> String {
+fn for_how_long(note: &OverrideNote) -> String {
     note.lasts.map(|lasts| format!(", for {} s", lasts.as_secs())).unwrap_or_default()
 }
 
 fn with_effect(words: String, changed: bool) -> String {
-    if changed { words } else { words + ": nothing changed" }
+    if changed { words } else { words + " (no change)" }
 }
 
 #[derive(Debug, Deserialize)]
@@ -252,36 +258,37 @@ pub(super) async fn log_level(
 ) -> Result<Done<LogChange>, Refusal> {
     let Query(OfLog { level, for_seconds, reason }) = query(of)?;
     let (lasts, reason) = (lasting(for_seconds)?, because(reason)?);
-    let order = LogOrder { level, lasts, by: who(peer.as_deref()), reason: reason.clone() };
-    let change = ask(&state, |answer| Command::OrderLog { order: Some(order), answer }).await?;
-    let words = with_effect(format!("log level {level}, for {for_seconds} s"), change.changed);
+    let level_override = LogLevelOverride { level, lasts, by: who(peer.as_deref()), reason: reason.clone() };
+    let change = ask(&state, |answer| Command::OverrideLog { command: Some(level_override), answer }).await?;
+    let words = with_effect(format!("set log level {level}, for {for_seconds} s"), change.changed);
     Ok(done(AuditRecord::Said { words, reason }, change))
 }
 
 pub(super) async fn file_log_level(state: State<AppState>) -> Result<Done<LogChange>, Refusal> {
-    let change = ask(&state, |answer| Command::OrderLog { order: None, answer }).await?;
-    let words = with_effect("the file's log level again".to_owned(), change.changed);
+    let change = ask(&state, |answer| Command::OverrideLog { command: None, answer }).await?;
+    let words = with_effect("reset the log level".to_owned(), change.changed);
     Ok(done(AuditRecord::said(words), change))
 }
 
-/// An order as the log has it.
+/// Describes a backend command for the log.
 fn in_words(backend: &str, pool: Option<&str>, action: BackendAction) -> String {
     let target =
         pool.map_or_else(|| format!("backend {backend}"), |pool| format!("backend {backend} in pool {pool}"));
     match action {
         BackendAction::Drain => format!("drain {target}"),
-        BackendAction::Undrain => format!("take back the drain of {target}"),
+        BackendAction::Undrain => format!("undrain {target}"),
         BackendAction::Down => format!("take {target} down"),
-        BackendAction::Up => format!("take back all overrides of {target}"),
-        BackendAction::Weight(Some(weight)) => format!("weight {weight} for {target}"),
-        BackendAction::Weight(None) => format!("the file's weight again for {target}"),
+        BackendAction::Up => format!("remove all overrides of {target}"),
+        BackendAction::Weight(Some(weight)) => format!("set weight {weight} for {target}"),
+        BackendAction::Weight(None) => format!("reset the weight of {target}"),
     }
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Weight {
-    // Without a default: an empty object is not an order.
+    // The field `weight` is required. If it were optional, an empty object would restore the weight
+    // of the configuration.
     #[serde(deserialize_with = "Option::deserialize")]
     #[schemars(extend("maximum" = u32::MAX))]
     weight: Option<u32>,
@@ -294,9 +301,10 @@ pub(super) async fn weight(
     peer: Option<Extension<Peer>>,
     body: Bytes,
 ) -> Result<Done<BackendChange>, Refusal> {
-    let Weight { weight } = serde_json::from_slice(&body)
-        .map_err(|error| bad_request(format!("wanted {{\"weight\": a number or null}}: {error}")))?;
-    order(state, name, about, peer, BackendAction::Weight(weight)).await
+    let Weight { weight } = serde_json::from_slice(&body).map_err(|error| {
+        bad_request(format!("the body must be {{\"weight\": NUMBER}} or {{\"weight\": null}}, but {error}"))
+    })?;
+    override_backend(state, name, about, peer, BackendAction::Weight(weight)).await
 }
 
 #[derive(Debug, Deserialize)]
@@ -315,7 +323,7 @@ impl WhichFlows {
             (None, None, true) => Ok(FlowQuery::All),
             (Some(vip), None, false) => Ok(FlowQuery::Vip(vip)),
             (None, Some(backend), false) => Ok(FlowQuery::Backend(backend)),
-            _ => Err(bad_request("wanted one of vip=NAME, backend=NAME, all=true")),
+            _ => Err(bad_request("select flows with one of vip=NAME, backend=NAME or all=true")),
         }
     }
 }
@@ -327,9 +335,9 @@ pub(super) async fn flows(
     let Query(mut which) = query(which)?;
     let limit = which.limit.unwrap_or(FLOWS_USUALLY);
     if !(1..=FLOWS_AT_MOST).contains(&limit) {
-        return Err(bad_request(format!("limit={limit}, allowed 1 to {FLOWS_AT_MOST}")));
+        return Err(out_of_range("limit", limit, FLOWS_AT_MOST));
     }
-    // To look does no harm: without a filter, all are meant.
+    // Listing flows changes no state, so the filter is optional.
     which.all |= which.vip.is_none() && which.backend.is_none();
     let filter = which.filter()?;
     ask(&state, |answer| Command::Flows { filter, limit, answer }).await?.map(Json)
@@ -341,7 +349,7 @@ pub(super) async fn purge(
 ) -> Result<Done<Purged>, Refusal> {
     let Query(which) = query(which)?;
     if which.limit.is_some() {
-        return Err(bad_request("a purge has no limit"));
+        return Err(bad_request("`limit` is not supported when flows are purged"));
     }
     let filter = which.filter()?;
     let whose = match &filter {
@@ -350,7 +358,7 @@ pub(super) async fn purge(
         FlowQuery::Backend(name) => format!("the flows on backend {name}"),
     };
     let purged = ask(&state, |answer| Command::PurgeFlows { filter, answer }).await??;
-    Ok(done(AuditRecord::said(format!("forget {whose}: {}", plural(purged.flows, "flow"))), purged))
+    Ok(done(AuditRecord::said(format!("purge {whose}: {}", plural(purged.flows, "flow"))), purged))
 }
 
 #[derive(Debug, Deserialize)]
@@ -372,10 +380,14 @@ pub(super) async fn where_to(
         "udp" => 17,
         "icmp" if destination.is_ipv4() => 1,
         "icmp" => 58,
-        number => number.parse().map_err(|_| bad_request("protocol: wanted tcp, udp, icmp or 0 to 255"))?,
+        number => number.parse().map_err(|_| {
+            bad_request(format!("unknown protocol {number:?}, use tcp, udp, icmp or a number from 0 to 255"))
+        })?,
     };
     if source.is_ipv4() != destination.is_ipv4() {
-        return Err(bad_request(format!("{source} and {destination} are of different families")));
+        return Err(bad_request(format!(
+            "source {source} and destination {destination} must have the same address family"
+        )));
     }
     ask(&state, |answer| Command::Where { source, destination, protocol, key, answer }).await?.map(Json)
 }
@@ -393,23 +405,24 @@ pub(super) async fn put_config(
     body: Bytes,
 ) -> Result<Done<ReloadReport>, Refusal> {
     if !state.rules.put() {
-        let message = "the configuration may be put only when admin.put is on";
+        let message = "uploading a configuration is disabled, set admin.put = true to enable it";
         return Err(Refusal::new(RefusalKind::Forbidden, message));
     }
     let (terms, if_match) = (query(of)?.terms(peer.as_deref())?, read_if_match(&headers)?);
-    let text = String::from_utf8(body.into()).map_err(|error| bad_request(format!("not UTF-8: {error}")))?;
+    let text = String::from_utf8(body.into())
+        .map_err(|error| bad_request(format!("the configuration is not UTF-8 text: {error}")))?;
     let report = ask(&state, |answer| Command::PutConfig { text, if_match, terms, answer }).await??;
     Ok(done(AuditRecord::Logged, report))
 }
 
-/// The tag without its quotes; `None`: `*`.
+/// Returns the entity tag of the `If-Match` header without its quotes, or `None` for `*`.
 fn read_if_match(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
     let mut given = headers.get_all(header::IF_MATCH).iter();
     let Some(first) = given.next() else {
-        let message = "wanted If-Match with the ETag of GET /v1/config, or *";
+        let message = "the If-Match header is missing, send the ETag of GET /v1/config or *";
         return Err(Refusal::new(RefusalKind::Unconditional, message));
     };
-    let wrong = || bad_request("If-Match: wanted one entity tag in quotes, or *");
+    let wrong = || bad_request("invalid If-Match header, use one entity tag in quotes or *");
     let text = first.to_str().map_err(|_| wrong())?.trim();
     if given.next().is_some() {
         return Err(wrong());
@@ -421,11 +434,15 @@ fn read_if_match(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
     tag.filter(|tag| !tag.contains('"')).map(|tag| Some(tag.to_owned())).ok_or_else(wrong)
 }
 
+pub(super) fn out_of_range(name: &str, found: impl Display, most: impl Display) -> Refusal {
+    bad_request(format!("{name}={found} is out of range, use 1 to {most}"))
+}
+
 pub(super) fn query<T>(read: Result<Query<T>, QueryRejection>) -> Result<Query<T>, Refusal> {
     read.map_err(|error| bad_request(error.body_text()))
 }
 
-/// Sends a command and waits for its answer.
+/// Sends a command to the run loop and waits for the reply.
 pub(super) async fn ask<T>(
     state: &AppState,
     command: impl FnOnce(Answer<T>) -> Command,
@@ -438,15 +455,17 @@ pub(super) async fn ask<T>(
     };
     match tokio::time::timeout(Duration::from_secs(ANSWER_WITHIN_SECONDS), asked).await {
         Ok(Some(answer)) => Ok(answer),
-        Ok(None) => Err(unavailable("the balancer is stopping, or does not know this order")),
-        Err(_) => Err(unavailable("the balancer did not answer in time")),
+        Ok(None) => Err(unavailable("the load balancer is stopping, or does not support this command")),
+        Err(_) => Err(unavailable("the load balancer did not reply in time")),
     }
 }
 
 const FLOWS_USUALLY: usize = 100;
-/// Of an order's reason.
+/// The maximum length of a reason in bytes.
 const REASON_BYTES: usize = 200;
-/// A day: who has not confirmed by then has forgotten it.
+/// The maximum time for a confirmation: 24 hours. An operator who has not confirmed after this time
+/// has probably forgotten the change.
 pub(super) const CONFIRM_SECONDS: u64 = 24 * 3_600;
-/// 30 days: what is to last longer belongs in the file.
+/// The maximum duration of an override: 30 days. A change that lasts longer belongs in the
+/// configuration.
 pub(super) const FOR_SECONDS: u64 = 30 * 24 * 3_600;

@@ -1,7 +1,8 @@
-//! `/v1/kv/top`: the keys that are asked for most, counted while the client waits.
+//! The route `/v1/kv/top`, which counts the requests for each key during a few seconds and returns
+//! the most requested keys.
 //!
-//! In: whose keys, how many, how long. Out: [`Command::HotKeys`], and its answer.
-//! Not here: how keys are counted. An order, no question: packet threads do more for it, and it shows what clients ask for.
+//! The route is a `POST` request and needs the role `operate`, because counting takes time on the
+//! packet threads, and because the result shows which keys clients use.
 
 use std::time::Duration;
 
@@ -10,13 +11,12 @@ use axum::extract::{Query, State};
 use serde::Deserialize;
 
 use super::app_state::AppState;
-use super::command::{Command, HOT_KEYS_AT_MOST, HOT_KEYS_SECONDS_AT_MOST, HotKeysOrder};
+use super::command::{Command, HOT_KEYS_AT_MOST, HOT_KEYS_SECONDS_AT_MOST, HotKeysCommand};
 use super::guard::AuditRecord;
-use super::handlers::{Done, ask, done, query};
-use super::refuse::bad_request;
+use super::handlers::{Done, ask, done, out_of_range, query};
 use super::view::{HotKeysView, Refusal};
 
-/// Which keys, as it stands in the query.
+/// The query parameters of the route.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WhichKeys {
@@ -26,16 +26,16 @@ pub(super) struct WhichKeys {
 }
 
 impl WhichKeys {
-    fn order(self) -> Result<HotKeysOrder, Refusal> {
+    fn command(self) -> Result<HotKeysCommand, Refusal> {
         let limit = self.limit.unwrap_or(KEYS_USUALLY);
         if !(1..=HOT_KEYS_AT_MOST).contains(&limit) {
-            return Err(bad_request(format!("limit={limit}, allowed 1 to {HOT_KEYS_AT_MOST}")));
+            return Err(out_of_range("limit", limit, HOT_KEYS_AT_MOST));
         }
         let seconds = self.seconds.unwrap_or(SECONDS_USUALLY);
         if !(1..=HOT_KEYS_SECONDS_AT_MOST).contains(&seconds) {
-            return Err(bad_request(format!("seconds={seconds}, allowed 1 to {HOT_KEYS_SECONDS_AT_MOST}")));
+            return Err(out_of_range("seconds", seconds, HOT_KEYS_SECONDS_AT_MOST));
         }
-        Ok(HotKeysOrder { vip: self.vip, limit, within: Duration::from_secs(seconds) })
+        Ok(HotKeysCommand { vip: self.vip, limit, within: Duration::from_secs(seconds) })
     }
 }
 
@@ -43,10 +43,10 @@ pub(super) async fn top(
     state: State<AppState>,
     which: Result<Query<WhichKeys>, QueryRejection>,
 ) -> Result<Done<HotKeysView>, Refusal> {
-    let order = query(which)?.0.order()?;
-    let of = order.vip.as_ref().map(|name| format!(" of VIP {name}")).unwrap_or_default();
-    let words = format!("keys{of} counted for {} s", order.within.as_secs());
-    let view = ask(&state, |answer| Command::HotKeys { order, answer }).await??;
+    let command = query(which)?.0.command()?;
+    let of = command.vip.as_ref().map(|name| format!(" of VIP {name}")).unwrap_or_default();
+    let words = format!("count keys{of} for {} s", command.within.as_secs());
+    let view = ask(&state, |answer| Command::HotKeys { command, answer }).await??;
     Ok(done(AuditRecord::Noted(words), view))
 }
 

@@ -1,9 +1,13 @@
-//! The admin API: what an operator asks of a running balancer, and what it answers, over HTTP; metrics and the status page.
+//! The HTTP API through which operators query and control a running load balancer, the metrics, and
+//! the status page.
 //!
-//! In: connections on a Unix socket, or on TCP with mutual TLS; for metrics, on plain TCP. Out: [`Command`]s to the run loop,
-//! which answers them; JSON back to the operator.
-//! Not here: what is done about a command; domain types: the control plane makes the rows (`view`, `stats`).
-//! Invariant: a client that stops in the middle of anything costs nothing in the end, and delays no other.
+//! The server accepts connections on a Unix socket, and on TCP with mutual TLS. Metrics are also
+//! served over plain TCP. Each request becomes a [`Command`] for the run loop of the process, and
+//! the reply of the run loop is returned to the client as JSON. The crate contains no domain types:
+//! the control plane fills the rows of `view` and `stats`.
+//!
+//! A client that stops in the middle of a request is disconnected after a timeout and never delays
+//! other clients.
 //!
 //! # Example
 //! ```no_run
@@ -15,7 +19,7 @@
 //! let api = router(commands, Rules::new(false), axum::Router::new());
 //! tokio::spawn(socket.keep(listener, api, Limits::default()));
 //! while let Some(command) = asked.recv().await {
-//!     // A command that is dropped unanswered is refused as unavailable.
+//!     // The client receives status 503 for a command that is dropped without a reply.
 //!     if let Command::Stats(answer) = command {
 //!         let _ = answer.send(Stats::default());
 //!     }
@@ -37,7 +41,8 @@ mod event_log;
 mod guard;
 mod handlers;
 mod hot_keys;
-// Name spaces: `metrics::serve`, `pcapng::Packet`, the rows of `view` and `stats` say little without them.
+// These modules are public, because the names of their items are not clear without the module name,
+// as in `metrics::serve` and `pcapng::Packet`.
 pub mod metrics;
 mod page;
 pub mod pcapng;
@@ -53,9 +58,9 @@ pub mod view;
 pub use accounts::{User, user};
 pub use app_state::Rules;
 pub use command::{
-    ANSWER_WITHIN_SECONDS, Answer, BackendAction, CONFIG_BYTES, CaptureOrder, CaptureStream, Command,
+    ANSWER_WITHIN_SECONDS, Answer, BackendAction, CONFIG_BYTES, CaptureCommand, CaptureStream, Command,
     EVENTS_AT_MOST, EventQuery, FLOWS_AT_MOST, FlowQuery, HOT_KEYS_AT_MOST, HOT_KEYS_SECONDS_AT_MOST,
-    HotKeysOrder, LogOrder, MachineAction, OrderNote, ReloadTerms, SNAP_BYTES,
+    HotKeysCommand, LogLevelOverride, MachineAction, OverrideNote, ReloadTerms, SNAP_BYTES,
 };
 pub use event_log::EventLog;
 pub use page::status_page;

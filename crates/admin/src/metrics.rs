@@ -1,8 +1,8 @@
-//! Prometheus metrics: a snapshot of stats becomes text, when somebody scrapes.
+//! Prometheus metrics, whose values are queried at each scrape with the commands of the admin API.
 //!
-//! In: `MetricsInput`, made at the scrape from counters that exist anyway. Out: the exposition text.
-//! Not here: names and sentences (`catalogue`), the road from stats to samples (`samples`), HTTP (`listener`).
-//! Invariant: no packet pays for a metric, and a metric has a bounded number of series.
+//! `catalogue` defines the metrics, `samples` computes their values, and `listener` serves them
+//! over HTTP. Metrics cost the packet threads no time, because a scrape only reads existing
+//! counters. The number of series of each metric is bounded.
 
 mod catalogue;
 mod hosts;
@@ -21,7 +21,8 @@ use crate::view::{BackendRow, BgpView, Status, VipRow};
 pub use hosts::Hosts;
 pub use listener::{CONNECTION_LIFE, MAX_CONNECTIONS, Readiness, Sources, router, serve};
 
-/// What is exported, at one moment: the admin API's answers, so that both say the same.
+/// The data from which the metrics of one scrape are computed. The admin API returns the same data,
+/// so metrics and API always agree.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct MetricsInput {
     pub(crate) stats: Stats,
@@ -32,41 +33,44 @@ pub(crate) struct MetricsInput {
     pub(crate) build: Build,
 }
 
-/// What the program was built from.
+/// The version and the commit of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Build {
     pub(crate) version: &'static str,
-    /// The commit, or `unknown`.
+    /// The commit hash, or `unknown`.
     pub(crate) commit: &'static str,
 }
 
 impl Default for Build {
-    /// `SLUICEGATE_COMMIT` in the environment of the build names the commit.
+    /// Reads the commit from the environment variable `SLUICEGATE_COMMIT` at build time.
     fn default() -> Self {
         let commit = option_env!("SLUICEGATE_COMMIT").unwrap_or("unknown");
         Self { version: env!("CARGO_PKG_VERSION"), commit }
     }
 }
 
-/// The exposition text.
+/// Renders the metrics in the Prometheus text format.
 ///
 /// # Errors
-/// Never, as long as the catalogue is valid, which a test sees to.
+/// Returns an error only if the catalogue is invalid. A test checks that the catalogue is valid.
 /// # Cost
-/// Two copies of the samples: 2 ms for 1,000 services and 5,000 backends.
+/// Copies the samples twice, which takes 2 ms for 1,000 services and 5,000 backends.
 pub(crate) fn render(input: &MetricsInput) -> prometheus::Result<String> {
     let registry = Registry::new();
     registry.register(Box::new(samples::Samples::new(input)?))?;
     TextEncoder::new().encode_to_string(&registry.gather())
 }
 
-/// Services with series of their own; the traffic of the rest is summed with `vip="other"`.
+/// The maximum number of services with their own series. The traffic of all further services is
+/// exported as a sum with `vip="other"`.
 pub(crate) const MAX_SERIES_VIPS: usize = 1_000;
-/// Backends with series of their own; the rest is summed with `backend="other"`.
+/// The maximum number of backends with their own series. All further backends are exported as a sum
+/// with `backend="other"`.
 pub(crate) const MAX_SERIES_BACKENDS: usize = 5_000;
-/// Checks with series of their own, those that are down first; `sluicegate_health_checks` counts all.
+/// The maximum number of health checks with their own series. Failed checks are exported first, and
+/// `sluicegate_health_checks` counts all checks.
 pub(crate) const MAX_SERIES_HEALTH: usize = 10_000;
-/// Peers with series of their own; a machine has a few.
+/// The maximum number of peers with their own series. A machine usually has a few peers.
 pub(crate) const MAX_SERIES_PEERS: usize = 256;
-/// The label's value for what lies past a bound.
+/// The label value for the sum over all objects above a limit.
 pub(crate) const OTHER: &str = "other";

@@ -1,9 +1,9 @@
-//! The status page: one self-contained file, served at `/`.
+//! The status page: one self-contained HTML file at `/`.
 //!
-//! In: nothing; the page asks the admin API itself, every second. Out: [`status_page`], for the admin server.
-//! Not here: figures. The page has no outside asset, and its policy lets the browser fetch from this origin alone.
-//! Invariant: text of a configuration or of a backend never becomes markup: the page writes `textContent` alone, and scripts
-//! other than its own are refused by hash.
+//! The page queries the admin API of the same server every second. The page loads no external
+//! files, and its Content-Security-Policy restricts requests to the same origin. The page writes
+//! text only through `textContent`, and the policy allows only the script with the given hash. Text
+//! from the configuration or from a backend therefore never becomes markup.
 
 #[cfg(test)]
 mod tests;
@@ -16,7 +16,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use sha2::{Digest, Sha256};
 
-/// The one route, `GET /`.
+/// Returns a router with the single route `GET /`.
 pub fn status_page<S: Clone + Send + Sync + 'static>() -> Router<S> {
     let policy = policy();
     Router::new().route("/", get(async move || page(policy.clone())))
@@ -33,7 +33,8 @@ fn page(policy: String) -> impl IntoResponse {
     (headers, PAGE)
 }
 
-/// Nothing but what stands in the file, and this origin's figures.
+/// Returns the Content-Security-Policy, which allows the inline style and script and requests to
+/// the same origin.
 fn policy() -> String {
     format!(
         "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; connect-src 'self'; img-src data:; \
@@ -43,7 +44,8 @@ fn policy() -> String {
     )
 }
 
-/// Of the text between the element's tags, as browsers take it.
+/// Returns the SHA-256 hash of the text between the tags of an element, in the form that browsers
+/// compute.
 fn hash_of(element: &str) -> String {
     BASE64_STANDARD.encode(Sha256::digest(text_of(element)))
 }

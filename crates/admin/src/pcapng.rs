@@ -1,61 +1,65 @@
-//! Capture files in the pcapng format: blocks written, and a stream of them cut into whole ones.
+//! Writes capture files in pcapng format, and splits a received stream into complete blocks.
 //!
-//! In: packets with comments; bytes of such a file as they come. Out: blocks, little endian, each whole; what its statistics say.
-//! The body of an answer to `GET /v1/capture`, for both of its ends. Not here: what a comment says (the control plane).
-//! Written by hand: `pcap-file` 2.0 keeps the type of an option that it does not name, such as a packet's id, to itself, writes
-//! the time of statistics with its words swapped, and reads blocks of any length.
-//! Source: IETF draft-ietf-opsawg-pcapng (version 1.0), §3 and §4.
+//! The response body of `POST /v1/capture` has this format. The server writes it, and the command
+//! `sluicegate capture` reads it. All blocks are little-endian. The crate `pcap-file` 2.0 is not
+//! used, because it cannot read some options, such as the packet ID. That crate also swaps the
+//! words of the statistics timestamp, and accepts blocks of unlimited length.
+//!
+//! References: IETF draft-ietf-opsawg-pcapng (version 1.0), §3 and §4.
 
 #[cfg(test)]
 mod tests;
 
-/// An interface of a capture: packets are seen at two places, each of which is one.
+/// An interface of a capture file. Packets are captured at two points, before and after processing,
+/// and each point is an interface.
 #[derive(Clone, Copy, Debug)]
 pub struct Interface {
-    /// `if_name`.
+    /// The value of the pcapng option `if_name`.
     pub name: &'static str,
-    /// `if_description`.
+    /// The value of the pcapng option `if_description`.
     pub description: &'static str,
 }
 
-/// A packet of a capture.
+/// A captured packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
-    /// Number of its interface, in the order in which these were written.
+    /// The index of the interface, in the order in which [`begin`] writes the interfaces.
     pub interface: u32,
-    /// Nanoseconds since 1970.
+    /// The time in nanoseconds since 1970.
     pub nanos: u64,
-    /// The bytes that were kept.
+    /// The captured bytes.
     pub bytes: &'a [u8],
-    /// How many there were.
+    /// The length of the packet before truncation, in bytes.
     pub whole: usize,
-    /// Packets of one number are one packet, seen at several interfaces.
+    /// The packet ID. A packet that is captured on several interfaces has the same ID on all of
+    /// them.
     pub id: u64,
-    /// Whether it leaves.
+    /// `true` for a packet that was captured when it was sent, and `false` for a received packet.
     pub outbound: bool,
-    /// `opt_comment`.
+    /// The value of the pcapng option `opt_comment`.
     pub comment: &'a str,
 }
 
-/// What an interface's statistics say.
+/// The statistics of an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// When it was counted, in nanoseconds since 1970.
+    /// The time of the statistics in nanoseconds since 1970.
     pub nanos: u64,
-    /// Packets that matched.
+    /// The number of packets that matched the filter.
     pub accepted: u64,
-    /// Packets that were lost because no memory was free.
+    /// The number of packets that were lost because no memory was free.
     pub dropped: u64,
-    /// Packets in the file.
+    /// The number of packets in the file.
     pub delivered: u64,
 }
 
-/// Begins a file: its header, then its interfaces, all of Ethernet with `snap` bytes a packet.
+/// Writes the section header and all interface blocks. The link type is Ethernet. `snap` is the
+/// maximum number of captured bytes of each packet.
 pub fn begin(out: &mut Vec<u8>, comment: &str, interfaces: &[Interface], snap: u32) {
     block(out, SECTION, |out| {
         out.extend(MAGIC.to_le_bytes());
         out.extend([1, 0, 0, 0]); // version 1.0
-        out.extend(u64::MAX.to_le_bytes()); // the section's length is not known yet
+        out.extend(u64::MAX.to_le_bytes()); // unknown length of the section
         option(out, COMMENT, comment.as_bytes());
         option(out, USER_APPLICATION, concat!("sluicegate ", env!("CARGO_PKG_VERSION")).as_bytes());
         option(out, END, &[]);
@@ -72,7 +76,7 @@ pub fn begin(out: &mut Vec<u8>, comment: &str, interfaces: &[Interface], snap: u
     }
 }
 
-/// An enhanced packet block.
+/// Writes an enhanced packet block.
 pub fn packet(out: &mut Vec<u8>, packet: &Packet<'_>) {
     block(out, PACKET, |out| {
         out.extend(packet.interface.to_le_bytes());
@@ -88,7 +92,7 @@ pub fn packet(out: &mut Vec<u8>, packet: &Packet<'_>) {
     });
 }
 
-/// An interface statistics block: the last of its interface.
+/// Writes an interface statistics block, which must be the last block of its interface.
 pub fn statistics(out: &mut Vec<u8>, interface: u32, found: &Statistics) {
     block(out, STATISTICS, |out| {
         out.extend(interface.to_le_bytes());
@@ -129,7 +133,7 @@ fn padded(out: &mut Vec<u8>, bytes: &[u8]) {
     out.resize(out.len().next_multiple_of(4), 0);
 }
 
-/// Two words, the high one first.
+/// Writes the time as two words of 32 bits, the upper word first.
 fn time(out: &mut Vec<u8>, nanos: u64) {
     let [a, b, c, d, e, f, g, h] = nanos.to_le_bytes();
     out.extend([e, f, g, h, a, b, c, d]);
@@ -139,25 +143,25 @@ fn length(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-/// A stream of blocks, cut into whole ones.
+/// Splits a received stream into complete pcapng blocks.
 #[derive(Debug, Default)]
 pub struct Blocks {
     waiting: Vec<u8>,
-    /// What the statistics of the first interface said.
+    /// The statistics of the first interface.
     pub statistics: Option<Statistics>,
-    /// Packets of the first interface.
+    /// The number of packets of the first interface.
     pub packets: u64,
 }
 
-/// The stream is not one of blocks.
+/// The error for a stream that is not in pcapng format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotBlocks;
 
 impl Blocks {
-    /// Takes what came, and gives all whole blocks to `write`.
+    /// Adds received bytes, and passes all complete blocks to `write`.
     ///
     /// # Errors
-    /// [`NotBlocks`]; nothing more can be read then.
+    /// Returns [`NotBlocks`] for an invalid stream. The splitter cannot be used after an error.
     pub fn take(&mut self, bytes: &[u8], write: impl FnOnce(&[u8])) -> Result<(), NotBlocks> {
         self.waiting.extend(bytes);
         let mut whole = 0;
@@ -171,7 +175,7 @@ impl Blocks {
     }
 }
 
-/// The block that `bytes` begin with, once it is there.
+/// Returns the first block of `bytes`, or `None` if the block is incomplete.
 fn next(bytes: &[u8]) -> Result<Option<&[u8]>, NotBlocks> {
     let Some(whole) = word(bytes, 4) else { return Ok(None) };
     let whole = usize::try_from(whole).map_err(|_| NotBlocks)?;
@@ -229,7 +233,9 @@ const PACKET_ID: u16 = 5;
 const IF_DROP: u16 = 5;
 const FILTER_ACCEPT: u16 = 6;
 const USER_DELIVERED: u16 = 8;
-/// A whole option has its length in two bytes.
+/// The maximum length of an option value in bytes. The length field has 16 bits, and values are
+/// padded to a multiple of 4.
 const OPTION_AT_MOST: usize = 65_532;
-/// A packet, a comment, and what is around them.
+/// The maximum length of a block in bytes, which is enough for a packet with a comment and all
+/// block fields.
 const BLOCK_AT_MOST: usize = 256 << 10;

@@ -1,4 +1,5 @@
-//! A refusal as an HTTP response: the status by its kind, the body as JSON.
+//! Conversion of a [`Refusal`] to an HTTP response: the kind determines the status, and the body is
+//! JSON.
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -22,7 +23,7 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// The request itself is wrong, with a status that says how.
+/// Returns the response for an invalid request, with a specific status.
 pub(super) fn bad(status: StatusCode, message: impl Into<String>) -> Response {
     (status, Json(Refusal::new(RefusalKind::BadRequest, message))).into_response()
 }
@@ -31,7 +32,7 @@ pub(super) fn bad_request(message: impl Into<String>) -> Refusal {
     Refusal::new(RefusalKind::BadRequest, message)
 }
 
-/// A number with its noun: `1 packet`, `2 packets`.
+/// Formats a number with its noun, such as `1 packet` or `2 packets`.
 pub(crate) fn plural(number: u64, one: &str) -> String {
     format!("{number} {one}{}", if number == 1 { "" } else { "s" })
 }

@@ -1,9 +1,10 @@
-//! What a client may ask: its role, by the names in its certificate.
+//! Roles of TLS clients, assigned by the names in their certificates.
 //!
-//! In: the lists of `admin.tcp`, a certificate that the clients' CA has signed. Out: a [`Role`].
-//! Not here: who comes in (`tls`), where a role is asked for (`guard`).
-//! A certificate that no list names reads: what is forgotten in the file costs an order, not a machine.
-//! Source: RFC 5280 §4.1.2.6 (subject), §4.2.1.6 (subject alternative names).
+//! The lists in `admin.tcp` assign a [`Role`] to each name. The module `tls` verifies that the
+//! client CA has signed the certificate, and `guard` checks the role of each request. A certificate
+//! whose name is in no list has the role `read`, so that a missing entry never permits a change.
+//!
+//! References: RFC 5280 §4.1.2.6 (subject), §4.2.1.6 (subject alternative names).
 
 use std::fmt;
 
@@ -13,19 +14,22 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::app_state::{CONFIRM, PUT_CONFIG, RELOAD, ROLLBACK, UPGRADE};
 
-/// What a client may ask; each role may do what those before it may.
+/// The permissions of a client. Each role includes the permissions of the roles before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// Questions.
+    /// Permits queries.
     Read,
-    /// Orders: drains, weights, flows, captures, hot keys, the log's level.
+    /// Permits commands such as drains, changes of weights, purges of flows, captures, counts of
+    /// keys, and changes of the log level.
     Operate,
-    /// Another configuration: put, read from the file again, confirmed, or one that was in force before; another program.
+    /// Permits changes of the configuration (uploads, reloads, confirmations and rollbacks), and
+    /// upgrades to another program.
     Configure,
 }
 
 impl Role {
-    /// The least that a request needs. What is no question is an order.
+    /// Returns the lowest role that permits a request. All methods except `GET` and `HEAD` change
+    /// state.
     pub(super) fn needed(method: &Method, path: &str) -> Self {
         if matches!(*method, Method::GET | Method::HEAD) {
             Self::Read
@@ -47,17 +51,18 @@ impl fmt::Display for Role {
     }
 }
 
-/// Names of certificates with more than [`Role::Read`], which each certificate of the clients' CA has.
+/// The certificate names with a role above [`Role::Read`]. All other certificates of the client CA
+/// have [`Role::Read`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Roles {
-    /// Those with [`Role::Operate`].
+    /// The names with [`Role::Operate`].
     pub operate: Vec<String>,
-    /// Those with [`Role::Configure`].
+    /// The names with [`Role::Configure`].
     pub configure: Vec<String>,
 }
 
 impl Roles {
-    /// The highest role that one of these names has.
+    /// Returns the highest role that any of these names has.
     pub(super) fn of(&self, names: &[String]) -> Role {
         let has =
             |list: &[String]| list.iter().any(|one| names.iter().any(|name| one.eq_ignore_ascii_case(name)));
@@ -71,8 +76,9 @@ impl Roles {
     }
 }
 
-/// The names in a certificate: its subject's common names, and of its alternative names DNS names, mail addresses and URIs.
-/// None, when it can't be read.
+/// Returns the names in a certificate: the common names of the subject, and the DNS names, email
+/// addresses and URIs of the subject alternative names. Returns an empty list if the certificate
+/// cannot be parsed.
 pub(super) fn names(certificate: &[u8]) -> Vec<String> {
     let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return Vec::new() };
     let common = certificate.subject().iter_common_name().filter_map(|name| name.as_str().ok());
@@ -102,8 +108,9 @@ mod tests {
         params.self_signed(&KeyPair::generate().unwrap()).unwrap().der().to_vec()
     }
 
+    // Promise: api-roles
     #[test]
-    fn every_name_counts_whole_and_the_highest_role_wins() {
+    fn names_match_as_a_whole_and_the_highest_role_wins() {
         let names = names(&certificate());
         assert_eq!(names, ["alice", "Ops.example.net", "ops@example.net", "spiffe://example.net/ops"]);
         let list = |all: &[&str]| all.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
@@ -119,7 +126,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_damaged_certificate_has_some_names_or_none(at in 0_usize..400, byte: u8, length in 0_usize..600) {
+        fn a_damaged_certificate_never_panics(at in 0_usize..400, byte: u8, length in 0_usize..600) {
             let mut bytes = certificate();
             if let Some(place) = bytes.get_mut(at) {
                 *place = byte;

@@ -1,4 +1,4 @@
-//! The routes: one table, of which the router and the OpenAPI document are made.
+//! The table of routes, from which the router and the OpenAPI document are built.
 
 use std::sync::LazyLock;
 
@@ -26,40 +26,46 @@ use super::view::{
 };
 use super::{guard, handlers, hot_keys, refuse};
 
-/// One route as it stands in the OpenAPI document.
+/// A route of the OpenAPI document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Route {
-    /// In lower case.
+    /// The HTTP method in lower case.
     pub method: &'static str,
-    /// With names in braces.
+    /// The path, with parameter names in braces.
     pub path: &'static str,
 }
 
-/// Every route of the API, apart from those that are handed in.
+/// Returns all routes of the API, except routes that the caller of [`router`] adds.
 pub fn routes() -> Vec<Route> {
     table().iter().map(|operation| Route { method: operation.method, path: operation.path }).collect()
 }
 
-/// The API. `more` brings routes of its own, such as `/metrics`; it must have no fallback.
+/// Returns the router of the API. `more` contains additional routes, such as `/metrics`, and must
+/// not have a fallback.
 pub fn router(commands: mpsc::Sender<Command>, rules: Rules, more: Router) -> Router {
     let state = AppState::new(commands, rules);
     let api = table().into_iter().fold(Router::new(), |router, one| router.route(one.path, one.handler));
     api.with_state(state.clone())
         .merge(more)
-        .fallback(async || Refusal::new(RefusalKind::NotFound, "no such path: /openapi.json lists them"))
-        .method_not_allowed_fallback(async || {
-            refuse::bad(StatusCode::METHOD_NOT_ALLOWED, "not with this method: /openapi.json lists them")
+        .fallback(async || {
+            Refusal::new(RefusalKind::NotFound, "unknown path, /openapi.json lists all routes")
         })
-        // The guard has read the body within its own limits.
+        .method_not_allowed_fallback(async || {
+            refuse::bad(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "method not allowed for this path, /openapi.json lists all routes",
+            )
+        })
+        // The guard has already read the body within its own limits.
         .layer(DefaultBodyLimit::disable())
         .layer(from_fn_with_state(state, guard::guard))
 }
 
 fn table() -> Vec<Operation> {
-    let orders = [backend_orders(), machine_orders(), log_orders()];
+    let overrides = [backend_overrides(), machine_commands(), log_level_overrides()];
     let all = [reading(), events(), flows(), hot_keys(), captures(), configuration(), ways_back()]
         .into_iter()
-        .chain(orders);
+        .chain(overrides);
     all.flatten().collect()
 }
 
@@ -67,7 +73,7 @@ fn plain(route: MethodRouter<AppState>) -> MethodRouter<AppState> {
     route.route_layer(from_fn(guard::without_body))
 }
 
-/// A question about the balancer as a whole.
+/// Defines a `GET` route without parameters.
 fn question<T>(
     path: &'static str,
     summary: &'static str,
@@ -81,262 +87,296 @@ where
 }
 
 fn reading() -> Vec<Operation> {
-    let bgp = "Routers, and what is announced where and why not.";
-    let counters = |path| question(path, "Everything that is counted.", "The counters.", Command::Stats);
+    let bgp = "Lists BGP peers, announced routes, and the reasons why VIPs are not announced.";
+    let counters = |path| question(path, "Returns all counters.", "The counters.", Command::Stats);
     vec![
-        question("/v1/status", "How it is.", "The status.", Command::Status),
-        question("/v1/vips", "Every VIP.", "The VIPs.", Command::Vips),
-        question("/v1/backends", "Every membership.", "The memberships.", Command::Backends),
-        question("/v1/health", "Every check target.", "The targets.", Command::Health),
-        question("/v1/bgp", bgp, "What is announced.", Command::Bgp),
+        question("/v1/status", "Returns the status of the load balancer.", "The status.", Command::Status),
+        question("/v1/vips", "Lists all VIPs with their services.", "The VIPs.", Command::Vips),
+        question(
+            "/v1/backends",
+            "Lists all memberships. A membership is one backend in one leaf pool.",
+            "The memberships.",
+            Command::Backends,
+        ),
+        question("/v1/health", "Lists all health check targets.", "The targets.", Command::Health),
+        question("/v1/bgp", bgp, "The BGP peers and routes.", Command::Bgp),
         counters("/v1/counters"),
         counters("/counters"),
         Operation::read::<Map<String, Value>>(
             "/openapi.json",
-            "This document.",
-            "OpenAPI 3.1.",
+            "Returns the OpenAPI document of this API.",
+            "The document in OpenAPI 3.1.",
             get(openapi),
         ),
     ]
 }
 
-/// Changes of state.
 fn events() -> Vec<Operation> {
-    let kinds = "Of these kinds: names with commas between them. Default: of all.";
+    let kinds = "Returns only events of these kinds, separated by commas. The default is all kinds.";
     let list = Operation::read::<EventsView>(
         "/v1/events",
-        "The last 1,000 changes of state, oldest first.",
-        "Those that were asked for.",
+        "Lists recent events, oldest first. The last 1,000 events are stored.",
+        "The matching events.",
         get(handlers::events),
     );
     vec![
         list.query("kind", kinds, text())
-            .query("after", "With a number above this.", number(0, u64::MAX))
-            .query("since_seconds", "No older than this.", number(1, handlers::FOR_SECONDS))
-            .query("limit", "The last so many. Default: 1000.", number(1, EVENTS_AT_MOST)),
+            .query("after", "Returns only events with a number greater than this.", number(0, u64::MAX))
+            .query(
+                "since_seconds",
+                "Returns only events that are at most this many seconds old.",
+                number(1, handlers::FOR_SECONDS),
+            )
+            .query(
+                "limit",
+                "The maximum number of events. If more events match, the most recent ones are returned. The default is 1000.",
+                number(1, EVENTS_AT_MOST),
+            ),
     ]
 }
 
-/// Overrides of a backend.
-fn backend_orders() -> Vec<Operation> {
+fn backend_overrides() -> Vec<Operation> {
     let change = |path, summary, handler| {
-        let operation = Operation::json::<BackendChange>("post", path, summary, "Done.", handler);
+        let operation =
+            Operation::json::<BackendChange>("post", path, summary, "The changed memberships.", handler);
         operation
-            .query("pool", "The leaf pool; default: all its memberships.", text())
+            .query("pool", "The leaf pool in which the command applies. The default is all pools of the backend.", text())
             .query("reason", REASON, text())
             .query(
                 "for_seconds",
-                "After how long it ends by itself; default: never.",
+                "The time in seconds after which the override ends. Without this parameter the override does not end.",
                 number(1, handlers::FOR_SECONDS),
             )
             .refuses(&[403, 404, 409])
     };
-    let order = |path, summary, action| {
-        let handler = move |state, name, about, peer| handlers::order(state, name, about, peer, action);
+    let operation = |path, summary, action| {
+        let handler =
+            move |state, name, about, peer| handlers::override_backend(state, name, about, peer, action);
         change(path, summary, plain(post(handler)))
     };
     vec![
-        order(
+        operation(
             "/v1/backends/{name}/drain",
-            "Out of the table; its flows go on to their end.",
+            "Stops new flows to a backend. Existing flows continue.",
             BackendAction::Drain,
         ),
-        order("/v1/backends/{name}/undrain", "Takes back a drain.", BackendAction::Undrain),
-        order("/v1/backends/{name}/down", "Out of the table; its flows are reselected.", BackendAction::Down),
-        order(
+        operation("/v1/backends/{name}/undrain", "Ends the drain of a backend.", BackendAction::Undrain),
+        operation(
+            "/v1/backends/{name}/down",
+            "Stops all traffic to a backend. Existing flows move to other backends.",
+            BackendAction::Down,
+        ),
+        operation(
             "/v1/backends/{name}/up",
-            "Takes back every override: health and file decide again.",
+            "Removes all overrides of a backend. Health checks and the configuration apply again.",
             BackendAction::Up,
         ),
-        change("/v1/backends/{name}/weight", "Another weight.", post(handlers::weight))
-            .takes(Content::json::<handlers::Weight>("The weight."))
+        change("/v1/backends/{name}/weight", "Sets the weight of a backend.", post(handlers::weight))
+            .takes(Content::json::<handlers::Weight>("The new weight."))
             .refuses(&[403, 404, 409, 422]),
     ]
 }
 
-/// The drain of the machine, and a new process in this one's place.
-fn machine_orders() -> Vec<Operation> {
-    let order = |path, summary, action| {
+fn machine_commands() -> Vec<Operation> {
+    let operation = |path, summary, action| {
         let handler = plain(post(move |state| handlers::machine(state, action)));
-        Operation::json::<MachineDrain>("post", path, summary, "Begun.", handler).refuses(&[403, 409])
+        Operation::json::<MachineDrain>("post", path, summary, "The state of the drain.", handler)
+            .refuses(&[403, 409])
     };
     let upgrade = Operation::json::<Upgraded>(
         "post",
         UPGRADE,
-        "Start a new process, by the Unix socket alone: it takes over flows, orders, verdicts and queues, and this one ends.",
-        "The new process has everything.",
+        "Starts a new process that takes over flows, overrides, health states and queues, and ends this process. The request is allowed only on the Unix socket.",
+        "The version and the process ID of the new process, and the duration of the upgrade.",
         plain(post(handlers::upgrade)),
     );
-    let binary = "The new program, by its path from the root on. Default: the file that this process was started from.";
+    let binary =
+        "The absolute path of the new program. The default is the file from which this process was started.";
     vec![
         upgrade.query("binary", binary, text()).refuses(&[403, 409]),
-        order(
+        operation(
             "/v1/machine/drain",
-            "Take the machine out: its routes go, and when traffic has gone the process ends.",
+            "Drains this machine: withdraws its routes, and ends the process after traffic has stopped.",
             MachineAction::Drain,
         ),
-        order(
+        operation(
             "/v1/machine/undrain",
-            "Take a drain back, as long as the process has not ended.",
+            "Cancels a drain of this machine while the process is still running.",
             MachineAction::Undrain,
         ),
     ]
 }
 
-/// Which lines of the log are written.
-fn log_orders() -> Vec<Operation> {
+fn log_level_overrides() -> Vec<Operation> {
     let path = "/v1/log/level";
     let level = json!({ "type": "string", "enum": LogLevel::ALL });
-    let order = Operation::json::<LogChange>(
+    let operation = Operation::json::<LogChange>(
         "post",
         path,
-        "Write lines of this level and above for a while; a reload does not end it.",
-        "Done.",
+        "Sets the log level for a limited time. The override survives a reload, but not a restart.",
+        "The levels before and after the change.",
         plain(post(handlers::log_level)),
     );
     let file = Operation::json::<LogChange>(
         "delete",
         path,
-        "Take that back: the file's level again.",
-        "Done.",
+        "Restores the log level of the configuration.",
+        "The levels before and after the change.",
         plain(delete(handlers::file_log_level)),
     );
     let ends = number(1, handlers::FOR_SECONDS);
     vec![
-        question(path, "Which lines of the log are written.", "The level.", Command::Log),
-        order
-            .needed("level", "The least important lines that are written.", level)
-            .needed("for_seconds", "After how long it ends by itself.", ends)
+        question(path, "Returns the current log level.", "The log level.", Command::Log),
+        operation
+            .needed("level", "The least severe level of the log lines that are written.", level)
+            .needed(
+                "for_seconds",
+                "The time in seconds after which the level of the configuration applies again.",
+                ends,
+            )
             .query("reason", REASON, text())
             .refuses(&[403]),
         file.refuses(&[403]),
     ]
 }
 
-/// Tracked flows, and what would become of one.
 fn flows() -> Vec<Operation> {
     let chosen = |operation: Operation| {
-        let operation = operation.query("vip", "Flows of this VIP.", text());
-        operation.query("backend", "Flows of this backend.", text()).query("all", "All flows.", flag())
+        let operation = operation.query("vip", "Selects only flows of this VIP.", text());
+        let operation = operation.query("backend", "Selects only flows of this backend.", text());
+        operation.query("all", "Selects all flows.", flag())
     };
     let list = Operation::read::<FlowPage>(
         "/v1/flows",
-        "Tracked flows; without vip and backend: all.",
-        "At most limit flows.",
+        "Lists tracked flows. Without the parameters `vip` and `backend`, all flows are listed.",
+        "The flows, up to `limit`.",
         get(handlers::flows),
     );
     let purge = Operation::json::<Purged>(
         "delete",
         "/v1/flows",
-        "Forget flows. One of vip, backend, all must be given.",
-        "Done.",
+        "Removes flows from the connection tables. Exactly one of `vip`, `backend` and `all` is required.",
+        "The number of removed flows.",
         plain(delete(handlers::purge)),
     );
     vec![
-        chosen(list).query("limit", "How many; default 100.", number(1, FLOWS_AT_MOST)).refuses(&[404]),
+        chosen(list)
+            .query("limit", "The maximum number of flows. The default is 100.", number(1, FLOWS_AT_MOST))
+            .refuses(&[404]),
         chosen(purge).refuses(&[403, 404]),
         flow_path(),
     ]
 }
 
-/// What would become of a flow.
+/// Defines the route that explains the decision for a flow.
 fn flow_path() -> Operation {
     let where_to = Operation::read::<WhereView>(
         "/v1/where",
-        "What would each packet thread do with this flow?",
-        "One row a thread.",
+        "Returns the decision that each packet thread would make for a packet of this flow.",
+        "One row for each packet thread.",
         get(handlers::where_to),
     );
-    let protocol = "tcp, udp, icmp or a number from 0 to 255. Of ICMP the ports say nothing.";
+    let protocol = "The protocol: tcp, udp, icmp or a number from 0 to 255. The ports are ignored for icmp.";
     where_to
-        .required("query", "source", "Address and port of the client.")
-        .required("query", "destination", "Address and port of the VIP.")
+        .required("query", "source", "The address and port of the client.")
+        .required("query", "destination", "The address and port of the VIP.")
         .required("query", "protocol", protocol)
-        .query("key", "Of a request for this key, to a service that chooses by key.", text())
+        .query("key", "The key in a request, if the service is keyed.", text())
         .refuses(&[404])
 }
 
-/// Keys of requests.
 fn hot_keys() -> Vec<Operation> {
     let top = Operation::json::<HotKeysView>(
         "post",
         "/v1/kv/top",
-        "Count the keys of requests for services that choose by key, for a while: which are asked for most, and who has them.",
-        "Those that were asked for most first. It comes when they have been counted.",
+        "Counts the requests for each key of keyed services during some seconds, and returns the most requested keys with their backends.",
+        "The keys, most requested first. The response is sent after the count has ended.",
         plain(post(hot_keys::top)),
     );
     vec![
-        top.query("vip", "Of this VIP's services. Default: of all.", text())
-            .query("limit", "How many keys. Default: 20.", number(1, HOT_KEYS_AT_MOST))
-            .query("seconds", "How long they are counted. Default: 2.", number(1, HOT_KEYS_SECONDS_AT_MOST))
+        top.query("vip", "Counts only requests to this VIP. The default is all VIPs.", text())
+            .query("limit", "The maximum number of keys. The default is 20.", number(1, HOT_KEYS_AT_MOST))
+            .query(
+                "seconds",
+                "The duration of the count in seconds. The default is 2.",
+                number(1, HOT_KEYS_SECONDS_AT_MOST),
+            )
             .refuses(&[403, 404, 409]),
     ]
 }
 
-/// Packets as a stream.
 fn captures() -> Vec<Operation> {
-    let file = "A capture file as it is made. The statistics at its end say how many packets were lost.";
+    let file =
+        "The capture file in pcapng format. The statistics at its end contain the number of lost packets.";
     let begin = Operation::new(
         "post",
         "/v1/capture",
-        "Capture packets before and after the pipeline, until a bound is reached, the client goes or the capture is ended.",
+        "Captures packets before and after processing. The capture ends at its limits, when the client disconnects, or with a DELETE request.",
         Content::binary("application/x-pcapng", file),
         plain(post(capture::capture)),
     );
     let end = Operation::json::<CaptureEnd>(
         "delete",
         "/v1/capture",
-        "End the capture that runs: its file is brought to its end.",
-        "Done.",
+        "Ends the active capture and completes its file.",
+        "The number of captured packets.",
         plain(delete(capture::end)),
     );
-    let sample = "One matching packet in so many, on each thread. Default: 1.";
+    let sample =
+        "The sampling rate N. Each packet thread captures one in N matching packets. The default is 1.";
     vec![
         begin
-            .query("vip", "Of this VIP.", text())
-            .query("backend", "For this backend.", text())
-            .query("drop", "Dropped for one of these reasons: names with commas between them.", text())
-            .query("new_flows", "Of flows that the connection table did not know.", flag())
+            .query("vip", "Captures only packets to this VIP.", text())
+            .query("backend", "Captures only packets to this backend.", text())
+            .query(
+                "drop",
+                "Captures only packets dropped for one of these reasons, separated by commas.",
+                text(),
+            )
+            .query("new_flows", "Captures only packets whose flow was not in the connection table.", flag())
             .query("sample", sample, number(1, u32::MAX))
             .query(
                 "snaplen",
-                "Bytes of each packet. Default: 256.",
+                "The number of bytes to capture of each packet. The default is 256.",
                 number(*SNAP_BYTES.start(), *SNAP_BYTES.end()),
             )
-            .query("count", "No more packets than this.", number(1, u64::MAX))
-            .query("seconds", "No longer than this. Default: 3600.", number(1, CAPTURE_SECONDS_AT_MOST))
+            .query("count", "The maximum number of captured packets.", number(1, u64::MAX))
+            .query(
+                "seconds",
+                "The maximum duration in seconds. The default is 3600.",
+                number(1, CAPTURE_SECONDS_AT_MOST),
+            )
             .refuses(&[403, 404, 409]),
         end.refuses(&[403, 404]),
     ]
 }
 
-/// The configuration in force, and another one.
 fn configuration() -> Vec<Operation> {
     let config = Operation::read::<ConfigView>(
         "/v1/config",
-        "The configuration in force.",
-        "Its texts.",
+        "Returns the current configuration as text.",
+        "The files of the configuration.",
         get(handlers::config),
     );
     let put = Operation::json::<ReloadReport>(
         "put",
         PUT_CONFIG,
-        "Take this configuration in the file's place. The next reload of the file wins.",
-        "It is in force.",
+        "Replaces the current configuration until the next reload. The configuration file on disk is not changed.",
+        "The result of the change. The new configuration is active.",
         put(handlers::put_config),
     );
     let reload = Operation::json::<ReloadReport>(
         "post",
         RELOAD,
-        "Read the file again.",
-        "A new generation is in force, or nothing was different.",
+        "Reads the configuration file again.",
+        "The result of the reload. If the configuration is unchanged, the generation keeps its number.",
         plain(post(handlers::reload)),
     );
     vec![
-        config.with_header("ETag", "For If-Match."),
+        config.with_header("ETag", "The value for the If-Match header of PUT /v1/config."),
         on_terms(put)
-            .required("header", "If-Match", "The ETag that the change started from, or *.")
-            .takes(Content::of("application/toml", "TOML, at most 16 MiB."))
+            .required("header", "If-Match", "The ETag of the configuration that was edited, or *.")
+            .takes(Content::of("application/toml", "The configuration in TOML, up to 16 MiB."))
             .refuses(&[403, 409, 412, 422, 428]),
         on_terms(reload).refuses(&[403, 409, 422]),
     ]
@@ -345,48 +385,55 @@ fn configuration() -> Vec<Operation> {
 fn on_terms(operation: Operation) -> Operation {
     let seconds = number(1, handlers::CONFIRM_SECONDS);
     operation
-        .query("confirm_seconds", "It is taken back unless it is confirmed within this time.", seconds)
-        .query("force", "However many slots move; else cluster.max_moved refuses.", flag())
+        .query(
+            "confirm_seconds",
+            "The time in seconds within which the change must be confirmed. Otherwise it is rolled back.",
+            seconds,
+        )
+        .query(
+            "force",
+            "Accepts the change even if it moves more table slots to other backends than cluster.max_moved allows.",
+            flag(),
+        )
 }
 
-/// What was in force before, and what is to stay.
+/// Defines the routes for stored generations, confirmations and rollbacks.
 fn ways_back() -> Vec<Operation> {
     let generation = Operation::read::<GenerationView>(
         "/v1/config/history/{generation}",
-        "One of the last generations, with its texts.",
-        "It.",
+        "Returns a stored generation with its configuration files.",
+        "The generation.",
         get(handlers::generation),
     );
     let confirm = Operation::json::<Confirmed>(
         "post",
         CONFIRM,
-        "What is in force stays, though it came with confirm_seconds.",
-        "It stays.",
+        "Confirms the current generation, which was loaded with `confirm_seconds`. The generation is then permanent.",
+        "The confirmed generation.",
         plain(post(handlers::confirm)),
     );
     let rollback = Operation::json::<ReloadReport>(
         "post",
         ROLLBACK,
-        "Go back to a generation that was in force before, as it was then; the file is left as it is.",
-        "A new generation is in force, or nothing was different.",
+        "Restores the configuration of an earlier generation. The configuration file on disk is not changed.",
+        "The result of the rollback. If the configuration is unchanged, the generation keeps its number.",
         plain(post(handlers::rollback)),
     );
-    let which = "The number of the generation. Default: the last that was confirmed while one waits for it, else the one before.";
+    let which = "The number of the generation to restore. The default is the last confirmed generation if the current generation is not confirmed, and otherwise the generation before the current one.";
     vec![
         question(
             "/v1/config/history",
-            "The last generations since the start.",
-            "Oldest first.",
+            "Lists the generations since the start of the process. The last 20 are stored.",
+            "The generations, oldest first.",
             Command::History,
         ),
-        generation.required("path", "generation", "Its number.").refuses(&[404]),
+        generation.required("path", "generation", "The number of the generation.").refuses(&[404]),
         confirm.refuses(&[403, 409]),
         on_terms(rollback.query("generation", which, number(0, u64::MAX))).refuses(&[403, 404, 409, 422]),
     ]
 }
 
-/// Of an order.
-const REASON: &str = "Why, in 200 bytes at most; shown beside the order.";
+const REASON: &str = "The reason for the change, up to 200 bytes. The log and the status show it.";
 
 fn text() -> Value {
     json!({ "type": "string" })
@@ -404,5 +451,5 @@ async fn openapi() -> Response {
     ([(header::CONTENT_TYPE, "application/json")], DOCUMENT.as_str()).into_response()
 }
 
-/// The document that describes all this.
+/// The OpenAPI document, generated on first use.
 static DOCUMENT: LazyLock<String> = LazyLock::new(|| document(&table()).to_string());

@@ -1,11 +1,13 @@
-//! Connections: accepted up to a number, served within limits, ended in time.
+//! Serves the HTTP/1.1 connections of a listener, within limits on their number, duration and
+//! header size.
 //!
-//! In: a [`Listener`] and a router. Out: HTTP/1.1. Each listener has a limit of its own, so that strangers at one keep no client from another.
-//! Not here: what a request means (`handlers`), how long its body may be (`guard`).
-//! When a listener is full, a connection in the middle of a request gives way (`connection_limiter`): one that stops there delays none.
-//! Invariant: at most [`Limits::connections`] at a listener and one that waits for a permit, and none lives longer than `life` and
-//! `farewell` together.
-//! A stream is carried to its end, which has bounds of its own.
+//! Each listener has its own limits, so that clients of one listener cannot block clients of
+//! another. If a listener is full, it closes a stalled connection (`connection_limiter`). The
+//! module `guard` limits the size of request bodies, and `handlers` processes the requests.
+//!
+//! Invariants: a listener has at most [`Limits::connections`] connections, and one more that waits
+//! for a permit. A connection ends at most `life` plus `farewell` after its start. The only
+//! exception is a capture stream, which ends at its own limits.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -33,22 +35,25 @@ use super::client_stream::ClientStream;
 use super::connection_limiter::{ConnectionLimiter, Permit, Progress};
 use super::roles::{Role, Roles, names};
 
-/// Where clients come in.
+/// A socket that accepts clients.
 pub enum Listener {
-    /// The Unix socket; its file's permissions say who may.
+    /// The Unix socket. The permissions of the socket file decide which users can connect.
     Unix(UnixListener),
-    /// TCP; any client may read.
+    /// A TCP socket that gives every client the role `read`.
     Plain(TcpListener),
-    /// TCP; a client with a certificate of the clients' CA may, as its role says.
+    /// A TCP socket with TLS. Clients need a certificate that the client CA has signed, and their
+    /// role depends on the names in the certificate.
     Tls(TcpListener, watch::Receiver<Tls>),
 }
 
-/// By which certificates a TLS listener speaks, and what its clients may: read at each accept.
+/// The certificates and roles of a TLS listener. The values are read whenever a connection is
+/// accepted, so a change applies to new connections.
 #[derive(Clone)]
 pub struct Tls {
-    /// The server's certificate, and the clients' CA.
+    /// The acceptor with the server certificate and the client CA.
     pub acceptor: TlsAcceptor,
-    /// Of the clients; a connection keeps the one that it began with.
+    /// The roles of clients. A connection keeps the role that its client had when the connection
+    /// was accepted.
     pub roles: Arc<Roles>,
 }
 
@@ -68,23 +73,26 @@ impl fmt::Debug for Listener {
     }
 }
 
-/// What a client may take.
+/// The limits of a listener and its connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at a time. For one more, the oldest that has not sent a whole request is ended; when there is none,
-    /// more wait in the kernel.
+    /// The maximum number of connections. If the maximum is reached, the oldest connection with an
+    /// incomplete request is closed to admit a new one. If there is no such connection, new
+    /// connections wait in the kernel.
     pub connections: usize,
-    /// For the TLS handshake, and for the head of each request.
+    /// The maximum time for a TLS handshake, and for receiving the headers of a request.
     pub head: Duration,
-    /// The head of a request fits into it, or is refused; hyper's least is 8,192.
+    /// The maximum size of the request headers in bytes. The library hyper does not accept values
+    /// below 8,192.
     pub head_bytes: usize,
-    /// Whether a connection serves more than one request.
+    /// `true` if a connection can serve more than one request.
     pub keep_alive: bool,
-    /// For each step of reading the answer.
+    /// The maximum time that a write of the response may wait for the client.
     pub reading: Duration,
-    /// A connection serves no new request after so long.
+    /// The age after which a connection accepts no new request.
     pub life: Duration,
-    /// It is cut off so long after that, unless a stream is under way.
+    /// The time between `life` and the forced end of the connection. A capture stream is not
+    /// interrupted.
     pub farewell: Duration,
 }
 
@@ -102,15 +110,15 @@ impl Default for Limits {
     }
 }
 
-/// The client, for the log.
+/// The client of a connection, in the form that the log shows.
 #[derive(Clone, Debug)]
 pub(super) enum Peer {
-    /// The file's permissions have said that it may all.
+    /// A client on the Unix socket, which has all permissions.
     Unix {
         user: Option<u32>,
     },
     Tcp(SocketAddr),
-    /// With the first name of its certificate.
+    /// A TLS client, with the first name of its certificate.
     Tls {
         address: SocketAddr,
         name: Arc<str>,
@@ -123,7 +131,7 @@ impl Peer {
         let certificate = connection.peer_certificates().and_then(<[_]>::first);
         let names = certificate.map(|certificate| names(certificate)).unwrap_or_default();
         let name = names.first().map_or("?", String::as_str);
-        // It stands in the log.
+        // The name is written to the log, so control characters are escaped.
         let name = name.escape_default().to_string().into();
         Self::Tls { address, name, role: roles.of(&names) }
     }
@@ -148,11 +156,11 @@ impl fmt::Display for Peer {
     }
 }
 
-/// Whether a connection carries a stream.
+/// A flag of a connection, which is set while a capture is streamed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Streaming(Arc<AtomicBool>);
 
-/// A stream; it is over when this is dropped.
+/// A guard for an active capture stream. Dropping it clears the flag of the connection.
 #[derive(Debug)]
 pub(super) struct Stream(Arc<AtomicBool>);
 
@@ -173,13 +181,14 @@ impl Drop for Stream {
     }
 }
 
-/// Serves `router` at `listener`, until dropped. Connections that are open then go on to their end.
+/// Serves `router` on `listener` until the future is dropped. Open connections continue after that.
 pub async fn serve(listener: Listener, router: Router, limits: Limits) -> Infallible {
     let limiter = ConnectionLimiter::new(limits.connections);
     loop {
         if let Err(error) = accept(&listener, &router, limits, &limiter).await {
-            // The client has gone, or descriptors are short: neither ends the listener.
-            tracing::debug!(%error, "admin: a connection was not accepted");
+            // Either the client has disconnected, or no file descriptors are available. The
+            // listener continues after a pause.
+            tracing::debug!(%error, "admin connection not accepted");
             sleep(AFTER_ERROR).await;
         }
     }
@@ -220,7 +229,7 @@ async fn accept(
     Ok(())
 }
 
-/// What follows a handshake that succeeds `within` its time; of another the log says why.
+/// Completes a TLS handshake within `within`. A failure is logged.
 async fn secured(
     handshake: Accept<TcpStream>,
     address: SocketAddr,
@@ -228,13 +237,13 @@ async fn secured(
 ) -> Option<TlsStream<TcpStream>> {
     match timeout(within, handshake).await {
         Ok(Ok(stream)) => return Some(stream),
-        Ok(Err(error)) => tracing::debug!(%error, peer = %address, "admin: no TLS"),
-        Err(_) => tracing::debug!(peer = %address, "admin: no TLS in time"),
+        Ok(Err(error)) => tracing::debug!(%error, peer = %address, "TLS handshake failed"),
+        Err(_) => tracing::debug!(peer = %address, "TLS handshake timed out"),
     }
     None
 }
 
-/// Until it ends, or its permit is revoked.
+/// Spawns a task that serves a connection until the connection ends or its permit is revoked.
 fn spawn<F>(permit: Permit, conversation: impl FnOnce(Progress) -> F)
 where
     F: Future<Output = ()> + Send + 'static,
@@ -242,11 +251,11 @@ where
     let conversation = conversation(permit.progress());
     tokio::spawn(async move {
         tokio::select! {
-            biased; // a connection whose permit is revoked does nothing more
+            biased; // a revoked connection is not polled again
             () = permit.revoked() => {}
             () = conversation => {}
         }
-        // The connection is closed by now.
+        // The permit is returned only after the connection was closed.
         drop(permit);
     });
 }
@@ -265,7 +274,7 @@ where
         .keep_alive(limits.keep_alive)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     let mut connection = pin!(connection);
-    // How a conversation ends is the client's affair.
+    // Errors of the connection affect only its client and are ignored.
     if timeout(limits.life, connection.as_mut()).await.is_err() {
         connection.as_mut().graceful_shutdown();
         while timeout(limits.farewell, connection.as_mut()).await.is_err() && streaming.is_on() {}

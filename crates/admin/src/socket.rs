@@ -1,4 +1,5 @@
-//! The Unix socket: its file, with the permissions and the group of the configuration, made again when it is taken away.
+//! Creates the Unix socket of the admin API with the configured permissions and group. If the
+//! socket file is deleted, it is created again.
 
 use std::convert::Infallible;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown};
@@ -17,17 +18,20 @@ use tokio::time::timeout;
 use super::server::{Limits, Listener, serve};
 use crate::accounts;
 
-/// The socket's file; removed when it is dropped, if it is still the one that was made.
+/// The file of the Unix socket. Dropping this value removes the file, unless another process has
+/// replaced it.
 #[derive(Debug)]
 pub struct Socket(Arc<File>);
 
-/// The file, and how it is made.
+/// The path of the socket and its access rights.
 #[derive(Debug)]
 struct File {
     path: PathBuf,
-    /// Its permissions, and its group; `None`: the process's own.
+    /// The permission bits and the group. A file without a configured group has the group of the
+    /// process.
     access: Mutex<(u32, Option<String>)>,
-    /// Device and number of what stands there by us; `None`: it is to stand there no more.
+    /// The device and inode of the file that this process created, or `None` after the socket was
+    /// dropped.
     made: Mutex<Option<(u64, u64)>>,
 }
 
@@ -35,7 +39,7 @@ impl Drop for Socket {
     fn drop(&mut self) {
         let mut made = self.0.made();
         if self.0.stands(*made) {
-            // Gone already is as good.
+            // The file may have been deleted already.
             let _ = fs::remove_file(&self.0.path);
         }
         *made = None;
@@ -43,8 +47,9 @@ impl Drop for Socket {
 }
 
 impl Socket {
-    /// Serves at the file, as [`serve`], and looks after it once a second: when somebody has taken it away, it is made again.
-    /// Ends its part when it is dropped; the file goes with the [`Socket`].
+    /// Serves the listener, as [`serve`] does, and checks the file once a second. If the file was
+    /// deleted, the socket is created again. Dropping the future stops serving, and dropping the
+    /// [`Socket`] removes the file.
     pub fn keep(
         &self,
         listener: UnixListener,
@@ -67,16 +72,17 @@ impl Socket {
 }
 
 impl Socket {
-    /// Where it is.
+    /// Returns the path of the socket.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0.path
     }
 
-    /// Others may connect from now on; connections that are open stay.
+    /// Changes the permissions and the group of the file. Open connections are not affected.
     ///
     /// # Errors
-    /// As [`listen`]; what could not be changed is as it was, or the owner's alone.
+    /// Returns the same errors as [`listen`]. After an error, the file has its old permissions, or
+    /// only its owner has access.
     pub fn open_to(&self, mode: u32, group: Option<&str>) -> Result<(), SocketError> {
         let made = self.0.made();
         let had_group = self.0.access().1.is_some();
@@ -98,12 +104,13 @@ impl File {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether what stands at the path is what was made.
+    /// Returns `true` if the file at the path is the one that this process created.
     fn stands(&self, made: Option<(u64, u64)>) -> bool {
         made.is_some() && identity(&self.path) == made
     }
 
-    /// The new listener when the file had to be made again; `trouble` is what was last said of a failure.
+    /// Creates the socket again if its file was deleted, and returns the new listener. `trouble` is
+    /// the last logged error.
     fn look_after(&self, trouble: &mut Option<String>) -> Option<UnixListener> {
         let mut made = self.made();
         if made.is_none() || self.stands(*made) {
@@ -115,13 +122,18 @@ impl File {
             Ok((listener, identity)) => {
                 *made = Some(identity);
                 *trouble = None;
-                tracing::warn!(path = %self.path.display(), "the admin socket's file was taken away, and is made again");
+                // log: The file of the admin socket was deleted, and the load balancer created it
+                // again. Find out which program deletes files in this directory.
+                tracing::warn!(path = %self.path.display(), "admin socket file recreated");
                 Some(listener)
             }
             Err(error) => {
                 let words = error.to_string();
                 if trouble.as_ref() != Some(&words) {
-                    tracing::error!(error = %words, "the admin socket's file was taken away, and can't be made again");
+                    // log: The file of the admin socket was deleted, and creating it again failed.
+                    // The load balancer tries again every second. Commands exit with code 3 until
+                    // the directory exists again.
+                    tracing::error!(error = %words, "admin socket file not recreated");
                     *trouble = Some(words);
                 }
                 None
@@ -130,51 +142,53 @@ impl File {
     }
 }
 
-/// Why there is no socket.
+/// The reasons why the socket could not be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SocketError {
-    /// Another process answers there.
-    #[error("admin socket {0}: another process answers there; is a balancer running already?", .path.display())]
+    /// Another process serves the socket.
+    #[error("admin socket {0} is in use, is another load balancer running?", .path.display())]
     Taken {
-        /// Where.
+        /// The path of the socket.
         path: PathBuf,
     },
-    /// The machine has no such group.
-    #[error("admin socket: no group {group} on this machine")]
+    /// The configured group does not exist.
+    #[error("group {group} of the admin socket does not exist, create it or change admin.socket.group")]
     NoGroup {
-        /// Its name.
+        /// The name of the group.
         group: String,
     },
-    /// There is no folder for it.
+    /// The directory of the socket does not exist.
     #[error(
-        "admin socket {}: there is no folder {}: make it, or have the service manager do so (RuntimeDirectory=)",
+        "cannot create admin socket {}, create directory {} or set RuntimeDirectory= in the systemd unit",
         .path.display(), .folder.display()
     )]
     NoFolder {
-        /// Where it was to be.
+        /// The path of the socket.
         path: PathBuf,
-        /// What is missing.
+        /// The missing directory.
         folder: PathBuf,
     },
-    /// The kernel's word.
-    #[error("admin socket {0}: {step}: {error}", .path.display())]
+    /// A system call failed.
+    #[error("cannot {step} admin socket {0}: {error}", .path.display())]
     Io {
-        /// Where.
+        /// The path of the socket.
         path: PathBuf,
-        /// At what.
+        /// The operation that failed, such as `create`.
         step: &'static str,
-        /// Why.
+        /// The error of the system call.
         error: io::Error,
     },
 }
 
-/// Listens at `path` with permissions `mode`, for `group` when there is one.
+/// Creates the socket at `path` with the permissions `mode`, and with `group` if given.
 ///
-/// A socket that a killed process left is replaced; one that answers is not, and neither is a file of another kind.
+/// The socket file of a killed process is replaced. A socket that another process serves is not
+/// replaced, and neither is a file that is not a socket.
 ///
 /// # Errors
-/// [`SocketError`]; nothing is left behind. To change the group of a file needs membership in it, or CAP_CHOWN.
+/// Returns [`SocketError`], and leaves no file behind. Changing the group requires membership in it
+/// or CAP_CHOWN.
 pub fn listen(path: &Path, mode: u32, group: Option<&str>) -> Result<(Socket, UnixListener), SocketError> {
     let (listener, identity) = bind(path, mode, group)?;
     let access = Mutex::new((mode, group.map(str::to_owned)));
@@ -182,7 +196,7 @@ pub fn listen(path: &Path, mode: u32, group: Option<&str>) -> Result<(Socket, Un
     Ok((Socket(Arc::new(file)), listener))
 }
 
-/// The listener, and what its file is known by.
+/// Returns the listener, and the device and inode of its file.
 fn bind(path: &Path, mode: u32, group: Option<&str>) -> Result<(UnixListener, (u64, u64)), SocketError> {
     let group = group.map(find_group).transpose()?;
     let failed = |step| move |error| SocketError::Io { path: path.to_owned(), step, error };
@@ -193,40 +207,42 @@ fn bind(path: &Path, mode: u32, group: Option<&str>) -> Result<(UnixListener, (u
         if answers(path) {
             return Err(SocketError::Taken { path: path.to_owned() });
         }
-        fs::remove_file(path).map_err(failed("removing what a killed process left"))?;
+        fs::remove_file(path).map_err(failed("remove the stale file of"))?;
     }
-    // Nobody may connect between bind and chmod.
+    // The umask keeps other users from connecting between bind and chmod.
     let usual = umask(Mode::all());
     let bound = UnixListener::bind(path);
     umask(usual);
-    let listener = bound.map_err(failed("listening"))?;
+    let listener = bound.map_err(failed("create"))?;
     let open = || {
         give(path, mode, group)?;
-        let gone = || failed("looking at it")(io::ErrorKind::NotFound.into());
+        let gone = || failed("examine")(io::ErrorKind::NotFound.into());
         identity(path).ok_or_else(gone)
     };
     match open() {
         Ok(identity) => Ok((listener, identity)),
         Err(error) => {
-            // The first error is the one to report.
+            // An error of the removal is ignored, because only the first error is reported.
             let _ = fs::remove_file(path);
             Err(error)
         }
     }
 }
 
-/// Gives the file to those who may connect; while it changes hands it is its owner's alone.
+/// Sets the permissions and the group of the file. While the group is being changed, only the owner
+/// has access.
 fn give(path: &Path, mode: u32, group: Option<u32>) -> Result<(), SocketError> {
     let failed = |step| move |error| SocketError::Io { path: path.to_owned(), step, error };
     let set = |mode| fs::set_permissions(path, fs::Permissions::from_mode(mode));
     if let Some(group) = group {
-        set(mode & OWNER).map_err(failed("setting its permissions"))?;
-        chown(path, None, Some(group)).map_err(failed("giving it to its group"))?;
+        set(mode & OWNER).map_err(failed("set the permissions of"))?;
+        chown(path, None, Some(group)).map_err(failed("set the group of"))?;
     }
-    set(mode).map_err(failed("setting its permissions"))
+    set(mode).map_err(failed("set the permissions of"))
 }
 
-/// Whether somebody listens there. Does not wait: a full queue is an answer too.
+/// Returns `true` if a process serves the socket. The check does not block. If the accept queue is
+/// full, a process serves the socket, and the function returns `true` too.
 fn answers(path: &Path) -> bool {
     let asked = || -> io::Result<()> {
         let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None)?;
@@ -246,5 +262,5 @@ fn find_group(name: &str) -> Result<u32, SocketError> {
 }
 
 const OWNER: u32 = 0o700;
-/// Between two looks at the file: one system call each.
+/// The interval between two checks of the file. A check costs one system call.
 const EVERY: Duration = Duration::from_secs(1);

@@ -1,7 +1,6 @@
-//! What a running balancer counts, at one moment, as plain data: for the admin API, the metrics and the status page.
-//!
-//! In: the data plane's counters, read by the binary. Out: JSON by serde, metrics by `metrics`.
-//! Names of JSON fields are stable; those of single counters stand in the table of the crate `counters`.
+//! The run loop fills these types from the counters of the data plane. The types are serialized to
+//! JSON by serde, and to metrics by the module `metrics`. The names of the JSON fields are stable.
+//! A table in the crate `counters` defines the individual counters.
 
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
@@ -9,86 +8,92 @@ use std::ops::AddAssign;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Everything that is counted. Counters count from the start of the process.
+/// All counters, which start at 0 when the process starts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Stats {
-    /// Number of the generation in force.
+    /// The number of the current generation.
     pub generation: u64,
-    /// The XDP program's counters.
+    /// The counters of the XDP program.
     pub xdp: XdpStats,
-    /// How the program is attached: `driver` or `generic`; `ingress` behind packet sockets.
+    /// The attach mode of the XDP program (`driver` or `generic`), or `ingress` with packet
+    /// sockets.
     pub xdp_mode: String,
-    /// Socket mode by interface: `zero-copy` or `copy`; `af-packet`: packet sockets.
+    /// The socket mode of each interface (`zero-copy` or `copy`), or `af-packet` for packet
+    /// sockets.
     pub mode: BTreeMap<String, String>,
-    /// What each interface's sockets carried, by its name.
+    /// The packet counters of each interface.
     pub interfaces: BTreeMap<String, InterfaceStats>,
-    /// The sum over the threads.
+    /// The sum over all threads.
     pub total: ThreadStats,
-    /// By thread: packet threads, then the I/O threads of software steering, in the order of their queues.
+    /// The counters of each thread: packet threads first, then the I/O threads of software
+    /// steering, in the order of their queues.
     pub threads: Vec<ThreadStats>,
-    /// How many of them are packet threads.
+    /// The number of packet threads. The packet threads are the first elements of `threads`.
     #[serde(default)]
     pub packet_threads: usize,
-    /// By backend's name, over all its memberships.
+    /// The traffic of each backend, over all its memberships.
     pub backends: BTreeMap<String, TrafficStats>,
-    /// By service's name, such as `www tcp 80,443`.
+    /// The traffic of each service. The keys are service names such as `www tcp 80,443`.
     pub services: BTreeMap<String, TrafficStats>,
 }
 
 counters::xdp! {
     counters::stats! [
-        /// What the XDP program did, over all processors.
+        /// The counters of the XDP program, over all processors.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
         #[serde(default)]
         pub struct XdpStats
     ]
 }
 
-/// An interface's sockets together.
+/// The packet counters of an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct InterfaceStats {
-    /// Queues with a socket.
+    /// The number of queues with a socket.
     pub sockets: u64,
-    /// Frames received.
+    /// The number of received frames.
     pub rx: u64,
-    /// Frames sent, to backends and as answers.
+    /// The number of sent frames, to backends and as replies.
     pub tx: u64,
-    /// Frames that the kernel dropped before a receive ring.
+    /// The number of frames that the kernel dropped before they reached a receive ring.
     pub lost: u64,
 }
 
-/// Packets of a service or a backend.
+/// The traffic of a service or a backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TrafficStats {
-    /// Packets decided for it.
+    /// The number of forwarded packets.
     pub packets: u64,
-    /// Bytes of those as received.
+    /// The number of bytes of these packets, as received.
     pub bytes: u64,
-    /// Flows that were new, or reselected, to it.
+    /// The number of flows that were assigned to this backend, or to any backend of this service.
+    /// Flows whose previous backend is unavailable count again.
     pub new_flows: u64,
 }
 
 counters::thread! {
     counters::stats! [
-        /// One packet thread.
+        /// The counters of one packet thread.
         #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
         #[serde(default)]
         pub struct ThreadStats {
-            /// Batches that were not empty.
+            /// The number of batches that were not empty.
             pub batches: u64,
-            /// Batches by size: index n counts sizes from 2ⁿ to 2ⁿ⁺¹ - 1.
+            /// The number of batches by size. Element n counts batches of 2ⁿ to 2ⁿ⁺¹ - 1 packets.
             pub batch_sizes: Vec<u64>,
-            /// Packets that began like a marked one and were not reported, by reason's name; every reason is there.
+            /// The number of packets that looked like trace packets but were not reported, by
+            /// reason. Reasons without packets have the value 0.
             pub trace_refused: BTreeMap<String, u64>,
-            /// Drops by reason's name; every reason is there.
+            /// The number of dropped packets, by reason. Reasons without packets have the value 0.
             pub drops: BTreeMap<String, u64>,
-            /// Requests for keyed services that were read, by verb's name; every verb is there.
+            /// The number of requests to keyed services, by command (verb). Verbs without requests
+            /// have the value 0.
             pub requests: BTreeMap<String, u64>,
-            /// The connection table.
+            /// The counters of the connection table.
             pub flows: FlowTableStats,
-            /// The fragment table.
+            /// The counters of the fragment table.
             pub fragments: FragmentTableStats,
-            /// The XDP socket.
+            /// The counters of the XDP sockets.
             pub socket: SocketStats,
         }
     ]
@@ -96,7 +101,7 @@ counters::thread! {
 
 counters::flow_table! {
     counters::stats! [
-        /// A connection table.
+        /// The counters of a connection table.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
         #[serde(default)]
         pub struct FlowTableStats
@@ -105,7 +110,7 @@ counters::flow_table! {
 
 counters::fragment_table! {
     counters::stats! [
-        /// A table of fragmented datagrams.
+        /// The counters of a fragment table.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
         #[serde(default)]
         pub struct FragmentTableStats
@@ -114,7 +119,7 @@ counters::fragment_table! {
 
 counters::socket! {
     counters::stats! [
-        /// A thread's XDP sockets (`XDP_STATISTICS`), and their rings.
+        /// The counters of the XDP sockets of a thread (`XDP_STATISTICS`) and of their rings.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
         #[serde(default)]
         pub struct SocketStats
@@ -157,9 +162,10 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    /// Every number of the JSON form is doubled by adding a thread to itself: no field is forgotten.
+    /// Adding a thread to itself doubles every number in its JSON form, which shows that the sum
+    /// includes all fields.
     #[test]
-    fn sums_leave_no_field_out() {
+    fn sums_include_all_fields() {
         let one = ThreadStats {
             batch_sizes: vec![1, 2],
             drops: [("no_vip".to_owned(), 7)].into(),

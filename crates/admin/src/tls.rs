@@ -1,4 +1,4 @@
-//! Mutual TLS for the TCP listener: from PEM texts to an acceptor. TLS 1.3 only.
+//! Mutual TLS for the TCP listener, restricted to TLS 1.3.
 
 use std::sync::Arc;
 
@@ -8,33 +8,35 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
-/// Why the texts make no acceptor.
+/// The reasons why the certificates or the key cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// A text is not what it should be.
-    #[error("admin.tcp: {0} in PEM not readable: {1}")]
+    /// The PEM data is invalid.
+    #[error("cannot read {0} of admin.tcp as PEM: {1}")]
     Pem(&'static str, rustls::pki_types::pem::Error),
-    /// A text holds no certificate.
-    #[error("admin.tcp: no certificate among {0}")]
+    /// The PEM data contains no certificate.
+    #[error("{0} of admin.tcp contains no certificate")]
     Empty(&'static str),
-    /// They do not go together.
-    #[error("admin.tcp: {0}")]
+    /// The certificate and the key do not match, or rustls does not accept them.
+    #[error("cannot use the certificates or the key of admin.tcp: {0}")]
     Rejected(String),
 }
 
-/// An acceptor that shows `certificates` (the server's first), and lets in who shows one of `client_ca`.
+/// Creates an acceptor that presents `certificates`, of which the first is the server certificate.
+/// The acceptor accepts only clients with a certificate signed by `client_ca`.
 ///
 /// # Errors
-/// [`TlsError`]: a text is not PEM, or they do not go together.
+/// Returns [`TlsError`] if the PEM data is invalid, or if the certificates and the key do not
+/// match.
 pub fn acceptor(certificates: &str, key: &str, client_ca: &str) -> Result<TlsAcceptor, TlsError> {
     let rejected = |error: &dyn std::fmt::Display| TlsError::Rejected(error.to_string());
     let mut roots = RootCertStore::empty();
     for certificate in read(client_ca, CLIENT_CA)? {
         roots.add(certificate).map_err(|error| rejected(&error))?;
     }
-    let key = PrivateKeyDer::from_pem_slice(key.as_bytes())
-        .map_err(|error| TlsError::Pem("the private key", error))?;
+    let key =
+        PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|error| TlsError::Pem("key_file", error))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
         .build()
@@ -55,5 +57,5 @@ fn read(text: &str, what: &'static str) -> Result<Vec<CertificateDer<'static>>, 
     if found.is_empty() { Err(TlsError::Empty(what)) } else { Ok(found) }
 }
 
-const CERTIFICATES: &str = "the server's certificates";
-const CLIENT_CA: &str = "the clients' CA";
+const CERTIFICATES: &str = "certificate_file";
+const CLIENT_CA: &str = "client_ca_file";

@@ -1,8 +1,7 @@
-//! Answers of the admin API, as plain data: JSON by serde, read back by the command line.
-//!
-//! Names of fields and values are stable; `openapi.json` describes them, and a test holds both to each other.
-//! Units stand in the names; a share is from 0 to 1; a time of day is in seconds since 1970, all else is measured
-//! on a clock that never goes back.
+//! The names of fields and values are stable. The OpenAPI document describes the types, and a test
+//! compares the document with the responses. Units are part of the names. A share is a number from
+//! 0 to 1. A point in time is given in seconds since 1970. All other times are durations, measured
+//! with a monotonic clock.
 
 mod bgp;
 mod capture;
@@ -31,7 +30,7 @@ pub use generation::{
 };
 pub use health::{CheckState, HealthView, TargetRow, Via};
 pub use hot_keys::{HotKeyRow, HotKeysView, HotServiceRow};
-pub use log::{LogChange, LogLevel, LogOrderRow, LogView};
+pub use log::{LogChange, LogLevel, LogLevelOverrideRow, LogView};
 pub use refusal::{ProblemView, Refusal, RefusalKind, Severity};
 pub use serving::{
     BackendChange, BackendRow, BackendState, CheckRow, Family, FamilyRow, MembershipChange, Override,
@@ -49,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn enums_have_the_words_of_the_api() {
+    fn enum_values_have_their_api_names() {
         let steps =
             [Step::FlowTable, Step::Maglev, Step::Ring, Step::Remote, Step::FragmentTable, Step::Redirect];
         let flows = [FlowState::New, FlowState::Established, FlowState::Closing, FlowState::Udp];
@@ -79,13 +78,13 @@ mod tests {
                 json!(["start", "sighup", "watch", "reload", "put", "rollback", "unconfirmed"]),
             ),
             (
-                to_value([Drift::InSync, Drift::FileChanged, Drift::Api, Drift::TakenBack]),
-                json!(["in_sync", "file_changed", "api", "taken_back"]),
+                to_value([Drift::InSync, Drift::FileChanged, Drift::Api, Drift::RolledBack]),
+                json!(["in_sync", "file_changed", "api", "rolled_back"]),
             ),
             (to_value([Via::Backend, Via::Vip]), json!(["backend", "vip"])),
             (
                 to_value(EventKind::ALL),
-                json!(["backend", "vip", "router", "order", "reload", "link", "machine"]),
+                json!(["backend", "vip", "router", "override", "reload", "link", "machine"]),
             ),
             (to_value(EventKind::ALL.map(EventKind::name)), to_value(EventKind::ALL).unwrap()),
             (to_value(LogLevel::ALL), json!(["error", "warn", "info", "debug", "trace"])),
@@ -96,9 +95,9 @@ mod tests {
         }
     }
 
-    /// An older program reads the drop reasons of a newer one.
+    /// Older clients can read the drop reasons of a newer server.
     #[test]
-    fn a_drop_reason_is_any_word() {
+    fn an_unknown_drop_reason_is_accepted() {
         for (verdict, word) in [
             (Verdict::Forward, "forward"),
             (Verdict::Reply, "reply"),

@@ -1,8 +1,13 @@
-//! Announces one anycast address to a router for as long as a TCP port on this machine answers.
+//! Announces one anycast address to a router while a TCP port on this machine accepts connections.
 //!
-//! `cargo run -p sluicegate-bgp --example anycast -- 198.51.100.53/32 192.0.2.1 65000 64512 192.0.2.10 127.0.0.1:53`
-//! with the route, the router, its AS, our AS, our address (the next hop and the identifier), and the port to probe.
-//! Ctrl-C withdraws the route and ends the session.
+//! ```text
+//! cargo run -p sluicegate-bgp --example anycast -- \
+//!     198.51.100.53/32 192.0.2.1 65000 64512 192.0.2.10 127.0.0.1:53
+//! ```
+//!
+//! The arguments are the route, the address of the router, the AS number of the router, the local
+//! AS number, the local address, and the address and port to probe. The local address is also the
+//! next hop and the router ID. Ctrl-C withdraws the route and ends the session.
 
 use std::error::Error;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,14 +21,14 @@ use tokio::time::{interval, timeout};
 async fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [route, router, router_asn, asn, own, probed] = arguments.as_slice() else {
-        return Err("wanted: PREFIX ROUTER ROUTER_AS OUR_AS OUR_ADDRESS ADDRESS:PORT".into());
+        return Err("usage: anycast PREFIX ROUTER ROUTER_AS OUR_AS OUR_ADDRESS ADDRESS:PORT".into());
     };
     let (route, own): (Prefix, Ipv4Addr) = (route.parse()?, own.parse()?);
     let probed: SocketAddr = probed.parse()?;
 
     let mut peer = PeerConfig::new("router", router.parse()?, router_asn.parse()?);
     peer.local_address = Some(own.into());
-    peer.connect = Connect::Dial; // port 179 needs privileges
+    peer.connect = Connect::Dial; // Listening on port 179 would need privileges.
     let mut config = SpeakerConfig::new(asn.parse()?, own);
     config.peers.push(peer);
     let speaker = Speaker::start(config)?;
@@ -44,7 +49,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         if answers != answered {
             println!(
                 "{probed} {}",
-                if answers { "answers: route announced" } else { "is silent: route withdrawn" }
+                if answers { "is up: route announced" } else { "is down: route withdrawn" }
             );
             speaker.announce(if answers { present.clone() } else { absent.clone() });
             answered = answers;

@@ -1,12 +1,17 @@
-//! How long to wait before a peer is tried again.
+//! Computes the wait before the next connection attempt to a peer, with exponential backoff and
+//! jitter.
 //!
-//! In: failures in a row, and chance. Out: a duration. No clock.
-//! Source: RFC 4271 §10 (jitter of 0.75 to 1), §8.2.1 (DampPeerOscillations).
+//! The result depends only on the number of consecutive failures and a random number. The functions
+//! do not read the clock.
+//!
+//! See RFC 4271 §10 (jitter of 0.75 to 1) and §8.2.1 (DampPeerOscillations).
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// The wait after `failures` in a row, `first` doubled with each up to `longest`, less up to a quarter. `chance` is any number.
+/// Returns the wait after `failures` consecutive failures. The wait starts at `first` and doubles
+/// with each further failure, up to `longest`. The wait is then randomly reduced by up to a
+/// quarter. `chance` is the random number that determines this reduction.
 pub(crate) fn wait(failures: u32, first: Duration, longest: Duration, chance: u64) -> Duration {
     let doubled = 2_u32.checked_pow(failures.saturating_sub(1)).and_then(|factor| first.checked_mul(factor));
     let whole = doubled.map_or(longest, |wait| wait.min(longest));
@@ -14,7 +19,8 @@ pub(crate) fn wait(failures: u32, first: Duration, longest: Duration, chance: u6
     whole - whole / 4 * cut / JITTER_STEPS_U32
 }
 
-/// A number that other processes do not have.
+/// Returns a pseudorandom number for `n`. A random `seed` makes the numbers differ between
+/// processes.
 pub(crate) fn chance(seed: &RandomState, n: u64) -> u64 {
     seed.hash_one(n)
 }

@@ -1,10 +1,15 @@
-//! Bidirectional Forwarding Detection beside BGP: a lost peer is seen within milliseconds.
+//! Bidirectional Forwarding Detection (BFD), which detects a lost router within a fraction of a
+//! second.
 //!
-//! In: the peers to watch. Out: each change of a session's state, to a function of the program, on the thread of BFD.
-//! Not here: what a lost peer means ([`crate::Speaker::bfd_down`] ends its BGP session), echo, demand of our own,
-//! authentication, multihop.
-//! Invariant: a thread of its own and nothing but BFD on it, since a busy runtime would report peers down that are not.
-//! Source: RFC 5880, asynchronous mode; RFC 5881, single hop.
+//! The module runs a BFD session with each configured peer. When the state of a session changes,
+//! the BFD thread calls a callback that the program has provided. When a peer is lost, the program
+//! calls [`crate::Speaker::bfd_down`] to end the BGP session. Echo mode, authentication and
+//! multihop are not supported, and this side never requests demand mode.
+//!
+//! BFD has a dedicated thread. On a busy async runtime, packets could be sent or processed too
+//! late, and healthy peers would look down.
+//!
+//! See RFC 5880 (asynchronous mode) and RFC 5881 (single hop).
 
 mod bytes;
 pub(crate) mod handed;
@@ -32,12 +37,12 @@ pub use packet::{Diagnostic, SessionState};
 
 use thread::{Answer, Command, Worker};
 
-/// The UDP ports of BFD; others are for tests.
+/// The UDP ports for BFD packets. Both ports are 3784 by default, and tests use other ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BfdPorts {
-    /// The port that we receive on.
+    /// The local port, on which this side receives packets.
     pub own: u16,
-    /// The port that peers receive on.
+    /// The port on which peers receive packets.
     pub peer: u16,
 }
 
@@ -47,33 +52,35 @@ impl Default for BfdPorts {
     }
 }
 
-/// A peer to watch.
+/// The configuration of a BFD session with one peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BfdConfig {
-    /// What the operator calls it; unique.
+    /// The unique name of the session, chosen by the operator.
     pub name: String,
-    /// Its address, on a link of ours.
+    /// The address of the peer, on a directly connected link.
     pub peer: IpAddr,
-    /// The interface of a link-local address, by its index; else 0.
+    /// The index of the interface if `peer` is a link-local address, or 0 for other addresses.
     pub scope: u32,
-    /// The address that it knows us by; `None`: what the kernel chooses.
+    /// The source address of packets to the peer. The peer must be configured with this address.
+    /// With `None`, the kernel chooses the address.
     pub local: Option<IpAddr>,
-    /// Between two packets in either direction, at best: 10 ms to 10 s.
+    /// The minimum interval between two packets in either direction, from 10 ms to 10 s.
     pub interval: Duration,
-    /// So many packets lost in a row mean that the peer is down.
+    /// The number of consecutive lost packets after which the peer is considered down.
     pub multiplier: u8,
 }
 
 impl BfdConfig {
-    /// A session of 100 ms, three times.
+    /// Creates a configuration with an interval of 100 ms and a multiplier of 3.
     #[must_use]
     pub fn new(name: &str, peer: IpAddr) -> Self {
         let interval = Duration::from_millis(100);
         Self { name: name.into(), peer, scope: 0, local: None, interval, multiplier: 3 }
     }
 
-    /// Whether a session under `self` can go on under `next`: between the same ends.
+    /// Returns `true` if a session with configuration `self` can continue with `next`. Only the
+    /// interval and the multiplier may differ.
     #[must_use]
     pub fn keeps_session(&self, next: &Self) -> bool {
         Self { interval: next.interval, multiplier: next.multiplier, ..self.clone() } == *next
@@ -86,13 +93,13 @@ impl BfdConfig {
     fn check(&self) -> Result<(), BfdError> {
         let wrong = |what| Err(self.refused(what));
         if !(SHORTEST..=LONGEST).contains(&self.interval) {
-            return wrong("interval: 10 ms to 10 s are allowed");
+            return wrong("interval must be 10 ms to 10 s");
         }
         if self.multiplier == 0 {
-            return wrong("multiplier: 1 to 255 are allowed");
+            return wrong("multiplier must be 1 to 255");
         }
         if self.local.is_some_and(|local| local.is_ipv4() != self.peer.is_ipv4()) {
-            return wrong("local: must be of the peer's family");
+            return wrong("local must have the same address family as the peer");
         }
         Ok(())
     }
@@ -102,63 +109,66 @@ impl BfdConfig {
     }
 }
 
-/// A session's state has changed.
+/// A change of a session's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BfdChange {
-    /// The session's name.
+    /// The name of the session.
     pub name: String,
-    /// What it was.
+    /// The previous state.
     pub from: SessionState,
-    /// What it is.
+    /// The new state.
     pub to: SessionState,
-    /// Why.
+    /// The reason for the change.
     pub diagnostic: Diagnostic,
 }
 
 impl BfdChange {
-    /// The peer was there, and is lost: the moment to end what relies on it.
+    /// Returns `true` if the session was up before the change. The peer is then lost, and the
+    /// caller should end everything that depends on it, such as the BGP session.
     #[must_use]
     pub fn is_loss(&self) -> bool {
         self.from == SessionState::Up
     }
 }
 
-/// A session, for operators.
+/// The status of a session, for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BfdStatus {
-    /// Its peer.
+    /// The address of the peer.
     pub peer: IpAddr,
-    /// Its state.
+    /// The state of the session.
     pub state: SessionState,
-    /// Since when.
+    /// The time of the last state change.
     pub since: SystemTime,
-    /// Why it is not up, or was not.
+    /// The reason for the last state change, or [`Diagnostic::None`] if there was no fault.
     pub diagnostic: Diagnostic,
-    /// How often it was lost.
+    /// The number of times that the session left the state Up.
     pub losses: u64,
 }
 
-/// Packets, over all sessions.
+/// The packet counters, summed over all sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BfdCounters {
-    /// Sent.
+    /// The number of packets sent.
     pub sent: u64,
-    /// The kernel refused to send.
+    /// The number of packets that the kernel refused to send.
     pub send_failed: u64,
-    /// Received, good and bad.
+    /// The number of packets received, including invalid packets.
     pub received: u64,
-    /// Of those: came over a router, as the hop limit says.
+    /// The number of packets received with a hop limit below 255, which means that they crossed a
+    /// router.
     pub far: u64,
-    /// Of those: not BFD, or with a field that must not be so.
+    /// The number of packets received that are not valid BFD packets.
     pub malformed: u64,
-    /// Of those: for no session of ours.
+    /// The number of packets received that belong to no session.
     pub stray: u64,
 }
 
-/// [`BfdCounters`] as they are counted. One writer; read at any time.
+/// The atomic counters behind [`BfdCounters`]. Only the BFD thread writes them, and any thread may
+/// read them.
 #[derive(Debug, Default)]
 struct Tally {
     sent: AtomicU64,
@@ -183,12 +193,13 @@ impl Tally {
     }
 }
 
-/// What the thread and the handle both see.
+/// The state that the BFD thread and the [`Bfd`] handle share.
 #[derive(Debug, Default)]
 struct Shared {
     status: Mutex<BTreeMap<String, BfdStatus>>,
     counters: Tally,
-    /// Another process may take the sessions back: no message says that they end.
+    /// `true` while the previous owner may take the sessions back. The thread then sends no
+    /// AdminDown when it ends.
     is_provisional: AtomicBool,
 }
 
@@ -198,8 +209,9 @@ impl Shared {
     }
 }
 
-/// The handle of the BFD thread. Dropping it announces AdminDown to every peer, and ends the thread; unless [`Bfd::let_go`] was called,
-/// or [`Bfd::take_over`] without [`Bfd::keep`].
+/// The handle of the BFD thread. Dropping the handle sends AdminDown to every peer and ends the
+/// thread. AdminDown is not sent after [`Bfd::let_go`], nor between [`Bfd::take_over`] and
+/// [`Bfd::keep`].
 #[derive(Debug)]
 pub struct Bfd {
     shared: Arc<Shared>,
@@ -209,21 +221,26 @@ pub struct Bfd {
 }
 
 impl Bfd {
-    /// Starts the thread, in the network namespace of the calling one. `on_change` is called on it and must not wait.
+    /// Starts the BFD thread in the network namespace of the calling thread. The BFD thread calls
+    /// `on_change` for each state change. This function must not block.
     ///
     /// # Errors
-    /// The system has no thread or descriptor left.
+    /// Returns an error if the system cannot create the thread or its file descriptors.
     pub fn start(ports: BfdPorts, on_change: impl FnMut(BfdChange) + Send + 'static) -> io::Result<Self> {
         Self::run(ports, on_change, |_| Ok(()))
     }
 
-    /// Goes on with sessions that another process had, or this one before it let them go: the same discriminators and source
-    /// ports, each in the state that it was in. Each is heard of at once; how long its peer may be silent counts anew.
+    /// Starts the BFD thread with the sessions in `handed`. This process or another process has
+    /// released the sessions with [`Bfd::let_go`]. Discriminators, source ports and states stay the
+    /// same. The thread sends a packet to each peer immediately and restarts the detection time of
+    /// each session.
     ///
-    /// Until [`Bfd::keep`] nobody hears of an end, so that the one who let them go may take them back.
+    /// Until [`Bfd::keep`] is called, dropping the handle sends no AdminDown, so that the previous
+    /// owner can take the sessions back.
     ///
     /// # Errors
-    /// As [`Bfd::start`]; and [`io::ErrorKind::InvalidInput`] where a socket is not its session's.
+    /// Returns the errors of [`Bfd::start`], and [`io::ErrorKind::InvalidInput`] if a socket does
+    /// not belong to its session.
     pub fn take_over(
         ports: BfdPorts,
         handed: HandedBfd,
@@ -246,8 +263,9 @@ impl Bfd {
         Ok(Self { shared, commands, wake, thread: Some(thread) })
     }
 
-    /// Lets go of all sessions, for another process or for [`Bfd::take_over`] in this one: nothing is heard or said from the time
-    /// when it returns, and no message tells peers of an end. `None`: they were let go of before.
+    /// Releases all sessions for [`Bfd::take_over`] in another process or in this process. The BFD
+    /// thread ends without a packet to the peers, so they do not notice the release. Returns `None`
+    /// if the sessions were already released.
     #[must_use]
     pub fn let_go(&self) -> Option<HandedBfd> {
         let (answer, answered) = channel();
@@ -257,13 +275,14 @@ impl Bfd {
         Some(handed)
     }
 
-    /// The sessions that were taken over are this one's from now on.
+    /// Confirms a takeover. From then on, dropping the handle sends AdminDown to the peers.
     pub fn keep(&self) {
         self.shared.is_provisional.store(false, Ordering::Relaxed);
     }
 
-    /// Of which session the peer is the first to miss us, and for how long nothing may be said beyond the usual wait between two
-    /// packets until it does; `None`: no session is up.
+    /// Returns the name of the session that tolerates the shortest pause, and the length of this
+    /// pause. The pause is the time beyond the usual interval for which this side can stop sending
+    /// before the peer reports this side as down. Returns `None` if no session is up.
     #[must_use]
     pub fn least_spare(&self) -> Option<(String, Duration)> {
         let (answer, answered) = channel();
@@ -271,34 +290,37 @@ impl Bfd {
         answered.recv().ok()?
     }
 
-    /// Watches a peer.
+    /// Adds a session for a peer.
     ///
     /// # Errors
-    /// A field out of range, a name or a peer that another session has, or a socket that can't be had.
+    /// Returns an error if a field is out of range, if another session has the same name or peer,
+    /// or if the socket cannot be created.
     pub fn add(&self, config: BfdConfig) -> Result<(), BfdError> {
         self.ask(config, Command::Add)
     }
 
-    /// Other times for the session of that name, which goes on: the peer is asked to confirm them (RFC 5880 §6.8.3).
+    /// Changes the interval and the multiplier of the session named in `config`. The session
+    /// continues. The peer must confirm the new interval with a Poll Sequence (RFC 5880 §6.8.3).
     ///
     /// # Errors
-    /// A field out of range, no session of that name, or one of another peer or from another address.
+    /// Returns an error if a field is out of range, if no session has this name, or if the peer or
+    /// the local address would change.
     pub fn change(&self, config: BfdConfig) -> Result<(), BfdError> {
         self.ask(config, Command::Change)
     }
 
-    /// Watches a peer no more, and announces AdminDown to it. A name that no session has is nothing to do.
+    /// Removes a session and signals AdminDown to its peer. An unknown name is ignored.
     pub fn remove(&self, name: &str) {
         self.command(Command::Remove(name.into()));
     }
 
-    /// All sessions, by their names.
+    /// Returns the status of each session, keyed by session name.
     #[must_use]
     pub fn status(&self) -> BTreeMap<String, BfdStatus> {
         self.shared.status().clone()
     }
 
-    /// Packets, over all sessions.
+    /// Returns the packet counters, summed over all sessions.
     #[must_use]
     pub fn counters(&self) -> BfdCounters {
         self.shared.counters.read()
@@ -312,7 +334,8 @@ impl Bfd {
     }
 
     fn command(&self, command: Command) {
-        // Both fail only when the thread has ended, and then there is nobody to wake.
+        // A failed send means that the thread has ended. A failed write means that the thread has
+        // ended or that the pipe is full. If the pipe is full, the thread wakes anyway.
         drop(self.commands.send(command));
         _ = nix::unistd::write(&self.wake, &[0]);
     }
@@ -327,36 +350,37 @@ impl Drop for Bfd {
     }
 }
 
-/// Why a session is not taken.
+/// The error when a session cannot be added or changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BfdError {
-    /// A field is out of range, or another session has it.
+    /// A field is out of range, or another session has the same name or peer.
     #[error("BFD session {name}: {what}")]
     Config {
-        /// The session's name.
+        /// The name of the session.
         name: String,
-        /// What is wrong, and what is allowed.
+        /// The rule that the configuration violates.
         what: String,
     },
-    /// A socket can't be had.
-    #[error("BFD session {name}: no socket: {error}")]
+    /// A socket cannot be created.
+    #[error("cannot create a socket for BFD session {name}: {error}")]
     Socket {
-        /// The session's name.
+        /// The name of the session.
         name: String,
-        /// Why.
+        /// The error of the kernel.
         error: io::Error,
     },
-    /// What another process hands over is not as it must be.
-    #[error("BFD sessions of another process: {0}")]
+    /// The handover data from the other process is invalid.
+    #[error("cannot take over BFD sessions: {0}")]
     Handed(&'static str),
-    /// The thread has ended.
+    /// The BFD thread has ended.
     #[error("the BFD thread has ended")]
     Gone,
 }
 
 fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed); // read for display alone
+    // Relaxed is sufficient, because the counters are only displayed.
+    counter.fetch_add(1, Ordering::Relaxed);
 }
 
 const SHORTEST: Duration = Duration::from_millis(10);

@@ -1,10 +1,14 @@
-//! The door to `rustbgpd-wire`: the only file that names it.
+//! Converts BGP messages between bytes and the types of this crate. Only this file uses
+//! `rustbgpd-wire`.
 //!
-//! In: whole frames from a peer, and messages of ours. Out: messages of our own types, and bytes.
-//! Not here: when a message is due (`session`) and what it does to the state (`machine`, which takes the foreign OPEN and
-//! NOTIFICATION from the last section here without naming their types).
-//! Invariant: bytes of a peer never panic, and cost at most what one frame of 65,535 bytes can hold.
-//! Source: RFC 4271 §4, §6; RFC 4760, 6793, 7606, 8654, 8950.
+//! Module `session` decides when a message is sent, and module `machine` decides how a received
+//! message changes the session state. The last section of this file also converts OPEN and
+//! NOTIFICATION messages for `machine`.
+//!
+//! Bytes from a peer never cause a panic. Decoding uses at most the memory that one frame of 65,535
+//! bytes needs.
+//!
+//! See RFC 4271 §4 and §6, and RFC 4760, 6793, 7606, 8654 and 8950.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -16,7 +20,8 @@ use crate::message::{Capability, Message, Notification, Open, Refresh, RefreshKi
 use crate::prefix::{Family, Prefix};
 use crate::route::Attributes;
 
-/// Why bytes are no message, and the NOTIFICATION for the peer.
+/// The error for a received message that cannot be decoded. The error contains the NOTIFICATION to
+/// send to the peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed {
     pub(crate) notification: Notification,
@@ -26,40 +31,45 @@ pub(crate) struct Malformed {
 impl From<wire::DecodeError> for Malformed {
     fn from(error: wire::DecodeError) -> Self {
         let (code, subcode, data) = error.to_notification();
-        // What comes back to the peer fits a message of any size that it may take.
+        // The length of the data sent back to the peer is limited, because some peers do not accept
+        // long messages.
         let data = data.get(..data.len().min(MAX_RETURNED_BYTES)).unwrap_or_default().to_vec();
         let notification = Notification { code: code.as_u8(), subcode, data };
         Self { notification, what: error.to_string() }
     }
 }
 
-/// What the session agreed on that changes how routes are written and read.
+/// The properties of a session that change how routes are encoded and decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Dialect {
     pub(crate) local_asn: u32,
     pub(crate) external: bool,
-    /// AS numbers have four bytes.
+    /// `true` if AS numbers have four bytes.
     pub(crate) four_byte: bool,
 }
 
-/// A message of ours has no form. The configuration's limits leave no way here; it is reported, not hidden.
+/// The error for an outgoing message that cannot be encoded. The limits on configuration values
+/// should prevent it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a message cannot be written: {0}")]
+#[error("cannot encode a BGP message: {0}")]
 pub(crate) struct Unencodable(#[from] wire::EncodeError);
 
-/// Length of the frame that `bytes` begin with; `None`: the header is not complete.
+/// Returns the length of the BGP message at the start of `bytes`, or `None` while the message
+/// header is incomplete.
 ///
 /// # Errors
-/// Not a header, or a length that no message of its type has.
+/// Returns an error if the bytes are not a BGP header, or if the length is invalid for the message
+/// type.
 pub(crate) fn frame_bytes(bytes: &[u8]) -> Result<Option<usize>, Malformed> {
-    // We offer extended messages, so they must be taken.
+    // This speaker offers extended messages, so it must accept them.
     Ok(wire::peek_message_length(bytes, wire::EXTENDED_MAX_MESSAGE_LEN)?.map(usize::from))
 }
 
-/// Reads one whole frame.
+/// Decodes one complete BGP message.
 ///
 /// # Errors
-/// What ends the session, by RFC 4271 §6 and, for UPDATE, RFC 7606.
+/// Returns an error if the message has an error that must end the session (RFC 4271 §6, or RFC 7606
+/// for UPDATE messages).
 pub(crate) fn decode(frame: &[u8], dialect: Dialect) -> Result<Message, Malformed> {
     let mut bytes = Bytes::copy_from_slice(frame);
     Ok(match wire::decode_message(&mut bytes, wire::EXTENDED_MAX_MESSAGE_LEN)? {
@@ -69,7 +79,7 @@ pub(crate) fn decode(frame: &[u8], dialect: Dialect) -> Result<Message, Malforme
         wire::Message::Keepalive => Message::Keepalive,
         wire::Message::RouteRefresh(refresh) => Message::Refresh(own_refresh(&refresh)),
         other => {
-            let what = format!("a message of type {} is not known here", other.message_type());
+            let what = format!("unknown message type {}", other.message_type());
             return Err(Malformed { notification: Notification::new(1, 3), what });
         }
     })
@@ -95,9 +105,10 @@ impl fmt::Display for Notification {
     }
 }
 
-/// The words of the registry for a NOTIFICATION.
+/// Returns the name of a NOTIFICATION code and subcode from the IANA registry.
 pub(crate) fn describe(code: u8, subcode: u8) -> &'static str {
-    // bird's word for a session that BFD has lost, and of routers older than RFC 4486.
+    // bird sends subcode 0 when BFD reports the loss of the session. Routers older than RFC 4486
+    // also send it.
     if (code, subcode) == (6, 0) {
         return "Cease, no reason given";
     }
@@ -126,7 +137,7 @@ pub(crate) fn encode_refresh(family: Family, kind: RefreshKind) -> Result<Vec<u8
     encode(&wire::Message::RouteRefresh(wire::RouteRefreshMessage::new_with_subtype(afi, safi, kind)))
 }
 
-/// An UPDATE that announces `prefixes`, all of `family`.
+/// Encodes an UPDATE that announces `prefixes`. All prefixes must belong to `family`.
 pub(crate) fn encode_announce(
     dialect: Dialect,
     attributes: &Attributes,
@@ -149,9 +160,11 @@ pub(crate) fn encode_announce(
     encode(&wire::Message::Update(update))
 }
 
-/// An UPDATE that withdraws `prefixes`, all of `family`; of none it is the End-of-RIB (RFC 4724 §2).
+/// Encodes an UPDATE that withdraws `prefixes`. All prefixes must belong to `family`. An empty list
+/// produces the End-of-RIB marker (RFC 4724 §2).
 ///
-/// `by_body`: IPv4 in the fields of RFC 4271, else in the attribute of RFC 4760.
+/// If `by_body` is `true`, IPv4 prefixes are encoded in the Withdrawn Routes field (RFC 4271), and
+/// otherwise in the MP_UNREACH_NLRI attribute (RFC 4760).
 pub(crate) fn encode_withdraw(
     family: Family,
     prefixes: &[Prefix],
@@ -167,28 +180,30 @@ pub(crate) fn encode_withdraw(
     encode(&wire::Message::Update(update))
 }
 
-/// Bytes that an UPDATE with these attributes has left for prefixes.
+/// Returns the number of bytes that remain for prefixes in an UPDATE with these attributes.
 pub(crate) fn room(dialect: Dialect, attributes: &Attributes, family: Family, next_hop: IpAddr) -> usize {
     let used = encode_announce(dialect, attributes, family, next_hop, &[]).map_or(0, |bytes| bytes.len());
-    // An attribute of more than 255 bytes has a length of two.
+    // The length field of an attribute has two bytes if the attribute is longer than 255 bytes.
     usize::from(wire::MAX_MESSAGE_LEN).saturating_sub(used + 1)
 }
 
-/// Bytes that an UPDATE has for withdrawn prefixes.
+/// The maximum number of bytes of withdrawn prefixes in one UPDATE.
 pub(crate) const WITHDRAW_ROOM: usize = 4000;
 
 fn encode(message: &wire::Message) -> Result<Vec<u8>, Unencodable> {
     Ok(wire::encode_message(message)?.to_vec())
 }
 
-/// All but the next hop, in the order of their types.
+/// Returns all path attributes except the next hop, sorted by type.
 fn path_attributes(dialect: Dialect, attributes: &Attributes) -> Vec<wire::PathAttribute> {
     use wire::PathAttribute as A;
     let mut list = vec![A::Origin(wire::Origin::Igp)];
     let path =
         vec![dialect.local_asn; if dialect.external { 1 + usize::from(attributes.prepend) } else { 0 }];
     let segments = if path.is_empty() { vec![] } else { vec![wire::AsPathSegment::AsSequence(path.clone())] };
-    list.push(A::AsPath(wire::AsPath { segments })); // a number that needs four bytes becomes 23456 where it must
+    // If the peer supports only two-byte AS numbers, the encoder writes 23456 (AS_TRANS) instead of
+    // a four-byte number.
+    list.push(A::AsPath(wire::AsPath { segments }));
     list.extend(attributes.med.map(A::Med));
     if !dialect.external {
         list.push(A::LocalPref(attributes.local_pref.unwrap_or(DEFAULT_LOCAL_PREF)));
@@ -206,7 +221,8 @@ fn path_attributes(dialect: Dialect, attributes: &Attributes) -> Vec<wire::PathA
     list
 }
 
-/// RFC 6793 §4.2.2: the path with its real numbers, past a peer that knows two bytes alone.
+/// Returns the attribute AS4_PATH, which carries four-byte AS numbers across a peer that supports
+/// only two-byte AS numbers (RFC 6793 §4.2.2).
 fn as4_path(path: &[u32]) -> wire::PathAttribute {
     let mut data = Vec::new();
     for part in path.chunks(MAX_SEGMENT) {
@@ -316,7 +332,7 @@ fn own_refresh(refresh: &wire::RouteRefreshMessage) -> Refresh {
     Refresh { family, kind }
 }
 
-// ── What the machine takes and gives ──
+// Conversions for the module `machine`.
 
 pub(crate) fn foreign_family(family: Family) -> (wire::Afi, wire::Safi) {
     let afi = if family == Family::Ipv4 { wire::Afi::Ipv4 } else { wire::Afi::Ipv6 };
@@ -427,6 +443,6 @@ fn own_capability(capability: &wire::Capability) -> Option<Capability> {
 
 const DEFAULT_LOCAL_PREF: u32 = 100;
 const MAX_SEGMENT: usize = 255;
-/// Of the data of a NOTIFICATION.
+/// The maximum number of bytes of NOTIFICATION data that are displayed.
 const SHOWN_BYTES: usize = 32;
 const MAX_RETURNED_BYTES: usize = 1024;

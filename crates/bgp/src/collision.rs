@@ -1,18 +1,20 @@
-//! Two connections with one peer: which one goes.
+//! Decides which connection is closed when there are two connections with one peer.
 //!
-//! Source: RFC 4271 §6.8; RFC 6286 §2.3.
+//! See RFC 4271 §6.8 and RFC 6286 §2.3.
 
 use crate::message::Identity;
 use crate::status::State;
 
-/// Who opened a connection.
+/// The side that opened a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Dialled,
     Accepted,
 }
 
-/// The connection to close with Cease/7; `None`: no collision yet, as one of them has not heard the peer's OPEN.
+/// Returns the connection to close with Cease/7 (Connection Collision Resolution). Returns `None`
+/// until both connections have received the peer's OPEN, because a collision cannot be resolved
+/// earlier.
 pub(crate) fn loser(dialled: State, accepted: State, us: Identity, peer: Identity) -> Option<Side> {
     if dialled.min(accepted) < State::OpenConfirm {
         return None;
@@ -25,7 +27,8 @@ pub(crate) fn loser(dialled: State, accepted: State, us: Identity, peer: Identit
         (_, State::Established) => return Some(Side::Dialled),
         _ => {}
     }
-    // The one that the higher identifier opened stays; between equal ones (in different ASes) the higher AS number.
+    // The connection that was opened by the speaker with the higher router ID is kept. If the
+    // router IDs are equal (in different ASes), the higher AS number decides.
     let ours_is_higher = (us.router_id, us.asn) > (peer.router_id, peer.asn);
     Some(if ours_is_higher { Side::Accepted } else { Side::Dialled })
 }
@@ -56,7 +59,7 @@ mod tests {
         for (a, b) in [(end(1, 1), end(2, 2)), (end(1, 2), end(2, 1)), (end(1, 3), end(2, 3))] {
             let here = loser(State::OpenConfirm, State::OpenConfirm, a, b);
             let there = loser(State::OpenConfirm, State::OpenConfirm, b, a);
-            assert_ne!(here, there, "what we dialled they accepted");
+            assert_ne!(here, there, "the two ends close different connections");
         }
     }
 

@@ -1,6 +1,7 @@
-//! Who we are, who our peers are, and how to speak with them.
+//! The configuration of the speaker and its peers.
 //!
-//! Invariant: a configuration that [`PeerConfig::check`] and [`SpeakerConfig::check`] let through can be run.
+//! The speaker can run with every configuration that passes [`PeerConfig::check`] and
+//! [`SpeakerConfig::check`].
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -10,25 +11,29 @@ use zeroize::Zeroizing;
 
 use crate::prefix::Family;
 
-/// A speaker: ourselves, and the peers to begin with. [`SpeakerConfig::new`], and what else is wanted set.
+/// The configuration of a speaker and its initial peers. Create it with [`SpeakerConfig::new`],
+/// then set the other fields.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SpeakerConfig {
-    /// Our AS number.
+    /// The local AS number.
     pub asn: u32,
-    /// Our BGP identifier: any number that no other speaker of the AS has, written as an address.
+    /// The local router ID (BGP identifier). It can be any number that is unique in the AS, written
+    /// as an IPv4 address.
     pub router_id: Ipv4Addr,
-    /// Where peers reach us. Empty: we dial, and nobody can.
+    /// The addresses on which the speaker accepts connections. If empty, the speaker only dials.
     pub listen: Vec<SocketAddr>,
-    /// Peers from the start on.
+    /// The peers that the speaker starts with.
     pub peers: Vec<PeerConfig>,
-    /// It comes in the place of one that was abandoned: until they have a session, OPENs to those peers say that we have restarted, where
-    /// there is a [`PeerConfig::graceful_restart`], and that packets were forwarded on.
+    /// `true` if this speaker replaces a speaker that called
+    /// [`Speaker::abandon`](crate::Speaker::abandon). OPEN messages to peers with
+    /// [`PeerConfig::graceful_restart`] then report a restart with preserved forwarding, until the
+    /// first session with the peer is up.
     pub resumes: bool,
 }
 
 impl SpeakerConfig {
-    /// A speaker that listens nowhere and has no peer yet.
+    /// Creates a configuration without listening addresses and without peers.
     #[must_use]
     pub fn new(asn: u32, router_id: Ipv4Addr) -> Self {
         Self { asn, router_id, listen: Vec::new(), peers: Vec::new(), resumes: false }
@@ -36,79 +41,89 @@ impl SpeakerConfig {
 
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         if self.asn == 0 || self.asn == AS_TRANS {
-            let what = format!("{} stands for nobody (RFC 7607, 6793)", self.asn);
+            let what = format!("must not be {}, which is reserved (RFC 7607, 6793)", self.asn);
             return Err(ConfigError::new("", "asn", what));
         }
         if self.router_id.is_unspecified() {
-            return Err(ConfigError::new("", "router_id", "0.0.0.0 is no identifier (RFC 6286)"));
+            return Err(ConfigError::new("", "router_id", "must not be 0.0.0.0 (RFC 6286)"));
         }
         self.peers.iter().try_for_each(PeerConfig::check)
     }
 }
 
-/// A peer. [`PeerConfig::new`] fills in what is seldom changed.
+/// The configuration of a peer. [`PeerConfig::new`] sets usual values for the optional fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PeerConfig {
-    /// What the operator calls it; unique.
+    /// The unique name of the peer, chosen by the operator.
     pub name: String,
-    /// Its address.
+    /// The address of the peer.
     pub address: IpAddr,
-    /// The interface of a link-local address, by its index; else 0.
+    /// The index of the interface if `address` is a link-local address, or 0 for other addresses.
     pub scope: u32,
-    /// Its TCP port: 179.
+    /// The TCP port of the peer. The default is 179.
     pub port: u16,
-    /// Its AS number. Ours: an internal peer.
+    /// The AS number of the peer. A peer with the local AS number is an internal (iBGP) peer.
     pub asn: u32,
-    /// The address that we dial from; `None`: what the kernel chooses.
+    /// The source address for outgoing connections. `None` lets the kernel choose.
     pub local_address: Option<IpAddr>,
-    /// Who dials.
+    /// The side that opens the connection.
     pub connect: Connect,
-    /// Families to exchange: at least one.
+    /// The address families to exchange. At least one is required.
     pub families: Vec<Family>,
-    /// Next hops of our routes.
+    /// The next hops of announced routes.
     pub next_hops: NextHops,
-    /// The key of TCP MD5 (RFC 2385).
+    /// The key for TCP MD5 signatures (RFC 2385).
     pub md5: Option<Md5Key>,
-    /// How many hops away the peer may be; packets from further are dropped by the kernel (RFC 5082). 1: a neighbour.
+    /// The maximum distance of the peer in hops, for GTSM (RFC 5082). The kernel drops packets from
+    /// a greater distance. Use 1 for a directly connected neighbor.
     pub gtsm_hops: Option<u8>,
-    /// Time limits.
+    /// The timers and timeouts for the peer.
     pub times: Times,
-    /// More different prefixes than this from the peer end the session (Cease, RFC 4486); `None`: any number, as none is kept.
+    /// The maximum number of distinct prefixes that the peer may announce. If the peer announces
+    /// more, the session ends (Cease, RFC 4486). With `None`, there is no limit, and received
+    /// prefixes are not stored.
     pub max_prefixes: Option<u32>,
-    /// Off, unless the program can restart while forwarding goes on: routers go on sending to one that has died.
+    /// The graceful restart settings. Set them only if this machine continues to forward packets
+    /// while the program restarts. Routers keep sending packets to a failed speaker for the restart
+    /// time.
     pub graceful_restart: Option<GracefulRestart>,
 }
 
-/// What routes say of where to send packets.
+/// The next hops of announced routes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NextHops {
-    /// Of IPv4 routes; `None`: our address in the session.
+    /// The next hop of IPv4 routes. `None` uses the local address of the session.
     pub v4: Option<Ipv4Addr>,
-    /// Of IPv6 routes; `None`: our address in the session.
+    /// The next hop of IPv6 routes. `None` uses the local address of the session.
     pub v6: Option<Ipv6Addr>,
-    /// Announce IPv4 routes with an IPv6 next hop, if the peer can (RFC 8950).
+    /// `true` to announce IPv4 routes with an IPv6 next hop if the peer supports it (RFC 8950).
     pub extended: bool,
 }
 
-/// Time limits of a peer.
+/// The timers and timeouts for a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Times {
-    /// Silence that ends the session, as proposed: zero (never), or at least 3 s, in whole seconds. The lower side wins.
+    /// The hold time that this speaker proposes. The session ends if no message arrives for the
+    /// hold time. Each side proposes a value, and the lower value is used. The value must be in
+    /// whole seconds, at least 3 s, or zero for no limit.
     pub hold: Duration,
-    /// From the connection to the established session at most.
+    /// The maximum time between the TCP connection and the established session.
     pub open: Duration,
-    /// A peer that takes no byte of ours for so long is lost (RFC 9687). More than `hold`.
+    /// The send hold time (RFC 9687). The session ends if the peer reads no data for this time. The
+    /// value must be longer than `hold`.
     pub send_hold: Duration,
-    /// A connection attempt without an answer ends after this.
+    /// The timeout of a connection attempt.
     pub dial: Duration,
-    /// The wait after the first failure; it doubles with each, up to `longest_retry`, less up to a quarter by chance.
+    /// The wait after the first failure. The wait doubles with each further failure, up to
+    /// `max_retry`, and is randomly reduced by up to a quarter.
     pub first_retry: Duration,
     /// The longest wait after a failure.
-    pub longest_retry: Duration,
-    /// So long are routes announced as about to go (RFC 8326) before a change that the session can't take restarts it.
+    pub max_retry: Duration,
+    /// The time between applying a configuration change that needs a new session and the restart of
+    /// the session. During this time, routes carry the graceful-shutdown community (RFC 8326).
     pub notice: Duration,
 }
 
@@ -120,37 +135,38 @@ impl Default for Times {
             send_hold: Duration::from_secs(8 * 60),
             dial: Duration::from_secs(10),
             first_retry: Duration::from_secs(1),
-            longest_retry: Duration::from_secs(60),
+            max_retry: Duration::from_secs(60),
             notice: Duration::ZERO,
         }
     }
 }
 
 impl Times {
-    /// The first fault: the field, and what is allowed.
+    /// Checks the fields. The error is the name of the first invalid field and the rule that the
+    /// field violates.
     fn check(&self) -> Result<(), (&'static str, &'static str)> {
         let whole = self.hold.subsec_nanos() == 0;
         let hold_fits = self.hold.is_zero() || (3..=u64::from(u16::MAX)).contains(&self.hold.as_secs());
         if !(whole && hold_fits) {
-            return Err(("hold", "0, or 3 to 65,535 whole seconds are allowed"));
+            return Err(("hold", "must be 0 or 3 to 65,535 whole seconds"));
         }
         if self.send_hold <= self.hold {
             return Err(("send_hold", "must be longer than the hold time (RFC 9687 §4.4)"));
         }
         if self.open > LONGEST_OPEN {
-            return Err(("open", "at most 240 s are allowed (RFC 4271 §8.2.2)"));
+            return Err(("open", "must be at most 240 s (RFC 4271 §8.2.2)"));
         }
         let times = [self.open, self.dial, self.first_retry];
-        if times.iter().any(Duration::is_zero) || self.longest_retry < self.first_retry {
-            let field = "open, dial, first_retry, longest_retry";
-            return Err((field, "must not be zero; longest_retry is no less"));
+        if times.iter().any(Duration::is_zero) || self.max_retry < self.first_retry {
+            let field = "open, dial, first_retry, max_retry";
+            return Err((field, "must be above zero, and max_retry must be at least first_retry"));
         }
         Ok(())
     }
 }
 
 impl PeerConfig {
-    /// A peer with both families, the usual times, and no key.
+    /// Creates a peer with both address families, the default time limits and no MD5 key.
     #[must_use]
     pub fn new(name: &str, address: IpAddr, asn: u32) -> Self {
         Self {
@@ -171,39 +187,42 @@ impl PeerConfig {
         }
     }
 
-    /// Whether a session can be run by it.
+    /// Checks that the values of all fields are allowed.
     ///
     /// # Errors
-    /// The first field that is out of range, and what is allowed.
+    /// Returns the first field that is out of range, with the allowed range.
     pub fn check(&self) -> Result<(), ConfigError> {
         let wrong = |field, what: &str| Err(ConfigError::new(&self.name, field, what));
         if self.name.is_empty() {
             return wrong("name", "must not be empty");
         }
         if self.asn == 0 || self.asn == AS_TRANS {
-            return wrong("asn", "0 and 23456 stand for nobody (RFC 7607, 6793)");
+            return wrong("asn", "must not be 0 or 23456, which are reserved (RFC 7607, 6793)");
         }
         if self.families.is_empty() {
-            return wrong("families", "at least one of ipv4 and ipv6 is needed");
+            return wrong("families", "must include at least one of ipv4 and ipv6");
         }
         if self.local_address.is_some_and(|local| local.is_ipv4() != self.address.is_ipv4()) {
-            return wrong("local_address", "must be of the peer's family");
+            return wrong("local_address", "must have the same address family as the peer");
         }
         if self.gtsm_hops == Some(0) {
-            return wrong("gtsm_hops", "1 to 255 are allowed");
+            return wrong("gtsm_hops", "must be 1 to 255");
         }
         if matches!(self.graceful_restart, Some(GracefulRestart { seconds: 4096.., .. })) {
-            return wrong("graceful_restart", "at most 4,095 seconds are allowed");
+            return wrong("graceful_restart", "must be at most 4,095 seconds");
         }
         self.times.check().or_else(|(field, what)| wrong(field, what))
     }
 
-    /// Whether a session under `self` can go on under `next`. The address that we dial from is the connection's matter.
+    /// Returns `true` if a session with configuration `self` can continue with `next`. The local
+    /// address is ignored here, because the caller compares it with the local address of the
+    /// connection.
     pub(crate) fn keeps_session(&self, next: &Self) -> bool {
         Self { local_address: next.local_address, ..self.until_restart(next) } == *next
     }
 
-    /// What is in force of `next` until the session that runs under `self` has ended.
+    /// Returns the configuration that the running session uses until it restarts. The result equals
+    /// `next`, except that fields whose change needs a new session keep the values of `self`.
     pub(crate) fn until_restart(&self, next: &Self) -> Self {
         Self {
             asn: self.asn,
@@ -215,7 +234,7 @@ impl PeerConfig {
         }
     }
 
-    /// Whether an attempt to connect under `self` is one under `next` as well.
+    /// Returns `true` if a connection attempt that started with `self` can continue with `next`.
     pub(crate) fn connects_alike(&self, next: &Self) -> bool {
         let like = Self {
             name: next.name.clone(),
@@ -233,7 +252,7 @@ impl PeerConfig {
         like == *next
     }
 
-    /// What it is known by.
+    /// Returns the address and the scope, which together identify the peer.
     pub(crate) fn place(&self) -> (IpAddr, u32) {
         (self.address, self.scope)
     }
@@ -246,42 +265,45 @@ impl PeerConfig {
     }
 }
 
-/// Who opens the connection.
+/// The side that opens the connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Connect {
-    /// Either.
+    /// Either side may open the connection.
     #[default]
     Both,
-    /// We alone; its connections are refused.
+    /// Only this speaker opens the connection. Connections from the peer are refused.
     Dial,
-    /// The peer alone.
+    /// Only the peer opens the connection.
     Listen,
 }
 
-/// What the OPEN says of a restart (RFC 4724, RFC 8538).
+/// The graceful restart capability in the OPEN message (RFC 4724, RFC 8538).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GracefulRestart {
-    /// How long the peer may keep our routes, in seconds: at most 4,095.
+    /// The time in seconds for which the peer may keep the routes after the session is lost. The
+    /// maximum is 4,095.
     pub seconds: u16,
-    /// We have just restarted (the R bit).
+    /// `true` if this speaker has just restarted (the R bit of the capability).
     pub restarting: bool,
-    /// Forwarding went on meanwhile (the F bit of every family).
+    /// `true` if forwarding continued during the restart (the F bit of every family).
     pub forwarding: bool,
 }
 
-/// A key of TCP MD5: 1 to 80 bytes, never shown.
+/// A TCP MD5 key of 1 to 80 bytes. Its `Debug` output hides the key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Md5Key(Zeroizing<Vec<u8>>);
 
 impl Md5Key {
+    /// Creates a key from its bytes.
+    ///
     /// # Errors
-    /// No byte, or more than 80.
+    /// Returns an error if the key is empty or has more than 80 bytes.
     pub fn new(key: impl Into<Vec<u8>>) -> Result<Self, ConfigError> {
         let key = Zeroizing::new(key.into());
         if (1..=80).contains(&key.len()) {
             return Ok(Self(key));
         }
-        Err(ConfigError::new("", "md5", format!("{} bytes, 1 to 80 are allowed", key.len())))
+        Err(ConfigError::new("", "md5", format!("must have 1 to 80 bytes, not {}", key.len())))
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -295,16 +317,17 @@ impl fmt::Debug for Md5Key {
     }
 }
 
-/// A field that is out of range.
+/// The error for an invalid field of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}{field}: {what}", if peer.is_empty() { String::new() } else { format!("peer {peer}: ") })]
+#[error("{field}{} {what}", if peer.is_empty() { String::new() } else { format!(" of peer {peer}") })]
 #[non_exhaustive]
 pub struct ConfigError {
-    /// The peer's name; empty: the speaker itself.
+    /// The name of the peer, or an empty string for the speaker itself.
     pub peer: String,
-    /// The field of [`PeerConfig`] or [`SpeakerConfig`].
+    /// The name of the field in [`PeerConfig`] or [`SpeakerConfig`].
     pub field: &'static str,
-    /// What is wrong, and what is allowed.
+    /// The rule that the field violates, worded to follow the field name, such as "must not be
+    /// empty".
     pub what: String,
 }
 
@@ -314,7 +337,7 @@ impl ConfigError {
     }
 }
 
-/// RFC 6793 §9.
+/// AS_TRANS, which replaces AS numbers above 65,535 in two-byte fields (RFC 6793 §9).
 pub(crate) const AS_TRANS: u32 = 23_456;
 
 const LONGEST_OPEN: Duration = Duration::from_secs(240);
@@ -365,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_open_says_needs_another_session_and_nothing_else_does() {
+    fn config_change_of_an_open_field_needs_another_session() {
         type Change = fn(&mut PeerConfig);
         let lives: [Change; 8] = [
             |p| p.name = "other".into(),
@@ -390,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_to_connect_lives_on_under_another_name_and_not_under_another_key() {
+    fn connection_attempt_survives_a_rename_but_not_a_new_key() {
         let mut next = PeerConfig { name: "other".into(), ..peer() };
         assert!(peer().connects_alike(&next));
         next.md5 = Some(Md5Key::new("s3cret").unwrap());

@@ -1,7 +1,10 @@
-//! A session and its TCP connection.
+//! A TCP connection with its BGP session.
 //!
-//! In: readiness of the socket, the clock. Out: bytes moved between the two; the linger that lets a last message arrive.
-//! Invariant: one turn reads at most one buffer, so that a peer that never stops sending does not keep its task from the rest.
+//! The module moves bytes between the socket and the session, and runs the session's timers. When
+//! the module closes a connection, it makes sure that the last message is not lost.
+//!
+//! One iteration reads at most one buffer of data, so a peer that sends continuously does not block
+//! the other work of its task.
 
 use std::io;
 use std::net::IpAddr;
@@ -22,7 +25,6 @@ use crate::status::State;
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: TcpStream,
-    /// Our end's.
     pub(crate) local_address: IpAddr,
     pub(crate) session: Session,
     buffer: Vec<u8>,
@@ -43,13 +45,14 @@ impl Connection {
         Ok(Self { stream, local_address, session, buffer: vec![0; BUFFER_BYTES] })
     }
 
-    /// Whether the other end has acknowledged all that it is to have; true without a session: it has nothing of us.
+    /// Returns `true` if the peer has acknowledged all announcements and withdrawals. Also returns
+    /// `true` if no session is established, because the peer then has no routes from this speaker.
     pub(crate) fn is_flushed(&self) -> bool {
         self.session.state() != State::Established
             || (self.session.has_said_all() && socket::has_all(&self.stream).unwrap_or(false))
     }
 
-    /// How many segments TCP has sent more than once.
+    /// Returns the number of segments that TCP has retransmitted on this connection.
     pub(crate) fn repeated_segments(&self) -> u32 {
         socket::repeated_segments(&self.stream).unwrap_or(0)
     }
@@ -58,7 +61,7 @@ impl Connection {
         self.session.counts().messages_received > 0
     }
 
-    /// Another configuration that the session can take over.
+    /// Applies a new configuration that does not need a new session.
     pub(crate) fn reconfigure(&mut self, config: &Arc<PeerConfig>) {
         let before = &self.session.config;
         let mut set = Ok(());
@@ -71,11 +74,12 @@ impl Connection {
         }
         self.session.reconfigure(Arc::clone(config));
         if let Err(error) = set {
-            self.session.lost(&format!("the kernel refuses its new key or limit of hops: {error}"), now());
+            self.session.lost(&format!("cannot set the new MD5 key or hop limit ({error})"), now());
         }
     }
 
-    /// Waits for the next thing to happen, and lets the session have it. May be dropped while it waits.
+    /// Waits until the socket is ready or a timer expires, and passes the event to the session.
+    /// This future is cancel-safe.
     pub(crate) async fn turn(&mut self) {
         let has_output = !self.session.output(now()).is_empty();
         let deadline = self.session.deadline().map(Instant::from_std);
@@ -92,12 +96,14 @@ impl Connection {
         self.session.stop(stop, now());
     }
 
-    /// Ends without a word: what the kernel holds for the other end is thrown away, and a reset follows.
+    /// Closes the connection with a TCP reset. Unsent data in the kernel is discarded.
     pub(crate) fn reset(self) {
         reset(&self.stream);
     }
 
-    /// Writes what is left, then waits for the other end to close: at once a reset could overtake the last message.
+    /// Writes the remaining output, then waits for the peer to close the connection. If this side
+    /// closed the connection first, a TCP reset from the kernel could reach the peer before the
+    /// last message.
     pub(crate) async fn close(mut self) {
         let rest = self.session.output(now()).to_vec();
         take_leave(self.stream, rest).await;
@@ -121,7 +127,9 @@ impl Connection {
     }
 }
 
-/// Writes the last message and waits for the other end to close. One that has not closed by then may not have read the end of its session either, and would keep our routes: it is reset.
+/// Writes the last message and waits for the peer to close the connection. After 2 s, the
+/// connection is reset. A peer that stopped reading would otherwise not notice the end of the
+/// session and would keep the routes of this speaker.
 pub(crate) async fn take_leave(mut stream: TcpStream, message: Vec<u8>) {
     if timeout(LINGER, linger(&mut stream, &message)).await.is_err() {
         reset(&stream);
@@ -130,7 +138,7 @@ pub(crate) async fn take_leave(mut stream: TcpStream, message: Vec<u8>) {
 
 fn reset(stream: &TcpStream) {
     if let Err(error) = socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO)) {
-        tracing::debug!(%error, "the connection lingers");
+        tracing::debug!(%error, "BGP connection reset failed");
     }
 }
 

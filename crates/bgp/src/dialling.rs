@@ -1,4 +1,4 @@
-//! An attempt to connect, under way or not.
+//! Handles the outgoing connection attempt to a peer, if one is in progress.
 
 use std::future::{Future, pending};
 use std::io;
@@ -31,7 +31,8 @@ impl Dialling {
         self.0 = None;
     }
 
-    /// Waits for its end; for ever while none is under way. May be dropped while it waits.
+    /// Waits until the attempt ends, or forever if no attempt is in progress. This future is
+    /// cancel-safe.
     pub(crate) async fn ended(&mut self) -> Result<TcpStream, String> {
         let Some(attempt) = &mut self.0 else { return pending().await };
         let ended = attempt.await;
@@ -52,18 +53,18 @@ fn no_answer(config: &PeerConfig, before: Drops) -> String {
     let cause = if let Some(hint) = Drops::now().hint_since(before, config) {
         hint
     } else if config.md5.is_some() {
-        "if it is up, does it have the same MD5 key? A wrong one is dropped without a word"
+        "check that the router is up and has the same MD5 key (a kernel drops segments with a wrong key)"
     } else {
-        "if it is up, does it ask for an MD5 key?"
+        "check that the router is up and does not require an MD5 key"
     };
-    format!("no answer from {} in {}: {cause}", config.socket_address(), words::span(config.times.dial))
+    format!("no answer from {} within {}; {cause}", config.socket_address(), words::span(config.times.dial))
 }
 
 fn refused(config: &PeerConfig, error: &io::Error, before: Drops) -> String {
     let from = config.local_address.map(|local| format!(" from {local}")).unwrap_or_default();
-    // The kernel's own time for a connection is shorter than ours.
+    // The connection timeout of the kernel can be shorter than the configured one.
     if error.kind() == io::ErrorKind::TimedOut {
         return no_answer(config, before);
     }
-    format!("can't connect to {}{from}: {error}", config.socket_address())
+    format!("cannot connect to {}{from}: {error}", config.socket_address())
 }

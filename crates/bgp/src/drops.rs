@@ -1,8 +1,10 @@
-//! What the kernel throws away before a session sees it, and what that says of the other end's settings.
+//! Reads the kernel's counters of dropped TCP segments. These counters can show that the settings
+//! of a router are wrong.
 //!
-//! In: two looks at the counters of the network namespace. Out: a hint, in words. The counters are those of all connections
-//! of the namespace, so a hint says what was seen meanwhile, not that it was this peer.
-//! Source: Linux `net/ipv4/proc.c` (TcpExt of /proc/net/netstat); RFC 5082; RFC 2385.
+//! The module compares two readings of the counters and returns a hint as text. The counters cover
+//! all connections of the network namespace, so another peer may be the cause.
+//!
+//! See Linux `net/ipv4/proc.c` (TcpExt of /proc/net/netstat), RFC 5082 and RFC 2385.
 
 use std::fs;
 
@@ -17,12 +19,14 @@ pub(crate) struct Drops {
 }
 
 impl Drops {
-    /// Now, in the calling thread's network namespace; zeros where there is no such file.
+    /// Reads the counters of the calling thread's network namespace. All counters are zero if the
+    /// file does not exist.
     pub(crate) fn now() -> Self {
         fs::read_to_string("/proc/thread-self/net/netstat").map(|text| Self::parse(&text)).unwrap_or_default()
     }
 
-    /// Lines come in pairs: names, then their numbers.
+    /// Parses the `TcpExt` lines. The first line contains the names of the counters, and the second
+    /// line contains their values.
     fn parse(text: &str) -> Self {
         let mut lines = text.lines().filter_map(|line| line.strip_prefix("TcpExt: "));
         let (names, numbers) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
@@ -38,19 +42,20 @@ impl Drops {
         }
     }
 
-    /// What has been dropped since `before` that is about a setting of this peer.
+    /// Returns a hint for the operator if a counter has increased since `before` and the settings
+    /// in `config` can explain the increase.
     pub(crate) fn hint_since(self, before: Self, config: &PeerConfig) -> Option<&'static str> {
         let (has_key, has_hops) = (config.md5.is_some(), config.gtsm_hops.is_some());
         if has_hops && self.from_afar > before.from_afar {
             Some(
-                "segments with too low a TTL were dropped here: the router must send with 255 (GTSM, `ttl security`), or `hops` is too small",
+                "the kernel dropped segments whose TTL was too low; the router must send TTL 255 (GTSM, `ttl security`), or `hops` must be larger",
             )
         } else if has_key && self.wrongly_signed > before.wrongly_signed {
-            Some("segments signed with another MD5 key were dropped here")
+            Some("the kernel dropped segments signed with another MD5 key")
         } else if has_key && self.unsigned > before.unsigned {
-            Some("segments without an MD5 signature were dropped here: the router has no key")
+            Some("the kernel dropped segments without an MD5 signature; the router has no key")
         } else if !has_key && self.signed > before.signed {
-            Some("segments with an MD5 signature were dropped here: the router has a key")
+            Some("the kernel dropped segments with an MD5 signature; the router has a key")
         } else {
             None
         }
@@ -89,7 +94,11 @@ mod tests {
         assert!(word(more(|now| now.wrongly_signed += 1), &keyed).contains("another MD5 key"));
         assert!(word(more(|now| now.unsigned += 1), &keyed).contains("without an MD5 signature"));
         assert!(word(more(|now| now.signed += 1), &plain).contains("the router has a key"));
-        assert_eq!(word(more(|now| now.from_afar += 1), &plain), "", "it has no limit of hops");
+        assert_eq!(
+            word(more(|now| now.from_afar += 1), &plain),
+            "",
+            "a peer without a hop limit gets no hint"
+        );
         assert_eq!(word(before, &near), "");
     }
 }

@@ -1,9 +1,12 @@
-//! What holds of a session whatever its router sends: for the fuzzer (`tests/fuzz`), which knows no private type.
+//! Entry points for the fuzz targets in `tests/fuzz`, which cannot use the private types of this
+//! crate.
 //!
-//! In: any bytes. Out: a panic where something does not hold; and what routers say, for the fuzzer to begin with.
-//! Not here: anything that the balancer runs. The feature `fuzzing` compiles it.
-//! The readers of messages here share nothing with `codec`.
-//! Source: RFC 4271 §4, §6.
+//! Some functions take arbitrary bytes and panic if a session does not have a required property.
+//! Other functions return realistic messages as seeds for the fuzzer. This module is compiled only
+//! with the feature `fuzzing`. Its message parsers share no code with `codec`, so they can detect
+//! errors in `codec`.
+//!
+//! See RFC 4271 §4 and §6.
 
 mod bfd;
 
@@ -21,14 +24,21 @@ use crate::status::{Counts, State};
 
 pub use bfd::{bfd, datagrams, handed_bfd, handed_sessions};
 
-/// Bytes of a router in a session; the first says how it is configured, and whether it is established before they come.
+/// Runs a session with bytes from a router. The first byte selects the configuration. It also
+/// determines whether the session is established before the remaining bytes arrive.
 ///
-/// However they are cut on their way, the session comes to the same; what it says are whole messages, an OPEN first, and a
-/// NOTIFICATION last or never; after its end it takes nothing; it counts no more prefixes than there are bytes; its words stay in
-/// their line. An UPDATE has those prefixes in the fields of RFC 4271 that another reader sees there.
+/// The function checks these properties:
+///
+/// - The result does not depend on how the bytes are split.
+/// - The output consists of complete messages. The first message is an OPEN, and only the last
+///   message can be a NOTIFICATION.
+/// - A session that has ended ignores input.
+/// - The number of counted prefixes is at most the number of bytes.
+/// - The reason for the end contains no control characters.
+/// - An independent parser reads the same prefixes from the UPDATE fields of RFC 4271.
 ///
 /// # Panics
-/// One of these does not hold.
+/// Panics if one of these properties does not hold.
 pub fn session(bytes: &[u8]) {
     let Some((&how, bytes)) = bytes.split_first() else { return };
     let now = Instant::now();
@@ -45,7 +55,7 @@ pub fn session(bytes: &[u8]) {
     frames(bytes).filter(|(kind, _)| *kind == UPDATE).for_each(|(_, frame)| updates_are_read_alike(frame));
 }
 
-/// What came of a session.
+/// The result of a session.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     end: Option<String>,
@@ -74,14 +84,15 @@ impl Outcome {
     }
 }
 
-/// What a router says that is configured like this; made once, since an input costs little else.
+/// Returns the messages of a router in the configuration selected by `how`. The messages are
+/// cached, because creating them takes longer than the test of an input.
 fn hello(how: u8) -> &'static [u8] {
     static MADE: [OnceLock<Vec<u8>>; 1 << u8::BITS] = [const { OnceLock::new() }; 1 << u8::BITS];
-    let made = MADE.get(usize::from(how)).expect("one for each number");
+    let made = MADE.get(usize::from(how)).expect("the table has an entry for each byte value");
     made.get_or_init(|| conversation(how, Attributes::default()))
 }
 
-/// All that a session has to say by now, as a connection takes it.
+/// Takes all output of a session, as a connection does.
 fn taken(session: &mut Session, now: Instant) -> Vec<u8> {
     let mut said = Vec::new();
     loop {
@@ -94,7 +105,8 @@ fn taken(session: &mut Session, now: Instant) -> Vec<u8> {
     }
 }
 
-/// Messages, cut by their headers alone: each whole, but for the last of a peer.
+/// Splits bytes into complete messages by their headers. An incomplete message at the end is
+/// ignored.
 fn frames(bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
@@ -111,7 +123,7 @@ fn updates_are_read_alike(frame: &[u8]) {
         let dialect = Dialect { local_asn: US.asn, external, four_byte };
         let Ok(Message::Update(update)) = codec::decode(frame, dialect) else { continue };
         if update.tolerated.is_none() {
-            let (withdrawn, announced) = prefixes(frame).expect("what has been read has this form");
+            let (withdrawn, announced) = prefixes(frame).expect("a decoded UPDATE has these fields");
             let starts = |ours: &[Prefix], theirs: &[(u32, u8)]| {
                 let ours = ours.iter().map_while(|prefix| match prefix.address() {
                     IpAddr::V4(address) => Some((u32::from(address), prefix.len())),
@@ -125,10 +137,10 @@ fn updates_are_read_alike(frame: &[u8]) {
     }
 }
 
-/// Networks, as numbers.
+/// A list of IPv4 networks, each as an address and a prefix length.
 type Networks = Vec<(u32, u8)>;
 
-/// The withdrawn and the announced prefixes of an UPDATE, in the fields of RFC 4271 §4.3.
+/// Parses the withdrawn and the announced prefixes in the fields of an UPDATE (RFC 4271 §4.3).
 fn prefixes(frame: &[u8]) -> Option<(Networks, Networks)> {
     let field = |rest: &'_ [u8]| {
         let &[high, low, ..] = rest else { return None };
@@ -173,13 +185,15 @@ fn routes(attributes: &Attributes) -> Routes {
     routes
 }
 
-/// Who the router is: of another AS or of ours.
+/// Returns the AS number and router ID of the simulated router. `how` selects an internal or an
+/// external peer.
 fn peer(how: u8) -> Identity {
     let router_id = std::net::Ipv4Addr::new(192, 0, 2, 0);
     Identity { asn: if how & INTERNAL == 0 { 65_000 } else { US.asn }, router_id }
 }
 
-/// All that a router says that announces with these attributes and then withdraws, until both have nothing more to say.
+/// Runs a session in which a router announces routes with these attributes and then withdraws them.
+/// Returns all messages that the router sent.
 fn conversation(how: u8, attributes: Attributes) -> Vec<u8> {
     let (mut all, now) = (Vec::new(), Instant::now());
     let mut config = PeerConfig::new("balancer", US.router_id.into(), US.asn);
@@ -205,7 +219,8 @@ fn conversation(how: u8, attributes: Attributes) -> Vec<u8> {
     }
 }
 
-/// Conversations with routers, whole and by their messages.
+/// Returns seeds for the fuzzer. Each seed has all messages of a router's session, or only a single
+/// message.
 pub fn conversations() -> Vec<Vec<u8>> {
     let attributes = Attributes {
         med: Some(9),
@@ -225,7 +240,7 @@ pub fn conversations() -> Vec<Vec<u8>> {
     all
 }
 
-/// A NOTIFICATION with words.
+/// Returns a NOTIFICATION for an administrative shutdown that contains a text.
 fn farewell() -> Vec<u8> {
     let now = Instant::now();
     let mut router = configured(0, now);
@@ -239,7 +254,7 @@ const US: Identity = Identity { asn: 65_101, router_id: std::net::Ipv4Addr::new(
 const OPEN: u8 = 1;
 const UPDATE: u8 = 2;
 const NOTIFICATION: u8 = 3;
-/// Bits of the first byte.
+/// The bits of the first input byte, which select the configuration.
 const ESTABLISHED: u8 = 1;
 const INTERNAL: u8 = 2;
 const FEW_PREFIXES: u8 = 4;

@@ -1,7 +1,7 @@
-//! Bytes from a peer, cut into messages.
+//! Splits the bytes from a peer into messages.
 //!
-//! Invariant: what is kept is less than one frame and what came with its last byte; a header that promises more than any
-//! message has is refused before its body is waited for.
+//! The buffer contains at most one incomplete message and the most recently received bytes. A
+//! message with an invalid length is refused as soon as its header has arrived.
 
 use crate::codec::{self, Dialect, Malformed};
 use crate::message::Message;
@@ -13,17 +13,18 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
-    /// Call [`Self::next`] until it has no more before the next push.
+    /// Appends received bytes. Before the next call, [`Self::next`] must be called until it returns
+    /// `None`.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.start);
         self.start = 0;
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next whole message.
+    /// Returns the next complete message, or `None` if more bytes are needed.
     ///
     /// # Errors
-    /// What is there is none. The stream has no sense after that.
+    /// Returns an error if the bytes are not a valid message. Later bytes cannot be decoded either.
     pub(crate) fn next(&mut self, dialect: Dialect) -> Result<Option<Message>, Malformed> {
         let rest = self.bytes.get(self.start..).unwrap_or_default();
         let Some(len) = codec::frame_bytes(rest)? else { return Ok(None) };

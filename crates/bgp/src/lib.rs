@@ -1,11 +1,15 @@
-//! A BGP speaker for programs that announce routes and take none: load balancers, anycast servers.
+//! A BGP speaker for programs that announce routes and import none, such as load balancers and
+//! anycast servers.
 //!
-//! In: peers ([`PeerConfig`]), and the whole set of routes that each is to have ([`Desired`]). Out: sessions that keep routers
-//! at that set, and their [`Status`]. Not here: best paths, a routing table, anything that a peer announces: it is checked,
-//! counted and dropped.
-//! Invariants: a peer costs bounded memory and no other peer its session, whatever it sends; a key is never shown; the foreign
-//! codec and state machine are named in one file each (`codec`, `machine`).
-//! Source: RFC 4271, 4760, 5082, 6793, 7606, 8950 and those that the modules name.
+//! The program configures peers ([`PeerConfig`]) and sets the routes that each peer should have
+//! ([`Desired`]). The speaker sends route changes to the peers and reports the [`Status`]. Routes
+//! that a peer announces are checked, counted and dropped.
+//!
+//! The memory that one peer can use is bounded. No data from one peer can end the session with
+//! another peer. An MD5 key is never printed. Only the modules `codec` and `machine` use the
+//! rustbgpd crates.
+//!
+//! See RFC 4271, 4760, 5082, 6793, 7606 and 8950. The modules list further RFCs.
 //!
 //! ```
 //! use bgp::{Attributes, Desired, PeerConfig, Routes, Speaker, SpeakerConfig};
@@ -57,7 +61,7 @@ pub use route::{Attributes, Community, Desired, LargeCommunity, Routes, TooManyC
 pub use speaker::{Speaker, StartError};
 pub use status::{Counts, Negotiated, PeerStatus, State, Status, StatusWatch};
 
-/// The example of the README is a test too.
+/// Runs the example of the README as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

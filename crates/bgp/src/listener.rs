@@ -1,7 +1,7 @@
-//! Where peers reach us: accepted connections go to the task of the peer that they come from.
+//! Accepts connections from peers and passes each connection to the task of its peer.
 //!
-//! Invariant: a connection from anyone else is closed before a byte of it is read; a peer that opens connections faster than
-//! its task takes them loses them.
+//! A connection from an unknown address is closed before any byte is read. If a peer opens
+//! connections faster than its task accepts them, the excess connections are closed.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,11 +17,11 @@ use tokio::task::JoinHandle;
 use crate::config::{Connect, Md5Key, PeerConfig};
 use crate::socket;
 
-/// Whom to give a connection to.
+/// A map from the address of each peer to the channel of its task.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Callers(Arc<Mutex<HashMap<Caller, mpsc::Sender<TcpStream>>>>);
 
-/// An address, and for a link-local one its interface.
+/// The address of a peer. For a link-local address the interface index is part of the key.
 type Caller = (IpAddr, u32);
 
 impl Callers {
@@ -33,11 +33,12 @@ impl Callers {
         self.with(|callers| callers.remove(&caller(peer.socket_address())));
     }
 
-    /// Hands a connection over; closes one that nobody waits for.
+    /// Passes a connection to the task of its peer. The connection is closed if no peer has this
+    /// address or the queue of the task is full.
     fn give(&self, stream: TcpStream, from: SocketAddr) -> Result<(), &'static str> {
         let to = self.with(|callers| callers.get(&caller(from)).cloned());
         let to = to.ok_or("no peer has this address")?;
-        to.try_send(stream).map_err(|_| "the peer's connections come faster than they are answered")
+        to.try_send(stream).map_err(|_| "the peer opens connections faster than they are handled")
     }
 
     fn with<T>(&self, look: impl FnOnce(&mut HashMap<Caller, mpsc::Sender<TcpStream>>) -> T) -> T {
@@ -52,20 +53,20 @@ fn caller(address: SocketAddr) -> Caller {
     }
 }
 
-/// Where peers reach us now. Keys and limits are set on each socket before it listens.
+/// The current listening sockets. MD5 keys and hop limits are set on each socket before it listens.
 #[derive(Debug, Default)]
 pub(crate) struct Listeners(Vec<Listener>);
 
 impl Listeners {
-    /// Listens at these addresses alone from now on. Those that can't be had are given back with the reason; the rest is there.
-    /// Runs in a tokio runtime's context.
+    /// Opens and closes listeners until they match the addresses in `at`. Returns each address on
+    /// which listening failed, with the error. Must be called in the context of a tokio runtime.
     pub(crate) fn follow<'a>(
         &mut self,
         at: &[SocketAddr],
         callers: &Callers,
         peers: impl Iterator<Item = &'a PeerConfig> + Clone,
     ) -> Vec<(SocketAddr, io::Error)> {
-        // First, as a new one may want an address of theirs.
+        // Old listeners are closed first, because a new one may need one of their addresses.
         self.0.retain(|listener| at.contains(&listener.asked));
         let mut refused = Vec::new();
         for &at in at {
@@ -84,13 +85,14 @@ impl Listeners {
         self.0.iter().map(|listener| listener.address).collect()
     }
 
-    /// The key that `peer` signs with; `None`: it signs nothing.
+    /// Sets the MD5 key for segments from `peer` on all listening sockets. `None` removes the key.
     pub(crate) fn set_key(&self, peer: IpAddr, key: Option<&Md5Key>) -> io::Result<()> {
         let mut like = self.0.iter().filter(|listener| listener.address.is_ipv4() == peer.is_ipv4());
         like.try_for_each(|listener| socket::set_md5(&*listener.socket, peer, key))
     }
 
-    /// Takes calls from as far away as the furthest of these peers may be.
+    /// Sets the minimum TTL of the listening sockets (GTSM) to a value that lets the most distant
+    /// of these peers connect.
     pub(crate) fn set_furthest<'a>(
         &self,
         peers: impl Iterator<Item = &'a PeerConfig> + Clone,
@@ -102,20 +104,21 @@ impl Listeners {
     }
 }
 
-/// `None`: one of them may be anywhere, or none calls.
+/// Returns the largest `gtsm_hops` of the peers that may connect. Returns `None` if one of these
+/// peers has no limit, or if no peer may connect.
 fn furthest<'a>(is_v6: bool, peers: impl Iterator<Item = &'a PeerConfig>) -> Option<u8> {
     let calling = peers.filter(|peer| peer.address.is_ipv6() == is_v6 && peer.connect != Connect::Dial);
     let hops = calling.map(|peer| peer.gtsm_hops).reduce(|a, b| a.zip(b).map(|(a, b)| a.max(b)));
     hops.flatten()
 }
 
-/// A listening socket, and the task that accepts. Dropping it closes it.
+/// A listening socket and its accept task. Dropping the listener closes the socket.
 #[derive(Debug)]
 struct Listener {
     socket: Arc<TcpListener>,
-    /// As it was asked for.
+    /// The requested address.
     asked: SocketAddr,
-    /// With the port that was found if none was asked for.
+    /// The bound address, with the port that the kernel chose for port 0.
     address: SocketAddr,
     task: JoinHandle<()>,
 }
@@ -140,9 +143,10 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // At once, as another may want the address: the task is gone only when its runtime turns.
+        // The socket is shut down here, because another listener may need the address immediately.
+        // The task also holds the socket, and it ends only when the runtime polls it.
         if let Err(error) = SockRef::from(&*self.socket).shutdown(Shutdown::Both) {
-            tracing::debug!(%error, at = %self.address, "a BGP listener closes late");
+            tracing::debug!(%error, at = %self.address, "BGP listener shutdown failed");
         }
         self.task.abort();
     }
@@ -153,18 +157,22 @@ async fn accept(socket: Arc<TcpListener>, callers: Callers) {
         match socket.accept().await {
             Ok((stream, from)) => {
                 if let Err(why) = callers.give(stream, from) {
-                    tracing::debug!(%from, why, "BGP connection closed");
+                    tracing::debug!(%from, why, "BGP connection refused");
                 }
             }
-            // It is being closed.
+            // The listener is being closed.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => return,
             Err(error) => {
-                tracing::warn!(%error, "a BGP connection can't be accepted");
+                // log: The process has too few file descriptors or too little memory to accept a
+                // connection from a router. The listener tries again after 200 ms. Raise the limits
+                // of the service if this repeats.
+                tracing::warn!(%error, "BGP accept failed");
                 tokio::time::sleep(PAUSE).await;
             }
         }
     }
 }
 
-/// When descriptors have run out, trying again at once helps nobody.
+/// The pause after a failed `accept`. Without the pause, the loop would spin while no file
+/// descriptors are free.
 const PAUSE: Duration = Duration::from_millis(200);

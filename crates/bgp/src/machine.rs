@@ -1,10 +1,14 @@
-//! The door to `rustbgpd-fsm`: the only file that names it.
+//! The BGP state machine of one connection. Only this file uses `rustbgpd-fsm`.
 //!
-//! In: events of one connection. Out: what to send, which timers to set, when to close.
-//! Not here: clocks and sockets; backoff and collisions (`peer`): one machine is one TCP connection and never starts again.
-//! What the foreign machine leaves to us is done here: its OPEN is corrected, a Cease becomes a hard reset where the peer asks
-//! for one, errors of its own get the subcode of their state.
-//! Source: RFC 4271 §8; RFC 4724, 6608, 8538.
+//! The machine takes the events of one TCP connection. It returns the messages to send, the timers
+//! to set and the request to close the connection. Each connection has its own instance of the
+//! machine. The module `peer` handles backoff and collisions.
+//!
+//! This module adds what `rustbgpd-fsm` lacks. It corrects the OPEN, and it converts a Cease to a
+//! hard reset if the peer would otherwise keep the routes. It also adds the subcode of the current
+//! state to FSM errors.
+//!
+//! See RFC 4271 §8, and RFC 4724, 6608 and 8538.
 
 use std::time::Duration;
 
@@ -16,10 +20,9 @@ use crate::message::{Capability, Identity, Notification, Open};
 use crate::prefix::Family;
 use crate::status::{Negotiated, State};
 
-/// What has happened.
+/// An event of the connection.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
-    /// The TCP connection is there.
     Connected,
     Open(Open),
     Keepalive,
@@ -28,22 +31,22 @@ pub(crate) enum Event {
     Notification(Notification),
     HoldExpired,
     KeepaliveDue,
-    /// The connection is gone.
     Lost,
-    /// The operator ends the session; data of the Cease (RFC 9003).
+    /// A stop by the operator, with the data of the Cease message (RFC 9003).
     Stop(Vec<u8>),
     BfdDown,
 }
 
-/// What is to be done, in this order.
+/// An action that the session must carry out. Actions must be carried out in the order in which
+/// they are returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Output {
     SendOpen(Open),
     SendKeepalive,
     SendNotification(Notification),
-    /// Set a timer, or with `None` stop it.
+    /// Sets a timer. `None` stops it.
     Timer(Timer, Option<Duration>),
-    /// The connection ends when all is sent.
+    /// Closes the connection after all messages are sent.
     Close,
     State(State),
     Established(Box<Negotiated>),
@@ -59,7 +62,7 @@ pub(crate) enum Timer {
 pub(crate) struct Machine {
     inner: fsm::Session,
     config: PeerConfig,
-    /// Once it was received.
+    /// The OPEN of the peer, once received.
     pub(crate) peer_open: Option<Open>,
     hard_reset: bool,
 }
@@ -69,14 +72,16 @@ impl Machine {
         let mut foreign = fsm::PeerConfig::new(local.asn, config.asn, local.router_id);
         foreign.hold_time = u16::try_from(config.times.hold.as_secs()).unwrap_or(u16::MAX);
         foreign.families = config.families.iter().map(|&family| codec::foreign_family(family)).collect();
-        // A family list without IPv4 means it: no fallback to what a silent peer is taken to speak.
+        // A peer that announces no families supports IPv4 by default. This default must be disabled
+        // if IPv4 is not configured.
         foreign.disable_ipv4_unicast = !config.families.contains(&Family::Ipv4);
         if let Some(restart) = config.graceful_restart {
             foreign.graceful_restart = true;
             foreign.gr_restart_time = restart.seconds;
         }
         let mut inner = fsm::Session::new(foreign);
-        // It would dial now; the connection is made elsewhere.
+        // `ManualStart` makes `rustbgpd-fsm` request a connection. The request is ignored, because
+        // the connection already exists.
         drop(inner.handle_event(fsm::Event::ManualStart));
         Self { inner, config: config.clone(), peer_open: None, hard_reset: false }
     }
@@ -111,7 +116,8 @@ impl Machine {
         actions.into_iter().filter_map(|action| self.own(action, before)).collect()
     }
 
-    /// Ends the connection with a NOTIFICATION that the foreign machine has no event for. Call nothing after it.
+    /// Ends the connection with a NOTIFICATION that no event of `rustbgpd-fsm` can cause. The
+    /// machine must not be used afterwards.
     pub(crate) fn refuse(&mut self, notification: Notification) -> Vec<Output> {
         let notification = self.as_peer_wants(notification);
         vec![Output::SendNotification(notification), Output::Close, Output::State(State::Idle)]
@@ -132,7 +138,8 @@ impl Machine {
             fsm::Action::CloseTcpConnection => Output::Close,
             fsm::Action::StateChanged { new, .. } => Output::State(own_state(new)),
             fsm::Action::SessionEstablished(negotiated) => {
-                // It is gone by the time that a Cease is sent.
+                // The flag is saved here, because `rustbgpd-fsm` has cleared it when a Cease is
+                // sent.
                 self.hard_reset = negotiated.peer_notification_gr;
                 Output::Established(Box::new(self.negotiated(&negotiated)))
             }
@@ -140,7 +147,8 @@ impl Machine {
         })
     }
 
-    /// The foreign machine offers RFC 8950 by itself, and fixes the bits of a restart at zero.
+    /// Corrects the OPEN of `rustbgpd-fsm`, which always offers RFC 8950 and always sets the
+    /// restart bits to zero.
     fn correct(&self, mut open: Open) -> Open {
         open.capabilities.retain(|capability| *capability != Capability::ExtendedNextHop);
         if self.config.next_hops.extended {
@@ -157,7 +165,9 @@ impl Machine {
         open
     }
 
-    /// With the N bit a plain Cease means "keep my routes": a black hole for the restart time (RFC 8538 §3).
+    /// Converts a Cease to a hard reset if the peer negotiated the N bit. With that bit, a peer
+    /// keeps the routes after a plain Cease for the restart time, although this speaker is gone
+    /// (RFC 8538 §3).
     fn as_peer_wants(&self, notification: Notification) -> Notification {
         if self.hard_reset { notification.into_hard_reset() } else { notification }
     }
@@ -186,7 +196,8 @@ impl Machine {
     }
 }
 
-/// RFC 6608: which state an unexpected message came in.
+/// Sets the subcode of an FSM error, which identifies the state in which the unexpected message
+/// arrived (RFC 6608).
 fn with_subcode(notification: Notification, state: State) -> Notification {
     let subcode = match (notification.code, notification.subcode, state) {
         (Notification::FSM_ERROR, 0, State::OpenSent) => 1,
@@ -201,7 +212,7 @@ fn own_timer(timer: fsm::TimerType) -> Option<Timer> {
     match timer {
         fsm::TimerType::Hold => Some(Timer::Hold),
         fsm::TimerType::Keepalive => Some(Timer::Keepalive),
-        // The backoff is the peer's.
+        // The task of the peer handles the connect-retry timer.
         _ => None,
     }
 }

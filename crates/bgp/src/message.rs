@@ -1,21 +1,20 @@
-//! What two speakers say to each other, in types of our own.
+//! Types for BGP messages. The module `codec` converts them to bytes and back.
 //!
-//! In and out: [`crate::codec`] turns them to bytes and back. Not here: bytes, and what a message does to a session.
-//! Source: RFC 4271 §4; RFC 2918, 4486, 4760, 6793, 7313, 8538, 8950, 9003.
+//! See RFC 4271 §4, and RFC 2918, 4486, 4760, 6793, 7313, 8538, 8950 and 9003.
 
 use std::fmt;
 use std::net::Ipv4Addr;
 
 use crate::prefix::{Family, Prefix};
 
-/// A speaker.
+/// The AS number and the router ID of a speaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) asn: u32,
     pub(crate) router_id: Ipv4Addr,
 }
 
-/// A message as received.
+/// A received message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
     Open(Open),
@@ -25,10 +24,10 @@ pub(crate) enum Message {
     Refresh(Refresh),
 }
 
-/// The first message of either side.
+/// An OPEN message, which is the first message that each side sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Open {
-    /// The field of two bytes; 23456 stands for a number that needs four.
+    /// The two-byte AS number field. It is 23456 if the AS number needs four bytes.
     pub(crate) short_asn: u16,
     pub(crate) hold_seconds: u16,
     pub(crate) router_id: Ipv4Addr,
@@ -36,7 +35,7 @@ pub(crate) struct Open {
 }
 
 impl Open {
-    /// The AS number that is meant.
+    /// Returns the AS number of the sender, from the four-byte capability if present.
     pub(crate) fn asn(&self) -> u32 {
         let long = self.capabilities.iter().find_map(|capability| match capability {
             Capability::FourByteAsn(asn) => Some(*asn),
@@ -46,47 +45,49 @@ impl Open {
     }
 }
 
-/// What a speaker can do, as its OPEN says.
+/// A capability in an OPEN message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Capability {
-    /// Routes of a family (RFC 4760).
+    /// Support for a family of routes (RFC 4760).
     Multiprotocol(Family),
-    /// IPv4 routes with an IPv6 next hop (RFC 8950).
+    /// Support for IPv4 routes with an IPv6 next hop (RFC 8950).
     ExtendedNextHop,
-    /// Route refresh (RFC 2918).
+    /// Support for route refresh (RFC 2918).
     RouteRefresh,
-    /// Route refresh with a begin and an end (RFC 7313).
+    /// Support for route refresh with begin and end markers (RFC 7313).
     EnhancedRouteRefresh,
-    /// Messages of up to 65,535 bytes (RFC 8654).
+    /// Support for messages of up to 65,535 bytes (RFC 8654).
     ExtendedMessage,
-    /// AS numbers of four bytes (RFC 6793).
+    /// Support for four-byte AS numbers, with the AS number of the sender (RFC 6793).
     FourByteAsn(u32),
-    /// Graceful restart (RFC 4724, RFC 8538).
+    /// Support for graceful restart (RFC 4724, RFC 8538).
     GracefulRestart {
-        /// The R bit: it has just restarted.
+        /// The R bit: the sender has just restarted.
         restarting: bool,
-        /// The N bit: a NOTIFICATION keeps routes too, unless it is a hard reset.
+        /// The N bit: routes are also kept after a NOTIFICATION, unless it is a hard reset.
         notification: bool,
-        /// How long its routes may be kept while it restarts, in seconds.
+        /// The restart time in seconds. The routes of the sender may be kept for this time while it
+        /// restarts.
         seconds: u16,
-        /// Families, each with its F bit: forwarding went on meanwhile.
+        /// The families, each with its F bit, which is `true` if forwarding continued during the
+        /// restart.
         families: Vec<(Family, bool)>,
     },
-    /// Any other, by its number.
+    /// Another capability, with its code.
     Other(u8),
 }
 
-/// Routes that a peer announces and withdraws. Nothing of it is kept.
+/// The routes in a received UPDATE message. Routes are counted and not stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Update {
     pub(crate) announced: Vec<Prefix>,
     pub(crate) withdrawn: Vec<Prefix>,
-    /// What was wrong with it and does not end the session (RFC 7606).
+    /// An error in the UPDATE that does not end the session (RFC 7606).
     pub(crate) tolerated: Option<String>,
 }
 
-/// The end of a session, and why.
+/// A NOTIFICATION message, which gives the reason why its sender ends the session.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Notification {
     pub(crate) code: u8,
@@ -106,7 +107,8 @@ impl Notification {
         Self::new(Self::CEASE, subcode as u8)
     }
 
-    /// RFC 8538 §3: a Cease inside a hard reset, so that a peer with the N bit drops our routes at once.
+    /// Wraps a Cease in a hard reset, so that a peer with the N bit drops the routes immediately
+    /// (RFC 8538 §3).
     pub(crate) fn into_hard_reset(self) -> Self {
         let hard = Cease::HardReset as u8;
         if self.code != Self::CEASE || self.subcode == hard {
@@ -116,7 +118,8 @@ impl Notification {
         Self { code: Self::CEASE, subcode: hard, data }
     }
 
-    /// What a hard reset carries, else itself.
+    /// Returns the code, subcode and data. For a hard reset, these are the values of the
+    /// NOTIFICATION inside it.
     pub(crate) fn inner(&self) -> (u8, u8, &[u8]) {
         match (self.code, self.subcode, self.data.as_slice()) {
             (Self::CEASE, 9, [code, subcode, data @ ..]) => (*code, *subcode, data),
@@ -124,7 +127,8 @@ impl Notification {
         }
     }
 
-    /// The AS number that a Bad Peer AS is about: by RFC 4271 there is none, but routers send the one that they refuse.
+    /// Returns the refused AS number from the data of a Bad Peer AS error. RFC 4271 defines no such
+    /// data, but routers send it.
     pub(crate) fn refused_asn(&self) -> Option<u32> {
         match (self.code, self.subcode, self.data.as_slice()) {
             (2, 2, &[high, low]) => Some(u16::from_be_bytes([high, low]).into()),
@@ -133,7 +137,8 @@ impl Notification {
         }
     }
 
-    /// The text of an administrative shutdown or reset, control characters replaced; `None`: none, or not UTF-8.
+    /// Returns the text of an administrative shutdown or reset, with control characters replaced.
+    /// Returns `None` if there is no text or it is not valid UTF-8.
     pub(crate) fn shutdown_text(&self) -> Option<String> {
         let (Self::CEASE, 2 | 4, [len, text @ ..]) = self.inner() else { return None };
         let text = text.get(..usize::from(*len)).filter(|text| !text.is_empty())?;
@@ -148,7 +153,7 @@ impl fmt::Debug for Notification {
     }
 }
 
-/// Subcodes of Cease (RFC 4486, 8538, 9384).
+/// The subcodes of Cease (RFC 4486, 8538, 9384).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Cease {
@@ -160,15 +165,15 @@ pub(crate) enum Cease {
     HardReset = 9,
 }
 
-/// A request to say all routes of a family again, or one end of the answer.
+/// A ROUTE-REFRESH message: a request to resend all routes of a family, or a begin or end marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refresh {
-    /// `None`: a family that we never offered.
+    /// The address family in the message. `None` if this crate does not support the family.
     pub(crate) family: Option<Family>,
     pub(crate) kind: RefreshKind,
 }
 
-/// RFC 7313 §3.2.
+/// The subtypes of ROUTE-REFRESH (RFC 7313 §3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RefreshKind {
     Request,
@@ -177,7 +182,8 @@ pub(crate) enum RefreshKind {
     Unknown,
 }
 
-/// The data of an administrative shutdown: a length, and a text cut at a character (RFC 9003 §2).
+/// Encodes the data of an administrative shutdown, which is a length byte and the text (RFC 9003
+/// §2). A long text is cut at a character boundary.
 pub(crate) fn shutdown_data(text: &str) -> Vec<u8> {
     let text = text.get(..text.floor_char_boundary(MAX_SHUTDOWN_BYTES)).unwrap_or_default();
     let mut data = vec![u8::try_from(text.len()).unwrap_or(0)];
@@ -185,7 +191,8 @@ pub(crate) fn shutdown_data(text: &str) -> Vec<u8> {
     data
 }
 
-/// What receivers of RFC 8203 take; RFC 9003 allows 255.
+/// The maximum length of a shutdown text. Receivers that implement RFC 8203 accept 128 bytes, while
+/// RFC 9003 allows 255.
 const MAX_SHUTDOWN_BYTES: usize = 128;
 
 #[cfg(test)]
@@ -212,7 +219,7 @@ mod tests {
         assert_eq!(hard.data.get(..3), Some([6, 2, 12].as_slice()));
         assert_eq!(hard.shutdown_text().as_deref(), Some("rack 7 moves"));
         assert_eq!(hard.to_string(), "Administrative Shutdown (6/2, as a hard reset: \"rack 7 moves\")");
-        assert_eq!(hard.clone().into_hard_reset(), hard, "one envelope is enough");
+        assert_eq!(hard.clone().into_hard_reset(), hard, "a hard reset is not wrapped again");
         let hold = Notification::new(4, 0);
         assert_eq!(hold.clone().into_hard_reset(), hold, "only a Cease is wrapped");
     }

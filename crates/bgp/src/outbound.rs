@@ -1,9 +1,13 @@
-//! What one peer has from us, and the messages that bring it to what is desired.
+//! Computes and encodes the route changes for one peer.
 //!
-//! In: the desired table, and requests to say it again. Out: one UPDATE or ROUTE-REFRESH at a time, written only when it is
-//! taken, so that a slow peer holds no more than the tables. Not here: the connection.
-//! Invariant: `sent` is what the peer holds once it has read all messages taken so far.
-//! Source: RFC 4271 §9.2; RFC 4724 §2; RFC 7313 §4; RFC 8950.
+//! The module encodes one UPDATE or ROUTE-REFRESH at a time, and only when the connection can
+//! accept it. Even a slow peer therefore needs memory only for the route tables and not for a queue
+//! of messages.
+//!
+//! Invariant: The field `sent` contains the routes that the peer will have after reading all
+//! messages encoded so far.
+//!
+//! See RFC 4271 §9.2, RFC 4724 §2, RFC 7313 §4 and RFC 8950.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -16,12 +20,14 @@ use crate::prefix::{Family, Prefix};
 use crate::route::{Attributes, Routes};
 use crate::status::Negotiated;
 
-/// Next hops of a session, by [`Family::index`]; `None`: routes of that family can't be said.
+/// The next hops of a session, indexed by [`Family::index`]. `None` means that routes of the family
+/// cannot be announced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NextHops([Option<IpAddr>; 2]);
 
 impl NextHops {
-    /// What is configured, else our own address in the session.
+    /// Returns the configured next hops, or the local address of the session where none is
+    /// configured.
     pub(crate) fn new(config: &PeerConfig, negotiated: &Negotiated, local: IpAddr) -> Self {
         let own_v4 = Some(local).filter(IpAddr::is_ipv4);
         let own_v6 =
@@ -40,7 +46,8 @@ impl NextHops {
     }
 }
 
-/// The peer's table, and the way to the desired one.
+/// The current routes of the peer, and the queued changes that are still needed to reach the
+/// desired routes.
 #[derive(Debug)]
 pub(crate) struct Outbound {
     dialect: Dialect,
@@ -49,17 +56,17 @@ pub(crate) struct Outbound {
     want: Arc<Routes>,
     sent: BTreeMap<Prefix, Arc<Attributes>>,
     counts: [usize; 2],
-    /// Wanted routes that this session has no next hop for.
+    /// The number of desired routes without a next hop in this session.
     pub(crate) unannounceable: usize,
     work: VecDeque<Work>,
-    /// Routes and withdrawals that no message has been taken for.
+    /// The number of routes and withdrawals that are not encoded yet.
     pub(crate) pending: usize,
     ends_of_rib: VecDeque<Family>,
     refresh_wanted: [bool; 2],
     refreshing: Option<Family>,
 }
 
-/// Prefixes that share a message as far as they fit.
+/// A queued route change. Its prefixes are encoded in as few messages as possible.
 #[derive(Debug)]
 enum Work {
     Withdraw(Family, Vec<Prefix>),
@@ -67,7 +74,8 @@ enum Work {
 }
 
 impl Outbound {
-    /// The peer has nothing yet, and is sent the end of each family's first table.
+    /// Creates the state for a peer that has no routes yet. After the initial routes, the peer
+    /// receives an End-of-RIB marker for each family.
     pub(crate) fn new(
         dialect: Dialect,
         next_hops: NextHops,
@@ -99,7 +107,7 @@ impl Outbound {
         }
     }
 
-    /// Other next hops: every route is said again.
+    /// Sets the next hops. If a next hop has changed, all routes are announced again.
     pub(crate) fn use_next_hops(&mut self, next_hops: NextHops) {
         if next_hops != self.next_hops {
             self.next_hops = next_hops;
@@ -108,19 +116,19 @@ impl Outbound {
         }
     }
 
-    /// The peer wants a family again. However often it asks, one answer is given after the other.
+    /// Schedules a refresh of a family. Repeated requests are merged until the refresh starts.
     pub(crate) fn refresh(&mut self, family: Family) {
         if let Some(wanted) = self.refresh_wanted.get_mut(family.index()) {
             *wanted = true;
         }
     }
 
-    /// Routes of a family that the peer has.
+    /// Returns the number of routes of a family that the peer has.
     pub(crate) fn announced(&self, family: Family) -> usize {
         self.counts.get(family.index()).copied().unwrap_or(0)
     }
 
-    /// The next message, if there is something to say.
+    /// Returns the next message, or `None` if the peer is up to date.
     pub(crate) fn next(&mut self) -> Option<Result<Vec<u8>, Unencodable>> {
         if let Some(work) = self.work.pop_front() {
             return Some(self.write(work));
@@ -145,7 +153,7 @@ impl Outbound {
         self.next()
     }
 
-    /// Compares what the peer has with what is wanted.
+    /// Computes which routes must be announced or withdrawn.
     fn plan(&mut self) {
         self.unannounceable = 0;
         let mut groups = BTreeMap::<(Family, &Arc<Attributes>), Vec<Prefix>>::new();
@@ -174,7 +182,8 @@ impl Outbound {
         self.pending = self.work.iter().map(count).sum();
     }
 
-    /// One message of `work`; what does not fit it stays first.
+    /// Encodes one message for the change `work`. If prefixes remain, they are put back at the
+    /// front of the queue.
     fn write(&mut self, work: Work) -> Result<Vec<u8>, Unencodable> {
         match work {
             Work::Withdraw(family, mut list) => {
@@ -211,7 +220,8 @@ impl Outbound {
         }
     }
 
-    /// Lets the wanted routes of a family be said again; those to be withdrawn stay known.
+    /// Removes the desired routes of a family from `sent`, so that they are announced again. Routes
+    /// that must still be withdrawn stay in `sent`.
     fn forget(&mut self, family: Family) {
         let want = Arc::clone(&self.want);
         self.sent.retain(|&prefix, _| prefix.family() != family || want.get(prefix).is_none());
@@ -221,7 +231,8 @@ impl Outbound {
     }
 }
 
-/// The last prefixes of `list` that fit `room` bytes; one at least.
+/// Removes and returns the prefixes at the end of `list` that fit into `room` bytes, but at least
+/// one prefix.
 fn take_fitting(list: &mut Vec<Prefix>, room: usize) -> Vec<Prefix> {
     let mut used = 0;
     let fitting = list.iter().rev().take_while(|prefix| {

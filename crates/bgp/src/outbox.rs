@@ -1,6 +1,7 @@
-//! Bytes for a peer that its connection has not taken yet.
+//! The buffer for output that the connection to a peer has not accepted yet.
 //!
-//! Invariant: routes are put into it while it holds less than a few messages, so a peer that reads nothing costs no more.
+//! Routes are added only while the buffer holds less than 16 KiB, so a peer that reads no data uses
+//! little memory.
 
 use std::time::Instant;
 
@@ -8,14 +9,14 @@ use std::time::Instant;
 pub(crate) struct Outbox {
     bytes: Vec<u8>,
     start: usize,
-    /// Where the message begins that `start` is in, or the next one.
+    /// The start offset of each queued message whose first byte has not been written yet.
     boundaries: std::collections::VecDeque<usize>,
-    /// Since when the connection has taken nothing of what is here.
+    /// The time since which the connection has accepted no data. `None` if the buffer is empty.
     pub(crate) stuck_since: Option<Instant>,
 }
 
 impl Outbox {
-    /// Whether another UPDATE should be made.
+    /// Returns `true` if the buffer has room for another UPDATE.
     pub(crate) fn has_room(&self) -> bool {
         self.bytes().len() < ENOUGH_BYTES
     }
@@ -46,7 +47,7 @@ impl Outbox {
         }
     }
 
-    /// Takes back all but the message that is under way: a NOTIFICATION follows.
+    /// Removes all messages except the partly written one, to make room for a NOTIFICATION.
     pub(crate) fn drop_unstarted(&mut self) {
         if let Some(&at) = self.boundaries.front() {
             self.bytes.truncate(at);

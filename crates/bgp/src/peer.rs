@@ -1,9 +1,14 @@
-//! One peer's task: it dials, takes what was accepted, lets two connections fight it out, and waits between failures.
+//! The task of one peer. It opens connections to the peer, takes over accepted connections,
+//! resolves collisions and waits after failures.
 //!
-//! In: commands, accepted connections, the desired table. Out: the peer's status and log lines.
-//! Not here: what another configuration does to it (`change`, `rekeyed`), why nothing comes of a peer (`silence`).
-//! Invariant: at most one connection dialled and one accepted; all that a peer does is felt by its own task alone.
-//! Source: RFC 4271 §6.8, §8.
+//! The task reads commands, accepted connections and the desired routes. It publishes the status of
+//! the peer and writes log lines. The modules `change` and `rekeyed` handle configuration changes.
+//! The module `silence` looks for the cause when a peer does not respond.
+//!
+//! At most one dialed and one accepted connection exist at a time. A misbehaving peer affects only
+//! its own task.
+//!
+//! See RFC 4271 §6.8 and §8.
 
 mod change;
 mod rekeyed;
@@ -35,16 +40,19 @@ use silence::Silence;
 #[derive(Debug)]
 pub(crate) enum PeerCommand {
     Change(Box<PeerConfig>),
-    /// It is no peer any more: its routes are marked until [`PeerCommand::Stop`], under this name.
+    /// Removes the peer. The routes of the peer carry the graceful-shutdown community until
+    /// [`PeerCommand::Stop`]. During this time, the status shows the peer under the name in the
+    /// string.
     Part(String),
     BfdDown,
-    /// At once and without a word, for this reason.
+    /// Resets the connection immediately, without a NOTIFICATION. The string is the reason.
     Reset(String),
-    /// Answer once the peer has acknowledged all that it is to have.
+    /// Requests a notification when the peer has acknowledged all routes and withdrawals.
     Flush(oneshot::Sender<()>),
-    /// The last one, without a word: who has agreed to a graceful restart keeps our routes for its time.
+    /// Ends the task without a NOTIFICATION. A peer that negotiated graceful restart keeps the
+    /// routes for the restart time.
     Abandon,
-    /// The last one.
+    /// Ends the session and the task.
     Stop(Stop),
 }
 
@@ -52,16 +60,17 @@ pub(crate) struct Peer {
     local: Identity,
     config: Arc<PeerConfig>,
     inputs: Inputs,
-    /// The peer's own of the routes that are desired.
+    /// The desired routes of this peer.
     want: Arc<Routes>,
     report: Report,
-    /// Who waits until the peer has acknowledged all.
+    /// The requesters that wait until the peer has acknowledged all routes.
     awaiting_flush: Vec<oneshot::Sender<()>>,
     leaving: Option<change::Leaving>,
-    /// It is no peer any more, and has what it had, marked, until it is stopped.
+    /// `true` if the peer was removed from the configuration. It keeps its routes, with the
+    /// graceful-shutdown community, until the task is stopped.
     parting: bool,
     silence: Silence,
-    /// A session's key was changed: until the router has acknowledged something under it.
+    /// The state of the check after a change of the MD5 key.
     rekeyed: Option<Rekeyed>,
     both: Both,
     attempts: Attempts,
@@ -69,14 +78,14 @@ pub(crate) struct Peer {
     stopped: bool,
 }
 
-/// What its task reads from.
 pub(crate) struct Inputs {
     pub(crate) desired: watch::Receiver<Arc<Desired>>,
     pub(crate) commands: mpsc::UnboundedReceiver<PeerCommand>,
     pub(crate) inbound: mpsc::Receiver<TcpStream>,
 }
 
-/// Connections of both directions: two at once until a collision is decided.
+/// The connection that this speaker opened and the connection that the peer opened. Both exist only
+/// until the collision is resolved.
 #[derive(Debug, Default)]
 struct Both {
     dialled: Option<Connection>,
@@ -98,24 +107,26 @@ impl Both {
     }
 }
 
-/// Our attempts to connect: the one under way, how many have failed, when the next one comes; and the session that came of one.
+/// The state of connection attempts: the current attempt, the number of failures and the time of
+/// the next attempt.
 struct Attempts {
     dialling: Dialling,
     retry_at: Instant,
     failures: u32,
-    /// We have ended the last session for another one: it is tried again soon.
+    /// `true` if this speaker ended the last session in order to start another one. The first waits
+    /// between attempts are then short.
     is_restarting: bool,
-    /// We have restarted while our routes stayed: the next OPENs say so, until a session is up.
+    /// `true` if this process replaces another process and the router has kept the routes. OPEN
+    /// messages then announce a restart, until a session is up.
     resumes: bool,
-    /// Since when a session is.
     up_since: Option<Instant>,
     seed: RandomState,
 }
 
-/// An attempt has failed, or its session has ended.
+/// A failed attempt, or the end of a session.
 struct Failed {
     was_up: bool,
-    /// How long the next one waits.
+    /// The wait before the next attempt.
     wait: Duration,
 }
 
@@ -132,21 +143,21 @@ impl Attempts {
         }
     }
 
-    /// A session is up, which needs no other.
+    /// Records an established session and cancels the current attempt.
     fn succeeded(&mut self) {
         self.up_since = Some(Instant::now());
         (self.resumes, self.is_restarting) = (false, false);
         self.dialling.give_up();
     }
 
-    /// One has failed, or its session has ended.
+    /// Records a failed attempt or an ended session, and computes the next wait.
     fn failed(&mut self, times: &Times) -> Failed {
         let up_since = self.up_since.take();
         let was_stable = up_since.is_some_and(|since| since.elapsed() >= STABLE);
         self.failures = if was_stable { 1 } else { self.failures.saturating_add(1) };
         let chance = backoff::chance(&self.seed, self.failures.into());
         let first = if self.is_restarting { FIRST_OF_RESTART } else { times.first_retry };
-        let wait = backoff::wait(self.failures, first, times.longest_retry, chance);
+        let wait = backoff::wait(self.failures, first, times.max_retry, chance);
         self.retry_at = Instant::now() + wait;
         Failed { was_up: up_since.is_some(), wait }
     }
@@ -182,13 +193,13 @@ impl Peer {
         }
     }
 
-    /// Its routes were another process's until now, and have stayed.
+    /// Sets [`Attempts::resumes`].
     pub(crate) fn resuming(mut self, resumes: bool) -> Self {
         self.attempts.resumes = resumes;
         self
     }
 
-    /// Until it is stopped and its last message is out.
+    /// Runs the task until it is stopped and its last message is sent.
     pub(crate) async fn run(mut self) {
         while !(self.stopped && self.both.iter().next().is_none() && self.closing.is_empty()) {
             if self.may_dial() && self.attempts.retry_at <= Instant::now() {
@@ -202,7 +213,7 @@ impl Peer {
                 Happened::Inbound(stream) => self.inbound(stream),
                 Happened::Desired => self.desire(),
                 Happened::DialEnded(Ok(stream)) => self.dial_succeeded(stream),
-                // Beside a session it was only to see who has which key.
+                // The second connection only checks the MD5 key, so its failure is ignored.
                 Happened::DialEnded(Err(_)) if self.rekeyed.is_some() => {}
                 Happened::DialEnded(Err(error)) => self.failed(&error, false),
                 Happened::Silence => self.look_for_a_reason(),
@@ -231,7 +242,7 @@ impl Peer {
             () = sleep_until(restart_at.unwrap_or_else(Instant::now)), if restart_at.is_some() => Happened::Other,
             () = sleep_until(look_at.unwrap_or_else(Instant::now)), if look_at.is_some() => Happened::Silence,
             () = sleep_until(key_at.unwrap_or_else(Instant::now)), if key_at.is_some() => Happened::Other,
-            // An acknowledgement wakes nobody.
+            // A TCP acknowledgment does not wake the task, so the task polls for it.
             () = sleep(LOOK_EVERY), if !self.awaiting_flush.is_empty() => Happened::Other,
             () = turn(self.both.dialled.as_mut()) => Happened::Other,
             () = turn(self.both.accepted.as_mut()) => Happened::Other,
@@ -246,14 +257,15 @@ impl Peer {
         idle && self.config.connect != Connect::Listen
     }
 
-    /// No other session follows.
+    /// Returns `true` if no further session may be started.
     fn is_ending(&self) -> bool {
         self.stopped || self.parting
     }
 
     fn command(&mut self, command: PeerCommand) {
         match command {
-            // It says nothing of an attempt that began since.
+            // BFD reports the loss of the established session. A connection attempt that started
+            // later continues.
             PeerCommand::BfdDown => {
                 let mut up = self.both.iter_mut().filter(|one| one.session.state() == State::Established);
                 up.by_ref().for_each(|connection| connection.stop(&Stop::BfdDown));
@@ -288,7 +300,8 @@ impl Peer {
 
     fn desire(&mut self) {
         let desired = Arc::clone(&self.inputs.desired.borrow_and_update());
-        // A command with a new name is sent before the table that the name stands in.
+        // A command that renames the peer is sent before the route table with the new name, so
+        // pending commands are handled first.
         while let Ok(command) = self.inputs.commands.try_recv() {
             self.command(command);
         }
@@ -300,7 +313,7 @@ impl Peer {
         self.say();
     }
 
-    /// Sessions bring the peer to what it is to have now.
+    /// Passes the desired routes to the sessions.
     fn say(&mut self) {
         let want = if self.leaving.is_some() || self.parting {
             Arc::new(self.want.graceful_shutdown())
@@ -310,10 +323,10 @@ impl Peer {
         self.both.iter_mut().for_each(|connection| connection.session.desire(Arc::clone(&want)));
     }
 
-    /// Answers those that wait until all routes have been sent.
+    /// Notifies the requesters that wait until all routes are acknowledged.
     fn answer(&mut self) {
         if !self.awaiting_flush.is_empty() && self.both.iter().all(Connection::is_flushed) {
-            // It fails only when nobody waits any more.
+            // Sending fails only if the requester no longer waits.
             self.awaiting_flush.drain(..).for_each(|client| _ = client.send(()));
         }
     }
@@ -329,7 +342,7 @@ impl Peer {
     fn connect(&mut self, stream: TcpStream) -> Option<Connection> {
         let want = Arc::clone(&self.want);
         let connected = Connection::new(stream, self.local, self.config_of_open(), want);
-        connected.map_err(|error| self.failed(&format!("can't use the connection: {error}"), false)).ok()
+        connected.map_err(|error| self.failed(&format!("cannot set up the connection: {error}"), false)).ok()
     }
 
     fn config_of_open(&self) -> Arc<PeerConfig> {
@@ -353,14 +366,14 @@ impl Peer {
             survives.then_some(Cease::Collision)
         };
         if let Some(cease) = refusal {
-            tracing::debug!(peer = self.config.name, ?cease, "connection turned away");
+            tracing::debug!(peer = self.config.name, ?cease, "BGP connection rejected");
             let message = codec::encode_notification(&Notification::cease(cease)).unwrap_or_default();
             if self.closing.len() < MAX_CLOSING {
                 self.closing.spawn(connection::take_leave(stream, message));
             }
             return;
         }
-        // The peer would not have opened another if it still had the old one.
+        // The peer would not open another connection if it still had the session.
         for connection in self.both.iter_mut().filter(|c| c.session.state() == State::Established) {
             connection.session.lost("the peer has restarted", Instant::now().into_std());
         }
@@ -373,7 +386,8 @@ impl Peer {
         self.both.accepted = self.connect(stream);
     }
 
-    /// RFC 4724 §4.2: with graceful restart a new connection is the sign that the peer has lost the old one.
+    /// Returns `true` if a new connection replaces `established`. With graceful restart, a new
+    /// connection shows that the peer has lost the old one (RFC 4724 §4.2).
     fn may_replace(&self, established: &Connection) -> bool {
         let restarts = |negotiated: &crate::status::Negotiated| {
             let is_restart = |c: &crate::Capability| matches!(c, crate::Capability::GracefulRestart { .. });
@@ -383,7 +397,7 @@ impl Peer {
             && established.session.negotiated.as_ref().is_some_and(restarts)
     }
 
-    /// Ends what lost a collision, and takes leave of what has ended.
+    /// Closes one of two colliding connections, and handles connections that have ended.
     fn settle(&mut self) {
         if let (Some(dialled), Some(accepted)) = (&mut self.both.dialled, &mut self.both.accepted)
             && let Some(router_id) = accepted.session.peer_id().or(dialled.session.peer_id())
@@ -410,25 +424,26 @@ impl Peer {
         let mut why = connection.session.end().unwrap_or_default().to_owned();
         let is_ours = connection.session.is_planned;
         if let Some(hint) = self.silence.hint(&self.config).filter(|_| !is_ours && !connection.was_heard()) {
-            why = format!("{why}: {hint}");
+            why = format!("{why}; {hint}");
         }
         self.leave(connection);
         if self.both.iter().next().is_some() {
-            // The other one goes on.
-            tracing::debug!(peer = self.config.name, why, "connection ended");
+            // The other connection continues.
+            tracing::debug!(peer = self.config.name, why, "BGP connection ended");
         } else {
             self.failed(&why, is_ours);
         }
     }
 
-    /// Lets the last message of an ended connection arrive.
+    /// Closes an ended connection in the background, so that its last message can arrive.
     fn leave(&mut self, connection: Connection) {
         if self.closing.len() < MAX_CLOSING {
             self.closing.spawn(connection.close());
         }
     }
 
-    /// Nothing is left, and the next attempt is some time away. `planned`: we have ended it on purpose.
+    /// Handles the end of the last connection and schedules the next attempt. `planned` is `true`
+    /// if this speaker ended the connection on purpose.
     fn failed(&mut self, why: &str, planned: bool) {
         self.leave_beside();
         if let Some(leaving) = self.leaving.take() {
@@ -460,14 +475,17 @@ async fn turn(connection: Option<&mut Connection>) {
     }
 }
 
-/// Whether the peer has acknowledged is looked at so often, while somebody wants to know.
+/// The interval at which acknowledgments are polled while a requester waits.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// A router takes no connection before it has put the last session away, which is a matter of milliseconds for bird and FRR. So
-/// the first wait is short, and the next ones double.
+/// The first wait after a planned restart of a session. A router accepts a connection only after it
+/// has closed the last session, and bird and FRR need some milliseconds for this. The first wait is
+/// therefore short. Each further wait is twice as long.
 const FIRST_OF_RESTART: Duration = Duration::from_millis(50);
-/// Within those, some seconds in all, that it refuses us is no fault.
+/// The number of waits after a planned restart during which a refused connection is not treated as
+/// a fault. Together, these waits last a few seconds.
 const SHORT_WAITS: u32 = 6;
-/// Connections that wait for the other end to close; more are closed at once.
+/// The maximum number of connections of ended sessions that may wait for the peer to close them.
+/// Further connections are closed immediately.
 const MAX_CLOSING: usize = 8;
 
 #[cfg(test)]
@@ -477,7 +495,7 @@ mod tests {
     use crate::status::Status;
 
     #[tokio::test]
-    async fn a_table_is_read_under_the_name_that_was_ordered_before_it() {
+    async fn peer_reads_the_table_after_a_pending_rename() {
         let (command, commands) = mpsc::unbounded_channel();
         let (table, desired) = watch::channel(Arc::<Desired>::default());
         let (_calls, inbound) = mpsc::channel(1);
@@ -491,7 +509,7 @@ mod tests {
         next.peers.insert("new".into(), Arc::new(routes));
         command.send(PeerCommand::Change(Box::new(PeerConfig { name: "new".into(), ..config }))).unwrap();
         table.send(Arc::new(next)).unwrap();
-        // Whichever of the two its task sees first.
+        // The result must not depend on whether the task sees the command or the table first.
         peer.desire();
         assert_eq!((peer.want.len(), peer.config.name.as_str()), (1, "new"));
     }

@@ -1,13 +1,14 @@
-//! Prefixes, and the two address families that are spoken.
+//! IP prefixes, and the two address families that the speaker supports.
 //!
-//! Invariant: a [`Prefix`] has no bit set beyond its length, so that equal networks are equal values; those of `ipnet` may.
+//! Invariant: a [`Prefix`] has no bit set beyond its length, so equal networks are equal values.
+//! The types of the crate `ipnet` do not guarantee this.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// An address family of MP-BGP; always unicast.
-// Not `packet`'s: both crates stand alone.
+/// A unicast address family of MP-BGP.
+// This type is not shared with the crate `packet`, because both crates can be used separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
     /// IPv4 unicast (AFI 1, SAFI 1).
@@ -17,10 +18,10 @@ pub enum Family {
 }
 
 impl Family {
-    /// Both.
+    /// Both address families.
     pub const ALL: [Self; 2] = [Self::Ipv4, Self::Ipv6];
 
-    /// The family of an address.
+    /// Returns the family of an address.
     #[must_use]
     pub fn of(address: IpAddr) -> Self {
         if address.is_ipv4() { Self::Ipv4 } else { Self::Ipv6 }
@@ -37,7 +38,7 @@ impl fmt::Display for Family {
     }
 }
 
-/// A network: an address without host bits, and a length in bits.
+/// A network: an address without host bits, and a prefix length in bits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Prefix {
     address: IpAddr,
@@ -45,10 +46,10 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// A network; host bits are cleared.
+    /// Creates a network from an address and a length. Host bits are cleared.
     ///
     /// # Errors
-    /// A length above 32 or 128.
+    /// Returns an error if the length is above 32 for IPv4 or above 128 for IPv6.
     pub fn new(address: IpAddr, len: u8) -> Result<Self, BadPrefix> {
         let address = match address {
             IpAddr::V4(v4) if len <= 32 => {
@@ -64,32 +65,32 @@ impl Prefix {
         Ok(Self { address, len })
     }
 
-    /// The network of one address.
+    /// Returns the network that has only this address.
     #[must_use]
     pub fn host(address: IpAddr) -> Self {
         Self { address, len: if address.is_ipv4() { 32 } else { 128 } }
     }
 
-    /// Its first address.
+    /// Returns the first address of the network.
     #[must_use]
     pub fn address(self) -> IpAddr {
         self.address
     }
 
-    /// Its length, in bits.
+    /// Returns the prefix length in bits.
     #[must_use]
-    #[expect(clippy::len_without_is_empty, reason = "a length of bits, not of a collection")]
+    #[expect(clippy::len_without_is_empty, reason = "the length is a number of bits, not a number of items")]
     pub fn len(self) -> u8 {
         self.len
     }
 
-    /// Its family.
+    /// Returns the family of the network.
     #[must_use]
     pub fn family(self) -> Family {
         Family::of(self.address)
     }
 
-    /// Bytes that it takes in an UPDATE (RFC 4271 §4.3).
+    /// Returns the size of the prefix in an UPDATE, in bytes (RFC 4271 §4.3).
     pub(crate) fn encoded_bytes(self) -> usize {
         1 + usize::from(self.len).div_ceil(8)
     }
@@ -117,9 +118,9 @@ impl FromStr for Prefix {
     }
 }
 
-/// Not a prefix.
+/// The error for an invalid prefix text or prefix length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a prefix: ADDRESS/LENGTH is allowed, with at most 32 bits for IPv4, 128 for IPv6")]
+#[error("invalid prefix: use ADDRESS/LENGTH, with a length of at most 32 for IPv4 or 128 for IPv6")]
 pub struct BadPrefix;
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
-//! What a peer's task lets others see: its entry in the status, and its log lines.
+//! Writes the status entry and the log lines of one peer.
 //!
-//! Invariant: a task that was replaced changes nothing of its successor's entry; the same failure again is logged at debug level.
+//! A task that was replaced cannot change the status entry of the new task. A failure that repeats
+//! with the same reason is logged at debug level.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -12,13 +13,13 @@ use crate::session::Session;
 use crate::status::{Counts, Negotiated, PeerStatus, State, Status};
 use crate::words;
 
-/// The end of a session, or of an attempt at one.
+/// The end of a session or of a connection attempt.
 #[derive(Debug)]
 pub(crate) struct End<'a> {
     pub(crate) why: &'a str,
-    /// We wanted it so.
+    /// `true` if this speaker ended the session or attempt on purpose.
     pub(crate) is_planned: bool,
-    /// It was established.
+    /// `true` if the session was established.
     pub(crate) was_up: bool,
 }
 
@@ -26,7 +27,7 @@ pub(crate) struct End<'a> {
 pub(crate) struct Report {
     board: Arc<watch::Sender<Status>>,
     own: PeerStatus,
-    /// The last failure, and whether it was one that we wanted.
+    /// The reason for the last failure, and `true` if the failure was planned.
     said: Option<(String, bool)>,
     suspected: Option<String>,
 }
@@ -38,17 +39,21 @@ impl Report {
         Self { board, own, said: None, suspected: None }
     }
 
-    /// The operator calls it otherwise now.
+    /// Changes the name of the peer in the status.
     pub(crate) fn rename(&mut self, name: &str) {
         if self.own.name != name {
-            tracing::info!(peer = name, before = self.own.name, "peer renamed");
+            // log: A reload changed the name of a router. The session is not affected.
+            tracing::info!(peer = name, before = self.own.name, "BGP peer renamed");
             name.clone_into(&mut self.own.name);
         }
     }
 
-    /// It is no peer any more, and shown under this name until its session has ended.
+    /// Reports the removal of the peer. The status shows the peer under `name` until its session
+    /// has ended.
     pub(crate) fn part(&mut self, name: &str, notice: Duration) {
-        tracing::info!(change = "router", peer = self.own.name, address = %self.own.address, after = ?notice, "peer removed: its session ends");
+        // log: A reload removed a router. Its routes carry the graceful-shutdown community for the
+        // time in `after`, then the session ends.
+        tracing::info!(change = "router", peer = self.own.name, address = %self.own.address, after = ?notice, "BGP peer removed");
         name.clone_into(&mut self.own.name);
     }
 
@@ -57,6 +62,8 @@ impl Report {
         self.own.last_error = None;
         (self.said, self.suspected) = (None, None);
         let Some(negotiated) = negotiated else { return };
+        // log: A session with a router is up. The fields show the negotiated address families and
+        // hold time.
         tracing::info!(
             change = "router",
             peer = self.own.name,
@@ -69,7 +76,8 @@ impl Report {
         );
     }
 
-    /// `next`: after so long the peer is dialled again.
+    /// Reports the end of a session or attempt. `next` is the time until the next connection
+    /// attempt.
     pub(crate) fn failed(&mut self, end: &End<'_>, next: Option<Duration>, failures: u32) {
         let now = SystemTime::now();
         self.own.last_error = Some((end.why.into(), now));
@@ -82,22 +90,32 @@ impl Report {
         let is_known =
             self.said.as_ref().is_some_and(|(said, planned)| said == why && *planned == end.is_planned);
         if is_known {
-            tracing::debug!(peer, why, retry_in, failures, "no BGP session, as before");
+            tracing::debug!(peer, why, retry_in, failures, "BGP session still down");
         } else if end.is_planned {
-            tracing::info!(change = "router", peer, %address, why, retry_in, "no BGP session, as ordered");
+            // log: A reload or the router ended the session on purpose, or the router refused a
+            // connection shortly after a planned restart.
+            tracing::info!(change = "router", peer, %address, why, retry_in, "BGP session ended as planned");
         } else if end.was_up {
+            // log: The session with a router ended because of a fault. The field `why` has the
+            // reason, and `retry_in` the time until the next attempt.
             tracing::warn!(change = "router", peer, %address, why, retry_in, "BGP session lost");
         } else {
-            tracing::warn!(change = "router", peer, %address, why, retry_in, "no BGP session");
+            // log: An attempt to set up a session failed. Check the router's address, AS number,
+            // MD5 key, `hops` and the firewall for port 179 ([Connect
+            // routers](../how-to/connect-routers.md)).
+            tracing::warn!(change = "router", peer, %address, why, retry_in, "BGP session attempt failed");
         }
         self.said = Some((why.into(), end.is_planned));
     }
 
-    /// Why an attempt that goes on may fail.
+    /// Reports a probable cause while the attempt continues.
     pub(crate) fn suspect(&mut self, why: &str) {
         self.own.last_error = Some((why.into(), SystemTime::now()));
         if self.suspected.as_deref() != Some(why) {
-            tracing::warn!(peer = self.own.name, address = %self.own.address, why, "no BGP session yet");
+            // log: An attempt to set up a session gets no response, and kernel counters show a
+            // probable cause, such as a missing MD5 key. The attempt continues. Fix the setting
+            // named in `why`.
+            tracing::warn!(peer = self.own.name, address = %self.own.address, why, "BGP peer not responding");
             self.suspected = Some(why.into());
         }
     }
@@ -125,7 +143,8 @@ impl Report {
     }
 }
 
-/// Messages that come and go wake nobody.
+/// Returns a copy of the status, which is compared with the previous copy. Watchers wake if the two
+/// copies differ. Counters whose changes must not wake watchers are set to zero.
 fn worth_telling(status: &PeerStatus) -> PeerStatus {
     let counts = Counts { messages_sent: 0, messages_received: 0, ignored_prefixes: 0, ..status.counts };
     PeerStatus { counts, ..status.clone() }

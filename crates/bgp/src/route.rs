@@ -1,6 +1,7 @@
-//! What is to be announced: prefixes with their attributes, for everyone or for one peer.
+//! The routes to announce. A route is a prefix with attributes.
 //!
-//! Not here: what depends on the session (next hop, AS path), which [`crate::PeerConfig`] and the session say.
+//! The next hop, the AS path and other session-dependent attributes come from [`crate::PeerConfig`]
+//! and from the session itself.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use crate::prefix::Prefix;
 pub struct Community(pub u16, pub u16);
 
 impl Community {
-    /// "About to go away: prefer others" (RFC 8326).
+    /// The graceful-shutdown community (RFC 8326), which makes routers prefer other routes.
     pub const GRACEFUL_SHUTDOWN: Self = Self(0xffff, 0);
 
     pub(crate) fn bits(self) -> u32 {
@@ -20,30 +21,32 @@ impl Community {
     }
 }
 
-/// A large community (RFC 8092): an AS number and two numbers of its choice.
+/// A large community (RFC 8092): an AS number and two numbers that the AS chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LargeCommunity(pub u32, pub u32, pub u32);
 
-/// What a route says beside its prefix.
+/// The attributes of a route.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Attributes {
-    /// Multi-exit discriminator: lower is preferred.
+    /// The multi-exit discriminator. Lower values are preferred.
     pub med: Option<u32>,
-    /// Preference within our AS, sent to internal peers alone: higher is preferred. `None`: 100.
+    /// The local preference, sent only to internal peers. Higher values are preferred. `None` means
+    /// 100.
     pub local_pref: Option<u32>,
-    /// How often our AS number is said once more to external peers.
+    /// The number of extra copies of the local AS number in the AS path to external peers.
     pub prepend: u8,
-    /// Standard communities, at most [`Attributes::MAX_COMMUNITIES`].
+    /// The standard communities, at most [`Attributes::MAX_COMMUNITIES`].
     pub communities: Vec<Community>,
-    /// Large communities, at most [`Attributes::MAX_COMMUNITIES`].
+    /// The large communities, at most [`Attributes::MAX_COMMUNITIES`].
     pub large_communities: Vec<LargeCommunity>,
 }
 
 impl Attributes {
-    /// Of each kind: with them and 255 prepends an UPDATE still has room for prefixes.
+    /// The maximum number of communities of each kind (standard or large). With this many
+    /// communities and 255 prepended AS numbers, an UPDATE still has room for prefixes.
     pub const MAX_COMMUNITIES: usize = 64;
 
-    /// The same, marked as about to go away: the community of RFC 8326, and within our AS the preference 0.
+    /// Adds the graceful-shutdown community (RFC 8326) and sets the local preference to 0.
     #[must_use]
     pub fn graceful_shutdown(mut self) -> Self {
         self.local_pref = Some(0);
@@ -54,36 +57,39 @@ impl Attributes {
     }
 
     fn check(&self) -> Result<(), TooManyCommunities> {
-        // One more for the mark of a graceful shutdown.
+        // The graceful-shutdown community may exceed the maximum by one.
         let most = Self::MAX_COMMUNITIES + 1;
         let found = self.communities.len().max(self.large_communities.len());
         if found > most { Err(TooManyCommunities { found }) } else { Ok(()) }
     }
 }
 
-/// A route has more communities than an UPDATE is sure to hold.
+/// The error for a route that has more than [`Attributes::MAX_COMMUNITIES`] communities of one
+/// kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{found} communities at a route, at most {most} are allowed", most = Attributes::MAX_COMMUNITIES)]
+#[error("a route has {found} communities, but at most {most} are allowed", most = Attributes::MAX_COMMUNITIES)]
 pub struct TooManyCommunities {
-    /// How many there are.
+    /// The number of communities of the route.
     pub found: usize,
 }
 
-/// A table of routes. Clones of a table share its attributes.
+/// A table of routes. Clones of a table share the memory of the attributes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Routes(BTreeMap<Prefix, Arc<Attributes>>);
 
 impl Routes {
-    /// An empty table.
+    /// Creates an empty table.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds or replaces a route. Routes that share one `Arc` share its memory.
+    /// Adds or replaces a route. Routes that are inserted with the same `Arc` share the memory of
+    /// the attributes.
     ///
     /// # Errors
-    /// More communities than [`Attributes::MAX_COMMUNITIES`].
+    /// Returns an error if the route has more than [`Attributes::MAX_COMMUNITIES`] communities of
+    /// one kind.
     pub fn insert(
         &mut self,
         prefix: Prefix,
@@ -95,35 +101,36 @@ impl Routes {
         Ok(())
     }
 
-    /// Removes a route; whether it was there.
+    /// Removes a route. Returns `true` if the table contained the route.
     pub fn remove(&mut self, prefix: Prefix) -> bool {
         self.0.remove(&prefix).is_some()
     }
 
-    /// The attributes of a route.
+    /// Returns the attributes of a route.
     #[must_use]
     pub fn get(&self, prefix: Prefix) -> Option<&Arc<Attributes>> {
         self.0.get(&prefix)
     }
 
-    /// Routes in the order of their prefixes.
+    /// Returns the routes, sorted by prefix.
     pub fn iter(&self) -> impl Iterator<Item = (Prefix, &Arc<Attributes>)> {
         self.0.iter().map(|(&prefix, attributes)| (prefix, attributes))
     }
 
-    /// How many routes it holds.
+    /// Returns the number of routes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether it holds none.
+    /// Returns `true` if the table is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Those that somebody is still to have: what a peer keeps that `desired` has no table for any more.
+    /// Returns the routes whose prefix is in at least one table of `desired`. A removed peer keeps
+    /// only these routes.
     pub(crate) fn kept_by(&self, desired: &Desired) -> Self {
         let mut kept = self.0.clone();
         kept.retain(|&prefix, _| {
@@ -133,7 +140,8 @@ impl Routes {
         Self(kept)
     }
 
-    /// The same routes, each marked by [`Attributes::graceful_shutdown`].
+    /// Returns a copy of the table in which [`Attributes::graceful_shutdown`] is applied to each
+    /// route.
     #[must_use]
     pub fn graceful_shutdown(&self) -> Self {
         let mark = |(&prefix, attributes): (&Prefix, &Arc<Attributes>)| {
@@ -143,29 +151,30 @@ impl Routes {
     }
 }
 
-/// All that is to be announced: one table for every peer that has none of its own.
+/// All routes to announce: a common table, and separate tables for some peers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Desired {
-    /// For peers that `peers` does not name.
+    /// The table for peers that are not in `peers`.
     pub everyone: Arc<Routes>,
-    /// For a peer, by its name.
+    /// Separate tables, keyed by peer name.
     pub peers: BTreeMap<String, Arc<Routes>>,
 }
 
 impl Desired {
-    /// The same table for all.
+    /// Creates a set with one common table for all peers.
     #[must_use]
     pub fn everyone(routes: Routes) -> Self {
         Self { everyone: Arc::new(routes), peers: BTreeMap::new() }
     }
 
-    /// The table of a peer.
+    /// Returns the table of a peer.
     #[must_use]
     pub fn of(&self, peer: &str) -> &Arc<Routes> {
         self.peers.get(peer).unwrap_or(&self.everyone)
     }
 
-    /// The same routes, each marked by [`Attributes::graceful_shutdown`].
+    /// Returns a copy of all tables in which [`Attributes::graceful_shutdown`] is applied to each
+    /// route.
     #[must_use]
     pub fn graceful_shutdown(&self) -> Self {
         let mark =

@@ -1,10 +1,13 @@
-//! One connection's session, without socket and clock.
+//! The BGP session of one connection. The session does not use sockets or read the clock.
 //!
-//! In: bytes as they come, the time, and orders. Out: bytes to write, the next deadline, and why it ended.
-//! Not here: dialling and the choice between two connections (`peer`); the states themselves (`machine`).
-//! Invariant: it holds one frame of the peer and a few messages of ours, whatever the peer sends or does not read; once it has
-//! ended it takes nothing more.
-//! Source: RFC 4271 §6, §8; RFC 7606; RFC 9687.
+//! The caller passes received bytes, the time and commands. The session returns the bytes to write,
+//! the next deadline and the reason why it has ended. The module `peer` opens connections and
+//! resolves collisions, and the module `machine` contains the state machine.
+//!
+//! A session buffers one message from the peer and a few outgoing messages, even if the peer sends
+//! too much or does not read. After its end, a session ignores all input.
+//!
+//! See RFC 4271 §6 and §8, RFC 7606 and RFC 9687.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -28,7 +31,7 @@ use crate::words;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// By the operator, with a text for the other end.
+    /// A shutdown by the operator, with a text for the peer.
     Shutdown(String),
     Deconfigured,
     ConfigurationChange,
@@ -52,11 +55,11 @@ pub(crate) struct Session {
     hasher: RandomState,
     timers: Timers,
     end: Option<String>,
-    /// We have ended it, and for no fault.
+    /// `true` if this speaker ended the session without a fault.
     pub(crate) is_planned: bool,
 }
 
-/// When each timer ends; `None`: it does not run.
+/// The deadlines of the timers. `None` means that the timer is stopped.
 #[derive(Clone, Copy, Debug, Default)]
 struct Timers {
     open: Option<Instant>,
@@ -65,7 +68,7 @@ struct Timers {
 }
 
 impl Session {
-    /// A session on a connection that is there: our OPEN waits to be written.
+    /// Creates a session on an open connection. The OPEN is ready to be written.
     pub(crate) fn new(
         local: Identity,
         config: Arc<PeerConfig>,
@@ -98,17 +101,18 @@ impl Session {
         if self.end.is_some() { State::Idle } else { self.machine.state() }
     }
 
-    /// The identifier in the peer's OPEN.
+    /// Returns the router ID in the peer's OPEN.
     pub(crate) fn peer_id(&self) -> Option<Ipv4Addr> {
         self.machine.peer_open.as_ref().map(|open| open.router_id)
     }
 
-    /// Why it ended. What is left to be written should still be.
+    /// Returns the reason why the session ended, or `None` while it runs. After the end, the
+    /// remaining output should still be written.
     pub(crate) fn end(&self) -> Option<&str> {
         self.end.as_deref()
     }
 
-    /// Whether the connection has taken all that the peer is to have.
+    /// Returns `true` if the connection has accepted all output of the session.
     pub(crate) fn has_said_all(&self) -> bool {
         self.outbound.as_ref().is_none_or(|outbound| outbound.pending == 0) && self.outbox.bytes().is_empty()
     }
@@ -147,7 +151,7 @@ impl Session {
         }
     }
 
-    /// When [`Self::tick`] is due next.
+    /// Returns the time at which [`Self::tick`] must be called next.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let stuck = self.outbox.stuck_since.map(|since| since + self.send_hold());
         let Timers { open, hold, keepalive } = self.timers;
@@ -162,35 +166,42 @@ impl Session {
         }
         let stuck = self.outbox.stuck_since.map(|since| since + self.send_hold());
         if due(stuck) {
-            // RFC 9687 §3: no NOTIFICATION would get through.
-            self.end_with(format!("the peer took nothing for {:?}", self.send_hold()));
+            // RFC 9687 §3: no NOTIFICATION is sent, because the peer would not read it.
+            self.end_with(format!(
+                "send hold time expired: the peer read no data for {:?}",
+                self.send_hold()
+            ));
             self.outbox.clear();
         } else if due(self.timers.open) {
             let (limit, state) = (self.config.times.open, self.state());
-            self.end_with(format!("no session within {limit:?}: half open in {state}"));
+            self.end_with(format!("no session within {limit:?}: the connection is still in {state}"));
             self.feed(Event::HoldExpired, now);
         } else if due(self.timers.hold) {
             let silence =
                 self.negotiated.as_ref().map_or(self.config.times.hold, |negotiated| negotiated.hold);
-            self.end_with(format!("nothing heard for {silence:?}: hold time expired"));
+            self.end_with(format!("hold time expired: no message for {silence:?}"));
             self.feed(Event::HoldExpired, now);
         } else if due(self.timers.keepalive) {
             self.feed(Event::KeepaliveDue, now);
         }
     }
 
-    /// RFC 9687 §4.4: longer than the hold time, which may be that of an earlier configuration.
+    /// Returns the send hold time. It must be longer than the hold time (RFC 9687 §4.4). The
+    /// session may have negotiated its hold time under an earlier configuration.
     fn send_hold(&self) -> Duration {
         let agreed = self.negotiated.as_ref().map(|negotiated| negotiated.hold * 2);
         self.config.times.send_hold.max(agreed.unwrap_or_default())
     }
 
-    /// Bytes to be written now; empty: nothing is. More routes are put into messages as room comes up.
+    /// Returns the bytes to write now, or an empty slice. Routes are encoded only when the buffer
+    /// has room.
     pub(crate) fn output(&mut self, now: Instant) -> &[u8] {
         while self.end.is_none() && self.outbox.has_room() {
             match self.outbound.as_mut().and_then(Outbound::next) {
                 Some(Ok(bytes)) => self.send(&bytes, now),
-                Some(Err(error)) => tracing::error!(peer = self.config.name, %error, "routes left out"),
+                // log: Some routes are not announced, because their attributes do not fit into one
+                // UPDATE. Use fewer communities. If the number is within the limits, report a bug.
+                Some(Err(error)) => tracing::error!(peer = self.config.name, %error, "routes not announced"),
                 None => break,
             }
         }
@@ -208,7 +219,7 @@ impl Session {
         self.want = want;
     }
 
-    /// Another configuration that keeps the session ([`PeerConfig::keeps_session`]).
+    /// Applies a configuration that the session can continue with ([`PeerConfig::keeps_session`]).
     pub(crate) fn reconfigure(&mut self, config: Arc<PeerConfig>) {
         self.config = config;
         if let (Some(outbound), Some(negotiated)) = (&mut self.outbound, &self.negotiated) {
@@ -216,7 +227,7 @@ impl Session {
         }
     }
 
-    /// Says a KEEPALIVE now, for its acknowledgement.
+    /// Sends a KEEPALIVE now, which gives the peer's TCP some data to acknowledge.
     pub(crate) fn keep_alive(&mut self, now: Instant) {
         if self.state() == State::Established {
             self.send_encoded(codec::encode_keepalive(), now);
@@ -234,12 +245,14 @@ impl Session {
                 return self.feed(Event::Stop(crate::message::shutdown_data(text)), now);
             }
             Stop::BfdDown => {
-                self.end_with("BFD says that the peer is down".into());
+                self.end_with("BFD reports that the peer is down".into());
                 return self.feed(Event::BfdDown, now);
             }
             Stop::Deconfigured => ("the peer was removed", Cease::PeerDeconfigured),
-            Stop::ConfigurationChange => ("its configuration changed", Cease::OtherConfigurationChange),
-            Stop::Collision => ("another connection of the peer took its place", Cease::Collision),
+            Stop::ConfigurationChange => {
+                ("the peer's configuration changed", Cease::OtherConfigurationChange)
+            }
+            Stop::Collision => ("replaced by another connection with the peer", Cease::Collision),
         };
         self.refuse(why.into(), Notification::cease(cease), now);
     }
@@ -267,14 +280,15 @@ impl Session {
             Message::Refresh(refresh) => self.refresh(refresh, now),
             Message::Notification(notification) => {
                 let own = notification.refused_asn() == Some(self.local.asn);
-                let hint = if own { ", which is ours: it has us under another" } else { "" };
+                let hint =
+                    if own { ", because it refuses our AS number and expects another one" } else { "" };
                 self.end_with(format!("the peer ended the session: {notification}{hint}"));
                 self.feed(Event::Notification(notification), now);
             }
         }
     }
 
-    /// Counts what a peer announces, and drops it.
+    /// Counts the prefixes of an UPDATE and drops them.
     fn update(&mut self, update: &Update, now: Instant) {
         if self.end.is_some() {
             return;
@@ -283,11 +297,10 @@ impl Session {
         if let Some(what) = &update.tolerated {
             self.counts.tolerated_errors += 1;
             if self.counts.tolerated_errors == 1 {
-                tracing::warn!(
-                    peer = self.config.name,
-                    what,
-                    "malformed UPDATE tolerated; later ones are counted"
-                );
+                // log: A router sent an UPDATE with an error that does not end the session (RFC
+                // 7606). Its routes are ignored anyway. Report the error to the operator of the
+                // router. Further errors are counted in `tolerated_errors` and not logged.
+                tracing::warn!(peer = self.config.name, what, "malformed UPDATE tolerated");
             }
         }
         let Some(most) = self.config.max_prefixes else { return };
@@ -303,7 +316,8 @@ impl Session {
     }
 
     fn refresh(&mut self, refresh: Refresh, now: Instant) {
-        // A family that is not spoken is ignored (RFC 2918 §4), but the message is a sign of life all the same.
+        // A request for a family that was not negotiated is ignored (RFC 2918 §4), but it still
+        // restarts the hold timer.
         self.feed(Event::Refresh(refresh.family.unwrap_or(Family::Ipv4)), now);
         if let (Some(outbound), Some(family), RefreshKind::Request) =
             (&mut self.outbound, refresh.family, refresh.kind)
@@ -319,7 +333,7 @@ impl Session {
         self.carry_out(outputs, now);
     }
 
-    /// The first reason stands.
+    /// Sets the reason for the end. Only the first reason is kept.
     fn end_with(&mut self, why: String) {
         self.end.get_or_insert(why);
     }
@@ -346,28 +360,29 @@ impl Session {
                         Timer::Keepalive => self.timers.keepalive = at,
                     }
                 }
-                Output::Close => self.end_with(format!("closed in {}", self.state())),
+                Output::Close => self.end_with(format!("connection closed in {}", self.state())),
                 Output::State(state) => {
-                    tracing::debug!(peer = self.config.name, %state, "state");
+                    tracing::debug!(peer = self.config.name, %state, "BGP session state changed");
                 }
                 Output::Established(negotiated) => self.established(*negotiated),
             }
         }
     }
 
-    /// Why the machine ends the session, with what it does not say itself.
+    /// Returns the reason for a NOTIFICATION that the state machine sends, with details from the
+    /// peer's OPEN.
     fn explain(&self, notification: &Notification) -> String {
         let open = self.machine.peer_open.as_ref();
         match (notification.code, notification.subcode, open) {
             (2, 2, Some(open)) => {
-                format!("AS mismatch: the peer says {}, {} is configured", open.asn(), self.config.asn)
+                format!("AS mismatch: the peer reports AS {}, expected {}", open.asn(), self.config.asn)
             }
-            (2, 3, Some(open)) => format!("the peer's identifier {} is not acceptable", open.router_id),
+            (2, 3, Some(open)) => format!("the peer's router ID {} is not acceptable", open.router_id),
             (2, 6, Some(open)) => {
                 format!("the peer's hold time of {} s is not acceptable", open.hold_seconds)
             }
             (2, 7, Some(open)) => format!("no common family: the peer offers {}", families(open)),
-            _ => format!("ended by us in {}: {notification}", self.state()),
+            _ => format!("session ended by this side in {}: {notification}", self.state()),
         }
     }
 
@@ -393,17 +408,18 @@ impl Session {
     }
 }
 
-/// Families of ours that an OPEN names.
+/// Returns the supported families that an OPEN announces, as text.
 fn families(open: &Open) -> String {
     let of = |capability: &Capability| match capability {
         Capability::Multiprotocol(family) => Some(*family),
         _ => None,
     };
     let offered: Vec<Family> = open.capabilities.iter().filter_map(of).collect();
-    if offered.is_empty() { "neither ipv4 nor ipv6 by name".to_owned() } else { words::list(&offered) }
+    if offered.is_empty() { "neither ipv4 nor ipv6".to_owned() } else { words::list(&offered) }
 }
 
-/// Least time that a session must have lasted for the next one to be tried without a longer wait.
+/// The minimum duration of a stable session. After a stable session, the backoff starts again at
+/// the first wait.
 pub(crate) const STABLE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

@@ -1,9 +1,12 @@
-//! TCP sockets as BGP wants them: MD5, GTSM, the address to dial from, the traffic class, what has arrived.
+//! TCP sockets with the options that BGP needs. These options are MD5 signatures, GTSM, the source
+//! address, the traffic class and TCP_INFO.
 //!
-//! No safe wrapper of TCP_MD5SIG and TCP_INFO is published; `nix::sockopt_impl!` makes one from the kernel's structure, so no
-//! unsafe code stands here. None of these options needs a capability; a port below 1024 does.
-//! Source: Linux `include/uapi/linux/tcp.h` (structs tcp_md5sig, tcp_info), ip(7) IP_MINTTL, ipv6(7); RFC 2385; RFC 5082;
-//! RFC 4271 §10.
+//! No crate has a safe wrapper for TCP_MD5SIG and TCP_INFO. The macro `nix::sockopt_impl!` creates
+//! wrappers from the kernel's structures, so this module needs no unsafe code. The options need no
+//! capability. Only binding a port below 1024 needs a capability.
+//!
+//! See Linux `include/uapi/linux/tcp.h` (structs tcp_md5sig and tcp_info), ip(7) for IP_MINTTL,
+//! ipv6(7), RFC 2385, RFC 5082 and RFC 4271 §10.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -31,7 +34,8 @@ pub(crate) async fn dial(config: &PeerConfig) -> io::Result<TcpStream> {
     TcpSocket::from_std_stream(socket.into()).connect(peer).await
 }
 
-/// Listens once `prepare` has given it keys and a limit of hops: nobody gets in before.
+/// Listens on an address. `prepare` sets MD5 keys and the minimum TTL before the socket accepts
+/// connections.
 pub(crate) fn listen(
     at: SocketAddr,
     prepare: impl FnOnce(&Socket) -> io::Result<()>,
@@ -44,7 +48,7 @@ pub(crate) fn listen(
     TcpListener::from_std(socket.into())
 }
 
-/// Segments from and to `peer` are signed with `key`; `None`: no more.
+/// Sets the MD5 key for segments to and from `peer`. `None` removes the key.
 pub(crate) fn set_md5(socket: &impl AsFd, peer: IpAddr, key: Option<&Md5Key>) -> io::Result<()> {
     let bytes = key.map_or(&[][..], Md5Key::bytes);
     let mut signature = Md5Signature {
@@ -56,7 +60,7 @@ pub(crate) fn set_md5(socket: &impl AsFd, peer: IpAddr, key: Option<&Md5Key>) ->
         ifindex: 0,
         key: [0; 80],
     };
-    // Offsets of sin_addr and sin6_addr, less the family.
+    // `from` is the offset of `sin_addr` or `sin6_addr`, minus the size of the family field.
     let (family, from, octets) = match peer {
         IpAddr::V4(v4) => (libc::AF_INET, 2, v4.octets().to_vec()),
         IpAddr::V6(v6) => (libc::AF_INET6, 6, v6.octets().to_vec()),
@@ -65,13 +69,13 @@ pub(crate) fn set_md5(socket: &impl AsFd, peer: IpAddr, key: Option<&Md5Key>) ->
     signature.address.iter_mut().skip(from).zip(octets).for_each(|(to, octet)| *to = octet);
     signature.key.iter_mut().zip(bytes).for_each(|(to, byte)| *to = *byte);
     match setsockopt(socket, TcpMd5, &signature) {
-        // There was none.
+        // ENOENT means that there was no key to remove.
         Err(nix::Error::ENOENT) if key.is_none() => Ok(()),
         done => done.map_err(io::Error::from),
     }
 }
 
-/// The kernel drops segments that have come over more than `hops`; `None`: none is dropped.
+/// Makes the kernel drop segments from more than `hops` hops away. `None` removes the limit.
 pub(crate) fn set_furthest(socket: &impl AsFd, is_v6: bool, hops: Option<u8>) -> io::Result<()> {
     let least = hops.map_or(0, |hops| 256 - i32::from(hops));
     let set =
@@ -79,7 +83,8 @@ pub(crate) fn set_furthest(socket: &impl AsFd, is_v6: bool, hops: Option<u8>) ->
     set.map_err(io::Error::from)
 }
 
-/// Whether the other end has acknowledged all that was written. What the kernel keeps back for a closed window counts as well.
+/// Returns `true` if the peer has acknowledged all written data. Data that the kernel cannot send
+/// because of a closed TCP window counts as not acknowledged.
 pub(crate) fn has_all(socket: &impl AsFd) -> io::Result<bool> {
     let info = getsockopt(socket, TcpInfo)?;
     Ok(info.unacknowledged_segments == 0 && info.unsent_bytes == 0)
@@ -95,7 +100,8 @@ fn tcp(like: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// What all have: hop limit 255, which the other end may ask for, and the class of network control.
+/// Creates a socket with hop limit 255, which GTSM at the peer requires, and traffic class CS6
+/// (network control).
 pub(crate) fn plain(is_v6: bool, kind: Type) -> io::Result<Socket> {
     let domain = if is_v6 { Domain::IPV6 } else { Domain::IPV4 };
     let socket = Socket::new(domain, kind.nonblocking().cloexec(), None)?;
@@ -110,10 +116,14 @@ pub(crate) fn plain(is_v6: bool, kind: Type) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// `struct tcp_md5sig`, with its `sockaddr_storage` as a family and bytes.
+/// The kernel's `struct tcp_md5sig`. Its `sockaddr_storage` is split into the address family and
+/// the remaining bytes.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-#[expect(unreachable_pub, reason = "the macro below makes a public option of it, in this private room")]
+#[expect(
+    unreachable_pub,
+    reason = "the macro below uses it in a public socket option of this private module"
+)]
 pub struct Md5Signature {
     family: u16,
     address: [u8; 126],
@@ -124,13 +134,16 @@ pub struct Md5Signature {
     key: [u8; 80],
 }
 
-// 128 bytes of address, 8 of the rest, 80 of the key: no padding.
+// The address has 128 bytes, the key 80 and the other fields 8, so there is no padding.
 const _: () = assert!(size_of::<Md5Signature>() == 216);
 
-/// The first bytes of `struct tcp_info`: Linux 4.6 and newer have as many.
+/// The first bytes of `struct tcp_info`, as in Linux 4.6 and newer.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-#[expect(unreachable_pub, reason = "the macro below makes a public option of it, in this private room")]
+#[expect(
+    unreachable_pub,
+    reason = "the macro below uses it in a public socket option of this private module"
+)]
 pub struct TcpState {
     _before: [u32; 6],
     unacknowledged_segments: u32,
@@ -140,11 +153,11 @@ pub struct TcpState {
     unsent_bytes: u32,
 }
 
-// tcpi_unacked is at 24, tcpi_total_retrans at 100, tcpi_notsent_bytes at 144.
+// The fields are at these offsets: tcpi_unacked 24, tcpi_total_retrans 100, tcpi_notsent_bytes 144.
 const _: () = assert!(size_of::<TcpState>() == 148);
 
 sockopt_impl!(
-    /// How far what was written has come.
+    /// The state of the TCP connection.
     TcpInfo,
     GetOnly,
     libc::IPPROTO_TCP,
@@ -153,7 +166,7 @@ sockopt_impl!(
 );
 
 sockopt_impl!(
-    /// A key for a peer.
+    /// The MD5 key of a peer.
     TcpMd5,
     SetOnly,
     libc::IPPROTO_TCP,
@@ -162,7 +175,7 @@ sockopt_impl!(
 );
 
 sockopt_impl!(
-    /// Least TTL of what is received.
+    /// The minimum TTL of received packets.
     MinTtl,
     SetOnly,
     libc::IPPROTO_IP,
@@ -171,7 +184,7 @@ sockopt_impl!(
 );
 
 sockopt_impl!(
-    /// Least hop limit of what is received.
+    /// The minimum hop limit of received packets.
     MinHopCount,
     SetOnly,
     libc::IPPROTO_IPV6,
@@ -179,6 +192,6 @@ sockopt_impl!(
     libc::c_int
 );
 
-/// CS6, RFC 4594 §3.1.
+/// The traffic class CS6 (RFC 4594 §3.1).
 const NETWORK_CONTROL: u32 = 0xc0;
 const BACKLOG: i32 = 64;

@@ -1,6 +1,8 @@
-//! The handle that a program holds: peers come and go, routes change, all end together.
+//! The handle of a BGP speaker. The program uses it to add, change and remove peers, to change
+//! routes and to shut down.
 //!
-//! Not here: anything of one peer (`peer`); peers that were removed (`parting`). Invariant: a command for one peer never waits for another.
+//! The module `peer` contains the task that runs for each peer. The module `parting` handles
+//! removed peers that still have a session. A command for one peer never waits for another peer.
 
 mod parting;
 
@@ -25,9 +27,10 @@ use crate::session::Stop;
 use crate::status::{PeerStatus, Status, StatusWatch};
 use parting::Parting;
 
-/// A BGP speaker that announces, and imports nothing.
+/// A BGP speaker that announces routes and imports none.
 ///
-/// All methods may be called from any thread. Dropping it ends the sessions, but waits for nothing: [`Speaker::shutdown`] does.
+/// All methods may be called from any thread. Dropping the speaker ends the sessions but does not
+/// wait for the peers. [`Speaker::shutdown`] waits for them.
 #[derive(Debug)]
 pub struct Speaker {
     local: Identity,
@@ -44,7 +47,8 @@ struct Peers {
     parting: BTreeMap<Place, Parting>,
     listeners: Listeners,
     next_task: u64,
-    /// Routers have the routes of another process in whose place those come that begin now.
+    /// `true` while the initial peers are added, if their routers still have the routes of a
+    /// previous process.
     resumes: bool,
 }
 
@@ -56,10 +60,12 @@ struct Running {
 }
 
 impl Speaker {
-    /// Listens, and starts a task for each peer. Nothing is announced before [`Speaker::announce`].
+    /// Starts a speaker, which listens for connections and runs a task for each peer. Routes are
+    /// announced only after [`Speaker::announce`].
     ///
     /// # Errors
-    /// A field out of range, an address that can't be listened at, or no tokio runtime around.
+    /// Returns an error if a field is out of range, if an address cannot be bound, or if there is
+    /// no tokio runtime.
     pub fn start(config: SpeakerConfig) -> Result<Self, StartError> {
         config.check()?;
         let runtime = runtime::Handle::try_current().map_err(|_| StartError::NoRuntime)?;
@@ -80,8 +86,9 @@ impl Speaker {
         Ok(speaker)
     }
 
-    /// Listens at these addresses and no others from now on; sessions go on. Those that can't be had are given back with the
-    /// reason, and may be tried again.
+    /// Replaces the addresses on which the speaker listens. Sessions are not affected. Returns each
+    /// address on which listening failed, with the error. A later call can try these addresses
+    /// again.
     pub fn listen(&self, at: &[SocketAddr]) -> Vec<(SocketAddr, io::Error)> {
         let _inside = self.runtime.enter();
         let mut peers = self.peers();
@@ -89,33 +96,36 @@ impl Speaker {
         listeners.follow(at, &self.callers, by_name.values().map(|running| &running.config))
     }
 
-    /// Where it listens, with the ports that were found where none was asked for.
+    /// Returns the addresses on which the speaker listens, with the ports that the kernel chose for
+    /// port 0.
     #[must_use]
     pub fn listens_at(&self) -> Vec<SocketAddr> {
         self.peers().listeners.addresses()
     }
 
-    /// Makes `desired` what every peer is to have from us: the differences go out.
+    /// Sets the routes that every peer should have. Each peer receives only the changes to its
+    /// current routes.
     ///
     /// # Cost
-    /// For each peer `O(n log n)` in its routes, on its own task.
+    /// The task of each peer needs `O(n log n)` time for `n` routes.
     pub fn announce(&self, desired: Desired) {
         self.desired.send_replace(Arc::new(desired));
     }
 
-    /// What is announced.
+    /// Returns the routes set by the last [`Speaker::announce`].
     #[must_use]
     pub fn announced(&self) -> Arc<Desired> {
         Arc::clone(&self.desired.borrow())
     }
 
-    /// All peers, as they are now.
+    /// Returns the current status of all peers.
     #[must_use]
     pub fn status(&self) -> Status {
         self.board.borrow().clone()
     }
 
-    /// Wakes at every change of a state, an error, or a number of announced routes.
+    /// Returns a receiver for status changes. It wakes on each change of a state, an error or the
+    /// number of announced routes.
     #[must_use]
     pub fn watch(&self) -> StatusWatch {
         StatusWatch(self.board.subscribe())
@@ -124,7 +134,8 @@ impl Speaker {
     /// Adds a peer.
     ///
     /// # Errors
-    /// A field out of range, a name or an address that another peer has, or a key that the kernel refuses.
+    /// Returns an error if a field is out of range, if another peer has the same name or address,
+    /// or if the kernel refuses the MD5 key.
     pub fn add_peer(&self, config: PeerConfig) -> Result<(), ConfigError> {
         let mut peers = self.peers();
         check_beside(&config, peers.configs())?;
@@ -135,14 +146,21 @@ impl Speaker {
         peers.set_furthest()
     }
 
-    /// These are the peers from now on. A peer is known by its address: another name, key, port, limit of hops, side that dials,
-    /// next hop, limit or retry is taken over by the running session, other timers by the next one. Anything else needs another
-    /// session: routes are announced as about to go for the peer's `notice`, then it restarts. A peer that is not
-    /// among them is removed: its routes are marked in the same way, then its session ends (Cease: peer de-configured). Meanwhile
-    /// it stands in the status as `NAME (removed)`, and can come back.
+    /// Replaces the set of peers. A peer is identified by its address. The running session takes
+    /// over a new name, MD5 key, port, hop limit, connection side, next hop, prefix limit or retry
+    /// time. Other timers apply from the next session on. Any other change needs a new session.
+    /// Before the session restarts, its routes carry the graceful-shutdown community for the peer's
+    /// `notice` time.
     ///
-    /// What can't be had is given back: a field out of range, a name or an address twice, a key that the kernel refuses. A peer of
-    /// that address stays as it is but for its name, or is not there.
+    /// A peer that is not in `configs` is removed. Its routes carry the community for the `notice`
+    /// time, then its session ends (Cease: peer de-configured). During this time, the status shows
+    /// the peer as `NAME (removed)`, and a later call can add it again without a new session.
+    ///
+    /// # Errors
+    /// Returns an error for each refused configuration. A configuration is treated as missing if it
+    /// has an invalid field, or if an earlier one in the list has the same name or address. If the
+    /// kernel refuses the MD5 key, an existing peer keeps its configuration except for the name,
+    /// and a new peer is not added.
     pub fn set_peers(&self, configs: Vec<PeerConfig>) -> Vec<ConfigError> {
         let mut peers = self.peers();
         let mut refused = Vec::new();
@@ -169,27 +187,30 @@ impl Speaker {
         refused
     }
 
-    /// BFD has lost the peer: its session ends (Cease: BFD down, RFC 9384). Whether there is such a peer.
+    /// Ends the session with a peer after BFD reported its loss. The router receives a Cease
+    /// message with subcode BFD Down (RFC 9384). Returns `true` if a peer has this name.
     pub fn bfd_down(&self, name: &str) -> bool {
         let peers = self.peers();
         peers.named(name).is_some_and(|running| running.commands.send(PeerCommand::BfdDown).is_ok())
     }
 
-    /// Ends a peer's session at once, without a word: its end sees the connection reset, and drops our routes. For one that does
-    /// not take what is sent. Another session follows after a while. Whether there is such a peer.
+    /// Resets the connection of a peer without a NOTIFICATION. The peer then drops the routes of
+    /// this speaker. Use this for a peer that does not read its data. A new session is attempted
+    /// after the usual wait. Returns `true` if a peer has this name.
     pub fn reset(&self, name: &str, why: &str) -> bool {
         let peers = self.peers();
         peers.named(name).is_some_and(|running| running.commands.send(PeerCommand::Reset(why.into())).is_ok())
     }
 
-    /// Waits until each peer with a session has acknowledged all that it is to have now, and no longer than `patience`: the names
-    /// of those that have not. A peer whose TCP takes nothing more (a window of zero) is one of them, whatever our own kernel
-    /// has taken.
+    /// Waits for at most `patience` until each peer with a session has acknowledged all its routes
+    /// and withdrawals. Returns the names of the peers that have not acknowledged them. A peer with
+    /// a closed TCP window (size zero) counts as not acknowledged, even if the local kernel has
+    /// accepted the data.
     pub async fn flushed(&self, patience: Duration) -> Vec<String> {
         let until = Instant::now() + patience;
         let ask = |running: &Running| {
             let (answer, flushed) = oneshot::channel();
-            // It fails only when the task has ended: there is nothing to send.
+            // Sending fails only if the task has ended, and then there is no data to flush.
             drop(running.commands.send(PeerCommand::Flush(answer)));
             (running.config.name.clone(), flushed)
         };
@@ -203,13 +224,15 @@ impl Speaker {
         late
     }
 
-    /// Ends all sessions, with a text for the operators of the other ends (RFC 9003, cut to 128 bytes), and waits until they
-    /// have it, 5 s at most.
+    /// Ends all sessions and sends `text` to the operators of the peers (RFC 9003). The text is cut
+    /// to 128 bytes. Waits for at most 5 s until the peers have closed the connections.
     pub async fn shutdown(&self, text: &str) {
         let running = self.take_all();
         for Running { config, commands, .. } in &running {
             drop(commands.send(PeerCommand::Stop(Stop::Shutdown(text.into()))));
             self.callers.remove(config);
+            // log: The process shuts down and has ended the session with a router. The field `text`
+            // was sent to the router.
             tracing::info!(peer = config.name, text, "BGP session shut down");
         }
         let tasks = async {
@@ -218,20 +241,25 @@ impl Speaker {
             }
         };
         if timeout(MOST_FOR_SHUTDOWN, tasks).await.is_err() {
-            tracing::warn!("not every BGP peer took its leave in time");
+            // log: A router did not close its connection within 5 s of the shutdown. It keeps the
+            // routes until its hold time expires.
+            tracing::warn!("BGP shutdown timed out");
         }
         self.board.send_modify(Status::clear);
     }
 
-    /// Ends all sessions without a word, for a process that comes in this one's place on the same machine: peers that have agreed to a
-    /// graceful restart ([`PeerConfig::graceful_restart`]) keep the routes for its time, and others drop them. Nobody listens any more
-    /// when it returns.
+    /// Ends all sessions without a NOTIFICATION, because another process on the same machine
+    /// replaces this one. Peers that negotiated graceful restart ([`PeerConfig::graceful_restart`])
+    /// keep the routes for the restart time. Other peers drop the routes. When this method returns,
+    /// the listening sockets are closed.
     pub async fn abandon(&self) {
         let running = self.take_all();
         for Running { config, commands, .. } in &running {
             drop(commands.send(PeerCommand::Abandon));
             self.callers.remove(config);
-            tracing::info!(peer = config.name, "BGP session left to another process");
+            // log: The command `machine upgrade` starts a new process. The router keeps the routes
+            // for the time of `bgp.graceful_restart` while the new process sets up its session.
+            tracing::info!(peer = config.name, "BGP session handed over");
         }
         for running in running {
             drop(running.task.await);
@@ -239,7 +267,7 @@ impl Speaker {
         self.board.send_modify(Status::clear);
     }
 
-    /// All peers, which are none any more; nobody listens.
+    /// Removes and returns all peers, and closes the listening sockets.
     fn take_all(&self) -> Vec<Running> {
         let mut peers = self.peers();
         peers.listeners = Listeners::default();
@@ -272,7 +300,7 @@ impl Speaker {
             Err(_) => PeerConfig { name: config.name, ..running.config.clone() },
         };
         if running.config != config {
-            // It fails only when the task has ended.
+            // Sending fails only if the task has ended.
             drop(running.commands.send(PeerCommand::Change(Box::new(config.clone()))));
             running.config = config;
         }
@@ -280,7 +308,8 @@ impl Speaker {
         key
     }
 
-    /// Those that stay stand on the board under the names that they get: all at once, as two may change names.
+    /// Renames the status entries of existing peers. All names change in one step, because two
+    /// peers may swap names.
     fn rename(&self, before: &BTreeMap<Place, Running>, configs: &[PeerConfig]) {
         let renamed = |config: &PeerConfig| {
             let old = &before.get(&config.place())?.config.name;
@@ -299,7 +328,7 @@ impl Speaker {
 }
 
 impl Peers {
-    /// Those that were removed and have a session among them.
+    /// Returns all peers, including removed ones that still have a session.
     fn all(&self) -> impl Iterator<Item = &Running> {
         self.by_name.values().chain(self.parting.values().map(|parting| &parting.running))
     }
@@ -313,19 +342,19 @@ impl Peers {
     }
 
     fn set_key(&self, config: &PeerConfig) -> Result<(), ConfigError> {
-        self.listeners
-            .set_key(config.address, config.md5.as_ref())
-            .map_err(|error| ConfigError::new(&config.name, "md5", format!("the kernel refuses: {error}")))
+        self.listeners.set_key(config.address, config.md5.as_ref()).map_err(|error| {
+            ConfigError::new(&config.name, "md5", format!("was refused by the kernel ({error})"))
+        })
     }
 
     fn set_furthest(&self) -> Result<(), ConfigError> {
-        self.listeners
-            .set_furthest(self.configs())
-            .map_err(|error| ConfigError::new("", "gtsm_hops", format!("the kernel refuses: {error}")))
+        self.listeners.set_furthest(self.configs()).map_err(|error| {
+            ConfigError::new("", "gtsm_hops", format!("was refused by the kernel ({error})"))
+        })
     }
 }
 
-/// Those that can be had together.
+/// Returns the valid configurations whose name and address do not occur earlier in the list.
 fn distinct(configs: Vec<PeerConfig>, refused: &mut Vec<ConfigError>) -> Vec<PeerConfig> {
     let mut fit: Vec<PeerConfig> = Vec::new();
     for config in configs {
@@ -337,44 +366,46 @@ fn distinct(configs: Vec<PeerConfig>, refused: &mut Vec<ConfigError>) -> Vec<Pee
     fit
 }
 
-/// Whether a session can be run by `config`, and none of the others has its name or its place.
+/// Checks that `config` is valid and that no other peer has the same name or address.
 fn check_beside<'a>(
     config: &PeerConfig,
     mut others: impl Iterator<Item = &'a PeerConfig> + Clone,
 ) -> Result<(), ConfigError> {
     config.check()?;
     if others.clone().any(|other| other.name == config.name) {
-        return Err(ConfigError::new(&config.name, "name", "another peer has it"));
+        return Err(ConfigError::new(&config.name, "name", "is already used by another peer"));
     }
     let twice = |other: &PeerConfig| {
-        ConfigError::new(&config.name, "address", format!("peer {} has {}", other.name, config.address))
+        let what = format!("must not be {}, which peer {} already has", config.address, other.name);
+        ConfigError::new(&config.name, "address", what)
     };
     others.find(|other| other.place() == config.place()).map_or(Ok(()), |other| Err(twice(other)))
 }
 
-/// What a peer is known by: its address, and the interface of a link-local one.
+/// The key that identifies a peer: its address, and the interface of a link-local address.
 type Place = (IpAddr, u32);
 
-/// Why a speaker does not start.
+/// The error when a speaker cannot be started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
     /// A field is out of range.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// An address can't be listened at.
-    #[error("can't listen for BGP at {at}: {error}")]
+    /// An address cannot be bound.
+    #[error("cannot listen for BGP at {at}: {error}")]
     Listen {
-        /// Which.
+        /// The address.
         at: SocketAddr,
-        /// Why.
+        /// The error of the kernel.
         error: io::Error,
     },
-    /// There is no tokio runtime around.
-    #[error("a BGP speaker needs a tokio runtime around it")]
+    /// The caller runs outside a tokio runtime.
+    #[error("a BGP speaker must be started inside a tokio runtime")]
     NoRuntime,
 }
 
-/// More connections of a peer than this, not looked at yet, are closed.
+/// The maximum number of accepted connections from a peer that can wait in the queue of its task.
+/// Further connections are closed.
 const MAX_WAITING_CALLS: usize = 4;
 const MOST_FOR_SHUTDOWN: Duration = Duration::from_secs(5);

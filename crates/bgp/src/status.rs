@@ -1,4 +1,4 @@
-//! What a peer's session is like, for operators and metrics.
+//! The status of peers and sessions, for operators and metrics.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,79 +10,84 @@ use tokio::sync::watch;
 use crate::message::Capability;
 use crate::prefix::Family;
 
-/// All peers, by their names.
+/// The status of all peers, keyed by peer name.
 pub type Status = BTreeMap<String, PeerStatus>;
 
-/// The status as it changes: [`Speaker::watch`](crate::Speaker::watch).
+/// A receiver of status changes. [`Speaker::watch`](crate::Speaker::watch) returns it.
 #[derive(Clone, Debug)]
 pub struct StatusWatch(pub(crate) watch::Receiver<Status>);
 
 impl StatusWatch {
-    /// All peers, as they are now. [`StatusWatch::changed`] waits for what comes after.
+    /// Returns the current status of all peers. [`StatusWatch::changed`] then waits for changes
+    /// after this call.
     #[must_use]
     pub fn look(&mut self) -> Status {
         self.0.borrow_and_update().clone()
     }
 
-    /// Waits until something has changed since the last look, or since the last change that this has waited for. `false`: the
-    /// speaker is gone, and nothing will.
+    /// Waits for a change after the last call of [`StatusWatch::look`] or `changed`. Returns
+    /// `false` if the speaker was dropped, because no change can follow.
     pub async fn changed(&mut self) -> bool {
         self.0.changed().await.is_ok()
     }
 }
 
-/// A state of RFC 4271 §8.2.2.
+/// A state of the BGP state machine (RFC 4271 §8.2.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
-    /// Stopped, or waiting after a failure.
+    /// The session is stopped, or waits after a failure.
     #[default]
     Idle,
-    /// Dialling.
+    /// The speaker is connecting to the peer.
     Connect,
-    /// Waiting for the peer to dial.
+    /// The speaker waits for a connection from the peer.
     Active,
-    /// Connected; the peer has said nothing yet.
+    /// The connection is up, and the peer has not sent an OPEN yet.
     OpenSent,
-    /// The peer's OPEN is accepted.
+    /// This speaker has accepted the peer's OPEN and waits for a KEEPALIVE.
     OpenConfirm,
-    /// Routes are exchanged.
+    /// The session is up and routes are exchanged.
     Established,
 }
 
-/// Its name in the RFC.
+/// Writes the name of the state as in the RFC.
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
     }
 }
 
-/// A peer and its session.
+/// The status of a peer and its session.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct PeerStatus {
-    /// Its name.
+    /// The name of the peer.
     pub name: String,
-    /// Its address.
+    /// The address of the peer.
     pub address: IpAddr,
-    /// Its AS number, as configured.
+    /// The configured AS number of the peer.
     pub asn: u32,
-    /// The furthest of its connections.
+    /// The state of the session. If the peer has two connections, this is the state of the more
+    /// advanced one.
     pub state: State,
-    /// Since when.
+    /// The time of the last change of `state`.
     pub since: SystemTime,
-    /// Why there is no session, and since when; `None`: there is one, or nothing has failed yet.
+    /// The reason why there is no session, with its time. `None` if a session is up or no attempt
+    /// has failed yet.
     pub last_error: Option<(String, SystemTime)>,
-    /// Why the last session ended, and when; it stays while another one is up.
+    /// The reason why the last session ended, with its time. The value is kept while a later
+    /// session is up.
     pub last_end: Option<(String, SystemTime)>,
-    /// What an established session agreed on.
+    /// The negotiated parameters of an established session.
     pub negotiated: Option<Negotiated>,
-    /// What an established session exchanged.
+    /// The counters of an established session.
     pub counts: Counts,
-    /// Sessions established since the peer was added.
+    /// The number of sessions established since the peer was added.
     pub established: u64,
-    /// Failures in a row: what the wait before the next attempt comes from.
+    /// The number of consecutive failures, which determines the wait before the next attempt.
     pub failures: u32,
-    /// The task that it is about: a name can be used again.
+    /// The number of the task that owns this entry. A later peer with the same name has another
+    /// task.
     pub(crate) task: u64,
 }
 
@@ -105,64 +110,67 @@ impl PeerStatus {
     }
 }
 
-/// Of one session, from its begin on.
+/// The counters of one session. They start at zero with each session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
-    /// IPv4 routes that the peer has from us now.
+    /// The number of IPv4 routes that the peer currently has from this speaker.
     pub announced_v4: usize,
-    /// IPv6 routes that the peer has from us now.
+    /// The number of IPv6 routes that the peer currently has from this speaker.
     pub announced_v6: usize,
-    /// Routes to be announced that have no next hop in this session, or a family that the peer does not speak.
+    /// The number of desired routes that cannot be announced, because the session has no next hop
+    /// for them or the peer does not support their family.
     pub unannounceable: usize,
-    /// Routes said to the peer but not written to its connection yet, and withdrawals.
+    /// The number of routes and withdrawals that are not encoded into messages yet.
     pub pending: usize,
-    /// Bytes that wait for the connection to take them.
+    /// The number of encoded bytes that the connection has not accepted yet.
     pub unsent_bytes: usize,
-    /// Messages sent.
+    /// The number of messages sent.
     pub messages_sent: u64,
-    /// Messages received.
+    /// The number of messages received.
     pub messages_received: u64,
-    /// Prefixes that the peer announced; none was kept.
+    /// The number of prefixes that the peer announced. This speaker ignores all of them.
     pub ignored_prefixes: u64,
-    /// UPDATEs with an error that does not end a session (RFC 7606).
+    /// The number of UPDATEs with an error that does not end the session (RFC 7606).
     pub tolerated_errors: u64,
-    /// Requests of the peer to say all routes again.
+    /// The number of route refresh requests from the peer.
     pub refreshes: u64,
 }
 
 impl Counts {
-    /// Whether the peer has a route from us.
+    /// Returns `true` if the peer has at least one route from this speaker.
     #[must_use]
     pub fn announced_any(&self) -> bool {
         self.announced_v4 + self.announced_v6 > 0
     }
 }
 
-/// What both ends agreed on.
+/// The parameters that both sides of a session have negotiated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Negotiated {
-    /// The peer's AS number.
+    /// The AS number of the peer.
     pub asn: u32,
-    /// The peer's identifier.
+    /// The router ID of the peer.
     pub router_id: Ipv4Addr,
-    /// Silence that ends the session; zero: none does.
+    /// The negotiated hold time. If it is zero, the session has no hold timer.
     pub hold: Duration,
-    /// Families that both speak.
+    /// The address families that both sides support.
     pub families: Vec<Family>,
-    /// AS numbers have four bytes.
+    /// `true` if both sides support four-byte AS numbers.
     pub four_byte_asn: bool,
-    /// IPv4 routes may have an IPv6 next hop (RFC 8950).
+    /// `true` if IPv4 routes may have an IPv6 next hop (RFC 8950).
     pub extended_next_hop: bool,
-    /// The peer may ask for all routes again.
+    /// `true` if the peer supports route refresh.
     pub route_refresh: bool,
-    /// And gets begin and end of the answer (RFC 7313).
+    /// `true` if route refreshes have begin and end markers (RFC 7313).
     pub enhanced_route_refresh: bool,
-    /// A Cease is sent as a hard reset, or the peer would keep our routes (RFC 8538).
+    /// `true` if a Cease is sent as a hard reset, because the peer would otherwise keep the routes
+    /// (RFC 8538).
     pub hard_reset: bool,
-    /// Both have said that they know graceful restarts (RFC 4724): the peer keeps our routes when the session ends without a word.
+    /// `true` if both sides support graceful restart (RFC 4724). The peer then keeps the routes
+    /// when the connection ends without a NOTIFICATION.
     pub graceful_restart: bool,
-    /// All that the peer's OPEN says.
+    /// All capabilities in the OPEN of the peer.
     pub peer_capabilities: Vec<Capability>,
 }

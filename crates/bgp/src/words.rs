@@ -1,9 +1,9 @@
-//! Times and lists as operators read them.
+//! Formats durations and lists for operators.
 
 use std::fmt::Display;
 use std::time::Duration;
 
-/// Such as `50 ms`, `0.8 s`, `90 s`.
+/// Formats a duration, such as `50 ms`, `0.8 s` or `90 s`.
 pub(crate) fn span(time: Duration) -> String {
     match time.as_millis() {
         ms @ 0..100 => format!("{ms} ms"),
@@ -12,7 +12,7 @@ pub(crate) fn span(time: Duration) -> String {
     }
 }
 
-/// Such as `ipv4, ipv6`.
+/// Formats a list, such as `ipv4, ipv6`.
 pub(crate) fn list<T: Display>(items: &[T]) -> String {
     items.iter().map(T::to_string).collect::<Vec<_>>().join(", ")
 }

@@ -1,4 +1,4 @@
-//! The BFD thread over loopback: against itself, and against packets written by hand.
+//! Tests of the BFD thread over loopback. Its peer is another BFD thread or a test socket.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bgp::bfd::{Bfd, BfdChange, BfdConfig, BfdPorts, Diagnostic, HandedBfd, SessionState};
 
-/// Far more than anything here takes.
+/// The timeout of every wait. It is much longer than any step takes.
 const BOUND: Duration = Duration::from_secs(60);
 
 fn start(own: u16, peer: u16) -> (Bfd, Receiver<BfdChange>) {
@@ -40,7 +40,7 @@ fn wait_for(changes: &Receiver<BfdChange>, to: SessionState) -> BfdChange {
 }
 
 #[test]
-fn two_threads_come_up_over_both_families_and_an_end_on_purpose_is_told() {
+fn two_bfd_threads_come_up_and_signal_admin_down() {
     let ((a, a_heard), (b, b_heard)) = (start(31_784, 32_784), start(32_784, 31_784));
     a.add(session("v4", "127.0.0.61", "127.0.0.62")).unwrap();
     a.add(session("v6", "::1", "::1")).unwrap();
@@ -55,12 +55,12 @@ fn two_threads_come_up_over_both_families_and_an_end_on_purpose_is_told() {
     for _ in 0..2 {
         let lost = wait_for(&a_heard, SessionState::Down);
         assert!(lost.is_loss());
-        assert_eq!(lost.diagnostic, Diagnostic::NeighborSaysDown, "an AdminDown, not silence");
+        assert_eq!(lost.diagnostic, Diagnostic::NeighborSaysDown, "the peer signaled AdminDown");
     }
     assert_eq!(a.status()["v4"].losses, 1);
 }
 
-/// A peer written by hand at 127.0.0.`last`, that hears at `port`.
+/// A test socket at 127.0.0.`last` that acts as a BFD peer and receives on `port`.
 struct Hand {
     socket: UdpSocket,
     to: SocketAddr,
@@ -81,7 +81,7 @@ impl Hand {
         self.socket.send_to(&packet, self.to).unwrap();
     }
 
-    /// A packet of theirs: its source port, and its bytes.
+    /// Receives a packet. Returns its source port and its bytes.
     fn read(&self) -> (u16, [u8; 24]) {
         let mut bytes = [0; 64];
         let (count, from) = self.socket.recv_from(&mut bytes).expect("no packet");
@@ -91,7 +91,7 @@ impl Hand {
 }
 
 #[test]
-fn packets_from_afar_of_strangers_and_of_no_sense_are_counted_and_dropped() {
+fn bad_bfd_packets_are_counted_and_dropped() {
     let (bfd, changes) = start(33_784, 34_784);
     let hand = Hand::new(64, 34_784, 33_784, 63);
     bfd.add(session("hand", "127.0.0.63", "127.0.0.64")).unwrap();
@@ -114,12 +114,12 @@ fn packets_from_afar_of_strangers_and_of_no_sense_are_counted_and_dropped() {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(seen(), [5, 1, 1, 3]);
-    assert!(changes.try_recv().is_err(), "nothing of it changes a session");
+    assert!(changes.try_recv().is_err(), "no session changes");
     hand.send(255, 1, 0);
     assert_eq!(wait_for(&changes, SessionState::Init).name, "hand");
     hand.send(255, 2, mine);
     wait_for(&changes, SessionState::Up);
-    // And then silence.
+    // From now on, the peer sends no packets.
     let lost = wait_for(&changes, SessionState::Down);
     assert_eq!(lost.diagnostic, Diagnostic::DetectionTimeExpired);
 }
@@ -142,9 +142,9 @@ fn other_times_are_taken_over_by_a_session_that_goes_on() {
     assert_eq!((a.status()["r"].losses, b.status()["r"].losses), (0, 0));
     assert!(a_heard.try_recv().is_err() && b_heard.try_recv().is_err(), "no state has changed");
     let moved = changed(&config, |config| config.local = Some("127.0.0.73".parse().unwrap()));
-    assert!(a.change(moved).unwrap_err().to_string().contains("local stay"));
+    assert!(a.change(moved).unwrap_err().to_string().contains("local cannot change"));
     let unknown = changed(&config, |config| config.name = "s".into());
-    assert_eq!(a.change(unknown).unwrap_err().to_string(), "BFD session s: name: no session has it");
+    assert_eq!(a.change(unknown).unwrap_err().to_string(), "BFD session s: no session has this name");
 }
 
 #[test]
@@ -154,9 +154,12 @@ fn removal_says_admin_down_and_frees_name_and_peer() {
     let config = session("hand", "127.0.0.66", "127.0.0.67");
     bfd.add(config.clone()).unwrap();
     let twice = bfd.add(config.clone()).unwrap_err();
-    assert_eq!(twice.to_string(), "BFD session hand: name: another session has it");
+    assert_eq!(twice.to_string(), "BFD session hand: name is already used by another session");
     let other = changed(&config, |config| config.name = "other".into());
-    assert_eq!(bfd.add(other).unwrap_err().to_string(), "BFD session other: peer: another session has it");
+    assert_eq!(
+        bfd.add(other).unwrap_err().to_string(),
+        "BFD session other: peer is already used by another session"
+    );
     bfd.remove("hand");
     let last = loop {
         let (_, packet) = hand.read();
@@ -174,14 +177,18 @@ fn fields_out_of_range_are_named() {
     let (bfd, _changes) = start(38_784, 39_784);
     let good = session("x", "127.0.0.68", "127.0.0.69");
     let fast = changed(&good, |config| config.interval = Duration::from_millis(9));
-    assert_eq!(bfd.add(fast).unwrap_err().to_string(), "BFD session x: interval: 10 ms to 10 s are allowed");
+    assert_eq!(bfd.add(fast).unwrap_err().to_string(), "BFD session x: interval must be 10 ms to 10 s");
     let none = changed(&good, |config| config.multiplier = 0);
-    assert_eq!(bfd.add(none).unwrap_err().to_string(), "BFD session x: multiplier: 1 to 255 are allowed");
+    assert_eq!(bfd.add(none).unwrap_err().to_string(), "BFD session x: multiplier must be 1 to 255");
     let mixed = changed(&good, |config| config.local = Some("::1".parse().unwrap()));
-    assert_eq!(bfd.add(mixed).unwrap_err().to_string(), "BFD session x: local: must be of the peer's family");
+    assert_eq!(
+        bfd.add(mixed).unwrap_err().to_string(),
+        "BFD session x: local must have the same address family as the peer"
+    );
 }
 
-/// The hand comes up with it, and gives its discriminator and the source port.
+/// Brings a session with the test peer up. Returns the discriminator and the source port of the BFD
+/// thread.
 fn up_with(hand: &Hand, changes: &Receiver<BfdChange>) -> (u32, u16) {
     let (port, first) = hand.read();
     let mine = u32::from_be_bytes(first[4..8].try_into().unwrap());
@@ -192,7 +199,7 @@ fn up_with(hand: &Hand, changes: &Receiver<BfdChange>) -> (u32, u16) {
     (mine, port)
 }
 
-/// All packets that wait, and the first that comes.
+/// Returns all packets that are waiting, but at least one.
 fn drained(hand: &Hand) -> Vec<(u16, [u8; 24])> {
     let mut all = vec![hand.read()];
     hand.socket.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
@@ -204,7 +211,7 @@ fn drained(hand: &Hand) -> Vec<(u16, [u8; 24])> {
     all
 }
 
-/// As by another process: what it knows in bytes, and other descriptors of the same sockets.
+/// Copies the sessions as another process would receive them, with duplicated sockets.
 fn over(handed: &HandedBfd) -> HandedBfd {
     let sockets = handed.sockets().iter().map(|socket| socket.try_clone().unwrap()).collect();
     HandedBfd::from_parts(&handed.to_bytes(), sockets).unwrap()
@@ -216,11 +223,11 @@ fn a_session_goes_over_and_back_and_its_peer_notices_nothing() {
     let (old, changes) = start(ports.own, ports.peer);
     let hand = Hand::new(75, ports.peer, ports.own, 74);
     let mut config = session("hand", "127.0.0.74", "127.0.0.75");
-    // No silence of the hand ends it.
+    // With these times, the session stays up even if the test peer sends no packets for a while.
     config.multiplier = 255;
     config.interval = Duration::from_secs(1);
     old.add(config.clone()).unwrap();
-    assert_eq!(old.least_spare(), None, "nothing is up");
+    assert_eq!(old.least_spare(), None, "no session is up");
     let (mine, port) = up_with(&hand, &changes);
     let (name, spare) = old.least_spare().unwrap();
     assert_eq!((name.as_str(), spare), ("hand", Duration::from_secs(254)));
@@ -228,21 +235,21 @@ fn a_session_goes_over_and_back_and_its_peer_notices_nothing() {
         for (from, packet) in packets {
             assert_eq!(*from, port, "the source port");
             assert_eq!(packet[4..8], mine.to_be_bytes(), "the discriminator");
-            assert_eq!((packet[1] >> 6, packet[0] & 0x1f), (3, 0), "up, and nothing is wrong");
+            assert_eq!((packet[1] >> 6, packet[0] & 0x1f), (3, 0), "state Up without a diagnostic");
         }
     };
     let handed = old.let_go().unwrap();
     assert!(old.let_go().is_none() && old.status().is_empty());
-    assert!(old.add(config.clone()).is_err(), "it has ended");
+    assert!(old.add(config.clone()).is_err(), "the thread has ended");
     assert_eq!(handed.configs().collect::<Vec<_>>(), [&config]);
-    // What it has said until now: it is up since its last word.
+    // All packets so far show state Up.
     is_the_same(&drained(&hand)[1..]);
     let take = |handed| {
         let (changes, heard) = channel();
         (Bfd::take_over(ports, handed, move |change| drop(changes.send(change))).unwrap(), heard)
     };
     for _ in 0..2 {
-        // One that comes to nothing, as a process that fails.
+        // The new process ends before it confirms the takeover.
         let (failing, _) = take(over(&handed));
         is_the_same(&drained(&hand));
         drop(failing);
@@ -252,12 +259,12 @@ fn a_session_goes_over_and_back_and_its_peer_notices_nothing() {
     again.keep();
     is_the_same(&drained(&hand));
     assert_eq!(again.status()["hand"].state, SessionState::Up);
-    assert!(again.add(session("other", "127.0.0.74", "127.0.0.76")).is_ok(), "its place is another");
+    assert!(again.add(session("other", "127.0.0.74", "127.0.0.76")).is_ok(), "the slot is free");
     assert_eq!(again.status().len(), 2);
     hand.send(255, 1, mine);
     assert_eq!(wait_for(&changes, SessionState::Down).diagnostic, Diagnostic::NeighborSaysDown);
     drop(again);
-    assert_eq!(drained(&hand).last().unwrap().1[1] >> 6, 0, "who has it says that it ends");
+    assert_eq!(drained(&hand).last().unwrap().1[1] >> 6, 0, "the owner signals AdminDown");
 }
 
 #[test]
@@ -275,10 +282,13 @@ fn sockets_that_are_not_the_sessions_are_refused() {
     let other: OwnedFd = UdpSocket::bind("127.0.0.77:0").unwrap().into();
     let stream: OwnedFd = std::net::TcpListener::bind("127.0.0.77:0").unwrap().into();
     let file: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
-    assert!(refused(vec![own(0), own(2), own(1)]).contains("is not that of the session with 127.0.0.78"));
-    assert!(refused(vec![other, own(1), own(2)]).ends_with("is not BFD's"));
-    assert_eq!(refused(vec![own(0), stream, own(2)]), "a socket of BFD takes UDP");
+    assert!(refused(vec![own(0), own(2), own(1)]).contains("does not belong to the session with 127.0.0.78"));
+    assert!(refused(vec![other, own(1), own(2)]).ends_with("is not the BFD receive socket"));
+    assert_eq!(refused(vec![own(0), stream, own(2)]), "a BFD socket must be a UDP socket");
     assert!(refused(vec![file, own(1), own(2)]).contains("Socket operation on non-socket"));
-    assert!(again(over(&handed), 44_785).unwrap_err().to_string().ends_with("is not BFD's"), "another port");
+    assert!(
+        again(over(&handed), 44_785).unwrap_err().to_string().ends_with("is not the BFD receive socket"),
+        "another port"
+    );
     assert!(again(over(&handed), 44_784).is_ok());
 }

@@ -1,4 +1,5 @@
-//! What a flood costs: bytes that stay allocated while and after a peer sends 100,000 routes.
+//! Measures how much memory stays allocated while a peer sends 100,000 routes, and after it has
+//! sent them.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -15,6 +16,7 @@ use hand::*;
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
 
+// Promise: bgp-import
 #[tokio::test]
 async fn a_hundred_thousand_routes_leave_nothing_behind() {
     let (listener, at) = listen(50).await;
@@ -30,6 +32,6 @@ async fn a_hundred_thousand_routes_leave_nothing_behind() {
         let change = region.change();
         let kept = change.bytes_allocated.saturating_sub(change.bytes_deallocated);
         println!("after {round} floods: {kept} bytes kept");
-        assert!(kept < 256 << 10, "{kept} bytes are kept of a flood");
+        assert!(kept < 256 << 10, "{kept} bytes stay allocated after a flood");
     }
 }

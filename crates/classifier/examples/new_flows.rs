@@ -1,5 +1,7 @@
-//! What limits on new flows let through of a log of connections, before they are set: lines `MILLISECONDS SOURCE` on standard input,
-//! `cargo run --example new_flows -- PER_SECOND PER_SOURCE`. Sources are told apart by /24 and /64.
+//! Reads a connection log and prints which connections exceed limits on new flows. Each line of the
+//! log on standard input has the form `MILLISECONDS SOURCE`. Run it with `cargo run --example
+//! new_flows -- PER_SECOND PER_SOURCE`. The limit PER_SOURCE applies to each /24 prefix of IPv4 and
+//! each /64 prefix of IPv6.
 
 use std::error::Error;
 use std::io::stdin;
@@ -29,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         };
         let vip = if source.is_ipv4() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { Ipv6Addr::LOCALHOST.into() };
         let ends = [SocketAddr::new(source, 40_000), SocketAddr::new(vip, 80)];
-        let flow = Flow::new(ends[0], ends[1], TCP).ok_or("two families")?;
+        let flow = Flow::new(ends[0], ends[1], TCP).ok_or("mixed address families")?;
         match limits.admit(&guard, &hasher, &flow, Now::from_nanos(milliseconds * 1_000_000)) {
             Ok(()) => admitted += 1,
             Err(reason) => refused.push((number, source, reason)),

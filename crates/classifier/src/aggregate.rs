@@ -1,8 +1,9 @@
-//! Many prefixes as few: what a filter with little room takes in their stead.
+//! Aggregates many prefixes into a few, for filters with limited space.
 //!
-//! Two halves of a prefix become the whole, and a prefix inside another goes. If that is not enough, neighbours are taken
-//! together under what they have in common, the least address space first that none of them covered.
-//! Pure and deterministic: the same prefixes in any order give the same result.
+//! Two prefixes that are the halves of a larger prefix are merged into the larger prefix, and
+//! prefixes inside another prefix are dropped. If the result still has too many prefixes,
+//! neighboring prefixes are replaced by their common prefix. Neighbors whose common prefix adds the
+//! least address space are merged first. The result does not depend on the order of the input.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,28 +11,32 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::Prefix;
 use crate::prefix::{bits_of, high};
 
-/// What [`aggregate`] makes of prefixes.
+/// The result of [`aggregate`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Aggregate {
-    /// Disjoint, IPv4 first, ascending. They cover all that was given.
+    /// The resulting prefixes. These prefixes are disjoint, cover the whole input, and are in
+    /// ascending order with IPv4 first.
     pub prefixes: Vec<Prefix>,
-    /// Those of them that cover more than was given.
+    /// The subset of `prefixes` that also covers addresses outside the input.
     pub widened: Vec<Prefix>,
 }
 
-/// Covers `prefixes` with at most `most` disjoint ones, and nothing besides as long as that is possible. At least one of each
-/// family is kept, whatever `most` says.
+/// Covers `prefixes` with at most `most` disjoint prefixes, and adds as little address space as
+/// possible. If the input contains both IPv4 and IPv6, the result contains at least one prefix of
+/// each, even if `most` is 1.
 ///
-/// Of both families the smaller loss goes first, an IPv4 address counted like an IPv6 /64.
+/// When the function compares added address space, one IPv4 address counts as much as one IPv6 /64
+/// prefix.
 ///
 /// # Cost
-/// Control plane only: `O(n log n)`.
+/// The running time is `O(n log n)`. The function is intended for the control plane.
 #[must_use]
 pub fn aggregate(prefixes: &[Prefix], most: usize) -> Aggregate {
     let ranges: Vec<Range> = prefixes.iter().map(Range::of).collect::<BTreeSet<_>>().into_iter().collect();
     let ranges = without_covered(&ranges);
     let mut joins = joins(&ranges);
-    // What a join adds is at least what each join inside it adds, so the inner ones come first, and each takes away one.
+    // A join adds at least as much address space as any join inside it, so inner joins come first
+    // in the sorted order. Each join therefore reduces the number of ranges by one.
     joins.sort_unstable_by_key(|join| (join.loss(), std::cmp::Reverse(join.whole.length), join.whole));
     let free = joins.iter().take_while(|join| join.added == 0).count();
     let taken = joins.get(..free.max(ranges.len().saturating_sub(most))).unwrap_or(&joins);
@@ -45,7 +50,7 @@ pub fn aggregate(prefixes: &[Prefix], most: usize) -> Aggregate {
     }
 }
 
-/// A prefix, its bits at the top whichever the family: 32 or 128 of them.
+/// A prefix as an integer. The 32 or 128 address bits are stored in the most significant bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Range {
     is_v6: bool,
@@ -53,11 +58,11 @@ struct Range {
     length: u8,
 }
 
-/// A range that would stand for all ranges inside it.
+/// A range that can replace all ranges inside it.
 #[derive(Clone, Copy, Debug)]
 struct Join {
     whole: Range,
-    /// How much of it they do not cover.
+    /// The number of addresses in `whole` that the given ranges do not cover.
     added: u128,
 }
 
@@ -79,7 +84,8 @@ impl Range {
         Prefix::new(address, self.length)
     }
 
-    /// One less than the number of addresses: of /0 that would not fit.
+    /// Returns the number of addresses in the range, minus one. The number itself would overflow
+    /// for a prefix of length 0.
     fn last(&self) -> u128 {
         !high(self.length)
     }
@@ -90,7 +96,7 @@ impl Range {
             && other.bits & high(self.length) == self.bits
     }
 
-    /// The longest range that holds both.
+    /// Returns the longest prefix that contains both ranges.
     fn common(&self, other: &Self) -> Self {
         let same = (self.bits ^ other.bits).leading_zeros();
         let length = u8::try_from(same).unwrap_or(u8::MAX).min(self.length).min(other.length);
@@ -99,13 +105,14 @@ impl Range {
 }
 
 impl Join {
-    /// In IPv6 addresses; an IPv4 address, of which 2⁹⁶ are one bit's worth here, is a /64.
+    /// Returns the added address space, measured in IPv6 addresses. One IPv4 address counts as a
+    /// /64 prefix.
     fn loss(&self) -> u128 {
         if self.whole.is_v6 { self.added } else { self.added >> 32 }
     }
 }
 
-/// Of sorted ranges those that no other covers.
+/// Removes the ranges that another range covers. The input must be sorted.
 fn without_covered(sorted: &[Range]) -> Vec<Range> {
     let mut kept: Vec<Range> = Vec::with_capacity(sorted.len());
     for range in sorted {
@@ -116,7 +123,7 @@ fn without_covered(sorted: &[Range]) -> Vec<Range> {
     kept
 }
 
-/// All ranges that two neighbours have in common: one less than there are ranges of a family.
+/// Returns the common range of each pair of neighboring ranges of the same family.
 fn joins(ranges: &[Range]) -> Vec<Join> {
     let mut before = Vec::with_capacity(ranges.len() + 1);
     let mut sum = 0_u128;
@@ -188,11 +195,15 @@ mod tests {
         assert_eq!(
             shown(&got.widened),
             ["198.18.0.0/22"],
-            "512 addresses; the /48s would cost 2^17 networks"
+            "added 512 addresses; merging the /48s would add 2^17 networks"
         );
         assert_eq!(got.prefixes.len(), 5);
         let got = aggregate(&given, 1);
-        assert_eq!(shown(&got.prefixes), ["198.18.0.0/15", "2001:db8::/46"], "one of each family stays");
+        assert_eq!(
+            shown(&got.prefixes),
+            ["198.18.0.0/15", "2001:db8::/46"],
+            "the result must contain one prefix of each family"
+        );
         assert_eq!(got.prefixes, got.widened);
     }
 
@@ -206,9 +217,9 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list of all addresses of a /24, in both families.
+        /// Compares the result with a list of all addresses of a /24, in both families.
         #[test]
-        fn the_result_covers_what_was_given_and_no_more_while_there_is_room(
+        fn aggregate_covers_exactly_the_input_while_there_is_room(
             raw in prop::collection::vec((any::<bool>(), any::<u8>(), 0u8..=8), 0..40),
             most in 2usize..12,
         ) {
@@ -233,7 +244,7 @@ mod tests {
             for pair in exactly.prefixes.windows(2) {
                 let whole = Prefix::new(pair[0].address(), pair[0].length() - 1);
                 let halves = whole.is_some_and(|whole| pair[0].length() == pair[1].length() && whole.covers(&pair[1]));
-                prop_assert!(!halves, "{} and {} are one", pair[0], pair[1]);
+                prop_assert!(!halves, "{} and {} should be merged", pair[0], pair[1]);
             }
             let few = aggregate(&given, most);
             prop_assert!(few.prefixes.len() <= most.max(2));

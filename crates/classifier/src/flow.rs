@@ -1,34 +1,38 @@
-//! A flow, and the keyed hash that stands for it.
+//! Flows and their keyed hash.
 //!
-//! Invariant: every machine of a cluster, given the same key, hashes a flow alike.
-//! Source: paper §3.3 (5-tuple hash); SipHash-1-3 so that nobody outside can aim collisions.
+//! All machines of a cluster have the same key and compute the same hash for a flow. The hash is
+//! SipHash-1-3, so clients that do not know the key cannot cause collisions on purpose.
+//!
+//! See §3.3 of Eisenbud et al., *Maglev*, NSDI 2016 (5-tuple hash).
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use packet::{Addresses, Parsed, Plain};
+use packet::{Addresses, FastHeaders, Parsed};
 use siphasher::sip::SipHasher13;
 use siphasher::sip128::SipHasher24;
 
 use sip_lanes::{SipKey, halves};
 
-/// The 5-tuple. IPv4 addresses are v4-mapped; ports are 0 where the protocol has none.
+/// A 5-tuple. IPv4 addresses are stored as IPv4-mapped IPv6 addresses. Both ports are 0 if the
+/// protocol has no ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flow {
-    /// Source address, v4-mapped for IPv4.
+    /// The source address. IPv4 addresses are IPv4-mapped.
     pub source: [u8; 16],
-    /// Destination address, v4-mapped for IPv4.
+    /// The destination address. IPv4 addresses are IPv4-mapped.
     pub destination: [u8; 16],
-    /// Source port in host order.
+    /// The source port in host byte order.
     pub source_port: u16,
-    /// Destination port in host order.
+    /// The destination port in host byte order.
     pub destination_port: u16,
-    /// IP protocol number.
+    /// The IP protocol number.
     pub protocol: u8,
 }
 
 impl Flow {
-    /// From addresses of one family; `None` when the families differ.
+    /// Creates a flow from the socket addresses of both sides. Returns `None` if one is an IPv4
+    /// address and the other is an IPv6 address.
     #[must_use]
     pub fn new(
         source: impl Into<SocketAddr>,
@@ -45,7 +49,7 @@ impl Flow {
         })
     }
 
-    /// Of a parsed frame.
+    /// Returns the flow of a parsed frame.
     #[inline]
     pub fn of(frame: &[u8], parsed: &Parsed) -> Self {
         let addresses = parsed.addresses(frame);
@@ -58,27 +62,27 @@ impl Flow {
         }
     }
 
-    /// Of a plain packet.
+    /// Returns the flow of a packet whose headers were read by the fast path.
     #[inline]
-    pub fn of_plain(plain: &Plain) -> Self {
-        let [s0, s1, d0, d1] = plain.ports.to_be_bytes();
+    pub fn of_fast(headers: &FastHeaders) -> Self {
+        let [s0, s1, d0, d1] = headers.ports.to_be_bytes();
         Self {
-            source: plain.source_bytes(),
-            destination: plain.destination_bytes(),
+            source: headers.source_bytes(),
+            destination: headers.destination_bytes(),
             source_port: u16::from_be_bytes([s0, s1]),
             destination_port: u16::from_be_bytes([d0, d1]),
-            protocol: plain.protocol,
+            protocol: headers.protocol,
         }
     }
 
-    /// Whether it is one of IPv4.
+    /// Returns `true` if the flow uses IPv4.
     #[must_use]
     #[inline]
     pub fn is_v4(&self) -> bool {
         is_v4(&self.destination)
     }
 
-    /// Both ends as addresses.
+    /// Returns the source and destination addresses.
     #[must_use]
     pub fn addresses(&self) -> (IpAddr, IpAddr) {
         let canonical = |bytes: [u8; 16]| Ipv6Addr::from(bytes).to_canonical();
@@ -86,7 +90,7 @@ impl Flow {
     }
 }
 
-/// An address as 16 bytes, v4-mapped for IPv4.
+/// Returns an address as 16 bytes. IPv4 addresses are IPv4-mapped.
 #[must_use]
 pub fn mapped(address: IpAddr) -> [u8; 16] {
     match address {
@@ -95,33 +99,35 @@ pub fn mapped(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Which parts of a packet choose its backend.
+/// The fields of a packet whose hash selects the backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum HashPolicy {
-    /// Addresses, ports and protocol.
+    /// Hash the addresses, ports and protocol.
     #[default]
     FiveTuple,
-    /// Source and destination address.
+    /// Hash the source and destination addresses.
     Addresses,
-    /// Source address: one client, one backend, for all services of a pool.
+    /// Hash the source address. All connections from one client to services of the same pool then
+    /// reach the same backend.
     Source,
-    /// The key of each request (`Service::keyed` of the crate `forwarder`). Of a flow by itself, where no request is at hand, the
-    /// 5-tuple.
+    /// Hash the key of each request of a keyed pool (`Service::keyed` in the crate `forwarder`). If
+    /// no request of the flow has been parsed, the 5-tuple is hashed.
     Key,
 }
 
-/// The cluster's secret hash key. Never printed.
+/// The secret hash key of the cluster. The `Debug` output does not contain the secret.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct HashKey([u8; 16]);
 
 impl HashKey {
-    /// From 16 secret bytes.
+    /// Creates a key from 16 secret bytes.
     #[must_use]
     pub const fn new(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// A key for another purpose, from which this one cannot be computed; `label` names the purpose.
+    /// Derives a secret for another purpose. `label` identifies the purpose. The derived secret
+    /// does not reveal this key.
     pub fn derive(&self, label: &[u8]) -> [u8; 16] {
         SipHasher24::new_with_key(&self.0).hash(label).as_bytes()
     }
@@ -139,7 +145,7 @@ impl fmt::Debug for HashKey {
     }
 }
 
-/// Hashes flows under one key.
+/// A hasher for flows with a fixed key.
 #[derive(Clone, Copy)]
 pub struct FlowHasher(SipKey);
 
@@ -150,22 +156,23 @@ impl fmt::Debug for FlowHasher {
 }
 
 impl FlowHasher {
-    /// A hasher under `key`.
+    /// Creates a hasher with `key`.
     #[must_use]
     pub fn new(key: &HashKey) -> Self {
         Self(key.into())
     }
 
-    /// The key.
+    /// Returns the SipHash key of this hasher.
     #[inline]
     pub fn key(&self) -> SipKey {
         self.0
     }
 
-    /// The 64-bit hash of what `policy` looks at. Messages of different policies and families differ in their tag.
+    /// Returns the 64-bit hash of the fields that `policy` selects. The hash input also contains a
+    /// tag for the policy and the address family, so different policies give independent hashes.
     ///
     /// # Cost
-    /// SipHash-1-3 over 16 bytes for IPv4, 40 for IPv6.
+    /// One SipHash-1-3 over 16 bytes for IPv4 or 40 bytes for IPv6.
     #[must_use]
     #[inline]
     pub fn hash(&self, policy: HashPolicy, flow: &Flow) -> u64 {
@@ -177,7 +184,8 @@ impl FlowHasher {
         self.0.hash(&ends.message_v6(policy, flow.protocol))
     }
 
-    /// The hash of a source prefix, its host bits zero, under a number that keeps apart what must not share.
+    /// Returns the hash of a source prefix. The host bits of `prefix` must be zero. Different
+    /// values of `number` give independent hashes of the same prefix.
     #[must_use]
     #[inline]
     pub fn hash_source(&self, prefix: &[u8; 16], number: u32) -> u64 {
@@ -187,21 +195,25 @@ impl FlowHasher {
 }
 
 impl FlowHasher {
-    /// Who gathers the pieces of a datagram: addresses and protocol (paper §4.3). For IPv6 `protocol` is that of the
-    /// fragment header, since the next header may differ between pieces.
+    /// Returns the hash of the addresses and the protocol. This hash selects the machine and the
+    /// packet thread that handle the fragments of a datagram (Maglev paper, §4.3). For IPv6,
+    /// `protocol` must be the next header field of the fragment header, which is the same in all
+    /// fragments.
     #[must_use]
     pub fn three_tuple(&self, addresses: &Addresses, protocol: u8) -> u64 {
         let Addresses { src: source, dst: destination } = *addresses;
         self.hash_pieces(&fragment_table::Key { source, destination, protocol, id: 0 }, TAG_THREE_TUPLE)
     }
 
-    /// A datagram in the fragment table: the three-tuple and the identification.
+    /// Returns the hash of the addresses, the protocol and the identification of a fragmented
+    /// datagram. The fragment table uses this hash.
     #[must_use]
     pub fn datagram(&self, key: &fragment_table::Key) -> u64 {
         self.hash_pieces(key, TAG_DATAGRAM)
     }
 
-    /// One source, whatever it sends: an IPv4 address, or 64 bits of an IPv6 one, behind which all may be one host.
+    /// Returns the hash of a source address. For IPv6 only the first 64 bits are hashed, because
+    /// one host can use all addresses of a /64 prefix.
     #[must_use]
     pub fn source(&self, address: &[u8; 16]) -> u64 {
         let mut who = *address;
@@ -211,7 +223,7 @@ impl FlowHasher {
         self.hash_source(&who, NO_GUARD)
     }
 
-    /// Any bytes.
+    /// Returns the keyed hash of `bytes`.
     #[must_use]
     pub fn digest(&self, bytes: &[u8]) -> u64 {
         SipHasher13::new_with_key(&self.0.bytes()).hash(bytes)
@@ -229,40 +241,42 @@ impl FlowHasher {
     }
 }
 
-/// Both ends of a flow, as its hash's message takes them: addresses as little-endian words of their 16 bytes.
+/// The addresses and ports of a flow in the form that the hash functions take. Each address is two
+/// 64-bit words in little-endian byte order.
 #[derive(Clone, Copy)]
 pub struct Ends {
-    /// Source address, v4-mapped for IPv4.
+    /// The source address. IPv4 addresses are IPv4-mapped.
     pub source: [u64; 2],
-    /// Destination address, likewise.
+    /// The destination address. IPv4 addresses are IPv4-mapped.
     pub destination: [u64; 2],
-    /// Source port in the upper half, destination port in the lower.
+    /// The source port in the upper 16 bits, and the destination port in the lower 16 bits.
     pub ports: u32,
 }
 
 impl Ends {
-    /// Of a plain packet.
+    /// Returns the addresses and ports of a fast-path packet.
     #[inline(always)]
-    pub fn of(plain: &Plain) -> Self {
-        Self { source: plain.source, destination: plain.destination, ports: plain.ports }
+    pub fn of(headers: &FastHeaders) -> Self {
+        Self { source: headers.source, destination: headers.destination, ports: headers.ports }
     }
 
-    /// The message of a plain packet of IPv4.
+    /// Returns the message to hash for a fast-path IPv4 packet.
     #[inline(always)]
-    pub fn plain_v4(plain: &Plain, policy: HashPolicy) -> [u64; 2] {
-        let [source, destination] = plain.v4.map(u64::from);
+    pub fn fast_v4(headers: &FastHeaders, policy: HashPolicy) -> [u64; 2] {
+        let [source, destination] = headers.v4.map(u64::from);
         let destination = if policy == HashPolicy::Source { 0 } else { destination };
-        [source << 32 | destination, Self::of(plain).tail(policy, plain.protocol) | FAMILY_V4]
+        [source << 32 | destination, Self::of(headers).tail(policy, headers.protocol) | FAMILY_V4]
     }
 
-    /// Addresses, ports and protocol of a plain packet of IPv4, out of its message under [`HashPolicy::FiveTuple`].
+    /// Extracts the addresses, ports and protocol of a fast-path IPv4 packet from its hash input.
+    /// The input must have been built for [`HashPolicy::FiveTuple`].
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "fields are parts of a word")]
-    pub const fn of_plain_v4([addresses, tail]: [u64; 2]) -> ([u32; 2], u32, u8) {
+    pub const fn of_fast_v4([addresses, tail]: [u64; 2]) -> ([u32; 2], u32, u8) {
         ([(addresses >> 32) as u32, addresses as u32], (tail >> 32) as u32, (tail >> 8) as u8)
     }
 
-    /// The message of a flow of IPv4.
+    /// Returns the message to hash for an IPv4 flow.
     #[inline(always)]
     pub fn message_v4(&self, policy: HashPolicy, protocol: u8) -> [u64; 2] {
         let [source, destination] =
@@ -271,7 +285,7 @@ impl Ends {
         [source << 32 | destination, self.tail(policy, protocol) | FAMILY_V4]
     }
 
-    /// The message of a flow of IPv6.
+    /// Returns the message to hash for an IPv6 flow.
     #[inline(always)]
     pub fn message_v6(&self, policy: HashPolicy, protocol: u8) -> [u64; 5] {
         let ([s0, s1], tail) = (self.source, self.tail(policy, protocol));
@@ -292,7 +306,7 @@ impl Ends {
     }
 }
 
-/// Whether 16 bytes stand for an address of IPv4.
+/// Returns `true` if the 16 bytes are an IPv4-mapped IPv6 address.
 #[inline]
 pub fn is_v4(address: &[u8; 16]) -> bool {
     address.first_chunk::<12>() == Some(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff])
@@ -301,12 +315,12 @@ pub fn is_v4(address: &[u8; 16]) -> bool {
 const TAG_FIVE_TUPLE: u32 = 1;
 const TAG_ADDRESSES: u32 = 2;
 const TAG_SOURCE: u32 = 3;
-/// A number that no guard has.
+/// A placeholder for a missing guard number. No guard has this number.
 const NO_GUARD: u32 = u32::MAX;
 const TAG_THREE_TUPLE: u32 = 4;
 const TAG_DATAGRAM: u32 = 5;
 const TAG_SOURCE_PREFIX: u32 = 6;
-/// Set in the tail of IPv4 messages, above protocol and tag.
+/// A bit that marks IPv4 in the last word of a message, above the protocol and the tag.
 const FAMILY_V4: u64 = 1 << 16;
 
 #[cfg(test)]
@@ -316,7 +330,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against the message of a flow, which is made of its bytes.
+        /// Compares the extracted fields with the fields of the flow.
         #[test]
         fn what_a_message_of_ipv4_says_can_be_read_out_of_it(
             source: [u8; 4], destination: [u8; 4], source_port: u16, port: u16, protocol: u8,
@@ -328,7 +342,7 @@ mod tests {
             };
             let message = ends.message_v4(HashPolicy::FiveTuple, protocol);
             let addresses = [source, destination].map(u32::from_be_bytes);
-            prop_assert_eq!(Ends::of_plain_v4(message), (addresses, ends.ports, protocol));
+            prop_assert_eq!(Ends::of_fast_v4(message), (addresses, ends.ports, protocol));
         }
     }
 
@@ -337,7 +351,8 @@ mod tests {
         Flow::new((parse(source), source_port), (parse(destination), port), protocol).unwrap()
     }
 
-    /// The message spelled out by hand, hashed by the reference interface.
+    /// Compares the hash with the result of the crate `siphasher` for a message that was written by
+    /// hand.
     #[test]
     fn an_ipv4_five_tuple_hashes_to_siphash_of_its_sixteen_bytes() {
         use std::hash::Hasher;

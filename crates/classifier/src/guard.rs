@@ -1,11 +1,12 @@
-//! Who may use a VIP, and how fast: lists of sources, and limits on new flows.
+//! Access lists and rate limits of a VIP.
 //!
-//! In: a flow, a packet's time. Out: nothing, or the reason to drop. Lists are asked for every packet, so that a reload which
-//! denies a source ends its flows at once; limits only for a packet that would enter a new flow into the connection table.
-//! The rule of the lists: where there is an allow list, the source must be on it; and it must not be on the deny list,
-//! however long the prefix that allows it.
-//! Of ICMP, lists alone are asked: for an echo its sender, for an error the client of the flow that it quotes.
-//! Not here: files and TOML (`config`), rates of ICMP (`forwarder`).
+//! The access lists are checked for every packet. If a reload denies a source, its existing flows
+//! therefore stop too. If a VIP has an allow list, the source must be on the list. A source on the
+//! deny list is always refused, even if the allow list contains it with a longer prefix. The rate
+//! limits apply only to packets that would create a flow in the connection table.
+//!
+//! Rate limits do not apply to ICMP packets, but access lists do. The source of an echo request is
+//! its sender. The source of an ICMP error is the client of the quoted flow.
 
 mod limits;
 mod meter;
@@ -22,47 +23,50 @@ use counters::DropReason;
 
 use crate::Flow;
 
-/// A guard's number: finds its meter in each packet thread. Below [`GuardId::LIMIT`]; kept over reloads, so that a reload
-/// gives nobody a fresh burst.
+/// The number of a guard, which is below [`GuardId::LIMIT`]. The number selects the meter of the
+/// guard in each packet thread. A guard keeps its number when the configuration is reloaded, so a
+/// reload does not reset its rate limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GuardId(pub u32);
 
 impl GuardId {
-    /// How many guards can stand at once.
+    /// The maximum number of guards.
     pub const LIMIT: u32 = 65_536;
 }
 
-/// What is asked of a packet for one VIP. All services of the VIP share it.
+/// The access lists and rate limits of one VIP. All services of the VIP share them.
 #[derive(Clone, Debug, Default)]
 pub struct Guard {
-    /// Its number.
+    /// The number of the guard.
     pub id: GuardId,
-    /// The only sources that are served; `None`: all.
+    /// The sources that may use the VIP. `None` allows all sources.
     pub allow: Option<Arc<PrefixSet>>,
-    /// Sources that are not served; goes before `allow`.
+    /// The sources that may not use the VIP. The deny list overrides `allow`.
     pub deny: Option<Arc<PrefixSet>>,
-    /// New flows per second of all sources together, on all packet threads together.
+    /// The maximum number of new flows per second from all sources together, summed over all packet
+    /// threads.
     pub new_flows_per_second: Option<NonZeroU32>,
-    /// The same for each source prefix.
+    /// The maximum number of new flows per second from each source prefix.
     pub per_source: Option<SourceLimit>,
 }
 
-/// A limit that each source prefix has for itself.
+/// A rate limit for each source prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceLimit {
-    /// New flows per second.
+    /// The maximum number of new flows per second from one source prefix.
     pub new_flows_per_second: NonZeroU32,
-    /// How many leading bits distinguish IPv4 sources, at most 32.
+    /// The length of IPv4 source prefixes, at most 32.
     pub v4_prefix: u8,
-    /// The same for IPv6, at most 128.
+    /// The length of IPv6 source prefixes, at most 128.
     pub v6_prefix: u8,
 }
 
 impl Guard {
-    /// Why the lists refuse a flow's source, if they do.
+    /// Returns the drop reason if the access lists refuse the source of the flow, or `None` if the
+    /// source is allowed.
     ///
     /// # Cost
-    /// Two [`PrefixSet`] look-ups at most.
+    /// At most two [`PrefixSet`] lookups.
     #[must_use]
     #[inline]
     pub fn refusal(&self, flow: &Flow) -> Option<DropReason> {
@@ -72,7 +76,7 @@ impl Guard {
         self.deny.as_ref().is_some_and(|deny| deny.contains_source(flow)).then_some(DropReason::Denied)
     }
 
-    /// Whether new flows are limited at all.
+    /// Returns `true` if the guard has a limit on new flows.
     #[must_use]
     #[inline]
     pub fn is_limited(&self) -> bool {

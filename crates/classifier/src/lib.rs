@@ -1,20 +1,22 @@
-//! What a packet is for, and who sent it: everything that is asked before a backend is chosen.
+//! Classification of packets before a backend is selected.
 //!
-//! In: addresses, ports and protocol of a packet. Out: the flow and its keyed hash ([`FlowHasher`]), the service whose VIP and port
-//! it has ([`VipTable`]), what lists of sources and limits on new flows say of it ([`Guard`], [`Limits`]), what a sender of
-//! tunnelled packets is to this machine ([`source_kind`]).
-//! Not here: bytes of headers (`packet`), backends, what becomes of a packet (`forwarder`), TOML (`config`).
-//! Invariant: nothing here allocates once it is built, and no time depends on an address that a client chooses.
-//! Source: Eisenbud et al., *Maglev*, NSDI 2016, §3.3, §4.2.
+//! The crate computes the flow of a packet and its keyed hash ([`FlowHasher`]), and finds the
+//! service of a VIP and port ([`VipTable`]). It also checks access lists and limits on new flows
+//! ([`Guard`], [`Limits`]), and determines the role of the sender of a tunneled packet
+//! ([`source_kind`]).
+//!
+//! Lookups allocate no memory. The running time of a lookup does not depend on addresses that a
+//! client chooses. See §3.3 and §4.2 of Eisenbud et al., *Maglev*, NSDI 2016.
 //!
 //! ```
 //! use classifier::{Claim, Flow, FlowHasher, HashKey, HashPolicy, VipKey, VipTable, mapped};
 //!
 //! let vip = VipKey::Exact(mapped("203.0.113.10".parse()?));
 //! let claim = Claim { vip, protocol: 6, ports: 80..=89, service: 7 };
-//! let table = VipTable::build(&[claim], [].into_iter()).expect("no two claims on one port");
+//! let table = VipTable::build(&[claim], [].into_iter()).expect("the claims do not overlap");
 //!
-//! let flow = Flow::new(([198, 51, 100, 7], 40_000), ([203, 0, 113, 10], 80), 6).expect("one family");
+//! let (client, server) = (([198, 51, 100, 7], 40_000), ([203, 0, 113, 10], 80));
+//! let flow = Flow::new(client, server, 6).expect("both addresses are IPv4");
 //! assert_eq!(table.find(&flow.destination, flow.protocol, flow.destination_port), Some(7));
 //! let hasher = FlowHasher::new(&HashKey::new([7; 16]));
 //! assert_ne!(hasher.hash(HashPolicy::FiveTuple, &flow), hasher.hash(HashPolicy::Source, &flow));

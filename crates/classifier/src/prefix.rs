@@ -1,15 +1,18 @@
-//! Ends of addresses: prefixes name clusters, suffixes name what is served in each of them.
+//! Prefixes and suffixes of addresses. In a prefix group, the prefix of an address identifies the
+//! cluster, and the suffix identifies a VIP that every cluster serves.
 //!
-//! Invariant: bits outside the length are zero, so that equal ends are equal values. `ipnet`'s networks may have such bits, and
-//! it has no suffixes; `bgp` has a prefix of its own, since it depends on no other crate.
-//! Source: Eisenbud et al., *Maglev*, NSDI 2016, §4.2.
+//! Bits outside the length are always zero, so equal prefixes compare as equal. The crate `ipnet`
+//! is not used because its networks may have bits set after the prefix length, and because it has
+//! no suffixes. The crate `bgp` has its own prefix type, because `bgp` depends on no other crate.
+//!
+//! See §4.2 of Eisenbud et al., *Maglev*, NSDI 2016.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use crate::flow::mapped;
 
-/// The leading bits of addresses of one family, such as `198.51.100.128/25`.
+/// An address prefix, such as `198.51.100.128/25`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Prefix {
     address: IpAddr,
@@ -17,14 +20,16 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// `None` when the length is more than the family has bits, or a bit behind it is set.
+    /// Creates a prefix. Returns `None` if the length is above 32 for IPv4 or 128 for IPv6, or if a
+    /// bit after the prefix is set.
     #[must_use]
     pub fn new(address: IpAddr, length: u8) -> Option<Self> {
         let fits = length <= width(address) && bits_of(address) & !high(length + offset(address)) == 0;
         fits.then_some(Self { address, length })
     }
 
-    /// The one of this length that an address has; a length above the family's bits counts as all of them.
+    /// Returns the prefix of `address` with this length. A length above 32 for IPv4 or 128 for IPv6
+    /// is reduced to that number.
     #[must_use]
     pub fn of(address: IpAddr, length: u8) -> Self {
         let length = length.min(width(address));
@@ -35,33 +40,35 @@ impl Prefix {
         Self { address, length }
     }
 
-    /// The first address.
+    /// Returns the first address of the prefix.
     #[must_use]
     pub fn address(&self) -> IpAddr {
         self.address
     }
 
-    /// How many leading bits are fixed.
+    /// Returns the length of the prefix in bits.
     #[must_use]
     pub fn length(&self) -> u8 {
         self.length
     }
 
-    /// Whether an address has this prefix; never one of the other family.
+    /// Returns `true` if the prefix contains the address. IPv4 prefixes never contain IPv6
+    /// addresses, and vice versa.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         self.address.is_ipv4() == address.is_ipv4()
             && bits_of(address) & high(self.length + offset(address)) == bits_of(self.address)
     }
 
-    /// Whether all addresses of `other` have this prefix.
+    /// Returns `true` if this prefix contains all addresses of `other`.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         self.length <= other.length && self.contains(other.address)
     }
 
-    /// The address with this prefix and `suffix`, zero between; the suffix has its way where they overlap. `None`:
-    /// they are of different families.
+    /// Returns the address that starts with this prefix and ends with `suffix`. The bits between
+    /// the prefix and the suffix are zero. If the prefix and the suffix overlap, the bits of the
+    /// suffix are used. Returns `None` if one of them is for IPv4 and the other for IPv6.
     #[must_use]
     pub fn with(&self, suffix: &Suffix) -> Option<IpAddr> {
         match (self.address, suffix.address) {
@@ -82,7 +89,8 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// The trailing bits of addresses of one family: `0.0.0.20/7` are those whose last seven bits are 20.
+/// An address suffix, which is the last bits of an address. For example, `0.0.0.20/7` matches IPv4
+/// addresses whose last seven bits have the value 20.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Suffix {
     address: IpAddr,
@@ -90,7 +98,8 @@ pub struct Suffix {
 }
 
 impl Suffix {
-    /// `None` when the length is more than the family has bits, or a bit in front of it is set.
+    /// Creates a suffix. Returns `None` if the length is above 32 for IPv4 or 128 for IPv6, or if a
+    /// bit before the suffix is set.
     #[must_use]
     pub fn new(address: IpAddr, length: u8) -> Option<Self> {
         let bits = match address {
@@ -100,19 +109,20 @@ impl Suffix {
         (length <= width(address) && bits & !low(length) == 0).then_some(Self { address, length })
     }
 
-    /// The address with this suffix and zeros in front.
+    /// Returns the suffix as an address whose other bits are zero.
     #[must_use]
     pub fn address(&self) -> IpAddr {
         self.address
     }
 
-    /// How many trailing bits are fixed.
+    /// Returns the length of the suffix in bits.
     #[must_use]
     pub fn length(&self) -> u8 {
         self.length
     }
 
-    /// Whether an address has this suffix; never one of the other family.
+    /// Returns `true` if the address ends with this suffix. IPv4 suffixes never match IPv6
+    /// addresses, and vice versa.
     #[must_use]
     pub fn matches(&self, address: IpAddr) -> bool {
         self.address.is_ipv4() == address.is_ipv4()
@@ -126,18 +136,18 @@ impl fmt::Display for Suffix {
     }
 }
 
-/// An address as 128 bits, IPv4 mapped.
+/// Returns an address as 128 bits. IPv4 addresses are IPv4-mapped.
 pub(crate) fn bits_of(address: IpAddr) -> u128 {
     u128::from_be_bytes(mapped(address))
 }
 
-/// The mask of the first `length` of 128 bits.
+/// Returns a 128-bit mask in which the `length` most significant bits are set.
 #[inline]
 pub(crate) fn high(length: u8) -> u128 {
     u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0)
 }
 
-/// The mask of the last `length` of 128 bits.
+/// Returns a 128-bit mask in which the `length` least significant bits are set.
 #[inline]
 pub(crate) fn low(length: u8) -> u128 {
     u128::MAX.checked_shr(128 - u32::from(length)).unwrap_or(0)
@@ -147,12 +157,13 @@ fn low32(length: u8) -> u32 {
     u32::MAX.checked_shr(32 - u32::from(length)).unwrap_or(0)
 }
 
-/// How many bits an address has.
+/// Returns the number of bits of an address: 32 for IPv4, and 128 for IPv6.
 pub fn width(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// How many bits stand in front of a mapped address.
+/// Returns the number of bits that precede an address in its mapped form: 96 for IPv4, and 0 for
+/// IPv6.
 fn offset(address: IpAddr) -> u8 {
     128 - width(address)
 }
@@ -210,7 +221,7 @@ mod tests {
     }
 
     proptest! {
-        /// Bit by bit, as people count them.
+        /// Compares the results with operations on strings of binary digits.
         #[test]
         fn ends_agree_with_a_comparison_of_bits(a: u32, b: u32, wide: bool, length in 0u8..=32) {
             let full = |n: u32| match wide {

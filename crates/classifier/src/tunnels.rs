@@ -1,34 +1,35 @@
-//! Who may send tunnelled packets to this machine, and what each sender is to it.
+//! The machines that may send tunneled packets to this machine, and their roles.
 //!
-//! In: the outer headers of a tunnelled packet, the table of senders. Out: what its sender is, or that nobody sent it who may.
-//! Not here: reading and taking off outer headers (`packet`), what becomes of the inner packet (`forwarder`).
-//! Source: paper §2.1 (an encapsulator in front), §4.3 (fragments between machines), §4.2 (clusters stand in for each other).
+//! The crate `packet` parses and removes the outer headers, and the crate `forwarder` handles the
+//! inner packet. The Maglev paper describes these tunnels in §2.1 (encapsulation by upstream
+//! routers), §4.2 (fallback to other clusters) and §4.3 (fragments that are redirected between
+//! machines).
 
 use packet::{Encapsulation, Tunnelled};
 
 use crate::Prefix;
 
-/// Ways to carry a packet in another; a set.
+/// A set of tunnel protocols.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TunnelProtocols(u8);
 
 impl TunnelProtocols {
-    /// None.
+    /// The empty set.
     pub const NONE: Self = Self(0);
-    /// GRE.
+    /// Generic Routing Encapsulation (GRE).
     pub const GRE: Self = Self(1);
-    /// IP in IP, in every mix of families.
+    /// IP in IP, for all combinations of IPv4 and IPv6.
     pub const IPIP: Self = Self(2);
-    /// GUE over UDP.
+    /// Generic UDP Encapsulation (GUE).
     pub const GUE: Self = Self(4);
 
-    /// Both.
+    /// Returns the union of both sets.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// As the XDP program has them.
+    /// Returns the set as a bit mask, in the format of the XDP program.
     #[must_use]
     pub const fn bits(self) -> u8 {
         self.0
@@ -46,44 +47,48 @@ impl TunnelProtocols {
     }
 }
 
-/// What a sender of tunnelled packets is to this machine.
+/// The role of a machine that sends tunneled packets to this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TunnelSourceKind {
-    /// An encapsulator between the router and the balancers: the inner packet is as if it had come plain.
-    Encapsulator,
-    /// Another machine of the cluster, which sends fragments: they are not redirected again.
+    /// The sender is an upstream router that sends client packets through a tunnel. The inner
+    /// packet is handled as if it had arrived without a tunnel.
+    UpstreamTunnel,
+    /// The sender is another machine of this cluster, which redirects fragments to this machine.
+    /// This machine does not redirect them again.
     Peer,
-    /// A machine of another cluster, where no backend served: the packet is served here or dropped.
+    /// The sender is a machine of another cluster. No backend of that cluster was serving. This
+    /// machine forwards the packet to a local backend or drops it.
     Cluster,
 }
 
 impl TunnelSourceKind {
-    /// Whether what it sends may be sent on to a peer: not what came marked.
+    /// Returns `true` if packets of this sender may be redirected to a peer.
     #[must_use]
     #[inline]
     pub fn may_go_on(self) -> bool {
-        self == Self::Encapsulator
+        self == Self::UpstreamTunnel
     }
 }
 
-/// A sender.
+/// A permitted sender of tunneled packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunnelSource {
-    /// Outer source addresses.
+    /// The prefix that contains the permitted outer source addresses.
     pub prefix: Prefix,
-    /// How it may carry packets.
+    /// The tunnel protocols that the sender may use.
     pub carriers: TunnelProtocols,
-    /// What it is.
+    /// The role of the sender.
     pub kind: TunnelSourceKind,
 }
 
-/// What a tunnelled packet is by its sender; `None`: nobody who may send one.
+/// Returns the role of the sender of a tunneled packet, or `None` if the sender is not permitted.
 ///
-/// The mark of recursion control decides between what one address may be: a peer or another cluster marks, an encapsulator
-/// does not. What another cluster has not marked is still its own.
+/// If several entries contain the sender address, the recursion-control mark of the packet selects
+/// the role. Peers and other clusters set the mark, and upstream tunnels do not. If no upstream
+/// tunnel matches, an unmarked packet can still be attributed to another cluster.
 ///
 /// # Cost
-/// A pass over `sources`.
+/// Linear in the number of `sources`.
 #[must_use]
 #[inline]
 pub fn source_kind(sources: &[TunnelSource], tunnelled: &Tunnelled) -> Option<TunnelSourceKind> {
@@ -93,7 +98,7 @@ pub fn source_kind(sources: &[TunnelSource], tunnelled: &Tunnelled) -> Option<Tu
     let marked = tunnelled.recursion > 0;
     let mut senders = sources.iter().filter(from).map(|source| source.kind);
     let meant = senders.clone().find(|sender| match sender {
-        TunnelSourceKind::Encapsulator => !marked,
+        TunnelSourceKind::UpstreamTunnel => !marked,
         TunnelSourceKind::Peer | TunnelSourceKind::Cluster => marked,
     });
     meant.or_else(|| senders.find(|sender| *sender == TunnelSourceKind::Cluster))

@@ -1,13 +1,14 @@
-//! VIP matching: (destination address, protocol, port) to a service.
+//! VIP matching: finds the service for a destination address, protocol and port.
 //!
-//! Built once per snapshot. An address of its own goes first, by an exact hash; else the longest prefix says which group the
-//! address is in, and the longest suffix within that group says which VIP it is (`longest`), for a whole batch at once
-//! (`batch_lookup`). Either leads to disjoint port intervals, sorted by (protocol, first port): ranges and `any` are cut by what is
-//! more specific when the table is built (`ports`), so that a look-up is a few steps and one search.
-//! Invariant: nothing is tried twice. An address that has a VIP has none besides, whatever its ports; an address in a group has
-//! no VIP of a group with a shorter prefix, and none with a shorter suffix. So where a packet goes never depends on a service
-//! that another VIP lacks.
-//! Source: Eisenbud et al., *Maglev*, NSDI 2016, §4.2.
+//! The table is built once per snapshot. An exact VIP address is found by a hash lookup. For other
+//! addresses, the longest matching prefix selects the prefix group, and the longest matching suffix
+//! in this group selects the VIP (module `longest`). These lookups are done for a whole batch at a
+//! time (module `batch_lookup`). Each VIP has disjoint port intervals (module `ports`).
+//!
+//! Each address matches at most one VIP. If this VIP does not serve the port, the packet has no
+//! service, even if another VIP with a shorter suffix or prefix serves the port.
+//!
+//! See §4.2 of Eisenbud et al., *Maglev*, NSDI 2016.
 
 mod batch_lookup;
 mod longest;
@@ -27,35 +28,35 @@ use crate::Flow;
 use crate::prefix::{bits_of, low};
 use crate::{Prefix, Suffix};
 
-/// A VIP's claim on ports for a service.
+/// Assigns ports of a VIP to a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// The VIP.
     pub vip: VipKey,
-    /// IP protocol number.
+    /// The IP protocol number.
     pub protocol: u8,
-    /// Its destination ports.
+    /// The destination ports.
     pub ports: RangeInclusive<u16>,
-    /// The caller's number of the service.
+    /// The number of the service. The caller assigns the numbers.
     pub service: u32,
 }
 
-/// What a VIP is matched by.
+/// The addresses that belong to a VIP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum VipKey {
-    /// One address, v4-mapped for IPv4.
+    /// One address. IPv4 addresses are IPv4-mapped.
     Exact([u8; 16]),
-    /// A suffix within a group, by the group's number.
+    /// All addresses in the prefix group with this number that end with this suffix.
     Suffix(u32, Suffix),
 }
 
-/// A place of the table, a cache line.
+/// An entry of the hash table, which fills one cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Address {
-    /// The address's bytes, as two little-endian words.
+    /// The bytes of the address as two little-endian words.
     words: [u64; 2],
-    /// The first of its intervals; [`EMPTY`]: the place is.
+    /// The index of the first port interval of the address, or [`EMPTY`] if the entry is unused.
     ports: u32,
     nearby: Nearby,
 }
@@ -64,7 +65,8 @@ impl Address {
     const NONE: Self = Self { words: [0; 2], ports: EMPTY, nearby: Nearby::NONE };
 }
 
-/// The table. At most half full, so that a probe for an unknown address ends soon.
+/// The VIP table of a snapshot. The hash table is at most half full, so lookups of addresses that
+/// are not in the table end quickly.
 #[derive(Debug)]
 pub struct VipTable {
     places: Box<[Address]>,
@@ -73,18 +75,22 @@ pub struct VipTable {
     groups: Option<Box<Groups>>,
 }
 
-/// From an address to its group, and from there to the VIP.
+/// The lookup of VIPs in prefix groups.
 #[derive(Debug)]
 struct Groups {
     prefixes: Longest<false>,
     suffixes: Longest<true>,
-    /// No other table of this process has it; above 0.
+    /// The unique number of this table within the process, which is above 0.
     stamp: u64,
 }
 
 impl VipTable {
-    /// `groups` are the prefixes of each group, by its number; each prefix stands in one of them. Two claims of equal width on
-    /// the same port: gives the services that clash.
+    /// Builds the table. `groups` yields the prefixes of each prefix group, ordered by group
+    /// number. A prefix must belong to only one group.
+    ///
+    /// # Errors
+    /// Returns the numbers of two services if their claims have the same number of ports and
+    /// overlap. An overlap is not an error if a third claim with fewer ports covers it.
     pub fn build<'a>(
         claims: &[Claim],
         groups: impl ExactSizeIterator<Item = &'a [Prefix]>,
@@ -99,7 +105,7 @@ impl VipTable {
             let ports = index(intervals.len());
             intervals.extend(disjoint(&claims)?);
             if intervals.len() == ports as usize {
-                continue; // claims of no port
+                continue; // The claims contain no ports.
             }
             match vip {
                 VipKey::Exact(bytes) => addresses.push((bytes, ports)),
@@ -121,13 +127,14 @@ impl VipTable {
         Ok(Self { places, has_exact: !addresses.is_empty(), intervals: intervals.into(), groups })
     }
 
-    /// The service that an address, protocol and port belong to.
+    /// Returns the service for an address, protocol and port.
     #[inline]
     pub fn find(&self, address: &[u8; 16], protocol: u8, port: u16) -> Option<u32> {
         self.service(self.ports(address)?, protocol, port)
     }
 
-    /// As [`Self::find`], for the packet at `place` of a batch that was looked up ahead.
+    /// Returns the same result as [`Self::find`] for the packet at index `place` of a batch. If
+    /// `ahead` contains the address, the result is taken from there.
     #[inline]
     pub fn find_ahead(&self, ahead: &BatchLookup, place: usize, flow: &Flow) -> Option<u32> {
         let Flow { destination: address, protocol, destination_port: port, .. } = flow;
@@ -140,7 +147,8 @@ impl VipTable {
         }
     }
 
-    /// As [`Self::find`], for a table without groups or an address that has a VIP of its own; `None` says nothing of others.
+    /// Looks up a service only among exact VIP addresses. Returns `None` for an address that
+    /// belongs to a VIP of a prefix group.
     #[inline(always)]
     pub fn find_exact(&self, address: [u64; 2], protocol: u8, port: u16) -> Option<u32> {
         let found = self.address(address)?;
@@ -150,26 +158,27 @@ impl VipTable {
         }
     }
 
-    /// Whether all VIPs have addresses of their own.
+    /// Returns `true` if the table has no prefix groups, so every VIP is an exact address.
     #[inline]
     pub const fn is_exact(&self) -> bool {
         self.groups.is_none()
     }
 
-    /// Whether any VIP has the address of these words.
+    /// Returns `true` if the address belongs to a VIP. `address` consists of two little-endian
+    /// words.
     #[inline(always)]
     pub fn has(&self, address: [u64; 2]) -> bool {
         self.address(address).is_some() || !self.is_exact() && self.contains(&bytes_of(address))
     }
 
-    /// In the intervals that do not stand beside their address.
+    /// Searches the intervals that are not stored in the hash table entry.
     #[inline(never)]
     fn find_further(&self, ports: u32, protocol: u8, port: u16) -> Option<u32> {
         let more = of_one(self.intervals.get(ports as usize..)?).len() > NEARBY;
         if more { self.service(ports, protocol, port) } else { None }
     }
 
-    /// The interval at `ports`; one of no port where there is none.
+    /// Returns the interval with index `ports`, or an empty interval if the index is out of range.
     #[inline]
     fn interval(&self, ports: u32) -> Interval {
         self.intervals.get(ports as usize).copied().unwrap_or(Interval::EMPTY)
@@ -180,25 +189,26 @@ impl VipTable {
         search(self.intervals.get(ports as usize..)?, protocol, port)
     }
 
-    /// The service that all ports of an address's protocol belong to, as far as they belong to any: what a packet without
-    /// ports can be for.
+    /// Returns the service for packets without ports, given their protocol. Returns `None` if
+    /// several services share the ports of this protocol.
     pub fn sole(&self, address: &[u8; 16], protocol: u8) -> Option<u32> {
         let mut services = self.intervals_of(address).iter().filter(|i| i.first >> 16 == u32::from(protocol));
         let service = services.next()?.service;
         services.all(|interval| interval.service == service).then_some(service)
     }
 
-    /// The service that every port of an address's protocol belongs to.
+    /// Returns the service that owns all 65,536 ports of a protocol at this address.
     pub fn whole(&self, address: &[u8; 16], protocol: u8) -> Option<u32> {
         self.intervals_of(address).iter().find(|interval| interval.has_all_of(protocol)).map(|i| i.service)
     }
 
-    /// A service of this address, the same on every machine that has the same services.
+    /// Returns one of the services at this address. All machines with the same configuration choose
+    /// the same service.
     pub fn first(&self, address: &[u8; 16]) -> Option<u32> {
         self.intervals_of(address).first().map(|interval| interval.service)
     }
 
-    /// The service of each port range of this address.
+    /// Returns the service of each port range at this address.
     pub fn services(&self, address: &[u8; 16]) -> impl Iterator<Item = u32> {
         self.intervals_of(address).iter().map(|interval| interval.service)
     }
@@ -208,7 +218,7 @@ impl VipTable {
         self.intervals.get(ports as usize..).map(of_one).unwrap_or_default()
     }
 
-    /// Whether any VIP has this address.
+    /// Returns `true` if the address belongs to a VIP.
     #[inline]
     pub fn contains(&self, address: &[u8; 16]) -> bool {
         self.ports(address).is_some()
@@ -228,7 +238,7 @@ impl VipTable {
         let mut place = mix(words) & mask;
         loop {
             let address = self.places.get(place)?;
-            // Half the places are empty, so the walk ends.
+            // The loop ends because at least half of the entries are unused.
             if address.ports == EMPTY {
                 return None;
             }
@@ -250,13 +260,14 @@ impl Groups {
     }
 }
 
-/// Whether an address is one of IPv4, mapped.
+/// Returns `true` for an IPv4-mapped address.
 #[inline]
 fn is_v4(address: &Halves) -> bool {
     address[0] == 0 && address[1] >> 32 == MAPPED
 }
 
-/// Those of IPv4 stand behind what a mapped address begins with.
+/// Converts a prefix to an entry of the longest-match lookup. The bits of an IPv4 prefix start
+/// after the 96 leading bits of the mapped address.
 fn prefix_entry(prefix: Prefix, group: u32) -> Entry {
     let (space, before) = match prefix.address() {
         IpAddr::V4(_) => (1, 96),
@@ -267,7 +278,7 @@ fn prefix_entry(prefix: Prefix, group: u32) -> Entry {
 
 fn suffix_entry(group: u32, suffix: Suffix, ports: u32) -> Entry {
     let space = group * 2 + u32::from(suffix.address().is_ipv4());
-    // What a mapped address has in front of its suffix is masked.
+    // The mask removes the leading bits of an IPv4-mapped address.
     let bits = bits_of(suffix.address()) & low(suffix.length());
     Entry { space, bits, length: suffix.length(), value: ports }
 }
@@ -286,19 +297,20 @@ fn places(addresses: &[([u8; 16], u32)], intervals: &[Interval]) -> Box<[Address
     places
 }
 
-/// Spreads addresses. Not keyed: only configured VIPs are entered, and the filter lets no other address in.
+/// Hashes an address without a secret key. Attackers cannot insert addresses, because the table
+/// contains only configured VIPs.
 #[inline(always)]
 const fn mix([first, second]: [u64; 2]) -> usize {
     ((first ^ second.rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) as usize
 }
 
-/// The bytes of an address, as two little-endian words.
+/// Returns the bytes of an address as two little-endian words.
 #[inline]
 fn words_of(address: &[u8; 16]) -> [u64; 2] {
     sip_lanes::halves(address)
 }
 
-/// The address of these words.
+/// Returns the address that consists of two little-endian words.
 fn bytes_of([first, second]: [u64; 2]) -> [u8; 16] {
     (u128::from(first) | u128::from(second) << 64).to_le_bytes()
 }
@@ -310,5 +322,5 @@ fn index(n: usize) -> u32 {
 const EMPTY: u32 = u32::MAX;
 
 static STAMPS: AtomicU64 = AtomicU64::new(1);
-/// What stands in front of a mapped IPv4 address.
+/// The leading bits of an IPv4-mapped address.
 const MAPPED: u64 = 0xffff;

@@ -1,5 +1,6 @@
-//! How much of each pool's table a change of the configuration gives to other backends, before it is rolled out:
-//! `cargo run --example moved -- OLD.toml NEW.toml MACHINE`. What moves are new connections; established ones are in flow tables.
+//! Prints the share of table slots that move to other backends when the configuration changes, for
+//! each pool. Run it with `cargo run --example moved -- OLD.toml NEW.toml MACHINE`. Only new
+//! connections move to other backends, because established connections are in the connection table.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -14,7 +15,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [old, new, machine] = &arguments[..] else { return Err("usage: moved OLD NEW MACHINE".into()) };
     let [old, new] = [read(old)?, read(new)?];
-    // One compiler for both: slots of backends that stay keep their numbers.
+    // Both configurations are compiled with the same compiler, so unchanged backends keep their
+    // slot numbers.
     let mut compiler = Compiler::default();
     let [old, new] = [compiler.compile_file(&old, machine)?, compiler.compile_file(&new, machine)?];
     let [before, after] = [pools(&old), pools(&new)];
@@ -27,28 +29,28 @@ fn main() -> Result<(), Box<dyn Error>> {
         let moved = old.iter().zip(&new).filter(|(old, new)| old != new).count();
         match old.len() == new.len() {
             true => println!("{name}: {:.2} %", 100.0 * moved as f64 / new.len().max(1) as f64),
-            false => println!("{name}: all, its table has another size"),
+            false => println!("{name}: all (the table size changed)"),
         }
     }
     for name in before.keys().filter(|name| !after.contains_key(*name)) {
-        println!("{name}: gone");
+        println!("{name}: removed");
     }
     Ok(())
 }
 
-/// The pools that services name, by their names.
+/// Returns the pools that services use, sorted by pool name.
 fn pools(compiled: &Compiled) -> BTreeMap<Arc<str>, Arc<PoolTable>> {
     let of = |service: &forwarder::Service| (Arc::clone(&service.pool.name), Arc::clone(&service.pool));
     compiled.snapshot.services().iter().map(of).collect()
 }
 
-/// The slot that each place of a pool's table gives a new flow to; none while no backend has a weight.
+/// Returns the slot for each table entry, or an empty list if all weights are 0.
 fn slots(pool: &PoolTable) -> Vec<u32> {
     let ranks = pool.table.iter().flat_map(|table| table.iter());
     ranks.filter_map(|rank| Some(pool.slots.get(rank as usize)?.0)).collect()
 }
 
-/// Tables depend on the hash key, so it is read too.
+/// Loads a configuration, including its hash key, on which the tables depend.
 fn read(file: &str) -> Result<Config, String> {
     config::load(Path::new(file)).map(|(config, _)| config).map_err(|problems| problems.to_string())
 }

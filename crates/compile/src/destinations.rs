@@ -1,4 +1,4 @@
-//! Where packets of a configuration are sent: what next hops are wanted for.
+//! Lists the IP addresses whose next hops the machine needs.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,8 @@ use forwarder::{SlotState, Snapshot};
 use crate::others;
 use config::Config;
 
-/// The addresses that a machine's packets are sent to by this configuration, its peers' among them, and those of `current`'s slots that still drain.
+/// Returns the addresses to which the machine `machine` sends packets under this configuration.
+/// Peers are included. Backends of `current` that are still draining are included as well.
 #[must_use]
 pub fn destinations(config: &Config, machine: &str, current: Option<&Snapshot>) -> Vec<IpAddr> {
     let peers = config.machine(machine).and_then(|machine| others(config, machine));

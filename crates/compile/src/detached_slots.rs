@@ -1,8 +1,12 @@
-//! Slots that a service has left behind while they serve others.
+//! Drains flows on slots that a service no longer uses but other services still use.
 //!
-//! A reload may lead a service to other backends. Those that nobody uses any more drain and go (`slots`); those that other
-//! services still use stay, and the flows that this service has on them are given a drain time like any others, then excluded.
-//! Invariant: a service's flows on a slot outside its pool end a drain time after the reload that led it away.
+//! A reload can move a service to other backends. A slot that no service uses any longer drains in
+//! `slots`. A slot that another service still uses cannot drain as a whole. Instead, the flows of
+//! the moved service on this slot get a drain time. After this drain time, the moved service no
+//! longer uses the slot.
+//!
+//! Invariant: flows of a service on a slot outside the pool of the service end one drain time after
+//! the reload that moved the service.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -15,14 +19,15 @@ use crate::Index;
 use crate::keys::PoolView;
 use crate::slots::Ages;
 
-/// By service: what it may choose, and what it has left behind since when.
+/// The slots of each service. They include the slots that the service may choose, and the slots
+/// that it no longer uses but that still have flows of the service.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DetachedSlots {
     within: HashMap<Entry, Arc<BTreeSet<SlotId>>>,
     left: HashMap<Entry, BTreeMap<SlotId, Detached>>,
 }
 
-/// A service of all its VIP's addresses, or of those of one family.
+/// A service and an address family. `None` means all addresses of the VIP.
 type Entry = (ServiceId, Option<Family>);
 
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +37,8 @@ struct Detached {
 }
 
 impl DetachedSlots {
-    /// As of the next generation, whose services are still led where the configuration has them.
+    /// Returns the detached slots of the next generation. Each service in `services` must still
+    /// have its configured pool and not a fallback pool.
     pub(crate) fn after(&self, services: &[Service], index: &Index, now: Duration, ages: Ages) -> Self {
         let mut next = Self::default();
         let mut by_pool: HashMap<&PoolView, Arc<BTreeSet<SlotId>>> = HashMap::new();
@@ -56,7 +62,8 @@ impl DetachedSlots {
         next
     }
 
-    /// Excludes what was left a drain time ago, and forgets what no flow can name any more. Gives whether anything changed.
+    /// Excludes slots whose drain time has passed, and removes slots to which flows can no longer
+    /// refer. Returns `true` if anything changed.
     pub(crate) fn advance(&mut self, now: Duration, ages: Ages) -> bool {
         let mut changed = false;
         for left in self.left.values_mut() {
@@ -74,7 +81,7 @@ impl DetachedSlots {
         changed
     }
 
-    /// Sets the excluded slots of each service.
+    /// Sets `excluded_slots` of each service.
     pub(crate) fn exclude(&self, services: &mut [Service]) {
         for service in services {
             let left = self.left.get(&entry(service)).into_iter().flatten();
@@ -88,7 +95,8 @@ fn entry(service: &Service) -> Entry {
     (service.id, service.family)
 }
 
-/// The entries of the last generation whose flows are this one's: a reload may part a service's families, or join them.
+/// Returns the entries of the previous generation with flows that now belong to `service`. A reload
+/// may split a service into one for each address family, or merge the two.
 fn entries_before(service: &Service) -> impl Iterator<Item = Entry> {
     let families = match service.family {
         Some(family) => vec![Some(family), None],

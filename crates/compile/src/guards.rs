@@ -1,8 +1,12 @@
-//! From a VIP's `allow`, `deny` and `limits` to what packet threads ask.
+//! Builds the guard of each VIP from its `allow`, `deny` and `limits` keys.
 //!
-//! In: VIPs. Out: a [`forwarder::Guard`] each, or none for an open one. Sets are shared by content among VIPs, and kept from
-//! one generation to the next. Invariant: a VIP with limits keeps its number while it has them, so that no reload gives anyone
-//! a fresh burst; numbers are the smallest that are free.
+//! A [`forwarder::Guard`] contains the accepted source prefixes and the rate limits of a VIP. A VIP
+//! without these keys has no guard. VIPs and generations with equal prefix lists share one prefix
+//! set.
+//!
+//! Invariant: a VIP keeps its guard number while the VIP has limits. A reload therefore does not
+//! refill the token buckets, which packet threads keep by guard number. New VIPs get the smallest
+//! free numbers.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -14,17 +18,18 @@ use config::{Limits, PerSource, SourceList, Vip};
 /// The guards of one generation.
 #[derive(Debug, Default)]
 pub(crate) struct Guards {
-    /// By the digests of a list's parts.
+    /// The prefix sets, by the digests of the source lists from which each set was built.
     sets: HashMap<Vec<[u8; 32]>, Arc<PrefixSet>>,
     numbers: HashMap<Arc<str>, GuardId>,
     guards: HashMap<Arc<str>, Arc<Guard>>,
 }
 
 impl Guards {
-    /// Those of the next generation, with these VIPs.
+    /// Returns the guards of the next generation, built for `vips`.
     ///
     /// # Cost
-    /// Linear in lists; a set is built for each content that this generation does not have.
+    /// Linear in the length of all lists. A prefix set is built only if `self` has no set with the
+    /// same content.
     pub(crate) fn after<'a>(&self, vips: impl Iterator<Item = &'a Vip>) -> Self {
         let guarded: Vec<&Vip> = vips.filter(|vip| vip.guard != config::Guard::default()).collect();
         let mut next = Self { numbers: self.numbers_of(&guarded), ..Self::default() };
@@ -43,12 +48,13 @@ impl Guards {
         next
     }
 
-    /// What packets for a VIP are asked.
+    /// Returns the guard of a VIP, or `None` if all sources are accepted without limits.
     pub(crate) fn of(&self, vip: &Vip) -> Option<Arc<Guard>> {
         self.guards.get(&vip.name).cloned()
     }
 
-    /// VIPs that had a number keep it; the others get the smallest that are free.
+    /// Keeps the guard numbers of VIPs that already have one, and gives the smallest free numbers
+    /// to the others.
     fn numbers_of(&self, vips: &[&Vip]) -> HashMap<Arc<str>, GuardId> {
         let limited = || vips.iter().filter(|vip| vip.guard.limits != Limits::default());
         let kept = limited().filter_map(|vip| Some((Arc::clone(&vip.name), *self.numbers.get(&vip.name)?)));

@@ -1,7 +1,8 @@
-//! Who is who in a compiled configuration: memberships, the pools that hold them, and which pool serves for which.
+//! The index of a compiled configuration.
 //!
-//! In: the pools that a machine's VIPs reach. Out: the way from a membership to its slot and back.
-//! Not here: states and weights (`runtime_state`).
+//! The index maps memberships (one backend in one leaf pool) to slots and slots to memberships. For
+//! each configured pool, the index also finds the pool that currently serves in its place, such as
+//! a fallback pool. Health states and current weights are in `runtime_state`.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -13,25 +14,28 @@ use crate::keys::{PoolView, SlotKey};
 use crate::runtime_state::RuntimeState;
 use config::{Check, Config, Fallback, Member, Pool};
 
-/// A backend in a leaf pool.
+/// One backend in one leaf pool.
 #[derive(Clone, Debug)]
 pub struct Membership {
-    /// Leaf pool, backend, address.
+    /// The key, which consists of leaf pool, backend name, backend address and possibly VIP
+    /// addresses.
     pub key: SlotKey,
-    /// Its number.
+    /// The slot of the membership.
     pub slot: SlotId,
-    /// Its weight in the leaf pool, by the file.
+    /// The weight that the leaf pool configures for the backend.
     pub own_weight: u32,
-    /// The name of the encapsulation.
+    /// The name of the encapsulation section that the membership uses.
     pub encapsulation: Arc<str>,
-    /// Its checks, those handed down included.
+    /// The health checks of the membership, including checks inherited from other pools.
     pub checks: Vec<Arc<Check>>,
-    /// The pools in reach that hold it, the leaf included when a VIP uses that itself.
+    /// The names of the pools that contain the membership and are used by VIPs of this machine. The
+    /// leaf pool is included only if a VIP uses it directly.
     pub pools: Vec<Arc<str>>,
 }
 
 impl Membership {
-    /// A pool in reach holds it: another one, or another view of the last one, as views of one pool follow each other.
+    /// Adds `pool` to the pools of the membership. All views of a pool are processed one after the
+    /// other, so a comparison with the last name is enough to avoid duplicates.
     fn join(&mut self, pool: &Pool) {
         if self.pools.last() != Some(&pool.name) {
             self.pools.push(Arc::clone(&pool.name));
@@ -39,17 +43,17 @@ impl Membership {
     }
 }
 
-/// See the module's header.
+/// The memberships and pools of a compiled configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Index {
     memberships: Vec<Membership>,
     by_key: HashMap<SlotKey, usize>,
-    /// By the slot's number: places in `memberships`.
+    /// The index into `memberships` of each slot number.
     by_slot: Vec<Option<usize>>,
     pools: BTreeMap<PoolView, InReach>,
-    /// The pool that the file gives each service, in the order of the snapshot's services.
+    /// The configured pool of each service, in the same order as the services in the snapshot.
     configured: Vec<PoolView>,
-    /// The other machines of the shard, those that went included while they have their slots.
+    /// The slots of peers. Removed peers are included while they still have a slot.
     peers: HashSet<SlotId>,
 }
 
@@ -60,18 +64,18 @@ struct InReach {
 }
 
 impl Index {
-    /// All memberships, each once, those of the other machines of the shard among them.
+    /// Returns each membership once. Peers are included.
     #[must_use]
     pub fn memberships(&self) -> &[Membership] {
         &self.memberships
     }
 
-    /// Those of backends: without the other machines of the shard.
+    /// Returns the memberships of backends, without peers.
     pub fn backends(&self) -> impl Iterator<Item = &Membership> {
         self.memberships.iter().filter(|membership| !membership.key.is_peer())
     }
 
-    /// Whether a slot is another machine's of the shard.
+    /// Returns `true` if the slot belongs to a peer.
     #[must_use]
     pub fn is_peer(&self, slot: SlotId) -> bool {
         self.peers.contains(&slot)
@@ -81,49 +85,51 @@ impl Index {
         self.peers = peers.collect();
     }
 
-    /// The membership of that key.
+    /// Returns the membership with this key.
     #[must_use]
     pub fn membership(&self, key: &SlotKey) -> Option<&Membership> {
         self.by_key.get(key).and_then(|at| self.memberships.get(*at))
     }
 
-    /// The membership that has a slot; `None` of one that is no longer configured.
+    /// Returns the membership of a slot, or `None` if the membership is no longer configured.
     #[must_use]
     pub fn of_slot(&self, slot: SlotId) -> Option<&Membership> {
         let at = self.by_slot.get(slot.0 as usize).copied().flatten()?;
         self.memberships.get(at)
     }
 
-    /// A pool in reach.
+    /// Returns the compiled pool of a view, or `None` if no VIP of this machine uses the view.
     #[must_use]
     pub fn pool(&self, view: &PoolView) -> Option<&Arc<PoolTable>> {
         self.pools.get(view).map(|entry| &entry.table)
     }
 
-    /// All pools in reach, in the order of their names.
+    /// Returns all pools that VIPs of this machine use, sorted by pool name.
     pub fn pools(&self) -> impl Iterator<Item = (&PoolView, &Arc<PoolTable>)> {
         self.pools.iter().map(|(view, entry)| (view, &entry.table))
     }
 
-    /// Whether a pool in reach has a fallback.
+    /// Returns `true` if the pool of this view has a fallback.
     #[must_use]
     pub fn has_fallback(&self, view: &PoolView) -> bool {
         self.pools.get(view).is_some_and(|entry| entry.fallback.is_some())
     }
 
-    /// Pools that have a fallback.
+    /// Returns the pools that have a fallback pool, each with its fallback settings.
     pub fn with_fallback(&self) -> impl Iterator<Item = (&PoolView, &Arc<PoolTable>, &Fallback)> {
         self.pools.iter().filter_map(|(view, entry)| Some((view, &entry.table, &entry.fallback.as_ref()?.0)))
     }
 
-    /// Backends of a pool that new flows may be given.
+    /// Returns the number of backends of the pool that accept new flows.
     #[must_use]
     pub fn serving(pool: &PoolTable, states: &[SlotState]) -> usize {
         let serves = |slot: &&SlotId| states.get(slot.0 as usize) == Some(&SlotState::Serving);
         pool.slots.iter().filter(serves).count()
     }
 
-    /// The pool that serves where `view` is configured: itself, or its fallback if that is called for and has a backend.
+    /// Returns the pool that currently serves in place of the configured pool `view`. The fallback
+    /// pool serves if the fallback is active and has a serving backend. Otherwise, the configured
+    /// pool serves.
     #[must_use]
     pub fn serving_pool(
         &self,
@@ -144,30 +150,32 @@ impl Index {
         serving
     }
 
-    /// A view and those that may serve in its place. The configuration has no cycle of fallbacks; this ends if it had one.
+    /// Iterates over a pool view and its chain of fallbacks. `config` rejects cycles of fallbacks,
+    /// and `take` would end the chain even if there were a cycle.
     fn chain<'a>(&'a self, view: &PoolView) -> impl Iterator<Item = (&'a PoolView, &'a InReach)> + use<'a> {
         let next =
             |(_, entry): &(&PoolView, &'a InReach)| self.pools.get_key_value(&entry.fallback.as_ref()?.1);
         std::iter::successors(self.pools.get_key_value(view), next).take(self.pools.len())
     }
 
-    /// All slots that a service may choose under this configuration, whichever serve now.
+    /// Returns all slots that a service with the configured pool `view` can ever choose, including
+    /// the slots of fallback pools.
     pub(crate) fn slots_within<'a>(&'a self, view: &PoolView) -> impl Iterator<Item = SlotId> + use<'a> {
         self.chain(view).flat_map(|(_, entry)| entry.table.slots.iter().copied())
     }
 
-    /// The pool that the file gives each service, in the order of the snapshot's services.
+    /// Returns the configured pool of each service, in the same order as the services in the
+    /// snapshot.
     #[must_use]
     pub fn configured(&self) -> &[PoolView] {
         &self.configured
     }
 
-    /// Remembers which pool the file gives each service.
     pub(crate) fn configure(&mut self, configured: Vec<PoolView>) {
         self.configured = configured;
     }
 
-    /// Leads each service to the pool that serves now.
+    /// Sets the pool of each service in a snapshot to the pool that currently serves.
     pub fn lead(&self, services: &mut [Service], runtime_state: &RuntimeState, states: &[SlotState]) {
         for (service, configured) in services.iter_mut().zip(&self.configured) {
             if let Some(pool) = self.serving_pool(configured, runtime_state, states) {
@@ -180,7 +188,9 @@ impl Index {
         self.membership(&SlotKey::of(member, None))
     }
 
-    /// Enters a pool's memberships, and gives their slots in the pool's order; `claim` is asked once for each membership.
+    /// Adds the memberships of a pool to the index, and returns their slots in the same order as
+    /// the members of the pool. For each membership that is not in the index yet, the function
+    /// calls `claim` once to get the slot.
     pub(crate) fn enter<E>(
         &mut self,
         config: &Config,
@@ -222,7 +232,8 @@ impl Index {
         self.memberships.push(membership);
     }
 
-    /// Adds the pool itself, once its memberships have their slots and its table stands; `fallback` may serve in its place.
+    /// Adds the compiled pool of a view to the index. The memberships of the pool must have slots
+    /// already. `fallback` contains the fallback settings and the view of the fallback pool.
     pub(crate) fn complete(
         &mut self,
         view: PoolView,
@@ -233,7 +244,8 @@ impl Index {
     }
 }
 
-/// The weight in its leaf pool, by the file, of a member of `pool`.
+/// Returns the weight that the leaf pool of `member` configures for it. `pool` is a pool that
+/// contains the member.
 #[must_use]
 pub fn own_weight(config: &Config, pool: &Pool, member: &Member) -> u32 {
     if member.leaf == pool.name {
@@ -243,7 +255,7 @@ pub fn own_weight(config: &Config, pool: &Pool, member: &Member) -> u32 {
     own.map_or(1, |member| member.weight)
 }
 
-/// Members are in the order of their names.
+/// Finds a backend by binary search, because members are sorted by name.
 fn find<'a>(pool: &'a Pool, backend: &str) -> Option<&'a Member> {
     let at = pool.members.binary_search_by(|member| (*member.backend.name).cmp(backend)).ok()?;
     pool.members.get(at)

@@ -1,8 +1,9 @@
-//! From `kv` of a pool to what packet threads read requests by.
+//! Builds the key rules of services whose pool has a `kv` section.
 //!
-//! In: pools with `kv`, and the tables of all pools in reach. Out: a [`Keyed`] for each service that chooses by key. Rules are kept
-//! from one generation to the next while the file says the same.
-//! Not here: reading requests (`kv-switch`), choosing (`forwarder`).
+//! Each service with such a pool gets a [`Keyed`]. Packet threads use it to parse requests and to
+//! choose a backend by the key in the request. Rules are reused until the configuration of the pool
+//! changes. The request parsers are in `kv-switch`, and the choice for each packet is made in
+//! `forwarder`.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -28,16 +29,17 @@ use crate::runtime_state::RuntimeState;
 use crate::tables::{TableKey, Tables};
 use crate::views::Views;
 
-/// The rules of one generation, by pool.
+/// The key rules of one generation by pool name.
 #[derive(Debug, Default)]
 pub(crate) struct AllRules {
     made: HashMap<Arc<str>, Made>,
-    /// Of all caches, from the first generation on that has any: threads that still read the last one, and answers to writes that were
-    /// under way before it, see the same.
+    /// The write epochs that invalidate cached values. The caches of all pools share them. The
+    /// epochs are created with the first cache and then kept. Packet threads with an old snapshot,
+    /// and replies to earlier writes, therefore use the same epochs as the new snapshot.
     epochs: Option<Arc<Epochs>>,
 }
 
-/// Rules, and what they were made of.
+/// Key rules, with the configuration that they were built from.
 #[derive(Debug)]
 struct Made {
     kv: Arc<Kv>,
@@ -46,7 +48,7 @@ struct Made {
 }
 
 impl AllRules {
-    /// Those of the next generation.
+    /// Returns the key rules of the next generation.
     pub(crate) fn after(&self, config: &Config) -> Result<Self, CompileError> {
         let hash_key = config.cluster().hash_key;
         let has_cache =
@@ -65,7 +67,8 @@ impl AllRules {
         Ok(Self { made, epochs })
     }
 
-    /// What a service of this pool reads requests by; `None`: the pool has no keys.
+    /// Returns the key placement and the key rules for a service that uses the pool of `view`.
+    /// Returns `None` if the pool has no `kv` section.
     pub(crate) fn of(
         &self,
         inputs: &Inputs<'_>,
@@ -75,7 +78,8 @@ impl AllRules {
         let Inputs { views, index, .. } = *inputs;
         let Some(Made { kv, rules, .. }) = self.made.get(&view.pool) else { return Ok(None) };
         let views: Vec<PoolView> = kv.pools.iter().map(|name| views.beside(view, name)).collect();
-        // A pool without a table in reach would shift the places of those behind it; the configuration was checked for it.
+        // `config` ensures that all these pools exist. Skipping a missing pool would shift the
+        // indexes of the later pools.
         let pools = views.iter().map(|view| index.pool(view).map(Arc::clone)).collect::<Option<_>>();
         let Some(pools) = pools else { return Ok(None) };
         let of = |view| placement(inputs, kv, view, rings);
@@ -84,7 +88,7 @@ impl AllRules {
     }
 }
 
-/// What keyed services are made of, besides the rules.
+/// The inputs of [`AllRules::of`] that are the same for all services.
 pub(crate) struct Inputs<'a> {
     pub(crate) views: &'a Views<'a>,
     pub(crate) index: &'a Index,
@@ -92,7 +96,7 @@ pub(crate) struct Inputs<'a> {
     pub(crate) runtime_state: &'a RuntimeState,
 }
 
-/// What says where the keys of a pool are that `kv` is for, or leads to.
+/// Returns how keys are assigned to the backends of the pool of `view`.
 fn placement(
     inputs: &Inputs<'_>,
     kv: &Kv,
@@ -109,12 +113,15 @@ fn placement(
     Ok(Placement::Maglev { all })
 }
 
-/// Whether it matters which backend has a key while that does not serve: others are not to have it, or not for long.
+/// Returns `true` if the forwarder must know the owner of a key even while the owner is not
+/// serving. With such a configuration, other backends never serve the key, or serve it only for a
+/// limited time.
 fn knows_owners(kv: &Kv) -> bool {
     kv.failover != Failover::Next || kv.failover_ttl.is_some() || kv.replicas.is_some()
 }
 
-/// The pools with such keys.
+/// Returns the names of the pools that need a second Maglev table. The second table assigns keys to
+/// owners independently of the current backend states.
 pub(crate) fn of_first_choice(config: &Config) -> BTreeSet<&str> {
     let keyed = config.pools().iter().filter_map(|pool| Some((pool, pool.kv.as_ref()?)));
     let wanted = keyed.filter(|(_, kv)| kv.hash == KvHash::Maglev && knows_owners(kv));
@@ -146,7 +153,7 @@ fn rules(
         failover_ttl: kv.failover_ttl.map(|ttl| u32::try_from(ttl.as_secs()).unwrap_or(u32::MAX)),
         path: match kv.path {
             KvPath::Direct => KeyPath::Direct,
-            KvPath::Through { answer_timeout } => KeyPath::Through { timeout: timeout(answer_timeout) },
+            KvPath::Proxied { answer_timeout } => KeyPath::Through { timeout: timeout(answer_timeout) },
         },
         gather: kv.gather.as_ref().map(gather),
         cache: epochs.and_then(|epochs| cache(kv, sip, epochs)),
@@ -154,7 +161,7 @@ fn rules(
     })
 }
 
-/// Which keys are of another pool.
+/// Builds the table of key routes, which send single keys or key prefixes to other pools.
 fn routes(kv: &Kv) -> Result<Routes, RouteError> {
     let (mut exact, mut prefixes) = (Vec::new(), Vec::new());
     for route in &kv.routes {
@@ -166,12 +173,13 @@ fn routes(kv: &Kv) -> Result<Routes, RouteError> {
     Routes::build(&exact, &prefixes)
 }
 
-/// The place of a pool among those that routes and failover name.
+/// Returns the index of the pool `name` in `kv.pools`, which is sorted by name.
 fn place(kv: &Kv, name: &Arc<str>) -> u32 {
     u32::try_from(kv.pools.partition_point(|other| other < name)).unwrap_or(u32::MAX)
 }
 
-/// By what reads of hot keys are answered from copies; `sip` hashes keys for the caches of all pools.
+/// Returns the rules of the cache for hot keys. `sip` is the key hash function, shared by the
+/// caches of all pools.
 fn cache(kv: &Kv, sip: KeyHash, epochs: &Arc<Epochs>) -> Option<CacheRules> {
     let cache = kv.cache.as_ref()?;
     Some(CacheRules {
@@ -203,7 +211,8 @@ fn gather(gather: &KvGather) -> GatherRules {
     GatherRules { timeout: timeout(gather.timeout), late }
 }
 
-/// The configuration has one of them; else the next longer.
+/// Returns the index of the shortest timeout in `GATHER_TIMEOUTS_MS` that is at least `wanted`. If
+/// `wanted` is longer than all of them, returns the index of the last timeout.
 fn timeout(wanted: Duration) -> usize {
     let fits = |millis: &u16| u128::from(*millis) >= wanted.as_millis();
     GATHER_TIMEOUTS_MS.iter().position(fits).unwrap_or(GATHER_TIMEOUTS_MS.len() - 1)

@@ -1,7 +1,9 @@
-//! What memberships and pools are known by.
+//! Keys that identify memberships and pools.
 //!
-//! A check through a VIP finds something about that VIP's addresses of one family. So a membership that has such checks, and a
-//! pool that holds it, stand once for each family of each VIP; all others stand once.
+//! A health check through a VIP sends its probes to the VIP address through the tunnel to the
+//! backend. The result of such a check applies only to one address family of that VIP. A membership
+//! with such a check, and each pool that contains this membership, therefore have a separate key
+//! for each address family of each VIP. All other memberships and pools have one key.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,30 +11,33 @@ use std::sync::Arc;
 use config::{Member, Via};
 use packet::Family;
 
-/// What a slot's number stands for. A backend under a new address is another membership.
+/// Identifies a membership, which has one slot. If the address of a backend changes, the result is
+/// a different membership.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotKey {
-    /// The leaf pool.
+    /// The name of the leaf pool.
     pub pool: Arc<str>,
-    /// The backend's name.
+    /// The name of the backend.
     pub backend: Arc<str>,
-    /// Its address.
+    /// The address of the backend.
     pub address: IpAddr,
-    /// The addresses through which it is checked, where there are such checks: what these find is said of them alone.
+    /// The VIP addresses through which the membership is checked, or `None` if no check goes
+    /// through a VIP.
     pub vip: Option<VipFamily>,
 }
 
-/// The addresses of one family of a VIP.
+/// The addresses of one VIP that belong to one address family.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VipFamily {
-    /// The VIP's name.
+    /// The name of the VIP.
     pub vip: Arc<str>,
-    /// The family.
+    /// The address family.
     pub family: Family,
 }
 
 impl SlotKey {
-    /// That of a pool's member, as these addresses of a VIP see it; `None`: as all do.
+    /// Returns the key of a member for the VIP addresses `vip`. `None` means all addresses. `vip`
+    /// is ignored if no check of the member goes through a VIP.
     #[must_use]
     pub fn of(member: &Member, vip: Option<&VipFamily>) -> Self {
         Self {
@@ -43,42 +48,44 @@ impl SlotKey {
         }
     }
 
-    /// Whether it is another machine of the shard, and no backend.
+    /// Returns `true` if the key identifies a peer, or `false` if it identifies a backend.
     #[must_use]
     pub fn is_peer(&self) -> bool {
         config::is_of_peers(&self.pool)
     }
 
-    /// The membership itself, whichever VIP sees it.
+    /// Returns the key of the membership without VIP addresses.
     #[must_use]
     pub fn membership(&self) -> Self {
         Self { vip: None, ..self.clone() }
     }
 }
 
-/// Whether a check of it goes through the VIPs that use it.
+/// Returns `true` if the member has a health check with `via = "vip"`.
 #[must_use]
 pub fn is_checked_through_vip(member: &Member) -> bool {
     member.checks.iter().any(|check| check.via == Via::Vip)
 }
 
-/// A pool as some addresses see it.
+/// A view of a pool. If a pool contains health checks through VIPs, there is a separate view for
+/// each VIP and address family that uses the pool. Any other pool has one view for all its users.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolView {
-    /// The pool's name.
+    /// The name of the pool.
     pub pool: Arc<str>,
-    /// The addresses; `None`: all that use it.
+    /// The VIP addresses for which the view applies, or `None` if all users of the pool share the
+    /// view.
     pub vip: Option<VipFamily>,
 }
 
 impl PoolView {
-    /// As all see it.
+    /// Returns the view of a pool that all its users share.
     #[must_use]
     pub fn of_all(pool: &Arc<str>) -> Self {
         Self { pool: Arc::clone(pool), vip: None }
     }
 
-    /// What a backend of the pool is numbered by.
+    /// Returns the slot key of a member of the pool in this view.
     #[must_use]
     pub fn key(&self, member: &Member) -> SlotKey {
         SlotKey::of(member, self.vip.as_ref())

@@ -1,11 +1,12 @@
-//! From a checked configuration to the snapshot that packet threads follow.
+//! Compiles a checked configuration into the snapshot that packet threads read.
 //!
-//! In: a [`Config`], the machine's name, what is known of next hops, what stands beside the file, the time. Out: a
-//! [`Snapshot`], and the [`Index`] by which a verdict finds its slots.
-//! Here too: the numbers that outlive a reload (slots and services), and tables kept while their content is the same.
-//! Not here: reading files, health, publishing.
-//! Invariant: the tables depend on names, weights, size and key alone; a slot's number keeps its meaning until every flow
-//! that could name it has timed out.
+//! The input is a [`Config`], the name of the machine, the known next hops, the runtime state
+//! (health states, overrides, slow start) and the current time. The output is a [`Snapshot`] and an
+//! [`Index`], which maps each membership (one backend in one leaf pool) to its slot. This crate
+//! does not read files, run health checks or publish snapshots.
+//!
+//! Invariants: the content of a Maglev table depends only on backend names, weights, table size and
+//! hash key. A slot number keeps its meaning until every flow that could refer to it has timed out.
 //!
 //! ```
 //! # let text = r#"
@@ -23,7 +24,8 @@
 //! let key = |_: &_| Ok("00112233445566778899aabbccddeeff".to_owned());
 //! let (config, _) = config::parse(text, "sluicegate.toml".as_ref(), &key).expect("no problems");
 //! let compiled = compile::compile_file(&config, "lb1")?;
-//! let names: Vec<&str> = compiled.index.memberships().iter().map(|found| &*found.key.backend).collect();
+//! let memberships = compiled.index.memberships();
+//! let names: Vec<&str> = memberships.iter().map(|found| &*found.key.backend).collect();
 //! assert_eq!(names, ["b1"]);
 //! # Ok::<_, compile::CompileError>(())
 //! ```
@@ -81,7 +83,8 @@ use self::tables::{TableKey, Tables};
 use crate::slots::{Ages, Slots};
 use config::{self, Config, Machine, Member, Pool};
 
-/// Compiles one configuration after another for one machine.
+/// Compiles the successive configurations of one machine. The compiler keeps slot numbers, service
+/// numbers and unchanged tables between them.
 #[derive(Debug, Default)]
 pub struct Compiler {
     slots: Slots,
@@ -91,7 +94,7 @@ pub struct Compiler {
     kept: Kept,
 }
 
-/// What services of the next generation share with those of this one while the file says the same.
+/// Objects of the previous generation that are reused while their configuration is unchanged.
 #[derive(Debug, Default)]
 struct Kept {
     guards: Guards,
@@ -102,96 +105,101 @@ struct Kept {
 /// A compiled configuration.
 #[derive(Debug)]
 pub struct Compiled {
-    /// What packet threads follow.
+    /// The snapshot for the packet threads.
     pub snapshot: Snapshot,
-    /// Who is who in it.
+    /// The index of the memberships and pools in the snapshot.
     pub index: Index,
 }
 
-/// What a compilation starts from, besides the configuration.
+/// The inputs of a compilation, apart from the configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct CompileInput<'a> {
-    /// The number of what comes out: another for another configuration, the same for other tables of the same one.
+    /// The generation number of the resulting snapshot. A new configuration gets a new number. A
+    /// rebuild of the tables for the current configuration keeps its number.
     pub generation: Generation,
-    /// The machine's name in the file.
+    /// The name of the machine in the configuration.
     pub machine: &'a str,
-    /// Ways to the backends.
+    /// The next hops of the backends.
     pub next_hops: &'a next_hop::Table,
-    /// What is in force beside the file.
+    /// Health states, overrides and other state that is not part of the configuration.
     pub runtime_state: &'a RuntimeState,
-    /// The states in force, by slot: a membership that goes drains only if it could be given packets.
+    /// The current state of each slot, by slot number. The states decide whether a removed
+    /// membership drains, because only a slot that could receive packets drains.
     pub states: &'a [SlotState],
-    /// A monotonic time, by which freed slots are kept apart.
+    /// The current monotonic time. Drain times and the delay before slot numbers are reused are
+    /// measured with it.
     pub now: Duration,
 }
 
-/// What did not fit together, in words; a configuration that was checked for this machine gives none of these.
+/// A reason why a configuration cannot be compiled. If the configuration was checked for this
+/// machine, these errors do not occur.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompileError {
-    /// The configuration has no such machine.
-    #[error("the configuration has no machine `{wanted}`; it has {known}")]
+    /// The configuration has no machine with this name.
+    #[error("unknown machine `{wanted}`; the configuration has {known}")]
     NoMachine {
-        /// The name looked for.
+        /// The requested machine name.
         wanted: String,
-        /// The names that are there.
+        /// The names of the configured machines, separated by commas.
         known: String,
     },
-    /// No outer source address for a backend.
-    #[error("backend {backend}: machine {machine} has no address of the family of {address}")]
+    /// The machine has no source address of the required IP version for the outer header of packets
+    /// to the backend.
+    #[error(
+        "machine `{machine}` has no source address for backend `{backend}`; add an address of the same IP version as {address}"
+    )]
     NoSource {
-        /// The backend.
+        /// The name of the backend.
         backend: String,
-        /// Its address.
+        /// The address of the backend.
         address: IpAddr,
-        /// The machine.
+        /// The name of the machine.
         machine: String,
     },
-    /// A pool's table could not be built.
-    #[error("pool {pool}: {cause}")]
+    /// The Maglev table of a pool cannot be built.
+    #[error("cannot build the Maglev table of pool `{pool}`: {cause}")]
     Table {
-        /// The pool.
+        /// The name of the pool.
         pool: String,
-        /// Why.
+        /// The error of the Maglev table builder.
         cause: BuildError,
     },
-    /// A keyed pool's backends give no ring.
-    #[error("pool {pool}: {cause}")]
+    /// The hash ring of a keyed pool cannot be built.
+    #[error("cannot build the hash ring of pool `{pool}`: {cause}")]
     Ring {
-        /// The pool.
+        /// The name of the pool.
         pool: String,
-        /// Why.
+        /// The error of the hash ring builder.
         cause: kv_switch::RingError,
     },
-    /// A keyed pool's routes give no table.
-    #[error("pool {pool}: {cause}")]
+    /// The key routes of a keyed pool cannot be built.
+    #[error("cannot build the key routes of pool `{pool}`: {cause}")]
     Routes {
-        /// The pool.
+        /// The name of the pool.
         pool: String,
-        /// Why.
+        /// The error of the key route builder.
         cause: kv_switch::RouteError,
     },
-    /// All numbers of slots or services are in use.
-    #[error("more slots or services than 24 bits can number")]
+    /// All 24-bit numbers for slots or services are in use.
+    #[error("out of slot or service numbers; at most 2^24 memberships and services are supported")]
     TooMany,
-    /// The parts do not fit together.
+    /// The parts of the snapshot contradict each other.
     #[error(transparent)]
     Snapshot(#[from] forwarder::SnapshotError),
 }
 
-/// Compiles a configuration as the file has it: see [`Compiler::compile_file`].
+/// Compiles a configuration without runtime state. See [`Compiler::compile_file`].
 ///
 /// # Errors
-/// [`CompileError`].
+/// Returns [`CompileError`] if the configuration does not fit this machine.
 pub fn compile_file(config: &Config, machine: &str) -> Result<Compiled, CompileError> {
     Compiler::default().compile_file(config, machine)
 }
 
 impl Compiler {
-    /// Compiles a configuration as the file has it, every backend serving, ways unknown: for `config check`, `where`, `replay`.
-    ///
-    /// # Errors
-    /// As [`Compiler::compile`].
+    /// Compiles a configuration without runtime state. All backends serve, and all next hops are
+    /// unknown. The commands `config check`, `where` and `replay` use this function.
     pub fn compile_file(&mut self, config: &Config, machine: &str) -> Result<Compiled, CompileError> {
         let input = CompileInput {
             generation: Generation(1),
@@ -204,13 +212,15 @@ impl Compiler {
         self.compile(config, input)
     }
 
-    /// Compiles `config`.
+    /// Compiles `config` with the inputs in `from`.
     ///
     /// # Errors
-    /// [`CompileError`]; the compiler is then as it was, but for numbers given out.
+    /// Returns [`CompileError`] if the configuration does not fit this machine. After an error,
+    /// only newly allocated service numbers remain in the compiler.
     /// # Cost
-    /// Linear in memberships and services, and one table for each set of (name, weight) that the last generation did not have,
-    /// built on all processors.
+    /// Linear in the number of memberships and services. In addition, one table is built for each
+    /// set of (name, weight) pairs for which the previous generation had no table. Tables are built
+    /// on all processors in parallel.
     pub fn compile(&mut self, config: &Config, from: CompileInput<'_>) -> Result<Compiled, CompileError> {
         let machine = find_machine(config, from.machine)?;
         let views = Views::new(config, machine);
@@ -244,7 +254,7 @@ impl Compiler {
         Ok(Compiled { snapshot, index })
     }
 
-    /// The services, and what of them the next generation may keep.
+    /// Builds the services, and returns them with the objects that the next generation may reuse.
     fn services_of(
         &mut self,
         views: &Views<'_>,
@@ -261,7 +271,8 @@ impl Compiler {
         Ok((services, Kept { guards, key_rules, rings: rings.settled() }))
     }
 
-    /// Memberships, and beside them tables, into which most of the time goes.
+    /// Assigns slots to memberships. In parallel, another thread builds the tables, which take most
+    /// of the time.
     fn lay_out(
         &self,
         config: &Config,
@@ -285,17 +296,19 @@ impl Compiler {
         Ok((laid_out?, tables?))
     }
 
-    /// The states of all slots under what stands now.
+    /// Returns the state of each slot for `runtime_state`.
     #[must_use]
     pub fn states(&self, runtime_state: &RuntimeState) -> Vec<SlotState> {
         self.slots.states(|key| runtime_state.state(key))
     }
 
-    /// Ends what a drain time ago began to drain: memberships that went, and flows that a service left behind on slots that
-    /// serve others. `None`: nothing to end.
+    /// Ends the drains whose drain time has passed. Slots of removed memberships become free, and a
+    /// service no longer sends packets to slots that it has left. Returns `None` if the snapshot
+    /// does not change.
     ///
     /// # Errors
-    /// [`CompileError::Snapshot`]: `current` is not of the last configuration that was compiled.
+    /// Returns [`CompileError::Snapshot`] if `current` was not compiled from the configuration that
+    /// this compiler compiled last.
     pub fn end_draining(
         &mut self,
         config: &Config,
@@ -315,7 +328,7 @@ impl Compiler {
     }
 }
 
-/// The receivers of reports about marked packets.
+/// Returns the configured receivers of reports about marked packets.
 fn trace(config: &Config) -> Option<Trace> {
     let wanted = config.trace()?;
     let receivers = wanted.receivers.iter().map(|prefix| (prefix.address(), prefix.length()));
@@ -323,20 +336,21 @@ fn trace(config: &Config) -> Option<Trace> {
     Some(Trace { key: trace_key(config), receivers, per_second })
 }
 
-/// What a cluster's marks and reports are signed under.
+/// Derives the key that authenticates trace marks and trace reports of the cluster.
 #[must_use]
 pub fn trace_key(config: &Config) -> TraceKey {
     TraceKey::derive(&HashKey::new(*config.cluster().hash_key.bytes()))
 }
 
-/// The pools that a machine's VIPs reach, as each sees them.
+/// The pools that the VIPs of a machine use, sorted by view.
 type Reach<'a> = BTreeMap<PoolView, &'a Arc<Pool>>;
 
-/// The memberships of a configuration, each under its number, before anything is known of the tables.
+/// The slots of all memberships of a configuration, before the pools have their tables.
 struct LaidOut {
     index: Index,
     slots: Slots,
-    /// Those of the pools in reach, of other clusters, of the other machines.
+    /// The slots of each pool. Pools of this cluster are first, then pools of other clusters, then
+    /// the pool of the peers.
     in_pools: Vec<Vec<SlotId>>,
     with_ways: Vec<Slot>,
     others: Option<Pool>,
@@ -372,7 +386,8 @@ impl LaidOut {
         Ok(Self { index, slots, in_pools, with_ways, others })
     }
 
-    /// Gives each pool its table; returns the one by which fragments are shared out among machines.
+    /// Adds each pool with its table to the index. Returns the table that assigns IP fragments to
+    /// machines.
     fn complete(&mut self, views: &Views<'_>, reach: &Reach<'_>, tables: &Tables) -> Option<Arc<PoolTable>> {
         let (config, machine) = (views.config, views.machine);
         let (mut built, mut in_pools) = (tables.of_pools(), std::mem::take(&mut self.in_pools).into_iter());
@@ -403,19 +418,20 @@ fn state_of(states: &[SlotState], id: SlotId) -> SlotState {
 }
 
 fn ages(config: &Config) -> Ages {
-    // Flows live up to two ticks longer than their time-out.
+    // A connection table entry lives up to two clock ticks longer than its timeout.
     let keep = timeouts(config).longest() + Duration::from_secs(1);
     Ages { drain: config.cluster().drain_time, keep }
 }
 
-/// The connection table's time-outs.
+/// Returns the idle timeouts of the connection table.
 #[must_use]
 pub fn timeouts(config: &Config) -> Timeouts {
     let from = config.cluster().flow_timeouts;
     Timeouts { new: from.new, established: from.established, closing: from.closing, udp: from.udp }
 }
 
-/// All groups: one whose VIPs other machines serve keeps its addresses out of groups with shorter prefixes here too.
+/// Returns all prefix groups. Groups whose VIPs belong to other machines are included, because
+/// their prefixes still take precedence over shorter prefixes of other groups.
 fn groups(config: &Config) -> Vec<PrefixGroup> {
     let group = |group: &Arc<config::PrefixGroup>| PrefixGroup {
         name: Arc::clone(&group.name),
@@ -424,10 +440,7 @@ fn groups(config: &Config) -> Vec<PrefixGroup> {
     config.groups().iter().map(group).collect()
 }
 
-/// The machine of this name.
-///
-/// # Errors
-/// [`CompileError::NoMachine`].
+/// Returns the machine with the name `wanted` from the configuration.
 pub fn find_machine<'a>(config: &'a Config, wanted: &str) -> Result<&'a Machine, CompileError> {
     config.machine(wanted).ok_or_else(|| CompileError::NoMachine {
         wanted: wanted.to_owned(),
@@ -440,13 +453,14 @@ fn slot(member: &Member, machine: &Machine) -> Result<Slot, CompileError> {
         backend: Arc::clone(&member.backend.name),
         address: member.backend.address,
         forwarding: forwarding(member, machine)?,
-        next_hop: None, // the compiler fills in the way, as for slots that drain
+        next_hop: None, // `way::fill_in` sets the next hop, also for draining slots.
         mtu: way::ETHERNET_MTU,
         too_big: member.encapsulation.too_big,
     })
 }
 
-/// A packet that is redirected says so, that it is not redirected again (RFC 1701: recursion control).
+/// Sets the recursion control field of the GRE header to 1. The receiving machine then does not
+/// redirect the packet again (RFC 1701).
 fn as_peer(slot: Slot) -> Slot {
     let forwarding = match slot.forwarding {
         Forwarding::Tunnel { v4, v6 } => {

@@ -1,7 +1,9 @@
-//! The numbers of slots and services, for a process that comes in another's place and reads its connection tables.
+//! Exports slot numbers and service numbers to a new process.
 //!
-//! In: a compiler. Out: its numbers, and a compiler that goes on with them.
-//! Invariant: a number that the first compiler has given out means the same to the second, or nothing.
+//! During a handover, the new process reads the connection tables of the previous process, which
+//! refer to slots and services by number. Both processes must therefore use the same numbers.
+//! Invariant: the new process never gives another meaning to a number that the previous process has
+//! allocated.
 
 use std::collections::BTreeMap;
 
@@ -11,26 +13,28 @@ use crate::Compiler;
 use crate::keys::SlotKey;
 use crate::slots::Slots;
 
-/// What numbers mean.
+/// The slot and service numbers of a compiler.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Numbers {
-    /// Configured memberships.
+    /// The slot numbers of the configured memberships.
     pub slots: Vec<(SlotKey, SlotId)>,
-    /// All numbers of slots that were ever given out are below this.
+    /// The upper bound (exclusive) of all slot numbers that were ever allocated. This bound also
+    /// covers the numbers of removed memberships.
     pub slots_below: u32,
-    /// Services by their names.
+    /// The service numbers by service name.
     pub services: BTreeMap<String, ServiceId>,
 }
 
 impl Compiler {
-    /// A compiler that gives these numbers to those who had them, and no number below [`Numbers::slots_below`] to anyone else.
+    /// Creates a compiler that continues with these numbers. All numbers of new memberships are at
+    /// least [`Numbers::slots_below`].
     #[must_use]
     pub fn numbered(numbers: &Numbers) -> Self {
         let services = numbers.services.iter().map(|(name, id)| (name.clone(), *id)).collect();
         Self { slots: Slots::numbered(&numbers.slots, numbers.slots_below), services, ..Self::default() }
     }
 
-    /// The numbers of now.
+    /// Returns the current slot and service numbers.
     #[must_use]
     pub fn numbers(&self) -> Numbers {
         let services = self.services.iter().map(|(name, id)| (name.clone(), *id)).collect();
@@ -38,7 +42,7 @@ impl Compiler {
         Numbers { slots: self.slots.numbers(), slots_below, services }
     }
 
-    /// Whether memberships that went by a reload still have flows.
+    /// Returns `true` if memberships that a reload removed are still draining.
     #[must_use]
     pub fn has_draining(&self) -> bool {
         self.slots.has_draining()

@@ -1,9 +1,9 @@
-//! Path MTUs to backends, peers and other clusters, as routers on the path report them.
+//! Learns path MTUs to backends, peers and other clusters from ICMP errors about outer packets.
 //!
-//! In: errors about outer packets, which packet threads took in. Out: the MTU of each way, for snapshots.
-//! Not here: which errors name a flow (`forwarder`), the link's own MTU (`next_hop`).
-//! Invariant: a lower MTU holds from its last report for [`LIFETIME`], then the way is tried anew with what the link takes.
-//! Source: RFC 1191 §6.3, RFC 8201 §4.
+//! Packet threads collect the ICMP errors, and the compiler writes the learned MTU of each path
+//! into snapshots. `forwarder` checks that an ICMP error belongs to a flow. `next_hop` determines
+//! link MTUs. Invariant: a learned MTU expires [`LIFETIME`] after its last report, and the link MTU
+//! applies again. Source: RFC 1191 §6.3, RFC 8201 §4.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -11,26 +11,29 @@ use std::time::Duration;
 
 use forwarder::{Prefix, Slot, SlotState, Snapshot};
 
-/// What was learned of the ways that packets take, one entry a way at most: a sender of many reports gets no more room.
+/// The learned MTUs, at most one per path. Memory use is therefore bounded by the number of paths,
+/// regardless of the number of reports.
 #[derive(Clone, Debug, Default)]
 pub struct PathMtus {
     learned: HashMap<Prefix, Learned>,
-    /// Ways to one address each, of slots that may be given packets; sorted.
+    /// The paths to single addresses of slots that may receive packets. The list is sorted by
+    /// address.
     hosts: Vec<Prefix>,
-    /// Ways to other clusters, each for many addresses: a few, whatever the number of VIPs.
+    /// The paths to other clusters. Each path covers a whole prefix, so the number of paths does
+    /// not grow with the number of VIPs.
     clusters: Vec<Prefix>,
-    /// What the file says that the core carries.
+    /// The configured minimum MTU of the core network, in bytes.
     core: Option<u32>,
 }
 
-/// The MTU of one way.
+/// The learned MTU of one path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LearnedMtu {
-    /// The way.
+    /// The destination address or prefix.
     pub way: Prefix,
-    /// What it takes, in bytes.
+    /// The MTU in bytes.
     pub mtu: u16,
-    /// How long that holds.
+    /// The monotonic time at which the learned MTU expires.
     pub until: Duration,
 }
 
@@ -41,10 +44,11 @@ struct Learned {
 }
 
 impl PathMtus {
-    /// From now on reports are about the ways of this snapshot; `core` is what the file says that they carry at least.
+    /// Replaces the known paths with the paths of `snapshot`. Later reports are accepted only for
+    /// these paths. `core` is the configured minimum MTU of the core network.
     ///
     /// # Cost
-    /// Linear in slots, and a sort of their addresses.
+    /// Linear in the number of slots, plus sorting their addresses.
     pub fn follow(&mut self, snapshot: &Snapshot, core: Option<u32>) {
         let in_use = snapshot.slots().iter().zip(snapshot.states());
         let in_use = in_use.filter(|(_, state)| **state != SlotState::Free);
@@ -58,10 +62,14 @@ impl PathMtus {
         self.learned = learned;
     }
 
-    /// Takes a report in; whether a way to `destination` takes less than before. No packet of ours goes to any other address, and
-    /// what the core carries is not up to who sends errors. Of a cluster's addresses the narrowest path decides for all.
+    /// Records a reported path MTU. Returns `true` if the MTU of a path to `destination` became
+    /// lower.
     ///
-    /// A report of more than what is known is old or about another path: it renews nothing.
+    /// A report about an address that is not on a known path is ignored. A report below the
+    /// configured minimum MTU of the core network is also ignored, because anyone can send forged
+    /// ICMP errors. The path to another cluster gets the smallest MTU that was reported for an
+    /// address of the cluster. A report of a larger MTU than the known one is old or belongs to
+    /// another path, so it does not extend the lifetime.
     pub fn learn(&mut self, destination: IpAddr, mtu: u16, now: Duration) -> bool {
         if self.core.is_some_and(|core| u32::from(mtu) < core) {
             return false;
@@ -85,25 +93,27 @@ impl PathMtus {
         known != Some(mtu)
     }
 
-    /// Forgets what is past its time; whether there was any.
+    /// Removes expired MTUs. Returns `true` if any was removed.
     pub fn expire(&mut self, now: Duration) -> bool {
         let before = self.learned.len();
         self.learned.retain(|_, known| known.until > now);
         self.learned.len() < before
     }
 
-    /// The MTU of a slot's way, if one was learned.
+    /// Returns the learned MTU of the path to the backend of `slot`, or `None` if no MTU was
+    /// learned.
     #[must_use]
     pub fn of(&self, slot: &Slot) -> Option<u16> {
         self.learned.get(&slot.reach()).map(|known| known.mtu)
     }
 
-    /// All that is learned.
+    /// Returns all learned MTUs.
     pub fn learned(&self) -> impl Iterator<Item = LearnedMtu> {
         self.learned.iter().map(|(way, known)| LearnedMtu { way: *way, mtu: known.mtu, until: known.until })
     }
 
-    /// Takes over what another process on the same clock has learned, of ways that are in use here.
+    /// Imports the MTUs that the previous process learned. Paths that are not in use are skipped.
+    /// Both processes must measure time from the same origin.
     pub fn take_over(&mut self, learned: impl IntoIterator<Item = LearnedMtu>) {
         for LearnedMtu { way, mtu, until } in learned {
             if self.hosts.binary_search(&way).is_ok() || self.clusters.contains(&way) {
@@ -112,7 +122,7 @@ impl PathMtus {
         }
     }
 
-    /// Whether nothing is learned.
+    /// Returns `true` if no MTU is learned.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.learned.is_empty()
@@ -123,7 +133,7 @@ fn host(address: IpAddr) -> Prefix {
     Prefix::of(address, u8::MAX)
 }
 
-/// RFC 1191 §6.3: not before five minutes, better ten.
+/// RFC 1191 §6.3 requires at least five minutes and recommends ten minutes.
 const LIFETIME: Duration = Duration::from_mins(10);
 
 #[cfg(test)]
@@ -131,14 +141,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_another_process_has_learned_holds_as_long_as_it_would_have_there() {
+    fn take_over_keeps_expiry_and_skips_unused_paths() {
         let mut old = PathMtus { hosts: vec![host(A), host(B)], ..PathMtus::default() };
         let at = Duration::from_secs;
         assert!(old.learn(A, 1_300, at(5)) && old.learn(B, 1_200, at(9)));
         let mut new = PathMtus { hosts: vec![host(A)], ..PathMtus::default() };
         new.take_over(old.learned());
         let learned: Vec<_> = new.learned().collect();
-        assert_eq!(learned, [LearnedMtu { way: host(A), mtu: 1_300, until: at(605) }], "B is nobody's here");
+        assert_eq!(learned, [LearnedMtu { way: host(A), mtu: 1_300, until: at(605) }], "no slot uses B");
     }
 
     const A: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(198, 18, 1, 1));
@@ -149,17 +159,16 @@ mod tests {
         PathMtus { hosts, clusters: clusters.to_vec(), ..PathMtus::default() }
     }
 
-    /// What is known of a way.
     fn known(paths: &PathMtus, way: Prefix) -> Option<u16> {
         paths.learned.get(&way).map(|known| known.mtu)
     }
 
     #[test]
-    fn a_lower_mtu_holds_for_its_time_and_each_report_renews_it() {
+    fn lower_mtu_expires_unless_reports_renew_it() {
         let mut paths = to(&[A, B], &[]);
         let minute = |n| Duration::from_mins(n);
         assert!(paths.learn(A, 1400, minute(0)));
-        assert!(!paths.learn(A, 1400, minute(5)), "no news");
+        assert!(!paths.learn(A, 1400, minute(5)), "the MTU did not change");
         assert!(!paths.expire(minute(12)));
         assert_eq!(known(&paths, host(A)), Some(1400));
         assert!(paths.learn(A, 1300, minute(13)));
@@ -170,8 +179,9 @@ mod tests {
         assert!(paths.is_empty());
     }
 
+    // Promise: path-mtu-forgery
     #[test]
-    fn of_ways_that_no_packet_takes_and_of_less_than_the_core_carries_nothing_is_learned() {
+    fn learn_ignores_unused_paths_and_mtu_below_core() {
         let mut paths = PathMtus { core: Some(1_400), ..to(&[A], &[]) };
         for n in 0..70_000_u32 {
             assert!(!paths.learn(std::net::Ipv4Addr::from(n).into(), 1_450, Duration::ZERO));
@@ -181,15 +191,17 @@ mod tests {
         assert!(paths.learn(A, 1_400, Duration::ZERO));
     }
 
-    /// Before, each of its addresses had an entry, was news that was published, and took room from backends.
+    // Promise: path-mtu-memory
+    /// Regression test for an earlier version, in which each address of a cluster had its own
+    /// entry. Each of these entries published a snapshot and used up space for backends.
     #[test]
-    fn a_cluster_is_one_way_however_many_of_its_addresses_reports_name() {
+    fn cluster_is_one_path_for_all_its_addresses() {
         let cluster = Prefix::new("2001:db8:e:100::".parse().unwrap(), 56).unwrap();
         let address = |n: u128| IpAddr::V6((0x2001_0db8_000e_0100_u128 << 64 | n).into());
-        // One of the cluster's addresses is a backend's too.
+        // The backend's address is inside the prefix of the cluster.
         let mut paths = to(&[A, address(7)], &[cluster]);
         let news = (0..70_000).filter(|n| paths.learn(address(*n), 1_400, Duration::ZERO)).count();
-        assert_eq!((news, paths.learned.len()), (2, 2), "the cluster at the first, the backend at its own");
+        assert_eq!((news, paths.learned.len()), (2, 2), "one MTU for the cluster and one for the backend");
         assert!(!paths.learn(address(70_000), 1_450, Duration::ZERO));
         assert!(paths.learn(address(70_001), 1_399, Duration::ZERO));
         assert_eq!([cluster, host(address(7))].map(|way| known(&paths, way)), [Some(1_399), Some(1_400)]);

@@ -1,7 +1,7 @@
-//! The other machines of a shard, and who else may send tunnelled packets here.
+//! Builds the pool of peers of a machine, and lists the tunnel senders that the machine accepts.
 //!
-//! In: the configuration. Out: the table by which fragments are shared out among machines, and the senders of tunnels.
-//! Source: paper §2.1, §4.3.
+//! Peers form a pool and are therefore health-checked like backends. A Maglev table over all
+//! machines of a shard assigns IP fragments to machines. Source: paper §2.1, §4.3.
 
 use std::sync::Arc;
 
@@ -11,13 +11,14 @@ use maglev_hash::Table;
 use crate::Index;
 use config::{Config, Machine, Member, Pool};
 
-/// The other machines of the shard; as a pool, so that they are checked like backends.
+/// Returns the other machines of the shard as a pool.
 #[must_use]
 pub fn others(config: &Config, machine: &Machine) -> Option<Pool> {
     config.peers(machine).map(|pool| pool.without(machine.name()))
 }
 
-/// All of them with this one, over a table that is the same on every machine.
+/// Returns the Maglev table over all machines of the shard, including this machine. The table
+/// content is the same on every machine of the shard.
 pub(crate) fn table(pool: &Pool, machine: &Machine, index: &Index, table: Option<Arc<Table>>) -> PoolTable {
     let slot = |member: &Member| {
         if *member.backend.name == *machine.name() {
@@ -33,7 +34,8 @@ pub(crate) fn table(pool: &Pool, machine: &Machine, index: &Index, table: Option
     }
 }
 
-/// Peers from every address that they have, other clusters and encapsulators from theirs.
+/// Returns the addresses and prefixes from which tunneled packets are accepted: all addresses of
+/// peers, and the configured sources of other clusters and upstream tunnels.
 pub(crate) fn senders(config: &Config, machine: &Machine) -> Vec<TunnelSource> {
     let mut senders = Vec::new();
     let peers = config.machines().iter().filter(|other| {
@@ -54,11 +56,11 @@ pub(crate) fn senders(config: &Config, machine: &Machine) -> Vec<TunnelSource> {
             kind: TunnelSourceKind::Cluster,
         }));
     }
-    if let Some(arrivals) = &config.cluster().arrivals {
+    if let Some(arrivals) = &config.cluster().upstream_tunnels {
         senders.extend(arrivals.sources.iter().map(|prefix| TunnelSource {
             prefix: *prefix,
             carriers: arrivals.kinds,
-            kind: TunnelSourceKind::Encapsulator,
+            kind: TunnelSourceKind::UpstreamTunnel,
         }));
     }
     senders

@@ -1,8 +1,7 @@
-//! Other clusters as slots, and which of a service's addresses they stand for.
+//! Creates slots for other clusters, to which flows of a VIP can be redirected.
 //!
-//! In: the configuration of a machine's VIPs. Out: pools for the index, and what each service may be redirected to.
-//! Not here: when a flow is redirected (`forwarder`).
-//! Source: paper §4.2.
+//! Each remote cluster of a VIP becomes a pool in the index. `forwarder` decides when to redirect a
+//! flow. Source: paper §4.2.
 
 use std::sync::Arc;
 
@@ -12,12 +11,12 @@ use crate::keys::PoolView;
 use crate::{CompileError, Index};
 use config::{Config, Machine, Prefix, RemotePool, Vip};
 
-/// Where the VIPs of a machine are served elsewhere.
+/// Returns the pools of remote clusters that the VIPs of a machine use.
 pub fn all<'a>(config: &'a Config, machine: &Machine) -> impl Iterator<Item = &'a RemotePool> {
     config.vips_of(machine).flat_map(|vip| &vip.remote_pools)
 }
 
-/// Enters the pools of `elsewhere` with their memberships, and gives the slots of each.
+/// Adds the pools of remote clusters to the index. Returns the slots of each pool.
 pub(crate) fn enter(
     index: &mut Index,
     draft: &mut crate::slots::Draft<'_>,
@@ -26,7 +25,7 @@ pub(crate) fn enter(
 ) -> Result<Vec<Vec<SlotId>>, CompileError> {
     let mut all_slots = Vec::new();
     for remote in all(config, machine) {
-        // Members come in their order, each once: the pool is nobody else's.
+        // `Index::enter` visits each member once and in order, because only one VIP uses the pool.
         let mut theirs = remote.theirs.iter();
         let view = PoolView::of_all(&remote.pool.name);
         let slots = index.enter(config, &remote.pool, &view, |key, member| {
@@ -39,7 +38,7 @@ pub(crate) fn enter(
     Ok(all_slots)
 }
 
-/// What a VIP's services may be redirected to.
+/// Returns the remote clusters to which flows of a VIP may be redirected.
 pub(crate) fn of(vip: &Vip, index: &Index) -> Option<Arc<Vec<Remote>>> {
     let remote = |remote: &RemotePool| {
         let pool = Arc::clone(index.pool(&PoolView::of_all(&remote.pool.name))?);
@@ -49,12 +48,14 @@ pub(crate) fn of(vip: &Vip, index: &Index) -> Option<Arc<Vec<Remote>>> {
     (!remotes.is_empty()).then(|| Arc::new(remotes))
 }
 
-/// A packet that is redirected says so, and goes to its own last bits behind `prefix`.
+/// Changes the tunnel headers of a slot for redirection to a cluster. The outer destination becomes
+/// `prefix`, followed by the last bits of the inner destination address. The GRE recursion control
+/// field marks the packet as redirected.
 fn to_cluster(slot: Slot, prefix: Prefix) -> Slot {
     let bits: u8 = if prefix.address().is_ipv4() { 32 } else { 128 };
     let kept = bits.saturating_sub(prefix.length());
     let forwarding = match slot.forwarding {
-        // Of the other family nothing comes here.
+        // Packets of the other IP version never reach this slot.
         Forwarding::Tunnel { v4, v6 } => Forwarding::Tunnel {
             v4: v4.to_cluster(kept).unwrap_or_else(|| v4.with_recursion(1)),
             v6: v6.to_cluster(kept).unwrap_or_else(|| v6.with_recursion(1)),

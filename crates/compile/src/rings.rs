@@ -1,7 +1,7 @@
-//! The rings of pools whose keys are where clients' own rings have them.
+//! Builds the hash rings of keyed pools whose clients hash keys with ketama or FNV-1a.
 //!
-//! In: a pool, the weights and states of its members. Out: [`Rings`], kept from one generation to the next and shared by content.
-//! Not here: what a ring is (`kv-switch`), the names on it (`config`).
+//! Pools with equal rings share one ring, and unchanged rings are kept from one generation to the
+//! next. The ring algorithm is in `kv-switch`. The server names on the ring come from `config`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,10 +15,12 @@ use crate::index::own_weight;
 use crate::keys::PoolView;
 use crate::runtime_state::RuntimeState;
 
-/// Name and weight of each server by rank; `None`: left out.
+/// The name and weight of each server, in the same order as the members of the pool. An entry is
+/// `None` if the ring does not contain the server.
 type Content = Vec<Option<(Arc<str>, u32)>>;
 
-/// The rings of one generation and, while it is compiled, of the one before.
+/// The rings of one generation. During compilation, the field `before` contains the rings of the
+/// previous generation.
 #[derive(Debug, Default)]
 pub(crate) struct Rings {
     before: HashMap<Content, Option<Arc<Ring>>>,
@@ -26,17 +28,18 @@ pub(crate) struct Rings {
 }
 
 impl Rings {
-    /// Of the next generation, which has none yet.
+    /// Starts the next generation, which can reuse the rings of this generation.
     pub(crate) fn after(&self) -> Self {
         Self { before: self.by_content.clone(), by_content: HashMap::new() }
     }
 
-    /// The same without those that this generation did not want.
+    /// Drops the rings of the previous generation that were not reused.
     pub(crate) fn settled(self) -> Self {
         Self { before: HashMap::new(), ..self }
     }
 
-    /// Those of a pool as `view` sees it.
+    /// Returns two rings for the pool of `view`. The first ring contains all servers, and the
+    /// second ring contains only the servers that currently serve.
     pub(crate) fn of(
         &mut self,
         config: &Config,
@@ -70,7 +73,7 @@ impl Rings {
     }
 }
 
-/// `None`: nobody is left.
+/// Builds a ring. Returns `None` if the ring would contain no server.
 fn build(content: &[Option<(Arc<str>, u32)>]) -> Result<Option<Arc<Ring>>, RingError> {
     match Ring::build(&content.iter().map(server).collect::<Vec<_>>()) {
         Ok(ring) => Ok(Some(Arc::new(ring))),

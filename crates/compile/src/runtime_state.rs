@@ -1,9 +1,9 @@
-//! What is in force beside the file: verdicts of health, operator's overrides, slow start, fallbacks.
+//! The runtime state: health states, overrides, slow start and active fallbacks, none of which is
+//! in the configuration.
 //!
-//! In: what the controller learns. Out: the state and the weight of each membership.
-//! Not here: how verdicts come about (`health`), tables (`tables`).
-//! Invariant: the default says of everything that it serves as the file has it; so a file is compiled for `config check`,
-//! `where` and `replay`.
+//! The controller updates [`RuntimeState`], and the compiler reads the state and the weight of each
+//! membership from it. With the default value, every backend serves with its configured weight. The
+//! commands `config check`, `where` and `replay` use the default value.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -13,51 +13,54 @@ use health::HealthState;
 
 use crate::keys::{PoolView, SlotKey};
 
-/// What an operator has said of a backend; lost at a restart.
+/// An operator's override for a backend. Overrides are lost when the process restarts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Override {
-    /// Its state.
+    /// The state that the operator forces, if any.
     pub mode: Option<Mode>,
-    /// Its weight in the pool that lists it, in place of the file's.
+    /// A weight that replaces the configured weight in the leaf pool, if any.
     pub weight: Option<u32>,
 }
 
-/// A state that an operator may give.
+/// A state that an operator can force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Old flows only.
+    /// The backend gets no new flows; existing flows continue.
     Drain,
-    /// Nothing.
+    /// The backend gets no packets.
     Down,
 }
 
-/// What an override is for; where two are for a membership, the narrower one wins.
+/// The backend to which an override applies, in one leaf pool or in all pools. An override for one
+/// pool takes precedence over an override for all pools.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OverrideKey {
-    /// The backend.
+    /// The name of the backend.
     pub backend: Arc<str>,
-    /// In this leaf pool; `None`: in all.
+    /// The leaf pool, or `None` for all pools.
     pub pool: Option<Arc<str>>,
 }
 
-/// All of it.
+/// The runtime state of all memberships and pools.
 #[derive(Clone, Debug, Default)]
 pub struct RuntimeState {
-    /// What the checks of a membership find together: up when all pass, down when one fails, unknown while one has no
-    /// result yet. A membership that is not here has no check, and is up.
+    /// The combined check result of each membership. A membership is up if all its checks pass,
+    /// down if one fails, and unknown while a check has no result yet. A membership without checks
+    /// has no entry and is treated as up.
     pub health: HashMap<SlotKey, HealthState>,
-    /// By operators.
+    /// The overrides of operators.
     pub overrides: BTreeMap<OverrideKey, Override>,
-    /// Memberships that came up lately: quarters of their weight, 1 to 3.
+    /// The weight of each membership in slow start, in quarters of its full weight (1 to 3).
     pub quarters: HashMap<SlotKey, u8>,
-    /// Pools in whose place their fallback serves.
+    /// The pools whose fallback pool is currently used instead.
     pub fallbacks: BTreeSet<PoolView>,
-    /// Memberships of keyed pools that would serve, and are emptied first: they were away (`control_plane`).
+    /// Memberships of keyed pools that were unavailable. Their servers must be flushed before they
+    /// serve again.
     pub flushing: HashSet<SlotKey>,
 }
 
 impl Mode {
-    /// The word for it.
+    /// Returns the name that commands and reports use for the state.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -68,13 +71,16 @@ impl Mode {
 }
 
 impl RuntimeState {
-    /// What the checks find.
+    /// Returns the health state of a membership. The result is `Up` for a membership without
+    /// checks.
     #[must_use]
     pub fn health(&self, key: &SlotKey) -> HealthState {
         self.health.get(key).copied().unwrap_or(HealthState::Up)
     }
 
-    /// What the operator says; each of its two parts from the narrowest that has it.
+    /// Returns the override that applies to a membership. State and weight are looked up
+    /// separately, first in the override for the membership's pool, and then in the override for
+    /// all pools.
     #[must_use]
     pub fn override_of(&self, key: &SlotKey) -> Override {
         let find = |pool| {
@@ -88,8 +94,9 @@ impl RuntimeState {
         Override { mode: narrow.mode.or(wide.mode), weight: narrow.weight.or(wide.weight) }
     }
 
-    /// What the membership may be given. Down goes before draining: a dead backend's flows are lost on it. One that is emptied has
-    /// its old flows, of other services, and no keys.
+    /// Returns the slot state of a membership. `Down` takes precedence over `Draining`, because a
+    /// failed backend has lost its flows. A membership that waits for a flush is `Draining`, so its
+    /// existing flows continue, and new keys go to other members.
     #[must_use]
     pub fn state(&self, key: &SlotKey) -> SlotState {
         match (self.override_of(key).mode, self.health(key)) {
@@ -100,19 +107,22 @@ impl RuntimeState {
         }
     }
 
-    /// Its weight in a pool where the file gives it `weight`, and `own` in the pool that lists it; 0 unless it serves.
-    /// Not yet reduced by slow start.
+    /// Returns the weight of a membership in a pool, or 0 if the membership is not serving.
+    /// `weight` is the configured weight in that pool, and `own` is the configured weight in the
+    /// leaf pool. Slow start is not applied.
     #[must_use]
     pub fn weight(&self, key: &SlotKey, weight: u32, own: u32) -> u32 {
         if self.state(key) == SlotState::Serving { self.weight_of_all(key, weight, own) } else { 0 }
     }
 
-    /// The same whether or not it serves.
+    /// Returns the weight of a membership in a pool regardless of its state. The arguments are the
+    /// same as for [`RuntimeState::weight`].
     #[must_use]
     pub fn weight_of_all(&self, key: &SlotKey, weight: u32, own: u32) -> u32 {
         match self.override_of(key).weight {
             None => weight,
-            // The path's factor is weight / own; where the file says 0 it is not known, and counts as 1.
+            // A pool of pools scales the backend weight by `weight / own`. If `own` is 0, this
+            // factor is unknown, and the override is used without scaling.
             Some(wanted) if own == 0 => wanted,
             Some(wanted) => {
                 let scaled = u64::from(weight) * u64::from(wanted) / u64::from(own);
@@ -121,7 +131,8 @@ impl RuntimeState {
         }
     }
 
-    /// A pool's weights as they enter its table: quarters of those that came up lately, the others whole.
+    /// Returns the weights from which the Maglev table of a pool is built. If a member is in slow
+    /// start, all weights are multiplied by 4, and that member gets 1 to 3 times its weight.
     pub fn ramped<'a>(&self, members: impl Iterator<Item = (&'a SlotKey, u32)> + Clone) -> Vec<u32> {
         let ramping =
             !self.quarters.is_empty() && members.clone().any(|(key, _)| self.quarters.contains_key(key));
@@ -150,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn an_override_for_one_pool_goes_before_one_for_all_and_down_before_all() {
+    fn override_narrow_scope_and_down_take_precedence() {
         let (a, b) = (key("a", "b1"), key("b", "b1"));
         let mut runtime_state = RuntimeState::default();
         assert_eq!((runtime_state.state(&a), runtime_state.weight(&a, 6, 3)), (SlotState::Serving, 6));
@@ -162,7 +173,7 @@ mod tests {
         assert_eq!(
             runtime_state.override_of(&b).weight,
             Some(5),
-            "what the narrow one does not say, the wide one does"
+            "the weight comes from the override for all pools"
         );
         runtime_state.health.insert(a.clone(), HealthState::Down);
         assert_eq!(runtime_state.state(&a), SlotState::Down);
@@ -172,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operators_weight_keeps_the_factor_of_the_path() {
+    fn override_weight_is_scaled_by_nested_pools() {
         let (a, mut runtime_state) = (key("a", "b1"), RuntimeState::default());
         runtime_state.overrides.insert(of("b1", None), Override { mode: None, weight: Some(5) });
         assert_eq!(runtime_state.weight(&a, 6, 3), 10);
@@ -181,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_grow_by_quarters_while_one_starts_slowly() {
+    fn ramped_scales_weights_during_slow_start() {
         let (a, b) = (key("a", "b1"), key("a", "b2"));
         let mut runtime_state = RuntimeState::default();
         let members = [(&a, 3), (&b, 5)];

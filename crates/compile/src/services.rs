@@ -1,9 +1,7 @@
-//! The services of a generation: what leads to each, and what it needs of the rest.
+//! Builds the services of a generation, and the bindings that map addresses and ports to services.
 //!
-//! In: a configuration, memberships with their tables, and what services of the last generation share with these. Out:
-//! services, and the addresses and ports that lead to them.
-//! Not here: tables, slots.
-//! Invariant: a service keeps its number while its name (VIP, protocol, ports) is in use.
+//! A service gets its pool, guard, key rules and remote clusters from other modules. A service
+//! keeps its number while its name (VIP, protocol and ports) is in the configuration.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -28,11 +26,11 @@ use crate::{CompileError, remotes};
 pub(crate) struct Services {
     pub(crate) services: Vec<Service>,
     pub(crate) bindings: Vec<Binding>,
-    /// What the file gives each.
+    /// The configured pool of each service.
     pub(crate) configured: Vec<PoolView>,
 }
 
-/// What services are made of.
+/// The inputs from which services are built.
 pub(crate) struct OfServices<'a> {
     pub(crate) views: &'a Views<'a>,
     pub(crate) index: &'a Index,
@@ -43,7 +41,8 @@ pub(crate) struct OfServices<'a> {
 }
 
 impl OfServices<'_> {
-    /// All services of a machine, each under the number that it had before, and their addresses and ports.
+    /// Builds all services of a machine. A service that existed in the previous generation keeps
+    /// its number.
     pub(crate) fn all(
         &self,
         numbers: &mut HashMap<String, ServiceId>,
@@ -80,7 +79,7 @@ impl OfServices<'_> {
         Ok(all)
     }
 
-    /// How a service chooses by key, if it does.
+    /// Returns the key rules of a service, or `None` if the service does not route by key.
     fn keyed(
         &self,
         service: &config::Service,
@@ -95,7 +94,8 @@ impl OfServices<'_> {
     }
 }
 
-/// As what a VIP's addresses see the pool of a service: all of them (`None`), or each family by itself.
+/// Returns the view of the service's pool for each address family of the VIP. If all address
+/// families use the same view, the result is one entry with the family `None`.
 #[must_use]
 pub fn by_family(
     views: &Views<'_>,
@@ -111,7 +111,8 @@ pub fn by_family(
     }
 }
 
-/// What leads to the service that is `number` in the snapshot.
+/// Returns a binding for each address and port range of a service. `number` is the index of the
+/// service in the snapshot.
 fn bindings_of<'a>(
     config: &Config,
     vip: &config::Vip,
@@ -128,7 +129,7 @@ fn bindings_of<'a>(
     })
 }
 
-/// What the VIP is matched by.
+/// Returns the single addresses of a VIP, and the address suffixes that it has in a prefix group.
 fn vip_addresses(config: &Config, vip: &config::Vip) -> Vec<VipAddress> {
     let number = vip
         .group
@@ -147,7 +148,8 @@ fn port_ranges(service: &config::Service) -> Vec<RangeInclusive<u16>> {
     }
 }
 
-/// Names a service in logs and metrics, and keeps its number over reloads: `www tcp 80,443`.
+/// Returns the name of a service, such as `www tcp 80,443`. The name appears in logs and metrics. A
+/// service with an unchanged name keeps its number across reloads.
 #[must_use]
 pub fn service_name(vip: &config::Vip, service: &config::Service) -> String {
     let protocol = match service.protocol {

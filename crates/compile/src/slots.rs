@@ -1,10 +1,13 @@
-//! Numbers for memberships that outlive reloads; one that is checked through VIPs has one for each family of each VIP.
+//! Assigns slot numbers to memberships and keeps the numbers across reloads.
 //!
-//! In: the memberships of a configuration. Out: the slots of a snapshot, each under the number that it had before.
-//! A membership that goes drains: its flows go on for the drain time; then it is free and its flows are reselected, and once
-//! the longest idle time-out has passed its number may be given to another. One that was down when it went is free at once.
-//! Not here: whether a configured membership serves (`runtime_state`).
-//! Invariant: no flow-table entry written for one membership is ever read as another's.
+//! A membership that is checked through VIPs has one slot for each address family of each VIP. When
+//! a membership is removed, its slot drains for the drain time. After the drain time, the slot is
+//! free, and its remaining flows are sent to other backends. After the longest idle timeout of the
+//! connection table, the number can be reused. If a membership was down when it was removed, its
+//! slot is free immediately.
+//!
+//! Invariant: an entry of the connection table that was written for one membership is never used
+//! for another membership. The states of configured memberships are in `runtime_state`.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,18 +16,18 @@ use forwarder::{Slot, SlotId, SlotState};
 
 use crate::keys::SlotKey;
 
-/// The slots of the generation in force.
+/// The slots of the current generation.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Slots {
     numbers: HashMap<SlotKey, SlotId>,
     slots: Vec<Slot>,
-    /// Of the memberships that are no longer configured.
+    /// The slots of memberships that are no longer configured.
     gone: HashMap<SlotId, Gone>,
-    /// Numbers that no flow can name any more.
+    /// The slot numbers that can be reused, because no flow can refer to them.
     spare: Vec<SlotId>,
 }
 
-/// How far a membership that is no longer configured has come, and since when.
+/// The phase of a removed membership, with the time at which the phase began.
 #[derive(Clone, Copy, Debug)]
 enum Gone {
     Draining(Duration),
@@ -32,39 +35,41 @@ enum Gone {
 }
 
 impl Gone {
-    /// Whether no flow can name it any more.
+    /// Returns `true` if no flow can refer to the slot any longer.
     fn is_over(self, now: Duration, ages: Ages) -> bool {
         matches!(self, Self::Free(since) if now.saturating_sub(since) >= ages.keep)
     }
 }
 
-/// How long the ways of a membership that went take.
+/// The durations of the two phases after the removal of a membership.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ages {
-    /// From going to free.
+    /// The time from the removal until the slot is free.
     pub(crate) drain: Duration,
-    /// From free to spare: the longest that an entry of the connection table lives.
+    /// The time after the slot is free until its number can be reused, which is the longest
+    /// lifetime of a connection table entry.
     pub(crate) keep: Duration,
 }
 
-/// The slots of the next generation while it is put together.
+/// The slots of the next generation while numbers are being assigned.
 #[derive(Debug)]
 pub(crate) struct Draft<'a> {
     before: &'a Slots,
-    /// By number; `None`: nobody has claimed it.
+    /// The slots by number. An entry is `None` until a membership claims the number.
     claimed: Vec<Option<Slot>>,
-    /// Memberships that had no number before.
+    /// The memberships that had no slot number before.
     new: Vec<(SlotKey, SlotId)>,
     spare: Vec<SlotId>,
 }
 
 impl Slots {
-    /// By number.
+    /// Returns all slots, indexed by slot number.
     pub(crate) fn slots(&self) -> &[Slot] {
         &self.slots
     }
 
-    /// What each slot may be given: `configured` says it of memberships that are configured.
+    /// Returns the state of each slot. This method calls `configured` for each configured
+    /// membership to get its state.
     pub(crate) fn states(&self, configured: impl Fn(&SlotKey) -> SlotState) -> Vec<SlotState> {
         let mut states = vec![SlotState::Free; self.slots.len()];
         for (key, id) in &self.numbers {
@@ -80,13 +85,14 @@ impl Slots {
         states
     }
 
-    /// Those of other machines of the shard, whether they are configured still.
+    /// Returns the slots of peers, including removed peers that still have a slot.
     pub(crate) fn peers(&self) -> impl Iterator<Item = SlotId> {
         self.numbers.iter().filter(|(key, _)| key.is_peer()).map(|(_, id)| *id)
     }
 
-    /// Those of another process, whose slots themselves are compiled anew. What nobody claims is free; no number below `below` is given to
-    /// others.
+    /// Creates slots with the numbers of the previous process. The content of each slot is a
+    /// placeholder until this process compiles its configuration. A slot that no membership claims
+    /// is free. New memberships get numbers of at least `below`.
     pub(crate) fn numbered(known: &[(SlotKey, SlotId)], below: u32) -> Self {
         let places = known.iter().map(|(_, id)| id.0 + 1).max().unwrap_or(0).max(below);
         Self {
@@ -96,24 +102,25 @@ impl Slots {
         }
     }
 
-    /// The numbers of memberships that are configured.
+    /// Returns the slot number of each configured membership.
     pub(crate) fn numbers(&self) -> Vec<(SlotKey, SlotId)> {
         let configured = self.numbers.iter().filter(|(_, id)| !self.gone.contains_key(id));
         configured.map(|(key, id)| (key.clone(), *id)).collect()
     }
 
-    /// Whether some that went have flows still.
+    /// Returns `true` if a removed membership is still draining.
     pub(crate) fn has_draining(&self) -> bool {
         self.gone.values().any(|gone| matches!(gone, Gone::Draining(_)))
     }
 
-    /// Begins the next generation.
+    /// Starts to assign the slots of the next generation.
     pub(crate) fn draft(&self) -> Draft<'_> {
         let claimed = vec![None; self.slots.len()];
         Draft { before: self, claimed, new: Vec::new(), spare: self.spare.clone() }
     }
 
-    /// Moves the memberships that went on to where they are at `now`. Gives the numbers that turned free.
+    /// Frees the slots of removed memberships whose drain time has passed. Returns the numbers of
+    /// the freed slots.
     pub(crate) fn advance(&mut self, now: Duration, ages: Ages) -> Vec<SlotId> {
         let mut freed = Vec::new();
         for (id, gone) in &mut self.gone {
@@ -126,7 +133,7 @@ impl Slots {
         freed
     }
 
-    /// Nothing can name it any more: its number may be another's.
+    /// Makes a slot number reusable. The caller must ensure that no flow can refer to it.
     fn forget(&mut self, key: &SlotKey, id: SlotId) {
         self.numbers.remove(key);
         self.spare.push(id);
@@ -134,7 +141,8 @@ impl Slots {
 }
 
 impl Draft<'_> {
-    /// The number of a membership, which is claimed once: the one it had, or a new one. `None`: no numbers are left.
+    /// Stores `slot` under the number of the membership, which is its previous number or a new one.
+    /// Must be called only once per membership. Returns `None` if all numbers are in use.
     pub(crate) fn claim(&mut self, key: &SlotKey, slot: Slot) -> Option<SlotId> {
         let id = match self.before.numbers.get(key) {
             Some(known) => *known,
@@ -150,10 +158,12 @@ impl Draft<'_> {
         Some(id)
     }
 
-    /// The next generation at `now`; `was` says what a membership that goes was given until now.
+    /// Completes the next generation. `now` is the current time, and `was` returns the current
+    /// state of the slot of a removed membership.
     pub(crate) fn finish(self, now: Duration, ages: Ages, was: impl Fn(SlotId) -> SlotState) -> Slots {
         let Self { before, claimed, new, spare } = self;
-        // Most keep their numbers: nothing is hashed again for them.
+        // Most memberships keep their numbers, so cloning the map is cheaper than hashing all keys
+        // again.
         let (numbers, gone) = (before.numbers.clone(), HashMap::new());
         let mut next = Slots { numbers, slots: Vec::with_capacity(claimed.len()), gone, spare };
         next.numbers.extend(new);
@@ -169,7 +179,7 @@ impl Draft<'_> {
                 next.gone.insert(*id, gone);
             }
         }
-        // A number that nobody has claimed was there before.
+        // A slot that was not claimed is copied from the previous generation.
         let places = claimed.into_iter().enumerate();
         next.slots
             .extend(places.filter_map(|(place, slot)| slot.or_else(|| before.slots.get(place).cloned())));
@@ -178,7 +188,7 @@ impl Draft<'_> {
     }
 }
 
-/// In the place of a membership that another process knew.
+/// Returns placeholder content for a slot number that the previous process allocated.
 fn nobody() -> Slot {
     Slot {
         backend: "".into(),
@@ -224,26 +234,26 @@ mod tests {
     const AGES: Ages = Ages { drain: Duration::from_secs(50), keep: Duration::from_secs(100) };
 
     #[test]
-    fn another_process_goes_on_with_the_numbers_and_gives_none_of_them_away() {
+    fn numbered_keeps_numbers_of_previous_process() {
         let (slots, first) = reload(&Slots::default(), &[1, 2, 3], 0);
         let (slots, _) = reload(&slots, &[1, 3], 10);
         assert!(slots.has_draining());
         let heir = Slots::numbered(&slots.numbers(), 3);
         assert!(!heir.has_draining());
         let (heir, again) = reload(&heir, &[3, 4, 1], 0);
-        assert_eq!(again, [first[2], SlotId(3), first[0]], "2 was another's");
+        assert_eq!(again, [first[2], SlotId(3), first[0]], "number 2 belonged to another membership");
         assert_eq!(heir.slots().len(), 4);
         let states = heir.states(|_| SlotState::Serving);
         let expected = [SlotState::Serving, SlotState::Free, SlotState::Serving, SlotState::Serving];
         assert_eq!(states, expected);
         assert!(heir.slots()[0].backend.starts_with("b1") && heir.slots()[2].backend.starts_with("b3"));
-        // Flows may still have the last number, though nobody does.
+        // No membership has the number 2, but flows may still refer to it.
         let heir = Slots::numbered(&[(key(1), SlotId(0))], 3);
         assert_eq!(reload(&heir, &[5, 1], 0).1, [SlotId(3), SlotId(0)]);
     }
 
     #[test]
-    fn a_membership_that_goes_drains_then_is_free_then_gives_its_number_away() {
+    fn removed_membership_drains_then_is_freed_then_reused() {
         let (slots, first) = reload(&Slots::default(), &[1, 2], 0);
         let state = |slots: &Slots, id: SlotId| slots.states(|_| SlotState::Serving)[id.0 as usize];
         let (slots, _) = reload(&slots, &[2], 10);
@@ -255,14 +265,14 @@ mod tests {
         assert_eq!(state(&slots, first[0]), SlotState::Free);
         assert_eq!(slots.advance(Duration::from_secs(501), AGES), []);
         let (slots, fourth) = reload(&slots, &[2, 3, 4], 599);
-        assert_eq!(fourth[2], SlotId(3), "its flows may still be there");
+        assert_eq!(fourth[2], SlotId(3), "flows may still refer to the freed slot");
         let (slots, _) = reload(&slots, &[2, 3, 4], 600);
         let (slots, fifth) = reload(&slots, &[2, 3, 4, 5], 601);
         assert_eq!((fifth[3], state(&slots, first[0])), (first[0], SlotState::Serving));
     }
 
     #[test]
-    fn a_membership_that_returns_has_its_number_back() {
+    fn returning_membership_gets_its_number_back() {
         let (slots, first) = reload(&Slots::default(), &[1, 2], 0);
         let (slots, _) = reload(&slots, &[2], 10);
         let (slots, again) = reload(&slots, &[2, 1], 150);
@@ -271,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_membership_that_was_down_does_not_drain() {
+    fn removed_membership_that_was_down_does_not_drain() {
         let (slots, first) = reload(&Slots::default(), &[1, 2], 0);
         let mut draft = slots.draft();
         draft.claim(&key(2), slot(2)).unwrap();
@@ -284,10 +294,11 @@ mod tests {
     }
 
     proptest! {
-        /// Whenever a number serves two memberships, at least the drain time and the longest idle time-out lie
-        /// between the reload that took it from the one and the reload that gave it to the other.
+        /// A slot number gets a new owner only after all flows of the previous owner have ended.
+        /// The second owner is added in a reload at least the drain time plus the longest idle
+        /// timeout after the reload that removes the first owner.
         #[test]
-        fn a_number_changes_hands_only_after_its_flows_are_gone(
+        fn number_is_reused_only_after_its_flows_end(
             reloads in prop::collection::vec((prop::collection::btree_set(0u8..6, 0..5), 0u64..90), 1..40)
         ) {
             let mut slots = Slots::default();
@@ -299,7 +310,7 @@ mod tests {
                 let (next, ids) = reload(&slots, &names, now);
                 let mut seen = std::collections::HashSet::new();
                 for (name, id) in names.iter().zip(&ids) {
-                    prop_assert!(seen.insert(*id), "one number, two memberships");
+                    prop_assert!(seen.insert(*id), "two memberships have one number");
                     if let Some((owner, since)) = last.insert(*id, (*name, now)) {
                         prop_assert!(owner == *name || now - since >= 150, "{owner} then {name} after {}", now - since);
                     }

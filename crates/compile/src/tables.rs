@@ -1,7 +1,7 @@
-//! Maglev tables, shared by content and kept from one generation to the next.
+//! Builds the Maglev tables of pools.
 //!
-//! In: names and weights of each pool. Out: a table each; those that no kept one serves for are built on all processors.
-//! Not here: how a table is built (`maglev-hash`).
+//! Pools with equal tables share one table, and unchanged tables are kept from one generation to
+//! the next. Missing tables are built on all processors. The table algorithm is in `maglev-hash`.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,8 @@ use crate::keys::{PoolView, SlotKey};
 use crate::runtime_state::RuntimeState;
 use config::{Cluster, Config, Member, Pool};
 
-/// What a pool's table depends on, besides the cluster's size and key.
+/// The name of a pool, and everything that its table depends on: member names, weights, table size
+/// and hash key.
 #[derive(Clone, Debug)]
 pub(crate) struct TableKey {
     pool: Arc<str>,
@@ -29,7 +30,7 @@ struct Content {
     backends: Vec<(Arc<str>, u32)>,
 }
 
-/// The tables of one generation.
+/// The Maglev tables of one generation.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
     by_content: HashMap<Content, Option<Arc<Table>>>,
@@ -37,7 +38,8 @@ pub(crate) struct Tables {
 }
 
 impl TableKey {
-    /// The pool's members with the weights that they have now, as `view` sees them.
+    /// Returns the key of the current table of a pool. This table is built with the current weights
+    /// of the members in `view`.
     pub(crate) fn of(config: &Config, view: &PoolView, pool: &Pool, runtime_state: &RuntimeState) -> Self {
         let weighed = |member: &Member| {
             let key = view.key(member);
@@ -55,7 +57,7 @@ impl TableKey {
 }
 
 impl TableKey {
-    /// The pool's members with the weights that they have whether or not they serve.
+    /// Returns the key of the table that the pool would have if all members were serving.
     pub(crate) fn of_first_choice(
         config: &Config,
         view: &PoolView,
@@ -73,7 +75,8 @@ impl TableKey {
         Self { pool: Arc::clone(&pool.name), content }
     }
 
-    /// All members of a pool with the weights of the file, whatever their state: the same on every machine.
+    /// Returns the key that identifies the Maglev table in which all members have their configured
+    /// weights. This table is the same on every machine.
     pub(crate) fn of_all(config: &Config, pool: &Pool) -> Self {
         let members = pool.members.iter();
         let backends = members.map(|member| (Arc::clone(&member.backend.name), member.weight)).collect();
@@ -84,7 +87,8 @@ impl TableKey {
 }
 
 impl Tables {
-    /// The tables for `keys`: those of `self` where they serve, new ones for the rest.
+    /// Returns the tables for `keys`. Tables that `self` already has are reused, and the others are
+    /// built.
     pub(crate) fn build(&self, keys: Vec<TableKey>, cluster: &Cluster) -> Result<Self, CompileError> {
         let mut next = Self::default();
         let mut missing: HashMap<&Content, &TableKey> = HashMap::new();
@@ -107,12 +111,13 @@ impl Tables {
         Ok(next)
     }
 
-    /// The table of one of its keys. `None`: all weights are 0.
+    /// Returns the table for `key`, or `None` if all weights are 0.
     pub(crate) fn of(&self, key: &TableKey) -> Option<Arc<Table>> {
         self.by_content.get(&key.content).cloned().flatten()
     }
 
-    /// Table and weights of each pool, in the order of the keys. `None`: all weights are 0.
+    /// Returns the table and the weights of each pool, in the same order as the keys passed to
+    /// `build`. The table is `None` if all weights are 0.
     pub(crate) fn of_pools(&self) -> impl Iterator<Item = (Option<Arc<Table>>, Vec<u32>)> {
         self.pools.iter().map(|content| {
             let table = self.by_content.get(content).cloned().flatten();
@@ -123,7 +128,8 @@ impl Tables {
 
 type Built = Result<Option<Arc<Table>>, BuildError>;
 
-/// One after the other is taken by whichever thread is free.
+/// Builds the tables for all keys. Each thread takes the next key from the list when it has
+/// finished a table.
 fn build_all(keys: &[&TableKey], cluster: &Cluster) -> Vec<Built> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(keys.len());
     let next = AtomicUsize::new(0);
@@ -131,7 +137,8 @@ fn build_all(keys: &[&TableKey], cluster: &Cluster) -> Vec<Built> {
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                // Relaxed: the number alone is shared; what was built is handed over under the lock.
+                // `Relaxed` is sufficient, because the threads share only this counter. The mutex
+                // orders their access to the results.
                 while let Some((number, key)) = numbered(keys, next.fetch_add(1, Ordering::Relaxed)) {
                     let built = build(&key.content, cluster);
                     done.lock().unwrap_or_else(PoisonError::into_inner).push((number, built));
@@ -151,7 +158,8 @@ fn numbered<'a>(keys: &[&'a TableKey], number: usize) -> Option<(usize, &'a Tabl
 fn build(content: &Content, cluster: &Cluster) -> Built {
     let mut options = Options::new(Seed::new(*cluster.hash_key.bytes()));
     options.size = content.size;
-    options.allow_coarse = true; // the configuration has warned
+    // The configuration check already warned about a table that is too small for even shares.
+    options.allow_coarse = true;
     let backends: Vec<maglev_hash::Backend<'_>> = content
         .backends
         .iter()

@@ -1,9 +1,11 @@
-//! Pools as the addresses of VIPs see them.
+//! Views of pools. A view is a pool as used by one address family of one VIP, or by all VIPs.
 //!
-//! What a check through a VIP finds is said of that VIP's addresses of one family alone. So a pool that has such checks, or whose
-//! fallback has, stands once for each family of each VIP that uses it; any other stands once for all.
-//! In: a configuration, a machine. Out: the views in reach, and which of them serves in place of which.
-//! Invariant: what one VIP's checks find changes nothing for another VIP, nor for the addresses of its other family.
+//! The result of a check through a VIP applies only to one address family of that VIP. A pool has a
+//! separate view for each address family of each VIP if the pool, or a fallback pool that can
+//! replace it, has checks through VIPs. Any other pool has one view for all VIPs.
+//!
+//! Invariant: the results of checks through one VIP do not affect another VIP, or the other address
+//! family of the same VIP.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -14,21 +16,22 @@ use packet::Family;
 
 use crate::keys::{PoolView, VipFamily, is_checked_through_vip};
 
-/// Which views a machine's VIPs have.
+/// Determines which view of a pool each VIP of a machine uses.
 #[derive(Debug)]
 pub struct Views<'a> {
     pub(crate) config: &'a Config,
     pub(crate) machine: &'a Machine,
     vips: HashMap<&'a str, &'a Vip>,
-    /// Pools with checks through VIPs, and those that such a pool may serve for.
+    /// The pools that need separate views. These are pools with checks through VIPs, and pools from
+    /// which such a pool can be reached as a fallback or by a key route.
     apart: HashSet<&'a str>,
 }
 
 impl<'a> Views<'a> {
-    /// Those of a machine.
+    /// Prepares the views for `machine`.
     ///
     /// # Cost
-    /// A look at each member of each pool.
+    /// Visits each member of each pool once.
     #[must_use]
     pub fn new(config: &'a Config, machine: &'a Machine) -> Self {
         let through = |pool: &&Arc<Pool>| pool.members.iter().any(is_checked_through_vip);
@@ -39,21 +42,22 @@ impl<'a> Views<'a> {
         Self { config, machine, vips, apart: apart.collect() }
     }
 
-    /// Of which.
+    /// Returns the configuration from which the views were created.
     #[must_use]
     pub fn config(&self) -> &'a Config {
         self.config
     }
 
-    /// The families that the addresses of a VIP are of.
+    /// Returns the address families of a VIP's addresses.
     #[must_use]
     pub fn families(vip: &Vip) -> BTreeSet<Family> {
         let suffixes = vip.suffixes.iter().map(|suffix| suffix.address());
         vip.addresses.iter().copied().chain(suffixes).map(Family::of).collect()
     }
 
-    /// As what the addresses of a VIP see a pool. Through a family that the machine has no address of nothing can be asked: what
-    /// is found through the other holds.
+    /// Returns the view of a pool for one address family of a VIP. A machine without an address of
+    /// that family cannot check backends through VIP addresses of the family, and then uses the
+    /// view for the other family.
     #[must_use]
     pub fn of(&self, vip: &Vip, family: Family, pool: &Arc<str>) -> PoolView {
         let asks = |family: &Family| self.machine.addresses.iter().any(|own| Family::of(*own) == *family);
@@ -65,28 +69,30 @@ impl<'a> Views<'a> {
         PoolView { pool: Arc::clone(pool), vip }
     }
 
-    /// Where these addresses of a VIP can be asked.
+    /// Returns the addresses of a VIP, in one address family, to which health checks can be sent.
     #[must_use]
     pub fn addresses(&self, at: &VipFamily) -> Vec<IpAddr> {
         let addresses = self.vips.get(&*at.vip).map(|vip| vip.reachable_at()).unwrap_or_default();
         addresses.into_iter().filter(|address| Family::of(*address) == at.family).collect()
     }
 
-    /// What may serve in place of a view, as the same addresses see it.
+    /// Returns the view of the fallback pool for the same VIP addresses, or `None` if the pool has
+    /// no fallback.
     #[must_use]
     pub fn fallback(&self, view: &PoolView) -> Option<PoolView> {
         let fallback = self.config.pool(&view.pool)?.fallback.as_ref()?;
         Some(self.beside(view, &fallback.pool))
     }
 
-    /// Another pool, as the addresses of a view see it.
+    /// Returns the view of `pool` for the VIP addresses of `view`.
     #[must_use]
     pub fn beside(&self, view: &PoolView, pool: &Arc<str>) -> PoolView {
         let vip = view.vip.as_ref().filter(|_| self.apart.contains(&**pool)).cloned();
         PoolView { pool: Arc::clone(pool), vip }
     }
 
-    /// The pools that the machine's VIPs use, and those that may serve in their place or have some of their keys.
+    /// Returns the pools that the VIPs of the machine use. Fallback pools are included, and so are
+    /// pools that key routes refer to.
     #[must_use]
     pub fn reach(&self) -> BTreeMap<PoolView, &'a Arc<Pool>> {
         let mut reach = BTreeMap::new();
@@ -109,7 +115,8 @@ impl<'a> Views<'a> {
     }
 }
 
-/// A pool and those that may serve in its place or have some of its keys, each once. Keys may go round in a circle of pools.
+/// Returns a pool and all pools that can be reached from it by fallbacks and key routes. Each pool
+/// is returned once, even if key routes form a cycle.
 #[must_use]
 pub fn chain<'a>(config: &'a Config, pool: &str) -> Vec<&'a Arc<Pool>> {
     let mut chain: Vec<&Arc<Pool>> = Vec::new();

@@ -1,6 +1,5 @@
-//! Ways to the backends: from what rtnetlink knows to what packet threads need.
-//!
-//! In: the table of next hops, the machine's VLAN policies. Out: each slot's next hop, MTU and tags.
+//! Sets the next hop, MTU and VLAN tags of each slot. The inputs are the next-hop table and the
+//! VLAN settings of the machine.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,10 +11,10 @@ use crate::path_mtu::PathMtus;
 use crate::{CompileError, find_machine};
 use config::{self, Config, Machine, Vlan, VlanRule};
 
-/// The same snapshot with what is now known of next hops and of the paths behind them.
+/// Returns a copy of `snapshot` with the current next hops and learned path MTUs.
 ///
 /// # Errors
-/// [`CompileError::NoMachine`] alone: the slots are the snapshot's own.
+/// Returns [`CompileError::NoMachine`] if the configuration has no machine with this name.
 pub fn refresh_next_hops(
     snapshot: &Snapshot,
     config: &Config,
@@ -32,7 +31,7 @@ pub fn refresh_next_hops(
     Ok(snapshot.with_slots(slots, mode(config, machine, next_hops))?)
 }
 
-/// Each slot's next hop and the MTU of its way.
+/// Sets the next hop and the link MTU of each slot in `slots`.
 pub(crate) fn fill_in(slots: &mut [Slot], machine: &Machine, next_hops: &next_hop::Table) {
     let taggings = taggings(machine);
     for slot in slots {
@@ -40,7 +39,8 @@ pub(crate) fn fill_in(slots: &mut [Slot], machine: &Machine, next_hops: &next_ho
     }
 }
 
-/// The next hop and the MTU of the way; without a way the MTU is Ethernet's, and packets are dropped for want of a way.
+/// Returns the next hop and the link MTU for packets to `address`. If the next hop is unknown, the
+/// MTU is the Ethernet MTU, and packets to the slot are dropped.
 fn way_to(address: IpAddr, taggings: &[Tagging], next_hops: &next_hop::Table) -> (Option<NextHop>, u16) {
     let Some(Ok(found)) = next_hops.next_hops.get(&address) else { return (None, ETHERNET_MTU) };
     let place = next_hops.interfaces.iter().position(|index| *index == found.leaves_by).unwrap_or(0);
@@ -48,7 +48,7 @@ fn way_to(address: IpAddr, taggings: &[Tagging], next_hops: &next_hop::Table) ->
         destination: Mac(found.destination),
         source: Mac(found.source),
         interface: InterfaceId(u8::try_from(place).unwrap_or(u8::MAX)),
-        // A VLAN device on the way says by itself which VLAN the next hop is in.
+        // A route through a VLAN device determines the VLAN tags.
         tagging: match found.tags {
             Tags::NONE => taggings.get(place).cloned().unwrap_or_default(),
             tags => Tagging::Set(tags),
@@ -67,7 +67,8 @@ pub(crate) fn mode(config: &Config, machine: &Machine, next_hops: &next_hop::Tab
     }
 }
 
-/// What becomes of tags on each of the machine's interfaces, in their order.
+/// Returns the VLAN tagging of each interface of the machine, in the same order as in the
+/// configuration.
 fn taggings(machine: &Machine) -> Vec<Tagging> {
     machine.interfaces.iter().map(|interface| tagging(machine.vlan(interface))).collect()
 }
@@ -92,5 +93,5 @@ fn translation(rule: &VlanRule) -> Translation {
     Translation { from, to }
 }
 
-/// Where no way is known.
+/// The MTU of a slot with an unknown next hop, in bytes.
 pub(crate) const ETHERNET_MTU: u16 = 1500;

@@ -1,6 +1,7 @@
-//! From text to snapshot: what changes from one generation to the next, and what must not.
+//! Tests of the compiler that compile several generations, and check what changes from one to the
+//! next.
 
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a failed unwrap fails the test")]
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -47,7 +48,8 @@ fn config(pools: &str) -> Config {
     }
 }
 
-/// `web` nests: b1 weighs 1, b2 2 x 3; `same` has the same backends and weights, in another order.
+/// Creates two pools. In `web`, b1 has weight 1, and b2 has weight 6 (2 times 3, because it is in a
+/// nested pool). `same` has the same backends and weights in a different order.
 fn pools(b2: &str) -> String {
     format!(
         r#"
@@ -67,7 +69,7 @@ fn compile(compiler: &mut Compiler, config: &Config, now: u64) -> Snapshot {
     compile_for(compiler, config, "lb1", &Table::default(), now).unwrap()
 }
 
-/// As the file has it: everything that is configured serves.
+/// Compiles `config` with runtime state in which all backends serve.
 fn compile_for(
     compiler: &mut Compiler,
     config: &Config,
@@ -100,7 +102,7 @@ fn choice(snapshot: &Snapshot, port: u16) -> Arc<str> {
 }
 
 #[test]
-fn pools_of_the_same_content_share_one_table_also_over_generations() {
+fn equal_pools_share_one_table_across_generations() {
     let config = config(&pools("198.18.1.2"));
     let mut compiler = Compiler::default();
     let first = compile(&mut compiler, &config, 0);
@@ -122,7 +124,7 @@ fn nested_weights_become_shares() {
 }
 
 #[test]
-fn another_machine_and_another_history_choose_alike() {
+fn other_machine_and_other_history_choose_the_same_backend() {
     let config = config(&pools("198.18.1.2"));
     let here = compile(&mut Compiler::default(), &config, 0);
     let mut old = Compiler::default();
@@ -134,7 +136,7 @@ fn another_machine_and_another_history_choose_alike() {
 }
 
 #[test]
-fn a_backend_under_a_new_address_gets_a_new_slot_and_the_old_one_drains() {
+fn backend_with_new_address_gets_new_slot_and_old_one_drains() {
     let mut compiler = Compiler::default();
     let before = compile(&mut compiler, &config(&pools("198.18.1.2")), 0);
     let moved = config(&pools("198.18.1.9"));
@@ -150,7 +152,8 @@ fn a_backend_under_a_new_address_gets_a_new_slot_and_the_old_one_drains() {
     assert_eq!(states(&before).get("198.18.1.9"), None);
     assert_eq!(states(&after)["198.18.1.2"], SlotState::Draining);
     assert_eq!(states(&after)["198.18.1.9"], SlotState::Serving);
-    // The name is the Maglev key: the same flows choose the same backend.
+    // Table entries depend only on backend names and weights, so the same flows choose the same
+    // backend.
     for port in 0..200 {
         assert_eq!(choice(&before, port), choice(&after, port));
     }
@@ -158,7 +161,7 @@ fn a_backend_under_a_new_address_gets_a_new_slot_and_the_old_one_drains() {
     assert!(!destinations(&moved, "lb1", None).contains(&old));
     assert!(
         destinations(&moved, "lb1", Some(&after)).contains(&old),
-        "its flows go on, so its next hop is needed"
+        "existing flows continue, so the next hop is still needed"
     );
     let at = Duration::from_secs;
     let mut end = |at| compiler.end_draining(&moved, &RuntimeState::default(), &after, at).unwrap();
@@ -170,7 +173,7 @@ fn a_backend_under_a_new_address_gets_a_new_slot_and_the_old_one_drains() {
 }
 
 #[test]
-fn a_draining_slot_keeps_its_way_over_reloads() {
+fn draining_slot_keeps_its_next_hop_across_reloads() {
     let mut compiler = Compiler::default();
     compile(&mut compiler, &config(&pools("198.18.1.2")), 0);
     let way = Resolved {
@@ -192,10 +195,11 @@ fn a_draining_slot_keeps_its_way_over_reloads() {
     assert_eq!((*state, slot.next_hop.is_some()), (SlotState::Draining, true));
 }
 
-/// www goes from `web` to `same`, whose backends are also those of `web`'s leaf pools, under other slots; api still uses
-/// `web`, so www's flows on it are given a drain time and are then excluded.
+/// The service `www` changes its pool from `web` to `same`, which has the same backends in other
+/// slots. The service `api` still uses `web`, so the slots of `web` do not drain. The flows of
+/// `www` on these slots get a drain time, and then the slots are excluded for `www`.
 #[test]
-fn a_service_led_to_another_pool_leaves_slots_behind_that_are_barred_after_the_drain_time() {
+fn moved_service_excludes_its_old_slots_after_drain_time() {
     let with = |first: &str, second: &str| {
         let vip = |name: &str, host: u8, pool: &str| {
             format!(
@@ -233,9 +237,10 @@ fn a_service_led_to_another_pool_leaves_slots_behind_that_are_barred_after_the_d
             .all(|service| service.name.starts_with("www") || service.excluded_slots.is_empty())
     );
     assert!(end(161).is_none());
-    // A rebuild in between keeps them excluded; a return frees them at once.
+    // A rebuild does not change the excluded slots. When the service moves back to the old pool,
+    // its slots are no longer excluded.
     assert_eq!(www(&compile(&mut compiler, &after, 170)).1, left);
-    assert_eq!(www(&compile(&mut compiler, &before, 171)).1.len(), 0, "those of `same` drain from now on");
+    assert_eq!(www(&compile(&mut compiler, &before, 171)).1.len(), 0, "the slots of `same` start to drain");
     let back = compile(&mut compiler, &after, 172);
     assert_eq!(www(&back).1, []);
     let keep = 60 + 900 + 1 + 10;
@@ -243,11 +248,11 @@ fn a_service_led_to_another_pool_leaves_slots_behind_that_are_barred_after_the_d
         compiler.end_draining(&after, &RuntimeState::default(), &back, Duration::from_secs(now)).unwrap()
     };
     assert_eq!(www(&end(172 + 61).unwrap()).1, left);
-    assert_eq!(www(&end(172 + keep).unwrap()).1, [], "no flow can name them any more");
+    assert_eq!(www(&end(172 + keep).unwrap()).1, [], "no flow can refer to the slots");
 }
 
 #[test]
-fn services_keep_their_numbers_and_slots_keep_theirs() {
+fn services_and_slots_keep_their_numbers_across_reloads() {
     let mut compiler = Compiler::default();
     let config = config(&pools("198.18.1.2"));
     let names = |snapshot: &Snapshot| -> HashMap<String, u32> {
@@ -263,7 +268,7 @@ fn services_keep_their_numbers_and_slots_keep_theirs() {
 }
 
 #[test]
-fn next_hops_are_taken_over_and_the_filter_names_every_vip() {
+fn refresh_next_hops_fills_slots_and_filter_has_all_vips() {
     let config = config(&pools("2001:db8:18::2"));
     let mut compiler = Compiler::default();
     let snapshot = compile(&mut compiler, &config, 0);
@@ -292,22 +297,23 @@ fn next_hops_are_taken_over_and_the_filter_names_every_vip() {
         );
     }
     assert!(matches!(refreshed.next_hop_mode(), NextHopMode::Resolve));
-    // b2 (IPIP over IPv6, 40 bytes) has six times the weight of b1 (GRE over IPv4, 24) in web; in `same` it goes by
-    // GRE over IPv6 (44).
+    // In `web`, b2 (IPIP over IPv6, overhead of 40 bytes) has six times the weight of b1 (GRE over
+    // IPv4, overhead of 24 bytes). In `same`, b2 uses GRE over IPv6 (overhead of 44 bytes).
     let filter: HashMap<IpAddr, u8> = snapshot.filter().iter().copied().collect();
     let encap_overhead = |text: &str| filter[&text.parse::<IpAddr>().unwrap()];
     assert_eq!(["203.0.113.10", "2001:db8:f::10", "203.0.113.11"].map(encap_overhead), [40, 40, 44]);
 }
 
 #[test]
-fn an_unknown_machine_is_named_with_those_that_are_known() {
+fn unknown_machine_error_lists_known_machines() {
     let refused =
         compile_for(&mut Compiler::default(), &config(&pools("198.18.1.2")), "lb9", &Table::default(), 0);
     let Err(error @ CompileError::NoMachine { .. }) = refused else { panic!("{refused:?}") };
-    assert_eq!(error.to_string(), "the configuration has no machine `lb9`; it has lb1, lb2");
+    assert_eq!(error.to_string(), "unknown machine `lb9`; the configuration has lb1, lb2");
 }
 
-/// VIPs `a`, `b` and `c` with these keys, all led to `web`.
+/// Creates the VIPs `a`, `b` and `c`, which all use the pool `web`. Each VIP has the additional
+/// configuration keys in `keys`.
 fn guarded(keys: [&str; 3]) -> Config {
     let vip = |(n, keys): (usize, &str)| {
         let name = ["a", "b", "c"][n];
@@ -323,7 +329,7 @@ fn guarded(keys: [&str; 3]) -> Config {
         .0
 }
 
-/// The guards of the VIPs' first services; the second service of each has the same one.
+/// Returns the guard of each VIP. Asserts that both services of the VIP share the guard.
 fn guards(snapshot: &Snapshot) -> [Option<Arc<Guard>>; 3] {
     ["a", "b", "c"].map(|vip| {
         let of = |service: &str| {
@@ -337,7 +343,7 @@ fn guards(snapshot: &Snapshot) -> [Option<Arc<Guard>>; 3] {
 }
 
 #[test]
-fn lists_become_sets_that_equal_lists_share_and_that_stay_while_they_say_the_same() {
+fn equal_source_lists_share_one_set_across_reloads() {
     let deny = "deny = [\"198.51.100.0/25\", \"198.51.100.200\"]";
     let mut compiler = Compiler::default();
     let first = compile(&mut compiler, &guarded([deny, deny, ""]), 0);
@@ -369,7 +375,7 @@ fn lists_become_sets_that_equal_lists_share_and_that_stay_while_they_say_the_sam
 }
 
 #[test]
-fn a_vip_with_limits_keeps_its_number_while_it_has_them() {
+fn vip_with_limits_keeps_its_guard_number() {
     let limit =
         "limits = { new_flows_per_second = 7, per_source = { new_flows_per_second = 2, v4_prefix = 24 } }";
     let mut compiler = Compiler::default();
@@ -378,7 +384,7 @@ fn a_vip_with_limits_keeps_its_number_while_it_has_them() {
         guards(&snapshot).map(|guard| guard.map(|guard| guard.id.0))
     };
     assert_eq!(ids([limit, limit, ""], 0), [Some(0), Some(1), None]);
-    assert_eq!(ids(["", limit, limit], 1), [None, Some(1), Some(0)], "c takes the number that a left");
+    assert_eq!(ids(["", limit, limit], 1), [None, Some(1), Some(0)], "c gets the free number of a");
     assert_eq!(ids([limit, limit, limit], 2), [Some(2), Some(1), Some(0)]);
     let snapshot = compile(&mut compiler, &guarded(["", "", limit]), 3);
     let [_, _, guard] = guards(&snapshot);
@@ -389,7 +395,7 @@ fn a_vip_with_limits_keeps_its_number_while_it_has_them() {
 }
 
 #[test]
-fn frames_leave_with_the_tags_of_their_way_else_as_the_interface_has_it() {
+fn tags_come_from_next_hop_or_interface_policy() {
     let text = format!("{HEAD}{}{VIPS}", pools("198.18.1.2"));
     let policy = "[machine.lb1.vlan.eth0]\npolicy = \"translate\"\ntranslate = [{ from = [5], to = [7, 8] }, \
                   { to = [], from = [] }, { to = [9], outer = \"802.1ad\" }]\n[machine.lb2]";
@@ -456,7 +462,8 @@ remotes = ["r2", "r1"]
 services = [{ ports = [80], protocol = "tcp", pool = "web" }]
 "#;
 
-/// To which of a service's clusters the flow of a port goes, and to which address of it the slot stands.
+/// Returns the name and address of the cluster to which a flow is redirected. `port` is the source
+/// port of the flow.
 fn away(snapshot: &Snapshot, to: &str, port: u16) -> Option<String> {
     let flow = Flow::new((ip("192.0.2.200"), port), (ip(to), 80), 6).unwrap();
     match snapshot.decide(&flow) {
@@ -471,7 +478,7 @@ fn away(snapshot: &Snapshot, to: &str, port: u16) -> Option<String> {
 }
 
 #[test]
-fn a_vip_s_flows_go_to_the_clusters_that_have_the_address_they_are_for() {
+fn flows_are_redirected_to_clusters_with_their_vip_address() {
     let mut compiler = Compiler::default();
     let config = config(REMOTES);
     let snapshot = compile(&mut compiler, &config, 0);
@@ -489,28 +496,28 @@ fn a_vip_s_flows_go_to_the_clusters_that_have_the_address_they_are_for() {
     assert_eq!(
         seen("198.51.100.70").into_iter().collect::<Vec<_>>(),
         grouped,
-        "the other suffix has no slot of its own"
+        "the second suffix has no slot of its own"
     );
     assert_eq!(seen("203.0.113.1").into_iter().collect::<Vec<_>>(), ["r1 203.0.113.65"]);
-    assert_eq!(away(&down, "203.0.113.10", 1), None, "a VIP that names none");
+    assert_eq!(away(&down, "203.0.113.10", 1), None, "this VIP has no remote cluster");
     let other = compile_for(&mut Compiler::default(), &config, "lb2", &Table::default(), 0).unwrap();
     let down_there = other.with_states(states).unwrap();
     for port in 0..40 {
         assert_eq!(
             away(&down, "198.51.100.5", port),
             away(&down_there, "198.51.100.5", port),
-            "the same on every machine"
+            "every machine chooses the same cluster"
         );
     }
     let senders = |sender| snapshot.tunnels().iter().filter(|source| source.kind == sender).count();
     assert_eq!(senders(forwarder::TunnelSourceKind::Cluster), 2);
     for address in ["198.51.100.69", "198.51.100.133", "203.0.113.65"] {
-        assert!(destinations(&config, "lb1", None).contains(&address.parse().unwrap()), "its way is wanted");
+        assert!(destinations(&config, "lb1", None).contains(&address.parse().unwrap()), "{address}");
     }
 }
 
 #[test]
-fn the_narrowest_path_to_another_cluster_holds_for_all_of_its_addresses() {
+fn smallest_path_mtu_applies_to_all_addresses_of_a_cluster() {
     let config = config(REMOTES);
     let snapshot = compile(&mut Compiler::default(), &config, 0);
     let mut paths = PathMtus::default();
@@ -518,10 +525,7 @@ fn the_narrowest_path_to_another_cluster_holds_for_all_of_its_addresses() {
     assert!(paths.learn("198.51.100.70".parse().unwrap(), 1400, Duration::ZERO));
     let news =
         (64..128).filter(|last| paths.learn([198, 51, 100, *last].into(), 1450, Duration::ZERO)).count();
-    assert_eq!(
-        news, 0,
-        "reports about others of the cluster's addresses are no news, and nothing is published"
-    );
+    assert_eq!(news, 0, "a higher MTU of another address in the cluster must not publish a snapshot");
     let next = refresh_next_hops(&snapshot, &config, "lb1", &Table::default(), &paths).unwrap();
     let mtu = |text: &str| {
         let address: IpAddr = text.parse().unwrap();
@@ -534,7 +538,7 @@ fn the_narrowest_path_to_another_cluster_holds_for_all_of_its_addresses() {
 }
 
 #[test]
-fn a_cluster_that_a_vip_no_longer_names_drains_and_another_takes_its_new_flows() {
+fn cluster_removed_from_a_vip_drains() {
     let mut compiler = Compiler::default();
     let snapshot = compile(&mut compiler, &config(REMOTES), 0);
     let next = compile(&mut compiler, &config(&REMOTES.replace("[\"r2\", \"r1\"]", "[\"r2\"]")), 10);

@@ -1,4 +1,5 @@
-//! When backup jobs run, of a file that is read strictly: `cargo run --example jobs -- jobs.toml`.
+//! Reads the backup jobs of a file strictly and prints them: `cargo run --example jobs --
+//! jobs.toml`.
 //!
 //! ```toml
 //! include = ["jobs/*.toml"]
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use config_text::{
-    MAX_BYTES, Node, Problems, Report, Root, distinct, format_duration, gather, read_text, values,
+    Expected, MAX_BYTES, Node, Problems, Report, Root, distinct, format_duration, gather, read_text, values,
 };
 
 struct Job {
@@ -25,7 +26,8 @@ struct Job {
     folders: Vec<String>,
 }
 
-/// Every job of a file and of those that it includes, or all that is wrong with them.
+/// Reads the jobs of a file and of the files that it includes. Returns all problems if there is an
+/// error.
 fn load(path: &Path) -> Result<Vec<Job>, Problems> {
     let report = Report::default();
     let parts = gather(&report, path, read_text(path, MAX_BYTES)?, &["job"], None);
@@ -34,19 +36,20 @@ fn load(path: &Path) -> Result<Vec<Job>, Problems> {
     let jobs: Vec<Job> = root.named("job").into_iter().filter_map(read).collect();
     root.finish();
     let warnings = report.finish()?;
-    warnings.iter().for_each(|warning| eprintln!("{warning}"));
+    if !warnings.is_empty() {
+        eprintln!("{warnings}");
+    }
     Ok(jobs)
 }
 
 fn read((name, node): (Arc<str>, Node<'_>)) -> Option<Job> {
     let mut section = node.section()?;
-    let every = section.required("every", "how often").and_then(|node| node.duration(EVERY));
+    let every = section.required("every", "the interval of the job").and_then(|node| node.duration(EVERY));
     let keep = section.or("keep", 7, |node| node.number(1..=999));
     let folders = section.required("folders", FOLDERS).and_then(|node| node.items(FOLDERS));
     let absolute = |text: &str| text.starts_with('/').then(|| text.to_owned());
-    let again = |node: &Node<'_>| node.refuse("each folder once");
     let folders =
-        distinct(&folders.unwrap_or_default(), |node| node.parse("an absolute path", absolute), again);
+        distinct(&folders.unwrap_or_default(), |node| node.parse("an absolute path", absolute), Node::again);
     section.finish();
     Some(Job { name, every: every?, keep, folders: values(&folders) })
 }
@@ -72,4 +75,4 @@ fn main() -> ExitCode {
 }
 
 const EVERY: RangeInclusive<Duration> = Duration::from_secs(60)..=Duration::from_secs(7 * 86_400);
-const FOLDERS: &str = "a list of folders such as [\"/var/mail\"]";
+const FOLDERS: Expected = Expected::new("a list of folders").example("[\"/var/mail\"]");

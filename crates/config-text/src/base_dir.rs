@@ -1,7 +1,8 @@
-//! How far a configuration that was put may reach: to files of the folder of its first file and below, links followed.
+//! Restricts the files that a configuration sent by a client may read.
 //!
-//! In: names and paths. Out: whether they lie inside, and the one message for those that do not.
-//! Not here: whether a file is there, or may be read (`include`, `lists`).
+//! A configuration that arrives through `config put` may only name files in the folder of its first
+//! file, or in folders below it. Symbolic links are resolved before the check, so a link cannot
+//! lead out of the folder.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -10,42 +11,44 @@ use crate::reader::Node;
 use crate::report::{Place, Report};
 use crate::words::quote;
 
-/// The folder that a configuration from elsewhere may read from.
+/// The folder from which a configuration sent by a client may read files.
 pub struct BaseDir {
-    /// As the first file's name has it.
+    /// The folder as written in the path of the first file.
     named: PathBuf,
-    /// With links followed.
+    /// The folder with symbolic links resolved.
     real: PathBuf,
 }
 
 impl BaseDir {
-    /// The folder of a configuration's first file.
+    /// Creates the restriction to the folder that contains the first file of a configuration.
     pub fn around(first: &Path) -> Self {
         let named = first.parent().unwrap_or(Path::new("")).to_owned();
         let real = real_path(if named.as_os_str().is_empty() { Path::new(".") } else { &named });
         Self { named, real }
     }
 
-    /// Judges a name before anything is looked for by it: of what lies outside, not even its existence is shown.
+    /// Returns `true` if the file name or pattern in `node` leads outside the folder. This check
+    /// does not access the file system, so a client cannot find out which files exist outside.
     pub fn keeps_out(&self, node: &Node<'_>) -> bool {
         let Some(name) = node.as_str() else { return false };
-        // `.?` matches `..`.
+        // The pattern `.?` would match `..`.
         let dotted = |part: &str| part.starts_with('.') && part.contains(['*', '?', '[']);
         name.split('/').any(dotted) || !self.covers(&node.folder().join(name))
     }
 
-    /// Whether a path lies below by its own parts.
+    /// Returns `true` if the path is in the folder or below it. Symbolic links are not resolved.
     fn covers(&self, path: &Path) -> bool {
         path.strip_prefix(&self.named).is_ok_and(|below| !climbs(below))
     }
 
-    /// Whether a file lies below, once links are followed. One that is not there may pass: there is nothing to read.
+    /// Returns `true` if a file is in the folder or below it after symbolic links are resolved, or
+    /// if the file does not exist.
     pub fn holds(&self, path: &Path) -> bool {
         self.covers(path) && (real_path(path).starts_with(&self.real) || !path.exists())
     }
 }
 
-/// Whether a relative path leads above where it starts, on its way at least.
+/// Returns `true` if any `..` in a relative path leads above the folder where the path starts.
 fn climbs(path: &Path) -> bool {
     let mut depth = 0_usize;
     for part in path.components() {
@@ -63,14 +66,15 @@ fn climbs(path: &Path) -> bool {
 }
 
 impl Report {
-    /// Reports a name that leads outside.
+    /// Reports a file name that leads outside the folder.
     pub fn beyond(&self, place: &Place, name: &str) {
-        let found = format!("{}, which leads out of the configuration's folder", quote(name));
-        self.error(place, found, "files in that folder and below, for a configuration that is put");
+        let help = "a configuration sent by \"config put\" may only name files in that folder and below";
+        self.error(place, (format!("{} is outside the configuration's folder", quote(name)), help));
     }
 }
 
-/// A file's identity, under whichever name it is opened.
+/// Returns the path of a file with symbolic links resolved. Returns the path unchanged if the file
+/// does not exist.
 pub fn real_path(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }

@@ -1,15 +1,15 @@
-//! The path of keys that leads to a value: what a message calls it.
+//! The path of keys that leads to a value, such as `pool.p.backends[3].name`.
 //!
-//! In: keys, names and numbers on the way down from a file's top. Out: `pool.p.backends[3].name`.
-//! A file has a path for each of its values and a message needs few of them: so a path is put into words only when it is
-//! shown, and shares what is above it.
+//! Every value of a file has a path, but only the paths in messages are printed. To make paths
+//! cheap, a path shares the path of its parent, and it is formatted only when it is printed.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::words::quote;
 
-/// The path of keys to one value; empty: a file's top. A clone allocates nothing.
+/// The path of keys that leads to one value. The empty path is the whole file. Cloning does not
+/// allocate.
 #[derive(Clone, Debug, Default)]
 pub struct Field {
     within: Option<Arc<Field>>,
@@ -24,27 +24,28 @@ enum Step {
 }
 
 impl Field {
-    /// A key at a file's top.
+    /// Returns the path of a key at the top level of a file.
     pub fn of(key: &'static str) -> Self {
         Self { within: None, last: Some(Step::Key(key)) }
     }
 
-    /// A key in this table.
+    /// Returns the path of a key in this table.
     pub fn key(self: &Arc<Self>, key: &'static str) -> Self {
         self.child(Step::Key(key))
     }
 
-    /// A key in this table that the file chose.
+    /// Returns the path of a user-defined key in this table, such as the name of a pool.
     pub fn name(self: &Arc<Self>, name: Arc<str>) -> Self {
         self.child(Step::Name(name))
     }
 
-    /// An element of this list, counted from 0.
+    /// Returns the path of the element at `index` in this list.
     pub fn element(self: &Arc<Self>, index: usize) -> Self {
         self.child(Step::Element(index))
     }
 
-    /// Its steps from the file's top: `*` for a key that the file chose, `[]` for an element.
+    /// Returns the path as a list of keys. User-defined keys are replaced by `*`, and list elements
+    /// by `[]`.
     pub(crate) fn path(&self) -> Vec<String> {
         let mut path = self.within.as_deref().map(Self::path).unwrap_or_default();
         path.extend(self.last.as_ref().map(|step| match step {
@@ -53,6 +54,39 @@ impl Field {
             Step::Element(_) => "[]".to_owned(),
         }));
         path
+    }
+
+    /// Returns the last part of the path in quotes, for messages: `"weight"`, `"ports[0]"`,
+    /// `"pool.web"`.
+    pub fn label(&self) -> String {
+        format!("\"{}\"", self.tail())
+    }
+
+    fn tail(&self) -> String {
+        let within = self.within.as_deref().filter(|within| within.last.is_some());
+        match (&self.last, within) {
+            (None, _) => String::new(),
+            (Some(Step::Key(key)), _) => (*key).to_owned(),
+            (Some(Step::Name(name)), None) => shown(name),
+            (Some(Step::Name(name)), Some(within)) => format!("{}.{}", within.tail(), shown(name)),
+            (Some(Step::Element(index)), within) => {
+                format!("{}[{index}]", within.map(Self::tail).unwrap_or_default())
+            }
+        }
+    }
+
+    /// Returns the name of this table for a message: `[pool.web]`, or `vip.www.services[0]` for a
+    /// table inside a list.
+    pub fn table(&self) -> String {
+        if self.last.is_none() {
+            return "the file".to_owned();
+        }
+        if self.path().iter().any(|step| step == "[]") { self.to_string() } else { format!("[{self}]") }
+    }
+
+    /// Returns the table or list that holds the value.
+    pub(crate) fn parent(&self) -> Option<&Self> {
+        self.within.as_deref()
     }
 
     fn child(self: &Arc<Self>, last: Step) -> Self {
@@ -70,17 +104,17 @@ impl fmt::Display for Field {
         match &self.last {
             None => Ok(()),
             Some(Step::Key(key)) => write!(f, "{dot}{key}"),
-            Some(Step::Name(name)) if is_plain(name) => write!(f, "{dot}{name}"),
-            Some(Step::Name(name)) => write!(f, "{dot}{}", quote(name)),
+            Some(Step::Name(name)) => write!(f, "{dot}{}", shown(name)),
             Some(Step::Element(index)) => write!(f, "[{index}]"),
         }
     }
 }
 
-/// Whether a key needs no quotes, and is short.
-fn is_plain(key: &str) -> bool {
+/// Formats a key as in TOML. Keys that are long or contain special characters are quoted.
+fn shown(key: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
-    (1..=64).contains(&key.len()) && key.bytes().all(plain)
+    let is_bare = (1..=64).contains(&key.len()) && key.bytes().all(plain);
+    if is_bare { key.to_owned() } else { quote(key) }
 }
 
 #[cfg(test)]
@@ -88,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_reads_as_toml_writes_it() {
+    fn field_is_written_as_in_toml() {
         let top = Arc::new(Field::default());
         assert_eq!(top.to_string(), "");
         assert_eq!(top.key("pool").to_string(), "pool");
@@ -97,8 +131,16 @@ mod tests {
         for (name, shown) in names {
             assert_eq!(pool.name(name.into()).to_string(), shown);
         }
-        let list = Arc::new(Arc::new(pool.name("a".into())).key("backends"));
+        let web = Arc::new(pool.name("a".into()));
+        assert_eq!((web.table(), web.label()), ("[pool.a]".to_owned(), "\"pool.a\"".to_owned()));
+        let list = Arc::new(web.key("backends"));
         let element = Arc::new(list.element(3));
-        assert_eq!(element.key("name").to_string(), "pool.a.backends[3].name");
+        let name = element.key("name");
+        assert_eq!(name.to_string(), "pool.a.backends[3].name");
+        assert_eq!(
+            (element.table(), element.label()),
+            ("pool.a.backends[3]".into(), "\"backends[3]\"".into())
+        );
+        assert_eq!((name.label(), top.table()), ("\"name\"".into(), "the file".into()));
     }
 }

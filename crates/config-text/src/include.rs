@@ -1,9 +1,9 @@
-//! `include = ["vips/*.toml"]`: one configuration in several files.
+//! Reads a configuration that uses `include = ["vips/*.toml"]` to combine several files.
 //!
-//! In: the first file. Out: the tables of all files, and their texts in the report, in their order: a file, then what it
-//! includes, each pattern's matches by name. That order is the same on every machine.
-//! A file that several include is read once. Not here: how sections merge (`reader`), pieces of large files (`pieces`).
-//! Limits: 1,024 files, 16 deep, 16 MiB together.
+//! Files are read in the same order on every machine: first a file, then the files that it
+//! includes. Files that match one pattern are sorted by name. A file that is included more than
+//! once is read once. A configuration has at most 1,024 files, 16 levels of includes, and 16 MiB in
+//! total. The module `pieces` parses large files, and `reader` merges the sections.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,6 +15,7 @@ use toml::Spanned;
 use toml::de::DeTable;
 
 use crate::base_dir::{BaseDir, real_path};
+use crate::message::{Expected, Message};
 use crate::pieces::{self, Piece};
 use crate::problem::Problem;
 use crate::reader::{Node, Part, Section};
@@ -22,12 +23,15 @@ use crate::report::{At, MAX_FILES, Place, Report, Text};
 use crate::syntax::{self, Flaw};
 use crate::words::quote;
 
-/// The first file, `text` under the name `path`, and all that it includes, beneath `within` where there is one. Large files are
-/// parsed in pieces, between the sections `[kind.name]` of those kinds that [`Root::named`](crate::Root::named) is
-/// asked for: `named`.
+/// Parses the first file and all files that it includes. `text` is the content of the first file
+/// and `path` its name. If `within` is given, all included files must be in that folder.
+///
+/// Large files are parsed in pieces. A file may be cut before a header `[kind.name]` if `named`
+/// contains the kind. Read the sections of these kinds with [`Root::named`](crate::Root::named),
+/// which merges the pieces.
 ///
 /// # Cost
-/// Reads the files; of large texts, on all processors.
+/// Reads the files. Large files are parsed on all processors.
 pub fn gather<'a>(
     report: &'a Report,
     path: &Path,
@@ -45,39 +49,40 @@ pub fn gather<'a>(
 struct Gatherer<'a> {
     report: &'a Report,
     parts: Vec<Part<'a>>,
-    /// By its real name whether a file was read; `false`: it is on the path.
+    /// The files found so far, by path with symbolic links resolved. The value is `false` while the
+    /// includes of the file are being read.
     seen: BTreeMap<PathBuf, bool>,
-    /// The files from the first to the one that is being read.
+    /// The chain of includes from the first file to the file that is being read.
     path: Vec<PathBuf>,
-    /// How many bytes all further files may have.
+    /// The number of bytes that the remaining files may have in total.
     left: u64,
     named: &'a [&'static str],
-    /// Beyond it nothing is included.
+    /// The folder that contains all files that may be included. `None` allows any folder.
     within: Option<&'a BaseDir>,
 }
 
 impl<'a> Gatherer<'a> {
-    /// Keeps a file and follows its includes; `place` is where it was asked for.
+    /// Parses a file and the files that it includes. `place` is the `include` element that names
+    /// the file.
     fn file(&mut self, path: &Path, text: String, place: Option<&Place>) {
         let Some(kept) = self.report.add(path, text) else {
             let place = place.cloned().unwrap_or_default();
-            self.report.error(
-                &place,
-                format!("over {MAX_FILES} files"),
-                format!("at most {MAX_FILES} files"),
-            );
+            let message = format!("the configuration has more than {MAX_FILES} files");
+            self.report.error(&place, (message, "merge some of the included files"));
             return;
         };
         let pieces = match (pieces::parse(&kept.text, self.named), place.filter(|_| self.within.is_some())) {
             (Some(pieces), _) => pieces,
-            // What the parser says quotes the file.
+            // The error message of the TOML parser may quote the file, so it is replaced by a
+            // general message.
             (None, Some(place)) => return self.other_content(path, place),
-            (None, None) => self.mended(kept),
+            (None, None) => self.repaired(kept),
         };
         let real = real_path(path);
         self.seen.insert(real.clone(), false);
         self.path.push(path.to_owned());
-        // A piece that is not the first begins with a header, and has none.
+        // Only the first piece can have `include`, because all other pieces begin with a section
+        // header.
         let wanted = pieces.first().map(|(_, table)| self.wanted(kept.base, table)).unwrap_or_default();
         self.parts.extend(pieces.into_iter().map(|(at, table)| Part { base: kept.base + at, table }));
         for file in wanted {
@@ -87,16 +92,16 @@ impl<'a> Gatherer<'a> {
         self.seen.insert(real, true);
     }
 
-    /// What can be read of a file that is not TOML; what can't is reported.
-    fn mended(&self, kept: &'a Text) -> Vec<Piece<'a>> {
-        let (left, flaws) = syntax::mend(&kept.text);
-        for Flaw { offset, found, allowed } in flaws {
-            self.report.syntax(kept.base + offset, found, allowed);
+    /// Reports the syntax errors of a file, and returns the parts that can be parsed.
+    fn repaired(&self, kept: &'a Text) -> Vec<Piece<'a>> {
+        let (left, flaws) = syntax::repair(&kept.text);
+        for Flaw { offset, message } in flaws {
+            self.report.syntax(kept.base + offset, message);
         }
-        vec![(0, DeTable::parse_recoverable(kept.mended.get_or_init(|| left)).0)]
+        vec![(0, DeTable::parse_recoverable(kept.repaired.get_or_init(|| left)).0)]
     }
 
-    /// The files that a file names, patterns resolved.
+    /// Returns the files that a file includes. Patterns are replaced by the files that match.
     fn wanted(&self, base: usize, table: &Spanned<DeTable<'a>>) -> Vec<At<PathBuf>> {
         let mut section = Section::of_file(self.report, base, table.get_ref());
         let nodes = section.optional("include").and_then(|node| node.list(INCLUDE)).unwrap_or_default();
@@ -121,47 +126,47 @@ impl<'a> Gatherer<'a> {
             None => {}
         }
         if self.path.len() >= MAX_DEPTH {
-            let found = format!("{} inside {MAX_DEPTH} files", quote(&path.display().to_string()));
-            self.report.error(place, found, format!("files at most {MAX_DEPTH} deep"));
+            let shown = quote(&path.display().to_string());
+            let message = format!("{shown} is nested more than {MAX_DEPTH} files deep");
+            self.report.error(place, (message, "include it from a file that is closer to the first file"));
             return;
         }
-        // A pipe would wait for a writer.
+        // Opening a named pipe would block until another process opens it for writing.
         let text = if fs::metadata(path).is_ok_and(|data| !data.is_file() && !data.is_dir()) {
-            Err(Problem::of_file(path, "not a regular file", READABLE))
+            Err(Unreadable::File("it is not a regular file".into()))
         } else {
-            read_text(path, self.left)
+            read(path, self.left)
         };
         match text {
             Ok(text) => {
                 self.left -= text.len() as u64;
                 self.file(path, text, Some(place));
             }
-            Err(problem) if self.within.is_some() && problem.allowed == UTF_8 => {
-                self.other_content(path, place)
+            Err(Unreadable::Content(_)) if self.within.is_some() => self.other_content(path, place),
+            Err(Unreadable::Content(why) | Unreadable::File(why)) => {
+                let message = format!("cannot read {} ({why})", quote(&path.display().to_string()));
+                self.report.error(place, message);
             }
-            Err(problem) => self.report.unreadable(place, &problem),
         }
     }
 
-    /// Of a file that a configuration from elsewhere names, no more than that it is no configuration.
+    /// Reports that a file is not a TOML configuration. The message contains no text of the file,
+    /// because a client may have sent the configuration that includes it.
     fn other_content(&self, path: &Path, place: &Place) {
-        let found = format!("{}, which holds something else", quote(&path.display().to_string()));
-        self.report.error(place, found, READABLE);
+        let shown = quote(&path.display().to_string());
+        self.report.error(place, format!("{shown} is not a TOML configuration"));
     }
 
     fn ring(&self, path: &Path, place: &Place) {
         let target = real_path(path);
         let ring = self.path.iter().skip_while(|step| real_path(step) != target).map(PathBuf::as_path);
         let names: Vec<String> = ring.chain([path]).map(|step| step.display().to_string()).collect();
-        self.report.error(
-            place,
-            format!("the loop {}", quote_all(&names)),
-            "files that do not include themselves",
-        );
+        let message = format!("files include each other in a cycle, {}", escaped(&names));
+        self.report.error(place, (message, "remove one of these includes"));
     }
 }
 
-/// The files that one element of `include` means.
+/// Returns the files that are named by one element of `include`.
 fn files(node: &Node<'_>) -> Vec<At<PathBuf>> {
     let good = |text: &&str| !text.is_empty() && text.len() <= 1_024 && !text.contains('\0');
     let relative = |text: &str| !Path::new(text).is_absolute() && !text.contains("**");
@@ -173,13 +178,14 @@ fn files(node: &Node<'_>) -> Vec<At<PathBuf>> {
     }
     let Some(files) = matching(node, &folder, name) else { return Vec::new() };
     if files.is_empty() {
-        let found = format!("{}, which matches no file", quote(name));
-        node.report.warning(&node.place, found, "a pattern that matches, or nothing here");
+        let message = format!("no file matches {}", quote(name));
+        node.report.warning(&node.place, (message, "fix the pattern or remove it"));
     }
     files
 }
 
-/// The files in a folder whose names match a pattern; `None`: it is none, which was reported.
+/// Returns the files in a folder whose names match a pattern. Reports an invalid pattern and
+/// returns `None`.
 fn matching(node: &Node<'_>, folder: &Path, name: &str) -> Option<Vec<At<PathBuf>>> {
     let pattern = if folder.as_os_str().is_empty() {
         name.to_owned()
@@ -194,57 +200,74 @@ fn matching(node: &Node<'_>, folder: &Path, name: &str) -> Option<Vec<At<PathBuf
     let paths = match glob::glob_with(&pattern, options) {
         Ok(paths) => paths,
         Err(error) => {
-            node.report.error(&node.place, format!("{} ({})", quote(name), error.msg), NAME);
-            return None;
+            return node.wrong(format!("invalid pattern {} ({})", quote(name), error.msg));
         }
     };
     let file = |path: glob::GlobResult| {
         let refuse = |error: glob::GlobError| {
-            let found = format!("{}: {}", quote(&error.path().display().to_string()), error.error());
-            node.report.error(&node.place, found, "a folder that can be read");
+            let path = quote(&error.path().display().to_string());
+            node.refuse(format!("cannot read folder {path} ({})", error.error()));
         };
         path.map(|path| node.at(path)).map_err(refuse).ok()
     };
     Some(paths.take(MAX_FILES + 1).filter_map(file).collect())
 }
 
-fn quote_all(names: &[String]) -> String {
+fn escaped(names: &[String]) -> String {
     let escaped: Vec<String> = names.iter().map(|name| name.escape_debug().to_string()).collect();
     escaped.join(" -> ")
 }
 
-/// Reads a file of at most `most` bytes, which is at most 16 MiB.
+/// The reason why a file cannot be read.
+enum Unreadable {
+    /// The file does not exist, is not a regular file, or cannot be opened.
+    File(String),
+    /// The file is not valid UTF-8.
+    Content(String),
+}
+
+/// Reads a file of at most `most` bytes, which must not exceed 16 MiB.
+///
+/// # Errors
+/// Returns a [`Problem`] that has the file name but no line.
 pub fn read_text(path: &Path, most: u64) -> Result<String, Problem> {
+    let problem = |(Unreadable::File(why) | Unreadable::Content(why)): Unreadable| {
+        Problem::of_file(path, Message::from(why))
+    };
+    read(path, most).map_err(problem)
+}
+
+fn read(path: &Path, most: u64) -> Result<String, Unreadable> {
     let failed = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::NotFound => Problem::of_file(path, "no such file", READABLE),
-        _ => Problem::of_file(path, error.to_string(), READABLE),
+        std::io::ErrorKind::NotFound => Unreadable::File("no such file".to_owned()),
+        _ => Unreadable::File(error.to_string()),
     };
     let found = fs::metadata(path).map_err(failed)?.file_type();
     if found.is_dir() {
-        return Err(Problem::of_file(path, "a folder", READABLE));
+        return Err(Unreadable::File("it is a folder, not a file".to_owned()));
     }
-    // Opening it would wait for a writer, for ever if none comes.
+    // Opening a named pipe would block until another process opens it for writing.
     if found.is_fifo() {
-        return Err(Problem::of_file(path, "a pipe", READABLE));
+        return Err(Unreadable::File("it is a pipe, not a file".to_owned()));
     }
     let mut bytes = Vec::new();
-    // A device or a pipe may have no end: one byte past the limit is enough to know.
+    // A device can be endless, so at most one byte more than the limit is read.
     File::open(path).map_err(failed)?.take(most + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > most {
-        let all = if most < MAX_BYTES { " in all files together" } else { "" };
-        return Err(Problem::of_file(path, format!("over 16 MiB{all}"), "at most 16 MiB"));
+        let all = if most < MAX_BYTES { "all files together are" } else { "the file is" };
+        return Err(Unreadable::File(format!("{all} larger than 16 MiB")));
     }
     String::from_utf8(bytes).map_err(|error| {
         let valid = error.utf8_error().valid_up_to();
         let line = error.as_bytes().iter().take(valid).filter(|&&byte| byte == b'\n').count() + 1;
-        Problem::of_file(path, format!("a byte that is not UTF-8 in line {line}"), UTF_8)
+        Unreadable::Content(format!("line {line} is not UTF-8"))
     })
 }
 
-/// How much all files together may hold.
+/// The maximum size of all files together, in bytes.
 pub const MAX_BYTES: u64 = 16 << 20;
 const MAX_DEPTH: usize = 16;
-const UTF_8: &str = "UTF-8";
-const READABLE: &str = "a readable TOML file";
-const INCLUDE: &str = "a list of files or patterns such as [\"vips/*.toml\"]";
-const NAME: &str = "a file or a pattern with *, ? or [a-z], relative to this file's folder, without **";
+const INCLUDE: Expected = Expected::new("a list of files or patterns").example("[\"vips/*.toml\"]");
+const NAME: Expected =
+    Expected::new("a file or a pattern with *, ? or [a-z] (without **), relative to this file's folder")
+        .example("\"vips/*.toml\"");

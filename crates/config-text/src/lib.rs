@@ -1,10 +1,13 @@
-//! TOML text read strictly: by hand, field by field, so that every problem of all files is named at once, with its file, line,
-//! field, what was found and what is allowed.
+//! Strict reading of TOML files. All problems of all files are reported in one run, each with its
+//! position, a message and a help line.
 //!
-//! In: the text of a first file, and the files that it includes. Out: typed values with their [`Place`]s, and [`Problems`].
-//! Not here: any word of a product: its sections, their keys, what values mean, secrets. Nothing stops at an error: a reader
-//! reports it and goes on, and [`Report::finish`] says whether what was read may be used.
-//! Invariant: a key that no reader asked for is a problem, once its section ends ([`Section::finish`]).
+//! [`gather`] parses a first file and the files that it includes. The calling program then reads
+//! key by key through [`Root`], [`Section`] and [`Node`], and gets typed values with their
+//! [`Place`]s. Reading does not stop at an error: the error is reported, and [`Report::finish`]
+//! returns all [`Problems`] at the end. The crate defines no sections or keys; the calling program
+//! does.
+//!
+//! Keys that the program has not read are reported as unknown by [`Section::finish`].
 //!
 //! ```
 //! use std::path::Path;
@@ -19,23 +22,33 @@
 //! for (_name, node) in root.named("job") {
 //!     let Some(mut job) = node.section() else { continue };
 //!     let hours = Duration::from_secs(60)..=Duration::from_secs(86_400);
-//!     let _every = job.required("every", "how often").and_then(|node| node.duration(hours));
+//!     let _every = job.required("every", "the interval").and_then(|node| node.duration(hours));
 //!     let _keep: u8 = job.or("keep", 1, |node| node.number(1..=99));
 //!     job.finish();
 //! }
 //! root.finish();
 //! let problems = report.finish().unwrap_err();
-//! let said: Vec<String> = problems.iter().map(ToString::to_string).collect();
-//! assert_eq!(said[0], "jobs.toml:3:1: job.home.kepp: found an unknown key, allowed every, keep (did you mean \"keep\"?)");
-//! assert!(said[1].starts_with("jobs.toml:5:9: job.mail.every: found \"90 s\", allowed a whole number with us, ms, s,"));
-//! assert_eq!(said.len(), 2);
+//! assert_eq!(
+//!     problems.to_string(),
+//!     r#"error: jobs.toml:3:1: unknown key "kepp" in [job.home]
+//!  3 | kepp = ...
+//!    | ^^^^
+//! help: did you mean "keep"?
+//!
+//! error: jobs.toml:5:9: invalid duration "90 s" for "every"
+//!  5 | every = "90 s"
+//!    |         ^^^^^^
+//! help: use a whole number with us, ms, s, m or h, such as "30s""#
+//! );
 //! ```
 
 #![forbid(unsafe_code)]
 
 mod base_dir;
+mod excerpt;
 mod field;
 mod include;
+mod message;
 mod near_miss;
 pub mod parallel;
 mod pieces;
@@ -54,9 +67,10 @@ mod tests;
 pub use self::base_dir::{BaseDir, real_path};
 pub use self::field::Field;
 pub use self::include::{MAX_BYTES, gather, read_text};
+pub use self::message::{Expected, Message};
 pub use self::near_miss::hint;
 pub use self::problem::{Problem, Problems, Severity};
 pub use self::quantity::{format_duration, parse_duration};
 pub use self::questions::{Asked, Question, Questions};
 pub use self::reader::{Node, Part, Root, Section, distinct};
-pub use self::report::{At, Place, Report, Text, values};
+pub use self::report::{At, Place, Renamed, Report, Text, values};

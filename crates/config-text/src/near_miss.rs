@@ -1,32 +1,37 @@
-//! "Did you mean": the known word nearest to an unknown one.
+//! "Did you mean" hints: finds the known word that is most similar to a misspelled one.
 //!
-//! In: a word from the file and the words known there. Out: at most one of them.
-//! Limits: words over 64 characters and lists over 1,024 words get no hint, so that the cost stays small
-//! for any file.
+//! No hint is given for words over 64 characters or for more than 1,024 known words. This bounds
+//! the cost for hostile files.
 
 use strsim::osa_distance;
 
-/// The nearest of `known`, when it is near enough to be a slip of the finger, or a longer form of the word;
-/// the first of equals.
+/// Returns the most similar known word, or `None` if no known word is similar enough. A known word
+/// is similar if it differs from `word` by a few typing errors or only in case, or if it starts
+/// with `word`. If several words are equally similar, the first one is returned.
 fn near_miss<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     let length = word.chars().count();
     let known: Vec<&str> = known.into_iter().take(MAX_KNOWN + 1).collect();
     if length > MAX_CHARS || known.len() > MAX_KNOWN {
         return None;
     }
-    let allowed = (length / 3).max(1);
-    let away = |candidate: &str| {
+    let most = (length / 3).max(1);
+    let distance = |candidate: &str| {
+        if word.eq_ignore_ascii_case(candidate) {
+            return 0;
+        }
         let longer = word.len() >= 3 && candidate.starts_with(word);
-        osa_distance(word, candidate).min(if longer { allowed } else { usize::MAX })
+        osa_distance(word, candidate).min(if longer { most } else { usize::MAX })
     };
-    let (away, nearest) =
-        known.into_iter().map(|candidate| (away(candidate), candidate)).min_by_key(|(away, _)| *away)?;
-    (away <= allowed).then_some(nearest)
+    let (distance, nearest) = known
+        .into_iter()
+        .map(|candidate| (distance(candidate), candidate))
+        .min_by_key(|(distance, _)| *distance)?;
+    (distance <= most).then_some(nearest)
 }
 
-/// A hint for the end of a message, or nothing.
-pub fn hint<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> String {
-    near_miss(word, known).map(|near| format!(" (did you mean {near:?}?)")).unwrap_or_default()
+/// Returns the help line `did you mean "x"?`, or `None` if no known word is similar.
+pub fn hint<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Option<String> {
+    near_miss(word, known).map(|near| format!("did you mean {near:?}?"))
 }
 
 const MAX_CHARS: usize = 64;
@@ -37,7 +42,7 @@ mod tests {
     use super::near_miss;
 
     #[test]
-    fn slips_are_recognised_and_other_words_are_not() {
+    fn near_miss_finds_typing_errors_only() {
         let known = ["interfaces", "addresses", "shard", "weight", "io"];
         let table = [
             ("interface", Some("interfaces")),
@@ -45,6 +50,7 @@ mod tests {
             ("sahrd", Some("shard")),
             ("wieght", Some("weight")),
             ("Shard", Some("shard")),
+            ("WEIGHT", Some("weight")),
             ("oi", Some("io")),
             ("ports", None),
             ("inter", Some("interfaces")),
@@ -59,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_swap_counts_as_one_slip() {
+    fn near_miss_counts_a_swap_as_one_error() {
         assert_eq!(near_miss("abc", ["acb"]), Some("acb"));
         assert_eq!(near_miss("abc", ["cab"]), None);
     }

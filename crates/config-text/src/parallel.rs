@@ -1,12 +1,15 @@
-//! Work of large configurations, on all processors.
+//! Runs work on several threads.
 //!
-//! Not here: what is worth it. The caller says, as a thread costs more than reading most configurations does.
+//! The caller decides whether to use threads. Most configurations are small and are read faster
+//! than a thread starts.
 
 use std::num::NonZero;
 use std::panic::resume_unwind;
 use std::thread::{available_parallelism, scope};
 
-/// `work` on each item, results in the order of the items; in this thread alone unless `large`.
+/// Applies `work` to each item and returns the results in the order of the items. If `large` is
+/// `true`, the work is spread over one thread per processor. Otherwise it runs on the calling
+/// thread.
 pub fn map<T: Send, R: Send>(items: Vec<T>, large: bool, work: impl Fn(T) -> R + Sync) -> Vec<R> {
     if !large {
         return items.into_iter().map(work).collect();
@@ -27,7 +30,8 @@ pub fn map<T: Send, R: Send>(items: Vec<T>, large: bool, work: impl Fn(T) -> R +
     })
 }
 
-/// Both, side by side when they are `large`.
+/// Runs both functions and returns both results. If `large` is `true`, the functions run at the
+/// same time.
 pub fn both<A: Send, B>(large: bool, one: impl FnOnce() -> A + Send, other: impl FnOnce() -> B) -> (A, B) {
     if !large {
         return (one(), other());
@@ -39,7 +43,7 @@ pub fn both<A: Send, B>(large: bool, one: impl FnOnce() -> A + Send, other: impl
     })
 }
 
-/// How many threads run at a time.
+/// Returns the number of threads that this machine can run at the same time.
 pub fn processors() -> usize {
     available_parallelism().map_or(1, NonZero::get)
 }

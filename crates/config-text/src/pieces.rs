@@ -1,10 +1,11 @@
-//! A large TOML text, parsed in pieces side by side.
+//! Parses a large TOML text in several pieces at the same time.
 //!
-//! In: a text. Out: its tables with their offsets, one for each piece; together they say what the text says.
-//! A text is cut before headers `[kind.name]`, without understanding what is around them: so a cut may fall into a string
-//! or a list, or part a section from its sub-tables. Then a piece does not parse, or two name one section, and the text is
-//! parsed whole. Not here: what is wrong with one that is not TOML (`syntax`).
-//! Invariant: what pieces say together, the whole would say too, at the same offsets.
+//! The text is cut before headers `[kind.name]`. The cuts are chosen without parsing, so a cut may
+//! be inside a string or a list, or may separate a section from its sub-tables. A piece then fails
+//! to parse, or two pieces contain the same section. In both cases the whole text is parsed
+//! instead.
+//!
+//! Invariant: the pieces together have the same values, at the same offsets, as the whole text.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,17 +14,20 @@ use toml::de::DeTable;
 
 use crate::parallel::{self, processors};
 
-/// A piece: where it begins in its text, and what it says.
+/// A parsed piece: its offset in the text, and its table.
 pub(crate) type Piece<'a> = (usize, Spanned<DeTable<'a>>);
 
-/// Parses a text, in pieces when that gives the same; `None`: it is not TOML. `named` are the kinds of which
-/// [`Root::named`](crate::Root::named) is asked: their sections `[kind.name]` merge.
+/// Parses a text, in several pieces if it is large. Returns `None` if the text is not valid TOML.
+///
+/// Sections `[kind.name]` may be spread over several pieces if `named` contains the kind.
+/// [`Root::named`](crate::Root::named) merges them.
 pub(crate) fn parse<'a>(text: &'a str, named: &[&str]) -> Option<Vec<Piece<'a>>> {
     let pieces = is_large(text.len()).then(|| parse_in_pieces(text, processors(), named)).flatten();
     pieces.or_else(|| Some(vec![(0, DeTable::parse(text).ok()?)]))
 }
 
-/// Whether texts of this length are worth a thread: some milliseconds.
+/// Returns `true` if a text of this length takes milliseconds to parse. Only then are several
+/// threads faster than one.
 pub(crate) fn is_large(bytes: usize) -> bool {
     bytes >= LARGE
 }
@@ -37,7 +41,8 @@ fn parse_in_pieces<'a>(text: &'a str, count: usize, named: &[&str]) -> Option<Ve
     are_apart(text, &pieces, named).then_some(pieces)
 }
 
-/// At most `count` pieces of about one length, each but the first beginning with a header.
+/// Cuts a text into at most `count` pieces of similar length. Every piece except the first begins
+/// with a header.
 fn cut(text: &str, count: usize) -> Vec<(usize, &str)> {
     let mut pieces = Vec::with_capacity(count);
     let mut start = 0;
@@ -51,7 +56,7 @@ fn cut(text: &str, count: usize) -> Vec<(usize, &str)> {
     pieces
 }
 
-/// Where the first line begins that is `[kind.name]`.
+/// Returns the offset of the first header `[kind.name]` in a text.
 fn header(text: &str) -> Option<usize> {
     let mut lines = text.match_indices("\n[").map(|(at, _)| at + 1);
     let plain = |part: &str| part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
@@ -63,8 +68,9 @@ fn header(text: &str) -> Option<usize> {
     })
 }
 
-/// Whether the pieces say together what the text says: what several of them have is one of `named`, by headers
-/// `[kind.name]` alone, and each name is in one piece alone.
+/// Returns `true` if the pieces together have the same values as the whole text. If several pieces
+/// have sections of the same kind, three conditions must hold. `named` must contain the kind, all
+/// headers of the kind must have the form `[kind.name]`, and no name may occur in two pieces.
 fn are_apart(text: &str, pieces: &[Piece<'_>], named: &[&str]) -> bool {
     let mut kinds: BTreeMap<&str, Vec<Option<&DeTable<'_>>>> = BTreeMap::new();
     for (base, table) in pieces {
@@ -89,7 +95,8 @@ fn differ(in_pieces: &[Option<&DeTable<'_>>]) -> bool {
     })
 }
 
-/// Whether a line may be `[kind]`, which TOML allows once: what stands in a string counts too.
+/// Returns `true` if a line looks like the header `[kind]`, which TOML allows only once. Lines
+/// inside multi-line strings count too.
 fn has_header(text: &str, kind: &str) -> bool {
     let inside = |line: &'_ str| {
         let (inside, _) = line.trim_start().strip_prefix('[')?.split_once(']')?;
@@ -109,7 +116,8 @@ mod tests {
 
     const NAMED: &[&str] = &["pool", "vip"];
 
-    /// Lines that make headers, sub-tables, and texts that look like headers and are none.
+    /// Lines from which the test texts are built: headers, sub-tables, and strings that look like
+    /// headers.
     const LINES: [&str; 18] = [
         "[pool.a]",
         "[pool]",
@@ -131,7 +139,7 @@ mod tests {
         "# [pool.f]",
     ];
 
-    /// What the pieces say, merged by a rule of its own: two levels deep.
+    /// Merges the tables of the pieces, two levels deep.
     fn merged(text: &str, pieces: &[Piece<'_>]) -> Table {
         let mut all = Table::new();
         let ends = pieces.iter().skip(1).map(|(base, _)| *base).chain([text.len()]);
@@ -186,7 +194,7 @@ mod tests {
         let text = "[admin.socket]\npath = 1\n[pool.a]\nx = 1\n[admin.tcp]\naddress = 2\n";
         assert!(parse_in_pieces(text, 2, NAMED).is_none());
         assert!(parse_in_pieces(&text.replace("[admin.socket]", "[pool.c]"), 2, NAMED).is_some());
-        // Asked of the first piece alone.
+        // Only the first piece may have the key `include`.
         assert!(parse_in_pieces("[pool.a]\nx = 1_000_000_000_000\n[include.b]\nx = 1\n", 2, NAMED).is_none());
     }
 

@@ -1,97 +1,120 @@
-//! What is wrong with a file, in the words that the operator reads.
+//! The problems in configuration files, formatted for the operator.
 //!
-//! In: a place, what was found, what was allowed. Out: one line a problem, sorted as the file is.
-//! Not here: how problems are found and collected (`report`).
+//! A [`Problem`] can be printed in two ways. Its [`Display`](fmt::Display) implementation writes
+//! one line, for logs and programs. [`Problem::report`] writes several lines like a compiler:
+//! severity, position, message, source line and help. The module `report` collects problems and
+//! determines their positions.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Whether a problem stops the configuration from being used.
-// The API has a type of its own, as `admin` knows no domain type; `control-plane` converts (`rows/refusal.rs`).
+use crate::excerpt::Excerpt;
+use crate::message::Message;
+
+/// The severity of a problem.
+// The API has its own severity type, because the crate `admin` must not depend on this crate.
+// `control-plane` converts between the two (`rows/refusal.rs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// The configuration is refused.
+    /// The configuration is rejected.
     Error,
-    /// The configuration works, and probably not as meant.
+    /// The configuration is accepted, but probably does not do what the operator intended.
     Warning,
 }
 
-/// One finding in a configuration file.
+/// A problem in a configuration file.
 ///
-/// Displayed as `file:line:column: field.path: found X, allowed Y`; a warning says so before the field.
+/// The `Display` form is one line, `FILE:LINE:COLUMN: message`, without the help line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     pub(crate) file: Arc<Path>,
-    pub(crate) position: Option<(usize, usize)>,
-    /// The field, such as `pool.web.backends[0].weight`; empty for errors of TOML syntax.
+    pub(crate) position: Option<(u32, u32)>,
+    pub(crate) excerpt: Option<Box<Excerpt>>,
+    /// The path of the value, such as `pool.web.backends[0].weight`. The path is empty for TOML
+    /// syntax errors.
     pub field: String,
-    /// What stands in the file. Never a secret.
-    pub found: String,
-    /// What may stand there.
-    pub allowed: String,
-    /// Error or warning.
+    /// A description of the fault, in one line. It never contains a secret.
+    pub message: String,
+    /// A hint on how to correct the fault, in one line.
+    pub help: Option<String>,
+    /// The severity of the problem.
     pub severity: Severity,
 }
 
 impl Problem {
-    /// A problem of the file as a whole: it has no line.
-    pub fn of_file(file: &Path, found: impl Into<String>, allowed: impl Into<String>) -> Self {
-        Self {
-            file: file.into(),
-            position: None,
-            field: String::new(),
-            found: found.into(),
-            allowed: allowed.into(),
-            severity: Severity::Error,
-        }
+    /// Creates an error about the whole file, without a line.
+    pub fn of_file(file: &Path, message: impl Into<Message>) -> Self {
+        let Message { text: message, help } = message.into();
+        let (file, field, severity) = (file.into(), String::new(), Severity::Error);
+        Self { file, position: None, excerpt: None, field, message, help, severity }
     }
 
-    /// The same at a line and column, both from 1, for a value that the field `field` led to.
+    /// Sets the line and the column of the problem, both starting at 1, and the path of the value.
     #[must_use]
     pub fn at(self, line: usize, column: usize, field: String) -> Self {
-        Self { position: Some((line, column)), field, ..self }
+        Self { position: Some(narrow((line, column))), field, ..self }
     }
 
-    /// The file as it was named by the caller.
+    /// Returns the path of the file, as the caller passed it.
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// The line, from 1; `None` when the file as a whole is meant.
+    /// Returns the line, starting at 1. Returns `None` if the problem is about the whole file.
     pub fn line(&self) -> Option<usize> {
-        self.position.map(|(line, _)| line)
+        self.position.map(|(line, _)| line as usize)
     }
 
-    /// The column in characters, from 1; `None` when the file as a whole is meant.
+    /// Returns the column in characters, starting at 1. Returns `None` if the problem is about the
+    /// whole file.
     pub fn column(&self) -> Option<usize> {
-        self.position.map(|(_, column)| column)
+        self.position.map(|(_, column)| column as usize)
+    }
+
+    /// Formats the problem over several lines, like a compiler, without a final line feed:
+    /// ```text
+    /// error: jobs.toml:3:1: unknown key "kepp" in [job.home]
+    ///  3 | kepp = ...
+    ///    | ^^^^
+    /// help: did you mean "keep"?
+    /// ```
+    pub fn report(&self) -> String {
+        let severity = match self.severity {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        };
+        let mut text = format!("{severity}: {self}");
+        if let (Some(excerpt), Some((number, _))) = (&self.excerpt, self.position) {
+            let Excerpt { line, indent, width } = &**excerpt;
+            let (digits, marks) = (number.to_string().len(), "^".repeat(*width));
+            // Writing to a string cannot fail.
+            let _ = write!(text, "\n {number} | {line}\n {:digits$} | {:indent$}{marks}", "", "");
+        }
+        if let Some(help) = &self.help {
+            let _ = write!(text, "\nhelp: {help}");
+        }
+        text
     }
 }
 
-impl Problem {
-    /// As displayed, without the word for its severity: for where that is said already.
-    pub fn sentence(&self) -> String {
-        self.with("")
-    }
-
-    /// The problem in words, `severity` among them.
-    fn with(&self, severity: &str) -> String {
-        let Self { file, position, field, found, allowed, .. } = self;
-        let file = file.display();
-        let position = position.map(|(line, column)| format!("{line}:{column}:")).unwrap_or_default();
-        let field = if field.is_empty() { String::new() } else { format!(" {field}:") };
-        format!("{file}:{position}{severity}{field} found {found}, allowed {allowed}")
-    }
+/// Converts a line and a column to `u32`, which keeps [`Problem`] small enough for a `Result`.
+pub(crate) fn narrow((line, column): (usize, usize)) -> (u32, u32) {
+    (u32::try_from(line).unwrap_or(u32::MAX), u32::try_from(column).unwrap_or(u32::MAX))
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.with(if self.severity == Severity::Warning { " warning:" } else { "" }))
+        write!(f, "{}:", self.file.display())?;
+        if let Some((line, column)) = self.position {
+            write!(f, "{line}:{column}:")?;
+        }
+        write!(f, " {}", self.message)
     }
 }
 
-/// Every problem of one file, sorted by line and column. Displayed one a line.
+/// All problems of a configuration, ordered by file and line. The `Display` form has the full
+/// report of each problem, separated by blank lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Problems(pub(crate) Vec<Problem>);
 
@@ -101,7 +124,7 @@ impl From<Problem> for Problems {
     }
 }
 
-/// Of one file, in the order of its lines.
+/// Collects problems that are already ordered by line.
 impl FromIterator<Problem> for Problems {
     fn from_iter<I: IntoIterator<Item = Problem>>(problems: I) -> Self {
         Self(problems.into_iter().collect())
@@ -109,17 +132,17 @@ impl FromIterator<Problem> for Problems {
 }
 
 impl Problems {
-    /// The problems in the order of the file.
+    /// Returns an iterator over the problems.
     pub fn iter(&self) -> std::slice::Iter<'_, Problem> {
         self.0.iter()
     }
 
-    /// How many there are.
+    /// Returns the number of problems.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Returns `true` if there are no problems.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -138,9 +161,9 @@ impl fmt::Display for Problems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, problem) in self.0.iter().enumerate() {
             if index > 0 {
-                f.write_str("\n")?;
+                f.write_str("\n\n")?;
             }
-            write!(f, "{problem}")?;
+            f.write_str(&problem.report())?;
         }
         Ok(())
     }

@@ -1,11 +1,12 @@
-//! Quantities in TOML are strings with their unit: `"250ms"`.
+//! Parses and formats quantities with a unit. In TOML they are strings, such as `"250ms"`.
 //!
-//! In: text. Out: [`Duration`]s, and the same written back. Not here: ranges (`reader` checks them).
-//! A duration is one whole number and one unit, without a space: the same span has few spellings.
+//! A duration is a whole number directly followed by a unit. Ranges are checked by the module
+//! `reader`.
 
 use std::time::Duration;
 
-/// Reads `"50us"`, `"250ms"`, `"30s"`, `"15m"`, `"1h"`; `None` for anything else and when it overflows.
+/// Parses a duration such as `"50us"`, `"250ms"`, `"30s"`, `"15m"` or `"1h"`. Returns `None` if the
+/// text is not a duration or the duration overflows.
 pub fn parse_duration(text: &str) -> Option<Duration> {
     let digits = text.find(|c: char| !c.is_ascii_digit())?;
     let (number, unit) = text.split_at(digits);
@@ -14,7 +15,8 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
     number.checked_mul(*micros).map(Duration::from_micros)
 }
 
-/// Writes a duration in the largest unit that holds it exactly; what is below a microsecond is lost.
+/// Formats a duration in the largest unit that makes it a whole number. Fractions of a microsecond
+/// are dropped.
 pub fn format_duration(duration: Duration) -> String {
     let micros = duration.as_micros();
     if micros == 0 {
@@ -25,13 +27,14 @@ pub fn format_duration(duration: Duration) -> String {
     format!("{}{name}", micros / u128::from(unit))
 }
 
-/// Reads `"50%"`; `None` for anything else, and above 255.
+/// Parses a percentage such as `"50%"`. Returns `None` if the text is not a percentage or the
+/// number exceeds 255.
 pub(crate) fn parse_percent(text: &str) -> Option<u8> {
     let digits = text.strip_suffix('%')?;
     digits.parse().ok().filter(|_| digits.bytes().all(|digit| digit.is_ascii_digit()))
 }
 
-/// Units and their microseconds, largest first.
+/// The units and their lengths in microseconds, longest first.
 const UNITS: [(&str, u64); 5] =
     [("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000), ("ms", 1_000), ("us", 1)];
 

@@ -1,55 +1,57 @@
-//! What a reader asks of each value: a schema of files can be made of it.
+//! Records the schema of a configuration while a program reads it.
 //!
-//! In: the questions of one reading or several. Out: by the path of keys, which kinds of values were asked for.
-//! Not here: the form of a schema, and what a reader asks only of values that the text has not.
+//! The schema has one entry for each key path that the program has read, with the types and ranges
+//! of the accepted values. Some keys are read only if another key has a certain value. To record
+//! such keys, the program must read a file that contains that value.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::field::Field;
 
-/// A kind of value that a reader takes. Numbers and spans have bounds, both allowed.
+/// A type of value that the program accepts at a key path. The bounds of numbers are inclusive.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Asked {
     /// `true` and `false`.
     Boolean,
-    /// `false` in place of a table.
+    /// The value `false` where a table is accepted too.
     False,
-    /// An integer; the bounds are wider than any where none are said.
+    /// An integer. The bounds are the limits of `i64` if any integer is accepted.
     Integer {
-        /// The least.
+        /// The smallest accepted value.
         least: i128,
-        /// The most.
+        /// The largest accepted value.
         most: i128,
     },
-    /// A string with a whole number and its unit.
+    /// A string with a whole number and a unit of time.
     Duration,
     /// A string with a whole number and `%`.
     Percent,
-    /// One of these strings.
+    /// One string of a fixed list.
     Words(Vec<String>),
-    /// Any other string.
+    /// Any string.
     Text,
-    /// A list; its elements stand at the path with `[]` behind.
+    /// A list. Its elements have their own schema entry, at a path that ends with `[]`.
     List,
-    /// A table; its keys stand at the path with the key behind, or `*` where the file chooses it.
+    /// A table. Each of its values has its own schema entry. The path of that entry ends with the
+    /// key, or with `*` if keys are user-defined.
     Table,
 }
 
-/// All that was asked of one path.
+/// The schema entry of one key path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Question {
-    /// In the order of [`Asked`].
+    /// The accepted types.
     pub kinds: BTreeSet<Asked>,
-    /// Each reader refuses a table without it.
+    /// `true` if the key was required each time it was read.
     pub is_required: bool,
-    /// Its keys are those that were asked for, and no others.
+    /// `true` if unknown keys in this table are reported.
     pub is_closed: bool,
-    /// A reader did without it.
+    /// `true` if the key was optional at least once when it was read.
     is_optional: bool,
 }
 
 impl Question {
-    /// Takes over what another reading asked.
+    /// Merges the entry for the same path that was recorded while another file was read.
     pub fn join(&mut self, other: Self) {
         other.kinds.into_iter().for_each(|kind| add(&mut self.kinds, kind));
         self.is_optional |= other.is_optional;
@@ -58,10 +60,10 @@ impl Question {
     }
 }
 
-/// What was asked of each path, the file's top first.
+/// The recorded schema: the entry of each key path. The empty path is the top level of the file.
 pub type Questions = BTreeMap<Vec<String>, Question>;
 
-/// Something that a reader does.
+/// An event to record: the program read a value or a key, or finished a table.
 pub(crate) enum Step {
     Ask(Asked),
     Require,
@@ -69,7 +71,7 @@ pub(crate) enum Step {
     Close,
 }
 
-/// Keeps one step.
+/// Records one event in the entry of a path.
 pub(crate) fn keep(questions: &mut Questions, field: &Field, step: Step) {
     let question = questions.entry(field.path()).or_default();
     match step {
@@ -80,7 +82,7 @@ pub(crate) fn keep(questions: &mut Questions, field: &Field, step: Step) {
     }
 }
 
-/// Bounds that depend on other values become the widest.
+/// Adds an accepted type. If an integer is read with several ranges, their union is kept.
 fn add(kinds: &mut BTreeSet<Asked>, asked: Asked) {
     let Asked::Integer { mut least, mut most } = asked else {
         kinds.insert(asked);
@@ -88,7 +90,7 @@ fn add(kinds: &mut BTreeSet<Asked>, asked: Asked) {
     };
     kinds.retain(|kind| match kind {
         Asked::Integer { least: other, most: another } => {
-            // One without bounds asks for what another then bounds.
+            // An integer may first be read without a range and then with one. The range is kept.
             let is_bounded = (least, most) != ANY && (*other, *another) != ANY;
             (least, most) = if is_bounded {
                 (least.min(*other), most.max(*another))
@@ -102,7 +104,7 @@ fn add(kinds: &mut BTreeSet<Asked>, asked: Asked) {
     kinds.insert(Asked::Integer { least, most });
 }
 
-/// The bounds of an integer of which none are said.
+/// The bounds of an integer without a range.
 pub(crate) const ANY: (i128, i128) = (i64::MIN as i128, i64::MAX as i128);
 
 #[cfg(test)]
@@ -113,7 +115,7 @@ mod tests {
     use super::*;
     use crate::{Report, Root, gather};
 
-    /// Reads a file of jobs, and says what was asked.
+    /// Reads a file with sections `[job.NAME]` and returns the recorded schema.
     fn asked(text: &str) -> Questions {
         let report = Report::with_questions();
         let parts = gather(&report, Path::new("a"), text.to_owned(), &["job"], None);
@@ -143,9 +145,9 @@ mod tests {
         let of = |path: &[&str]| all.get(&path.iter().map(|step| (*step).to_owned()).collect::<Vec<_>>());
         let kinds = |path: &[&str]| of(path).unwrap().kinds.iter().cloned().collect::<Vec<_>>();
         assert!(of(&["job", "*"]).unwrap().is_closed && of(&["job", "*", "every"]).unwrap().is_required);
-        assert_eq!(kinds(&["job", "*", "every"]), [], "known, though no text has it");
+        assert_eq!(kinds(&["job", "*", "every"]), [], "the key is known, but no file has it");
         assert_eq!(kinds(&["job", "*", "keep"]), [Asked::Integer { least: 0, most: 7 }]);
-        assert!(!of(&["job", "*", "keep"]).unwrap().is_required, "one reader did without it");
+        assert!(!of(&["job", "*", "keep"]).unwrap().is_required, "the key was optional once");
         assert_eq!(kinds(&["job", "*", "on"]), [Asked::Words(vec!["a".into(), "b".into()])]);
         let any = Asked::Integer { least: ANY.0, most: ANY.1 };
         assert_eq!(kinds(&["job", "*", "hosts", "[]"]), [any, Asked::Text]);

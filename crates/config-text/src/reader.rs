@@ -1,14 +1,16 @@
-//! Walks the parsed TOML and yields typed values, reporting every wrong one.
+//! Reads typed values from parsed TOML, and reports every wrong value.
 //!
-//! In: the spanned tables of the `toml` crate. Out: `Option`s; `None` means absent, or wrong and reported.
-//! Serde's derive stops at the first error, and `config check` names all of them at once, with line and
-//! field: that is why the values are read by hand.
-//! Invariant: a key that no reader asked for is reported by [`Section::finish`]; every section ends with it.
+//! The functions return `Option`s. `None` means that a value is absent, or that it is wrong and was
+//! reported. This module is used in place of serde's derive, which stops at the first error,
+//! because `config check` lists all errors with line and key.
+//!
+//! Invariant: call [`Section::finish`] at the end of every section, because it reports keys that
+//! were not read.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::net::SocketAddr;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,64 +19,69 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::field::Field;
+use crate::message::{Expected, Message, article, one_of};
 use crate::near_miss::hint;
 use crate::quantity::{format_duration, parse_duration, parse_percent};
 use crate::questions::{ANY, Asked, Step};
 use crate::report::{At, Place, Report};
 use crate::words::quote;
 
-/// One file, or a piece of a large one: where it begins, and what it says.
+/// The parsed table of one file, or of one piece of a large file, and its offset.
 pub struct Part<'a> {
     pub(crate) base: usize,
     pub(crate) table: Spanned<DeTable<'a>>,
 }
 
-/// All files together: sections of one kind merge, and a section for all may stand once.
+/// All files of a configuration. Sections `[KIND.NAME]` are merged from all files; other sections
+/// may occur only once.
 pub struct Root<'a> {
-    /// Where problems go.
+    /// The report that collects problems.
     pub report: &'a Report,
     files: Vec<Section<'a>>,
 }
 
 impl<'a> Root<'a> {
-    /// Over the parts of all files, as [`gather`](crate::gather) has them.
+    /// Creates a reader for the files that [`gather`](crate::gather) returned.
     pub fn new(report: &'a Report, parts: &'a [Part<'a>]) -> Self {
         let files = parts.iter().map(|part| Section::of_file(report, part.base, part.table.get_ref()));
         Self { report, files: files.collect() }
     }
 
-    /// A key that each file may have.
+    /// Returns the values of a key that may occur once in each file.
     pub fn each(&mut self, key: &'static str) -> Vec<Node<'a>> {
         self.files.iter_mut().filter_map(|file| file.optional(key)).collect()
     }
 
-    /// A section that stands once in all files.
+    /// Returns a section that may occur in one of the files. Reports the section if it occurs
+    /// twice.
     pub fn once(&mut self, key: &'static str) -> Option<Node<'a>> {
         let mut nodes = self.each(key).into_iter();
         let first = nodes.next()?;
         for other in nodes {
-            let found =
-                format!("{key} a second time, after {}", self.report.name(&first.place, &other.place));
-            self.report.error(&other.place, found, "it once in all files");
+            let first = self.report.name(&first.place, &other.place);
+            let help = format!("the first definition is {first}; merge the two sections");
+            self.report.error(&other.place, (format!("section [{key}] is defined twice"), help));
         }
         Some(first)
     }
 
-    /// As [`once`](Self::once); its absence is reported.
-    pub fn required(&mut self, key: &'static str, allowed: &str) -> Option<Node<'a>> {
+    /// Returns a section that must occur in exactly one of the files. If the section is missing,
+    /// the problem is reported with the help line `help`.
+    pub fn required(&mut self, key: &'static str, help: &str) -> Option<Node<'a>> {
         let node = self.once(key);
         if node.is_none() {
-            self.report.absent(&Place::top(key), "nothing", allowed);
+            self.report.absent(&Place::top(key), (format!("missing section [{key}]"), help));
         }
         node
     }
 
-    /// The entries of the sections `[KEY.NAME]` of all files, in the order of the names. One under a name that is no
-    /// name, or a second time, is reported, and read all the same for what is wrong inside.
+    /// Returns the sections `[KEY.NAME]` of all files, sorted by name. Invalid and duplicate names
+    /// are reported. Their sections are returned too, so that the problems inside them are found.
     pub fn named(&mut self, key: &'static str) -> Vec<(Arc<str>, Node<'a>)> {
         let sections: Vec<_> = self.each(key).into_iter().filter_map(|node| node.section()).collect();
         let mut entries: Vec<(Arc<str>, Node<'a>)> = sections.into_iter().flat_map(Section::named).collect();
-        // Of equals the first comes last, so that it is the one that a map keeps.
+        // The first definition of a name is sorted last, because inserting the entries into a map
+        // keeps the last one.
         entries.sort_by(|(a, one), (b, other)| a.cmp(b).then(other.place.offset.cmp(&one.place.offset)));
         let mut first: Option<&(Arc<str>, Node<'a>)> = None;
         for entry in entries.iter().rev() {
@@ -83,14 +90,14 @@ impl<'a> Root<'a> {
                 first = Some(entry);
                 continue;
             };
-            let elsewhere = self.report.name(&before.place, &node.place);
-            let found = format!("a second {key} \"{name}\", after {elsewhere}");
-            self.report.error(&node.place, found, "each name once in all files");
+            let first = self.report.name(&before.place, &node.place);
+            let help = format!("the first definition is {first}");
+            self.report.error(&node.place, (format!("section [{key}.{name}] is defined twice"), help));
         }
         entries
     }
 
-    /// Ends every file.
+    /// Reports the unknown keys of all files.
     pub fn finish(self) {
         for file in self.files {
             file.finish();
@@ -98,30 +105,30 @@ impl<'a> Root<'a> {
     }
 }
 
-/// One table of a file, and the keys that were asked for so far.
+/// One table of a file, and the keys that have been read from it.
 pub struct Section<'a> {
-    /// Where problems go.
+    /// The report that collects problems.
     pub report: &'a Report,
     offset: usize,
     field: Arc<Field>,
-    /// The offset of the file that it stands in.
+    /// The offset of the file that contains the table.
     base: usize,
     table: &'a DeTable<'a>,
     known: Vec<&'static str>,
 }
 
 impl<'a> Section<'a> {
-    /// The whole of a file that begins at `base`.
+    /// Creates the section for the top level of a file that begins at offset `base`.
     pub(crate) fn of_file(report: &'a Report, base: usize, table: &'a DeTable<'a>) -> Self {
         Self { report, offset: base, field: Arc::default(), base, table, known: Vec::new() }
     }
 
-    /// Where it stands.
+    /// Returns the position of the table.
     pub fn place(&self) -> Place {
         Place { offset: self.offset, field: (*self.field).clone() }
     }
 
-    /// The value of `key`, when there is one.
+    /// Returns the value of a key that may be absent.
     pub fn optional(&mut self, key: &'static str) -> Option<Node<'a>> {
         self.report.ask(|| self.field.key(key), || Step::Allow);
         self.value(key)
@@ -132,23 +139,31 @@ impl<'a> Section<'a> {
         self.table.get(key).map(|value| self.node(self.field.key(key), value))
     }
 
-    /// The value of `key`; its absence is reported.
-    pub fn required(&mut self, key: &'static str, allowed: &str) -> Option<Node<'a>> {
+    /// Returns the value of a key. Reports the key if it is missing.
+    pub fn required(&mut self, key: &'static str, expected: impl Into<Expected>) -> Option<Node<'a>> {
         self.report.ask(|| self.field.key(key), || Step::Require);
         let node = self.value(key);
         if node.is_none() {
-            let place = Place { offset: self.offset, field: self.field.key(key) };
-            self.report.absent(&place, "nothing", allowed);
+            self.lacks(key, expected.into().described(key));
         }
         node
     }
 
-    /// The value of `key` as `read` sees it, else `default`.
+    /// Reports that a key is missing.
+    pub fn lacks(&self, key: &'static str, help: impl Into<String>) {
+        let place = Place { offset: self.offset, field: self.field.key(key) };
+        let message = format!("{} needs {} \"{key}\" key", self.field.table(), article(key));
+        self.report.absent(&place, (message, help.into()));
+    }
+
+    /// Returns the value of a key, converted by `read`, or `default` if the value is absent or
+    /// wrong.
     pub fn or<T>(&mut self, key: &'static str, default: T, read: impl FnOnce(Node<'a>) -> Option<T>) -> T {
         self.optional(key).and_then(read).unwrap_or(default)
     }
 
-    /// Every entry of a table whose keys are names. One that is none is reported and comes in quotes, which no name has.
+    /// Returns the entries of a table with user-defined keys. An invalid name is reported, and
+    /// returned in quotes to keep it distinct from all valid names.
     fn named(self) -> Vec<(Arc<str>, Node<'a>)> {
         let mut entries = Vec::with_capacity(self.table.len());
         for (key, value) in self.table {
@@ -159,14 +174,14 @@ impl<'a> Section<'a> {
             } else {
                 let place = Place { offset: self.base + key.span().start, field: node.place.field.clone() };
                 let shown = quote(key.get_ref());
-                self.report.error(&place, shown.as_str(), NAME);
+                self.report.error(&place, (format!("invalid name {shown}"), NAME));
                 entries.push((Arc::from(shown), node));
             }
         }
         entries
     }
 
-    /// Every entry of a table with any keys.
+    /// Returns all entries of a table, without checking the keys.
     pub fn entries(self) -> Vec<(&'a str, Node<'a>)> {
         let entry = |(key, value)| {
             let key: &'a Spanned<_> = key;
@@ -176,62 +191,129 @@ impl<'a> Section<'a> {
         self.table.iter().map(entry).collect()
     }
 
-    /// Reports the keys that no reader asked for.
+    /// Reports the keys that have not been read. Their values are not printed, because a misspelled
+    /// key may have a secret as value.
     pub fn finish(mut self) {
         self.report.ask(|| (*self.field).clone(), || Step::Close);
         self.known.sort_unstable();
-        // A kind of section is asked for more than once.
+        // A section may read the same key several times.
         self.known.dedup();
-        for (key, _) in self.table {
+        for (key, value) in self.table {
             let word = key.get_ref().as_ref();
             if !self.known.contains(&word) {
                 let field = self.field.name(word.into());
                 let place = Place { offset: self.base + key.span().start, field };
-                let keys = self.known.join(", ");
-                let hint = hint(word, self.known.iter().copied());
-                self.report.error(&place, "an unknown key", format!("{keys}{hint}"));
+                let Range { start, end } = value.span();
+                // If the unknown key is a section header, there is no value to hide.
+                if start > key.span().start {
+                    self.report.hide(self.base + start..self.base + end);
+                }
+                self.report.error(&place, self.unknown(word));
             }
         }
     }
 
+    fn unknown(&self, word: &str) -> Message {
+        if let Some(new) = self.report.new_name(&self.field, word) {
+            return (format!("\"{word}\" was renamed to \"{new}\""), format!("write \"{new}\" here")).into();
+        }
+        let help = hint(word, self.known.iter().copied())
+            .unwrap_or_else(|| format!("known keys: {}", self.known.join(", ")));
+        let message = match self.table.get(word).map(Spanned::get_ref) {
+            Some(DeValue::Table(_)) if self.field.path().is_empty() => {
+                format!("unknown section {}", self.field.name(word.into()).table())
+            }
+            _ if self.field.path().is_empty() => format!("unknown key {} outside of a section", quote(word)),
+            _ => format!("unknown key {} in {}", quote(word), self.field.table()),
+        };
+        (message, help).into()
+    }
+
     fn node(&self, field: Field, value: &'a Spanned<DeValue<'a>>) -> Node<'a> {
-        let place = Place { offset: self.base + value.span().start, field };
-        Node { report: self.report, place, base: self.base, value: value.get_ref() }
+        Node::new(self.report, self.base, field, value)
     }
 }
 
-/// One value of the file.
+/// One value of a file.
 pub struct Node<'a> {
-    /// Where problems go.
+    /// The report that collects problems.
     pub report: &'a Report,
-    /// Where it stands.
+    /// The position of the value.
     pub place: Place,
     base: usize,
+    /// The offset of the first byte after the value.
+    end: usize,
     value: &'a DeValue<'a>,
 }
 
 impl<'a> Node<'a> {
-    /// Keeps the place of this node beside a value that was read from it.
+    fn new(report: &'a Report, base: usize, field: Field, value: &'a Spanned<DeValue<'a>>) -> Self {
+        let Range { start, end } = value.span();
+        let place = Place { offset: base + start, field };
+        Self { report, place, base, end: base + end, value: value.get_ref() }
+    }
+
+    /// Returns a converted value together with the position of this node.
     pub fn at<T>(&self, value: T) -> At<T> {
         At { value, place: self.place.clone() }
     }
 
-    /// Reports that this value is not what is allowed here.
-    pub fn refuse(&self, allowed: impl Into<String>) {
-        self.report.error(&self.place, describe(self.value), allowed);
+    /// Returns the last part of the key path in quotes, for a message: `"weight"`, `"ports[0]"`.
+    pub fn label(&self) -> String {
+        self.place.field.label()
     }
 
-    /// As [`refuse`](Self::refuse), where a value is wanted.
-    pub fn wrong<T>(&self, allowed: impl Into<String>) -> Option<T> {
-        self.refuse(allowed);
+    /// Returns the value for a message: a quoted string, a number, or a description such as `a
+    /// list`. Long values are cut.
+    pub fn shown(&self) -> String {
+        describe(self.value)
+    }
+
+    /// Prevents the value from being printed below problems. Use this for secrets.
+    pub fn hide(&self) {
+        self.report.hide(self.place.offset..self.end);
+    }
+
+    /// Reports that the value is wrong.
+    pub fn refuse(&self, message: impl Into<Message>) {
+        self.report.error(&self.place, message);
+    }
+
+    /// Reports that the value is wrong, and returns `None`.
+    pub fn wrong<T>(&self, message: impl Into<Message>) -> Option<T> {
+        self.refuse(message);
         None
+    }
+
+    /// Reports that the value is not one of the expected values, and returns `None`.
+    pub fn unexpected<T>(&self, expected: impl Into<Expected>) -> Option<T> {
+        let expected = expected.into();
+        let message = format!("{} must be {}, got {}", self.label(), expected.what, self.shown());
+        self.wrong((message, expected.such_as()))
+    }
+
+    /// Reports that this key has no effect without another setting. `setting` names the other
+    /// setting, such as `path = "proxied"`.
+    pub fn needs(&self, setting: &str) {
+        self.refuse((format!("{} needs {setting}", self.label()), format!("remove {}", self.label())));
+    }
+
+    /// Reports that this list element is a duplicate.
+    pub fn again(&self) {
+        self.refuse(self.twice());
+    }
+
+    /// Returns the message for a duplicate list element.
+    pub fn twice(&self) -> String {
+        let list = self.place.field.parent().map(Field::label).unwrap_or_default();
+        format!("{list} lists {} twice", self.shown())
     }
 
     fn ask(&self, asked: impl FnOnce() -> Asked) {
         self.report.ask(|| self.place.field.clone(), || Step::Ask(asked()));
     }
 
-    /// The string, when it is one; nothing is reported.
+    /// Returns the string, or `None` if the value has another type. Does not report a problem.
     pub fn as_str(&self) -> Option<&'a str> {
         self.ask(|| Asked::Text);
         self.text()
@@ -244,7 +326,8 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The integer, when it is one that fits; nothing is reported.
+    /// Returns the integer, or `None` if the value has another type or exceeds the range of `i64`.
+    /// Does not report a problem.
     pub fn as_integer(&self) -> Option<i128> {
         self.ask(|| Asked::Integer { least: ANY.0, most: ANY.1 });
         self.integer()
@@ -257,146 +340,203 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// A string that `read` understands.
-    pub fn parse<T>(&self, allowed: &str, read: impl FnOnce(&'a str) -> Option<T>) -> Option<T> {
-        self.as_str().and_then(read).or_else(|| self.wrong(allowed))
+    /// Returns `true` if the value is an integer of any size.
+    pub fn is_integer(&self) -> bool {
+        matches!(self.value, DeValue::Integer(_))
     }
 
-    /// A name: of a pool, a VIP, a backend, a machine.
+    /// Converts a string with `read`. Reports the value if `read` returns `None`.
+    pub fn parse<T>(
+        &self,
+        expected: impl Into<Expected>,
+        read: impl FnOnce(&'a str) -> Option<T>,
+    ) -> Option<T> {
+        self.as_str().and_then(read).or_else(|| self.unexpected(expected))
+    }
+
+    /// Converts a string with `read`. If `read` returns an error message, the message is reported.
+    pub fn read<T>(
+        &self,
+        expected: impl Into<Expected>,
+        read: impl FnOnce(&'a str) -> Result<T, Message>,
+    ) -> Option<T> {
+        let text = self.as_str().or_else(|| self.unexpected(expected))?;
+        read(text).map_err(|message| self.refuse(message)).ok()
+    }
+
+    /// Reads a name, such as the name of a pool.
     pub fn name(&self) -> Option<Arc<str>> {
-        self.parse(NAME, |text| is_name(text).then(|| Arc::from(text)))
+        let Some(text) = self.as_str() else {
+            return self.unexpected("a name in quotes");
+        };
+        if is_name(text) {
+            return Some(Arc::from(text));
+        }
+        self.wrong((format!("invalid name {}", self.shown()), NAME))
     }
 
-    /// An integer within a range.
+    /// Reads an integer within a range.
     pub fn number<T>(&self, allowed: RangeInclusive<T>) -> Option<T>
     where
         T: TryFrom<i128> + PartialOrd + Display,
     {
+        let (least, most) = (allowed.start(), allowed.end());
         let bound = |bound: &T, any| bound.to_string().parse().unwrap_or(any);
-        self.ask(|| Asked::Integer {
-            least: bound(allowed.start(), ANY.0),
-            most: bound(allowed.end(), ANY.1),
-        });
+        self.ask(|| Asked::Integer { least: bound(least, ANY.0), most: bound(most, ANY.1) });
         let number = self.integer().and_then(|integer| T::try_from(integer).ok());
-        number
-            .filter(|number| allowed.contains(number))
-            .or_else(|| self.wrong(format!("an integer from {} to {}", allowed.start(), allowed.end())))
+        number.filter(|number| allowed.contains(number)).or_else(|| {
+            let range =
+                if least == most { format!("{least}") } else { format!("between {least} and {most}") };
+            if self.is_integer() {
+                return self.wrong(format!("{} must be {range}, got {}", self.label(), self.shown()));
+            }
+            let is_quoted = self.text().is_some_and(|text| text.parse::<i128>().is_ok());
+            let help =
+                if is_quoted { "remove the quotes".to_owned() } else { format!("use a number {range}") };
+            self.wrong((format!("{} must be an integer, got {}", self.label(), self.shown()), help))
+        })
     }
 
-    /// `true` or `false`.
+    /// Reads `true` or `false`.
     pub fn boolean(&self) -> Option<bool> {
         self.ask(|| Asked::Boolean);
         match self.value {
             DeValue::Boolean(truth) => Some(*truth),
-            _ => self.wrong("true or false"),
+            _ => {
+                let is_quoted = self.text().is_some_and(|text| ["true", "false"].contains(&text));
+                let help = if is_quoted { "remove the quotes" } else { "" };
+                self.wrong((format!("{} must be true or false, got {}", self.label(), self.shown()), help))
+            }
         }
     }
 
-    /// A duration within a range.
+    /// Reads a duration within a range.
     pub fn duration(&self, allowed: RangeInclusive<Duration>) -> Option<Duration> {
         self.ask(|| Asked::Duration);
-        let duration = self.text().and_then(parse_duration);
-        duration.filter(|duration| allowed.contains(duration)).or_else(|| {
-            let (least, most) = (format_duration(*allowed.start()), format_duration(*allowed.end()));
-            self.wrong(format!("a whole number with us, ms, s, m or h, from \"{least}\" to \"{most}\""))
-        })
+        let Some(duration) = self.text().and_then(parse_duration) else {
+            let message = match self.text() {
+                Some(_) => format!("invalid duration {} for {}", self.shown(), self.label()),
+                None => format!("{} must be a duration in quotes, got {}", self.label(), self.shown()),
+            };
+            return self.wrong((message, "use a whole number with us, ms, s, m or h, such as \"30s\""));
+        };
+        if allowed.contains(&duration) {
+            return Some(duration);
+        }
+        let (least, most) = (format_duration(*allowed.start()), format_duration(*allowed.end()));
+        self.wrong(format!("{} must be between {least} and {most}, got {}", self.label(), self.shown()))
     }
 
-    /// A percentage within a range: `"50%"`.
+    /// Reads a percentage within a range, such as `"50%"`.
     pub fn percent(&self, allowed: RangeInclusive<u8>) -> Option<u8> {
         self.ask(|| Asked::Percent);
         let percent = self.text().and_then(parse_percent);
         percent.filter(|percent| allowed.contains(percent)).or_else(|| {
-            self.wrong(format!("a whole percentage from \"{}%\" to \"{}%\"", allowed.start(), allowed.end()))
+            let (least, most) = (allowed.start(), allowed.end());
+            let range = format!("between \"{least}%\" and \"{most}%\"");
+            self.wrong(format!("{} must be a percentage {range}, got {}", self.label(), self.shown()))
         })
     }
 
-    /// One of a few words.
+    /// Reads a string that must be one of `words`, and returns the value paired with it.
     pub fn choice<T: Copy>(&self, words: &[(&str, T)]) -> Option<T> {
         self.ask(|| Asked::Words(words.iter().map(|(word, _)| (*word).to_owned()).collect()));
-        let chosen = self.text().and_then(|text| words.iter().find(|(word, _)| *word == text));
-        if let Some((_, value)) = chosen {
+        let text = self.text();
+        if let Some((_, value)) = text.and_then(|text| words.iter().find(|(word, _)| *word == text)) {
             return Some(*value);
         }
-        let allowed = words.iter().map(|(word, _)| quote(word)).collect::<Vec<_>>().join(", ");
-        self.wrong(allowed)
+        if let Some(new) = text.and_then(|text| self.report.new_name(&self.place.field, text)) {
+            let help = format!("write \"{new}\" here");
+            return self.wrong((format!("{} was renamed to \"{new}\"", self.shown()), help));
+        }
+        let quoted: Vec<String> = words.iter().map(|(word, _)| quote(word)).collect();
+        let message = format!("{} must be {}, got {}", self.label(), one_of(&quoted), self.shown());
+        let help = text.and_then(|text| case_or_hint(text, words.iter().map(|(word, _)| *word)));
+        self.wrong((message, help.unwrap_or_default()))
     }
 
-    /// A string that `read` understands, else says what is wrong with.
-    pub fn read<T>(&self, allowed: &str, read: fn(&str) -> Result<T, String>) -> Option<T> {
-        let text = self.as_str().or_else(|| self.wrong(allowed))?;
-        read(text).map_err(|found| self.report.error(&self.place, found, allowed)).ok()
+    /// Reads an IP address with a port, on which the program can listen.
+    pub fn listen(&self, expected: Expected) -> Option<SocketAddr> {
+        let Some(address) = self.as_str().and_then(|text| text.parse::<SocketAddr>().ok()) else {
+            return self.unexpected(expected);
+        };
+        match (address.port(), address.ip().is_multicast()) {
+            (0, _) => self.wrong((format!("{} has port 0", self.shown()), "use a port from 1 to 65535")),
+            (_, true) => self.wrong(format!("{} is a multicast address", self.shown())),
+            _ => Some(address),
+        }
     }
 
-    /// An address and a port to listen on; `allowed` has examples.
-    pub fn listen(&self, allowed: &str) -> Option<SocketAddr> {
-        let good = |address: &SocketAddr| address.port() > 0 && !address.ip().is_multicast();
-        self.parse(allowed, |text| text.parse().ok().filter(good))
-    }
-
-    /// The name of something, and where it stands.
+    /// Reads the name of another section, and returns it with its position.
     pub fn reference(&self) -> Option<At<Arc<str>>> {
         Some(self.at(self.name()?))
     }
 
-    /// The elements of a list that has at least one.
-    pub fn items(&self, allowed: &str) -> Option<Vec<Node<'a>>> {
-        let items = self.list(allowed)?;
+    /// Returns the elements of a list that must not be empty.
+    pub fn items(&self, expected: impl Into<Expected>) -> Option<Vec<Node<'a>>> {
+        let expected = expected.into();
+        let items = self.list(expected)?;
         if items.is_empty() {
-            self.report.error(&self.place, "an empty list", allowed);
-            return None;
+            let help = expected.such_as();
+            return self.wrong((format!("{} must not be empty", self.label()), help));
         }
         Some(items)
     }
 
-    /// The elements of a list.
-    pub fn list(&self, allowed: &str) -> Option<Vec<Node<'a>>> {
+    /// Returns the elements of a list.
+    pub fn list(&self, expected: impl Into<Expected>) -> Option<Vec<Node<'a>>> {
         self.ask(|| Asked::List);
-        let DeValue::Array(array) = self.value else { return self.wrong(allowed) };
+        let DeValue::Array(array) = self.value else { return self.unexpected(expected) };
         let list = Arc::new(self.place.field.clone());
         let element = |(index, value): (usize, &'a Spanned<DeValue<'a>>)| {
-            let offset = self.base + value.span().start;
-            let place = Place { offset, field: list.element(index) };
-            Node { report: self.report, place, base: self.base, value: value.get_ref() }
+            Node::new(self.report, self.base, list.element(index), value)
         };
         Some(array.iter().enumerate().map(element).collect())
     }
 
-    /// The folder of the file that it stands in.
+    /// Returns the folder of the file that contains the value.
     pub fn folder(&self) -> PathBuf {
         self.report.folder(&self.place)
     }
 
-    /// Whether this is a table without keys.
+    /// Returns `true` if the value is an empty table.
     pub fn is_empty_table(&self) -> bool {
         matches!(self.value, DeValue::Table(table) if table.is_empty())
     }
 
-    /// A table, or `false`.
+    /// Reads a table. Returns `None` if the value is `false`.
     pub fn section_or_false(&self) -> Option<Section<'a>> {
         self.ask(|| Asked::False);
         match self.value {
             DeValue::Boolean(false) => None,
             DeValue::Table(_) => self.section(),
-            _ => self.wrong("a table, or false for none"),
+            _ => self.unexpected("a table or false"),
         }
     }
 
-    /// A table.
+    /// Reads a table.
     pub fn section(&self) -> Option<Section<'a>> {
         self.ask(|| Asked::Table);
-        let DeValue::Table(table) = self.value else { return self.wrong("a table") };
+        let DeValue::Table(table) = self.value else {
+            let field = &self.place.field;
+            let help = match field.path().len() {
+                ..=2 => format!("write a section {}", field.table()),
+                _ => "write { KEY = VALUE, ... }".to_owned(),
+            };
+            return self.wrong((format!("{} must be a table, got {}", self.label(), self.shown()), help));
+        };
         let Place { offset, field } = self.place.clone();
         let (report, base, field) = (self.report, self.base, Arc::new(field));
         Some(Section { report, offset, field, base, table, known: Vec::new() })
     }
 }
 
-/// What `read` makes of each element, each value once; `again` reports an element that repeats one.
-pub fn distinct<T: Ord + Clone>(
-    nodes: &[Node<'_>],
-    read: impl Fn(&Node<'_>) -> Option<T>,
-    again: impl Fn(&Node<'_>),
+/// Reads the elements of a list and returns them without duplicates. `again` is called to report
+/// each duplicate.
+pub fn distinct<'a, T: Ord + Clone>(
+    nodes: &[Node<'a>],
+    read: impl Fn(&Node<'a>) -> Option<T>,
+    again: impl Fn(&Node<'a>),
 ) -> Vec<At<T>> {
     let (mut seen, mut found) = (BTreeSet::new(), Vec::with_capacity(nodes.len()));
     for node in nodes {
@@ -417,7 +557,8 @@ fn describe(value: &DeValue<'_>) -> String {
         DeValue::Float(float) => cut(&float.to_string()),
         DeValue::Boolean(truth) => truth.to_string(),
         DeValue::Datetime(datetime) => datetime.to_string(),
-        DeValue::Array(array) => format!("a list of {}", array.len()),
+        DeValue::Array(array) if array.is_empty() => "an empty list".to_owned(),
+        DeValue::Array(_) => "a list".to_owned(),
         DeValue::Table(table) if table.is_empty() => "an empty table".to_owned(),
         DeValue::Table(_) => "a table".to_owned(),
     }
@@ -427,7 +568,23 @@ fn cut(number: &str) -> String {
     if number.len() <= 60 { number.to_owned() } else { format!("a number of {} digits", number.len()) }
 }
 
-/// Names end up in metrics, paths and command lines: letters, digits and three signs.
+/// Returns a help line for a word that differs from a valid word only in case, or by a few typing
+/// errors.
+fn case_or_hint<'k>(text: &str, words: impl Iterator<Item = &'k str> + Clone) -> Option<String> {
+    let other = words.clone().find(|word| word.eq_ignore_ascii_case(text));
+    match other {
+        Some(word) if word.bytes().all(|byte| !byte.is_ascii_uppercase()) => {
+            Some(format!("write {} in lower case", quote(word)))
+        }
+        Some(word) if word.bytes().all(|byte| !byte.is_ascii_lowercase()) => {
+            Some(format!("write {} in upper case", quote(word)))
+        }
+        _ => hint(text, words),
+    }
+}
+
+/// Returns `true` for 1 to 64 letters, digits, `.`, `_` and `-`. The characters are restricted
+/// because names are used in metrics, paths and command lines.
 fn is_name(text: &str) -> bool {
     let sign = |byte: u8| matches!(byte, b'.' | b'_' | b'-');
     (1..=64).contains(&text.len())
@@ -435,4 +592,4 @@ fn is_name(text: &str) -> bool {
         && !text.starts_with(['.', '-'])
 }
 
-const NAME: &str = "a name of 1 to 64 letters, digits, '.', '_' or '-', not starting with '.' or '-'";
+const NAME: &str = "use 1 to 64 letters, digits, '.', '_' or '-', and do not start with '.' or '-'";

@@ -1,126 +1,171 @@
-//! Holds the texts of all files, collects problems while they are read (by several threads), and turns byte offsets into files and lines.
+//! The texts of all files of a configuration, and the problems found in them.
 //!
-//! In: places (offset, field) from the reader and the checks. Out: [`Problems`], sorted.
-//! An offset counts through all files in the order in which they were added, so that a place is one number.
-//! Invariant: with one error collected [`Report::finish`] gives an error;
-//! therefore a reader may go on with a default after it has reported one.
-//! After a syntax error the parser has skipped text, so what seems to be missing may only be unread:
-//! problems of absence, warnings, and problems on that same line are then left out.
+//! Problems are reported with their positions (byte offset and key path), possibly from several
+//! threads. [`Report::finish`] sorts them and adds the files and lines. An offset is counted
+//! through all files in the order in which they were read, so one number identifies both file and
+//! position.
+//!
+//! After an error, reading may continue with a default value, because [`Report::finish`] then
+//! returns an error in any case. After a syntax error the parser skips text, so a key that seems to
+//! be missing may be in the skipped text. [`Report::finish`] therefore omits missing keys,
+//! warnings, and further problems on the line of a syntax error.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use crate::excerpt::{Excerpt, excerpt};
 use crate::field::Field;
+use crate::message::Message;
 use crate::near_miss::hint;
 use crate::pieces;
-use crate::problem::{Problem, Problems, Severity};
+use crate::problem::{Problem, Problems, Severity, narrow};
 use crate::questions::{self, Questions, Step};
-use crate::words::quote;
+use crate::words::{few, quote};
 
-/// Where a value stands: its byte offset in all files and the path of keys that leads to it.
+/// The position of a value: its byte offset in all files, and its key path.
 #[derive(Clone, Debug, Default)]
 pub struct Place {
-    /// In bytes, through all files in the order in which they were read.
+    /// The offset in bytes, counted through all files in the order in which they were read.
     pub offset: usize,
-    /// The path of keys.
+    /// The key path of the value.
     pub field: Field,
 }
 
 impl Place {
-    /// Of a key at the top of the first file.
+    /// Returns the position of a key at the top level of the first file.
     pub fn top(key: &'static str) -> Self {
         Self { offset: 0, field: Field::of(key) }
     }
 
-    /// Of a key that the table here has not, and might.
+    /// Returns the position for a key that is missing from the table at this position.
     pub fn key(&self, key: &'static str) -> Self {
         Self { offset: self.offset, field: Arc::new(self.field.clone()).key(key) }
     }
 }
 
-/// A checked value that remembers where it was written.
+/// A checked value with its position in the files.
 #[derive(Clone, Debug)]
 pub struct At<T> {
     /// The value.
     pub value: T,
-    /// Where it was written.
+    /// The position of the value.
     pub place: Place,
 }
 
-/// The values without their places.
+/// Returns the values without their positions.
 pub fn values<T: Clone>(list: &[At<T>]) -> Vec<T> {
     list.iter().map(|at| at.value.clone()).collect()
 }
 
-/// What a problem rests on.
+/// A renamed key, or a renamed value of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Renamed {
+    /// The path of the table that contains the renamed key, or of the key whose value was renamed.
+    /// Examples: `bgp.peers.[]`, `pool.*.kv.path`.
+    pub path: &'static str,
+    /// The name in earlier versions.
+    pub old: &'static str,
+    /// The current name.
+    pub new: &'static str,
+}
+
+/// The cause of a problem.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ground {
     Syntax,
     Value,
     Absence,
-    /// Nothing is wrong: a warning.
+    /// The problem is a warning.
     Doubt,
 }
 
-/// A problem, and which file it stands in.
+/// A problem, and the index of its file.
 struct Collected {
     ground: Ground,
     file: usize,
+    /// The offset of the problem. `None` if the text of the file is not in the report.
+    offset: Option<usize>,
     problem: Problem,
 }
 
 impl Collected {
-    /// What problems are sorted by.
+    /// Returns the sort key of the problem.
     fn order(&self) -> impl Ord + '_ {
-        let Problem { file, position, field, found, .. } = &self.problem;
-        (self.file, file, position, field, found)
+        let Problem { file, position, field, message, .. } = &self.problem;
+        (self.file, file, position, field, message)
     }
 }
 
 /// One file that was read.
 pub struct Text {
-    /// As it was named.
+    /// The path of the file, as the caller passed it.
     pub path: Arc<Path>,
-    /// All of it.
+    /// The content of the file.
     pub text: String,
-    /// The offset of its first byte.
+    /// The offset of the first byte of the file.
     pub(crate) base: usize,
     line_starts: Vec<usize>,
-    /// Of a text that is not TOML, what can be read, at the same offsets.
-    pub(crate) mended: OnceLock<String>,
+    /// For a file with syntax errors: its content with the broken parts blanked, so that offsets
+    /// stay the same.
+    pub(crate) repaired: OnceLock<String>,
 }
 
-/// The collector for one configuration.
+impl Text {
+    /// Returns the number of the line that contains `offset`, starting at 1, and the byte range of
+    /// the line without its line feed. `offset` is counted from the start of this file.
+    fn line(&self, offset: usize) -> (usize, Range<usize>) {
+        let line = self.line_starts.partition_point(|&start| start <= offset);
+        let start = self.line_starts.get(line.saturating_sub(1)).copied().unwrap_or(0);
+        let end = self.line_starts.get(line).map_or(self.text.len(), |next| next - 1);
+        (line, start..end)
+    }
+}
+
+/// Collects the problems of one configuration.
 pub struct Report {
-    /// Filled from the front and never moved, because what is parsed from them borrows them.
+    /// Each cell is filled once and never moves, because parsed tables borrow from the texts.
     texts: Box<[OnceLock<Text>]>,
     collected: Mutex<Vec<Collected>>,
-    /// `None`: nobody wants to know.
+    /// The ranges of offsets that must not be printed.
+    hidden: Mutex<Vec<Range<usize>>>,
+    renamed: &'static [Renamed],
+    /// The recorded schema. `None` if no schema is recorded.
     questions: Option<Mutex<Questions>>,
 }
 
-/// Without a file, and without a problem.
+/// Creates a report without files and problems.
 impl Default for Report {
     fn default() -> Self {
         let texts = std::iter::repeat_with(OnceLock::new).take(MAX_FILES).collect();
-        Self { texts, collected: Mutex::default(), questions: None }
+        let (collected, hidden) = (Mutex::default(), Mutex::default());
+        Self { texts, collected, hidden, renamed: &[], questions: None }
     }
 }
 
 impl Report {
-    /// As the default, and keeps what readers ask.
+    /// Creates a report that records the schema: the keys that are read and the values that are
+    /// accepted.
     pub fn with_questions() -> Self {
         Self { questions: Some(Mutex::default()), ..Self::default() }
     }
 
-    /// What readers have asked; nothing, unless it was kept.
+    /// Adds renamed keys and values. A problem that reports an old name then also shows the new
+    /// name.
+    #[must_use]
+    pub fn with_renamed(self, renamed: &'static [Renamed]) -> Self {
+        Self { renamed, ..self }
+    }
+
+    /// Returns the recorded schema. The schema is empty unless the report was created by
+    /// [`with_questions`](Self::with_questions).
     pub fn questions(self) -> Questions {
         let questions = self.questions.map(Mutex::into_inner);
         questions.map(|inner| inner.unwrap_or_else(PoisonError::into_inner)).unwrap_or_default()
     }
 
-    /// Keeps what is asked of a value, where that is wanted.
+    /// Records a schema event for a key path.
     pub(crate) fn ask(&self, field: impl FnOnce() -> Field, step: impl FnOnce() -> Step) {
         if let Some(questions) = &self.questions {
             let mut questions = questions.lock().unwrap_or_else(PoisonError::into_inner);
@@ -128,33 +173,29 @@ impl Report {
         }
     }
 
-    /// Keeps one more file; `None` when there are [`MAX_FILES`] already.
+    /// Adds a file. Returns `None` if the report already has [`MAX_FILES`] files.
     pub(crate) fn add(&self, path: &Path, text: String) -> Option<&Text> {
         let free = self.texts.iter().find(|cell| cell.get().is_none())?;
-        // One more than its length, so that the end of a file is not the start of the next.
+        // The gap of one byte keeps the end of a file distinct from the start of the next file.
         let base = self.texts().last().map_or(0, |last| last.base + last.text.len() + 1);
         let starts = text.bytes().enumerate().filter(|&(_, byte)| byte == b'\n').map(|(at, _)| at + 1);
         let line_starts = std::iter::once(0).chain(starts).collect();
-        Some(free.get_or_init(|| Text {
-            path: path.into(),
-            text,
-            base,
-            line_starts,
-            mended: OnceLock::new(),
-        }))
+        let (path, repaired) = (path.into(), OnceLock::new());
+        Some(free.get_or_init(|| Text { path, text, base, line_starts, repaired }))
     }
 
-    /// The files so far, in the order in which they were added.
+    /// Returns the files in the order in which they were added.
     pub fn texts(&self) -> impl Iterator<Item = &Text> {
         self.texts.iter().map_while(OnceLock::get)
     }
 
-    /// Whether there is work for several threads.
+    /// Returns `true` if the files are large enough that reading them with several threads saves
+    /// time.
     pub fn is_large(&self) -> bool {
         pieces::is_large(self.texts().map(|text| text.text.len()).sum())
     }
 
-    /// The folder of the file in which a place stands.
+    /// Returns the folder of the file that contains a position.
     pub fn folder(&self, place: &Place) -> PathBuf {
         let file = self.file(place.offset).map(|(_, text)| &*text.path);
         file.and_then(Path::parent).unwrap_or(Path::new("")).to_owned()
@@ -164,33 +205,63 @@ impl Report {
         self.texts().enumerate().take_while(|(_, text)| text.base <= offset).last()
     }
 
-    /// TOML itself is broken at `offset`.
-    pub(crate) fn syntax(&self, offset: usize, found: String, allowed: &str) {
-        self.push(Ground::Syntax, &Place { offset, field: Field::default() }, found, allowed);
+    /// Prevents text in a range of offsets from being printed.
+    pub(crate) fn hide(&self, range: Range<usize>) {
+        self.hidden.lock().unwrap_or_else(PoisonError::into_inner).push(range);
     }
 
-    /// A value that is there is wrong.
-    pub fn error(&self, place: &Place, found: impl Into<String>, allowed: impl Into<String>) {
-        self.push(Ground::Value, place, found, allowed);
+    /// Returns the new name of a renamed key or value. `path` is the path of the table that
+    /// contains the key, or of the key that has the value.
+    pub(crate) fn new_name(&self, path: &Field, old: &str) -> Option<&'static str> {
+        let mut known = self.renamed.iter().filter(|renamed| renamed.old == old).peekable();
+        known.peek()?;
+        let path = path.path().join(".");
+        known.find(|renamed| renamed.path == path).map(|renamed| renamed.new)
     }
 
-    /// Something that should be there is not: a key, or the target of a reference.
-    pub fn absent(&self, place: &Place, found: impl Into<String>, allowed: impl Into<String>) {
-        self.push(Ground::Absence, place, found, allowed);
+    /// Reports a TOML syntax error at `offset`.
+    pub(crate) fn syntax(&self, offset: usize, message: Message) {
+        self.push(Ground::Syntax, &Place { offset, field: Field::default() }, message);
     }
 
-    /// A name that nothing has; `allowed` says what has names, and the nearest of `known` follows as a hint.
-    pub fn unknown<'k>(&self, name: &At<Arc<str>>, known: impl Iterator<Item = &'k Arc<str>>, allowed: &str) {
-        let hint = hint(&name.value, known.map(|known| &**known));
-        self.absent(&name.place, format!("\"{}\"", name.value), format!("{allowed}{hint}"));
+    /// Reports a wrong value.
+    pub fn error(&self, place: &Place, message: impl Into<Message>) {
+        self.push(Ground::Value, place, message.into());
     }
 
-    /// Usable, and probably not meant.
-    pub fn warning(&self, place: &Place, found: impl Into<String>, allowed: impl Into<String>) {
-        self.push(Ground::Doubt, place, found, allowed);
+    /// Reports that a key or a referenced section is missing.
+    pub fn absent(&self, place: &Place, message: impl Into<Message>) {
+        self.push(Ground::Absence, place, message.into());
     }
 
-    /// A second place for the message of a problem at `from`: its field and line, and its file when it is another.
+    /// Reports a reference to a section that does not exist. `kind` is the kind of section in
+    /// words, such as `prefix group`. The help line suggests the most similar of the `known` names,
+    /// or lists some of them.
+    pub fn unknown<'k>(
+        &self,
+        name: &At<Arc<str>>,
+        known: impl IntoIterator<Item = &'k Arc<str>>,
+        kind: &str,
+    ) {
+        let known: Vec<&str> = known.into_iter().map(|known| &**known).collect();
+        let help = hint(&name.value, known.iter().copied()).unwrap_or_else(|| {
+            let section = kind.to_ascii_lowercase().replace(' ', "_");
+            match known.is_empty() {
+                true => format!("add a section [{section}.{}]", name.value),
+                false => format!("known {kind}s: {}", few(known)),
+            }
+        });
+        self.absent(&name.place, (format!("unknown {kind} {}", quote(&name.value)), help));
+    }
+
+    /// Reports a value that is valid but probably not intended.
+    pub fn warning(&self, place: &Place, message: impl Into<Message>) {
+        self.push(Ground::Doubt, place, message.into());
+    }
+
+    /// Returns a text that names `place` in a message about a problem at `from`. The text has the
+    /// key path and the line of `place`, and also the file if the two places are in different
+    /// files.
     pub fn name(&self, place: &Place, from: &Place) -> String {
         let (line, _) = self.position(place.offset);
         let file = |place: &Place| self.file(place.offset);
@@ -198,24 +269,21 @@ impl Report {
             (Some((one, text)), Some((other, _))) if one != other => {
                 format!("{} in {}:{line}", place.field, text.path.display())
             }
-            _ => format!("{} in line {line}", place.field),
+            _ => format!("{} on line {line}", place.field),
         }
     }
 
-    /// A problem of a file that can't be read, at the place that asked for it.
-    pub(crate) fn unreadable(&self, place: &Place, problem: &Problem) {
-        let found = format!("{}: {}", quote(&problem.file.display().to_string()), problem.found);
-        self.error(place, found, problem.allowed.as_str());
-    }
-
-    /// A problem in a file that is not TOML and was not kept.
+    /// Reports a problem in a file that is not part of the report, such as a key file.
     pub fn elsewhere(&self, problem: Problem) {
-        self.collect(Collected { ground: Ground::Value, file: MAX_FILES, problem });
+        self.collect(Collected { ground: Ground::Value, file: MAX_FILES, offset: None, problem });
     }
 
-    /// All that was collected: `Err` with errors and warnings when there is an error, else the warnings.
+    /// Returns all problems.
+    ///
+    /// # Errors
+    /// Returns errors and warnings together if there is at least one error.
     pub fn finish(self) -> Result<Problems, Problems> {
-        let collected = self.collected.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let collected = std::mem::take(&mut *self.collected.lock().unwrap_or_else(PoisonError::into_inner));
         let line = |one: &Collected| (one.file, one.problem.line());
         let broken: BTreeSet<_> =
             collected.iter().filter(|one| one.ground == Ground::Syntax).map(line).collect();
@@ -224,7 +292,11 @@ impl Report {
             Ground::Value => !broken.contains(&line(one)),
             Ground::Absence | Ground::Doubt => broken.is_empty(),
         };
+        let hidden = self.disjoint();
         let mut collected: Vec<Collected> = collected.into_iter().filter(holds).collect();
+        for one in &mut collected {
+            one.problem.excerpt = self.excerpt(one, &hidden).map(Box::new);
+        }
         collected.sort_by(|one, other| one.order().cmp(&other.order()));
         let mut problems: Vec<Problem> = collected.into_iter().map(|one| one.problem).collect();
         problems.dedup();
@@ -232,33 +304,76 @@ impl Report {
         if refused { Err(Problems(problems)) } else { Ok(Problems(problems)) }
     }
 
-    fn push(&self, ground: Ground, place: &Place, found: impl Into<String>, allowed: impl Into<String>) {
+    /// Returns the ranges that must not be printed, sorted and merged.
+    fn disjoint(&self) -> Vec<Range<usize>> {
+        let mut all = std::mem::take(&mut *self.hidden.lock().unwrap_or_else(PoisonError::into_inner));
+        all.sort_unstable_by_key(|range| range.start);
+        let mut merged: Vec<Range<usize>> = Vec::with_capacity(all.len());
+        for range in all {
+            match merged.last_mut() {
+                Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+                _ => merged.push(range),
+            }
+        }
+        merged
+    }
+
+    /// Returns the line to print below a problem. Returns `None` if the line is not helpful or may
+    /// contain a secret.
+    fn excerpt(&self, one: &Collected, hidden: &[Range<usize>]) -> Option<Excerpt> {
+        let offset = one.offset?;
+        let (file, text) = self.file(offset)?;
+        let is_first_byte = offset == text.base && matches!(one.ground, Ground::Absence | Ground::Doubt);
+        // An included file with a syntax error may not be a configuration at all. It could be a
+        // private key.
+        if is_first_byte || (one.ground == Ground::Syntax && file > 0) {
+            return None;
+        }
+        let end = text.base + text.text.len();
+        let first = hidden.partition_point(|range| range.end <= text.base);
+        let inside = hidden.get(first..).unwrap_or_default();
+        let (_, line) = text.line(offset - text.base);
+        // [`excerpt`] expects offsets from the start of the file.
+        let inside: Vec<Range<usize>> = inside
+            .iter()
+            .skip(inside.partition_point(|range| range.end <= text.base + line.start))
+            .take_while(|range| range.start < (text.base + line.end).min(end))
+            .map(|range| range.start.saturating_sub(text.base)..range.end - text.base)
+            .collect();
+        excerpt(&text.text, line, offset - text.base, &inside)
+    }
+
+    fn push(&self, ground: Ground, place: &Place, message: Message) {
         let Some((file, text)) = self.file(place.offset) else { return };
+        let severity = if ground == Ground::Doubt { Severity::Warning } else { Severity::Error };
+        let Message { text: message, help } = message;
         let problem = Problem {
             file: Arc::clone(&text.path),
-            position: Some(self.position(place.offset)),
+            position: Some(narrow(self.position(place.offset))),
+            excerpt: None,
             field: place.field.to_string(),
-            found: found.into(),
-            allowed: allowed.into(),
-            severity: if ground == Ground::Doubt { Severity::Warning } else { Severity::Error },
+            message,
+            help,
+            severity,
         };
-        self.collect(Collected { ground, file, problem });
+        self.collect(Collected { ground, file, offset: Some(place.offset), problem });
     }
 
     fn collect(&self, problem: Collected) {
         self.collected.lock().unwrap_or_else(PoisonError::into_inner).push(problem);
     }
 
-    /// Line and column of a byte offset, both from 1, the column in characters.
+    /// Returns the line and the column of a byte offset, both starting at 1. Columns are counted in
+    /// characters.
     fn position(&self, offset: usize) -> (usize, usize) {
-        let Some((_, Text { text, base, line_starts, .. })) = self.file(offset) else { return (1, 1) };
-        let offset = text.floor_char_boundary(offset - base);
-        let line = line_starts.partition_point(|&start| start <= offset);
-        let start = line_starts.get(line.saturating_sub(1)).copied().unwrap_or(0);
-        let column = text.get(start..offset).map_or(0, |before| before.chars().count());
+        let Some((_, text)) = self.file(offset) else { return (1, 1) };
+        let offset = text.text.floor_char_boundary(offset - text.base);
+        let (line, range) = text.line(offset);
+        let column = text.text.get(range.start..offset).map_or(0, |before| before.chars().count());
         (line, column + 1)
     }
 }
 
-/// More files than a cluster has VIPs worth a file of their own.
+/// The maximum number of files in a configuration. The limit allows a separate file for each VIP of
+/// a large cluster.
 pub(crate) const MAX_FILES: usize = 1_024;

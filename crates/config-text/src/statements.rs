@@ -1,10 +1,11 @@
-//! A text cut into statements, which needs no text that is right: headers `[...]`, and keys with their values.
+//! Splits a text into statements, even if it is not valid TOML. A statement is a header `[...]`, or
+//! a key with its value.
 //!
-//! In: a text. Out: its [`Statement`]s in their order. Blank lines and comments between belong to none.
-//! A value goes over lines while a bracket is open. It ends before a line that can only be a header, or the next key of a
-//! table, whatever is open: there a bracket is missing.
-//! Not here: what is right (the parser of the crate `toml`), what is said of it (`syntax`).
-//! Source: TOML 1.1.
+//! A value continues on the next line while a bracket is open. If the next line can only be a
+//! header or another key, the value ends before that line, because its closing bracket must be
+//! missing. The module `syntax` reports the errors.
+//!
+//! Reference: TOML 1.1.
 
 use std::ops::Range;
 
@@ -13,24 +14,24 @@ use std::ops::Range;
 pub(crate) struct Statement {
     pub(crate) range: Range<usize>,
     pub(crate) is_header: bool,
-    /// Where the keys are: of a header all of it, else in front of `=`.
+    /// The range of the keys, which is the whole header or the part of a statement before `=`.
     pub(crate) keys: Range<usize>,
     pub(crate) unclosed: Option<Unclosed>,
 }
 
-/// A bracket that is missing.
+/// A missing closing bracket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unclosed {
-    /// Where it is missing.
+    /// The offset where the closing bracket is missing.
     pub(crate) at: usize,
-    /// Where its partner is.
+    /// The offset of the opening bracket.
     pub(crate) open: usize,
 }
 
-/// All statements of a text.
+/// Returns all statements of a text. Blank lines and comments are skipped.
 ///
 /// # Cost
-/// Linear in the text.
+/// Linear in the length of the text.
 pub(crate) fn statements(text: &str) -> Vec<Statement> {
     let (mut found, mut at) = (Vec::new(), 0);
     while let Some(rest) = text.get(at..).filter(|rest| !rest.is_empty()) {
@@ -46,7 +47,7 @@ pub(crate) fn statements(text: &str) -> Vec<Statement> {
     found
 }
 
-/// Up to the end of the line, which is not in it.
+/// Returns the text up to the end of the current line.
 fn line(rest: &str) -> &str {
     rest.split('\n').next().unwrap_or_default()
 }
@@ -85,15 +86,16 @@ enum Step {
     End,
 }
 
-/// A walk over a text: strings and comments as one step each, brackets counted.
+/// A scanner that skips a string or a comment in one step and tracks open brackets.
 struct Scan<'t> {
     text: &'t str,
     at: usize,
-    /// The end of what was no blank, comment or line end.
+    /// The end of the last string, bracket or word. Blanks, comments and line feeds are not
+    /// counted.
     last: usize,
-    /// The brackets that are open, with their offsets.
+    /// The offset and kind of each open bracket.
     open: Vec<(usize, char)>,
-    /// The first bracket that another kind of bracket closes.
+    /// The first bracket that was closed by a bracket of another kind.
     mismatch: Option<Unclosed>,
 }
 
@@ -139,7 +141,7 @@ impl<'t> Scan<'t> {
         self.open.truncate(partner);
     }
 
-    /// Whether the line that begins here can be no part of what is open.
+    /// Returns `true` if the current line cannot belong to the value that is still open.
     fn ends_here(&self) -> bool {
         let line = line(self.rest());
         let in_list = self.open.last().is_some_and(|(_, open)| *open == '[');
@@ -147,7 +149,8 @@ impl<'t> Scan<'t> {
     }
 }
 
-/// The length of a string with its quotes. One on a line ends with it, closed or not.
+/// Returns the length of a string including its quotes. An unclosed string ends at the end of the
+/// line, unless it is a multi-line string.
 fn string(rest: &str, quote: char) -> usize {
     let triple: String = [quote; 3].iter().collect();
     let (open, close) = if rest.starts_with(&triple) { (3, triple) } else { (1, quote.to_string()) };
@@ -165,7 +168,7 @@ fn string(rest: &str, quote: char) -> usize {
     rest.len()
 }
 
-/// `[name]` or `[[name.name]]`: bare words are no values of a list.
+/// Returns `true` for `[name]` and `[[name.name]]`, if the line cannot be a list inside a value.
 fn is_header(line: &str) -> bool {
     let line = line.split('#').next().unwrap_or_default().trim();
     let inside = line.strip_prefix('[').map(|rest| rest.trim_matches(['[', ']']).trim());
@@ -179,7 +182,7 @@ fn is_header(line: &str) -> bool {
     })
 }
 
-/// `name =`, `name.name =` or `"name" =`.
+/// Returns `true` for a line that begins with `name =`, `name.name =` or `"name" =`.
 fn is_key(line: &str) -> bool {
     let name = |byte: u8| is_bare(byte) || b".\"' \t".contains(&byte);
     line.split_once('=').is_some_and(|(key, _)| !key.trim().is_empty() && key.bytes().all(name))
@@ -189,5 +192,5 @@ fn is_bare(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"_-".contains(&byte)
 }
 
-/// Words that a list may hold.
+/// Words without quotes that may be elements of a list.
 const VALUES: [&str; 4] = ["true", "false", "inf", "nan"];

@@ -1,36 +1,37 @@
-//! What is wrong with a text that is not TOML, or says something twice: one flaw for each cause, where it stands.
+//! Finds all syntax errors and duplicate keys of a text that is not valid TOML. Each mistake is
+//! reported as one error.
 //!
-//! In: a text that the parser refuses. Out: its flaws in their order, and the text without what is broken, blanks in its
-//! place, so that the rest can be read at the same offsets.
-//! The parser goes on behind an error as it can: a list that is not closed swallows all that follows. So the statement
-//! (a header up to the next one, or a key with its value) that the first error is in is blanked, and the text is parsed
-//! again. Not here: what large texts are parsed in (`pieces`); the same section in several files (`reader`).
+//! The TOML parser continues after an error, but an unclosed list then swallows all the text that
+//! follows. This module replaces the statement with the first error by blanks and parses the text
+//! again. A broken header is blanked together with its section. Offsets stay the same.
 
 use std::ops::Range;
 
 use toml::de::{DeTable, DeValue, Error};
 
+use crate::message::Message;
 use crate::statements::{Statement, Unclosed, statements};
 use crate::words::quote;
 
-/// What is wrong at an offset.
+/// A syntax error or a duplicate key, with its offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Flaw {
     pub(crate) offset: usize,
-    pub(crate) found: String,
-    pub(crate) allowed: &'static str,
+    pub(crate) message: Message,
 }
 
-/// The flaws, at most [`MOST`], and what is left of the text: nothing behind the last of so many.
+/// Returns the part of the text that can be read, and the errors. At most [`MOST`] errors are
+/// searched for. If that many are found, the text after the last one is dropped.
 ///
 /// # Cost
-/// A parse of the whole for each, of 32 MiB in all.
-pub(crate) fn mend(text: &str) -> (String, Vec<Flaw>) {
+/// One parse of the whole text for each error, but at most 32 MiB in total.
+pub(crate) fn repair(text: &str) -> (String, Vec<Flaw>) {
     let (mut left, mut flaws) = (text.to_owned(), Vec::new());
     let most = (PARSED_BYTES / text.len().max(1)).clamp(1, MOST);
     while flaws.len() < most {
         let errors = DeTable::parse_recoverable(&left).1;
-        // Something twice is found while the rest is read: what is broken before comes first.
+        // The parser reports duplicate keys in all of the text that it can read, so syntax errors
+        // are handled first.
         let Some(error) = errors.iter().min_by_key(|error| (is_twice(error), start(error, &left))) else {
             break;
         };
@@ -44,7 +45,7 @@ pub(crate) fn mend(text: &str) -> (String, Vec<Flaw>) {
             left.as_bytes().get(broken.clone()).into_iter().flatten().copied().map(blank).collect();
         left.replace_range(broken, &blanks);
     }
-    // What was not looked for would make wrong values.
+    // The text after the last error was not checked, and reading it would give wrong values.
     if let Some(last) = flaws.last().filter(|_| flaws.len() == most) {
         left.truncate(left.floor_char_boundary(last.offset));
     }
@@ -60,11 +61,12 @@ fn start(error: &Error, text: &str) -> usize {
     error.span().map_or(text.len(), |span| span.start)
 }
 
-/// The flaw behind an error, and what can't be read for it.
+/// Converts an error of the TOML parser into the error to report. Also returns the range of the
+/// text that cannot be read because of the error.
 fn cause(text: &str, error: &Error) -> (Flaw, Range<usize>) {
     let at = start(error, text);
     let all = statements(text);
-    // What is not closed goes on to the end for the parser.
+    // If a bracket is not closed, the parser reports the error at the end of the text.
     let before = |one: &&Statement| one.range.start <= at;
     let unclosed = all.iter().take_while(before).position(|one| one.unclosed.is_some());
     let number = unclosed
@@ -78,62 +80,62 @@ fn cause(text: &str, error: &Error) -> (Flaw, Range<usize>) {
         return (twice(text, &all, number, at), broken);
     }
     let flaw = match &statement.unclosed {
-        Some(unclosed) => Flaw {
-            offset: unclosed.at,
-            found: format!("a syntax error ({})", words(text, unclosed)),
-            allowed: TOML,
-        },
+        Some(unclosed) => Flaw { offset: unclosed.at, message: words(text, unclosed) },
         None => Flaw::of(at, error),
     };
     (flaw, broken)
 }
 
 impl Flaw {
-    /// As the parser says.
+    /// Creates an error with the message of the parser.
     fn of(offset: usize, error: &Error) -> Self {
-        let found = format!("a syntax error ({})", error.message().replace('\n', " "));
-        Self { offset, found, allowed: TOML }
+        let message = format!("invalid TOML ({})", error.message().replace('\n', " "));
+        Self { offset, message: message.into() }
     }
 }
 
-fn words(text: &str, unclosed: &Unclosed) -> String {
+fn words(text: &str, unclosed: &Unclosed) -> Message {
     let Unclosed { at, open } = *unclosed;
     let (bracket, close) =
         if text.get(open..).is_some_and(|rest| rest.starts_with('[')) { ('[', ']') } else { ('{', '}') };
     let (here, there) = (line(text, at), line(text, open));
-    let place = if here == there { String::new() } else { format!(" of line {there}") };
-    format!("`{bracket}`{place} is not closed, expected `{close}`")
+    let place = if here == there { String::new() } else { format!(" on line {there}") };
+    (format!("`{bracket}`{place} is not closed"), format!("add `{close}`")).into()
 }
 
-/// From a header to the next one.
+/// Returns the range of a section, from its header to the next header.
 fn section(all: &[Statement], header: usize, text: &str) -> Range<usize> {
     let next = all.iter().skip(header + 1).find(|one| one.is_header);
     let start = all.get(header).map_or(text.len(), |one| one.range.start);
     start..next.map_or(text.len(), |next| next.range.start)
 }
 
-/// What is said a second time, with the line of the first.
+/// Returns the error for a key or section that is defined twice. Its help line names the line of
+/// the first definition.
 fn twice(text: &str, all: &[Statement], number: usize, at: usize) -> Flaw {
     let mut paths = paths(text, all);
     let (before, here) = (paths.by_ref().take(number).collect::<Vec<_>>(), paths.next());
     let (path, statement) = here.unwrap_or_default();
     let is_header = statement.is_some_and(|one| one.is_header);
-    // A key inside of a value has no statement of its own.
+    // A key inside an inline table is not a statement.
     let is_own = statement.is_some_and(|one| one.keys.contains(&at));
-    let after = first(&before, &path)
-        .filter(|_| is_own)
-        .map(|one| format!(", after line {}", line(text, one.range.start)));
-    let (what, allowed) =
-        if is_header { ("section", "each section once") } else { ("key", "each key once in its table") };
-    let name = if is_own { quote(&path.join(".")) } else { "in one table".to_owned() };
-    Flaw { offset: at, found: format!("a second {what} {name}{}", after.unwrap_or_default()), allowed }
+    let first = first(&before, &path).filter(|_| is_own);
+    let help = first.map(|one| format!("the first definition is on line {}", line(text, one.range.start)));
+    let name = path.join(".");
+    let message = match (is_own, is_header) {
+        (false, _) => "a key is defined twice in one table".to_owned(),
+        (true, true) => format!("section [{}] is defined twice", name.escape_debug()),
+        (true, false) => format!("key {} is defined twice", quote(&name)),
+    };
+    Flaw { offset: at, message: (message, help.unwrap_or_default()).into() }
 }
 
-/// The statement that gives what another one with this path gives again.
+/// Returns the earlier statement that defines the same path.
 fn first<'s>(before: &[(Vec<String>, Option<&'s Statement>)], path: &[String]) -> Option<&'s Statement> {
-    // Of the elements of a list each may have the same keys: the nearest counts.
+    // Each element of an array of tables may have the same keys, so the last definition before this
+    // one is the duplicate.
     let same = before.iter().rfind(|(other, _)| other == path);
-    // `a = 1` and `a.b = 1`.
+    // A key such as `a.b` also conflicts with `a = 1`.
     let part = |(other, one): &&(Vec<String>, Option<&Statement>)| {
         let is_value = one.is_some_and(|one| !one.is_header);
         is_value && !other.is_empty() && (path.starts_with(other) || other.starts_with(path))
@@ -141,7 +143,8 @@ fn first<'s>(before: &[(Vec<String>, Option<&'s Statement>)], path: &[String]) -
     same.or_else(|| before.iter().find(part)).and_then(|(_, one)| *one)
 }
 
-/// The statements, each with the keys that lead to what it gives: those of its section, and its own.
+/// Returns each statement with its full path: the keys of the section header followed by its own
+/// keys.
 fn paths<'s>(
     text: &'s str,
     all: &'s [Statement],
@@ -157,7 +160,7 @@ fn paths<'s>(
     })
 }
 
-/// The keys of one statement, whose quotes and dots the parser knows.
+/// Returns the keys of one statement. The TOML parser handles quotes and dots.
 fn path(statement: &str) -> Vec<String> {
     let (table, _) = DeTable::parse_recoverable(statement);
     let (mut keys, mut next) = (Vec::new(), table.get_ref().iter().next());
@@ -171,13 +174,13 @@ fn path(statement: &str) -> Vec<String> {
     keys
 }
 
-/// The line of an offset, from 1.
+/// Returns the line number of an offset, starting at 1.
 fn line(text: &str, offset: usize) -> usize {
     text.bytes().take(offset).filter(|&byte| byte == b'\n').count() + 1
 }
 
-const TOML: &str = "TOML 1.0";
-/// More are not looked for: each costs a parse of the whole.
+/// The maximum number of errors. Each error costs one parse of the whole text.
 const MOST: usize = 20;
-/// So that the flaws of a large text, which `config put` takes, cost no more than those of a small one.
+/// The maximum number of bytes to parse in total. The limit exists because clients can send large
+/// texts with `config put`.
 const PARSED_BYTES: usize = 32 << 20;

@@ -1,4 +1,4 @@
-//! From a text to values and problems, by what the crate exports.
+//! Tests of the public API, from TOML text to values and problems.
 
 mod syntax;
 
@@ -7,18 +7,24 @@ use std::time::Duration;
 
 use super::*;
 
-/// What `read` makes of a text whose kind of named sections is `job`, and the problems.
+/// Reads a text with sections `[job.NAME]`. Returns the value and the problems.
 fn read<T>(text: &str, read: impl FnOnce(&mut Root<'_>) -> T) -> (T, Vec<String>) {
-    let report = Report::default();
+    let report = Report::default().with_renamed(&[Renamed { path: "job", old: "often", new: "every" }]);
     let parts = gather(&report, Path::new("a.toml"), text.to_owned(), &["job"], None);
     let mut root = Root::new(&report, &parts);
     let value = read(&mut root);
     root.finish();
     let problems = report.finish().unwrap_or_else(|problems| problems);
-    (value, problems.iter().map(ToString::to_string).collect())
+    (value, problems.iter().map(printed).collect())
 }
 
-/// What `read` makes of the value of `x`, and the one problem.
+/// Formats the message and the help text in one line.
+fn printed(problem: &Problem) -> String {
+    let help = problem.help.as_ref().map(|help| format!("; help: {help}")).unwrap_or_default();
+    format!("{problem}{help}")
+}
+
+/// Reads the value of the key `x`. Returns the value, or the problem.
 fn value<T>(text: &str, of: impl FnOnce(Node<'_>) -> Option<T>) -> Result<Option<T>, String> {
     let (value, mut problems) = read(&format!("x = {text}\n"), |root| root.once("x").and_then(of));
     assert!(problems.len() <= 1, "{problems:#?}");
@@ -27,42 +33,91 @@ fn value<T>(text: &str, of: impl FnOnce(Node<'_>) -> Option<T>) -> Result<Option
 
 fn refused<T: std::fmt::Debug>(text: &str, of: impl FnOnce(Node<'_>) -> Option<T>) -> String {
     let problem = value(text, of).unwrap_err();
-    problem.strip_prefix("a.toml:1:5: x: ").unwrap_or_else(|| panic!("{problem}")).to_owned()
+    problem.strip_prefix("a.toml:1:5: ").unwrap_or_else(|| panic!("{problem}")).to_owned()
 }
 
 #[test]
-fn values_are_what_they_may_be_or_are_refused_with_what_is_allowed() {
+fn values_are_read_or_refused() {
     assert_eq!(value("0x10", |x| x.number(1..=16_u8)), Ok(Some(16)));
     for text in ["17", "0", "-1", "99999999999999999999"] {
         assert_eq!(
             refused(text, |x| x.number(1..=16_u8)),
-            format!("found {text}, allowed an integer from 1 to 16")
+            format!("\"x\" must be between 1 and 16, got {text}")
         );
     }
+    assert_eq!(
+        refused("\"7\"", |x| x.number(1..=16_u8)),
+        "\"x\" must be an integer, got \"7\"; help: remove the quotes"
+    );
+    assert_eq!(
+        refused("1.5", |x| x.number(1..=16_u8)),
+        "\"x\" must be an integer, got 1.5; help: use a number between 1 and 16"
+    );
     assert_eq!(value("false", |x| x.boolean()), Ok(Some(false)));
-    assert_eq!(refused("\"yes\"", |x| x.boolean()), "found \"yes\", allowed true or false");
+    assert_eq!(refused("\"yes\"", |x| x.boolean()), "\"x\" must be true or false, got \"yes\"");
     let minute = Duration::from_secs(1)..=Duration::from_secs(60);
     assert_eq!(value("\"1m\"", |x| x.duration(minute.clone())), Ok(Some(Duration::from_secs(60))));
-    let allowed = "allowed a whole number with us, ms, s, m or h, from \"1s\" to \"1m\"";
-    assert_eq!(refused("\"61s\"", |x| x.duration(minute.clone())), format!("found \"61s\", {allowed}"));
-    assert_eq!(refused("60", |x| x.duration(minute)), format!("found 60, {allowed}"));
+    let help = "help: use a whole number with us, ms, s, m or h, such as \"30s\"";
+    assert_eq!(
+        refused("\"61s\"", |x| x.duration(minute.clone())),
+        "\"x\" must be between 1s and 1m, got \"61s\""
+    );
+    assert_eq!(
+        refused("\"1 s\"", |x| x.duration(minute.clone())),
+        format!("invalid duration \"1 s\" for \"x\"; {help}")
+    );
+    assert_eq!(
+        refused("60", |x| x.duration(minute)),
+        format!("\"x\" must be a duration in quotes, got 60; {help}")
+    );
     assert_eq!(value("\"7%\"", |x| x.percent(7..=50)), Ok(Some(7)));
     assert_eq!(
         refused("\"6%\"", |x| x.percent(7..=50)),
-        "found \"6%\", allowed a whole percentage from \"7%\" to \"50%\""
+        "\"x\" must be a percentage between \"7%\" and \"50%\", got \"6%\""
     );
-    assert_eq!(value("\"b\"", |x| x.choice(&[("a", 1), ("b", 2)])), Ok(Some(2)));
-    assert_eq!(refused("\"c\"", |x| x.choice(&[("a", 1), ("b", 2)])), "found \"c\", allowed \"a\", \"b\"");
-    assert_eq!(refused("1.5", |x| x.choice(&[("a", 1)])), "found 1.5, allowed \"a\"");
-    assert_eq!(refused("[1, 2]", |x| x.section().map(|_| ())), "found a list of 2, allowed a table");
-    assert_eq!(refused("[]", |x| x.items("a word").map(|_| ())), "found an empty list, allowed a word");
+    let words = [("ab", 1), ("bc", 2), ("CD", 3)];
+    assert_eq!(value("\"bc\"", |x| x.choice(&words)), Ok(Some(2)));
+    for (text, help) in [
+        ("\"z\"", ""),
+        ("1.5", ""),
+        ("\"abc\"", "; help: did you mean \"ab\"?"),
+        ("\"BC\"", "; help: write \"bc\" in lower case"),
+        ("\"cd\"", "; help: write \"CD\" in upper case"),
+    ] {
+        assert_eq!(
+            refused(text, |x| x.choice(&words)),
+            format!("\"x\" must be \"ab\", \"bc\" or \"CD\", got {text}{help}")
+        );
+    }
+    assert_eq!(
+        refused("[1, 2]", |x| x.section().map(|_| ())),
+        "\"x\" must be a table, got a list; help: write a section [x]"
+    );
+    let words = Expected::new("a list of words").example("[\"a\"]");
+    assert_eq!(
+        refused("[]", |x| x.items(words).map(|_| ())),
+        "\"x\" must not be empty; help: for example [\"a\"]"
+    );
+    assert_eq!(
+        refused("{}", |x| x.items(words).map(|_| ())),
+        "\"x\" must be a list of words, got an empty table; help: for example [\"a\"]"
+    );
     assert_eq!(value("false", |x| x.section_or_false().map(|_| ())), Ok(None));
-    assert_eq!(value("\"[2001:db8::1]:80\"", |x| x.listen("").map(|a| a.port())), Ok(Some(80)));
-    for text in ["\"192.0.2.1:0\"", "\"224.0.0.1:80\""] {
-        assert_eq!(refused(text, |x| x.listen("one")), format!("found {text}, allowed one"));
+    let at = Expected::new("an address with a port");
+    assert_eq!(value("\"[2001:db8::1]:80\"", |x| x.listen(at).map(|a| a.port())), Ok(Some(80)));
+    for (text, fault) in [
+        ("\"192.0.2.1:0\"", "\"192.0.2.1:0\" has port 0; help: use a port from 1 to 65535"),
+        ("\"224.0.0.1:80\"", "\"224.0.0.1:80\" is a multicast address"),
+        ("\"a:80\"", "\"x\" must be an address with a port, got \"a:80\""),
+    ] {
+        assert_eq!(refused(text, |x| x.listen(at)), fault);
     }
     for text in ["\".a\"", "\"-a\"", "\"\"", "\"a b\"", &format!("\"{}\"", "a".repeat(65))] {
-        assert!(refused(text, |x| x.name()).contains("allowed a name of 1 to 64 letters"), "{text}");
+        let refused = refused(text, |x| x.name());
+        assert!(
+            refused.starts_with("invalid name \"") && refused.contains("help: use 1 to 64 letters"),
+            "{text}"
+        );
     }
     assert_eq!(value("\"A.b_c-1\"", |x| x.name()).unwrap().as_deref(), Some("A.b_c-1"));
 }
@@ -72,28 +127,31 @@ fn a_long_value_is_cut_and_a_control_character_escaped() {
     let shown = refused(&format!("\"\\u001b{}\"", "a".repeat(100)), |x| x.boolean());
     assert_eq!(
         shown,
-        format!("found \"\\u{{1b}}{}\"... of 101 bytes, allowed true or false", "a".repeat(59))
+        format!("\"x\" must be true or false, got \"\\u{{1b}}{}\"... of 101 bytes", "a".repeat(59))
     );
 }
 
 #[test]
-fn keys_that_nobody_asks_for_are_problems_and_so_is_their_absence() {
-    let text = "planned = 1\n[job]\nkeep = 1\nkepp = 2\nzz = 3\n";
+fn unknown_and_missing_keys_are_reported() {
+    let text = "planned = 1\n[job]\nkeep = 1\nkepp = 2\nzz = 3\noften = 4\n[jobs]\n";
     let (_, problems) = read(text, |root| {
         let mut job = root.once("job").unwrap().section().unwrap();
         assert_eq!(job.or("keep", 0, |node| node.number(0..=9)), 1);
-        assert!(job.required("every", "how often").is_none());
+        let every = Expected::new("the interval of the job").example("\"1h\"");
+        assert!(job.required("every", every).is_none());
         job.finish();
-        assert!(root.required("host", "a section [host]").is_none());
+        assert!(root.required("host", "add it").is_none());
     });
     assert_eq!(
         problems,
         [
-            "a.toml:1:1: host: found nothing, allowed a section [host]",
-            "a.toml:1:1: planned: found an unknown key, allowed host, job",
-            "a.toml:2:1: job.every: found nothing, allowed how often",
-            "a.toml:4:1: job.kepp: found an unknown key, allowed every, keep (did you mean \"keep\"?)",
-            "a.toml:5:1: job.zz: found an unknown key, allowed every, keep",
+            "a.toml:1:1: missing section [host]; help: add it",
+            "a.toml:1:1: unknown key \"planned\" outside of a section; help: known keys: host, job",
+            "a.toml:2:1: [job] needs an \"every\" key; help: \"every\" is the interval of the job, for example every = \"1h\"",
+            "a.toml:4:1: unknown key \"kepp\" in [job]; help: did you mean \"keep\"?",
+            "a.toml:5:1: unknown key \"zz\" in [job]; help: known keys: every, keep",
+            "a.toml:6:1: \"often\" was renamed to \"every\"; help: write \"every\" here",
+            "a.toml:7:2: unknown section [jobs]; help: did you mean \"job\"?",
         ]
     );
 }
@@ -112,26 +170,25 @@ fn names_come_sorted_and_one_that_is_none_is_read_all_the_same() {
     assert_eq!(names, ["\"a b\"", "c", "z"]);
     assert_eq!(problems.len(), 2, "{problems:#?}");
     assert!(
-        problems[0].starts_with("a.toml:2:6: job.\"a b\": found \"a b\", allowed a name of"),
+        problems[0].starts_with("a.toml:2:6: invalid name \"a b\"; help: use 1 to 64 letters"),
         "{problems:#?}"
     );
-    assert!(problems[1].starts_with("a.toml:3:1: job.\"a b\".x: found an unknown key"), "{problems:#?}");
+    assert!(problems[1].starts_with("a.toml:3:1: unknown key \"x\" in [job.\"a b\"]"), "{problems:#?}");
 }
 
 #[test]
 fn a_list_has_each_value_once_at_its_place() {
     let (found, problems) = read("x = [3, 1,\n 3, 'y']\n", |root| {
         let nodes = root.once("x").unwrap().list("numbers").unwrap();
-        let again = |node: &Node<'_>| node.refuse("each once");
-        distinct(&nodes, |node| node.number(1..=9_u8), again)
+        distinct(&nodes, |node| node.number(1..=9_u8), Node::again)
     });
     assert_eq!(values(&found), [3, 1]);
     assert_eq!(found[1].place.field.to_string(), "x[1]");
     assert_eq!(
         problems,
         [
-            "a.toml:2:2: x[2]: found 3, allowed each once",
-            "a.toml:2:5: x[3]: found \"y\", allowed an integer from 1 to 9"
+            "a.toml:2:2: \"x\" lists 3 twice",
+            "a.toml:2:5: \"x[3]\" must be an integer, got \"y\"; help: use a number between 1 and 9"
         ]
     );
 }
@@ -139,7 +196,7 @@ fn a_list_has_each_value_once_at_its_place() {
 #[test]
 fn behind_broken_toml_nothing_is_missed_that_was_not_read() {
     let (_, problems) = read("x = [1\n[job]\nkeep = 0\n", |root| {
-        root.required("host", "a section [host]");
+        root.required("host", "add it");
         let mut job = root.once("job").unwrap().section().unwrap();
         job.or("keep", 1, |node| node.number(1..=9_u8));
         job.finish();
@@ -147,13 +204,13 @@ fn behind_broken_toml_nothing_is_missed_that_was_not_read() {
     assert_eq!(
         problems,
         [
-            "a.toml:1:7: found a syntax error (`[` is not closed, expected `]`), allowed TOML 1.0",
-            "a.toml:3:8: job.keep: found 0, allowed an integer from 1 to 9",
+            "a.toml:1:7: `[` is not closed; help: add `]`",
+            "a.toml:3:8: \"keep\" must be between 1 and 9, got 0",
         ]
     );
 }
 
-/// A folder of its own for one test; gone with it.
+/// A temporary folder that is removed when it is dropped.
 struct Folder(PathBuf);
 
 impl Drop for Folder {
@@ -172,7 +229,7 @@ fn folder(name: &str, files: &[(&str, &str)]) -> Folder {
     Folder(path)
 }
 
-/// The names of the jobs of `in/a.toml`, and the problems, with the folder's name cut off.
+/// Returns the job names in `in/a.toml`, and the problems without the path of the temporary folder.
 fn jobs(folder: &Folder, within: Option<&BaseDir>) -> (Vec<String>, Vec<String>) {
     let (report, first) = (Report::default(), folder.0.join("in/a.toml"));
     let text = read_text(&first, MAX_BYTES).unwrap();
@@ -183,11 +240,11 @@ fn jobs(folder: &Folder, within: Option<&BaseDir>) -> (Vec<String>, Vec<String>)
     root.finish();
     let problems = report.finish().unwrap_or_else(|problems| problems);
     let prefix = format!("{}/", folder.0.display());
-    (names, problems.iter().map(|problem| problem.to_string().replace(&prefix, "")).collect())
+    (names, problems.iter().map(|problem| printed(problem).replace(&prefix, "")).collect())
 }
 
 #[test]
-fn files_that_are_included_say_what_one_would_and_problems_name_both() {
+fn included_files_are_merged_and_named() {
     let folder = folder(
         "include",
         &[
@@ -200,12 +257,12 @@ fn files_that_are_included_say_what_one_would_and_problems_name_both() {
     );
     let (names, problems) = jobs(&folder, None);
     assert_eq!(names, ["a", "b", "c", "c", "d"]);
-    let second = "in/../b.toml:2:1: job.c: found a second job \"c\", after job.c in in/more/2.toml:1";
-    assert_eq!(problems, [format!("{second}, allowed each name once in all files")]);
+    let second = "in/../b.toml:2:1: section [job.c] is defined twice; help: the first definition is job.c in in/more/2.toml:1";
+    assert_eq!(problems, [second]);
     let beyond = BaseDir::around(&folder.0.join("in/a.toml"));
     let (names, problems) = jobs(&folder, Some(&beyond));
     assert_eq!(names, ["a", "b", "c"]);
     assert_eq!(problems.len(), 2, "{problems:#?}");
-    assert!(problems[0].starts_with("in/a.toml:1:27: include[1]: found \"../b.toml\", which leads out of"));
-    assert!(problems[1].starts_with("in/a.toml:1:40: include[2]: found \".?/*.txt\", which leads out of"));
+    assert!(problems[0].starts_with("in/a.toml:1:27: \"../b.toml\" is outside the configuration's folder"));
+    assert!(problems[1].starts_with("in/a.toml:1:40: \".?/*.txt\" is outside the configuration's folder"));
 }

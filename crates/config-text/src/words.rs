@@ -1,8 +1,8 @@
-//! Words that several crates write to operators: a number with its noun, a list that does not grow for ever.
+//! Formats counts, lists and quoted strings for messages.
 
 use std::fmt::Display;
 
-/// `1 thread`, `2 threads`; `1 address`, `2 addresses`.
+/// Formats a number with a noun in the singular or plural: `1 thread`, `2 threads`, `2 addresses`.
 #[must_use]
 pub fn count(number: impl Into<u128>, one: &str) -> String {
     let number = number.into();
@@ -14,13 +14,14 @@ pub fn count(number: impl Into<u128>, one: &str) -> String {
     format!("{number} {one}{plural}")
 }
 
-/// As [`count`], of a length.
+/// Formats a `usize` with a noun, in the same way as [`count`].
 #[must_use]
 pub fn count_of(number: usize, one: &str) -> String {
     count(number as u128, one)
 }
 
-/// The first few, and how many more there are: `a, b, c and 4 more`; `none` of an empty list.
+/// Formats the first elements of a list and the number of the remaining ones: `a, b, c and 4 more`.
+/// Returns `none` for an empty list.
 #[must_use]
 pub fn few<T: Display>(all: impl IntoIterator<Item = T>) -> String {
     let mut all = all.into_iter();
@@ -32,7 +33,7 @@ pub fn few<T: Display>(all: impl IntoIterator<Item = T>) -> String {
     }
 }
 
-/// A string in quotes for a message: control characters escaped, long ones cut.
+/// Quotes a string for a message. Control characters are escaped, and long strings are cut.
 #[must_use]
 pub fn quote(text: &str) -> String {
     match text.char_indices().nth(60) {

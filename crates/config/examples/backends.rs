@@ -1,6 +1,7 @@
-//! VIPs and their backends of a configuration, as CSV: `cargo run --example backends -- sluicegate.toml`.
+//! Prints the VIPs of a configuration and their backends as CSV: `cargo run --example backends --
+//! sluicegate.toml`.
 //!
-//! Secrets are not read, so it runs wherever the file is.
+//! The example does not read secrets, so it also runs on machines without the secret files.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

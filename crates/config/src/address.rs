@@ -1,83 +1,101 @@
-//! Addresses and prefixes as the file may write them.
+//! Reads IP addresses, prefixes and suffixes from the configuration.
 //!
-//! In: text, or the node that has it. Out: [`IpAddr`]s that one host can have, [`Prefix`]es and [`Suffix`]es without bits outside their length.
-//! Not here: host names. A static binary has no dependable resolver, so they are refused in words.
+//! Addresses must belong to a single host. Prefixes must not have host bits set, and suffixes must
+//! not have bits set outside their length. Host names are rejected, because a statically linked
+//! binary has no reliable resolver.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use config_text::Node;
 use config_text::words::quote;
+use config_text::{Expected, Message, Node};
 use forwarder::{Prefix, Suffix};
 
-/// What a value of the file may be beside what [`Node`] reads by itself.
+/// Methods of a [`Node`] that read addresses and prefixes.
 pub(super) trait AddressNode {
-    /// An address that one host can have.
-    fn unicast(&self) -> Option<IpAddr>;
-    /// A prefix of a cluster's addresses.
+    /// Reads the address of a single host. `role` names the address in messages, such as `backend
+    /// address`.
+    fn unicast(&self, role: &str) -> Option<IpAddr>;
+    /// Reads a prefix of a prefix group.
     fn prefix(&self) -> Option<Prefix>;
-    /// A prefix or an address that packets may come from.
-    fn source(&self, allowed: &str) -> Option<Prefix>;
+    /// Reads a prefix or an address that client packets may come from.
+    fn source(&self, expected: Expected) -> Option<Prefix>;
 }
 
 impl AddressNode for Node<'_> {
-    fn unicast(&self) -> Option<IpAddr> {
-        self.read(UNICAST, unicast)
+    fn unicast(&self, role: &str) -> Option<IpAddr> {
+        self.read(UNICAST, |text| unicast(role, text))
     }
 
     fn prefix(&self) -> Option<Prefix> {
-        self.read(GROUP_PREFIX, prefix)
+        self.read(PREFIX, prefix)
     }
 
-    fn source(&self, allowed: &str) -> Option<Prefix> {
-        let text = self.as_str().or_else(|| self.wrong(allowed))?;
-        let refuse = |flaw: PrefixFlaw| {
-            let (found, allowed) = flaw.words(|| quote(text), allowed);
-            self.report.error(&self.place, found, allowed);
-        };
-        source(text).map_err(refuse).ok()
+    fn source(&self, expected: Expected) -> Option<Prefix> {
+        let Some(text) = self.as_str() else { return self.unexpected(expected) };
+        match source(text) {
+            Ok(prefix) => Some(prefix),
+            Err(PrefixFlaw::NoAddress) => self.unexpected(expected),
+            Err(PrefixFlaw::Words { message, help }) => self.wrong((message, help)),
+        }
     }
 }
 
-/// Reads `ADDRESS/LENGTH` without host bits; says what is wrong with it otherwise.
-pub(super) fn prefix(text: &str) -> Result<Prefix, String> {
+/// Reads `ADDRESS/LENGTH` and checks that no host bits are set.
+pub(super) fn prefix(text: &str) -> Result<Prefix, Message> {
     let shown = quote(text);
-    let (address, length) = text.split_once('/').ok_or_else(|| format!("{shown} without a length"))?;
-    let address = unicast(address)?;
+    let Some((address, length)) = text.split_once('/') else {
+        return Err(
+            (format!("prefix {shown} has no length"), "write a prefix such as \"198.51.100.0/24\"").into()
+        );
+    };
+    let Ok(address) = address.parse::<IpAddr>() else {
+        let message = format!("prefix {shown} does not start with an IP address");
+        return Err((message, if is_host_name(address) { NO_NAMES } else { "" }).into());
+    };
+    if let Some(range) = range(address) {
+        return Err(format!("prefix {shown} contains {range}").into());
+    }
     let bits = if address.is_ipv4() { 32 } else { 128 };
-    let length = bits_from(length).filter(|length| (8..=bits).contains(length));
-    let length = length.ok_or_else(|| format!("{shown} with a length outside 8 to {bits}"))?;
-    let prefix =
-        Prefix::new(address, length).ok_or_else(|| format!("{shown} with bits behind its length"))?;
+    let Some(length) = bits_from(length).filter(|length| (8..=bits).contains(length)) else {
+        let help = format!("use a length from 8 to {bits}");
+        return Err((format!("prefix {shown} has an invalid length"), help).into());
+    };
+    let Some(prefix) = Prefix::new(address, length) else {
+        let help = format!("write \"{}/{length}\"", start_of(address, length));
+        return Err((format!("prefix {shown} has host bits set"), help).into());
+    };
     match RESERVED.iter().find(|(address, _)| prefix.contains(IpAddr::V6(*address))) {
-        Some((_, what)) => Err(format!("{shown}, which holds {what}")),
+        Some((_, range)) => Err(format!("prefix {shown} contains {range}").into()),
         None => Ok(prefix),
     }
 }
 
-/// Reads `ADDRESS/LENGTH`, or `ADDRESS` alone, as a client's packets may come from: any length, any address.
+/// Reads a prefix or a single address that client packets may come from. All lengths and all
+/// addresses are accepted.
 pub(super) fn source(text: &str) -> Result<Prefix, PrefixFlaw> {
     let (address, length) = text.split_once('/').map_or((text, None), |(a, l)| (a, Some(l)));
     let address: IpAddr = address.parse().map_err(|_| PrefixFlaw::NoAddress)?;
-    let words = |found: String, allowed: String| PrefixFlaw::Words { found, allowed };
+    let words = |message: String, help: String| PrefixFlaw::Words { message, help };
     if let IpAddr::V6(v6) = address
         && let Some(v4) = v6.to_ipv4_mapped()
     {
-        return Err(words(format!("the IPv4-mapped address {address}"), format!("{v4}")));
+        return Err(words(format!("{address} is an IPv4-mapped IPv6 address"), format!("write \"{v4}\"")));
     }
     let bits = if address.is_ipv4() { 32 } else { 128 };
     let length = match length {
         None => bits,
         Some(text) => bits_from(text).filter(|length| *length <= bits).ok_or_else(|| {
-            words(format!("{address} with a wrong length"), format!("a length from 0 to {bits}"))
+            let message = format!("the prefix of {address} has an invalid length");
+            words(message, format!("use a length from 0 to {bits}"))
         })?,
     };
     Prefix::new(address, length).ok_or_else(|| {
-        let found = format!("{address}/{length} with bits behind its length");
-        words(found, format!("{}/{length}", start_of(address, length)))
+        let message = format!("prefix {address}/{length} has host bits set");
+        words(message, format!("write \"{}/{length}\"", start_of(address, length)))
     })
 }
 
-/// The first address of the prefix of a length in which an address lies.
+/// Returns `address` with all bits after the first `length` bits cleared.
 fn start_of(address: IpAddr, length: u8) -> IpAddr {
     let shift = u32::from(length);
     match address {
@@ -86,34 +104,32 @@ fn start_of(address: IpAddr, length: u8) -> IpAddr {
     }
 }
 
-/// What is wrong with a source prefix.
+/// The reason why a source prefix is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PrefixFlaw {
-    /// There is no address. What there is instead is not shown: it may be a secret.
+    /// The text does not contain an address. The message does not quote the text, because it may be
+    /// a secret.
     NoAddress,
-    /// An address, and something about it.
-    Words { found: String, allowed: String },
+    /// The address or the length is invalid.
+    Words { message: String, help: String },
 }
 
-impl PrefixFlaw {
-    /// What was found and what is allowed; where there is no address, by the caller's words.
-    pub(super) fn words(self, found: impl FnOnce() -> String, allowed: &str) -> (String, String) {
-        match self {
-            Self::NoAddress => (found(), allowed.to_owned()),
-            Self::Words { found, allowed } => (found, allowed),
-        }
-    }
-}
-
-/// Reads `ADDRESS/LENGTH` whose bits in front of the last LENGTH are zero; says what is wrong with it otherwise.
-pub(super) fn suffix(text: &str) -> Result<Suffix, String> {
+/// Reads `ADDRESS/LENGTH` and checks that only the last LENGTH bits of the address are set.
+pub(super) fn suffix(text: &str) -> Result<Suffix, Message> {
     let shown = quote(text);
-    let (address, length) = text.split_once('/').ok_or_else(|| format!("{shown} without a length"))?;
-    let address: IpAddr = address.parse().map_err(|_| shown.clone())?;
+    let Some((address, length)) = text.split_once('/') else {
+        return Err((format!("suffix {shown} has no length"), "write a suffix such as \"0.0.0.20/7\"").into());
+    };
+    let Ok(address) = address.parse::<IpAddr>() else {
+        return Err(format!("suffix {shown} does not start with an IP address").into());
+    };
     let bits = if address.is_ipv4() { 32 } else { 128 };
-    let length = bits_from(length).filter(|&length| length <= bits);
-    let length = length.ok_or_else(|| format!("{shown} with a length outside 0 to {bits}"))?;
-    Suffix::new(address, length).ok_or_else(|| format!("{shown} with bits in front of its last {length}"))
+    let Some(length) = bits_from(length).filter(|&length| length <= bits) else {
+        let help = format!("use a length from 0 to {bits}");
+        return Err((format!("suffix {shown} has an invalid length"), help).into());
+    };
+    Suffix::new(address, length)
+        .ok_or_else(|| format!("suffix {shown} has bits set outside its last {length} bits").into())
 }
 
 fn bits_from(text: &str) -> Option<u8> {
@@ -121,49 +137,89 @@ fn bits_from(text: &str) -> Option<u8> {
     text.parse().ok().filter(|_| digits)
 }
 
-/// Reads an address that one host can have; says what is wrong with it otherwise.
-fn unicast(text: &str) -> Result<IpAddr, String> {
+/// Reads the address of a single host.
+fn unicast(role: &str, text: &str) -> Result<IpAddr, Message> {
     let shown = quote(text);
     let Ok(address) = text.parse::<IpAddr>() else {
-        let letters = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-'));
-        let host_name = letters && text.bytes().any(|byte| byte.is_ascii_alphabetic());
-        return Err(if host_name { format!("the host name {shown}") } else { shown });
+        let before = text.split('/').next().and_then(|address| address.parse::<IpAddr>().ok());
+        let socket = text.parse::<SocketAddr>().ok().map(|socket| socket.ip());
+        return Err(match (before, socket) {
+            (Some(address), _) => {
+                (format!("{role} {shown} is a prefix, not an address"), format!("write \"{address}\""))
+            }
+            (None, Some(address)) => (format!("{role} {shown} has a port"), format!("write \"{address}\"")),
+            (None, None) => {
+                let help = if is_host_name(text) { NO_NAMES } else { "" };
+                (format!("{role} {shown} is not an IP address"), help.to_owned())
+            }
+        }
+        .into());
     };
     match flaw(address) {
-        Some(flaw) => Err(format!("{flaw} address {shown}")),
+        Some((kind, help)) => Err((format!("{role} {address} is {kind}"), help).into()),
         None => Ok(address),
     }
 }
 
-fn flaw(address: IpAddr) -> Option<&'static str> {
+/// Returns `true` if the text consists of letters, digits, dots and hyphens and has at least one
+/// letter.
+fn is_host_name(text: &str) -> bool {
+    let letters = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-'));
+    letters && text.bytes().any(|byte| byte.is_ascii_alphabetic())
+}
+
+/// Returns a description and a help text for an address that does not belong to a single host.
+/// Returns `None` if the address is valid.
+fn flaw(address: IpAddr) -> Option<(&'static str, String)> {
+    let reachable = "use an address that other machines can reach";
     if address.is_unspecified() {
-        return Some("the unspecified");
+        return Some(("the unspecified address", reachable.to_owned()));
     }
     if address.is_loopback() {
-        return Some("the loopback");
+        return Some(("a loopback address", reachable.to_owned()));
     }
     if address.is_multicast() {
-        return Some("the multicast");
+        return Some(("a multicast address", "use the address of one host".to_owned()));
     }
     match address {
-        IpAddr::V4(v4) if v4.octets()[0] == 0 || v4.octets()[0] >= 240 => Some("the reserved"),
-        IpAddr::V6(v6) if v6.is_unicast_link_local() => Some("the link-local"),
-        IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => Some("the IPv4-mapped"),
-        _ => None,
+        IpAddr::V4(v4) if v4.octets()[0] == 0 || v4.octets()[0] >= 240 => {
+            Some(("a reserved address", reachable.to_owned()))
+        }
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => {
+            Some(("a link-local address", "use a global or unique local address".to_owned()))
+        }
+        IpAddr::V6(v6) => {
+            let v4 = v6.to_ipv4_mapped()?;
+            Some(("an IPv4-mapped IPv6 address", format!("write \"{v4}\"")))
+        }
+        IpAddr::V4(_) => None,
     }
 }
 
-pub(super) const UNICAST: &str = "the IPv4 or IPv6 address of one host (host names are not resolved)";
-const GROUP_PREFIX: &str =
-    "a unicast prefix such as \"198.51.100.128/25\", of 8 bits at least and zero behind its length";
-pub(super) const SUFFIX: &str =
-    "an address and how many of its last bits count, such as \"0.0.0.20/7\", zero in front of them";
-pub(super) const PREFIX: &str = "an IPv4 or IPv6 prefix such as \"198.51.100.0/28\", zero behind its length";
+/// Returns a description of the range that contains an address, such as loopback addresses. Returns
+/// `None` if the address belongs to a single host.
+fn range(address: IpAddr) -> Option<&'static str> {
+    Some(match flaw(address)?.0 {
+        "the unspecified address" => "the unspecified address",
+        "a loopback address" => "loopback addresses",
+        "a multicast address" => "multicast addresses",
+        "a link-local address" => "link-local addresses",
+        "an IPv4-mapped IPv6 address" => "IPv4-mapped addresses",
+        _ => "reserved addresses",
+    })
+}
 
-/// What a short IPv6 prefix must not hold, by its first address; other ranges begin where a prefix would be refused.
+pub(super) const UNICAST: Expected = Expected::new("the IP address of one host").example("\"198.18.1.1\"");
+const NO_NAMES: &str = "host names are not resolved; see docs/reference/limits.md";
+pub(super) const SUFFIX: Expected =
+    Expected::new("an IP address, a slash, and the number of low bits to compare").example("\"0.0.0.20/7\"");
+pub(super) const PREFIX: Expected = Expected::new("an IP prefix").example("\"198.51.100.0/24\"");
+
+/// Reserved ranges that an IPv6 prefix must not contain, each given by its first address. A prefix
+/// that lies inside a reserved range is detected by the first address of the prefix.
 const RESERVED: &[(Ipv6Addr, &str)] = &[
-    (Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0), "the IPv4-mapped addresses"),
-    (Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), "the link-local addresses"),
+    (Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0), "IPv4-mapped addresses"),
+    (Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), "link-local addresses"),
 ];
 
 #[cfg(test)]
@@ -178,7 +234,7 @@ mod tests {
     fn addresses_are_of_one_host() {
         let good = ["192.0.2.1", "203.0.113.255", "2001:db8::1", "198.18.0.0"];
         for text in good {
-            assert!(unicast(text).is_ok(), "{text}");
+            assert!(unicast("address", text).is_ok(), "{text}");
         }
         let bad = [
             ("0.0.0.0", "unspecified"),
@@ -192,16 +248,16 @@ mod tests {
             ("0.1.2.3", "reserved"),
             ("fe80::1", "link-local"),
             ("::ffff:192.0.2.1", "IPv4-mapped"),
-            ("b1.example", "host name"),
-            ("localhost", "host name"),
-            ("192.0.2", "\"192.0.2\""),
-            ("192.0.2.1:80", "\"192.0.2.1:80\""),
-            ("192.0.2.01", "\"192.0.2.01\""),
-            ("192.0.2.1/32", "\"192.0.2.1/32\""),
-            ("", "\"\""),
+            ("b1.example", "host names are not resolved"),
+            ("localhost", "host names are not resolved"),
+            ("192.0.2", "192.0.2\\\" is not an IP address\", help: None"),
+            ("192.0.2.1:80", "has a port"),
+            ("192.0.2.01", "is not an IP address"),
+            ("192.0.2.1/32", "is a prefix, not an address"),
+            ("", "is not an IP address"),
         ];
         for (text, word) in bad {
-            let found = unicast(text).unwrap_err();
+            let found = format!("{:?}", unicast("address", text).unwrap_err());
             assert!(found.contains(word), "{text}: {found}");
         }
     }
@@ -250,16 +306,16 @@ mod tests {
             assert_eq!(suffix(text).unwrap().to_string(), text);
         }
         for (text, word) in [
-            ("0.0.0.20/4", "bits in front of its last 4"),
-            ("0.0.0.128/7", "bits in front"),
-            ("1::20/72", "bits in front"),
-            ("0.0.0.20", "without a length"),
+            ("0.0.0.20/4", "has bits set outside its last 4 bits"),
+            ("0.0.0.128/7", "has bits set outside"),
+            ("1::20/72", "has bits set outside"),
+            ("0.0.0.20", "has no length"),
             ("0.0.0.20/33", "0 to 32"),
             ("::20/129", "0 to 128"),
             ("::20/+7", "0 to 128"),
-            ("cache/7", "\"cache/7\""),
+            ("cache/7", "does not start with an IP address"),
         ] {
-            let found = suffix(text).unwrap_err();
+            let found = format!("{:?}", suffix(text).unwrap_err());
             assert!(found.contains(word), "{text}: {found}");
         }
     }
@@ -275,19 +331,17 @@ mod tests {
         ] {
             assert_eq!(source(text).unwrap().to_string(), shown);
         }
-        for (text, found, allowed) in [
-            ("198.18.0.1/15", "198.18.0.1/15 with bits behind", "198.18.0.0/15"),
-            ("2001:db8::1/64", "2001:db8::1/64 with bits behind", "2001:db8::/64"),
-            ("198.18.0.0/33", "198.18.0.0 with a wrong length", "0 to 32"),
-            ("2001:db8::/129", "with a wrong length", "0 to 128"),
-            ("198.18.0.0/", "with a wrong length", "0 to 32"),
-            ("198.18.0.0/+8", "with a wrong length", "0 to 32"),
-            ("::ffff:192.0.2.1", "IPv4-mapped", "192.0.2.1"),
+        for (text, fault, right) in [
+            ("198.18.0.1/15", "198.18.0.1/15 has host bits set", "\"198.18.0.0/15\""),
+            ("2001:db8::1/64", "2001:db8::1/64 has host bits set", "\"2001:db8::/64\""),
+            ("198.18.0.0/33", "198.18.0.0 has an invalid length", "from 0 to 32"),
+            ("2001:db8::/129", "has an invalid length", "from 0 to 128"),
+            ("198.18.0.0/", "has an invalid length", "from 0 to 32"),
+            ("198.18.0.0/+8", "has an invalid length", "from 0 to 32"),
+            ("::ffff:192.0.2.1", "is an IPv4-mapped IPv6 address", "\"192.0.2.1\""),
         ] {
-            let Err(PrefixFlaw::Words { found: words, allowed: right }) = source(text) else {
-                panic!("{text}");
-            };
-            assert!(words.contains(found) && right.contains(allowed), "{text}: {words}, {right}");
+            let Err(PrefixFlaw::Words { message, help }) = source(text) else { panic!("{text}") };
+            assert!(message.contains(fault) && help.contains(right), "{text}: {message}, {help}");
         }
         for text in ["", "www.example", "/8", "198.18.0", "198.18.0.0 /8", "000102030405060708090a0b0c0d0e0f"]
         {
@@ -297,7 +351,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_prefix_keeps_its_address_exactly_when_the_host_bits_are_zero(bits: u32, length in 8..=32_u8) {
+        fn prefix_is_accepted_without_host_bits_only(bits: u32, length in 8..=32_u8) {
             let bits = 0xc612_0000 | (bits & 0xffff); // 198.18.0.0/16
             let address = std::net::Ipv4Addr::from(bits);
             let clean = (0..32 - length).all(|bit| bits & (1 << bit) == 0);
@@ -306,10 +360,11 @@ mod tests {
 
         #[test]
         fn any_text_is_an_address_or_refused(text: String) {
-            let _ = (unicast(&text), prefix(&text), suffix(&text), source(&text));
+            let _ = (unicast("address", &text), prefix(&text), suffix(&text), source(&text));
         }
 
-        /// What is refused for its host bits names a prefix that is accepted, of that length, around the address.
+        /// A prefix with host bits set is reported with a help line. The help line has the prefix
+        /// of the same length that contains the address.
         #[test]
         fn host_bits_are_answered_with_the_right_form(v4: u32, v6: u128, short in 0..=32_u8, long in 0..=128_u8) {
             let v6 = v6 | 1 << 127; // not IPv4-mapped
@@ -318,7 +373,7 @@ mod tests {
             {
                 let right = match source(&format!("{address}/{length}")) {
                     Ok(prefix) => prefix.to_string(),
-                    Err(PrefixFlaw::Words { allowed, .. }) => allowed,
+                    Err(PrefixFlaw::Words { help, .. }) => help.split('"').nth(1).unwrap().to_owned(),
                     Err(PrefixFlaw::NoAddress) => panic!("{address} is an address"),
                 };
                 let right = source(&right).unwrap();

@@ -1,48 +1,52 @@
-//! `[admin]`: where an operator's tools reach the running balancer.
+//! `[admin]`: the sockets through which operators and monitoring systems access the running
+//! process.
 //!
-//! In: the section, and the certificates and the key that it names. Out: [`Admin`]. Not here: listening, routes.
-//! The file is the whole cluster's: which of the addresses are a machine's own,
-//! [`Config::listens`](super::Config::listens) says.
+//! This module reads the section, and the certificate and key files that it names. All machines of
+//! the cluster have the same section; [`Config::listens`](super::Config::listens) selects the
+//! addresses that a machine listens on.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use config_text::words::quote;
-use config_text::{At, Node, Place, Section};
+use config_text::{At, Expected, Node, Place, Section};
 use serde::{Serialize, Serializer};
 
 use super::canonical;
 use super::pem::{Outside, PrivateKey};
 
-/// The admin interface.
+/// The settings of the admin interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Admin {
-    /// Its Unix socket. Default: [`AdminSocket::default`]; `None`: the file says `false`.
+    /// The Unix socket. `None` if the configuration has `socket = false`. Default:
+    /// [`AdminSocket::default`].
     pub socket: Option<AdminSocket>,
-    /// The same interface on TCP with mutual TLS. Default: none.
+    /// The admin interface on TCP with mutual TLS. Default: none.
     pub tcp: Option<AdminTcp>,
-    /// Whether the whole configuration may be put through the interface. Default `false`.
+    /// `true` if clients may replace the whole configuration. Default: `false`.
     pub put: bool,
-    /// Where metrics and liveness alone are served, to anyone. Default: nowhere.
+    /// Addresses that serve metrics and liveness to any client, and no other requests. Default:
+    /// none.
     pub metrics: Vec<SocketAddr>,
-    /// Names that a request for them may have as its host, beside addresses, `localhost` and the machine's names: `lb1.example.net`,
-    /// or `*.example.net`. In lower case. Default: none.
+    /// Host names that are accepted in the `Host` header of metrics requests, in lower case, such
+    /// as `lb1.example.net` or `*.example.net`. IP addresses, `localhost` and the names of the
+    /// machine are always accepted. Default: none.
     pub metrics_hosts: Vec<Arc<str>>,
 }
 
-/// A Unix socket.
+/// The Unix socket of the admin interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AdminSocket {
-    /// An absolute path, at most 107 bytes.
+    /// The path of the socket. It is absolute and has at most 107 bytes.
     pub path: PathBuf,
-    /// The name of the group that owns its file; `None`: the process's own.
+    /// The group that owns the socket file. If `None`, the file has the group of the process.
     pub group: Option<Arc<str>>,
-    /// Its file's permissions, at most 0666. Default 0600.
+    /// The permissions of the socket file, at most 0666. Default: 0600.
     #[serde(serialize_with = "octal")]
     pub mode: u32,
-    /// Nobody has asked for it: where it can't be made, there is none.
+    /// `true` if the configuration does not mention the socket. If a default socket cannot be
+    /// created, the process runs without it.
     #[serde(skip)]
     pub is_default: bool,
 }
@@ -55,29 +59,31 @@ impl Default for Admin {
 }
 
 impl Default for AdminSocket {
-    /// `/run/sluicegate/admin.sock`, for its owner alone.
+    /// Returns the socket `/run/sluicegate/admin.sock`, which only its owner can access.
     fn default() -> Self {
         Self { path: DEFAULT_PATH.into(), group: None, mode: OWNER_ONLY, is_default: true }
     }
 }
 
-/// TCP with mutual TLS.
+/// The admin interface on TCP with mutual TLS.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AdminTcp {
-    /// Addresses and ports, at least one, of all machines together.
+    /// The addresses and ports of all machines of the cluster, at least one.
     pub listen: Vec<SocketAddr>,
-    /// The server's certificate and those between it and its CA, in PEM.
+    /// The server's certificate in PEM, followed by the intermediate certificates.
     #[serde(rename = "certificate_file", serialize_with = "canonical::sealed")]
     pub certificates: Arc<str>,
-    /// The key of the first certificate.
+    /// The private key of the server's certificate.
     #[serde(rename = "key_file")]
     pub key: PrivateKey,
-    /// The CA's certificates in PEM: a client without a certificate of theirs is refused.
+    /// The CA certificates in PEM. Each client needs a certificate that was issued by such a CA.
     #[serde(rename = "client_ca_file", serialize_with = "canonical::sealed")]
     pub client_ca: Arc<str>,
-    /// Names of certificates that may give orders; certificates in neither list may ask. Default: none.
+    /// The names of client certificates that may change the running state. Certificates that are in
+    /// neither list may only read. Default: none.
     pub operate: Vec<Arc<str>>,
-    /// Names of certificates that may put and reload configurations, and give orders. Default: none.
+    /// The names of client certificates that may also replace or reload the configuration. Default:
+    /// none.
     pub configure: Vec<Arc<str>>,
 }
 
@@ -122,10 +128,9 @@ impl AdminTcp {
         taken: &mut BTreeMap<SocketAddr, Place>,
     ) -> Option<Self> {
         let listen = section.required("listen", LISTEN).and_then(|node| node.items(LISTEN));
-        let certificates =
-            section.required("certificate_file", "a file with the server's certificate in PEM");
-        let key = section.required("key_file", "a file with the certificate's private key in PEM");
-        let client_ca = section.required("client_ca_file", "a file with the CA of the clients in PEM");
+        let certificates = section.required("certificate_file", CERTIFICATE);
+        let key = section.required("key_file", KEY);
+        let client_ca = section.required("client_ca_file", CLIENT_CA);
         let [operate, configure] = ["operate", "configure"]
             .map(|role| section.optional(role).and_then(|node| node.list(ROLE)).unwrap_or_default());
         section.finish();
@@ -144,7 +149,7 @@ fn octal<S: Serializer>(mode: &u32, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(&format_args!("{mode:04o}"))
 }
 
-/// Addresses to listen on, none of them in `taken`.
+/// Reads addresses to listen on. Reports an address that is already in `taken`.
 fn read_listen(nodes: &[Node<'_>], taken: &mut BTreeMap<SocketAddr, Place>) -> Vec<SocketAddr> {
     let mut addresses = Vec::with_capacity(nodes.len());
     for node in nodes {
@@ -152,8 +157,8 @@ fn read_listen(nodes: &[Node<'_>], taken: &mut BTreeMap<SocketAddr, Place>) -> V
             continue;
         };
         if let Some(first) = taken.get(&value) {
-            let found = format!("{value}, which is also {}", node.report.name(first, &place));
-            node.report.error(&place, found, "each address and port once");
+            let help = format!("the first use is {}", node.report.name(first, &place));
+            node.report.error(&place, (format!("listen address {value} is used twice"), help));
         } else {
             taken.insert(value, place);
             addresses.push(value);
@@ -162,7 +167,7 @@ fn read_listen(nodes: &[Node<'_>], taken: &mut BTreeMap<SocketAddr, Place>) -> V
     addresses
 }
 
-/// Names of certificates, none of them in `taken`: one that two roles have is a mistake in one of them.
+/// Reads certificate names. Reports a name that is already in `taken`.
 fn read_names(nodes: &[Node<'_>], taken: &mut BTreeMap<Arc<str>, Place>) -> Vec<Arc<str>> {
     let mut names = Vec::with_capacity(nodes.len());
     for node in nodes {
@@ -171,8 +176,8 @@ fn read_names(nodes: &[Node<'_>], taken: &mut BTreeMap<Arc<str>, Place>) -> Vec<
             continue;
         };
         if let Some(first) = taken.insert(name.to_ascii_lowercase().into(), node.place.clone()) {
-            let found = format!("{}, which is also {}", quote(&name), node.report.name(&first, &node.place));
-            node.report.error(&node.place, found, "each name once");
+            let help = format!("the first entry is {}", node.report.name(&first, &node.place));
+            node.refuse((format!("certificate name {} is listed twice", node.shown()), help));
         }
         names.push(name);
     }
@@ -204,16 +209,28 @@ fn is_host(text: &str) -> bool {
     text.len() <= 253 && name.parse::<IpAddr>().is_err() && name.split('.').all(label)
 }
 
-const HOSTS: &str = "a list of host names, such as [\"lb1.example.net\", \"*.example.net\"]";
-const HOST: &str = "a host name, or `*.` and a domain; addresses are allowed anyway";
-const ROLE: &str = "a list of names in clients' certificates, such as [\"alice\", \"ci.example.net\"]";
-const ROLE_NAME: &str = "a name as a certificate has it, of at most 255 bytes";
+const HOSTS: Expected =
+    Expected::new("a list of host names").example("[\"lb1.example.net\", \"*.example.net\"]");
+const HOST: Expected =
+    Expected::new("a host name without a port, or `*.` and a domain").example("\"*.example.net\"");
+const ROLE: Expected =
+    Expected::new("a list of names in client certificates").example("[\"alice\", \"ci.example.net\"]");
+const ROLE_NAME: Expected =
+    Expected::new("a certificate name of 1 to 255 bytes without control characters").example("\"alice\"");
 const DEFAULT_PATH: &str = "/run/sluicegate/admin.sock";
-const SOCKET_PATH: &str = "an absolute path of at most 107 bytes";
-const SOCKET_MODE: &str = "four octal digits without execute bits, such as \"0660\"";
-const GROUP: &str = "the name of a group, not its number";
-const LISTEN: &str = "a list of addresses with ports, such as [\"192.0.2.1:9851\", \"[2001:db8::1]:9851\"]";
-const ADDRESS: &str = "an address with a port, such as \"192.0.2.1:9851\" or \"[2001:db8::1]:9851\"";
+const SOCKET_PATH: Expected =
+    Expected::new("an absolute path of at most 107 bytes").example("\"/run/sluicegate/admin.sock\"");
+const SOCKET_MODE: Expected = Expected::new("four octal digits without execute bits").example("\"0660\"");
+const GROUP: Expected = Expected::new("the name of a group, not its number").example("\"adm\"");
+const LISTEN: Expected =
+    Expected::new("a list of addresses with ports").example("[\"192.0.2.1:9851\", \"[2001:db8::1]:9851\"]");
+const ADDRESS: Expected = Expected::new("an IP address with a port").example("\"192.0.2.1:9851\"");
+const CERTIFICATE: Expected =
+    Expected::new("a file with the certificate of the server in PEM").example("\"admin.pem\"");
+const KEY: Expected =
+    Expected::new("a file with the private key of the certificate in PEM").example("\"secrets/admin.key\"");
+const CLIENT_CA: Expected =
+    Expected::new("a file with the CA certificates of the clients in PEM").example("\"ca.pem\"");
 const OWNER_ONLY: u32 = 0o600;
-/// What `sockaddr_un` holds, less the zero at its end.
+/// The maximum length of a path in `sockaddr_un`, without the terminating zero byte.
 const SUN_PATH: usize = 107;

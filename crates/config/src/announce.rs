@@ -1,13 +1,13 @@
-//! `announce` of a VIP: under which conditions its routes are announced, to which peers, and with which attributes.
+//! `announce` of a VIP: when its routes are announced, which peers receive them, and their
+//! attributes.
 //!
-//! In: the table. Out: [`Announce`], or problems.
-//! Not here: whether they are announced now (`crate::announce`), names of peers and machines (`announcements`).
+//! This module reads the table. The module `announcements` checks the names of peers and machines.
+//! The crate `control-plane` decides when a VIP is announced.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use config_text::words::quote;
-use config_text::{At, Node, Place, Section, distinct, values};
+use config_text::{At, Expected, Node, Place, Section, distinct, values};
 use serde::{Serialize, Serializer};
 
 use ::bgp::{Attributes, Community, LargeCommunity};
@@ -16,48 +16,51 @@ use forwarder::Prefix;
 use super::address::AddressNode;
 use super::canonical;
 
-/// How a VIP is announced.
+/// The settings for the announcement of a VIP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Announce {
-    /// So many backends must serve each of its services. Default 1.
+    /// The number of serving backends that every service needs before the VIP is announced.
+    /// Default: 1.
     pub min_serving: u32,
-    /// So many once it was withdrawn, no fewer than [`min_serving`](Self::min_serving), which is the default.
+    /// The number of serving backends that a withdrawn VIP needs before it is announced again. Must
+    /// be at least [`min_serving`](Self::min_serving), which is the default.
     pub return_serving: u32,
-    /// What its routes say, where the machine is no anchor.
+    /// The attributes of the routes, except on backup machines.
     #[serde(flatten, serialize_with = "written")]
     pub attributes: Attributes,
-    /// The peers that receive its routes; empty: all.
+    /// The peers that receive the routes. An empty list means all peers.
     #[serde(serialize_with = "canonical::set")]
     pub peers: Vec<Arc<str>>,
-    /// Machines that stand behind the others for it: they announce it with a higher MED. Default: none.
+    /// The backup machines of the VIP, which announce it with a higher MED. Default: none.
     #[serde(serialize_with = "canonical::set")]
-    pub anchors: Vec<Arc<str>>,
-    /// What is announced in place of the routes inside. Default: nothing.
+    pub backups: Vec<Arc<str>>,
+    /// Prefixes that are announced in place of the VIP routes inside them. Default: none.
     #[serde(serialize_with = "canonical::set")]
     pub aggregates: Vec<Prefix>,
-    /// Whether another cluster that serves it while no backend here does is enough. Default: when one backend is.
+    /// `true` if the VIP stays announced while only remote clusters can serve it. Default: `true`
+    /// if `min_serving` is 1.
     pub remotes: bool,
 }
 
 impl Announce {
-    /// Whether a peer receives its routes. Default: each does.
+    /// Returns `true` if the peer receives the routes.
     pub fn is_for(&self, peer: &str) -> bool {
         self.peers.is_empty() || self.peers.iter().any(|name| &**name == peer)
     }
 
     pub(super) fn renamed(&self, name: impl Fn(&Arc<str>) -> Arc<str>) -> Self {
-        let anchors: BTreeSet<Arc<str>> = self.anchors.iter().map(name).collect();
-        Self { anchors: anchors.into_iter().collect(), ..self.clone() }
+        let backups: BTreeSet<Arc<str>> = self.backups.iter().map(name).collect();
+        Self { backups: backups.into_iter().collect(), ..self.clone() }
     }
 
-    /// Whether two say the same of a route that they share.
+    /// Returns `true` if two VIPs with the same route announce it with the same settings.
     pub(super) fn agrees(&self, other: &Self) -> bool {
-        let said = |one: &Self| (one.attributes.clone(), one.peers.clone(), one.anchors.clone());
-        said(self) == said(other)
+        let parts = |one: &Self| (one.attributes.clone(), one.peers.clone(), one.backups.clone());
+        parts(self) == parts(other)
     }
 }
 
-/// The attributes as the file has them.
+/// Serializes the attributes under their configuration keys.
 fn written<S: Serializer>(attributes: &Attributes, to: S) -> Result<S::Ok, S::Error> {
     #[derive(Serialize)]
     struct Written {
@@ -81,15 +84,15 @@ fn written<S: Serializer>(attributes: &Attributes, to: S) -> Result<S::Ok, S::Er
     .serialize(to)
 }
 
-/// The table as written.
+/// The `announce` table, with the positions of its values.
 pub(super) struct AnnounceDraft {
     pub(super) place: Place,
     pub(super) announce: Announce,
     pub(super) min_serving: At<u32>,
     pub(super) peers: Vec<At<Arc<str>>>,
-    pub(super) anchors: Vec<At<Arc<str>>>,
+    pub(super) backups: Vec<At<Arc<str>>>,
     pub(super) aggregates: Vec<At<Prefix>>,
-    /// Where it stands.
+    /// The position of the key `local_pref`.
     pub(super) local_pref: Option<Place>,
 }
 
@@ -105,36 +108,40 @@ impl AnnounceDraft {
         let place = returning.map_or(place, |node| node.place);
         let (attributes, local_pref) = read_attributes(&mut section);
         let peers = section.optional("peers").and_then(|node| names(&node)).unwrap_or_default();
-        let anchors = section.optional("anchors").and_then(|node| names(&node)).unwrap_or_default();
+        let backups = section.optional("backups").and_then(|node| names(&node)).unwrap_or_default();
         let aggregates = section.optional("aggregates").and_then(|node| node.list(AGGREGATES));
-        let again = |node: &Node<'_>| node.refuse("each prefix once");
-        let aggregates = distinct(&aggregates.unwrap_or_default(), |node| node.prefix(), again);
+        let aggregates = distinct(&aggregates.unwrap_or_default(), |node| node.prefix(), Node::again);
         let remotes = section.or("remotes", min_serving == 1, |node| read_remotes(&node, min_serving));
         section.finish();
-        // Their order says nothing.
+        // The order of the names has no effect, so they are sorted.
         let sorted = |names: &[At<Arc<str>>]| Vec::from_iter(BTreeSet::from_iter(values(names)));
         let announce = Announce {
             min_serving,
             return_serving,
             attributes,
             peers: sorted(&peers),
-            anchors: sorted(&anchors),
+            backups: sorted(&backups),
             aggregates: values(&aggregates),
             remotes,
         };
         let min_serving = At { value: return_serving, place };
         let place = node.place.clone();
-        Some(Self { place, announce, min_serving, peers, anchors, aggregates, local_pref })
+        Some(Self { place, announce, min_serving, peers, backups, aggregates, local_pref })
     }
 }
 
-/// With a higher mark, losing the last backend would bring back what losing the one before took away.
+/// Reads the key `remotes`. The value `true` is rejected if `min_serving` is above 1, because the
+/// VIP would flap. It would be withdrawn when fewer than `min_serving` backends serve, and
+/// announced again when the last backend fails.
 fn read_remotes(node: &Node<'_>, min_serving: u32) -> Option<bool> {
     let wanted = node.boolean()?;
-    if wanted && min_serving > 1 { node.wrong("false, as min_serving is more than 1") } else { Some(wanted) }
+    if wanted && min_serving > 1 {
+        return node.wrong(("`remotes = true` needs min_serving = 1", "set remotes = false"));
+    }
+    Some(wanted)
 }
 
-/// The attributes, and where `local_pref` stands.
+/// Reads the attributes. Also returns the position of `local_pref`.
 fn read_attributes(section: &mut Section<'_>) -> (Attributes, Option<Place>) {
     let communities = section.optional("communities").and_then(|node| list(&node, COMMUNITY, community));
     let large = section.optional("large_communities").and_then(|node| list(&node, LARGE, large_community));
@@ -149,20 +156,27 @@ fn read_attributes(section: &mut Section<'_>) -> (Attributes, Option<Place>) {
     (attributes, local_pref.map(|node| node.place))
 }
 
-/// Sorted, each once: their order says nothing.
-fn list<T: Ord + Clone>(node: &Node<'_>, allowed: &str, read: fn(&str) -> Option<T>) -> Option<Vec<T>> {
-    let nodes = node.list(allowed)?;
-    if nodes.len() > Attributes::MAX_COMMUNITIES {
-        return node.wrong(format!("at most {}", Attributes::MAX_COMMUNITIES));
+/// Reads a list, and returns it sorted and without duplicates. The order of the elements has no
+/// effect.
+fn list<T: Ord + Clone>(
+    node: &Node<'_>,
+    expected: [Expected; 2],
+    read: fn(&str) -> Option<T>,
+) -> Option<Vec<T>> {
+    let [list, one] = expected;
+    let nodes = node.list(list)?;
+    let most = Attributes::MAX_COMMUNITIES;
+    if nodes.len() > most {
+        return node.wrong(format!("{} has {} entries, and the limit is {most}", node.label(), nodes.len()));
     }
-    let mut found = values(&each_once(&nodes, |node| node.parse(allowed, read)));
+    let mut found = values(&each_once(&nodes, |node| node.parse(one, read)));
     found.sort_unstable();
     Some(found)
 }
 
 fn names(node: &Node<'_>) -> Option<Vec<At<Arc<str>>>> {
-    let nodes = node.items("a list of names, at least one")?;
-    // A peer without a name of its own goes by its address.
+    let nodes = node.items("a list of names")?;
+    // The name of a peer defaults to its address, so addresses are accepted too.
     let read = |node: &Node<'_>| match node.as_str().and_then(|text| text.parse::<std::net::IpAddr>().ok()) {
         Some(address) => Some(address.to_string().into()),
         None => node.name(),
@@ -170,15 +184,12 @@ fn names(node: &Node<'_>) -> Option<Vec<At<Arc<str>>>> {
     Some(each_once(&nodes, read))
 }
 
-/// What `read` makes of each element; of one that comes again, a warning.
+/// Reads the elements of a list without duplicates. A duplicate gives a warning.
 pub(super) fn each_once<T: Ord + Clone>(
     nodes: &[Node<'_>],
     read: impl Fn(&Node<'_>) -> Option<T>,
 ) -> Vec<At<T>> {
-    distinct(nodes, read, |node| {
-        let again = format!("{} a second time", quote(node.as_str().unwrap_or_default()));
-        node.report.warning(&node.place, again, "each once");
-    })
+    distinct(nodes, read, |node| node.report.warning(&node.place, node.twice()))
 }
 
 fn community(text: &str) -> Option<Community> {
@@ -192,15 +203,21 @@ fn large_community(text: &str) -> Option<LargeCommunity> {
     parts.next().is_none().then_some(large)
 }
 
-/// `parse` alone would take a plus sign.
+/// Unlike `parse`, this function does not accept a plus sign.
 fn digits<T: std::str::FromStr>(text: &str) -> Option<T> {
     let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| plain)
 }
 
-const COMMUNITY: &str = "a list of communities such as \"65101:10\", both numbers up to 65535";
-const LARGE: &str = "a list of large communities such as \"65101:1:2\", each number up to 4294967295";
-const AGGREGATES: &str = "a list of prefixes such as [\"203.0.113.0/24\"]";
+const COMMUNITY: [Expected; 2] = [
+    Expected::new("a list of communities").example("[\"65101:10\"]"),
+    Expected::new("a community of two numbers up to 65535").example("\"65101:10\""),
+];
+const LARGE: [Expected; 2] = [
+    Expected::new("a list of large communities").example("[\"65101:1:2\"]"),
+    Expected::new("a large community of three numbers up to 4294967295").example("\"65101:1:2\""),
+];
+const AGGREGATES: Expected = Expected::new("a list of prefixes").example("[\"203.0.113.0/24\"]");
 
 #[cfg(test)]
 mod tests {

@@ -1,8 +1,10 @@
-//! What VIPs announce against the peers that receive it: families and attributes that reach no peer.
+//! Checks that the BGP peers of a VIP support the address families and attributes of its routes.
 //!
-//! In: the drafts. Out: problems, nothing else. A VIP of which no route can ever be said is an error, one of which some can a
-//! warning.
-//! Source: RFC 4760 (a route has a next hop of some family), RFC 8950; RFC 4271 §5.1.5 (LOCAL_PREF stays within an AS).
+//! If no route of a VIP can be sent to any peer, an error is reported. If only some of its routes
+//! can be sent, a warning is reported.
+//!
+//! References: RFC 4760 (next hop of a route), RFC 8950 (IPv4 routes with IPv6 next hops), RFC 4271
+//! §5.1.5 (LOCAL_PREF is sent to internal peers only).
 
 use std::collections::BTreeSet;
 
@@ -15,7 +17,7 @@ use super::machine::MachineDraft;
 use super::sections::{Sections, announced, routes};
 use super::vip::VipDraft;
 
-/// Checks all of them.
+/// Checks the announcements of all VIPs.
 pub(super) fn check(sections: &Sections<'_>, bgp: &BgpDraft) {
     for (vip, announce) in announced(sections) {
         families(sections, bgp, vip, announce);
@@ -42,26 +44,27 @@ fn families(sections: &Sections<'_>, bgp: &BgpDraft, vip: &VipDraft, announce: &
     for (family, route) in wanted {
         let Some((machine, _)) = machines.iter().find(|(_, peers)| !carries(peers, family)) else { continue };
         let whose = if reaches(family) { format!(" of machine \"{}\"", machine.name) } else { String::new() };
-        let (found, allowed) = not_carried(family, route, &whose);
+        let message = not_carried(vip, family, route, &whose);
         if reaches_none {
-            sections.report.error(&announce.place, found, allowed);
+            sections.report.error(&announce.place, message);
         } else {
-            sections.report.warning(&announce.place, found, allowed);
+            sections.report.warning(&announce.place, message);
         }
     }
 }
 
-/// What to say of a family's routes, such as `route`, that no peer carries, or none `whose` words follow.
-fn not_carried(family: Family, route: &Prefix, whose: &str) -> (String, String) {
+/// Returns the message and help text for a route that no peer can carry. `whose` limits the message
+/// to one machine, or is empty.
+fn not_carried(vip: &VipDraft, family: Family, route: &Prefix, whose: &str) -> (String, String) {
     let (name, key, hop) = match family {
         Family::Ipv4 => ("IPv4", "ipv4", "next_hop4"),
         Family::Ipv6 => ("IPv6", "ipv6", "next_hop6"),
     };
-    let found = format!("{name} routes such as {route}, and no peer{whose} among its receivers carries them");
-    let allowed = format!(
-        "a peer with \"{key}\" in its families and an {name} next hop: a session by {name}, or {hop}"
+    let message = format!("no BGP peer{whose} can carry the {name} route {route} of VIP \"{}\"", vip.name);
+    let help = format!(
+        "a peer needs \"{key}\" in families and an {name} next hop; use an {name} session, or set {hop}"
     );
-    (found, allowed)
+    (message, help)
 }
 
 fn receivers<'b>(bgp: &'b BgpDraft, announce: &AnnounceDraft, machine: &MachineDraft) -> Vec<&'b BgpPeer> {
@@ -73,7 +76,8 @@ fn is_of(route: &Prefix, family: Family) -> bool {
     route.address().is_ipv4() == (family == Family::Ipv4)
 }
 
-/// Whether routes of a family can be said to a peer: it takes them, and there is a next hop.
+/// Returns `true` if routes of an address family can be sent to a peer. The family must be enabled,
+/// and there must be a next hop.
 fn carries(peer: &BgpPeer, family: Family) -> bool {
     let has_v6 = peer.next_hops.v6.is_some() || peer.address.is_ipv6();
     let has_hop = match family {
@@ -90,14 +94,7 @@ fn local_pref(sections: &Sections<'_>, bgp: &BgpDraft, announce: &AnnounceDraft)
     let receives = |draft: &&PeerDraft| announce.announce.is_for(&draft.peer.name);
     let asns: BTreeSet<u32> = bgp.peers.iter().filter(receives).map(|draft| draft.peer.asn).collect();
     if !asns.is_empty() && !asns.contains(&bgp.asn()) {
-        let found = format!(
-            "a local_pref, and no peer among its receivers is of our AS {}: it reaches none",
-            bgp.asn()
-        );
-        sections.report.warning(
-            place,
-            found,
-            "a peer of our own AS, med or prepend for others, or no local_pref",
-        );
+        let message = format!("local_pref has no effect, because no peer of this VIP is in AS {}", bgp.asn());
+        sections.report.warning(place, (message, "use med or prepend for external peers"));
     }
 }

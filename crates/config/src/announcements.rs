@@ -1,7 +1,7 @@
-//! The VIPs' `announce` against machines and pools, and names that it refers to.
+//! Checks the `announce` tables of all VIPs against machines, pools and BGP peers.
 //!
-//! In: the drafts. Out: problems, nothing else.
-//! Not here: one section by itself (`bgp`, `announce`), peers (`sessions`), what reaches them (`announcement_checks`).
+//! The modules `bgp` and `announce` read the sections. `sessions` checks the peers, and
+//! `announcement_checks` checks which routes can be sent to them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,19 +16,20 @@ use super::sections::{Sections, announced, known, machine_names, routes};
 use super::vip::VipDraft;
 use super::{announcement_checks, sessions};
 
-/// Checks everything that has to do with announcements.
-/// `bgp`: `None` without the section, `Some(None)` when it is wrong.
+/// Checks the announcements of all VIPs. `bgp` is `None` if there is no section `[bgp]`, and
+/// `Some(None)` if the section is invalid.
 pub(super) fn check(sections: &Sections<'_>, bgp: Option<Option<&BgpDraft>>, pools: &[Arc<Pool>]) {
     for (vip, announce) in announced(sections) {
-        known(sections, &announce.anchors, &machine_names(sections), "a section [machine.NAME]");
+        known(sections, &announce.backups, &machine_names(sections), "machine");
         serving(sections, vip, announce, pools);
         aggregates(sections, vip, announce);
     }
     shared_routes(sections);
     let Some(bgp) = bgp else {
         for (_, announce) in announced(sections).take(1) {
-            let allowed = "a section [bgp] with peers, or no announce";
-            sections.report.warning(&announce.place, "an announcement, and no peer to receive it", allowed);
+            let message = "no BGP peer can receive this announcement";
+            let help = "add a section [bgp] with peers, or remove announce";
+            sections.report.warning(&announce.place, (message, help));
         }
         return;
     };
@@ -36,17 +37,19 @@ pub(super) fn check(sections: &Sections<'_>, bgp: Option<Option<&BgpDraft>>, poo
     sessions::check(sections, bgp);
     announcement_checks::check(sections, bgp);
     let names: BTreeSet<&str> = bgp.peers.iter().map(|draft| &*draft.peer.name).collect();
-    // A peer with a fault, which was reported, has a name all the same.
+    // If a peer could not be read, a name may be missing from the list, so unknown names are not
+    // reported.
     for (_, announce) in announced(sections).filter(|_| bgp.is_whole) {
-        known(sections, &announce.peers, &names, "the name of a peer of [bgp], or its address without one");
+        known(sections, &announce.peers, &names, "peer");
     }
     if !sections.vips.iter().any(|vip| vip.is_announced) {
-        let allowed = "announce = {} in a VIP, or no section [bgp]";
-        sections.report.warning(&bgp.place, "peers, and no VIP that is announced to them", allowed);
+        let help = "add announce = {} to a VIP, or remove the section [bgp]";
+        sections.report.warning(&bgp.place, ("no VIP is announced to these peers", help));
     }
 }
 
-/// A mark that no pool can reach would keep the VIP away for ever.
+/// Reports a `min_serving` that exceeds the number of backends in a pool of the VIP. Such a VIP
+/// would never be announced.
 fn serving(sections: &Sections<'_>, vip: &VipDraft, announce: &AnnounceDraft, pools: &[Arc<Pool>]) {
     let wanted = announce.min_serving.value as usize;
     for service in &vip.services {
@@ -54,8 +57,15 @@ fn serving(sections: &Sections<'_>, vip: &VipDraft, announce: &AnnounceDraft, po
         let Some(pool) = at.ok().and_then(|at| pools.get(at)) else { continue };
         let backends: BTreeSet<&Arc<str>> = pool.members.iter().map(|member| &member.backend.name).collect();
         if backends.len() < wanted {
-            let found = format!("{wanted}, but pool \"{}\" has {} backends", pool.name, backends.len());
-            sections.report.error(&announce.min_serving.place, found, format!("1 to {}", backends.len()));
+            let message = format!(
+                "VIP \"{}\" needs {wanted} serving backends, but pool \"{}\" has {}",
+                vip.name,
+                pool.name,
+                backends.len()
+            );
+            let help =
+                format!("reduce the number to {} or less, or add backends to the pool", backends.len());
+            sections.report.error(&announce.min_serving.place, (message, help));
             return;
         }
     }
@@ -67,26 +77,23 @@ fn aggregates(sections: &Sections<'_>, vip: &VipDraft, announce: &AnnounceDraft)
         let address = vip.addresses.iter().any(|at| aggregate.value.contains(at.value));
         let covers = |inner: &At<Prefix>| aggregate.value.covers(&inner.value);
         if !address && !group.is_some_and(|group| group.prefixes.iter().any(covers)) {
-            let found = format!("{}, in which the VIP has no address", aggregate.value);
-            sections.report.error(
-                &aggregate.place,
-                found,
-                "a prefix that holds an address, or a prefix of its group",
-            );
+            let message =
+                format!("aggregate {} contains no address of VIP \"{}\"", aggregate.value, vip.name);
+            sections.report.error(&aggregate.place, message);
         }
     }
 }
 
-/// A route of several VIPs is one route: it can't say two things.
+/// Reports VIPs that share a route but have different settings for it.
 fn shared_routes(sections: &Sections<'_>) {
     let mut first: BTreeMap<Prefix, (&VipDraft, &AnnounceDraft)> = BTreeMap::new();
     for (vip, announce) in announced(sections) {
         for prefix in routes(sections, vip, announce) {
             let (other, before) = first.entry(prefix).or_insert((vip, announce));
             if !before.announce.agrees(&announce.announce) {
-                let found = format!("{prefix} announced otherwise than by VIP \"{}\"", other.name);
-                let allowed = "the same communities, med, local_pref, prepend, peers and anchors for a route that VIPs share";
-                sections.report.error(&announce.place, found, allowed);
+                let message = format!("VIP \"{}\" announces {prefix} with different settings", other.name);
+                let help = "VIPs that share a route need the same communities, med, local_pref, prepend, peers and backups";
+                sections.report.error(&announce.place, (message, help));
                 break;
             }
         }

@@ -1,8 +1,8 @@
-//! `[bgp]`: the routers, and how to speak with them.
+//! `[bgp]`: the routers that receive routes, and the sessions with them.
 //!
-//! In: the section, and the keys that it names. Out: [`Bgp`], or problems.
-//! The file is the whole cluster's: a peer says which machines have it.
-//! Not here: reading it (`draft`), what is announced of a VIP (`announce`), peers against machines (`sessions`) and VIPs (`announcement_checks`).
+//! All machines of the cluster have the same section. Each peer lists the machines that connect to
+//! it. The module `draft` reads the section. `sessions` and `announcement_checks` check peers
+//! against machines and VIPs.
 
 mod draft;
 
@@ -18,28 +18,33 @@ use super::canonical;
 
 pub(super) use self::draft::{BgpDraft, PeerDraft};
 
-/// The routers that VIPs are announced to, and how.
+/// The BGP settings of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Bgp {
-    /// Our AS number.
+    /// The AS number of this cluster.
     pub asn: u32,
-    /// Where we accept connections of peers, of all machines together. Default: nowhere.
+    /// The addresses on which machines accept connections from peers, for all machines together.
+    /// Default: none.
     pub listen: Vec<SocketAddr>,
-    /// How long a machine that drains announces its routes as about to go: up to 10 min. Default 5 s.
+    /// The time between the announcement of routes with the GRACEFUL_SHUTDOWN community and their
+    /// withdrawal when a machine drains, up to 10 min. Default: 5 s.
     #[serde(serialize_with = "canonical::span")]
     pub graceful_shutdown: Duration,
-    /// How long routers keep the routes of a process that has gone without a word, in whole seconds up to 10 min. Default 0: not at all.
+    /// The time that routers keep the routes after the process has died, in whole seconds up to 10
+    /// min. Default: 0, which disables graceful restart.
     #[serde(serialize_with = "canonical::span")]
     pub graceful_restart: Duration,
-    /// How long a VIP that was withdrawn must qualify without a break: up to 1 h. Default 10 s.
+    /// The minimum time that a withdrawn VIP must have enough serving backends before it is
+    /// announced again, up to 1 h. Default: 10 s.
     #[serde(serialize_with = "canonical::span")]
     pub hold_down: Duration,
-    /// What that time grows to, doubled at each withdrawal: from [`hold_down`](Self::hold_down) to 24 h. Default 5 min.
+    /// The upper limit of the hold-down time. The hold-down time doubles with each withdrawal. The
+    /// allowed range is from [`hold_down`](Self::hold_down) to 24 h. Default: 5 min.
     #[serde(serialize_with = "canonical::span")]
-    pub longest_hold_down: Duration,
-    /// What the MED of a VIP is raised by where the machine is its anchor. Default 1,000.
-    pub anchor_med: u32,
-    /// All peers, in the order of the file.
+    pub max_hold_down: Duration,
+    /// The amount that a backup machine adds to the MED of a VIP. Default: 1,000.
+    pub backup_med: u32,
+    /// All peers, in configuration order.
     #[serde(skip)]
     pub peers: Vec<BgpPeer>,
 }
@@ -51,81 +56,83 @@ impl Bgp {
         bgp
     }
 
-    /// The peers of a machine.
+    /// Returns the peers with which a machine has a session.
     pub fn peers_of(&self, machine: &str) -> impl Iterator<Item = &BgpPeer> {
         self.peers.iter().filter(move |peer| peer.is_of(machine))
     }
 }
 
-/// A router.
+/// A router with which machines have a BGP session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BgpPeer {
-    /// Its name, unique on a machine. Default: its address.
+    /// The name, which is unique on each machine. Default: the address.
     #[serde(skip)]
     pub name: Arc<str>,
-    /// Its address.
+    /// The address of the router.
     #[serde(skip)]
     pub address: IpAddr,
-    /// Its AS number; the same as ours for an internal peer.
+    /// The AS number of the router. For an internal peer it is equal to the AS number of the
+    /// cluster.
     pub asn: u32,
-    /// Empty: all.
+    /// The machines that have a session with the router. An empty list means all machines.
     #[serde(skip)]
     machines: Vec<Arc<str>>,
-    /// Its TCP port. Default 179.
+    /// The TCP port of the router. Default: 179.
     pub port: u16,
-    /// The key of TCP MD5. Default: none.
+    /// The TCP MD5 key. Default: none.
     #[serde(skip)]
     pub md5: Option<Md5Key>,
-    /// How many hops away it may be (GTSM). Default: any number.
+    /// The maximum distance to the router in hops (GTSM). Default: no limit.
     pub hops: Option<u8>,
-    /// Whether it opens the connection, and we accept it. Default `false`.
+    /// `true` if only the router opens connections. Default: `false`.
     pub passive: bool,
-    /// The address that we connect from. Default: what the kernel chooses.
+    /// The local address of the connection. Default: chosen by the kernel.
     pub source: Option<IpAddr>,
-    /// The families to exchange. Default: both.
+    /// The address families to exchange. Default: both.
     #[serde(serialize_with = "canonical::set")]
     pub families: Vec<Family>,
-    /// What routes name as their next hop.
+    /// The next hops of routes sent to the router.
     #[serde(flatten)]
     pub next_hops: NextHops,
-    /// Silence that ends the session. Default 90 s.
+    /// The session ends if no message arrives for this time. Default: 90 s.
     #[serde(serialize_with = "canonical::span")]
     pub hold_time: Duration,
-    /// The longest wait between two attempts. Default 60 s.
+    /// The maximum time between two connection attempts. Default: 60 s.
     #[serde(serialize_with = "canonical::span")]
-    pub longest_retry: Duration,
-    /// More prefixes of it than these end the session. Default: any number, as none is kept.
+    pub max_retry: Duration,
+    /// The session ends if the router sends more prefixes than this. Default: no limit, because
+    /// received prefixes are not stored.
     pub max_prefixes: Option<u32>,
-    /// BFD beside the session. Default: none.
+    /// The BFD settings. Default: no BFD.
     pub bfd: Option<BfdTimes>,
 }
 
-/// What routes to a peer name as their next hop.
+/// The next hops of routes sent to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct NextHops {
-    /// Of IPv4 routes. Default: our address in the session.
+    /// The next hop of IPv4 routes. Default: the local address of the session.
     #[serde(rename = "next_hop4")]
     pub v4: Option<Ipv4Addr>,
-    /// Of IPv6 routes. Default: our address in the session.
+    /// The next hop of IPv6 routes. Default: the local address of the session.
     #[serde(rename = "next_hop6")]
     pub v6: Option<Ipv6Addr>,
-    /// Whether IPv4 routes may have an IPv6 next hop. Default `false`.
+    /// `true` if IPv4 routes may have an IPv6 next hop. Default: `false`.
     #[serde(rename = "extended_next_hop")]
     pub extended: bool,
 }
 
-/// How fast BFD sees that a peer is lost.
+/// The BFD settings of a peer. They determine how fast a failure is detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct BfdTimes {
-    /// Between two packets: 10 ms to 10 s. Default 100 ms.
+    /// The interval between two BFD packets: 10 ms to 10 s. Default: 100 ms.
     #[serde(serialize_with = "canonical::span")]
     pub interval: Duration,
-    /// So many lost in a row: 1 to 255. Default 3.
+    /// The number of consecutive lost packets after which the peer is down: 1 to 255. Default: 3.
     pub multiplier: u8,
 }
 
 impl BgpPeer {
-    /// Whether a machine has a session with it. Default: every machine.
+    /// Returns `true` if a machine has a session with this peer.
     pub fn is_of(&self, machine: &str) -> bool {
         self.machines.is_empty() || self.machines.iter().any(|name| &**name == machine)
     }

@@ -1,9 +1,9 @@
-//! The canonical form of a checked configuration, as serde writes it: the digest hashes it, and `config diff` compares it.
+//! Serializes a checked configuration in a canonical form, which is hashed for the digest and
+//! compared by `config diff`.
 //!
-//! In: values. Out: how those fields serialize whose type does not say it: durations as the file has them, what has no order
-//! sorted, secrets and the content of files as their SHA-256.
-//! Not here: hashing and comparing (the control plane).
-//! Invariant: configurations that say the same serialize alike, whatever the order of their files; no secret is written.
+//! Configurations with equal content have the same canonical form, even if sections and files are
+//! in a different order. Durations are written as in the configuration, and lists whose order has
+//! no effect are sorted. Secrets and the content of files are replaced by their SHA-256.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -29,12 +29,12 @@ pub(super) fn some_percent<S: Serializer>(value: &Option<u8>, to: S) -> Result<S
     value.map(|percent| format!("{percent}%")).serialize(to)
 }
 
-/// As its `Display` writes it.
+/// Serializes a value in its `Display` form.
 pub(super) fn words<S: Serializer>(value: &impl Display, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(value)
 }
 
-/// The word of `words` that means a value.
+/// Serializes a value as the word that stands for it in the configuration.
 pub(super) fn word<T: PartialEq, S: Serializer>(
     words: &[(&str, T)],
     value: &T,
@@ -43,36 +43,37 @@ pub(super) fn word<T: PartialEq, S: Serializer>(
     words.iter().find(|(_, meant)| meant == value).map(|(word, _)| word).serialize(to)
 }
 
-/// A list whose order says nothing, each once.
+/// Serializes a list in sorted order and without duplicates, because its order has no effect.
 pub(super) fn set<S: Serializer>(values: &[impl Display], to: S) -> Result<S::Ok, S::Error> {
     to.collect_seq(values.iter().map(ToString::to_string).collect::<BTreeSet<_>>())
 }
 
-/// Values in their own order, whatever that of the file.
+/// Serializes a list in the sort order of its element type, because its order in the file has no
+/// effect.
 pub(super) fn sorted<S: Serializer, T: Ord + Serialize>(values: &[T], to: S) -> Result<S::Ok, S::Error> {
     to.collect_seq(values.iter().collect::<BTreeSet<_>>())
 }
 
-/// A list in its order.
+/// Serializes a list in the order of its elements.
 pub(super) fn list<S: Serializer>(values: &[impl Display], to: S) -> Result<S::Ok, S::Error> {
     to.collect_seq(values.iter().map(ToString::to_string))
 }
 
-/// Names and the values that they have, in the order of the names.
+/// Serializes a map sorted by key. Default values are omitted.
 pub(super) fn map<S: Serializer, K: Ord + Serialize, V: Display + PartialEq + Default>(
     values: &BTreeMap<K, V>,
     to: S,
 ) -> Result<S::Ok, S::Error> {
-    let said = values.iter().filter(|(_, value)| **value != V::default());
-    to.collect_map(said.map(|(key, value)| (key, value.to_string())))
+    let set = values.iter().filter(|(_, value)| **value != V::default());
+    to.collect_map(set.map(|(key, value)| (key, value.to_string())))
 }
 
-/// Numbers and ranges as the file has them.
+/// Serializes ports or status codes as in the configuration: single numbers or ranges.
 pub(super) fn ranges<S: Serializer>(values: &[RangeInclusive<u16>], to: S) -> Result<S::Ok, S::Error> {
     to.collect_seq(values.iter().map(show))
 }
 
-/// What is not shown, such as the content of a file that a key names.
+/// The SHA-256 of a text that must not be shown, such as the content of a file.
 #[derive(Serialize)]
 pub(super) struct Sealed {
     sha256: String,
@@ -92,7 +93,7 @@ pub(super) fn some_sealed<S: Serializer>(text: &Option<Arc<str>>, to: S) -> Resu
     text.as_ref().map(|text| Sealed::of(text.as_bytes())).serialize(to)
 }
 
-/// Headers: a value may be a password.
+/// Header values are hashed, because they may be passwords.
 pub(super) fn sealed_values<S: Serializer>(
     values: &[(Arc<str>, Arc<str>)],
     to: S,

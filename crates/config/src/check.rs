@@ -1,8 +1,8 @@
-//! `[check.NAME]`: how it is found out whether a backend works.
+//! `[check.NAME]`: health checks of backends.
 //!
-//! In: the sections. Out: [`Check`]s by name, for pools to refer to.
-//! Not here: checking (`health`), which pools use which check (`flatten`).
-//! Invariant: `timeout` is below `fast_interval`, which is at most `interval`.
+//! Pools refer to a [`Check`] by its name. The crate `health` runs the checks, and the module
+//! `flatten` determines which checks apply to a pool. Invariant: `timeout` is below
+//! `fast_interval`, which is at most `interval`.
 
 mod kind;
 mod tls;
@@ -23,53 +23,59 @@ pub use self::tls::Tls;
 use super::canonical;
 use super::pem::Outside;
 
-/// One way to find out whether a backend works.
+/// A health check.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Check {
-    /// The name by which pools refer to it.
+    /// The name that pools use to refer to the check.
     #[serde(skip)]
     pub name: Arc<str>,
-    /// What is asked, and which answer is good.
+    /// The request to send, and the expected reply.
     #[serde(flatten)]
     pub kind: CheckKind,
-    /// Default [`Via::Backend`].
+    /// The path of the probe. Default: [`Via::Backend`].
     pub via: Via,
-    /// Between the starts of two probes of one target: 100 ms to 1 h. Default 2 s.
+    /// The time between the starts of two probes of one target: 100 ms to 1 h. Default: 2 s.
     #[serde(serialize_with = "canonical::span")]
     pub interval: Duration,
-    /// As `interval`, while in doubt: after a result that differs from the verdict. 100 ms to `interval`, and above
-    /// `timeout`. Default a quarter of `interval`, but at least 100 ms and 5/4 of `timeout`, and at most `interval`.
+    /// The interval between probes after a result that contradicts the health state, until that
+    /// state is confirmed or changes. The value is from 100 ms to `interval`, and above `timeout`.
+    /// Default: a quarter of `interval`, but at least 100 ms and 5/4 of `timeout`, and at most
+    /// `interval`.
     #[serde(serialize_with = "canonical::span")]
     pub fast_interval: Duration,
-    /// A probe without an answer by then has failed: 10 ms to below `interval`. Default 500 ms, or half of
-    /// `interval` when that is less.
+    /// The time after which a probe without a reply fails: from 10 ms to less than `interval`.
+    /// Default: 500 ms, or half of `interval` if that is less.
     #[serde(serialize_with = "canonical::span")]
     pub timeout: Duration,
-    /// Passes in a row that make a target up: 1 to 1,000. Default 2. The first result of all decides alone.
+    /// The number of consecutive successful probes after which a target is up: 1 to 1,000. Default:
+    /// 2. The first result after startup takes effect immediately.
     pub rise: u32,
-    /// Failures in a row that make a target down: 1 to 1,000. Default 3.
+    /// The number of consecutive failed probes after which a target is down: 1 to 1,000. Default:
+    /// 3.
     pub fall: u32,
-    /// By how much of it an interval is shortened or stretched at random, at most: 0 to 50. Default 10.
+    /// The maximum percentage by which an interval is randomly shortened or lengthened: 0 to 50.
+    /// Default: 10.
     pub jitter_percent: u8,
 }
 
-/// Which way a probe takes.
+/// The path of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Via {
-    /// To the backend's own address.
+    /// Probes are sent to the address of the backend.
     Backend,
-    /// To each VIP of the pool, inside the pool's encapsulation.
+    /// Probes are sent to each VIP of the pool, in the encapsulation of the pool.
     Vip,
 }
 
-/// A name that a pool may use; without a value when its section has an error.
+/// A check that pools can refer to by name. The value is `None` if the section of the check has an
+/// error.
 pub(super) struct CheckDraft {
     pub(super) place: Place,
     pub(super) value: Option<Arc<Check>>,
 }
 
-/// The checks of the file by name.
+/// Reads all checks, and returns them by name.
 pub(super) fn read_all(root: &mut Root<'_>, outside: &Outside<'_>) -> BTreeMap<Arc<str>, CheckDraft> {
     let draft = |(name, node): (Arc<str>, Node<'_>)| {
         let value = read(&name, &node, outside).map(Arc::new);
@@ -101,7 +107,12 @@ fn read_timeout(node: &Node<'_>, interval: Duration) -> Option<Duration> {
     if timeout < interval {
         return Some(timeout);
     }
-    node.wrong(format!("less than interval = \"{}\"", format_duration(interval)))
+    let message = format!(
+        "\"timeout\" must be less than interval = \"{}\", got {}",
+        format_duration(interval),
+        node.shown()
+    );
+    node.wrong(message)
 }
 
 fn read_fast(node: &Node<'_>, interval: Duration, timeout: Duration) -> Option<Duration> {
@@ -109,7 +120,8 @@ fn read_fast(node: &Node<'_>, interval: Duration, timeout: Duration) -> Option<D
     if fast > timeout {
         return Some(fast);
     }
-    node.wrong(format!("more than timeout = \"{}\"", format_duration(timeout)))
+    let timeout = format_duration(timeout);
+    node.wrong(format!("\"fast_interval\" must be more than timeout = \"{timeout}\", got {}", node.shown()))
 }
 
 const HOUR: Duration = Duration::from_secs(3_600);

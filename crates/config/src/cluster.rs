@@ -1,50 +1,50 @@
-//! `[cluster]`: what all machines of a cluster must agree on.
-//!
-//! In: the section and a way to read secrets. Out: [`Cluster`].
-//! Not here: machines (`machine`), table building (`maglev-hash`), flow time (`conntrack`).
+//! `[cluster]`: settings that must be equal on all machines of a cluster.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use config_text::{At, Node, Place, Root, Section};
+use config_text::{At, Expected, Node, Place, Root, Section};
 use serde::Serialize;
 
-use super::arrivals::Arrivals;
 use super::canonical;
 use super::mtu::Mtu;
 use super::pem::Outside;
 use super::pool::read_checks;
 use super::secret::HashKey;
+use super::upstream_tunnels::UpstreamTunnels;
 
-/// What all machines of a cluster share.
+/// The settings that all machines of a cluster share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cluster {
     name: Arc<str>,
-    /// The key of the hashes that choose a backend.
+    /// The secret key of the hashes that choose a backend.
     #[serde(rename = "hash_key_file")]
     pub hash_key: HashKey,
-    /// Slots of a Maglev table: a prime from 101 to 16,777,213. Default 65,537.
+    /// The number of entries in a Maglev table: a prime from 101 to 16,777,213. Default: 65,537.
     pub table_size: u32,
-    /// How long an idle flow is remembered.
+    /// The times after which idle flows are removed from the connection table.
     pub flow_timeouts: FlowTimeouts,
-    /// How long flows go on whose backend a reload took from them; and the machine's own drain at most: up to 24 h. Default
-    /// 60 s. An operator's drain of a backend has no such end.
+    /// The time that existing flows continue to a backend removed by a reload, up to 24 h. The same
+    /// time limits the drain of a machine. Default: 60 s. When an operator drains a backend, there
+    /// is no limit.
     #[serde(serialize_with = "canonical::span")]
     pub drain_time: Duration,
-    /// Whether a change of a file is a reload. Default `false`.
+    /// `true` if the configuration is reloaded when one of its files changes. Default: `false`.
     pub watch: bool,
-    /// Of any table's slots, the percentage that a reload may give to other backends: 0 to 99. `None`: all of them, the default.
+    /// The maximum percentage of entries in any Maglev table that a reload may move to other
+    /// backends: 0 to 99. If `None` (the default), there is no limit.
     #[serde(serialize_with = "canonical::some_percent")]
     pub max_moved: Option<u8>,
-    /// Which sources may send packets for VIPs in tunnels. Default: none.
-    pub arrivals: Option<Arrivals>,
-    /// How long packets are, and may be.
+    /// The tunnels through which upstream routers or load balancers may send packets for VIPs.
+    /// Default: none.
+    pub upstream_tunnels: Option<UpstreamTunnels>,
+    /// The maximum packet lengths of clients and links.
     pub mtu: Mtu,
 }
 
 impl Cluster {
-    /// The cluster's name.
+    /// Returns the name of the cluster.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -52,7 +52,7 @@ impl Cluster {
     fn read(mut section: Section<'_>, mtu: Mtu, outside: &Outside<'_>) -> Option<Self> {
         let name = section.required("name", "the name of the cluster").and_then(|node| node.name());
         let hash_key = section
-            .required("hash_key_file", HASH_KEY)
+            .required("hash_key_file", HASH_KEY_FILE)
             .and_then(|node| outside.secret(&node, HASH_KEY, HashKey::STAND_IN, HashKey::parse));
         let table_size = section.or("table_size", DEFAULT_TABLE_SIZE, |node| read_table_size(&node));
         let flow_timeouts = section.optional("flow_timeouts").and_then(|node| node.section());
@@ -62,27 +62,41 @@ impl Cluster {
         let watch = section.or("watch", false, |node| node.boolean());
         let max_moved = section.optional("max_moved").and_then(|node| node.percent(0..=100));
         let max_moved = max_moved.filter(|percent| *percent < 100);
-        let arrivals = section.optional("arrivals").and_then(|node| Arrivals::read(&node));
+        let upstream_tunnels =
+            section.optional("upstream_tunnels").and_then(|node| UpstreamTunnels::read(&node));
         section.finish();
         let (name, hash_key) = (name?, hash_key?);
-        Some(Self { name, hash_key, table_size, flow_timeouts, drain_time, watch, max_moved, arrivals, mtu })
+        Some(Self {
+            name,
+            hash_key,
+            table_size,
+            flow_timeouts,
+            drain_time,
+            watch,
+            max_moved,
+            upstream_tunnels,
+            mtu,
+        })
     }
 }
 
-/// A cluster as written.
+/// The section `[cluster]`, with the positions of its values.
 #[derive(Default)]
 pub(super) struct ClusterDraft {
     pub(super) place: Option<Place>,
     pub(super) value: Option<Cluster>,
-    /// The names of the checks of peers.
+    /// The names of the checks that machines run on each other.
     pub(super) peer_checks: Vec<At<Arc<str>>>,
-    /// Where `mtu.core` stands.
+    /// The position of `mtu.core`.
     pub(super) core: Option<Place>,
 }
 
 impl ClusterDraft {
     pub(super) fn read(root: &mut Root<'_>, outside: &Outside<'_>) -> Self {
-        let Some(node) = root.required("cluster", "a section [cluster]") else { return Self::default() };
+        let Some(node) = root.required("cluster", "add a section [cluster] with name and hash_key_file")
+        else {
+            return Self::default();
+        };
         let place = Some(node.place.clone());
         let Some(mut section) = node.section() else { return Self { place, ..Self::default() } };
         let peer_checks = read_checks(section.optional("peer_checks"));
@@ -92,19 +106,21 @@ impl ClusterDraft {
     }
 }
 
-/// Idle timeouts of a flow by its state.
+/// The idle timeouts of flows, by state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct FlowTimeouts {
-    /// A flow of which one packet was seen: 1 s to 2 min. Default 10 s.
+    /// A flow with only one packet so far: 1 s to 2 min. Default: 10 s.
     #[serde(serialize_with = "canonical::span")]
     pub new: Duration,
-    /// A TCP flow that has sent in eight quarters of a second, and before that an eighth of it: 10 s to 24 h. Default 15 min.
+    /// An established TCP flow: 10 s to 24 h. Default: 15 min. A flow counts as established once it
+    /// has had packets in eight different quarter-seconds. Until then, the timeout is one eighth of
+    /// this value.
     #[serde(serialize_with = "canonical::span")]
     pub established: Duration,
-    /// A TCP flow after FIN or RST: 1 s to 10 min. Default 10 s.
+    /// A TCP flow after a FIN or RST: 1 s to 10 min. Default: 10 s.
     #[serde(serialize_with = "canonical::span")]
     pub closing: Duration,
-    /// A UDP flow, and one of any other protocol: 1 s to 24 h. Default 60 s.
+    /// A flow of UDP or any other protocol: 1 s to 24 h. Default: 60 s.
     #[serde(serialize_with = "canonical::span")]
     pub udp: Duration,
 }
@@ -137,12 +153,16 @@ fn read_table_size(node: &Node<'_>) -> Option<u32> {
     if is_prime(size) {
         return Some(size);
     }
-    // The largest allowed size is prime, so this search ends within the range.
+    // The maximum table size is prime, so the search finds a prime within the range.
     let next = (size..).find(|&size| is_prime(size)).unwrap_or(DEFAULT_TABLE_SIZE);
-    node.wrong(format!("a prime (the next is {next})"))
+    node.wrong((
+        format!("\"table_size\" must be a prime number, got {size}"),
+        format!("the next prime is {next}"),
+    ))
 }
 
-/// Trial division: at most 2,048 odd divisors in the allowed range.
+/// Returns `true` if a number is prime. For the allowed range, the function tries at most 2,048
+/// divisors.
 fn is_prime(number: u32) -> bool {
     let divisors = (3..).step_by(2).take_while(|&divisor: &u32| divisor <= number / divisor);
     number == 2 || (number > 2 && number % 2 == 1 && divisors.into_iter().all(|d| !number.is_multiple_of(d)))
@@ -159,8 +179,10 @@ const fn hours(count: u64) -> Duration {
 const SECOND: Duration = seconds(1);
 const DEFAULT_TABLE_SIZE: u32 = 65_537;
 const DEFAULT_DRAIN_TIME: Duration = seconds(60);
-const HASH_KEY: &str = "a file with 32 hex digits, not all of them 0, equal on all machines of the cluster \
-                        (make one with: umask 077; openssl rand -hex 16 > FILE)";
+const HASH_KEY_FILE: Expected =
+    Expected::new("a file with 32 hex digits, equal on all machines").example("\"secrets/hash.key\"");
+const HASH_KEY: &str = "the file must hold 32 hex digits, not all 0, equal on all machines of the cluster; create it with \
+                        umask 077; openssl rand -hex 16 > FILE";
 
 #[cfg(test)]
 mod tests {

@@ -1,8 +1,7 @@
-//! The whole configuration, and what its sections say together.
+//! The whole configuration, with methods that combine several sections.
 //!
-//! In: what `drafts` makes of the files. Out: [`Config`], which only reading makes and only gives away by reference: so what its
-//! parts say in their public fields is checked.
-//! Not here: what one section says (its own file), comparing two configurations (the control plane).
+//! A [`Config`] is created only by reading files, and it is read-only. All its values have
+//! therefore been checked, including public fields. Each section has its own module.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -23,23 +22,25 @@ use super::trace::Trace;
 use super::vip::Vip;
 use super::{peers, source};
 
-/// One configuration, checked: every value in its range, every reference resolved.
+/// A checked configuration: every value is in its range, and every reference is resolved.
 ///
-/// Two are equal when they say the same, whichever files they came from.
+/// Two configurations are equal if they have the same content, even if it is split into different
+/// files.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub(super) content: Content,
     pub(super) sources: Vec<Source>,
-    /// Of what the files refer to; `None`: it was not read.
+    /// The digest of the secrets and certificates that the configuration names. `None` if they were
+    /// not read.
     pub(super) references: Option<[u8; 32]>,
 }
 
-/// What the files say, whichever they are.
+/// The content of the configuration files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Content {
     pub(super) cluster: Cluster,
     pub(super) machines: Vec<Machine>,
-    /// By shard.
+    /// The machines of each shard, as pools of peers.
     pub(super) peers: BTreeMap<Arc<str>, Arc<Pool>>,
     pub(super) peer_checks: Vec<Arc<Check>>,
     pub(super) io: Io,
@@ -62,22 +63,23 @@ impl PartialEq for Config {
 impl Eq for Config {}
 
 impl Config {
-    /// What all machines agree on.
+    /// Returns the settings that all machines share.
     pub fn cluster(&self) -> &Cluster {
         &self.content.cluster
     }
 
-    /// The machines in the order of their names, at least one.
+    /// Returns all machines, sorted by name. There is at least one.
     pub fn machines(&self) -> &[Machine] {
         &self.content.machines
     }
 
-    /// The machine of that name.
+    /// Returns the machine with this name.
     pub fn machine(&self, name: &str) -> Option<&Machine> {
         self.content.machines.iter().find(|machine| machine.name() == name)
     }
 
-    /// The same with machine `from` called `to` wherever it is named, as for a comparison with a file that calls it so.
+    /// Returns a copy in which the machine `from` is called `to`. The copy can be compared with a
+    /// configuration that uses the other name.
     #[must_use]
     pub fn renamed(&self, from: &str, to: &str) -> Self {
         let name = |name: &Arc<str>| if **name == *from { Arc::from(to) } else { Arc::clone(name) };
@@ -94,81 +96,85 @@ impl Config {
         Self { content, sources: self.sources.clone(), references: self.references }
     }
 
-    /// The machines of a machine's shard, itself among them, when there are others.
+    /// Returns all machines in the shard of `machine`, including itself. Returns `None` if the
+    /// shard has no other machine.
     pub fn peers(&self, machine: &Machine) -> Option<&Arc<Pool>> {
         self.content.peers.get(machine.shard()?)
     }
 
-    /// How machines of a shard check each other.
+    /// Returns the checks that the machines of a shard run on each other.
     pub fn peer_checks(&self) -> &[Arc<Check>] {
         &self.content.peer_checks
     }
 
-    /// How packets get in and out.
+    /// Returns the packet I/O settings.
     pub fn io(&self) -> &Io {
         &self.content.io
     }
 
-    /// What is logged, and how.
+    /// Returns the log settings.
     pub fn log(&self) -> Log {
         self.content.log
     }
 
-    /// Where it is administered.
+    /// Returns the settings of the admin interface.
     pub fn admin(&self) -> &Admin {
         &self.content.admin
     }
 
-    /// Where reports of marked packets go; `None`: none are sent.
+    /// Returns the settings of the packet tracer. Returns `None` if no trace reports are sent.
     pub fn trace(&self) -> Option<&Trace> {
         self.content.trace.as_ref()
     }
 
-    /// The routers that its VIPs are announced to; `None`: there are none.
+    /// Returns the BGP settings, or `None` if BGP is not used.
     pub fn bgp(&self) -> Option<&Bgp> {
         self.content.bgp.as_ref()
     }
 
-    /// All pools, flattened, in the order of their names.
+    /// Returns all flattened pools, sorted by name.
     pub fn pools(&self) -> &[Arc<Pool>] {
         &self.content.pools
     }
 
-    /// The pool of that name, flattened.
+    /// Returns the flattened pool with this name.
     pub fn pool(&self, name: &str) -> Option<&Arc<Pool>> {
         let at = self.content.pools.binary_search_by(|pool| (*pool.name).cmp(name)).ok()?;
         self.content.pools.get(at)
     }
 
-    /// The members of all pools, and other clusters where VIPs name them: all that packets are sent to but peers.
+    /// Returns everything to which packets are forwarded, except peers: the members of all pools,
+    /// and the remote clusters that VIPs name.
     pub fn members(&self) -> impl Iterator<Item = &Member> {
         let remotes = self.content.vips.iter().flat_map(|vip| &vip.remote_pools).map(|remote| &remote.pool);
         self.content.pools.iter().chain(remotes).flat_map(|pool| &pool.members)
     }
 
-    /// All prefix groups, in the order of their names.
+    /// Returns all prefix groups, sorted by name.
     pub fn groups(&self) -> &[Arc<PrefixGroup>] {
         &self.content.groups
     }
 
-    /// The other clusters, in the order of their names.
+    /// Returns the remote clusters, sorted by name.
     pub fn remotes(&self) -> &[Arc<Remote>] {
         &self.content.remotes
     }
 
-    /// Whether a machine listens on this address of `[admin]`: not when it is another machine's own.
+    /// Returns `true` if `machine` listens on this address of `[admin]`. An address that belongs to
+    /// another machine is skipped.
     pub fn listens(&self, machine: &Machine, address: SocketAddr) -> bool {
         let elsewhere =
             |other: &Machine| other.name() != machine.name() && other.addresses.contains(&address.ip());
         !self.content.machines.iter().any(elsewhere)
     }
 
-    /// The VIPs in the order of their names; none is allowed, with a warning.
+    /// Returns the VIPs, sorted by name. A configuration without VIPs is allowed, but gives a
+    /// warning.
     pub fn vips(&self) -> &[Vip] {
         &self.content.vips
     }
 
-    /// The VIPs that a machine serves: those of its shard and those without one.
+    /// Returns the VIPs that a machine serves: the VIPs of its shard, and the VIPs without a shard.
     pub fn vips_of(&self, machine: &Machine) -> impl Iterator<Item = &Vip> {
         let shard = machine.shard().map(str::to_owned);
         self.content
@@ -177,20 +183,24 @@ impl Config {
             .filter(move |vip| vip.shard().is_none_or(|own| shard.as_deref() == Some(own)))
     }
 
-    /// The files that it was read from, the first file first, and behind all TOML the lists of prefixes that it names.
+    /// Returns the files that the configuration was read from: the first file, the included files,
+    /// then the prefix lists.
     pub fn sources(&self) -> &[Source] {
         &self.sources
     }
 
-    /// Whether `other` is this one, text and files included, and those that they name: then a generation keeps its number.
+    /// Returns `true` if `other` has the same files and the same content. A reload then keeps the
+    /// generation number.
     #[must_use]
     pub fn is_same_text_as(&self, other: &Self) -> bool {
         self.sources == other.sources && self.digest() == other.digest() && self == other
     }
 
-    /// SHA-256 over the content of its files, the hash key (which it does not reveal) and the CAs that they name; not over a
-    /// machine's own certificate. Without secrets ([`load_without_secrets`](crate::load_without_secrets)) over the files alone.
-    /// What machines of a cluster must agree on is the control plane's digest.
+    /// Returns the SHA-256 of the files, the hash key and the CA certificates. The hash key cannot
+    /// be derived from the result. Machine certificates are not included. After
+    /// [`load_without_secrets`](crate::load_without_secrets), only the files are included.
+    ///
+    /// To compare machines of a cluster, use the digest of the crate `control-plane`.
     pub fn digest(&self) -> [u8; 32] {
         source::digest(&self.sources, self.references.as_ref())
     }

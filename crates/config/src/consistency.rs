@@ -1,8 +1,8 @@
-//! What no section can see alone: names, addresses and ports against each other.
+//! Checks names, addresses and ports across sections.
 //!
-//! In: the drafts of all sections, and the flattened pools. Out: problems, nothing else.
-//! Not here: references to pools inside pools and to encapsulations (`flatten`), prefix groups (`groups`).
-//! Of two places that clash, the later one is reported, and its message names the line of the other.
+//! The checks use the flattened pools, and the values from the files with their positions. If two
+//! values conflict, the later one is reported, and the message or its help line names the line of
+//! the other. The modules `flatten` and `groups` check nested pools and prefix groups.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -11,7 +11,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use config_text::Place;
-use config_text::words::count_of;
+use config_text::words::{count_of, quote};
 use forwarder::Suffix;
 
 use super::pool::{BackendDraft, Pool, PoolDraft};
@@ -23,7 +23,7 @@ impl Sections<'_> {
     /// Runs every check.
     pub(super) fn check(&self, flattened: &[Arc<Pool>]) {
         let addresses = self.machines.iter().flat_map(|machine| &machine.addresses);
-        each_once(self, addresses, "also", "each address once among the machines");
+        each_once(self, addresses, "address");
         self.backends();
         self.vip_addresses();
         self.services();
@@ -31,7 +31,7 @@ impl Sections<'_> {
         super::shards::check(self);
         super::remotes::check(self);
         super::keyed::check(self);
-        super::through::check(self, flattened);
+        super::proxied::check(self, flattened);
         super::replicas::check(self, flattened);
         super::strict::check(self);
         self.fragments();
@@ -41,13 +41,13 @@ impl Sections<'_> {
         self.unused();
         super::idle_keys::check(self);
         if self.vips.is_empty() {
-            let place = Place::top("vip");
-            self.report.warning(&place, "no VIP: nothing is served", "a section [vip.NAME] for each VIP");
+            let help = "add a section [vip.NAME] for each VIP";
+            self.report.warning(&Place::top("vip"), ("no VIP is configured, so no traffic is served", help));
         }
         self.sizes(flattened);
     }
 
-    /// A backend is its name: one name, one address.
+    /// Reports a backend name that has two addresses. A backend is identified by its name.
     fn backends(&self) {
         let mut by_name: HashMap<&str, &BackendDraft> = HashMap::new();
         let mut by_address: HashMap<IpAddr, &BackendDraft> = HashMap::new();
@@ -56,15 +56,19 @@ impl Sections<'_> {
             let first = *by_name.entry(&backend.name.value).or_insert(backend);
             if first.address.value != address {
                 let elsewhere = self.report.name(&first.address.place, &backend.address.place);
-                let found = format!("{address} for backend \"{}\"", backend.name.value);
-                let allowed = format!("{}, as {elsewhere} has it", first.address.value);
-                self.report.error(&backend.address.place, found, allowed);
+                let name = quote(&backend.name.value);
+                let message =
+                    format!("backend {name} has two addresses, {} and {address}", first.address.value);
+                let help =
+                    format!("the first address is {elsewhere}; use the same address or another backend name");
+                self.report.error(&backend.address.place, (message, help));
                 continue;
             }
             let first = *by_address.entry(address).or_insert(backend);
             if first.name.value != backend.name.value {
-                let found = format!("{address}, which is also that of backend \"{}\"", first.name.value);
-                self.report.warning(&backend.address.place, found, "one name for one host");
+                let message = format!("{address} is also the address of backend \"{}\"", first.name.value);
+                self.report
+                    .warning(&backend.address.place, (message, "use one backend name for each address"));
             }
         }
     }
@@ -77,24 +81,22 @@ impl Sections<'_> {
         let backends = backends.filter(|address| vips.contains(&address.value));
         let mut taken: BTreeMap<IpAddr, (&str, &Place)> = BTreeMap::new();
         for address in in_order(backends, |address| &address.place) {
-            taken.entry(address.value).or_insert(("a backend's", &address.place));
+            taken.entry(address.value).or_insert(("a backend", &address.place));
         }
         for address in machines {
-            taken.insert(address.value, ("a machine's own", &address.place));
+            taken.insert(address.value, ("a machine", &address.place));
         }
         for address in self.vips.iter().flat_map(|vip| &vip.addresses) {
             if let Some((whose, place)) = taken.get(&address.value) {
-                let found = format!(
-                    "{whose} address {} ({})",
-                    address.value,
-                    self.report.name(place, &address.place)
-                );
-                self.report.error(&address.place, found, "an address that is a VIP alone");
+                let first = self.report.name(place, &address.place);
+                let message = format!("VIP address {} is also the address of {whose}", address.value);
+                self.report.error(&address.place, (message, format!("the other address is {first}")));
             }
         }
     }
 
-    /// No two services hold one port of one address; `any` gives way to all others.
+    /// Reports a port that belongs to two services of one address. The port `any` means all ports
+    /// that no other service lists.
     fn services(&self) {
         let mut claims: BTreeMap<(Address<'_>, u8, bool), Vec<Claim<'_>>> = BTreeMap::new();
         for vip in &self.vips {
@@ -128,20 +130,21 @@ impl Sections<'_> {
         }
     }
 
-    /// A fragment without ports does not say which of an address's VIPs it is for.
+    /// Reports VIPs that share an address but have different `fragments` settings. A fragment has
+    /// no ports, so it may belong to any of these VIPs.
     fn fragments(&self) {
         let mut first: BTreeMap<Address<'_>, &VipDraft> = BTreeMap::new();
         for vip in in_order(self.vips.iter(), |vip| &vip.place) {
             for address in addresses(vip) {
                 let other = *first.entry(address).or_insert(vip);
                 if other.fragments != vip.fragments {
-                    let found = format!(
-                        "fragments = {} for {address}, which is also {}",
-                        vip.fragments,
-                        self.report.name(&other.place, &vip.place)
+                    let message = format!(
+                        "VIPs \"{}\" and \"{}\" share {address}, but differ in \"fragments\"",
+                        other.name, vip.name
                     );
-                    let allowed = format!("{}, as that VIP of the address has it", other.fragments);
-                    self.report.error(&vip.place, found, allowed);
+                    let elsewhere = self.report.name(&other.place, &vip.place);
+                    let help = format!("set fragments = {} as in {elsewhere}", other.fragments);
+                    self.report.error(&vip.place, (message, help));
                     break;
                 }
             }
@@ -151,17 +154,14 @@ impl Sections<'_> {
     fn clash(&self, address: Address<'_>, any: bool, one: &Claim<'_>, other: &Claim<'_>) {
         let first_is_later = one.service.place.offset > other.service.place.offset;
         let (first, second) = if first_is_later { (other, one) } else { (one, other) };
-        let ports = if any { "any".to_owned() } else { show(&second.ports) };
-        let found = format!(
-            "{address} {} port {ports}, which is already in {}",
-            second.service.protocol,
-            self.report.name(&first.service.place, &second.service.place)
-        );
-        let allowed = "each address, protocol and port in one service";
-        self.report.error(&second.service.place, found, allowed);
+        let ports = if any { ", all ports,".to_owned() } else { format!(" port {}", show(&second.ports)) };
+        let message = format!("{address} {}{ports} is already in another service", second.service.protocol);
+        let first = self.report.name(&first.service.place, &second.service.place);
+        self.report.error(&second.service.place, (message, format!("the other service is {first}")));
     }
 
-    /// Where an outer header is written, its family needs a source address on every machine.
+    /// Reports machines without a source address for an outer header. Each address family of outer
+    /// headers needs a source address.
     fn outer_families(&self) {
         for pool in self.pools.values() {
             let Some(encapsulation) = self.encapsulation(pool.encapsulation.as_ref()) else { continue };
@@ -170,12 +170,16 @@ impl Sections<'_> {
                 let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
                 let lacking = self.without_source(pool.shard(), encapsulation, address.is_ipv4());
                 let Some(machine) = lacking else { continue };
-                let allowed = format!(
-                    "{family} backends where each machine has an {family} address (\"{}\" has none) \
-                     or encapsulation \"{}\" an {family} source prefix",
-                    machine.name, encapsulation.name
+                let message = format!(
+                    "machine \"{}\" has no {family} source address for packets to {address}",
+                    machine.name
                 );
-                self.report.absent(&backend.address.place, address.to_string(), allowed);
+                let help = format!(
+                    "add an {family} address to the machine, or an {family} prefix to source_prefixes of \
+                     encapsulation \"{}\"",
+                    encapsulation.name
+                );
+                self.report.absent(&backend.address.place, (message, help));
             }
         }
     }
@@ -185,7 +189,7 @@ impl Sections<'_> {
         let routed = self.pools.values().flat_map(PoolDraft::kv_pools).cloned();
         let named = self.vips.iter().flat_map(|vip| vip.pools.iter().cloned()).chain(fallbacks).chain(routed);
         for name in named.filter(|name| !self.pools.contains_key(&name.value)) {
-            self.report.unknown(&name, self.pools.keys(), "a section [pool.NAME]");
+            self.report.unknown(&name, self.pools.keys(), "pool");
         }
     }
 
@@ -196,7 +200,7 @@ impl Sections<'_> {
             inner.chain(pool.fallback.iter().map(|fallback| &*fallback.value.pool)).chain(routed)
         });
         for (name, pool) in &self.pools {
-            self.warn_unless(&used, name, &pool.place, "a pool that no VIP uses");
+            self.warn_unless(&used, name, &pool.place, ("pool", "any VIP"));
         }
         let of_pools = self.pools.values().filter_map(|pool| pool.encapsulation.as_ref());
         let of_remotes = self.remotes.values().filter_map(|remote| remote.encapsulation.as_ref());
@@ -206,24 +210,24 @@ impl Sections<'_> {
         }
         for (name, draft) in &self.encapsulations {
             let Some(place) = &draft.place else { continue };
-            self.warn_unless(&used, name, place, "an encapsulation that no pool uses");
+            self.warn_unless(&used, name, place, ("encapsulation", "any pool"));
         }
         let of_pools = self.pools.values().flat_map(|pool| &pool.checks);
         let of_vips = self.vips.iter().flat_map(|vip| &vip.remote_checks);
         let of_all = of_pools.chain(of_vips).chain(&self.cluster.peer_checks);
         let used: BTreeSet<&str> = of_all.map(|name| &*name.value).collect();
         for (name, draft) in &self.checks {
-            self.warn_unless(&used, name, &draft.place, "a check that no pool uses");
+            self.warn_unless(&used, name, &draft.place, ("check", "any pool"));
         }
     }
 
-    fn warn_unless(&self, used: &BTreeSet<&str>, name: &str, place: &Place, found: &str) {
+    fn warn_unless(&self, used: &BTreeSet<&str>, name: &str, place: &Place, (kind, user): (&str, &str)) {
         if !used.contains(name) && !is_flawed(name) {
-            self.report.warning(place, found, "a use, or no such section");
+            self.report.warning(place, format!("{kind} \"{name}\" is not used by {user}"));
         }
     }
 
-    /// Fallbacks that can take over, and that form no cycle.
+    /// Reports fallbacks that can never take over, and fallbacks that form a cycle.
     fn fallbacks(&self, flattened: &[Arc<Pool>]) {
         for (name, pool) in &self.pools {
             let Some(fallback) = &pool.fallback else { continue };
@@ -231,18 +235,18 @@ impl Sections<'_> {
             let count = own.map_or(0, |at| flattened[at].members.len());
             if count > 0 && usize::try_from(fallback.value.below).is_ok_and(|below| below > count) {
                 let backends = count_of(count, "backend");
-                let found = format!("below = {} in a pool of {backends}", fallback.value.below);
-                self.report.warning(
-                    &fallback.place,
-                    found,
-                    "at most as many as it has, or the pool never serves",
+                let below = fallback.value.below;
+                let message = format!(
+                    "pool \"{name}\" never serves, because it has {backends} and its fallback has below = {below}"
                 );
+                let help = format!("set below to {count} or less");
+                self.report.warning(&fallback.place, (message, help));
             }
         }
         self.fallback_rings();
     }
 
-    /// Each ring is reported once, where its first pool by name says so.
+    /// Reports each cycle of fallbacks once, for the pool of the cycle that sorts first by name.
     fn fallback_rings(&self) {
         let mut done: BTreeSet<&str> = BTreeSet::new();
         for start in self.pools.keys() {
@@ -266,48 +270,58 @@ impl Sections<'_> {
         let Some(least) = ring.iter().min() else { return };
         let Some(fallback) = self.pools.get(*least).and_then(|pool| pool.fallback.as_ref()) else { return };
         let turned = ring.iter().cycle().skip_while(|name| *name != least).take(ring.len() + 1);
-        let found = match ring.len() {
-            1 => format!("pool \"{least}\" as a fallback of itself"),
+        let message = match ring.len() {
+            1 => format!("pool \"{least}\" is its own fallback"),
             2..=32 => {
-                format!("the cycle of fallbacks {}", turned.copied().collect::<Vec<_>>().join(" -> "))
+                format!("fallbacks form a cycle, {}", turned.copied().collect::<Vec<_>>().join(" -> "))
             }
-            length => format!("a cycle of {length} fallbacks through {least}"),
+            length => format!("{length} fallbacks form a cycle through pool \"{least}\""),
         };
-        self.report.error(&fallback.place, found, "fallbacks that come to an end");
+        self.report.error(&fallback.place, (message, "remove one fallback, so that the chain ends"));
     }
 
-    /// Tables that are too small for their pools, and pools that serve nothing.
+    /// Reports a `table_size` that is too small for a pool, and pools in which all weights are 0.
     fn sizes(&self, flattened: &[Arc<Pool>]) {
         let slots = self.cluster.value.as_ref().map(|cluster| cluster.table_size as usize);
         for pool in flattened {
             let Some(draft) = self.pools.get(&pool.name) else { continue };
             let count = pool.members.len();
-            let found = count_of(count, "backend");
+            let backends = count_of(count, "backend");
             match slots {
                 Some(slots) if count > slots => {
-                    self.report.error(&draft.place, found, format!("at most table_size = {slots}"));
+                    let message = format!("pool \"{}\" has {backends}, but table_size is {slots}", pool.name);
+                    self.report.error(&draft.place, (message, "raise cluster.table_size"));
                 }
                 Some(slots) if slots / 100 < count => {
-                    let most = slots / 100;
-                    let allowed = format!("at most {most} for shares within 1 %: raise cluster.table_size");
-                    self.report.warning(&draft.place, found, allowed);
+                    let message = format!(
+                        "pool \"{}\" has {backends}, too many for traffic shares accurate to 1 %",
+                        pool.name
+                    );
+                    let help = format!(
+                        "raise cluster.table_size; {slots} entries are enough for {} backends",
+                        slots / 100
+                    );
+                    self.report.warning(&draft.place, (message, help));
                 }
                 _ => {}
             }
             if count > 0 && pool.members.iter().all(|member| member.weight == 0) {
-                let found = "weight 0 for every backend: all its packets are dropped";
-                self.report.warning(&draft.place, found, "a weight above 0");
+                let message = format!(
+                    "all backends of pool \"{}\" have weight 0, so its packets are dropped",
+                    pool.name
+                );
+                self.report.warning(&draft.place, (message, "set a weight above 0"));
             }
         }
     }
 
-    /// Backends of all pools in the order of the file.
+    /// Returns the backends of all pools in the order of the files.
     fn all_backends(&self) -> Vec<&BackendDraft> {
         in_order(self.pools.values().flat_map(|pool| &pool.backends), |backend| &backend.name.place)
     }
 }
 
-/// What a VIP is matched by, as the file has it.
+/// An address or suffix of a VIP.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Address<'d> {
     Exact(IpAddr),
@@ -332,7 +346,7 @@ fn addresses(vip: &VipDraft) -> impl Iterator<Item = Address<'_>> {
     exact.chain(suffixes)
 }
 
-/// Ports of one address and protocol that a service holds.
+/// The ports of one service for one address and protocol.
 struct Claim<'d> {
     ports: RangeInclusive<u16>,
     service: &'d ServiceDraft,

@@ -1,9 +1,8 @@
-//! All sections as written, and the configuration that they make.
+//! Reads all sections and builds the configuration from them.
 //!
-//! In: the parsed files. Out: a [`Config`], when nothing is wrong; what is, is in the report.
-//! Two steps: what is written is read from the parsed text, which is dropped then; then sections are judged against
-//! each other. Every section is read before any is judged missing, so that every problem is reported.
-//! Not here: what a section may say, and what they must be to each other (`consistency`, `announcements`).
+//! First all sections are read from the parsed files. Then they are checked against each other,
+//! which reports the missing sections too. This order makes it possible to report every problem in
+//! one run. The checks across sections are in the modules `consistency` and `announcements`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,20 +26,20 @@ use super::trace::Trace;
 use super::vip::{Vip, VipDraft};
 use super::{announcements, mtu, peers, remotes, source};
 
-/// What the files say, section by section.
+/// All sections of the configuration files, with the positions of their values.
 pub(super) struct Drafts<'r> {
     sections: Sections<'r>,
     log: Log,
     admin: Admin,
     trace: Option<Trace>,
-    /// `Some(None)`: the section has an error.
+    /// `None` if the section is missing, `Some(None)` if the section has an error.
     bgp: Option<Option<BgpDraft>>,
     sources: Vec<Source>,
     references: Option<[u8; 32]>,
 }
 
 impl<'r> Drafts<'r> {
-    /// Reads all files.
+    /// Reads all sections of all files.
     pub(super) fn read(report: &'r Report, mut root: Root<'_>, outside: &Outside<'_>) -> Self {
         root.each("include");
         for node in root.each("schema") {
@@ -59,7 +58,8 @@ impl<'r> Drafts<'r> {
         Self { sections, log, admin, trace, bgp, sources: lists.into_sources(), references }
     }
 
-    /// Judges the sections against each other and makes the configuration of them; `None` when something was reported.
+    /// Checks the sections against each other, and builds the configuration. Returns `None` if an
+    /// error was reported.
     pub(super) fn build(self) -> Option<Config> {
         let sections = &self.sections;
         let pools = sections.flatten();
@@ -92,7 +92,7 @@ impl<'r> Drafts<'r> {
 }
 
 impl Sections<'_> {
-    /// The other clusters that a VIP names, as pools.
+    /// Returns the remote clusters that a VIP names, as pools.
     fn remote_pools(&self, vip: &VipDraft, groups: &[Arc<PrefixGroup>]) -> Vec<RemotePool> {
         let group =
             vip.group.as_ref().and_then(|named| groups.iter().find(|known| known.name == named.value));
@@ -102,7 +102,8 @@ impl Sections<'_> {
         remote::Parts { remotes, encapsulations, prefixes, checks: &checks }.of(vip)
     }
 
-    /// Warns of peers that nothing checks, and of packets too long for `cluster.mtu.core`.
+    /// Warns about peers without health checks, and about packets that are too long for
+    /// `cluster.mtu.core`.
     fn warn_of_cluster(
         &self,
         pools: &[Arc<Pool>],
@@ -118,13 +119,13 @@ impl Sections<'_> {
     }
 }
 
-/// The number of a file's shape.
+/// Checks the version of the file format.
 fn read_schema(node: &Node<'_>) {
     let later = node.as_integer().filter(|number| *number > i128::from(SCHEMA));
     match later {
         Some(number) => {
-            let allowed = format!("{SCHEMA}, the newest that this version reads: a newer program reads it");
-            node.report.error(&node.place, format!("{number}, of a later version"), allowed);
+            let message = format!("schema {number} is newer than this version of sluicegate");
+            node.refuse((message, format!("update sluicegate; this version reads schema {SCHEMA}")));
         }
         None => {
             let _ = node.number(SCHEMA..=SCHEMA);
@@ -132,5 +133,5 @@ fn read_schema(node: &Node<'_>) {
     }
 }
 
-/// The newest shape of a file.
+/// The newest version of the file format that this program supports.
 const SCHEMA: u8 = 1;

@@ -1,42 +1,42 @@
-//! `[encapsulation.NAME]`: how a packet travels to a backend.
+//! `[encapsulation.NAME]`: how packets are sent to a backend.
 //!
-//! In: the sections. Out: [`Encapsulation`]s by name, the four built-in ones among them.
-//! Not here: header bytes (`packet`), the choice of a source address per flow (`forwarder`).
-//! Invariant: a name that is a kind (`gre`, `ipip`, `gue`, `l2`) is always of that kind.
+//! Pools refer to an [`Encapsulation`] by its name. Four encapsulations are built in, named `gre`,
+//! `ipip`, `gue` and `l2`. A section that redefines a built-in encapsulation must keep its kind.
+//! The crate `packet` writes the headers, and `forwarder` chooses a source address for each flow.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use config_text::{Node, Place, Root};
+use config_text::{Expected, Node, Place, Root};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
 use forwarder::{Prefix, TooBig};
 
-use super::address::{self, PREFIX};
+use super::address::AddressNode;
 use super::canonical;
 
-/// How a packet travels to a backend.
+/// An encapsulation: the way in which packets are sent to a backend.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Encapsulation {
-    /// The name by which pools refer to it.
+    /// The name that pools use to refer to the encapsulation.
     #[serde(skip)]
     pub name: Arc<str>,
-    /// The outer header.
+    /// The kind of outer header.
     #[serde(flatten, serialize_with = "canonical_kind")]
     pub kind: packet::Encapsulation,
-    /// Outer sources are chosen per flow from these, at most one a family; a family without one uses
-    /// the machine's address.
+    /// The prefixes from which the outer source address of each flow is chosen, at most one per
+    /// address family. Without a prefix, the source is the address of the machine.
     #[serde(serialize_with = "canonical::set")]
     pub source_prefixes: Vec<Prefix>,
-    /// Whether an outer IPv4 header has DF set. Default `true`.
+    /// `true` if outer IPv4 headers have the DF flag. Default: `true`.
     pub dont_fragment: bool,
-    /// Default [`TooBig::FragmentInner`].
+    /// The action for packets that are too long. Default: [`TooBig::FragmentInner`].
     #[serde(serialize_with = "canonical_too_big")]
     pub too_big: TooBig,
 }
 
-/// The keys `kind` and, of GUE, `udp_checksum`.
+/// Serializes the key `kind`, and for GUE the key `udp_checksum`.
 fn canonical_kind<S: Serializer>(kind: &packet::Encapsulation, to: S) -> Result<S::Ok, S::Error> {
     let mut keys = to.serialize_map(None)?;
     keys.serialize_entry("kind", kind.name())?;
@@ -51,13 +51,15 @@ fn canonical_too_big<S: Serializer>(value: &TooBig, to: S) -> Result<S::Ok, S::E
 }
 
 impl Encapsulation {
-    /// Whether an outer header of a family needs an address of the machine.
+    /// Returns `true` if outer headers of an address family need an address of the machine as
+    /// source.
     pub(super) fn needs_machine_address(&self, ipv4: bool) -> bool {
         let given = self.source_prefixes.iter().any(|p| p.address().is_ipv4() == ipv4);
         self.kind != packet::Encapsulation::L2 && !given
     }
 
-    /// What peers send each other: the machine's address outside, and cut inside where a piece does not fit.
+    /// Returns the encapsulation for packets between peers, which is GRE with the machine's address
+    /// as source. Packets that are too long are fragmented before encapsulation.
     pub(super) fn for_peers() -> Self {
         Self::built_in("gre", packet::Encapsulation::Gre)
     }
@@ -68,14 +70,15 @@ impl Encapsulation {
     }
 }
 
-/// A name that a pool may use; without a value when its section has an error.
+/// An encapsulation that pools can refer to by name. The value is `None` if the section of the
+/// encapsulation has an error.
 pub(super) struct EncapsulationDraft {
-    /// `None` for a built-in one.
+    /// `None` for a built-in encapsulation.
     pub(super) place: Option<Place>,
     pub(super) value: Option<Arc<Encapsulation>>,
 }
 
-/// The encapsulations of the file and the built-in ones, by name.
+/// Returns all encapsulations by name: the configured and the built-in ones.
 pub(super) fn read_all(root: &mut Root<'_>) -> BTreeMap<Arc<str>, EncapsulationDraft> {
     let mut all = BTreeMap::new();
     for (name, kind) in KINDS {
@@ -91,11 +94,15 @@ pub(super) fn read_all(root: &mut Root<'_>) -> BTreeMap<Arc<str>, EncapsulationD
 
 fn read(name: &Arc<str>, node: &Node<'_>) -> Option<Encapsulation> {
     let mut section = node.section()?;
-    let kind = section.required("kind", "\"gre\", \"ipip\", \"gue\", \"l2\"");
+    let kind = section.required("kind", KIND);
     let kind = kind.and_then(|node| {
         let kind = node.choice(&KINDS)?;
         let own = KINDS.iter().find(|(word, _)| **word == **name).is_none_or(|(_, own)| *own == kind);
-        if own { Some(kind) } else { node.wrong(format!("\"{name}\": its name is a kind")) }
+        if own {
+            return Some(kind);
+        }
+        let message = format!("encapsulation \"{name}\" must have kind = \"{name}\", got {}", node.shown());
+        node.wrong((message, "use another name for an encapsulation of this kind"))
     });
     let udp_checksum = section.optional("udp_checksum");
     let outer = [section.optional("source_prefixes"), section.optional("dont_fragment")];
@@ -106,12 +113,16 @@ fn read(name: &Arc<str>, node: &Node<'_>) -> Option<Encapsulation> {
         (Some(packet::Encapsulation::Gue { .. }), Some((truth, _))) => {
             Some(packet::Encapsulation::Gue { udp_checksum: truth.unwrap_or(false) })
         }
-        (Some(other), Some((_, node))) => node.wrong("nothing here: only gue has UDP").or(Some(other)),
+        (Some(other), Some((_, node))) => {
+            node.needs("kind = \"gue\"");
+            Some(other)
+        }
         (kind, _) => kind,
     };
     if kind == Some(packet::Encapsulation::L2) {
         for node in outer.into_iter().flatten() {
-            node.refuse("nothing here: l2 writes no outer header");
+            let help = "kind = \"l2\" adds no outer header";
+            node.refuse((format!("{} cannot be combined with kind = \"l2\"", node.label()), help));
         }
         return Some(Encapsulation { too_big, ..Encapsulation::built_in(name, packet::Encapsulation::L2) });
     }
@@ -123,19 +134,25 @@ fn read(name: &Arc<str>, node: &Node<'_>) -> Option<Encapsulation> {
 
 fn read_prefixes(node: &Node<'_>) -> Vec<Prefix> {
     let mut prefixes: Vec<Prefix> = Vec::new();
-    for node in node.items(PREFIX).unwrap_or_default() {
-        let Some(prefix) = node.read(PREFIX, address::prefix) else { continue };
+    for node in node.items(PREFIXES).unwrap_or_default() {
+        let Some(prefix) = node.prefix() else { continue };
         let family = prefix.address().is_ipv4();
         match prefixes.iter().find(|other| other.address().is_ipv4() == family) {
-            Some(first) => node.refuse(format!("one prefix a family, and {first} is another")),
+            Some(first) => {
+                let message = format!("{} is the second prefix of its address family", node.label());
+                node.refuse((message, format!("the first prefix is {first}")));
+            }
             None => prefixes.push(prefix),
         }
     }
-    // One a family: their order says nothing.
+    // The list has at most one prefix per family, and its order has no effect.
     prefixes.sort_unstable();
     prefixes
 }
 
+const KIND: Expected = Expected::new("the kind of outer header").example("\"gre\"");
+const PREFIXES: Expected =
+    Expected::new("a list of prefixes, at most one per address family").example("[\"198.51.100.0/28\"]");
 const KINDS: [(&str, packet::Encapsulation); 4] = [
     ("gre", packet::Encapsulation::Gre),
     ("ipip", packet::Encapsulation::Ipip),

@@ -1,11 +1,11 @@
-//! Pools inside pools become one list of backends for each pool.
+//! Flattens nested pools: gives each pool one list of all its backends.
 //!
-//! In: the drafts. Out: [`Pool`]s in the order of their names. Weights multiply along a path and add over
-//! paths; they are never normalised. A member keeps the encapsulation of the pool that lists it.
-//! Checks are handed down to the pools inside, on top of their own.
-//! Not here: the Maglev table (`maglev-hash`), when a fallback takes over.
-//! Invariant: each pool is flattened once, after all pools inside it, without recursion, so neither a long
-//! chain nor a lattice of pools costs more than its edges times its members.
+//! Weights multiply along a path of nested pools and are added over all paths. They are never
+//! normalized. A member keeps the encapsulation of the pool that lists it. Pools inherit the checks
+//! of the pools that contain them, in addition to their own checks.
+//!
+//! Invariant: each pool is flattened once, after all pools inside it, without recursion. This
+//! bounds the cost even for long chains of pools and for pools that are nested in many ways.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use super::keyed::{self, RingPorts};
 use super::pool::{Backend, Member, Pool, PoolDraft, PoolReference};
 use super::sections::Sections;
 
-/// The checks that hold for a pool, in the order of their names.
+/// The checks of a pool, by name.
 type Checks = BTreeMap<Arc<str>, Arc<Check>>;
 
-/// Members by the name of the backend, with weights that fit `u32`.
+/// Members by backend name. Their weights fit into `u32`.
 type Members = BTreeMap<Arc<str>, Member>;
 
 impl Sections<'_> {
-    /// Flattens every pool; cycles, unknown names and weights that are too large are reported.
+    /// Flattens every pool. Reports cycles, unknown names and weights that are too large.
     pub(super) fn flatten(&self) -> Vec<Arc<Pool>> {
         let mut done: BTreeMap<&str, Members> = BTreeMap::new();
         let mut total = 0_usize;
@@ -34,8 +34,9 @@ impl Sections<'_> {
             let members = self.members_of(name, inner, &done, &checks);
             total = total.saturating_add(members.len());
             if total > MAX_MEMBERS {
-                let found = format!("over {MAX_MEMBERS} backends in all flattened pools together");
-                self.report.error(&self.pools[name].place, found, format!("at most {MAX_MEMBERS}"));
+                let message = format!("all pools together have more than {MAX_MEMBERS} backends");
+                let help = "a backend counts once for each pool that contains it";
+                self.report.error(&self.pools[name].place, (message, help));
                 return Vec::new();
             }
             done.insert(name, members);
@@ -44,7 +45,7 @@ impl Sections<'_> {
         done.into_iter().map(|(name, members)| Arc::new(self.pool(name, members, rings.get(name)))).collect()
     }
 
-    /// A pool with these members.
+    /// Builds a pool with the given members.
     fn pool(&self, name: &str, members: Members, ring: Option<&RingPorts>) -> Pool {
         let draft = &self.pools[name];
         let max_down = draft.max_down.as_ref().map(|percent| percent.value);
@@ -59,7 +60,8 @@ impl Sections<'_> {
         }
     }
 
-    /// The checks of every pool: its own, and those of the pools around it, which come after it in `order`.
+    /// Returns the checks of every pool: its own, and the checks of pools that contain it. A pool
+    /// comes later in `order` than the pools inside it.
     fn hand_down<'s>(&self, order: &[(&'s str, Vec<&'s PoolReference>)]) -> BTreeMap<&'s str, Checks> {
         let mut all: BTreeMap<&str, Checks> = BTreeMap::new();
         for (name, _) in order {
@@ -68,8 +70,12 @@ impl Sections<'_> {
         for (name, inner) in order.iter().rev() {
             let Some(checks) = all.get(name).filter(|checks| !checks.is_empty()) else { continue };
             if checks.len() > MAX_CHECKS {
-                let found = format!("{} checks, with those of the pools around it", checks.len());
-                self.report.error(&self.pools[*name].place, found, format!("at most {MAX_CHECKS}"));
+                let message = format!(
+                    "pool \"{name}\" has {} checks, including the checks of pools that contain it",
+                    checks.len()
+                );
+                let help = format!("a backend can have at most {MAX_CHECKS} checks");
+                self.report.error(&self.pools[*name].place, (message, help));
                 return BTreeMap::new();
             }
             let checks = checks.clone();
@@ -89,17 +95,19 @@ impl Sections<'_> {
                 Some(known) => {
                     checks.extend(known.value.clone().map(|check| (Arc::clone(&check.name), check)))
                 }
-                None => self.report.unknown(name, self.checks.keys(), "a section [check.NAME]"),
+                None => self.report.unknown(name, self.checks.keys(), "check"),
             }
         }
         checks
     }
 
-    /// Every pool after the pools inside it, with those of its references that lead somewhere and close
-    /// no cycle.
+    /// Returns the pools in an order in which each pool comes after the pools inside it. References
+    /// to unknown pools and references that close a cycle are dropped.
     fn order(&self) -> Vec<(&str, Vec<&PoolReference>)> {
         let mut ordered = Vec::with_capacity(self.pools.len());
-        let mut states: BTreeMap<&str, bool> = BTreeMap::new(); // present: seen; true: finished
+        // A missing entry means that the pool has not been visited, `false` that the pool is on the
+        // current path, and `true` that the pool is finished.
+        let mut states: BTreeMap<&str, bool> = BTreeMap::new();
         for (start, draft) in &self.pools {
             if states.contains_key(&**start) {
                 continue;
@@ -114,7 +122,7 @@ impl Sections<'_> {
                     continue;
                 };
                 let Some((name, inner)) = self.pools.get_key_value(&reference.pool.value) else {
-                    self.report.unknown(&reference.pool, self.pools.keys(), "a section [pool.NAME]");
+                    self.report.unknown(&reference.pool, self.pools.keys(), "pool");
                     continue;
                 };
                 match states.get(&**name) {
@@ -151,11 +159,14 @@ impl Sections<'_> {
                 }
                 let sum = weight + known.map_or(0, |other| u64::from(other.weight));
                 let weight = u32::try_from(sum).unwrap_or_else(|_| {
-                    let found = format!("a weight of {sum} for backend \"{}\"", member.backend.name);
-                    self.report.error(&reference.pool.place, found, format!("at most {}", u32::MAX));
+                    let message =
+                        format!("the weight of backend \"{}\" adds up to {sum}", member.backend.name);
+                    let help = format!("reduce weights, so that the sum is at most {}", u32::MAX);
+                    self.report.error(&reference.pool.place, (message, help));
                     u32::MAX
                 });
-                // With the leaf come its checks: a membership has one state, wherever it stands.
+                // The checks come from the pool that lists the backend directly. A backend listed
+                // by only one pool has the same health state in all pools that contain this pool.
                 let first = known.filter(|other| other.leaf <= member.leaf).unwrap_or(member);
                 let member = Member { weight, ..first.clone() };
                 members.insert(Arc::clone(&member.backend.name), member);
@@ -164,14 +175,13 @@ impl Sections<'_> {
         members
     }
 
-    /// The backends that the pool itself lists; one listed twice is reported.
+    /// Returns the backends that the pool lists directly. Reports a backend that is listed twice.
     fn own_members(&self, name: &str, draft: &PoolDraft, checks: &Arc<[Arc<Check>]>) -> Members {
         let mut members = Members::new();
         let leaf: Arc<str> = name.into();
         let named = draft.encapsulation.as_ref();
         if let Some(name) = named.filter(|name| !self.encapsulations.contains_key(&name.value)) {
-            let allowed = "a section [encapsulation.NAME] or one of gre, ipip, gue, l2";
-            self.report.unknown(name, self.encapsulations.keys(), allowed);
+            self.report.unknown(name, self.encapsulations.keys(), "encapsulation");
         }
         let Some(encapsulation) = self.encapsulation(named) else { return members };
         for backend in &draft.backends {
@@ -186,8 +196,8 @@ impl Sections<'_> {
                 checks: Arc::clone(checks),
             };
             if members.insert(key, member).is_some() {
-                let found = format!("backend \"{}\" a second time", backend.name.value);
-                self.report.error(&backend.name.place, found, "each backend once in a pool");
+                let message = format!("backend \"{}\" is listed twice in this pool", backend.name.value);
+                self.report.error(&backend.name.place, (message, "use weight to give it more traffic"));
             }
         }
         members
@@ -197,24 +207,27 @@ impl Sections<'_> {
         let target = &*reference.pool.value;
         let ring = path.iter().map(|step| step.name).skip_while(|name| *name != target);
         let ring: Vec<&str> = ring.chain([target]).collect();
-        let found = if ring.len() <= 33 {
-            format!("the cycle {}", ring.join(" -> "))
+        let message = if ring.len() <= 33 {
+            format!("pools contain each other in a cycle, {}", ring.join(" -> "))
         } else {
-            format!("a cycle of {} pools through {target}", ring.len() - 1)
+            format!("{} pools contain each other in a cycle through pool \"{target}\"", ring.len() - 1)
         };
-        self.report.error(&reference.pool.place, found, "pools that do not contain themselves");
+        self.report.error(&reference.pool.place, (message, "remove one of these references"));
     }
 
     fn two_encapsulations(&self, draft: &PoolDraft, one: &Member, other: &Member) {
-        let found = format!(
-            "backend \"{}\" by encapsulation \"{}\" in pool \"{}\" and by \"{}\" in pool \"{}\"",
+        let message = format!(
+            "backend \"{}\" has two encapsulations, \"{}\" in pool \"{}\" and \"{}\" in pool \"{}\"",
             one.backend.name, &one.encapsulation.name, one.leaf, &other.encapsulation.name, other.leaf
         );
-        self.report.error(&draft.place, found, "one encapsulation for a backend within a pool");
+        self.report.error(
+            &draft.place,
+            (message, "a pool can use only one encapsulation for a backend; use the same one in both pools"),
+        );
     }
 }
 
-/// A pool on the way down: the references still to follow, and those that hold.
+/// A pool on the current search path, with its unvisited references and its valid references.
 struct Step<'d> {
     name: &'d str,
     left: std::slice::Iter<'d, PoolReference>,
@@ -227,6 +240,6 @@ impl<'d> Step<'d> {
     }
 }
 
-/// More checks of one backend than an operator keeps track of; it bounds what pools inherit.
+/// The maximum number of checks for a pool, including inherited ones.
 const MAX_CHECKS: usize = 64;
 const MAX_MEMBERS: usize = 1 << 22;

@@ -1,8 +1,8 @@
-//! Prefix groups against each other, against the VIPs that name them, and against the room that the filter has.
+//! Checks prefix groups against each other, against the VIPs that use them, and against the size of
+//! the XDP filter.
 //!
-//! In: the drafts of groups, VIPs and machines. Out: problems.
-//! Prefixes of groups may lie in each other: the longest one decides. The same one twice is an error.
-//! Not here: two services with the same ports of one suffix (`consistency`).
+//! Prefixes of several groups may overlap, and the longest match wins. A prefix that occurs twice
+//! is an error. The module `consistency` checks services that share a suffix and ports.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use super::prefix_group::GroupDraft;
 use super::sections::{Sections, each_once, is_flawed};
 use super::vip::VipDraft;
 
-/// Checks everything that has to do with prefix groups.
+/// Runs all checks of prefix groups.
 pub(super) fn check(sections: &Sections<'_>) {
     prefixes_once(sections);
     suffixes_fit(sections);
@@ -26,56 +26,58 @@ pub(super) fn check(sections: &Sections<'_>) {
 
 fn prefixes_once(sections: &Sections<'_>) {
     let all = sections.groups.values().flat_map(|group| &group.prefixes);
-    each_once(sections, all, "already in", "each prefix once in all groups");
+    each_once(sections, all, "prefix");
 }
 
 fn suffixes_fit(sections: &Sections<'_>) {
     for vip in &sections.vips {
         let Some(named) = &vip.group else { continue };
         let Some(group) = sections.groups.get(&named.value) else {
-            sections.report.unknown(named, sections.groups.keys(), "a section [prefix_group.NAME]");
+            sections.report.unknown(named, sections.groups.keys(), "prefix group");
             continue;
         };
         vip.suffixes.iter().for_each(|suffix| fits(sections, group, suffix));
     }
 }
 
-/// A VIP has its suffix in every cluster of the group, so the longest prefix must leave room for it.
+/// Reports a suffix that is too long. A VIP of the group combines its suffix with each prefix, so
+/// even the longest prefix must leave enough bits.
 fn fits(sections: &Sections<'_>, group: &GroupDraft, suffix: &At<Suffix>) {
     let address = suffix.value.address();
     let (family, bits) = if address.is_ipv4() { ("IPv4", 32) } else { ("IPv6", 128) };
     let Some(longest) = group.longest(address) else {
         if group.is_whole {
-            let found = format!("{}, and group \"{}\" has no {family} prefix", suffix.value, group.name);
-            sections.report.error(&suffix.place, found, "a suffix of a family that the group has");
+            let message =
+                format!("prefix group \"{}\" has no {family} prefix for suffix {}", group.name, suffix.value);
+            sections.report.error(&suffix.place, (message, format!("add an {family} prefix to the group")));
         }
         return;
     };
     let left = bits - longest.value.length();
     if suffix.value.length() > left {
-        let found = format!(
-            "{} of more bits than {} ({}) leaves",
-            suffix.value,
-            longest.value,
-            sections.report.name(&longest.place, &suffix.place)
-        );
-        let allowed = format!("at most {left} bits of {family} in group \"{}\"", group.name);
-        sections.report.error(&suffix.place, found, allowed);
+        let message = format!("suffix {} is too long for prefix {}", suffix.value, longest.value);
+        let place = sections.report.name(&longest.place, &suffix.place);
+        let help = format!("the prefix leaves {left} bits for the suffix ({place})");
+        sections.report.error(&suffix.place, (message, help));
     }
 }
 
-/// The kernel keeps what is sent to the machine itself, so a VIP there is dead on that machine.
+/// Warns about a VIP address that also belongs to a machine. The kernel receives packets for
+/// machine addresses, so the VIP does not work at that address.
 fn own_addresses(sections: &Sections<'_>) {
     for address in sections.machines.iter().flat_map(|machine| &machine.addresses) {
         let Some((vip, suffix)) = vip_of(sections, address.value) else { continue };
-        let found =
-            format!("{}, which is also an address of VIP \"{}\" by {suffix}", address.value, vip.name);
-        let allowed = "an address that no VIP has: packets for it stay with the kernel";
-        sections.report.warning(&address.place, found, allowed);
+        let message = format!(
+            "machine address {} is also an address of VIP \"{}\" through suffix {suffix}",
+            address.value, vip.name
+        );
+        let help = "packets to this address go to the kernel, not to the VIP";
+        sections.report.warning(&address.place, (message, help));
     }
 }
 
-/// Longest prefix, then longest suffix, as the packet threads have it.
+/// Returns the VIP that matches an address. The longest prefix wins, then the longest suffix, as in
+/// the packet threads.
 fn vip_of<'s>(sections: &'s Sections<'_>, address: IpAddr) -> Option<(&'s VipDraft, Suffix)> {
     let prefixes = sections.groups.iter().flat_map(|(name, group)| {
         group.prefixes.iter().filter(|at| at.value.contains(address)).map(move |at| (at.value.length(), name))
@@ -92,22 +94,23 @@ fn unused(sections: &Sections<'_>) {
     let used: BTreeSet<&Arc<str>> =
         sections.vips.iter().filter_map(|vip| vip.group.as_ref()).map(|named| &named.value).collect();
     for (name, group) in sections.groups.iter().filter(|(name, _)| !used.contains(name) && !is_flawed(name)) {
-        let found = format!("a prefix group that no VIP uses, so that nothing in \"{name}\" is served");
-        sections.report.warning(&group.place, found, "a use, or no such section");
+        let message = format!("prefix group \"{name}\" is not used by any VIP");
+        sections.report.warning(&group.place, message);
     }
 }
 
-/// What the filter of each machine cannot distinguish is taken from the kernel without being a VIP's.
+/// Warns if a machine has more prefixes than fit into its XDP filter. The filter then contains
+/// wider prefixes, and also takes packets for addresses without a VIP from the kernel.
 fn room(sections: &Sections<'_>) {
     let shards: BTreeSet<Option<&Arc<str>>> =
         sections.machines.iter().map(|machine| machine.shard.as_ref()).collect();
-    let mut said = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     for shard in shards {
         let served = sections.vips.iter().filter(|vip| vip.shard().is_none_or(|own| Some(own) == shard));
         let names: BTreeSet<&Arc<str>> =
             served.filter_map(|vip| vip.group.as_ref()).map(|named| &named.value).collect();
         let groups: Vec<&GroupDraft> = names.iter().filter_map(|name| sections.groups.get(*name)).collect();
-        if said.insert(names) {
+        if reported.insert(names) {
             room_for(sections, &groups, shard);
         }
     }
@@ -123,16 +126,15 @@ fn room_for(sections: &Sections<'_>, groups: &[&GroupDraft], shard: Option<&Arc<
         more => format!(" and {more} more"),
     };
     let on = shard.map_or_else(String::new, |shard| format!(" on machines of shard \"{shard}\""));
-    let found = format!(
-        "{} prefixes for a filter of {FILTER_PREFIXES}{on}: {}{more} are taken from the kernel whole",
+    let message = format!(
+        "{} prefixes exceed the XDP filter size of {FILTER_PREFIXES}{on}, so the filter has wider prefixes ({}{more})",
         aggregate(&prefixes, usize::MAX).prefixes.len(),
         few.join(", "),
     );
-    let allowed =
-        "neighbouring prefixes, or nothing routed here in between: what is no VIP there is dropped as no_vip";
+    let help = "use neighboring prefixes; packets to other addresses in the wider prefixes are dropped with the reason no_vip";
     let place = Place { offset: first.place.offset, field: Field::of("prefix_group") };
-    sections.report.warning(&place, found, allowed);
+    sections.report.warning(&place, (message, help));
 }
 
-/// How many widened prefixes a warning names.
+/// The maximum number of widened prefixes that are listed in a warning.
 const NAMED: usize = 8;

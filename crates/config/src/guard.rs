@@ -1,8 +1,11 @@
-//! `allow`, `deny` and `limits` of a VIP: who may use it, and how fast.
+//! `allow`, `deny` and `limits` of a VIP: which clients may use it, and how many new flows they may
+//! open.
 //!
-//! In: the keys of `[vip.NAME]`, and the files that they name (`lists`). Out: a [`Guard`], or none when the VIP is open.
-//! Not here: look-up and rates (`forwarder::Guard`).
-//! Invariant: an allow list holds something. An empty one would refuse everyone, and comes of a file that was not written whole.
+//! This module reads the keys of `[vip.NAME]`, and the module `lists` the files that they name. The
+//! crate `forwarder` enforces them.
+//!
+//! Invariant: an allow list is never empty. An empty list would reject all clients, and is usually
+//! the result of a partly written file.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,7 +13,7 @@ use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use config_text::{Node, Section};
+use config_text::{Expected, Node, Section};
 use serde::{Serialize, Serializer};
 
 use forwarder::Prefix;
@@ -19,20 +22,21 @@ use super::address::AddressNode;
 use super::canonical::{self, Sealed};
 use super::lists::{Block, Lists};
 
-/// Who may use a VIP, and how fast.
+/// The access lists and rate limits of a VIP.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Guard {
-    /// The only sources that are served. Default: all are.
+    /// The source prefixes that may use the VIP. Default: all sources.
     pub allow: Option<SourceList>,
-    /// Sources that are not served; goes before [`Guard::allow`]. Default: none.
-    pub deny: Option<SourceList>,
+    /// The source prefixes that must not use the VIP, even if [`Guard::allow`] contains them.
     /// Default: none.
+    pub deny: Option<SourceList>,
+    /// The rate limits. Default: none.
     #[serde(serialize_with = "canonical::words")]
     pub limits: Limits,
 }
 
 impl Guard {
-    /// Reads the keys out of a VIP's section.
+    /// Reads the keys of a VIP section.
     pub(super) fn read(section: &mut Section<'_>, lists: &Lists<'_>) -> Self {
         let allow = SourceList::read(section, ["allow", "allow_files"], lists);
         let deny = SourceList::read(section, ["deny", "deny_files"], lists);
@@ -40,14 +44,14 @@ impl Guard {
         if let Some((list, node)) = &allow
             && list.is_empty()
         {
-            node.report.error(&node.place, "an allow list without a prefix", EMPTY);
+            node.refuse((format!("{} has no prefix", node.label()), EMPTY));
         }
         let list = |read: Option<(SourceList, Node<'_>)>| read.map(|(list, _)| list);
         Self { allow: list(allow), deny: list(deny), limits }
     }
 }
 
-/// Prefixes of sources: those in the file, and those of files beside it.
+/// Source prefixes from the configuration, and from the files that it names.
 #[derive(Clone, Debug, Serialize)]
 pub struct SourceList {
     #[serde(serialize_with = "digests")]
@@ -55,28 +59,31 @@ pub struct SourceList {
 }
 
 impl SourceList {
-    /// All prefixes, those of each file sorted; one that stands in two files comes twice.
+    /// Returns all prefixes, sorted within each file. A prefix that occurs in two files is returned
+    /// twice.
     pub fn prefixes(&self) -> impl Iterator<Item = (IpAddr, u8)> {
         let all = self.parts.iter().flat_map(|part| part.prefixes.iter());
         all.map(|prefix| (prefix.address(), prefix.length()))
     }
 
-    /// How many [`SourceList::prefixes`] there are.
+    /// Returns the number of prefixes.
     pub fn len(&self) -> usize {
         self.parts.iter().map(|part| part.prefixes.len()).sum()
     }
 
-    /// Whether there is none.
+    /// Returns `true` if the list has no prefixes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Its identity: SHA-256 of the content of each part.
+    /// Returns one SHA-256 for the prefixes in the configuration and one for each file. Together
+    /// they identify the list.
     pub fn digests(&self) -> Vec<[u8; 32]> {
         self.parts.iter().map(|part| part.digest).collect()
     }
 
-    /// The list of one side with the node that began it; `None` when the section has neither key.
+    /// Reads one list, and returns it with the node of its first key. Returns `None` if the section
+    /// has neither key, or if a file could not be read.
     fn read<'a>(
         section: &mut Section<'a>,
         [inline, files]: [&'static str; 2],
@@ -90,13 +97,14 @@ impl SourceList {
             None => {}
         }
         let first = inline.or(files)?;
-        // A part that could not be read was reported; the rest of the list is not judged without it.
+        // If a file could not be read, the problem was reported, and the list is not checked
+        // further.
         let parts = parts.into_iter().collect::<Option<_>>()?;
         Some((Self { parts }, first))
     }
 }
 
-/// The content of each part, in any order.
+/// Serializes the digests, independent of the order of the files.
 fn digests<S: Serializer>(parts: &[Arc<Block>], to: S) -> Result<S::Ok, S::Error> {
     let digests: BTreeSet<&[u8; 32]> = parts.iter().map(|part| &part.digest).collect();
     to.collect_seq(digests.into_iter().map(|digest| Sealed::of(digest)))
@@ -111,16 +119,17 @@ impl PartialEq for SourceList {
 impl Eq for SourceList {}
 
 fn read_inline(node: &Node<'_>) -> Option<Arc<Block>> {
-    let read: Vec<Option<Prefix>> = node.items(INLINE)?.iter().map(|node| node.source(INLINE)).collect();
+    let read: Vec<Option<Prefix>> = node.items(INLINE)?.iter().map(|node| node.source(SOURCE)).collect();
     Some(Arc::new(Block::new(read.into_iter().collect::<Option<_>>()?)))
 }
 
-/// How many new flows a second a VIP takes.
+/// The limits for new flows of a VIP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Of all sources together: 1 to 10,000,000. Default: no limit.
+    /// The maximum number of new flows per second from all sources together: 1 to 10,000,000.
+    /// Default: no limit.
     pub new_flows_per_second: Option<NonZeroU32>,
-    /// Of each source prefix. Default: no limit.
+    /// The limit per source prefix. Default: no limit.
     pub per_source: Option<PerSource>,
 }
 
@@ -130,7 +139,8 @@ impl Limits {
         let rate = section.optional("new_flows_per_second");
         let each = section.optional("per_source");
         if rate.is_none() && each.is_none() {
-            node.report.error(&node.place, "a table without a limit", LIMITS);
+            let message = "\"limits\" needs \"new_flows_per_second\", \"per_source\", or both";
+            node.refuse((message, "add one of these keys, or remove limits"));
         }
         let new_flows_per_second = rate.and_then(|node| node.number(1..=MAX_RATE)).and_then(NonZeroU32::new);
         let per_source = each.and_then(|node| PerSource::read(&node));
@@ -153,21 +163,21 @@ impl fmt::Display for Limits {
     }
 }
 
-/// A limit that each source prefix has for itself.
+/// A limit for the new flows from each source prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PerSource {
-    /// New flows a second of one prefix: 1 to 10,000,000.
+    /// The maximum number of new flows per second from one prefix: 1 to 10,000,000.
     pub new_flows_per_second: NonZeroU32,
-    /// How many leading bits of an IPv4 source are one source: 8 to 32. Default 32.
+    /// The length of an IPv4 source prefix in bits: 8 to 32. Default: 32.
     pub v4_prefix: u8,
-    /// The same for IPv6: 16 to 128. Default 64.
+    /// The length of an IPv6 source prefix in bits: 16 to 128. Default: 64.
     pub v6_prefix: u8,
 }
 
 impl PerSource {
     fn read(node: &Node<'_>) -> Option<Self> {
         let mut section = node.section()?;
-        let rate = section.required("new_flows_per_second", "an integer from 1 to 10000000");
+        let rate = section.required("new_flows_per_second", "a number from 1 to 10000000");
         let rate = rate.and_then(|node| node.number(1..=MAX_RATE)).and_then(NonZeroU32::new);
         let v4_prefix = section.or("v4_prefix", 32, |node| node.number(8..=32));
         let v6_prefix = section.or("v6_prefix", 64, |node| node.number(16..=128));
@@ -176,9 +186,11 @@ impl PerSource {
     }
 }
 
-/// A rate above this is none that a machine reaches; up to it rates are kept to a thousandth.
+/// The maximum rate limit. Limits up to this rate are accurate to 0.1 %, and no machine handles
+/// more new flows per second.
 const MAX_RATE: u32 = 10_000_000;
-const INLINE: &str = "a list of prefixes or addresses such as [\"198.51.100.0/24\", \"2001:db8::1\"]";
-const FILES: &str = "a list of files such as [\"lists/office.txt\"]";
-const LIMITS: &str = "new_flows_per_second, per_source, or both";
-const EMPTY: &str = "one prefix at least: without any, no source is served";
+const INLINE: Expected =
+    Expected::new("a list of prefixes or addresses").example("[\"198.51.100.0/24\", \"2001:db8::1\"]");
+const SOURCE: Expected = Expected::new("an IP prefix or address").example("\"198.51.100.0/24\"");
+const FILES: Expected = Expected::new("a list of files").example("[\"lists/office.txt\"]");
+const EMPTY: &str = "add a prefix; without one, the VIP would serve no client";

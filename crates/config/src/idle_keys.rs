@@ -1,8 +1,8 @@
-//! Keys of pools that never act, because nothing asks the pool for them.
+//! Warns about pool keys that have no effect.
 //!
-//! In: the drafts. Out: warnings. A fallback and a bound of what may be down act for a pool that a VIP names, or that is itself a fallback; a slow start there
-//! too, and for the backends that a pool lists itself, wherever it stands. A pool that no VIP reaches has its own warning.
-//! Source: `compile::index::reach`, `Controller::start_slowly`.
+//! `fallback`, `max_down` and `kv` have an effect only in pools that a VIP or a fallback names.
+//! `slow_start` also has an effect in pools that list backends directly. Pools that no VIP uses get
+//! a separate warning. The keys are used by `compile::index::reach` and `Controller::start_slowly`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use config_text::Place;
 
 use super::sections::Sections;
 
-/// Warns of each.
+/// Warns about each key without effect.
 pub(super) fn check(sections: &Sections<'_>) {
     let named = sections.reached(|pool| {
         let fallback = pool.fallback.as_ref().map(|fallback| &*fallback.value.pool);
@@ -20,9 +20,10 @@ pub(super) fn check(sections: &Sections<'_>) {
     for (name, pool) in sections.pools.iter().filter(|(name, _)| !named.contains(&***name)) {
         let Some(holder) = holders.get(&**name) else { continue };
         let warn = |place: &Place, key: &str| {
-            let found = format!("a {key} of a pool that is only inside others: it never acts");
-            let allowed = format!("{key} in a pool that a VIP names, such as \"{holder}\"");
-            sections.report.warning(place, found, allowed);
+            let message =
+                format!("{key} has no effect, because pool \"{name}\" is only used inside other pools");
+            let help = format!("set {key} in a pool that a VIP names, such as \"{holder}\"");
+            sections.report.warning(place, (message, help));
         };
         if let Some(fallback) = &pool.fallback {
             warn(&fallback.place, "fallback");
@@ -39,7 +40,8 @@ pub(super) fn check(sections: &Sections<'_>) {
     }
 }
 
-/// Each pool inside another that is reached, with the pool of `named` by which it was reached first.
+/// Returns the pools that are nested in the pools `named`. The value of each entry is the outermost
+/// pool through which the nested pool is reached.
 fn holders<'s>(sections: &'s Sections<'_>, named: &BTreeSet<&'s str>) -> BTreeMap<&'s str, &'s str> {
     let mut holders = BTreeMap::new();
     let mut next: Vec<(&str, &str)> = named.iter().rev().map(|name| (*name, *name)).collect();

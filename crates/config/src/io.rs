@@ -1,136 +1,151 @@
-//! `[io]`: how packets get in and out. A change here needs a restart.
+//! `[io]`: how packets get into and out of the process. Changes need a restart.
 //!
-//! In: the section. Out: [`Io`]; without a section its defaults.
-//! Not here: sockets and threads (`datapath`), what a NIC can do (the binary asks it at start).
+//! The crate `datapath` has the sockets and threads. At startup the process checks whether the NIC
+//! supports the settings.
 
 use std::num::NonZeroU16;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use config_text::{Node, Section};
+use config_text::{Expected, Node, Section};
 use forwarder::NoSocket;
 use serde::{Serialize, Serializer};
 
 use super::canonical;
 use super::ports::{read_range, show};
 
-/// How packets get in and out.
+/// The packet I/O settings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Io {
-    /// Default [`IoMode::AfXdp`].
+    /// The kernel interface for packets. Default: [`IoMode::AfXdp`].
     pub mode: IoMode,
-    /// Default [`Steering::Hardware`].
+    /// The method that distributes packets to packet threads. Default: [`Steering::Hardware`].
     pub steering: Steering,
-    /// Packet threads that software steering gives packets to, 1 to 64; `None` with [`Steering::Hardware`].
+    /// The number of packet threads for software steering: 1 to 64. `None` for
+    /// [`Steering::Hardware`].
     pub threads: Option<NonZeroU16>,
-    /// Default [`NextHop::Resolve`].
+    /// The method that determines the destination MAC address of frames. Default:
+    /// [`NextHop::Resolve`].
     pub next_hop: NextHop,
-    /// Flows that one packet thread can remember, 16 bytes each: 1,024 to 268,435,456. Default 1,000,000.
+    /// The number of flows in the connection table of one packet thread: 1,024 to 268,435,456. Each
+    /// flow takes 16 bytes. Default: 1,000,000.
     pub flows_per_thread: usize,
-    /// What a packet thread does when nothing arrives.
+    /// The behavior of a packet thread that has no packets.
     pub idle: Idle,
-    /// Packets, 1 to 1,024, that the NIC's driver receives at a time in the packet threads' own system calls; `None`, the default: in
-    /// interrupts. Not with [`IoMode::AfPacket`].
+    /// The number of packets that the NIC driver receives in one busy-polling system call of a
+    /// packet thread: 1 to 1,024. If `None` (the default), the driver receives packets in
+    /// interrupts. Not available with [`IoMode::AfPacket`].
     pub busy_poll: Option<NonZeroU16>,
-    /// How many queues of each interface get a socket, counted from 0: 1 to 256. Default: all of them. With
-    /// [`IoMode::AfPacket`]: how many packet threads there are; default as many as the interface with most queues has.
+    /// The number of queues per interface that get a socket, starting at queue 0: 1 to 256.
+    /// Default: all queues. With [`IoMode::AfPacket`] this is the number of packet threads, and the
+    /// default is the queue count of the interface with the most queues.
     pub queues: Option<u32>,
-    /// UMEM frames of each queue: a power of two from 512 to 65,536. Default 4,096.
+    /// The number of UMEM frames of each queue: a power of two from 512 to 65,536. Default: 4,096.
     pub frames_per_queue: u32,
-    /// Bytes of a UMEM frame, and so the longest packet: 2,048 or 4,096. Default 2,048.
+    /// The size of a UMEM frame in bytes, which limits the packet length: 2,048 or 4,096. Default:
+    /// 2,048.
     pub frame_size: u32,
-    /// The most packets that are taken at once: 1 to 256. Default 64.
+    /// The maximum number of packets in a batch: 1 to 256. Default: 64.
     pub batch: usize,
-    /// Default [`NoSocket::Pass`].
+    /// The action for packets that arrive at a queue without a socket. Default: [`NoSocket::Pass`].
     #[serde(serialize_with = "canonical_no_socket")]
     pub no_socket: NoSocket,
-    /// VIP addresses that the XDP program's filter has room for: 1 to 1,048,576. Default 4,096.
+    /// The number of VIP addresses that fit into the XDP filter: 1 to 1,048,576. Default: 4,096.
     pub max_vips: u32,
-    /// Source prefixes whose rates a packet thread knows at once, 16 bytes each: 1,024 to 16,777,216. Default 65,536.
+    /// The number of source prefixes whose rates one packet thread tracks: 1,024 to 16,777,216.
+    /// Each takes 16 bytes. Default: 65,536.
     pub limit_sources: usize,
-    /// The tables of fragmented datagrams.
+    /// The sizes and limits of the fragment tables.
     pub fragments: Fragments,
-    /// How much ICMP a packet thread handles.
+    /// The ICMP rate limits of a packet thread.
     pub icmp: Icmp,
-    /// UDP ports that packet threads ask backends of keyed pools from, in equal shares: 1 to 4,096 ports from 1,024 on. Default 61000
-    /// to 61255.
+    /// The source port pool. Packet threads send upstream requests to the backends of keyed pools
+    /// from these UDP ports. Each thread gets an equal share. The pool has 1 to 4,096 ports, none
+    /// below 1,024. Default: 61000 to 61255.
     #[serde(serialize_with = "canonical_ports")]
-    pub own_ports: RangeInclusive<u16>,
+    pub source_ports: RangeInclusive<u16>,
 }
 
-/// How much ICMP one packet thread handles.
+/// The ICMP rate limits of one packet thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Icmp {
-    /// Echo replies and time exceeded a second, and as many packet-too-big errors: 0 to 1,000,000. Default 1,000.
+    /// The maximum number of echo replies and time-exceeded errors per second: 0 to 1,000,000.
+    /// Packet-too-big errors have a separate limit of the same size. Default: 1,000.
     pub replies_per_second: u32,
-    /// Those to one source: 0 to 1,000,000. Default 100.
-    pub replies_to_source: u32,
-    /// Errors that are sent on to backends or taken in, a second: 0 to 1,000,000. Default 10,000.
+    /// The maximum number of these replies per second to one source: 0 to 1,000,000. Default: 100.
+    pub replies_per_source: u32,
+    /// The maximum number of received ICMP errors per second that are forwarded to backends or
+    /// processed: 0 to 1,000,000. Default: 10,000.
     pub errors_per_second: u32,
-    /// Those from one source: 0 to 1,000,000. Default 1,000.
-    pub errors_of_source: u32,
+    /// The maximum number of these ICMP errors per second from one source: 0 to 1,000,000. Default:
+    /// 1,000.
+    pub errors_per_source: u32,
 }
 
-/// One packet thread's table of fragmented datagrams (paper §4.3).
+/// The limits of the fragment table of one packet thread (Eisenbud et al., *Maglev*, NSDI 2016,
+/// §4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Fragments {
-    /// Datagrams whose way is known: 64 to 16,777,216. Default 16,384.
+    /// The maximum number of fragmented datagrams in the table: 64 to 16,777,216. Default: 16,384.
     pub datagrams: usize,
     buffered: Option<usize>,
     per_datagram: usize,
     per_source: usize,
-    /// From the first sight of a datagram to its end: 100 ms to 60 s. Default 2 s.
+    /// The lifetime of an entry after the first fragment of its datagram has arrived: 100 ms to 60
+    /// s. Default: 2 s.
     #[serde(serialize_with = "canonical::span")]
     pub lifetime: Duration,
 }
 
-/// By which interface to the kernel frames are moved.
-// `datapath` has a type of its own: neither depends on the other, and `forwarder`, below both, knows no sockets.
+/// The kernel interface through which frames are received and sent.
+// `datapath` has its own type, because it does not depend on this crate. `forwarder`, on which both
+// depend, has no sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum IoMode {
-    /// XDP program and AF_XDP sockets.
+    /// AF_XDP sockets, with an XDP program.
     AfXdp,
-    /// Packet sockets, and an ingress program that takes what they get from the kernel.
+    /// Packet sockets, with an ingress program that prevents the kernel from processing the same
+    /// packets.
     AfPacket,
 }
 
-/// Who spreads packets over packet threads.
+/// The method that distributes packets to packet threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Steering {
-    /// The NIC's RSS: one packet thread a queue.
+    /// Receive-side scaling (RSS) in the NIC. Each queue has one packet thread.
     Hardware,
-    /// An I/O thread a queue, by each packet's flow, over [`Io::threads`].
+    /// One I/O thread per queue, which hashes the flow of each packet and distributes packets to
+    /// [`Io::threads`] packet threads.
     Software,
 }
 
-/// Where the outer destination MAC address comes from.
+/// The method that determines the destination MAC address of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NextHop {
-    /// From the kernel's routes and neighbours.
+    /// The address is taken from the kernel's routes and neighbors.
     Resolve,
-    /// Back to the gateway that the packet came from.
+    /// The frame is returned to the gateway that sent it.
     Reflect,
 }
 
 impl Steering {
-    /// With the number of packet threads that it needs. The kernel spreads what packet sockets get.
+    /// Reads the steering method and the number of packet threads. Software steering is not
+    /// available with packet sockets, where the kernel distributes packets.
     fn read(section: &mut Section<'_>, mode: IoMode) -> (Self, Option<NonZeroU16>) {
         let node = section.optional("steering");
         let words = [("hardware", Self::Hardware), ("software", Self::Software)];
         let steering = node.as_ref().and_then(|node| node.choice(&words)).unwrap_or(Io::default().steering);
         if steering == Self::Hardware {
-            let nothing = "nothing, as each queue has its packet thread; or steering = \"software\" as well";
-            section.optional("threads").and_then(|node| node.wrong::<()>(nothing));
+            section.optional("threads").inspect(|node| node.needs("steering = \"software\""));
             return (steering, None);
         }
         if let (IoMode::AfPacket, Some(node)) = (mode, &node) {
-            node.refuse(
-                "\"hardware\": with mode = \"af-packet\" the kernel spreads flows over as many packet threads as \
-                 io.queues says",
-            );
+            let help =
+                "the kernel distributes flows over io.queues packet threads; use steering = \"hardware\"";
+            node.refuse(("steering = \"software\" cannot be combined with mode = \"af-packet\"", help));
         }
         let threads = section.required("threads", THREADS);
         let threads = threads.and_then(|node| node.number(1..=MOST_THREADS)).and_then(NonZeroU16::new);
@@ -142,23 +157,24 @@ fn canonical_no_socket<S: Serializer>(value: &NoSocket, to: S) -> Result<S::Ok, 
     canonical::word(&NO_SOCKET, value, to)
 }
 
-/// What a packet thread does when nothing arrives.
+/// The behavior of a packet thread that has no packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Idle {
-    /// How long a thread spins before what `then` says: up to 1 s. Default 50 us.
+    /// The time for which a thread polls without packets before the action `then`: up to 1 s.
+    /// Default: 50 us.
     #[serde(serialize_with = "canonical::span")]
     pub spin: Duration,
-    /// What follows the spinning. Default [`IdleThen::Sleep`].
+    /// The action after the polling time. Default: [`IdleThen::Sleep`].
     pub then: IdleThen,
 }
 
-/// What follows the spinning.
+/// The action of an idle thread after the polling time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum IdleThen {
-    /// Wait in `poll` until a packet comes.
+    /// The thread sleeps in `poll` until a packet arrives.
     Sleep,
-    /// Go on spinning: a core is used up, and no packet waits for a wake-up.
+    /// The thread continues to poll. This uses a whole core, but avoids the wake-up delay.
     Spin,
 }
 
@@ -176,18 +192,21 @@ impl Idle {
 }
 
 impl Fragments {
-    /// Pieces that may wait for their first one: 8 to 65,536, at most a quarter of `frames` in a queue's pool. Default that
-    /// quarter, at most 1,024.
+    /// Returns the maximum number of fragments that wait for the first fragment of their datagram:
+    /// 8 to 65,536, but at most a quarter of `frames`, which is the number of frames per queue. The
+    /// default is a quarter of `frames`, but at most 1,024.
     pub fn buffered(&self, frames: u32) -> usize {
         self.buffered.unwrap_or_else(|| spare(frames).min(1_024))
     }
 
-    /// Pieces of one datagram that may wait: 1 to 256, at most `buffered`. Default 64.
+    /// Returns the maximum number of waiting fragments per datagram: 1 to 256, but at most
+    /// [`buffered`](Self::buffered). Default: 64.
     pub fn per_datagram(&self, frames: u32) -> usize {
         self.per_datagram.min(self.buffered(frames))
     }
 
-    /// Pieces of one source that may wait: 1 to 65,536, at most `buffered`. Default 512.
+    /// Returns the maximum number of waiting fragments per source address: 1 to 65,536, but at most
+    /// [`buffered`](Self::buffered). Default: 512.
     pub fn per_source(&self, frames: u32) -> usize {
         self.per_source.min(self.buffered(frames))
     }
@@ -212,16 +231,17 @@ impl Icmp {
         let mut rate = |key, default| section.or(key, default, |node| node.number(0..=1_000_000));
         let icmp = Self {
             replies_per_second: rate("replies_per_second", default.replies_per_second),
-            replies_to_source: rate("replies_to_source", default.replies_to_source),
+            replies_per_source: rate("replies_per_source", default.replies_per_source),
             errors_per_second: rate("errors_per_second", default.errors_per_second),
-            errors_of_source: rate("errors_of_source", default.errors_of_source),
+            errors_per_source: rate("errors_per_source", default.errors_per_source),
         };
         section.finish();
         Some(icmp)
     }
 }
 
-/// What a pool of `frames` can spare: held frames receive nothing.
+/// Returns the number of frames that waiting fragments may occupy. An occupied frame cannot receive
+/// packets.
 fn spare(frames: u32) -> usize {
     frames as usize / 4
 }
@@ -257,7 +277,7 @@ impl Io {
             fragments: section
                 .or("fragments", default.fragments, |node| Fragments::read(&node, frames_per_queue)),
             icmp: section.or("icmp", default.icmp, |node| Icmp::read(&node)),
-            own_ports: section.or("own_ports", default.own_ports, |node| read_own_ports(&node)),
+            source_ports: section.or("source_ports", default.source_ports, |node| read_source_ports(&node)),
         };
         section.finish();
         io
@@ -290,24 +310,30 @@ impl Default for Io {
             },
             icmp: Icmp {
                 replies_per_second: 1_000,
-                replies_to_source: 100,
+                replies_per_source: 100,
                 errors_per_second: 10_000,
-                errors_of_source: 1_000,
+                errors_per_source: 1_000,
             },
-            own_ports: 61_000..=61_255,
+            source_ports: 61_000..=61_255,
         }
     }
 }
 
-/// Above 1,023, as others need no right to take them from us; GUE's is for tunnels.
-fn read_own_ports(node: &Node<'_>) -> Option<RangeInclusive<u16>> {
+/// Ports below 1,024 are rejected, because they may belong to services of the machine. The GUE port
+/// is rejected, because it is used by tunnels.
+fn read_source_ports(node: &Node<'_>) -> Option<RangeInclusive<u16>> {
     if node.as_str().is_none() {
-        return node.wrong(OWN_PORTS);
+        return node.unexpected(SOURCE_PORTS);
     }
-    let ports = read_range(node, &(1_024..=u16::MAX), OWN_PORTS)?;
-    let has_gue = ports.contains(&GUE_PORT);
-    if has_gue || ports.len() > MOST_OWN_PORTS {
-        return node.wrong(OWN_PORTS);
+    let ports = read_range(node, &(1_024..=u16::MAX), SOURCE_PORTS)?;
+    if ports.contains(&GUE_PORT) {
+        let message = format!("\"source_ports\" contains port {GUE_PORT}, which GUE uses");
+        return node.wrong((message, "choose another range"));
+    }
+    if ports.len() > MOST_SOURCE_PORTS {
+        let message =
+            format!("\"source_ports\" has {} ports, and the limit is {MOST_SOURCE_PORTS}", ports.len());
+        return node.wrong(message);
     }
     Some(ports)
 }
@@ -316,31 +342,45 @@ fn canonical_ports<S: Serializer>(value: &RangeInclusive<u16>, to: S) -> Result<
     to.collect_str(&show(value))
 }
 
-/// Packet sockets are filled by the kernel's receive path, on whichever thread it runs.
+/// Busy polling is rejected for packet sockets, because the kernel can add packets to such a socket
+/// on any thread.
 fn read_busy_poll(node: &Node<'_>, mode: IoMode) -> Option<NonZeroU16> {
     match mode {
         IoMode::AfXdp => node.number(1..=1_024).and_then(NonZeroU16::new),
-        IoMode::AfPacket => node.wrong("nothing with mode = \"af-packet\""),
+        IoMode::AfPacket => {
+            node.needs("mode = \"af-xdp\"");
+            None
+        }
     }
 }
 
 fn read_frames(node: &Node<'_>) -> Option<u32> {
     let frames: u32 = node.number(512..=65_536)?;
-    if frames.is_power_of_two() { Some(frames) } else { node.wrong("a power of two from 512 to 65536") }
+    if frames.is_power_of_two() {
+        return Some(frames);
+    }
+    let next = frames.next_power_of_two();
+    node.wrong((
+        format!("\"frames_per_queue\" must be a power of two, got {frames}"),
+        format!("the next power of two is {next}"),
+    ))
 }
 
-/// The kernel takes powers of two from 2,048 to a page.
+/// The kernel accepts only powers of two from 2,048 bytes to the page size.
 fn read_frame_size(node: &Node<'_>) -> Option<u32> {
     let bytes = node.as_integer().and_then(|bytes| u32::try_from(bytes).ok());
-    bytes.filter(|bytes| [2_048, 4_096].contains(bytes)).or_else(|| node.wrong("2048 or 4096"))
+    let good = bytes.filter(|bytes| [2_048, 4_096].contains(bytes));
+    good.or_else(|| node.unexpected("2048 or 4096"))
 }
 
 const NO_SOCKET: [(&str, NoSocket); 2] = [("pass", NoSocket::Pass), ("drop", NoSocket::Drop)];
-/// Each pair of threads has its rings.
+/// The maximum number of packet threads. Each pair of threads has its own rings, so memory use
+/// grows with the square of this number.
 const MOST_THREADS: u16 = 64;
-const THREADS: &str = "how many packet threads software steering gives packets to: an integer from 1 to 64";
-const OWN_PORTS: &str = "\"FIRST-LAST\": 1 to 4,096 ports from 1024 to 65535, without 6080";
-const MOST_OWN_PORTS: usize = 4_096;
+const THREADS: Expected = Expected::new("the number of packet threads, from 1 to 64").example("4");
+const SOURCE_PORTS: Expected =
+    Expected::new("a range of ports from 1024 to 65535").example("\"61000-61255\"");
+const MOST_SOURCE_PORTS: usize = 4_096;
 const GUE_PORT: u16 = 6_080;
 const MAX_SPIN: Duration = Duration::from_secs(1);
 const LIFETIME: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);

@@ -1,9 +1,9 @@
-//! Keyed pools against what would move keys unseen: slow starts, fallbacks, other clusters.
+//! Checks keyed pools. Rejects settings that would silently move keys to other backends: slow
+//! starts, fallbacks and remote clusters.
 //!
-//! In: the drafts of pools and VIPs. Out: problems. A pool is keyed where it has `kv` and a UDP service names it; the pools that its
-//! routes and its failover name have keys too.
-//! Here too: the names of backends on the rings of pools whose `hash` is that of clients, and which pools these are.
-//! Not here: the table `kv` itself (`kv`).
+//! A pool is keyed if it has a `kv` table and a UDP service uses it, or if a keyed pool names it in
+//! its routes or failover. This module also determines the names of backends on a ketama ring. The
+//! module `kv` reads the table.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use super::ports::{Ports, Protocol};
 use super::sections::Sections;
 use super::vip::{ServiceDraft, VipDraft};
 
-/// Checks everything that has to do with keys.
+/// Runs all checks of keyed pools.
 pub(super) fn check(sections: &Sections<'_>) {
     let mut with_keys = BTreeSet::new();
     for (name, pool) in sections.pools.iter().filter(|(_, pool)| pool.kv.is_some()) {
@@ -31,52 +31,54 @@ pub(super) fn check(sections: &Sections<'_>) {
     }
 }
 
-/// A key would be at one backend at first, and at another without a word.
+/// Rejects slow start and fallback. With these settings, a key would be served first by one backend
+/// and later by another.
 fn moves_keys(sections: &Sections<'_>, pool: &PoolDraft) {
-    let refuse =
-        |place, found: &str| sections.report.error(place, found, "no such key: it would move keys unseen");
+    let refuse = |place, key: &str| {
+        let message = format!("a keyed pool cannot have \"{key}\"");
+        sections.report.error(place, (message, "this setting would silently move keys to other backends"));
+    };
     if let Some(slow_start) = &pool.slow_start {
-        refuse(&slow_start.place, "a slow_start of a pool that has keys");
+        refuse(&slow_start.place, "slow_start");
     }
     if let Some(fallback) = &pool.fallback {
-        refuse(&fallback.place, "a fallback of a pool that has keys");
+        refuse(&fallback.place, "fallback");
     }
 }
 
-/// A service that chooses by key has no other hash, and no other cluster.
+/// Rejects `hash` and `remotes` for services of keyed pools, because the key chooses the backend.
 fn by_key(sections: &Sections<'_>, vip: &VipDraft, service: &ServiceDraft) {
     let is_keyed = sections.pools.get(&service.pool.value).is_some_and(|pool| pool.kv.is_some());
     if !is_keyed || service.protocol != Protocol::Udp {
         return;
     }
     if let Some(remote) = vip.remotes.first() {
-        let found = format!("remotes beside the keyed pool \"{}\"", service.pool.value);
-        sections.report.error(&remote.place, found, "no remotes: they would move keys unseen");
+        let message = format!("a VIP with keyed pool \"{}\" cannot have \"remotes\"", service.pool.value);
+        sections.report.error(&remote.place, (message, "remotes would silently move keys to other clusters"));
     }
     if let Some(hash) = &service.hash {
-        let found = format!("a hash beside the keyed pool \"{}\"", service.pool.value);
-        sections.report.error(&hash.place, found, "nothing here: the key chooses");
+        let message = format!("a service of keyed pool \"{}\" cannot have \"hash\"", service.pool.value);
+        sections.report.error(&hash.place, (message, "the key chooses the backend"));
     }
     if let Some(kv) =
         sections.pools.get(&service.pool.value).and_then(|pool| pool.kv.as_ref()?.value.as_ref())
         && kv.rejoin == Rejoin::Flush
         && service.ports.each().is_none_or(|ports| ports.count() > MAX_FLUSHED_PORTS)
     {
-        let found = format!(
-            "ports {} beside rejoin = \"flush\" of the pool \"{}\"",
-            service.ports, service.pool.value
+        let message = format!(
+            "pool \"{}\" with rejoin = \"flush\" can have at most {MAX_FLUSHED_PORTS} ports, got {}",
+            service.pool.value, service.ports
         );
-        let allowed = format!(
-            "at most {MAX_FLUSHED_PORTS} ports, at each of which a server is emptied, or rejoin = \"serve\""
-        );
-        sections.report.error(&service.place, found, allowed);
+        let help = "each server is emptied once per port; list fewer ports, or set rejoin = \"serve\"";
+        sections.report.error(&service.place, (message, help));
     }
 }
 
-/// The ports at which clients have the servers of a ring; `None` among them: a range of ports.
+/// The ports on which clients access the servers of a ring. `None` stands for a range of ports.
 pub(super) type RingPorts = BTreeSet<Option<u16>>;
 
-/// The pools whose keys are on rings: those with such a `hash`, and those to which their routes and failover lead.
+/// Returns the pools with a ketama ring. The result contains the pools with a ketama `hash`, and
+/// the pools named in their routes and failover.
 pub(super) fn rings<'s>(sections: &'s Sections<'_>) -> BTreeMap<&'s str, RingPorts> {
     let mut rings: BTreeMap<&str, RingPorts> = BTreeMap::new();
     for (name, pool) in &sections.pools {
@@ -104,7 +106,7 @@ fn ports(ports: &Ports) -> Vec<Option<u16>> {
     }
 }
 
-/// The members of a pool under their names on its ring; without one where it has none.
+/// Adds the ring names to the members of a pool. If the pool has no ring, ring names are removed.
 pub(super) fn name_on_ring(
     sections: &Sections<'_>,
     pool: &str,
@@ -115,8 +117,9 @@ pub(super) fn name_on_ring(
         return members.into_iter().map(|member| Member { ring_name: None, ..member }).collect();
     };
     let only = only_port(ports);
-    let wrong = |found: String, allowed: &str| {
-        sections.pools.get(pool).inspect(|draft| sections.report.error(&draft.place, found, allowed));
+    let wrong = |message: String, help: &str| {
+        let draft = sections.pools.get(pool);
+        draft.inspect(|draft| sections.report.error(&draft.place, (message, help)));
     };
     let mut seen: BTreeMap<Arc<str>, Arc<str>> = BTreeMap::new();
     let mut named = Vec::with_capacity(members.len());
@@ -124,22 +127,22 @@ pub(super) fn name_on_ring(
         let backend = &member.backend;
         let default = only.map(|port| default_name(backend.address, port));
         let Some(name) = member.ring_name.clone().or(default) else {
-            wrong(
-                format!("no ring_name of backend \"{}\" beside services at several ports", backend.name),
-                PORTS,
-            );
+            let message = format!("backend \"{}\" needs a \"ring_name\"", backend.name);
+            wrong(message, PORTS);
             return named;
         };
         if let Some(other) = seen.insert(Arc::clone(&name), Arc::clone(&backend.name)) {
-            let found = format!("backends \"{other}\" and \"{}\" as \"{name}\" on one ring", backend.name);
-            wrong(found, "each ring_name once in a pool");
+            let message =
+                format!("backends \"{other}\" and \"{}\" have the ring name \"{name}\"", backend.name);
+            wrong(message, "set a different ring_name for each backend of a pool");
         }
         named.push(Member { ring_name: Some(name), ..member });
     }
     named
 }
 
-/// The port that all services of a ring have; memcached's own where there is no service.
+/// Returns the port if all services of a ring use the same port. Returns the memcached port if
+/// there is no service.
 fn only_port(ports: &RingPorts) -> Option<u16> {
     let mut ports = ports.iter();
     match (ports.next(), ports.next()) {
@@ -149,13 +152,14 @@ fn only_port(ports: &RingPorts) -> Option<u16> {
     }
 }
 
-/// A server's name where its file gives it none: its address, with the port where that is not memcached's own.
+/// Returns the default ring name of a server: its address, and the port unless it is the memcached
+/// port.
 fn default_name(address: IpAddr, port: u16) -> Arc<str> {
     let name = if port == MEMCACHED_PORT { address.to_string() } else { format!("{address}:{port}") };
     name.into()
 }
 
 const MEMCACHED_PORT: u16 = 11_211;
-const PORTS: &str = "a ring_name for each backend, or one port for all UDP services of the pool";
-/// A server is asked at each of them by itself.
+const PORTS: &str = "services at several ports use this ring; add ring_name to each backend, or use one port";
+/// The maximum number of ports that can be flushed. Each port of a server is flushed separately.
 const MAX_FLUSHED_PORTS: usize = 16;

@@ -1,70 +1,81 @@
-//! `kv` of a pool: requests of key-value clients go to their server by key.
+//! `kv` of a pool: sends each request of a key-value client to the server that stores the key.
 //!
-//! In: the table. Out: [`Kv`], by which UDP services of the pool choose a backend for each request.
-//! Not here: what the pool and its VIPs may not have beside it (`keyed`), reading requests (`kv-switch`).
-//! Source: AppSwitch and SmartSwitch (MemSwitch).
+//! The module reads the table into [`Kv`]. UDP services of the pool then choose a backend for each
+//! request. The module `keyed` checks the pool and its VIPs, and the crate `kv-switch` parses
+//! requests. Sources: AppSwitch and SmartSwitch (MemSwitch).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use config_text::{At, Node, Place, Section, values};
+use config_text::{At, Expected, Node, Place, Section, values};
 use forwarder::{GATHER_TIMEOUTS_MS, Prefix};
 use serde::Serialize;
 
-use super::arrivals::read_sources;
 use super::canonical;
 use super::kv_cache::KvCache;
 use super::kv_replicas::KvReplicas;
+use super::upstream_tunnels::read_sources;
 
-/// How a keyed pool reads requests, and which backend each has.
+/// The settings of a keyed pool: how it parses requests, and how it chooses a backend for each
+/// request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Kv {
-    /// Where in a request its key stands. Required.
+    /// The protocol of the requests. The protocol determines the position of the key in a request.
+    /// Required.
     pub protocol: KvProtocol,
-    /// Who may send requests: all others are dropped. At least one; required.
+    /// The clients that may send requests. Other requests are dropped. At least one prefix is
+    /// required.
     #[serde(serialize_with = "canonical::set")]
     pub clients: Vec<Prefix>,
-    /// Whether `clients` may hold all addresses of a family. Default `false`.
+    /// `true` if `clients` may contain a prefix that covers all addresses of a family. Default:
+    /// `false`.
     pub any_client: bool,
-    /// Keys that other pools have, each once; the exact key goes before prefixes, and the longest prefix before shorter ones.
-    /// Default none.
+    /// Keys that are stored in other pools, without duplicates. An exact key takes precedence over
+    /// prefixes, and a longer prefix over a shorter one. Default: none.
     #[serde(serialize_with = "canonical::sorted")]
     pub routes: Vec<KvRoute>,
-    /// The pools that routes and failover name, each once, in the order of their names.
+    /// The pools named in routes and failover, sorted by name and without duplicates.
     #[serde(skip)]
     pub pools: Vec<Arc<str>>,
-    /// Where keys of a backend that does not serve go. Default [`Failover::Next`].
+    /// The target of requests while the backend of their key is down. Default: [`Failover::Next`].
     pub failover: Failover,
-    /// What is stored away from its key's own backend lives no longer than that; `None`: as long as its client says. Whole seconds.
-    /// Default 10 s, none beside [`Failover::Nowhere`] and for other protocols than memcached, whose times are not known.
+    /// The maximum lifetime of a value that is stored on another backend during failover, in whole
+    /// seconds. If `None`, the lifetime requested by the client applies. Default: 10 s. The value
+    /// is `None` with [`Failover::Nowhere`], and for protocols other than memcached, where the
+    /// expiry time is not known.
     #[serde(serialize_with = "canonical::some_span")]
     pub failover_ttl: Option<Duration>,
-    /// The most keys of one request: 1 to 32, the default.
+    /// The maximum number of keys in a request: 1 to 32. Default: 32.
     pub max_keys: u8,
-    /// What says which backend has a key. Default [`KvHash::Maglev`].
+    /// The hash that maps keys to backends. Default: [`KvHash::Maglev`].
     pub hash: KvHash,
-    /// What becomes of a server that was away before it serves again. Default [`Rejoin::Flush`] for memcached, else the other.
+    /// The action taken before requests are sent to a server that was down. Default:
+    /// [`Rejoin::Flush`] for memcached, otherwise [`Rejoin::Serve`].
     pub rejoin: Rejoin,
-    /// Which way requests and answers take. Default [`KvPath::Direct`].
+    /// The path of requests and replies. Default: [`KvPath::Direct`].
     pub path: KvPath,
-    /// What becomes of requests whose keys are of several backends; `None`: they are refused, as are all of header and offset.
+    /// The settings for requests whose keys belong to several backends. If `None`, such requests
+    /// are rejected. The protocols `header` and `offset` always reject such requests.
     pub gather: Option<KvGather>,
-    /// How reads of hot keys are answered by this machine; `None`, the default: they are not.
+    /// The settings of the cache that this machine uses to reply to reads of hot keys. `None`, the
+    /// default: no cache.
     pub cache: Option<KvCache>,
-    /// How many backends have each key; `None`, the default: one.
+    /// The settings for replication of keys. If `None` (the default), each key is stored on one
+    /// backend.
     pub replicas: Option<KvReplicas>,
 }
 
-/// Which way requests and answers take.
+/// The path of requests and replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KvPath {
-    /// Backends have the VIP, and answer clients themselves.
+    /// Backends have the VIP address and reply directly to clients.
     Direct,
-    /// Backends are asked at their own address, and their answers pass through this machine.
-    Through {
-        /// How long an answer is waited for: one of [`forwarder::GATHER_TIMEOUTS_MS`]. Default 200 ms.
+    /// Requests are sent to the backends' own addresses, and replies pass through this machine.
+    Proxied {
+        /// The maximum time to wait for a reply, one of [`forwarder::GATHER_TIMEOUTS_MS`]. Default:
+        /// 200 ms.
         #[serde(serialize_with = "canonical::span")]
         answer_timeout: Duration,
     },
@@ -74,58 +85,61 @@ impl KvPath {
     fn read(section: &mut Section<'_>, protocol: Option<KvProtocol>) -> Self {
         let is_memcached = is_memcached(protocol);
         let node = section.optional("path");
-        let words = [("direct", false), ("through", true)];
-        let is_through = node.as_ref().and_then(|node| Some((node.choice(&words)?, node))).is_some_and(
-            |(through, node)| {
-                if through && !is_memcached {
-                    node.refuse(
-                        "\"direct\": answers of other protocols than memcached have no id to know them by",
-                    );
+        let words = [("direct", false), ("proxied", true)];
+        let is_proxied = node.as_ref().and_then(|node| Some((node.choice(&words)?, node))).is_some_and(
+            |(is_proxied, node)| {
+                if is_proxied && !is_memcached {
+                    let help = "other protocols have no request ids to match replies with";
+                    node.refuse(("path = \"proxied\" needs protocol = \"memcached\"", help));
                 }
-                through && is_memcached
+                is_proxied && is_memcached
             },
         );
         let node = section.optional("answer_timeout");
         let timeout = node.as_ref().and_then(read_timeout);
-        if is_through {
-            return Self::Through { answer_timeout: timeout.unwrap_or(ANSWER_TIMEOUT) };
+        if is_proxied {
+            return Self::Proxied { answer_timeout: timeout.unwrap_or(ANSWER_TIMEOUT) };
         }
-        node.inspect(|node| node.refuse("nothing here: it is for path = \"through\""));
+        node.inspect(|node| node.needs("path = \"proxied\""));
         Self::Direct
     }
 }
 
-/// One of those that packet threads have.
+/// Reads a timeout, which must be one of the timeouts that packet threads support.
 fn read_timeout(node: &Node<'_>) -> Option<Duration> {
     let timeout = node.duration(Duration::ZERO..=Duration::from_secs(1))?;
     let is_one = |millis: &u16| timeout == Duration::from_millis((*millis).into());
-    if GATHER_TIMEOUTS_MS.iter().any(is_one) { Some(timeout) } else { node.wrong(TIMEOUTS) }
+    let is_known = GATHER_TIMEOUTS_MS.iter().any(is_one);
+    if is_known { Some(timeout) } else { node.unexpected(TIMEOUTS) }
 }
 
-/// Requests whose keys are of several backends are asked of each, and answered by this machine.
+/// The settings for requests whose keys belong to several backends. This machine splits such a
+/// request and combines the replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct KvGather {
-    /// How long backends may take: one of [`forwarder::GATHER_TIMEOUTS_MS`]. Default 20 ms.
+    /// The maximum time to wait for all backends, one of [`forwarder::GATHER_TIMEOUTS_MS`].
+    /// Default: 20 ms.
     #[serde(serialize_with = "canonical::span")]
     pub timeout: Duration,
-    /// What follows when one takes longer. Default [`KvMissing::Silent`].
+    /// The reply if a backend does not reply in time. Default: [`KvMissing::Silent`].
     pub missing: KvMissing,
 }
 
-/// What becomes of a request with a key that nobody has spoken of in time.
+/// The reply if a backend does not reply in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KvMissing {
-    /// There is no reply.
+    /// No reply is sent.
     Silent,
-    /// The reply says that the key is missing.
+    /// The reply reports the keys of that backend as missing.
     Miss,
 }
 
 impl KvGather {
     const DEFAULT: Self = Self { timeout: Duration::from_millis(20), missing: KvMissing::Silent };
 
-    /// A table, or `false`. Of another protocol no reply is made.
+    /// Reads the value of `gather`, which is a table or `false`. Only memcached replies can be
+    /// combined.
     fn read(node: Option<Node<'_>>, protocol: Option<KvProtocol>) -> Option<Self> {
         let is_memcached = is_memcached(protocol);
         let Some(node) = node else { return is_memcached.then_some(Self::DEFAULT) };
@@ -135,93 +149,96 @@ impl KvGather {
         let missing = section.or("missing", Self::DEFAULT.missing, |node| node.choice(&words));
         section.finish();
         if !is_memcached {
-            node.refuse("nothing here: it is for protocol = \"memcached\"");
+            node.needs("protocol = \"memcached\"");
         }
         Some(Self { timeout, missing })
     }
 }
 
-/// What becomes of a server that was away: meanwhile others were given its keys, and what it holds of them may be old.
+/// The action taken before requests are sent to a server that was down. While the server was down,
+/// other servers had its keys, so its values may be stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Rejoin {
-    /// It is emptied by `flush_all` at its own address and the ports of the UDP services, and serves then.
+    /// The server is first emptied by `flush_all`. The command is sent to the backend's own
+    /// address, at the ports of the UDP services.
     Flush,
-    /// It serves at once.
+    /// The server serves immediately.
     Serve,
 }
 
-/// Where in a request its key stands.
+/// The protocol of requests. The protocol determines the position of the key in a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KvProtocol {
     /// memcached over UDP: ASCII, binary and meta commands.
     Memcached,
-    /// A preamble names the key's place (AppSwitch §5.1).
+    /// Each request has a header that describes where the key is (AppSwitch §5.1).
     Header {
-        /// The application's number, with which each request begins. Required.
+        /// The application id, which is the first byte of each request. Required.
         id: u8,
     },
-    /// At a fixed place of every payload.
+    /// The key is at a fixed offset in each request.
     Offset {
-        /// Bytes in front of it: 0 to 1,400. Default 0.
+        /// The offset of the key in bytes: 0 to 1,400. Default: 0.
         start: u16,
-        /// Its bytes: 1 to 250. Required.
+        /// The length of the key in bytes: 1 to 250. Required.
         length: u8,
     },
 }
 
-/// What says which backend has a key.
+/// The hash that maps keys to backends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KvHash {
-    /// Maglev's table over a keyed hash.
+    /// The Maglev table, indexed by a keyed hash.
     Maglev,
-    /// The ring of libmemcached (`KETAMA_WEIGHTED`) and of nutcracker (`distribution: ketama`), over MD5.
+    /// The ketama ring with MD5, as in libmemcached (`KETAMA_WEIGHTED`) and nutcracker
+    /// (`distribution: ketama`).
     Ketama,
-    /// The same ring over their `fnv1a_64`, nutcracker's default.
+    /// The ketama ring with `fnv1a_64`, the default hash of nutcracker.
     #[serde(rename = "fnv1a_64")]
     Fnv1a64,
 }
 
-/// Keys of a pool that another pool has.
+/// A route: keys that are stored in another pool.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct KvRoute {
-    /// Which.
+    /// The keys that the route matches.
     #[serde(flatten)]
     pub keys: KvKeys,
-    /// The pool's name: [`Config::pool`](super::Config::pool) has it.
+    /// The name of the other pool. [`Config::pool`](super::Config::pool) returns the pool.
     pub pool: Arc<str>,
 }
 
-/// Which keys a route is for: 1 to 250 bytes.
+/// The keys that a route matches, 1 to 250 bytes each.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KvKeys {
-    /// This one.
+    /// One key.
     Key(Arc<str>),
-    /// Those that begin with it.
+    /// All keys with this prefix.
     Prefix(Arc<str>),
 }
 
-/// Where keys of a backend that does not serve go.
+/// The target of requests while the backend of their key is down.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Failover {
-    /// To the next choice of their pool.
+    /// The next backend in the order of the hash, in the same pool.
     Next,
-    /// To a pool.
+    /// Another pool.
     Pool(Arc<str>),
-    /// Nowhere: their requests are dropped.
+    /// No target. The requests are dropped.
     Nowhere,
 }
 
-/// As written.
+/// The table `kv`, with the positions of its values.
 pub(super) struct KvDraft {
     pub(super) place: Place,
-    /// `None`: it has an error.
+    /// `None` if the table has an error.
     pub(super) value: Option<Arc<Kv>>,
-    /// The pools that it names.
+    /// The names of pools in the routes and the failover.
     pub(super) pools: Vec<At<Arc<str>>>,
 }
 
@@ -235,7 +252,8 @@ impl KvDraft {
     }
 }
 
-/// All keys of the table, so that each is judged; `None`: one that it can't do without has an error. `pools`: those that are named.
+/// Reads all keys of the table, so that every error is reported. Adds the names of pools to
+/// `pools`. Returns `None` if a required key is missing or wrong.
 fn read_keys(section: &mut Section<'_>, pools: &mut Vec<At<Arc<str>>>) -> Option<Kv> {
     let protocol = read_protocol(section);
     let any_client = section.or("any_client", false, |node| node.boolean());
@@ -271,7 +289,8 @@ fn read_keys(section: &mut Section<'_>, pools: &mut Vec<At<Arc<str>>>) -> Option
     })
 }
 
-/// Whether keys for memcached have a meaning; of a protocol that has an error they are not judged.
+/// Returns `true` if configuration keys that need memcached are allowed. If the protocol is wrong,
+/// they are allowed too, to avoid misleading errors.
 fn is_memcached(protocol: Option<KvProtocol>) -> bool {
     protocol.is_none_or(|protocol| protocol == KvProtocol::Memcached)
 }
@@ -281,7 +300,7 @@ fn read_protocol(section: &mut Section<'_>) -> Option<KvProtocol> {
     let (id, start, length) = (section.optional("id"), section.optional("start"), section.optional("length"));
     let refuse = |nodes: [Option<Node<'_>>; 2], words: [&str; 2]| {
         for (node, word) in nodes.iter().zip(words).filter_map(|(node, word)| Some((node.as_ref()?, word))) {
-            node.refuse(format!("nothing here: it is for protocol = \"{word}\""));
+            node.needs(&format!("protocol = \"{word}\""));
         }
     };
     match node.choice(&WORDS)? {
@@ -304,32 +323,33 @@ fn read_protocol(section: &mut Section<'_>) -> Option<KvProtocol> {
     }
 }
 
-/// Of another protocol no command empties a server.
+/// Reads `rejoin`. A flush needs memcached, because other protocols cannot empty a server.
 fn read_rejoin(node: Option<Node<'_>>, protocol: Option<KvProtocol>) -> Rejoin {
     let is_memcached = is_memcached(protocol);
     let default = if is_memcached { Rejoin::Flush } else { Rejoin::Serve };
     let Some(node) = node else { return default };
     let read = node.choice(&[("flush", Rejoin::Flush), ("serve", Rejoin::Serve)]);
     if read == Some(Rejoin::Flush) && !is_memcached {
-        node.refuse("\"serve\": only memcached can be emptied");
+        let help = "use rejoin = \"serve\"; other protocols cannot empty a server";
+        node.refuse(("rejoin = \"flush\" needs protocol = \"memcached\"", help));
     }
     read.unwrap_or(default)
 }
 
-/// A key that its protocol can't do without.
+/// Returns the value of a key that the protocol requires. Reports the key if it is missing.
 fn needed<'a>(
     section: &Section<'a>,
     node: Option<Node<'a>>,
     key: &'static str,
-    allowed: &str,
+    help: &str,
 ) -> Option<Node<'a>> {
     if node.is_none() {
-        section.report.absent(&section.place().key(key), "nothing", allowed);
+        section.lacks(key, help);
     }
     node
 }
 
-/// A protocol's name.
+/// A value of the key `protocol`.
 #[derive(Clone, Copy)]
 enum Word {
     Memcached,
@@ -337,12 +357,14 @@ enum Word {
     Offset,
 }
 
-/// Prefixes, and none that holds a whole family unless that is meant.
+/// Reads the list of clients. Rejects a prefix that covers a whole address family unless
+/// `any_client` is `true`.
 fn read_clients(node: &Node<'_>, any_client: bool) -> Option<Vec<Prefix>> {
     let clients = read_sources(node)?;
     let open = clients.iter().find(|client| client.value.length() == 0 && !any_client);
     if let Some(At { value, place }) = open {
-        node.report.error(place, value.to_string(), "longer prefixes, or any_client = true beside them");
+        let message = format!("prefix {value} allows every client to send requests");
+        node.report.error(place, (message, "use longer prefixes, or set any_client = true"));
         return None;
     }
     Some(values(&clients))
@@ -351,14 +373,14 @@ fn read_clients(node: &Node<'_>, any_client: bool) -> Option<Vec<Prefix>> {
 fn read_routes(node: &Node<'_>, pools: &mut Vec<At<Arc<str>>>) -> Option<Vec<KvRoute>> {
     let nodes = node.items(ROUTES)?;
     if nodes.len() > MAX_ROUTES {
-        return node.wrong(ROUTES);
+        return node.wrong(format!("\"routes\" has {} entries, and the limit is {MAX_ROUTES}", nodes.len()));
     }
     let read: Vec<_> = nodes.iter().map(|node| read_route(node, pools)).collect();
     let read: Option<Vec<_>> = read.into_iter().collect();
     let mut seen = BTreeSet::new();
     for (route, node) in read.iter().flatten().zip(&nodes) {
         if !seen.insert(&route.keys) {
-            node.report.error(&node.place, "the same keys a second time", "each key and each prefix once");
+            node.refuse("an earlier route has the same keys");
             return None;
         }
     }
@@ -380,14 +402,15 @@ fn read_route(node: &Node<'_>, pools: &mut Vec<At<Arc<str>>>) -> Option<KvRoute>
         (Some(key), None) => text(key).map(KvKeys::Key),
         (None, Some(prefix)) => text(prefix).map(KvKeys::Prefix),
         _ => {
-            node.report.error(&node.place, "not one of key and prefix", "one of them");
+            let help = "for example { key = \"user:1\", pool = \"NAME\" } or { prefix = \"user:\", pool = \"NAME\" }";
+            node.refuse(("a route needs the key \"key\" or \"prefix\"", help));
             None
         }
     };
     Some(KvRoute { keys: keys?, pool: pool?.value })
 }
 
-/// Where to, and how long what is stored there may live.
+/// Reads the failover target, and the maximum lifetime of values stored there.
 fn read_failover(
     node: &Node<'_>,
     protocol: Option<KvProtocol>,
@@ -400,12 +423,12 @@ fn read_failover(
     let default = default_ttl(&failover, protocol);
     let Some(node) = ttl else { return Some((failover, default)) };
     if default.is_none() {
-        node.refuse("nothing here: it is for protocol = \"memcached\" whose keys go elsewhere");
+        node.needs("protocol = \"memcached\", and a failover to other backends");
         return None;
     }
     let ttl = node.duration(Duration::ZERO..=LONGEST_TTL)?;
     if ttl.subsec_nanos() > 0 {
-        return node.wrong("whole seconds");
+        return node.wrong(format!("\"ttl\" must be whole seconds, got {}", node.shown()));
     }
     Some((failover, Some(ttl).filter(|ttl| !ttl.is_zero())))
 }
@@ -431,8 +454,8 @@ fn read_target(
             Some(Failover::Pool(pool.value))
         }
         _ => {
-            let allowed = "to = \"next\", to = \"nowhere\", or pool = \"NAME\"";
-            node.report.error(&node.place, "not one of to and pool", allowed);
+            let help = "write to = \"next\", to = \"nowhere\", or pool = \"NAME\"";
+            node.refuse(("\"failover\" needs the key \"to\" or \"pool\"", help));
             None
         }
     }
@@ -443,19 +466,21 @@ const WORDS: [(&str, Word); 3] =
 const HASHES: [(&str, KvHash); 3] =
     [("maglev", KvHash::Maglev), ("ketama", KvHash::Ketama), ("fnv1a_64", KvHash::Fnv1a64)];
 const FAILOVER_TTL: Duration = Duration::from_secs(10);
-/// Above it memcached takes a time for seconds of 1970.
+/// The maximum TTL. memcached interprets larger values as absolute times.
 const LONGEST_TTL: Duration = Duration::from_hours(24 * 30);
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(200);
-const TIMEOUTS: &str = "1ms, 2ms, 5ms, 10ms, 20ms, 50ms, 100ms, 200ms, 500ms or 1s";
+const TIMEOUTS: Expected =
+    Expected::new("one of 1ms, 2ms, 5ms, 10ms, 20ms, 50ms, 100ms, 200ms, 500ms and 1s");
 const MAX_KEYS: u8 = 32;
 const MAX_KEY_BYTES: u8 = 250;
-/// What a datagram of 1,400 bytes has room for.
+/// The maximum offset of a key. The key must fit into a datagram of 1,400 bytes.
 const MAX_START: u16 = 1_400;
 const MAX_ROUTES: usize = 65_536;
-const PROTOCOLS: &str = "\"memcached\", \"header\" or \"offset\"";
-const ID: &str = "the application's number, an integer from 0 to 255";
-const LENGTH: &str = "the bytes of a key, an integer from 1 to 250";
-const CLIENTS: &str = "a list of 1 to 256 prefixes or addresses of clients";
-const ROUTES: &str =
-    "a list of 1 to 65,536 of { key = \"KEY\", pool = \"NAME\" } and { prefix = \"TEXT\", pool = \"NAME\" }";
-const KEY: &str = "a text of 1 to 250 bytes";
+const PROTOCOLS: Expected =
+    Expected::new("one of \"memcached\", \"header\" and \"offset\"").example("\"memcached\"");
+const ID: &str = "\"id\" is the number of the application, from 0 to 255";
+const LENGTH: &str = "\"length\" is the number of bytes of a key, from 1 to 250";
+const CLIENTS: Expected =
+    Expected::new("a list of prefixes or addresses of clients").example("[\"198.51.100.0/24\"]");
+const ROUTES: Expected = Expected::new("a list of routes").example("[{ key = \"user:1\", pool = \"NAME\" }]");
+const KEY: Expected = Expected::new("a text of 1 to 250 bytes").example("\"user:1\"");

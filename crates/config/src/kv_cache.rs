@@ -1,34 +1,38 @@
-//! `cache` of a pool's `kv`: reads of hot keys are answered from copies.
+//! `cache` of a pool's `kv`: this machine replies to reads of hot keys from a cache.
 //!
-//! In: the table. Out: [`KvCache`]. Not here: what a copy is and how long it is true (`kv-switch`), who takes its memory (`sluicegate`),
-//! where `strict` may not stand (`strict`).
+//! The crate `kv-switch` decides which values are cached and for how long. The module `strict`
+//! checks whether `strict = true` is possible.
 
 use std::time::Duration;
 
-use config_text::Node;
+use config_text::{Expected, Node};
 use serde::Serialize;
 
 use super::canonical;
 
-/// How reads of hot keys are answered by this machine.
+/// The settings of the cache of hot values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct KvCache {
-    /// Bytes of copies, in all packet threads together. Required.
+    /// The memory for cached values in bytes, for all packet threads together. Required.
     pub memory: u64,
-    /// How long a copy is taken for true: no read is older than that and a round trip to the server. Default 10 ms.
+    /// The validity time of a cached value. A client never reads a value that is older than this
+    /// time plus one round trip to the server. Default: 10 ms.
     #[serde(serialize_with = "canonical::span")]
     pub lease: Duration,
-    /// Values that each packet thread may be asking one server for. Default 16.
+    /// The maximum number of values that one packet thread requests from one server at the same
+    /// time. Default: 16.
     pub fills_per_server: u16,
-    /// Bytes a second that copies may send to one source; what it asks for beyond is forwarded. Default 32 MiB.
+    /// The maximum number of bytes per second that one source gets from the cache. Further requests
+    /// are forwarded to the server. Default: 32 MiB.
     pub source_bytes: u64,
-    /// No copy is older than a write whose answer this machine has sent on: such writes pass it both ways. Not where several machines have
-    /// the VIP, nor beside replicas. Default `false`.
+    /// `true` if a cached value is never older than a write whose reply this machine has forwarded.
+    /// This requires that all writes and their replies pass through this machine. Not allowed if
+    /// several machines serve the VIP, or with replicas. Default: `false`.
     pub strict: bool,
 }
 
 impl KvCache {
-    /// A table, or `false`.
+    /// Reads the value of `cache`, which is a table or `false`.
     pub(super) fn read(node: Option<Node<'_>>, is_memcached: bool) -> Option<Self> {
         let node = node?;
         let mut section = node.section_or_false()?;
@@ -46,13 +50,13 @@ impl KvCache {
         let strict = section.or("strict", false, |node| node.boolean());
         section.finish();
         if !is_memcached {
-            node.refuse("nothing here: it is for protocol = \"memcached\"");
+            node.needs("protocol = \"memcached\"");
         }
         Some(Self { memory: memory?, lease, fills_per_server, source_bytes, strict })
     }
 }
 
-/// A whole number of bytes with KiB, MiB or GiB.
+/// Parses a size: a whole number with the unit KiB, MiB or GiB.
 fn bytes(text: &str) -> Option<u64> {
     let units = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
     let (digits, unit) = units.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, unit)))?;
@@ -67,8 +71,8 @@ const LEAST_MEMORY: u64 = 1 << 20;
 const MOST_MEMORY: u64 = 64 << 30;
 const LEAST_SOURCE: u64 = 64 << 10;
 const DEFAULT_SOURCE: u64 = 32 << 20;
-const MEMORY: &str = "a whole number with KiB, MiB or GiB, from \"1MiB\" to \"64GiB\"";
-const SOURCE: &str = "a whole number with KiB, MiB or GiB, from \"64KiB\" to \"64GiB\"";
+const MEMORY: Expected = Expected::new("a size from \"1MiB\" to \"64GiB\"").example("\"256MiB\"");
+const SOURCE: Expected = Expected::new("a size from \"64KiB\" to \"64GiB\"").example("\"32MiB\"");
 
 #[cfg(test)]
 mod tests {

@@ -1,34 +1,35 @@
-//! `replicas` of a pool's `kv`: several backends have each key.
+//! `replicas` of a pool's `kv`: stores each key on several backends.
 //!
-//! In: the table. Out: [`KvReplicas`].
-//! Not here: what may not stand beside it (`replicas`), which backends have a key (`forwarder`), what servers have to say (`kv-switch`).
+//! The module `replicas` checks the combination with other keys. The crate `forwarder` chooses the
+//! backends, and `kv-switch` combines their replies.
 
 use config_text::Node;
 use serde::Serialize;
 
-/// How many backends have each key, and what a client's write waits for.
+/// The number of replicas of each key, and the number that must acknowledge a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct KvReplicas {
-    /// How many: 2 to 4. Default 2.
+    /// The number of backends that store each key: 2 to 4. Default: 2.
     pub count: u8,
-    /// How many of them carry a write out before its client has the reply that it is done. Default [`KvAck::All`].
+    /// The replicas that must acknowledge a write before the client gets a reply. Default:
+    /// [`KvAck::All`].
     pub ack: KvAck,
 }
 
-/// How many backends carry a write out before its client has the reply that it is done.
+/// The replicas that must acknowledge a write before the client gets a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KvAck {
-    /// All that a key has.
+    /// All replicas of the key.
     All,
-    /// More than half of them.
+    /// More than half of the replicas.
     Majority,
-    /// One.
+    /// The replica that replies first.
     First,
 }
 
 impl KvReplicas {
-    /// A table, or `false`.
+    /// Reads the value of `replicas`, which is a table or `false`.
     pub(super) fn read(node: Option<Node<'_>>, is_memcached: bool) -> Option<Self> {
         let node = node?;
         let mut section = node.section_or_false()?;
@@ -37,7 +38,7 @@ impl KvReplicas {
         let ack = section.or("ack", KvAck::All, |node| node.choice(&words));
         section.finish();
         if !is_memcached {
-            node.refuse("nothing here: it is for protocol = \"memcached\"");
+            node.needs("protocol = \"memcached\"");
         }
         Some(Self { count, ack })
     }

@@ -1,11 +1,12 @@
-//! The configuration file: strict, and checked as a whole before anything of it is used.
+//! Reads the configuration files strictly, and checks the whole configuration before any part of it
+//! is used.
 //!
-//! In: TOML text, the files that it includes, the lists that it names, and a way to read secrets. Out: a [`Config`] of checked
-//! values with resolved references and flattened pools, or all [`Problems`] at once, each with line, field, what was found and
-//! what is allowed.
-//! Not here: the snapshot that a configuration becomes, checking backends, sessions with routers.
-//! Values are read by hand and not by serde's derive, which stops at the first error.
-//! Invariant: a key that no reader asks for is an error.
+//! The crate reads TOML files, the files that they include, prefix lists, and secrets. It returns a
+//! [`Config`] with checked values, resolved references and flattened pools. If there is an error,
+//! it returns all [`Problems`], each with its line, a message and a help line.
+//!
+//! Values are read by hand, because serde's derive stops at the first error. Invariant: an unknown
+//! key is an error.
 //!
 //! ```
 //! use std::path::Path;
@@ -14,8 +15,8 @@
 //! let secret = |_: &config::SecretName| Ok("000102030405060708090a0b0c0d0e0f".to_owned());
 //! let problems = config::parse(text, Path::new("lb.toml"), &secret).unwrap_err();
 //! let problem = problems.iter().find(|problem| problem.field == "cluster.table_sise").unwrap();
-//! assert_eq!((problem.line(), &*problem.found), (Some(4), "an unknown key"));
-//! assert!(problem.allowed.ends_with("(did you mean \"table_size\"?)"), "{problem}");
+//! assert_eq!(problem.to_string(), "lb.toml:4:1: unknown key \"table_sise\" in [cluster]");
+//! assert_eq!(problem.help.as_deref(), Some("did you mean \"table_size\"?"));
 //! ```
 
 #![forbid(unsafe_code)]
@@ -25,13 +26,13 @@ mod admin;
 mod announce;
 mod announcement_checks;
 mod announcements;
-mod arrivals;
 mod bgp;
 mod canonical;
 mod check;
 mod cluster;
 mod config;
 mod consistency;
+mod descriptions;
 mod drafts;
 mod encapsulation;
 mod flatten;
@@ -52,9 +53,11 @@ mod pem;
 mod pool;
 mod ports;
 mod prefix_group;
+mod proxied;
 mod remote;
 mod remote_pool;
 mod remotes;
+mod renamed;
 mod replicas;
 mod schema;
 mod secret;
@@ -63,8 +66,8 @@ mod sessions;
 mod shards;
 mod source;
 mod strict;
-mod through;
 mod trace;
+mod upstream_tunnels;
 mod vip;
 mod vlan;
 
@@ -75,7 +78,6 @@ use std::path::{Path, PathBuf};
 
 pub use self::admin::{Admin, AdminSocket, AdminTcp};
 pub use self::announce::Announce;
-pub use self::arrivals::Arrivals;
 pub use self::bgp::{BfdTimes, Bgp, BgpPeer, NextHops};
 pub use self::check::{
     Check, CheckKind, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, NtpCheck, TcpCheck, Tls,
@@ -103,6 +105,7 @@ pub use self::schema::schema;
 pub use self::secret::{HashKey, SecretError, SecretName, read_secret};
 pub use self::source::Source;
 pub use self::trace::Trace;
+pub use self::upstream_tunnels::UpstreamTunnels;
 pub use self::vip::{Service, Vip};
 pub use self::vlan::{Vlan, VlanRule};
 pub use config_text::{Problem, Problems, Severity, format_duration, parse_duration, words};
@@ -112,37 +115,41 @@ use config_text::{BaseDir, MAX_BYTES, Report, Root, gather, parallel, read_text}
 
 use self::drafts::Drafts;
 use self::pem::Outside;
+use self::renamed::RENAMED;
 
-/// How [`parse`] reads a secret; [`load`] uses [`read_secret`] with the process's environment.
+/// The function that reads a secret for [`parse`]. [`load`] uses [`read_secret`] with the
+/// environment of the process.
 pub type ReadSecret<'a> = &'a dyn Fn(&SecretName) -> Result<String, SecretError>;
 
-/// Reads and checks the file at `path`; with the configuration come its warnings.
+/// Reads and checks the file at `path`. Returns the configuration with its warnings.
 ///
 /// # Errors
-/// All [`Problems`]: of the file itself (missing, a folder, over 16 MiB, not UTF-8) and of its content.
+/// Returns all [`Problems`] of the file itself (missing, a folder, larger than 16 MiB, not UTF-8)
+/// and of its content.
 pub fn load(path: &Path) -> Result<(Config, Problems), Problems> {
     load_with(path, &|name| read_secret(name, &|variable| std::env::var_os(variable)))
 }
 
-/// As [`load`], with secrets from elsewhere.
+/// Reads and checks the file at `path`. Secrets are read by the function `secrets`.
 ///
 /// # Errors
-/// As [`load`].
+/// Returns the same errors as [`load`].
 pub fn load_with(path: &Path, secrets: ReadSecret<'_>) -> Result<(Config, Problems), Problems> {
     assemble(first_text(path)?, path, Outside { secrets: Some(secrets), within: None })
 }
 
-/// As [`load`], on a machine that has neither secrets nor certificates, such as a CI runner: their files are not read,
-/// and stand-ins take their places. Such a configuration is for checking alone.
+/// Reads and checks the file at `path` on a machine without secrets and certificates, such as a CI
+/// runner. Secrets and certificates are not read; placeholders are used. The resulting
+/// configuration is for checks only and must not be run.
 ///
 /// # Errors
-/// As [`load`].
+/// Returns the same errors as [`load`].
 pub fn load_without_secrets(path: &Path) -> Result<(Config, Problems), Problems> {
     assemble(first_text(path)?, path, Outside { secrets: None, within: None })
 }
 
-/// Where the files say that the admin socket is, whatever else is wrong with them: the balancer that runs read them before
-/// they were broken, and is asked about just then. `None`: they say nothing that can be read.
+/// Returns the path of the admin socket, even if the files have errors: the running process may
+/// have started before they were edited. Returns `None` if the path cannot be read.
 pub fn admin_socket(path: &Path) -> Option<PathBuf> {
     let report = Report::default();
     let parts = gather(&report, path, first_text(path).ok()?, NAMED, None);
@@ -152,23 +159,25 @@ pub fn admin_socket(path: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(socket.section()?.optional("path")?.as_str()?))
 }
 
-/// Checks the text of a file; `file` names it in messages and gives the folder of relative paths. With
-/// the configuration come its warnings.
+/// Checks the text of a file. Returns the configuration with its warnings. `file` is the file name
+/// for messages, and relative paths start in its folder.
 ///
 /// # Errors
-/// All [`Problems`], sorted by file and line, warnings among them.
+/// Returns all [`Problems`], sorted by file and line, including warnings.
 /// # Cost
-/// Linear in the text, but for flattened pools: those cost their members, at most 4,194,304 in all.
+/// Linear in the length of the text, plus the number of members of all flattened pools (at most
+/// 4,194,304).
 pub fn parse(text: &str, file: &Path, secrets: ReadSecret<'_>) -> Result<(Config, Problems), Problems> {
     assemble(text.to_owned(), file, Outside { secrets: Some(secrets), within: None })
 }
 
-/// As [`parse`], for a text that came from elsewhere and stands in `file`'s place: what it includes, its lists of
-/// prefixes, secrets and certificates must lie in `file`'s folder or below, links followed, so that it gives access to no other
-/// file; but credentials are read. What such a file holds is in no message.
+/// Checks a configuration that a client has sent to replace `file`. The files that the text names
+/// (included files, prefix lists, secrets, certificates) must be in the folder of `file` or below.
+/// Symbolic links are resolved before this check. Credentials may be in another folder. Messages
+/// never quote the content of the named files.
 ///
 /// # Errors
-/// As [`parse`], and for each file that lies elsewhere.
+/// Returns the same errors as [`parse`], and an error for each file outside the folder.
 pub fn parse_confined(
     text: &str,
     file: &Path,
@@ -183,7 +192,7 @@ fn first_text(path: &Path) -> Result<String, Problems> {
 }
 
 fn assemble(text: String, file: &Path, outside: Outside<'_>) -> Result<(Config, Problems), Problems> {
-    let report = Report::default();
+    let report = Report::default().with_renamed(RENAMED);
     let parts = gather(&report, file, text, NAMED, outside.within);
     let large = report.is_large();
     let (texts, config) = parallel::both(
@@ -195,11 +204,11 @@ fn assemble(text: String, file: &Path, outside: Outside<'_>) -> Result<(Config, 
         },
     );
     let problems = report.finish()?;
-    // Without an error everything was read; should that fail to hold, no half configuration gets out.
-    let unread = || Problems::from(Problem::of_file(file, "an incomplete configuration", "a complete one"));
+    // This problem cannot occur: without an error, all sections have been read.
+    let unread = || Problems::from(Problem::of_file(file, "the configuration is incomplete"));
     let whole = |config: Config| Config { sources: [texts, config.sources].concat(), ..config };
     config.map(|config| (whole(config), problems)).ok_or_else(unread)
 }
 
-/// The kinds of sections that have names, as `[pool.web]`.
+/// The kinds of sections that have a name, such as `[pool.web]`.
 const NAMED: &[&str] = &["check", "encapsulation", "machine", "pool", "prefix_group", "remote", "vip"];

@@ -1,12 +1,11 @@
-//! Files of prefixes beside the configuration: one prefix or address a line, `#` begins a comment.
+//! Reads prefix lists: files with one prefix or address per line, and comments that start with `#`.
 //!
-//! In: names from `allow_files` and `deny_files`. Out: [`Block`]s, each file read once however many VIPs name it, and the
-//! [`Source`]s by which such files are watched and counted in the digest.
-//! A file lies in the folder of the file that names it, or below; that of a configuration that was put does with links
-//! followed (`base_dir`). What a line says is shown only once it was understood as
-//! an address: a name that leads to a secret must not bring it to light, as a configuration may come by the API.
-//! Limits: 1,000,000 lines and 64 MiB in all such files together.
-//! Not here: what the prefixes are for (`guard`), look-up (`forwarder`).
+//! The keys `allow_files` and `deny_files` name these files. A file is read once, even if several
+//! VIPs name it. Each file is a [`Source`] of the configuration: changes are detected, and it is
+//! part of the digest. It must be in the folder of the file that names it, or below.
+//!
+//! A message quotes a line only if the line contains an address, because the file may be a secret.
+//! All lists together may have 1,000,000 lines and 64 MiB.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -17,14 +16,14 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use config_text::words::quote;
-use config_text::{BaseDir, Node, Problem, real_path};
+use config_text::{BaseDir, Expected, Node, Problem, real_path};
 use forwarder::Prefix;
 use sha2::{Digest, Sha256};
 
-use super::address::source;
+use super::address::{PrefixFlaw, source};
 use super::source::Source;
 
-/// Prefixes that came together, sorted, each once. Equal when they say the same.
+/// A sorted set of prefixes. Two blocks are equal if they contain the same prefixes.
 #[derive(Debug)]
 pub(super) struct Block {
     pub(super) prefixes: Box<[Prefix]>,
@@ -37,7 +36,8 @@ impl Block {
         prefixes.dedup();
         let mut digest = Sha256::new();
         for prefix in &prefixes {
-            // As many bytes for both families, so that no two lists run into the same stream.
+            // Addresses of both families are hashed as 16 bytes, so that different lists never give
+            // the same input.
             let bits = match prefix.address() {
                 IpAddr::V4(address) => address.to_ipv6_mapped(),
                 IpAddr::V6(address) => address,
@@ -49,12 +49,13 @@ impl Block {
     }
 }
 
-/// What was read so far, and how much more may be.
+/// The lists that were read, and the number of lines and bytes that further lists may have.
 pub(super) struct Lists<'a> {
-    /// By real name; `None`: the file has problems, which were reported.
+    /// The prefixes of each file, by path with symbolic links resolved. `None` if the file has an
+    /// error, which was reported.
     files: RefCell<BTreeMap<PathBuf, Option<Arc<Block>>>>,
     sources: RefCell<Vec<Source>>,
-    /// Beyond it nothing is read.
+    /// The folder that must contain all lists. `None` allows any folder.
     within: Option<&'a BaseDir>,
     lines_left: Cell<usize>,
     bytes_left: Cell<u64>,
@@ -71,12 +72,12 @@ impl<'a> Lists<'a> {
         }
     }
 
-    /// The files that were read, in the order in which they were asked for.
+    /// Returns the files that were read, in the order in which they were read.
     pub(super) fn into_sources(self) -> Vec<Source> {
         self.sources.into_inner()
     }
 
-    /// The prefixes of the file that the node names.
+    /// Returns the prefixes in the file that `node` names.
     pub(super) fn file(&self, node: &Node<'_>) -> Option<Arc<Block>> {
         let name = node.parse(NAME, |text| is_below(text).then_some(text))?;
         let path = node.folder().join(name);
@@ -94,9 +95,9 @@ impl<'a> Lists<'a> {
     }
 
     fn read(&self, node: &Node<'_>, path: &Path) -> Option<Arc<Block>> {
-        let refuse = |found: &str| {
-            let found = format!("{}: {found}", quote(&path.display().to_string()));
-            node.report.error(&node.place, found, READABLE);
+        let refuse = |why: &str| {
+            let message = format!("cannot read {} ({why})", quote(&path.display().to_string()));
+            node.refuse(message);
         };
         let (bytes, stamp) = read_bytes(path, self.bytes_left.get()).map_err(|found| refuse(&found)).ok()?;
         self.bytes_left.set(self.bytes_left.get() - bytes.len() as u64);
@@ -104,9 +105,9 @@ impl<'a> Lists<'a> {
         let mut reading = Reading { node, path, flaws: 0 };
         let mut prefixes = Vec::new();
         for (number, line) in (1..).zip(bytes.split(|byte| *byte == b'\n')) {
-            // What follows the last line's end is no line.
+            // The empty text after the last line feed does not count as a line.
             if number > self.lines_left.get() && !line.is_empty() {
-                refuse("over 1,000,000 lines in all lists together");
+                refuse("all lists together have more than 1,000,000 lines");
                 return None;
             }
             prefixes.extend(reading.line(number, line));
@@ -117,7 +118,7 @@ impl<'a> Lists<'a> {
     }
 }
 
-/// One file, line by line.
+/// Reads one file line by line.
 struct Reading<'a> {
     node: &'a Node<'a>,
     path: &'a Path,
@@ -125,55 +126,62 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// The prefix of line `number`; `None`: there is none, or what there is was refused.
+    /// Returns the prefix on line `number`. Returns `None` if the line has no prefix or is wrong. A
+    /// wrong line is reported.
     fn line(&mut self, number: usize, line: &[u8]) -> Option<Prefix> {
         let end = line.iter().position(|byte| *byte == b'#').unwrap_or(line.len());
         let before = line.get(..end).unwrap_or(line);
         let indent = before.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
         let Ok(text) = str::from_utf8(before) else {
-            return self.refuse(number, 1, "bytes that are not UTF-8".to_owned(), LINE.to_owned());
+            return self.refuse(number, 1, "the line is not UTF-8".to_owned(), LINE.to_owned());
         };
         let text = text.trim();
         if text.is_empty() {
             return None;
         }
-        let shown = || format!("{} characters that are no address or prefix", text.chars().count());
-        match source(text) {
-            Ok(prefix) => Some(prefix),
-            Err(flaw) => {
-                let (found, allowed) = flaw.words(shown, LINE);
-                self.refuse(number, indent + 1, found, allowed)
+        let (message, help) = match source(text) {
+            Ok(prefix) => return Some(prefix),
+            Err(PrefixFlaw::Words { message, help }) => (message, help),
+            Err(PrefixFlaw::NoAddress) => {
+                let length = text.chars().count();
+                (format!("{length} characters that are not an address or prefix"), LINE.to_owned())
             }
-        }
+        };
+        self.refuse(number, indent + 1, message, help)
     }
 
-    /// Reports a flaw of a line; the result is that of a line without a prefix.
-    fn refuse(&mut self, line: usize, column: usize, found: String, allowed: String) -> Option<Prefix> {
+    /// Reports a wrong line, and returns `None`.
+    fn refuse(&mut self, line: usize, column: usize, message: String, help: String) -> Option<Prefix> {
         self.flaws += 1;
         if self.flaws > MAX_FLAWS {
             return None;
         }
-        // The last place says that there are more.
-        let found = if self.flaws == MAX_FLAWS { format!("{found}, and maybe more below") } else { found };
+        let help = if self.flaws == MAX_FLAWS {
+            format!("{help}; further lines of this file are not checked")
+        } else {
+            help
+        };
         let field = self.node.place.field.to_string();
-        self.node.report.elsewhere(Problem::of_file(self.path, found, allowed).at(line, column, field));
+        let problem = Problem::of_file(self.path, (message, help)).at(line, column, field);
+        self.node.report.elsewhere(problem);
         None
     }
 }
 
-/// Whether a name leads nowhere but below where it starts.
+/// Returns `true` if a relative path stays in the folder where it starts, or below.
 fn is_below(name: &str) -> bool {
     let plain = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
     !name.is_empty() && name.len() <= 1_024 && !name.contains('\0') && Path::new(name).components().all(plain)
 }
 
-/// The content, and by what its next change is seen.
+/// Returns the content of a file, and a stamp for detecting later changes.
 fn read_bytes(path: &Path, most: u64) -> Result<(Vec<u8>, super::source::Stamp), String> {
     let failed = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::NotFound => "no such file".to_owned(),
         _ => error.to_string(),
     };
-    // Asked before it is opened: opening a FIFO would wait for a writer.
+    // Opening a named pipe would block until another process opens it for writing, so the file type
+    // is checked first.
     if !fs::metadata(path).map_err(failed)?.is_file() {
         return Err("not a regular file".to_owned());
     }
@@ -182,15 +190,15 @@ fn read_bytes(path: &Path, most: u64) -> Result<(Vec<u8>, super::source::Stamp),
     let mut bytes = Vec::new();
     file.take(most + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > most {
-        return Err("over 64 MiB in all lists together".to_owned());
+        return Err("all lists together are larger than 64 MiB".to_owned());
     }
     Ok((bytes, stamp))
 }
 
 const MAX_LINES: usize = 1_000_000;
 const MAX_BYTES: u64 = 64 << 20;
-/// As many problems of one file are reported.
+/// The maximum number of problems reported for one file.
 const MAX_FLAWS: usize = 20;
-const NAME: &str = "a file in this file's folder or below, named without .. and not from /";
-const READABLE: &str = "a readable file of one prefix or address a line";
-const LINE: &str = "an IPv4 or IPv6 prefix or address, then maybe # and a comment";
+const NAME: Expected = Expected::new("a relative path to a file in this file's folder or below, without ..")
+    .example("\"lists/office.txt\"");
+const LINE: &str = "write one IP prefix or address per line, and begin comments with #";

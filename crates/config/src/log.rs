@@ -1,45 +1,44 @@
-//! `log = { level, format }`: what is said, and in which form.
-//!
-//! In: the table. Out: [`Log`]; without a table its defaults. Not here: the writing (the binary's).
+//! `[log]`: the level and format of the log.
 
 use config_text::Section;
 use serde::Serialize;
 
-/// What is logged, and how.
+/// The level and the format of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Log {
-    /// Default [`LogLevel::Info`].
+    /// The least severe level that is logged. Default: [`LogLevel::Info`].
     pub level: LogLevel,
-    /// Default [`LogFormat::Human`].
+    /// The format of log lines. Default: [`LogFormat::Human`].
     pub format: LogFormat,
 }
 
-/// The least important message that is still logged.
-// The API has a type of its own, as `admin` knows no domain type; `control-plane` converts (`rows/log_orders.rs`).
+/// The least severe level that is logged.
+// The API has its own type for log levels, because `admin` does not depend on this crate.
+// `control-plane` converts between the two (`rows/log_level_overrides.rs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
-    /// What failed.
+    /// Failures.
     Error,
-    /// What works and should be looked at.
+    /// Events that need the attention of an operator.
     Warn,
     /// Changes of state.
     Info,
-    /// For finding faults.
+    /// Details for troubleshooting.
     Debug,
-    /// Everything.
+    /// All events.
     Trace,
 }
 
-/// The form of a log line.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// Lines for people, on standard error.
+    /// Text for people, on standard error.
     Human,
-    /// The journal's own protocol, with fields.
+    /// The native protocol of the systemd journal, with structured fields.
     Journald,
-    /// One JSON object a line, on standard error.
+    /// One JSON object per line, on standard error.
     Json,
 }
 

@@ -1,28 +1,29 @@
 //! `[machine.NAME]`: the machines of the cluster.
 //!
-//! In: the sections. Out: [`Machine`]s in the order of their names.
-//! Not here: which of them this host is; the binary asks [`Config::machine`](super::Config::machine).
+//! A process finds its own machine by name with [`Config::machine`](super::Config::machine).
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use config_text::{At, Node, Place, Root, distinct, values};
+use config_text::{At, Expected, Node, Place, Root, distinct, values};
 use serde::Serialize;
 
 use super::address::AddressNode;
 use super::canonical;
 use super::vlan::{self, Vlan};
 
-/// One machine that runs the balancer.
+/// A machine that runs the load balancer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Machine {
     #[serde(skip)]
     name: Arc<str>,
     shard: Option<Arc<str>>,
-    /// Its own addresses, at least one; the first of a family is the outer source of that family.
+    /// The machine's own addresses, at least one. The first address of each family is the source
+    /// address of outer headers.
     pub addresses: Vec<IpAddr>,
-    /// The interfaces by which packets come and go, 1 to 16: those for VIPs arrive on any, and leave by that of the route.
+    /// The network interfaces for packets, 1 to 16. Packets for VIPs may arrive on any of them.
+    /// Packets leave through the interface that the route selects.
     pub interfaces: Vec<String>,
     #[serde(rename = "vlan", serialize_with = "canonical::map")]
     vlans: BTreeMap<String, Vlan>,
@@ -31,18 +32,19 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// The machine's name: its host name, unless the command line says another.
+    /// Returns the name of the machine. By default this is the host name; the command line can set
+    /// another name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The machines of the same shard are peers; `None`: this one has none. A machine serves the VIPs of its shard and
-    /// those without a shard.
+    /// Returns the shard, or `None` if the machine is in no shard. Machines in the same shard are
+    /// peers. A machine serves the VIPs of its shard and the VIPs without a shard.
     pub fn shard(&self) -> Option<&str> {
         self.shard.as_deref()
     }
 
-    /// What becomes of the VLAN tags of frames that leave by `interface`. Default [`Vlan::Keep`].
+    /// Returns the policy for VLAN tags of frames sent on `interface`. Default: [`Vlan::Keep`].
     pub fn vlan(&self, interface: &str) -> &Vlan {
         self.vlans.get(interface).unwrap_or(&Vlan::Keep)
     }
@@ -51,7 +53,8 @@ impl Machine {
         Self { name: name(&self.name), ..self.clone() }
     }
 
-    /// Its BGP identifier. Default: its first IPv4 address; `None`: it has none.
+    /// Returns the BGP identifier. Default: the first IPv4 address. Returns `None` if the machine
+    /// has no IPv4 address.
     pub fn router_id(&self) -> Option<Ipv4Addr> {
         let v4 = |address: &IpAddr| match address {
             IpAddr::V4(v4) => Some(*v4),
@@ -61,7 +64,7 @@ impl Machine {
     }
 }
 
-/// A machine and where its parts are written.
+/// A machine, with the positions of its values.
 pub(super) struct MachineDraft {
     pub(super) place: Place,
     pub(super) name: Arc<str>,
@@ -85,13 +88,13 @@ impl MachineDraft {
     }
 
     pub(super) fn read_all(root: &mut Root<'_>) -> Vec<Self> {
-        const MACHINES: &str = "a section [machine.NAME] for each machine, at least one";
+        const MACHINES: &str = "add a section [machine.NAME] for each machine";
         let nodes = root.each("machine");
         if nodes.is_empty() {
-            root.report.absent(&Place::top("machine"), "nothing", MACHINES);
+            root.report.absent(&Place::top("machine"), ("missing section [machine.NAME]", MACHINES));
         }
         for node in nodes.iter().filter(|node| node.is_empty_table()) {
-            node.refuse(MACHINES);
+            node.refuse(("\"machine\" is empty", MACHINES));
         }
         root.named("machine").into_iter().filter_map(|(name, node)| Self::read(name, &node)).collect()
     }
@@ -103,33 +106,37 @@ impl MachineDraft {
         let interfaces = section.required("interfaces", INTERFACES).and_then(|node| node.items(INTERFACES));
         let interfaces = interfaces.unwrap_or_default();
         if let Some(node) = interfaces.get(MAX_INTERFACES) {
-            node.refuse("16 interfaces at most");
+            node.refuse(format!("a machine can have at most {MAX_INTERFACES} interfaces"));
         }
         let interface =
             |node: &Node<'_>| node.parse(INTERFACE, |text| is_interface(text).then(|| text.to_owned()));
-        let interfaces = values(&distinct(&interfaces, interface, |node| node.refuse("each interface once")));
+        let interfaces = values(&distinct(&interfaces, interface, Node::again));
         let vlans = vlan::read_all(&mut section, &interfaces);
         let router_id = section.optional("router_id").and_then(|node| node.parse(ROUTER_ID, read_router_id));
         section.finish();
         let addresses = addresses.unwrap_or_default();
-        let addresses = addresses.iter().filter_map(|node| Some(node.at(node.unicast()?))).collect();
+        let address = |node: &Node<'_>| Some(node.at(node.unicast("machine address")?));
+        let addresses = addresses.iter().filter_map(address).collect();
         Some(Self { place: node.place.clone(), name, addresses, shard, router_id, interfaces, vlans })
     }
 }
 
-/// As the kernel's `dev_valid_name` has it.
+/// Returns `true` if a text is a valid interface name. The rules are the same as in the kernel
+/// function `dev_valid_name`.
 fn is_interface(text: &str) -> bool {
     let forbidden = |c: char| matches!(c, '/' | ':' | '\0') || c.is_ascii_whitespace() || c == '\x0b';
     (1..=15).contains(&text.len()) && text != "." && text != ".." && !text.contains(forbidden)
 }
 
-/// RFC 6286: any number but 0.
+/// RFC 6286 allows any BGP identifier except 0.
 fn read_router_id(text: &str) -> Option<Ipv4Addr> {
     text.parse().ok().filter(|id: &Ipv4Addr| !id.is_unspecified())
 }
 
-const ROUTER_ID: &str = "a number written as an IPv4 address, not 0.0.0.0";
+const ROUTER_ID: Expected =
+    Expected::new("a number in the form of an IPv4 address, except 0.0.0.0").example("\"192.0.2.1\"");
 const MAX_INTERFACES: usize = 16;
-const ADDRESSES: &str = "a list of the machine's own addresses, at least one";
-const INTERFACES: &str = "a list of interface names, at least one";
-const INTERFACE: &str = "an interface name of 1 to 15 bytes without '/', ':' or white space";
+const ADDRESSES: Expected = Expected::new("a list of the machine's own addresses").example("[\"192.0.2.1\"]");
+const INTERFACES: Expected = Expected::new("a list of interface names").example("[\"eth0\"]");
+const INTERFACE: Expected =
+    Expected::new("an interface name of 1 to 15 bytes without '/', ':' and white space").example("\"eth0\"");

@@ -1,7 +1,8 @@
-//! `[cluster.mtu]`: what clients send, and what the links behind the machines carry.
+//! `[cluster.mtu]`: the maximum packet length of clients, and the MTU of the links behind the
+//! machines.
 //!
-//! In: the section. Out: [`Mtu`], and warnings of outer packets that are longer than those links carry.
-//! Not here: what a machine's interfaces and routes really carry (`doctor`), what is done with a packet that does not fit.
+//! The module reads the section, and warns about outer packets that are longer than the MTU. The
+//! verb `doctor` compares the values with the interfaces and routes of a machine.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,18 +16,18 @@ use packet::Family;
 use super::encapsulation::Encapsulation;
 use super::pool::{Member, Pool};
 
-/// Lengths of IP packets in bytes.
+/// Maximum lengths of IP packets in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Mtu {
-    /// The longest packet that clients send: 576 to 9,000. Default 1,500.
+    /// The maximum length of packets from clients: 576 to 9,000. Default: 1,500.
     pub clients: u32,
-    /// What the links from the machines to backends, to each other and to other clusters carry: 1,280 to 65,535. Default: not
-    /// said, and `config check` does not look.
+    /// The MTU of the links from the machines to backends, peers and remote clusters: 1,280 to
+    /// 65,535. Default: none. Packet lengths are then not checked.
     pub core: Option<u32>,
 }
 
 impl Mtu {
-    /// The section, and where `core` stands.
+    /// Reads the section. Also returns the position of `core`.
     pub(super) fn read(mut section: Section<'_>) -> (Self, Option<Place>) {
         let clients = section.or("clients", Self::default().clients, |node| node.number(576..=9_000));
         let node = section.optional("core");
@@ -43,13 +44,14 @@ impl Default for Mtu {
 }
 
 impl Encapsulation {
-    /// Bytes that it adds to a packet for `to`.
+    /// Returns the number of bytes that the encapsulation adds to a packet sent to `to`.
     pub fn encap_overhead(&self, to: IpAddr) -> u32 {
         packet::encap_overhead(&self.kind, if to.is_ipv4() { Family::V4 } else { Family::V6 }).into()
     }
 }
 
-/// One warning, of the longest packet: what raises the links for that one raises them for all.
+/// Warns if the longest outer packet exceeds the MTU. Shorter outer packets are not reported,
+/// because links that can carry the longest packet can carry all others.
 pub(super) fn warn_of_tight<'a>(
     mtu: &Mtu,
     members: impl Iterator<Item = &'a Member>,
@@ -58,26 +60,22 @@ pub(super) fn warn_of_tight<'a>(
     report: &Report,
 ) {
     let Some(core) = mtu.core else { return };
-    let members = members.map(|member| ("backend", member));
+    let members = members.map(|member| ("packets to backend", member));
     let peers = peers.values().flat_map(|pool| &pool.members).map(|member| ("fragments to machine", member));
     let needed = |(_, member): &(&str, &Member)| {
         mtu.clients + member.encapsulation.encap_overhead(member.backend.address)
     };
-    // The first of those that need the most.
+    // The first of the members with the longest outer packets.
     let worst = members.chain(peers).reduce(|a, b| if needed(&b) > needed(&a) { b } else { a });
     let Some((what, member)) = worst.filter(|worst| needed(worst) > core) else { return };
-    let found = format!(
-        "{core}, but {what} \"{}\" need{} {}: {} of a client and {} over {}",
+    let message = format!(
+        "cluster.mtu.core is {core}, but {what} \"{}\" need {}",
         &member.backend.name,
-        if what == "backend" { "s" } else { "" },
         needed(&(what, member)),
-        mtu.clients,
-        &member.encapsulation.name,
-        member.backend.address,
     );
-    report.warning(
-        place,
-        found,
-        "links that carry that much; else clients get Packet Too Big, and their packets are fragmented",
+    let help = format!(
+        "packets of {} bytes in encapsulation \"{}\" to {} exceed the MTU and are fragmented; use a larger MTU",
+        mtu.clients, &member.encapsulation.name, member.backend.address,
     );
+    report.warning(place, (message, help));
 }

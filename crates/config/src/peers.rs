@@ -1,9 +1,9 @@
-//! The machines of a shard as each other's peers: a pool that is in no file.
+//! Builds a pool from the machines of each shard. These pools are not in the configuration.
 //!
-//! In: machines, and the checks that `cluster.peer_checks` names. Out: for each shard with more than one machine a [`Pool`] of
-//! all of them, carried to by GRE.
-//! Not here: what is sent to peers (`forwarder`), which of them is this machine.
-//! Source: paper §4.3 (a special backend pool consisting of all Maglevs within the cluster).
+//! Each shard with more than one machine gets a [`Pool`] of all its machines, with GRE
+//! encapsulation and the checks in `cluster.peer_checks`. The crate `forwarder` sends fragments to
+//! these peers. Source: Eisenbud et al., *Maglev*, NSDI 2016, §4.3 ("a special backend pool
+//! consisting of all Maglevs within the cluster").
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,13 +17,14 @@ use super::machine::Machine;
 use super::pool::{Backend, Member, Pool};
 use super::sections::Sections;
 
-/// Whether a pool is that of a shard's machines: they are checked as backends are, and are none.
+/// Returns `true` if a pool consists of the machines of a shard. These machines are checked like
+/// backends, but are not backends.
 #[must_use]
 pub fn is_of_peers(pool: &str) -> bool {
     pool.starts_with(POOL)
 }
 
-/// The peers of each shard that has any, by its name.
+/// Returns the peers of each shard that has more than one machine, by the name of the shard.
 pub(super) fn pools(machines: &[Machine], checks: &[Arc<Check>]) -> BTreeMap<Arc<str>, Arc<Pool>> {
     let mut shards: BTreeMap<Arc<str>, Vec<&Machine>> = BTreeMap::new();
     for machine in machines {
@@ -61,31 +62,35 @@ fn member(machine: &Machine, pool: &Arc<str>, checks: &[Arc<Check>]) -> Option<M
     })
 }
 
-/// Where a machine takes what its peers send: its first address.
+/// Returns the first address of a machine. The machine receives packets from peers at this address.
 fn own_address(machine: &Machine) -> Option<IpAddr> {
     machine.addresses.first().copied()
 }
 
-/// A machine without checks takes its share of the fragments with it when it dies.
+/// Warns about peers without health checks. If such a machine fails, its share of the fragments is
+/// lost.
 pub(super) fn warn_of_unchecked(peers: &BTreeMap<Arc<str>, Arc<Pool>>, cluster: &Place, report: &Report) {
     let unchecked = |pool: &&Arc<Pool>| pool.members.iter().all(|member| member.checks.is_empty());
     let Some(shard) = peers.values().find(unchecked).and_then(|pool| pool.shard.as_ref()) else { return };
     let place = cluster.key("peer_checks");
-    let found =
-        format!("none, but shard \"{shard}\" has several machines: one that dies loses its fragments");
-    report.warning(&place, found, "names of checks with via = \"backend\"");
+    let message = format!("shard \"{shard}\" has several machines, but no peer checks");
+    let help =
+        "name checks with via = \"backend\" in cluster.peer_checks; fragments for a failed machine are lost";
+    report.warning(&place, (message, help));
 }
 
-/// The checks that are named, each once; one through the tunnel is reported, and that `direct` is allowed.
+/// Returns the checks with these names, without duplicates. Reports a check that probes through the
+/// VIP, with `direct` as its help line.
 pub(super) fn checks(sections: &Sections<'_>, names: &[At<Arc<str>>], direct: &str) -> Vec<Arc<Check>> {
     let (known, report) = (&sections.checks, sections.report);
     let mut found = Vec::with_capacity(names.len());
     for name in names {
         match known.get(&name.value) {
-            None => report.unknown(name, known.keys(), "a section [check.NAME]"),
+            None => report.unknown(name, known.keys(), "check"),
             Some(draft) => match &draft.value {
                 Some(check) if check.via == Via::Vip => {
-                    report.error(&name.place, format!("\"{}\", a check via a VIP", name.value), direct);
+                    let message = format!("check \"{}\" probes through the VIP", name.value);
+                    report.error(&name.place, (message, direct));
                 }
                 check => found.extend(check.clone()),
             },
@@ -94,7 +99,9 @@ pub(super) fn checks(sections: &Sections<'_>, names: &[At<Arc<str>>], direct: &s
     found
 }
 
-/// What its name begins with. No name of a file has such a sign, so none is taken.
+/// The prefix of the pool name. It contains `@`, which is not allowed in names of the
+/// configuration.
 const POOL: &str = "peers@";
-/// What checks of machines may be.
-pub(super) const DIRECT: &str = "a check with via = \"backend\": machines have no VIP among themselves";
+/// The help line for a peer check that probes through the VIP.
+pub(super) const DIRECT: &str =
+    "use a check with via = \"backend\"; machines do not probe each other through a VIP";

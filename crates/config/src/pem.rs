@@ -1,9 +1,8 @@
-//! What lies outside the file: secrets, and certificates in PEM.
+//! Reads secrets and certificates from files that the configuration names.
 //!
-//! In: a file's name at its place in the configuration. Out: text that was checked to hold what it should, or a problem.
-//! Not here: TLS itself. Certificates are public, keys are secrets and are refused when others can read them.
-//! A relative name is taken from the folder of the file that says it.
-//! Invariant: no message and no `Debug` output holds any part of a key.
+//! A key file is rejected if other users can read it. Certificates are public and have no such
+//! rule. Relative paths start in the folder of the file that names them. Invariant: no message and
+//! no `Debug` output contains a part of a key.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -12,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use config_text::words::{count_of, quote};
-use config_text::{BaseDir, Node};
+use config_text::{BaseDir, Expected, Node};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde::{Serialize, Serializer};
@@ -22,21 +21,22 @@ use super::ReadSecret;
 use super::canonical;
 use super::secret::{Cause, SecretError, SecretName};
 
-/// How the reader gets at secrets and certificates.
+/// The rules for reading secrets and certificates.
 #[derive(Clone, Copy)]
 pub(super) struct Outside<'a> {
-    /// `None`: this machine has neither; stand-ins take their place.
+    /// The function that reads secrets. If `None`, secrets are not read, and placeholders are used.
     pub(super) secrets: Option<ReadSecret<'a>>,
-    /// For a configuration that was put: nothing beyond it is read, but credentials, and nothing is said of what a file holds.
+    /// The folder that must contain all files except credentials. It is `Some` only for a
+    /// configuration sent by a client. Messages then never quote the content of a file.
     pub(super) within: Option<&'a BaseDir>,
 }
 
-/// A private key in PEM. It is shown nowhere.
+/// A private key in PEM. `Debug` does not print it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PrivateKey(Arc<Zeroizing<String>>);
 
 impl PrivateKey {
-    /// The PEM text, with one private key at least. It must not be logged.
+    /// Returns the PEM text, which has at least one private key. Do not log it.
     pub fn pem(&self) -> &str {
         &self.0
     }
@@ -55,15 +55,16 @@ impl Serialize for PrivateKey {
 }
 
 impl Outside<'_> {
-    /// The secret that the node names, as `read` understands it; `stand_in` where there are no secrets.
+    /// Reads the secret that `node` names, and converts it with `read`. Returns `stand_in` if
+    /// secrets are not read. `help` describes the expected content of the file.
     pub(super) fn secret<T>(
         &self,
         node: &Node<'_>,
-        allowed: &str,
+        help: &str,
         stand_in: T,
         read: impl FnOnce(&str) -> Option<T>,
     ) -> Option<T> {
-        let text = node.as_str().or_else(|| node.wrong(allowed))?;
+        let text = node.as_str().or_else(|| node.unexpected(SECRET))?;
         let name = SecretName::parse(text, &node.folder());
         if let Ok(SecretName::File(path)) = &name
             && self.reports_beyond(node, path)
@@ -78,17 +79,23 @@ impl Outside<'_> {
         let why = match secret {
             Ok(secret) => match read(&secret) {
                 Some(secret) => return Some(secret),
-                None => SecretError { cause: Cause::Content, ..SecretError::new(measure(&secret), allowed) },
+                None => {
+                    SecretError { cause: Cause::Content, ..SecretError::new(measure(node, &secret), help) }
+                }
             },
             Err(error) => error,
         };
-        let allowed = if why.cause == Cause::Missing { allowed } else { &why.allowed };
-        let found = if why.cause == Cause::Content { self.of_content(node, || why.found) } else { why.found };
-        node.report.error(&node.place, found, allowed);
+        let help = if why.cause == Cause::Missing { help } else { &why.help };
+        let message =
+            if why.cause == Cause::Content { self.of_content(node, || why.message) } else { why.message };
+        // The value is not printed, because it may be the secret itself.
+        node.hide();
+        node.refuse((message, help));
         None
     }
 
-    /// Whether a file lies where a configuration that was put may read nothing, which is reported.
+    /// Returns `true` if the file is outside the folder of a configuration sent by a client. Such a
+    /// file is also reported.
     fn reports_beyond(&self, node: &Node<'_>, path: &Path) -> bool {
         let is_beyond = self.within.is_some_and(|base| base.keeps_out(node) || !base.holds(path));
         if is_beyond {
@@ -97,15 +104,19 @@ impl Outside<'_> {
         is_beyond
     }
 
-    /// What is wrong with what a file holds, for those alone who could read the file themselves.
-    fn of_content(&self, node: &Node<'_>, found: impl FnOnce() -> String) -> String {
+    /// Returns the message about the content of a file. If the configuration was sent by a client,
+    /// who may not be allowed to read the file, the message is replaced by a general one.
+    fn of_content(&self, node: &Node<'_>, message: impl FnOnce() -> String) -> String {
         match self.within {
-            Some(_) => format!("{}, which holds something else", quote(node.as_str().unwrap_or_default())),
-            None => found(),
+            Some(_) => {
+                let shown = quote(node.as_str().unwrap_or_default());
+                format!("{shown} does not contain a valid value for {}", node.label())
+            }
+            None => message(),
         }
     }
 
-    /// The private key in the file that the node names.
+    /// Reads the private key in the file that `node` names.
     pub(super) fn private_key(&self, node: &Node<'_>) -> Option<PrivateKey> {
         let read = |text: &str| {
             PrivateKeyDer::from_pem_slice(text.as_bytes()).ok()?.zeroize();
@@ -114,7 +125,8 @@ impl Outside<'_> {
         self.secret(node, KEY, PrivateKey(Arc::default()), read)
     }
 
-    /// The certificates in the file that the node names, at least one; `""` where there are no secrets.
+    /// Reads the certificates in the file that `node` names, at least one. Returns `""` if secrets
+    /// are not read.
     pub(super) fn certificates(&self, node: &Node<'_>) -> Option<Arc<str>> {
         let name = node.parse(CERTIFICATES, |text| (!text.is_empty()).then_some(text))?;
         if self.secrets.is_none() {
@@ -124,28 +136,29 @@ impl Outside<'_> {
         if self.reports_beyond(node, &path) {
             return None;
         }
-        let shown = |found| format!("{:?}: {found}", path.display().to_string());
-        let found = match read_public(&path) {
-            Err(Unread::File(found)) => shown(found),
-            Err(Unread::Content(found)) => self.of_content(node, || shown(found.into())),
+        let shown = |why: &str| format!("cannot use {:?} ({why})", path.display().to_string());
+        let message = match read_public(&path) {
+            Err(Unread::File(why)) => shown(&why),
+            Err(Unread::Content(why)) => self.of_content(node, || shown(why)),
             Ok(text) => return Some(Arc::from(text)),
         };
-        node.report.error(&node.place, found, CERTIFICATES);
+        node.refuse((message, "name a file with certificates in PEM, at most 1 MiB"));
         None
     }
 }
 
-/// Of a secret that is none: its size.
-fn measure(secret: &str) -> String {
+/// Describes a wrong secret by its length, without its content.
+fn measure(node: &Node<'_>, secret: &str) -> String {
+    let label = node.label();
     let key = secret.trim();
     let length = count_of(key.chars().count(), "character");
     match key.lines().count() {
-        0 | 1 => format!("{length}, which is no key"),
-        lines => format!("{lines} lines, {length}, which is no key"),
+        0 | 1 => format!("the secret of {label} has {length} and is not a valid key"),
+        lines => format!("the secret of {label} has {lines} lines and {length}, and is not a valid key"),
     }
 }
 
-/// Why a file gives no certificates.
+/// The reason why certificates cannot be read.
 enum Unread {
     File(String),
     Content(&'static str),
@@ -156,25 +169,28 @@ fn read_public(path: &Path) -> Result<String, Unread> {
         std::io::ErrorKind::NotFound => Unread::File("no such file".to_owned()),
         _ => Unread::File(error.to_string()),
     };
-    // Asked before it is opened: opening a FIFO would wait for a writer.
+    // Opening a named pipe would block until another process opens it for writing, so the file type
+    // is checked first.
     if !fs::metadata(path).map_err(failed)?.is_file() {
-        return Err(Unread::File("not a regular file".to_owned()));
+        return Err(Unread::File("it is not a regular file".to_owned()));
     }
     let mut bytes = Vec::new();
     File::open(path).map_err(failed)?.take(MAX_PEM_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > MAX_PEM_BYTES {
-        return Err(Unread::Content("over 1 MiB"));
+        return Err(Unread::Content("it is larger than 1 MiB"));
     }
-    let text = String::from_utf8(bytes).map_err(|_| Unread::Content("not text"))?;
-    // The error would quote a line of the file.
+    let text = String::from_utf8(bytes).map_err(|_| Unread::Content("it is not text"))?;
+    // The parser's error is not used, because it would quote a line of the file.
     let mut certificates = CertificateDer::pem_slice_iter(text.as_bytes());
     let count = certificates.try_fold(0, |count, one| one.map(|_| count + 1));
-    match count.map_err(|_| Unread::Content("a broken certificate"))? {
-        0 => Err(Unread::Content("no certificate")),
+    match count.map_err(|_| Unread::Content("a certificate is broken"))? {
+        0 => Err(Unread::Content("it has no certificate")),
         _ => Ok(text),
     }
 }
 
 const MAX_PEM_BYTES: u64 = 1 << 20;
-const KEY: &str = "a file with a private key in PEM, of its owner alone (chmod 600)";
-const CERTIFICATES: &str = "a file with certificates in PEM, at most 1 MiB";
+const SECRET: Expected = Expected::new("the name of a file or a credential").example("\"secrets/hash.key\"");
+const KEY: &str =
+    "the file must contain a private key in PEM, and only its owner may have access (chmod 600)";
+const CERTIFICATES: Expected = Expected::new("a file with certificates in PEM").example("\"ca.pem\"");

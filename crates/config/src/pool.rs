@@ -1,14 +1,14 @@
 //! `[pool.NAME]`: backends with weights, and pools inside pools.
 //!
-//! In: the sections. Out: drafts with the places of their parts, and the [`Pool`] that they become.
-//! Not here: what nested pools add up to (`flatten`), what a check is (`check`).
+//! This module reads the sections and defines [`Pool`], the flattened form. The module `flatten`
+//! combines nested pools, and `check` reads health checks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use config_text::{At, Node, Place, Root, Section, distinct, parallel};
+use config_text::{At, Expected, Node, Place, Root, Section, distinct, parallel};
 use serde::{Serialize, Serializer};
 
 use super::address::AddressNode;
@@ -17,12 +17,13 @@ use super::check::Check;
 use super::encapsulation::Encapsulation;
 use super::kv::{Kv, KvDraft};
 
-/// A host that serves. It is its name, which is unique in the cluster and is its Maglev key.
+/// A server that receives traffic. A backend is identified by its name, which is unique in the
+/// cluster and is the input of the Maglev hash.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Backend {
-    /// The name.
+    /// The unique name of the backend.
     pub name: Arc<str>,
-    /// The address to which packets travel.
+    /// The address to which packets for the backend are sent.
     pub address: IpAddr,
 }
 
@@ -32,18 +33,23 @@ pub struct Member {
     /// The backend.
     #[serde(flatten)]
     pub backend: Arc<Backend>,
-    /// The pool that lists it; the first by name when several do.
+    /// The pool that lists the backend directly. If several pools list the backend, this is the
+    /// pool whose name sorts first.
     #[serde(rename = "listed_by")]
     pub leaf: Arc<str>,
-    /// How packets travel to it: that of the pool that lists it.
+    /// The encapsulation of packets to the backend. It is set in the pool that lists the backend.
     #[serde(serialize_with = "encapsulation_name")]
     pub encapsulation: Arc<Encapsulation>,
-    /// Its name among the servers of a ring. `Some` exactly where the pool's keys are on one, and there each once.
+    /// The name of the backend on the ketama ring, which is unique in the pool. `None` if the pool
+    /// has no ring.
     pub ring_name: Option<Arc<str>>,
-    /// Weights multiplied along each path to the backend and added over the paths. 0: no new flows.
+    /// The weight of the backend: the weights along each path of nested pools are multiplied, and
+    /// the results of all paths are added. With weight 0 the backend gets no new flows.
     pub weight: u32,
-    /// All of these must pass: those of its leaf pool and of every pool that contains that one, each once, in the
-    /// order of their names; at most 64. Empty: never checked. The same for a leaf and backend wherever they stand.
+    /// The health checks that must all pass, sorted by name, at most 64. These are the checks of
+    /// the pool that lists the backend, and of all pools that contain it. Without checks, the
+    /// backend always counts as up. A backend listed by only one pool has the same checks in all
+    /// pools that contain this pool.
     #[serde(serialize_with = "check_names")]
     pub checks: Arc<[Arc<Check>]>,
 }
@@ -52,65 +58,72 @@ fn encapsulation_name<S: Serializer>(encapsulation: &Encapsulation, to: S) -> Re
     to.serialize_str(&encapsulation.name)
 }
 
-/// In the order of their names: those of a remote come in the order of the file.
+/// Serializes the names of checks in sorted order. The checks of a remote cluster are not sorted.
 fn check_names<S: Serializer>(checks: &[Arc<Check>], to: S) -> Result<S::Ok, S::Error> {
     to.collect_seq(checks.iter().map(|check| &*check.name).collect::<BTreeSet<_>>())
 }
 
-/// A pool with all pools inside it flattened.
+/// A pool with all nested pools flattened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Pool {
-    /// The name.
+    /// The name of the pool.
     pub name: Arc<str>,
     pub(super) shard: Option<Arc<str>>,
-    /// Its backends, each once, in the order of their names; at least one.
+    /// The backends, at least one, sorted by name and without duplicates.
     #[serde(rename = "backends")]
     pub members: Vec<Member>,
-    /// What serves instead while too few of its backends are up.
+    /// The pool that serves in place of this one while too few backends are up.
     pub fallback: Option<Fallback>,
-    /// Over how long a backend that came up takes its share: 1 s to 1 h. `None`: at once, the default.
+    /// The duration of a slow start, 1 s to 1 h. During a slow start, a backend that has just come
+    /// up receives an increasing share of new flows. If `None` (the default), the backend receives
+    /// its full share immediately.
     #[serde(serialize_with = "canonical::some_span")]
     pub slow_start: Option<Duration>,
-    /// Of its backends, the percentage that their checks may take down: 1 to 99. `None`: all of them, the default.
+    /// The maximum percentage of backends that checks may take down: 1 to 99. `None`, the default:
+    /// no limit.
     #[serde(serialize_with = "canonical::some_percent")]
     pub max_down: Option<u8>,
-    /// How its UDP services choose a backend by the key of each request. Default: they do not.
+    /// The settings of a keyed pool, in which the key of each UDP request chooses the backend.
+    /// Default: none.
     pub kv: Option<Arc<Kv>>,
 }
 
-/// What serves instead of a pool while too few of its backends are up.
+/// The pool that serves in place of another one while too few backends of that pool are up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fallback {
-    /// The name of the pool that takes over: [`Config::pool`](super::Config::pool) has it. Following these names never
-    /// comes back to a pool.
+    /// The name of the pool that takes over. [`Config::pool`](super::Config::pool) returns the
+    /// pool. Fallbacks never form a cycle.
     pub pool: Arc<str>,
-    /// It takes over while fewer backends than this are up: 1 to 65,535. Default 1.
+    /// The fallback pool serves while the number of backends that are up is below this value, which
+    /// is between 1 and 65,535. Default: 1.
     pub below: u32,
-    /// How long enough backends must be up before the pool serves again: 0 s to 1 h. Default 30 s.
+    /// The minimum time that enough backends must be up before the original pool serves again, 0 s
+    /// to 1 h. Default: 30 s.
     #[serde(serialize_with = "canonical::span")]
     pub hold: Duration,
 }
 
 impl Pool {
-    /// The shard whose VIPs may use it; `None`: any VIP may.
+    /// Returns the shard whose VIPs may use the pool. If `None`, any VIP may use the pool.
     pub fn shard(&self) -> Option<&str> {
         self.shard.as_deref()
     }
 
-    /// The same without one of its backends.
+    /// Returns a copy of the pool without the given backend.
     pub fn without(&self, backend: &str) -> Self {
         let mut other = self.clone();
         other.members.retain(|member| *member.backend.name != *backend);
         other
     }
 
-    /// The pools that may serve in its place, or have some of its keys.
+    /// Returns the names of other pools that may serve traffic of this one: its fallback, and the
+    /// pools in `kv`.
     pub fn others(&self) -> impl Iterator<Item = &Arc<str>> {
         let fallback = self.fallback.iter().map(|fallback| &fallback.pool);
         fallback.chain(self.kv.iter().flat_map(|kv| &kv.pools))
     }
 
-    /// The pool's own keys, as of a pool without backends.
+    /// Returns a copy of the pool without backends.
     pub fn without_members(&self) -> Self {
         let Self { name, shard, members: _, fallback, slow_start, max_down, kv } = self;
         let (name, shard, fallback, kv) = (Arc::clone(name), shard.clone(), fallback.clone(), kv.clone());
@@ -118,12 +131,12 @@ impl Pool {
     }
 }
 
-/// A pool as written.
+/// The section of a pool, with the positions of its values.
 #[derive(Default)]
 pub(super) struct PoolDraft {
     pub(super) place: Place,
     pub(super) shard: Option<At<Arc<str>>>,
-    /// `None`: the built-in `gre`.
+    /// The name of the encapsulation. `None` for the built-in `gre`.
     pub(super) encapsulation: Option<At<Arc<str>>>,
     pub(super) backends: Vec<BackendDraft>,
     pub(super) pools: Vec<PoolReference>,
@@ -134,39 +147,41 @@ pub(super) struct PoolDraft {
     pub(super) kv: Option<KvDraft>,
 }
 
-/// A backend as written.
+/// A backend, with the positions of its values.
 pub(super) struct BackendDraft {
     pub(super) name: At<Arc<str>>,
     pub(super) address: At<IpAddr>,
     pub(super) weight: u32,
-    /// The name by which clients' files have it. `None`: its address, with the port.
+    /// The name of the server in the configuration of the clients. `None` for the default, which is
+    /// the address, and the port if needed.
     pub(super) ring_name: Option<Arc<str>>,
 }
 
-/// A pool inside a pool.
+/// A reference to a nested pool.
 pub(super) struct PoolReference {
     pub(super) pool: At<Arc<str>>,
     pub(super) weight: u32,
 }
 
 impl PoolDraft {
-    /// The shard's name.
+    /// Returns the name of the shard.
     pub(super) fn shard(&self) -> Option<&Arc<str>> {
         self.shard.as_ref().map(|shard| &shard.value)
     }
 
-    /// The name of the pool that takes over, and where it stands.
+    /// Returns the name of the fallback, with its position.
     pub(super) fn fallback_pool(&self) -> Option<At<Arc<str>>> {
         let fallback = self.fallback.as_ref()?;
         Some(At { value: Arc::clone(&fallback.value.pool), place: fallback.place.clone() })
     }
 
-    /// The pools to which its keys may go besides.
+    /// Returns the other pools that may store keys of this pool.
     pub(super) fn kv_pools(&self) -> impl Iterator<Item = &At<Arc<str>>> {
         self.kv.iter().flat_map(|kv| &kv.pools)
     }
 
-    /// All pools of the file by name; one with errors keeps its name, so that references to it hold.
+    /// Reads all pools, and returns them by name. A pool with errors is returned too, so that
+    /// references to it are valid.
     pub(super) fn read_all(root: &mut Root<'_>) -> BTreeMap<Arc<str>, Self> {
         let large = root.report.is_large();
         let pools = parallel::map(root.named("pool"), large, |(name, node)| (name, Self::read(&node)));
@@ -189,11 +204,15 @@ impl PoolDraft {
         draft.kv = section.optional("kv").and_then(|node| KvDraft::read(&node));
         section.finish();
         if backends.is_none() && pools.is_none() {
-            node.report.absent(&node.place, "neither backends nor pools", "at least one backend or pool");
+            let message = format!("{} needs a \"backends\" or \"pools\" key", node.place.field.table());
+            node.report.absent(&node.place, (message, BACKENDS_EXAMPLE));
         }
         if let Some(node) = encapsulation {
             if backends.is_none() {
-                node.refuse("nothing here: it is for a pool with backends of its own");
+                node.refuse((
+                    "\"encapsulation\" needs \"backends\" in the same pool",
+                    "set it in the pools that list the backends",
+                ));
             }
             draft.encapsulation = node.reference();
         }
@@ -207,10 +226,10 @@ impl PoolDraft {
     }
 }
 
-/// The names of checks, each once.
+/// Reads the names of checks, without duplicates.
 pub(super) fn read_checks(node: Option<Node<'_>>) -> Vec<At<Arc<str>>> {
     let nodes = node.and_then(|node| node.list(CHECKS)).unwrap_or_default();
-    distinct(&nodes, |node| node.name(), |node| node.refuse("each check once in a pool"))
+    distinct(&nodes, Node::name, Node::again)
 }
 
 fn read_fallback(node: &Node<'_>) -> Option<At<Fallback>> {
@@ -225,10 +244,10 @@ fn read_fallback(node: &Node<'_>) -> Option<At<Fallback>> {
 
 fn read_backend(node: &Node<'_>) -> Option<BackendDraft> {
     let mut section = node.section()?;
-    let name = section.required("name", "the backend's name, unique in the cluster");
+    let name = section.required("name", "the name of the backend, unique in the cluster");
     let name = name.and_then(|node| node.reference());
     let address = section.required("address", super::address::UNICAST);
-    let address = address.and_then(|node| Some(node.at(node.unicast()?)));
+    let address = address.and_then(|node| Some(node.at(node.unicast("backend address")?)));
     let weight = read_weight(&mut section);
     let ring_name = section.optional("ring_name").and_then(|node| {
         node.parse(RING_NAME, |text| (1..=MAX_RING_NAME).contains(&text.len()).then(|| Arc::from(text)))
@@ -245,7 +264,7 @@ fn read_reference(node: &Node<'_>) -> Option<PoolReference> {
     Some(PoolReference { pool: pool?, weight })
 }
 
-/// 0 to 65,535, default 1.
+/// Reads a weight from 0 to 65,535. Default: 1.
 fn read_weight(section: &mut Section<'_>) -> u32 {
     section.or("weight", 1, |node| node.number(0..=65_535))
 }
@@ -253,10 +272,13 @@ fn read_weight(section: &mut Section<'_>) -> u32 {
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 const DEFAULT_HOLD: Duration = Duration::from_secs(30);
-/// As long as a DNS name and a port.
+/// The maximum length of a ring name: a DNS name with a port.
 const MAX_RING_NAME: usize = 260;
-const RING_NAME: &str =
-    "the server's name in the clients' file, 1 to 260 bytes, such as \"198.18.1.1:11212\"";
-const CHECKS: &str = "a list of names of checks";
-const BACKENDS: &str = "a list of { name = \"b1\", address = \"198.18.1.1\", weight = 1 }";
-const POOLS: &str = "a list of { pool = \"NAME\", weight = 1 }";
+const RING_NAME: Expected =
+    Expected::new("the name of the server in the configuration of the clients, 1 to 260 bytes")
+        .example("\"198.18.1.1:11212\"");
+const CHECKS: Expected = Expected::new("a list of check names").example("[\"web\"]");
+const BACKENDS: Expected =
+    Expected::new("a list of backends").example("[{ name = \"b1\", address = \"198.18.1.1\", weight = 1 }]");
+const BACKENDS_EXAMPLE: &str = "for example backends = [{ name = \"b1\", address = \"198.18.1.1\" }]";
+const POOLS: Expected = Expected::new("a list of pools").example("[{ pool = \"NAME\", weight = 1 }]");

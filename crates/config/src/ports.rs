@@ -1,28 +1,28 @@
-//! Which packets of a VIP a service takes: protocol and ports.
+//! The protocol and the ports that select the packets of a service.
 //!
-//! In: `protocol = "tcp"`, `ports = [80, "8000-8099"]`. Out: [`Protocol`] and [`Ports`].
-//! Not here: two services with one port (`consistency`).
-//! Source: IANA, "Assigned Internet Protocol Numbers"; RFC 8200 §4 for extension headers.
+//! The keys `protocol = "tcp"` and `ports = [80, "8000-8099"]` are read into [`Protocol`] and
+//! [`Ports`]. The module `consistency` detects two services with the same port. References: IANA,
+//! "Assigned Internet Protocol Numbers"; RFC 8200 §4 for extension headers.
 
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use config_text::Node;
 use config_text::words::quote;
+use config_text::{Expected, Node, hint};
 
 /// The IP protocol of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Protocol {
-    /// 6.
+    /// TCP, number 6.
     Tcp,
-    /// 17.
+    /// UDP, number 17.
     Udp,
-    /// Any other: matched by address and protocol alone.
+    /// Any other protocol. Packets are matched by address and protocol number only.
     Number(u8),
 }
 
 impl Protocol {
-    /// The number in the IP header.
+    /// Returns the protocol number in the IP header.
     pub fn number(self) -> u8 {
         match self {
             Self::Tcp => 6,
@@ -31,7 +31,7 @@ impl Protocol {
         }
     }
 
-    /// Whether its packets have ports.
+    /// Returns `true` if packets of the protocol have ports.
     pub fn has_ports(self) -> bool {
         matches!(self, Self::Tcp | Self::Udp)
     }
@@ -45,13 +45,15 @@ impl Protocol {
             Some(text) => named(text),
             None => node.as_integer().and_then(|number| u8::try_from(number).ok()),
         };
-        let Some(number) = number else { return node.wrong(PROTOCOL) };
+        let Some(number) = number else { return unknown(node) };
         let is = |list: &[(&str, u8)]| list.iter().any(|(_, other)| *other == number);
         if is(ICMP) {
-            return node.wrong("no ICMP: the balancer itself answers it for every VIP");
+            let message = format!("\"protocol\" cannot be ICMP, got {}", node.shown());
+            return node.wrong((message, "the load balancer replies to ICMP for every VIP"));
         }
         if is(EXTENSIONS) {
-            return node.wrong("no extension header, AH included: the protocol behind it counts");
+            let message = format!("protocol {} is an extension header", node.shown());
+            return node.wrong((message, "use the protocol that follows the header"));
         }
         Some(match number {
             6 => Self::Tcp,
@@ -74,10 +76,10 @@ impl fmt::Display for Protocol {
 /// The destination ports of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ports {
-    /// Every port that no other service of the same address and protocol lists; protocols without
-    /// ports have this alone.
+    /// All ports that are not listed by another service with the same address and protocol. This is
+    /// the only value for protocols without ports.
     Any,
-    /// These: from 1 to 65,535, ascending, without overlap, at least one.
+    /// A list of port ranges from 1 to 65,535: not empty, ascending, without overlap.
     Listed(Vec<RangeInclusive<u16>>),
 }
 
@@ -89,7 +91,7 @@ impl fmt::Display for Ports {
 }
 
 impl Ports {
-    /// Each of those that are listed; `None`: any may be meant.
+    /// Returns each listed port, or `None` for [`Ports::Any`].
     pub fn each(&self) -> Option<impl Iterator<Item = u16>> {
         match self {
             Self::Any => None,
@@ -97,7 +99,7 @@ impl Ports {
         }
     }
 
-    /// Reads the ports of a protocol that has them.
+    /// Reads the ports of a TCP or UDP service.
     pub(super) fn read(node: &Node<'_>) -> Option<Self> {
         if node.as_str() == Some("any") {
             return Some(Self::Any);
@@ -106,54 +108,86 @@ impl Ports {
     }
 }
 
-/// Numbers and ranges such as `[80, "8000-8099"]` within `within`, ascending and without overlap; the two texts say
-/// what is allowed as a list and as one of its elements.
+/// Reads a list of numbers and ranges such as `[80, "8000-8099"]`, and returns it in ascending
+/// order. All numbers must be in `within`, and the ranges must not overlap. `list` and `one`
+/// describe the list and an element in messages.
 pub(super) fn read_ranges(
     node: &Node<'_>,
     within: RangeInclusive<u16>,
-    allowed: &str,
-    allowed_one: &str,
+    list: Expected,
+    one: Expected,
 ) -> Option<Vec<RangeInclusive<u16>>> {
-    let nodes = node.items(allowed)?;
-    let ranges: Vec<Option<_>> = nodes.iter().map(|node| read_range(node, &within, allowed_one)).collect();
+    let nodes = node.items(list)?;
+    let ranges: Vec<Option<_>> = nodes.iter().map(|node| read_range(node, &within, one)).collect();
     let mut ranges: Vec<RangeInclusive<u16>> = ranges.into_iter().collect::<Option<_>>()?;
     ranges.sort_by_key(|range| *range.start());
     for pair in ranges.windows(2) {
         if pair[1].start() <= pair[0].end() {
-            let found = format!("{} and {}", show(&pair[0]), show(&pair[1]));
-            node.report.error(&node.place, found, "each number once");
-            return None;
+            let (first, second) = (show(&pair[0]), show(&pair[1]));
+            let message = format!("{first} and {second} in {} overlap", node.label());
+            return node.wrong((message, "list each number once"));
         }
     }
     Some(ranges)
 }
 
-/// A range as the file writes it.
+/// Formats a range as in the configuration.
 pub(super) fn show(range: &RangeInclusive<u16>) -> String {
     let (first, last) = (range.start(), range.end());
     if first == last { first.to_string() } else { format!("{first}-{last}") }
 }
 
-/// A number, or a range of them.
+/// Reads a number, or a range of numbers.
 pub(super) fn read_range(
     node: &Node<'_>,
     within: &RangeInclusive<u16>,
-    allowed: &str,
+    expected: Expected,
 ) -> Option<RangeInclusive<u16>> {
     let Some(text) = node.as_str() else {
+        if !node.is_integer() {
+            return node.unexpected(expected);
+        }
         let number = node.as_integer().and_then(|number| u16::try_from(number).ok());
-        let number = number.filter(|number| within.contains(number)).or_else(|| node.wrong(allowed))?;
+        let number = number.filter(|number| within.contains(number)).or_else(|| out_of(node, within))?;
         return Some(number..=number);
     };
-    let number = |text| number(text).filter(|number| within.contains(number));
     let Some((first, last)) = text.split_once('-').and_then(|(a, b)| Some((number(a)?, number(b)?))) else {
-        return node.wrong(allowed);
+        if number(text).is_some() {
+            let message = format!("{} must be a number without quotes, got {}", node.label(), node.shown());
+            return node.wrong((message, format!("write {text}")));
+        }
+        return node.unexpected(expected);
     };
+    if !within.contains(&first) || !within.contains(&last) {
+        return out_of(node, within);
+    }
     if first > last {
-        node.report.error(&node.place, quote(text), "the lower number first");
-        return None;
+        let help = format!("write \"{last}-{first}\"");
+        return node.wrong((format!("the range {} is in the wrong order", quote(text)), help));
     }
     Some(first..=last)
+}
+
+fn out_of<T>(node: &Node<'_>, within: &RangeInclusive<u16>) -> Option<T> {
+    let (least, most) = (within.start(), within.end());
+    node.wrong(format!("{} must be between {least} and {most}, got {}", node.label(), node.shown()))
+}
+
+/// Reports an unknown protocol name or an invalid protocol number.
+fn unknown<T>(node: &Node<'_>) -> Option<T> {
+    let names = || NAMES.iter().map(|(name, _)| *name);
+    let Some(text) = node.as_str() else {
+        return node.unexpected(PROTOCOL);
+    };
+    let message = format!("unknown protocol {}", node.shown());
+    let all = names().collect::<Vec<_>>().join(", ");
+    let other = names().find(|name| name.eq_ignore_ascii_case(text));
+    let help = match (other, hint(text, names())) {
+        (Some(name), _) => format!("write \"{name}\" in lower case"),
+        (None, Some(hint)) => hint,
+        (None, None) => format!("use {all}, or a protocol number from 1 to 255"),
+    };
+    node.wrong((message, help))
 }
 
 fn number(text: &str) -> Option<u16> {
@@ -172,7 +206,8 @@ const NAMES: &[(&str, u8)] = &[
     ("udplite", 136),
 ];
 const ICMP: &[(&str, u8)] = &[("icmp", 1), ("icmpv6", 58)];
-/// Hop-by-hop options, routing, fragment, AH (in IPv4 too), none behind, destination options.
+/// Numbers that are not protocols of a service: hop-by-hop options, routing, fragment, AH (in IPv4
+/// too), no next header, destination options.
 const EXTENSIONS: &[(&str, u8)] = &[
     ("hopopt", 0),
     ("ipv6-route", 43),
@@ -182,7 +217,8 @@ const EXTENSIONS: &[(&str, u8)] = &[
     ("ipv6-opts", 60),
 ];
 
-const PROTOCOL: &str = "\"tcp\", \"udp\", \"ipip\", \"ipv6\", \"gre\", \"esp\", \"sctp\", \"udplite\", \
-                        or a protocol number from 1 to 255";
-const PORTS: &str = "a list of ports and ranges such as [80, \"8000-8099\"], or \"any\"";
-const PORT: &str = "a port from 1 to 65535, or a range such as \"8000-8099\"";
+const PROTOCOL: Expected =
+    Expected::new("the name of a protocol, or a protocol number from 1 to 255").example("\"tcp\"");
+pub(super) const PORTS: Expected =
+    Expected::new("a list of ports and ranges, or \"any\"").example("[80, \"8000-8099\"]");
+const PORT: Expected = Expected::new("a port from 1 to 65535, or a range of ports").example("\"8000-8099\"");

@@ -1,31 +1,32 @@
-//! `[prefix_group.NAME]`: prefixes of clusters that serve the same VIPs.
+//! `[prefix_group.NAME]`: the prefixes of several clusters that serve the same VIPs.
 //!
-//! In: the sections. Out: [`PrefixGroup`]s in the order of their names.
-//! Not here: what VIPs say of their groups (`vip`), prefixes of one group against those of another (`groups`).
-//! Source: Eisenbud et al., *Maglev*, NSDI 2016, §4.2.
+//! The module `vip` reads the suffixes of VIPs, and `groups` compares the prefixes of several
+//! groups. Source: Eisenbud et al., *Maglev*, NSDI 2016, §4.2.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use config_text::{At, Node, Place, Root, values};
+use config_text::{At, Expected, Node, Place, Root, values};
 use serde::{Serialize, Serializer};
 
 use forwarder::Prefix;
 
 use super::address::AddressNode;
 
-/// Prefixes that are alike: an address in one of them has the VIP that its last bits say.
+/// A group of equivalent prefixes. For every prefix of the group, the last bits of an address
+/// select the same VIP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PrefixGroup {
-    /// The name.
+    /// The name of the group.
     pub name: Arc<str>,
-    /// Its prefixes, at least one, in the order of the file; no other group has one of them.
+    /// The prefixes in the order of the file, at least one. A prefix belongs to one group only.
     #[serde(serialize_with = "in_group")]
     pub prefixes: Vec<Prefix>,
 }
 
-/// In any order behind the first of each family, where a VIP of the group is asked.
+/// Serializes the first prefix of each family, which is used for health checks, followed by all
+/// prefixes in sorted order.
 fn in_group<S: Serializer>(prefixes: &[Prefix], to: S) -> Result<S::Ok, S::Error> {
     let first = |ipv4: bool| prefixes.iter().find(move |prefix| prefix.address().is_ipv4() == ipv4);
     let all: BTreeSet<&Prefix> = prefixes.iter().collect();
@@ -33,20 +34,21 @@ fn in_group<S: Serializer>(prefixes: &[Prefix], to: S) -> Result<S::Ok, S::Error
 }
 
 impl PrefixGroup {
-    /// The first prefix of a family: by convention that of the cluster itself.
+    /// Returns the first prefix of an address family. By convention it is the prefix of this
+    /// cluster.
     pub fn first(&self, ipv4: bool) -> Option<Prefix> {
         self.prefixes.iter().copied().find(|prefix| prefix.address().is_ipv4() == ipv4)
     }
 }
 
-/// A group as written.
+/// The section of a group, with the positions of its values.
 pub(super) struct GroupDraft {
     pub(super) place: Place,
     pub(super) name: Arc<str>,
     pub(super) prefixes: Vec<At<Prefix>>,
-    /// Whether every prefix could be read.
+    /// `true` if every prefix could be read.
     pub(super) is_whole: bool,
-    /// Places of the longest prefix of IPv4 and of IPv6.
+    /// The index of the longest IPv4 prefix and of the longest IPv6 prefix.
     longest: [Option<usize>; 2],
 }
 
@@ -60,7 +62,7 @@ impl GroupDraft {
         Arc::new(PrefixGroup { name: Arc::clone(&self.name), prefixes: values(&self.prefixes) })
     }
 
-    /// The longest prefix of a family.
+    /// Returns the longest prefix that has the address family of `of`.
     pub(super) fn longest(&self, of: IpAddr) -> Option<&At<Prefix>> {
         self.prefixes.get(self.longest[usize::from(of.is_ipv6())]?)
     }
@@ -81,4 +83,4 @@ impl GroupDraft {
     }
 }
 
-const PREFIXES: &str = "a list of prefixes, at least one";
+const PREFIXES: Expected = Expected::new("a list of prefixes").example("[\"198.51.100.128/25\"]");

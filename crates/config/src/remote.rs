@@ -1,55 +1,57 @@
-//! `[remote.NAME]`: another cluster that serves VIPs of this one, and is served by it.
+//! `[remote.NAME]`: another cluster that also serves VIPs of this cluster.
 //!
-//! In: the sections. Out: [`Remote`]s, and for a VIP that names some the addresses that each family of it has there.
-//! Not here: remotes against groups, VIPs and machines (`remotes`), redirecting (`forwarder`).
-//! Source: Eisenbud et al., *Maglev*, NSDI 2016, §4.2.
+//! For each VIP that names remotes, this module determines its addresses in the other clusters. The
+//! module `remotes` compares remotes with groups, VIPs and machines. The crate `forwarder`
+//! redirects packets. Source: Eisenbud et al., *Maglev*, NSDI 2016, §4.2.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use config_text::{At, Node, Place, Root, Section, values};
+use config_text::{At, Expected, Node, Place, Root, Section, values};
 use serde::Serialize;
 
 use forwarder::{Prefix, Suffix};
 
 use super::address::AddressNode;
-use super::arrivals::read_sources;
 use super::canonical;
 use super::check::Check;
 use super::encapsulation::{Encapsulation, EncapsulationDraft};
 use super::pool::{Backend, Member, Pool};
 use super::remote_pool::RemotePool;
+use super::upstream_tunnels::read_sources;
 use super::vip::VipDraft;
 
-/// Another cluster.
+/// A remote cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Remote {
-    /// The name.
+    /// The name of the remote cluster.
     pub name: Arc<str>,
-    /// Outer source addresses of its machines: from these its packets are taken.
+    /// The source addresses of the tunnel packets from its machines. Only packets from these
+    /// addresses are decapsulated.
     #[serde(serialize_with = "canonical::set")]
     pub sources: Vec<Prefix>,
 }
 
-/// Lists by the names of groups or VIPs, in the order of the file.
+/// Lists of values, by the name of a group or VIP, in the order of the file.
 type ByName<T> = Vec<(At<Arc<str>>, Vec<At<T>>)>;
 
-/// A remote as written; it keeps its name whatever else is wrong, so that references to it hold.
+/// The section of a remote, with the positions of its values. A remote with errors keeps its name,
+/// so that references to it are valid.
 #[derive(Default)]
 pub(super) struct RemoteDraft {
     pub(super) place: Place,
     pub(super) sources: Vec<At<Prefix>>,
-    /// `None`: the built-in `gre`.
+    /// The name of the encapsulation. `None` for the built-in `gre`.
     pub(super) encapsulation: Option<At<Arc<str>>>,
-    /// By group, at most one a family.
+    /// The prefixes of each group in the other cluster, at most one per address family.
     pub(super) prefixes: ByName<Prefix>,
-    /// By VIP, at most one a family.
+    /// The addresses of each VIP in the other cluster, at most one per address family.
     pub(super) addresses: ByName<IpAddr>,
 }
 
 impl RemoteDraft {
-    /// All remotes of the file by name.
+    /// Reads all remotes, and returns them by name.
     pub(super) fn read_all(root: &mut Root<'_>) -> BTreeMap<Arc<str>, Self> {
         root.named("remote").into_iter().map(|(name, node)| (name, Self::read(&node))).collect()
     }
@@ -58,13 +60,13 @@ impl RemoteDraft {
         Arc::new(Remote { name: Arc::clone(name), sources: values(&self.sources) })
     }
 
-    /// Its prefix for a group and a family.
+    /// Returns the prefix of a group in the other cluster, for one address family.
     pub(super) fn prefix(&self, group: &str, ipv4: bool) -> Option<&At<Prefix>> {
         let of_group = self.prefixes.iter().filter(|(name, _)| *name.value == *group);
         of_group.flat_map(|(_, list)| list).find(|at| at.value.address().is_ipv4() == ipv4)
     }
 
-    /// The address that a VIP has there.
+    /// Returns the address of a VIP in the other cluster, for one address family.
     pub(super) fn address(&self, vip: &str, ipv4: bool) -> Option<IpAddr> {
         let of_vip = self.addresses.iter().filter(|(name, _)| *name.value == *vip);
         of_vip.flat_map(|(_, list)| list).map(|at| at.value).find(|address| address.is_ipv4() == ipv4)
@@ -73,22 +75,23 @@ impl RemoteDraft {
     fn read(node: &Node<'_>) -> Self {
         let mut draft = Self { place: node.place.clone(), ..Self::default() };
         let Some(mut section) = node.section() else { return draft };
-        let sources = section.required("sources", "its machines' outer sources, prefixes or addresses");
+        let sources = section.required("sources", SOURCES);
         draft.sources = sources.and_then(|node| read_sources(&node)).unwrap_or_default();
         draft.encapsulation = section.optional("encapsulation").and_then(|node| node.reference());
         draft.prefixes = by_name(&mut section, "prefixes", PREFIXES, |node| node.prefix(), Prefix::address);
-        draft.addresses =
-            by_name(&mut section, "addresses", ADDRESSES, |node| node.unicast(), |address| *address);
+        let address = |node: &Node<'_>| node.unicast("VIP address");
+        draft.addresses = by_name(&mut section, "addresses", ADDRESSES, address, |address| *address);
         section.finish();
         draft
     }
 }
 
-/// The lists of a table by the names of groups or VIPs; each list with at most one entry of a family.
+/// Reads a table of lists. The keys are names of groups or VIPs, and each list has at most one
+/// entry per address family.
 fn by_name<T>(
     section: &mut Section<'_>,
     key: &'static str,
-    allowed: &str,
+    expected: Expected,
     read: impl Fn(&Node<'_>) -> Option<T>,
     address: impl Fn(&T) -> IpAddr,
 ) -> ByName<T> {
@@ -96,11 +99,12 @@ fn by_name<T>(
     let mut lists = Vec::new();
     for (name, node) in entries.unwrap_or_default() {
         let mut list: Vec<At<T>> = Vec::new();
-        for node in node.items(allowed).unwrap_or_default() {
+        for node in node.items(expected).unwrap_or_default() {
             let Some(value) = read(&node) else { continue };
             let same = |other: &At<T>| address(&other.value).is_ipv4() == address(&value).is_ipv4();
             if list.iter().any(same) {
-                node.refuse("one of each family");
+                let message = format!("{} is the second entry of its address family", node.label());
+                node.refuse((message, "list at most one IPv4 and one IPv6 entry"));
             } else {
                 list.push(node.at(value));
             }
@@ -110,17 +114,18 @@ fn by_name<T>(
     lists
 }
 
-/// What a VIP that names remotes is made of.
+/// The sections from which the remote pools of a VIP are built.
 pub(super) struct Parts<'s> {
     pub(super) remotes: &'s BTreeMap<Arc<str>, RemoteDraft>,
     pub(super) encapsulations: &'s BTreeMap<Arc<str>, EncapsulationDraft>,
-    /// Of the VIP's group.
+    /// The prefixes of the group that the VIP uses.
     pub(super) prefixes: &'s [Prefix],
     pub(super) checks: &'s [Arc<Check>],
 }
 
 impl Parts<'_> {
-    /// Where the VIP is served elsewhere. References that lead nowhere were reported.
+    /// Returns the remote pools of the VIP. Invalid references are skipped, because they were
+    /// already reported.
     pub(super) fn of(&self, vip: &VipDraft) -> Vec<RemotePool> {
         let mut all = Vec::new();
         if vip.remotes.is_empty() {
@@ -130,7 +135,7 @@ impl Parts<'_> {
             let (family, bits) = if ipv4 { ("ipv4", 32) } else { ("ipv6", 128) };
             let own = vip.addresses.iter().map(|at| at.value).filter(|address| address.is_ipv4() == ipv4);
             let ours = own.filter_map(|address| Prefix::new(address, bits)).collect();
-            // No name of a file has such a sign, so none is taken.
+            // The name contains `@`, which is not allowed in names of the configuration.
             let name = format!("remotes@{}/{family}", vip.name);
             all.extend(self.over(vip, &name, ours, |remote| {
                 let address = remote.address(&vip.name, ipv4)?;
@@ -147,7 +152,8 @@ impl Parts<'_> {
         all
     }
 
-    /// The remotes that `find` has an address of; `None`: there is none, or nothing here that it could stand for.
+    /// Builds a pool of the remotes for which `find` returns an address. Returns `None` if there is
+    /// no such remote, or if `ours` is empty.
     fn over(
         &self,
         vip: &VipDraft,
@@ -185,10 +191,14 @@ impl Parts<'_> {
     }
 }
 
-/// The suffix at which the VIP is asked elsewhere.
+/// Returns the suffix at which health checks in another cluster probe the VIP.
 pub(super) fn first_suffix(vip: &VipDraft, ipv4: bool) -> Option<Suffix> {
     vip.suffixes.iter().map(|at| at.value).find(|suffix| suffix.address().is_ipv4() == ipv4)
 }
 
-const PREFIXES: &str = "a list of prefixes, one of each family";
-const ADDRESSES: &str = "a list of addresses, one of each family";
+const SOURCES: Expected = Expected::new("the outer source addresses of the other cluster's machines")
+    .example("[\"198.51.100.96/28\"]");
+const PREFIXES: Expected =
+    Expected::new("a list of prefixes, at most one per address family").example("[\"198.51.100.64/26\"]");
+const ADDRESSES: Expected =
+    Expected::new("a list of addresses, at most one per address family").example("[\"203.0.113.74\"]");

@@ -1,6 +1,5 @@
-//! Where addresses of a VIP are served elsewhere, as a pool that is in no file.
-//!
-//! Not here: remotes as written, and what VIPs make of them (`remote`).
+//! Defines pools of remote clusters that serve addresses of a VIP. These pools are not in the
+//! configuration; the module `remote` builds them.
 
 use std::sync::Arc;
 
@@ -11,15 +10,18 @@ use forwarder::Prefix;
 use super::canonical;
 use super::pool::Pool;
 
-/// Where some addresses of a VIP are served elsewhere: those of one family that are its own, or in its group.
+/// Remote clusters that serve some addresses of a VIP: either the VIP's own addresses of one
+/// family, or its addresses in a prefix group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RemotePool {
-    /// The addresses here.
+    /// The addresses of the VIP in this cluster, as prefixes.
     #[serde(serialize_with = "canonical::set")]
     pub ours: Vec<Prefix>,
-    /// The clusters as a pool that is in no file; each has the address of the VIP there.
+    /// A pool with the remote clusters as members. The address of a member is the address of the
+    /// VIP in that cluster.
     pub pool: Arc<Pool>,
-    /// What stands there in front of an address's own last bits; in the order of the pool's members.
+    /// The prefix of the VIP in each remote cluster, in the order of the pool's members. A
+    /// redirected address gets this prefix in place of its own.
     #[serde(serialize_with = "canonical::list")]
     pub theirs: Vec<Prefix>,
 }

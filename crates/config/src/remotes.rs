@@ -1,9 +1,10 @@
-//! Remotes against the VIPs that name them, against groups, machines and this cluster itself.
+//! Checks remotes against the VIPs that name them, and against groups, machines and VIPs of this
+//! cluster.
 //!
-//! In: the drafts of remotes, VIPs, groups and machines. Out: problems.
-//! What is refused would send a packet to where its VIP is not, back to this cluster, or without a mark.
-//! Not here: loops as such: no packet is redirected to a cluster twice, whatever the files say (`forwarder`).
-//! Source: Eisenbud et al., *Maglev*, NSDI 2016, §4.2.
+//! A configuration is rejected if redirected packets would arrive at an address outside the VIP in
+//! the other cluster, return to this cluster, or lack the mark of redirected packets. Loops cannot
+//! occur in any configuration, because a packet is redirected to another cluster at most once
+//! (`forwarder`). Source: Eisenbud et al., *Maglev*, NSDI 2016, §4.2.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use super::remote::RemoteDraft;
 use super::sections::{Sections, is_flawed};
 use super::vip::VipDraft;
 
-/// Checks everything that has to do with remotes.
+/// Runs all checks of remotes.
 pub(super) fn check(sections: &Sections<'_>) {
     for (name, remote) in &sections.remotes {
         itself(sections, name, remote);
@@ -28,90 +29,94 @@ pub(super) fn check(sections: &Sections<'_>) {
     sections.vips.iter().for_each(|vip| named(sections, vip));
 }
 
-/// A remote that is this cluster would send packets round.
+/// Rejects a remote that is this cluster itself.
 fn itself(sections: &Sections<'_>, name: &Arc<str>, remote: &RemoteDraft) {
     let report = sections.report;
     if sections.cluster.value.as_ref().is_some_and(|own| own.name() == &**name) && !is_flawed(name) {
-        report.error(&remote.place, format!("\"{name}\", which is this cluster"), "another cluster");
+        report.error(
+            &remote.place,
+            (format!("remote \"{name}\" is this cluster itself"), "name another cluster"),
+        );
     }
     for source in &remote.sources {
         let machines = sections.machines.iter().flat_map(|machine| &machine.addresses);
         if let Some(own) = machines.into_iter().find(|own| source.value.contains(own.value)) {
-            let found = format!(
-                "{}, which holds {} ({})",
-                source.value,
-                own.value,
-                report.name(&own.place, &source.place)
-            );
-            report.error(&source.place, found, "addresses of the other cluster's machines alone");
+            let place = report.name(&own.place, &source.place);
+            let message =
+                format!("source {} contains {}, a machine of this cluster", source.value, own.value);
+            let help = format!("list addresses of the other cluster only; the machine is {place}");
+            report.error(&source.place, (message, help));
         }
         let vips = sections.vips.iter().flat_map(|vip| &vip.addresses);
         if let Some(vip) = vips.into_iter().find(|vip| source.value.contains(vip.value)) {
-            let found = format!(
-                "{}, which holds the VIP {} ({})",
-                source.value,
-                vip.value,
-                report.name(&vip.place, &source.place)
-            );
-            let allowed = "addresses of the other cluster's machines alone, and no packet comes from a VIP";
-            report.warning(&source.place, found, allowed);
+            let place = report.name(&vip.place, &source.place);
+            let message = format!("source {} contains the VIP {} of this cluster", source.value, vip.value);
+            let help = format!("list addresses of the other cluster's machines only; the VIP is {place}");
+            report.warning(&source.place, (message, help));
         }
     }
 }
 
-/// Only GRE has a mark, and balancers reassemble no outer packets.
+/// Rejects encapsulations that do not work between clusters. Only GRE carries the mark that
+/// prevents loops, and load balancers do not reassemble outer packets.
 fn encapsulation(sections: &Sections<'_>, remote: &RemoteDraft) {
     let Some(name) = &remote.encapsulation else { return };
     let Some(draft) = sections.encapsulations.get(&name.value) else {
-        let known = sections.encapsulations.keys();
-        return sections.report.unknown(name, known, "a section [encapsulation.NAME] or gre");
+        return sections.report.unknown(name, sections.encapsulations.keys(), "encapsulation");
     };
     let Some(value) = &draft.value else { return };
-    let found = format!("\"{}\"", name.value);
     if value.kind != packet::Encapsulation::Gre {
-        let allowed = "an encapsulation with kind = \"gre\": only GRE has a mark against loops";
-        sections.report.error(&name.place, found, allowed);
+        let message =
+            format!("a remote needs an encapsulation of kind \"gre\", but \"{}\" is not", name.value);
+        sections.report.error(&name.place, (message, "only GRE can carry the mark that prevents loops"));
     } else if value.too_big == TooBig::FragmentOuter {
-        let found = format!("{found} with too_big = \"fragment-outer\"");
-        let allowed = "fragment-inner or drop: balancers do not put outer packets together";
-        sections.report.error(&name.place, found, allowed);
+        let message = format!("a remote cannot use \"{}\" with too_big = \"fragment-outer\"", name.value);
+        let help = "use fragment-inner or drop; load balancers do not reassemble outer packets";
+        sections.report.error(&name.place, (message, help));
     }
 }
 
 fn prefixes(sections: &Sections<'_>, remote: &RemoteDraft) {
     for (name, list) in &remote.prefixes {
         match sections.groups.get(&name.value) {
-            None => sections.report.unknown(name, sections.groups.keys(), "a section [prefix_group.NAME]"),
+            None => sections.report.unknown(name, sections.groups.keys(), "prefix group"),
             Some(group) => list.iter().for_each(|prefix| in_group(sections, group, prefix)),
         }
     }
 }
 
-/// The same last bits are to be the same service there, and the front is not to be this cluster's own.
+/// Checks a prefix of another cluster. It must have the same length as the prefix of this cluster,
+/// so that suffixes select the same VIP. It must also be in the group and not overlap a prefix of
+/// this cluster.
 fn in_group(sections: &Sections<'_>, group: &GroupDraft, prefix: &At<Prefix>) {
     let family = if prefix.value.address().is_ipv4() { "IPv4" } else { "IPv6" };
     let same = |own: &&At<Prefix>| own.value.address().is_ipv4() == prefix.value.address().is_ipv4();
     let report = sections.report;
     let Some(own) = group.prefixes.iter().find(same) else {
         if group.is_whole {
-            let found = format!("{}, and group \"{}\" has no {family} prefix", prefix.value, group.name);
-            report.error(&prefix.place, found, "a prefix of a family that the group has");
+            let message = format!(
+                "prefix group \"{}\" has no {family} prefix, but this remote has {}",
+                group.name, prefix.value
+            );
+            report.error(&prefix.place, (message, format!("add an {family} prefix to the group")));
         }
         return;
     };
     let elsewhere = report.name(&own.place, &prefix.place);
     if own.value.covers(&prefix.value) || prefix.value.covers(&own.value) {
-        let found = format!("{}, which shares addresses with {} ({elsewhere})", prefix.value, own.value);
-        let allowed = "a prefix of the other cluster; the group's first prefix is this cluster's own";
-        report.error(&prefix.place, found, allowed);
+        let message = format!("prefix {} overlaps {}, the prefix of this cluster", prefix.value, own.value);
+        let help = format!("the first prefix of a group belongs to this cluster ({elsewhere})");
+        report.error(&prefix.place, (message, help));
     } else if own.value.length() != prefix.value.length() {
-        let found = format!("{}, and this cluster's own is {} ({elsewhere})", prefix.value, own.value);
-        let allowed = format!("a prefix of {} bits: clusters of a group have equal ones", own.value.length());
-        report.error(&prefix.place, found, allowed);
+        let message =
+            format!("prefix {} must have {} bits, like {}", prefix.value, own.value.length(), own.value);
+        let help = format!("clusters of a group have prefixes of the same length ({elsewhere})");
+        report.error(&prefix.place, (message, help));
     } else if !group.prefixes.iter().any(|known| known.value.covers(&prefix.value)) {
-        let found = format!("{}, which no prefix of group \"{}\" covers", prefix.value, group.name);
-        let allowed = "a prefix within the group's: else what that cluster redirects to here is no VIP";
-        report.warning(&prefix.place, found, allowed);
+        let message = format!("prefix {} is not in prefix group \"{}\"", prefix.value, group.name);
+        let help =
+            "add it to the group; otherwise packets that the other cluster redirects here match no VIP";
+        report.warning(&prefix.place, (message, help));
     }
 }
 
@@ -119,51 +124,54 @@ fn addresses(sections: &Sections<'_>, remote: &RemoteDraft) {
     let report = sections.report;
     for (name, list) in &remote.addresses {
         let Some(vip) = sections.vips.iter().find(|vip| vip.name == name.value) else {
-            report.unknown(name, sections.vips.iter().map(|vip| &vip.name), "a section [vip.NAME]");
+            report.unknown(name, sections.vips.iter().map(|vip| &vip.name), "VIP");
             continue;
         };
         for address in list {
             let ipv4 = address.value.is_ipv4();
             if !vip.addresses.iter().any(|own| own.value.is_ipv4() == ipv4) {
-                let found = format!("{}, and VIP \"{}\" has no such family here", address.value, vip.name);
-                report.error(&address.place, found, "an address of a family that the VIP has");
+                let family = if ipv4 { "IPv4" } else { "IPv6" };
+                let message = format!("VIP \"{}\" has no {family} address in this cluster", vip.name);
+                report.error(&address.place, (message, format!("remove {}", address.value)));
             }
             if let Some(what) = own(sections, address.value) {
-                let found = format!("{}, which is {what}", address.value);
-                report.error(&address.place, found, "the address that the VIP has in the other cluster");
+                let message = format!("{} is the address of {what}", address.value);
+                report.error(&address.place, (message, "use the address of the VIP in the other cluster"));
             }
         }
     }
 }
 
-/// What of this cluster an address is.
+/// Returns a description of the machine, VIP or backend that uses an address in this cluster.
 fn own(sections: &Sections<'_>, address: IpAddr) -> Option<String> {
     let has = |list: &[At<IpAddr>]| list.iter().any(|own| own.value == address);
     let machine = sections.machines.iter().find(|machine| has(&machine.addresses));
     let vip = sections.vips.iter().find(|vip| has(&vip.addresses));
     let mut backends = sections.pools.values().flat_map(|pool| &pool.backends);
     let backend = backends.find(|backend| backend.address.value == address);
-    let machine = machine.map(|machine| format!("machine \"{}\"", machine.name));
-    let vip = vip.map(|vip| format!("VIP \"{}\" of this cluster", vip.name));
+    let machine = machine.map(|machine| format!("machine \"{}\" in this cluster", machine.name));
+    let vip = vip.map(|vip| format!("VIP \"{}\" in this cluster", vip.name));
     machine
         .or(vip)
-        .or_else(|| backend.map(|backend| format!("backend \"{}\" of this cluster", backend.name.value)))
+        .or_else(|| backend.map(|backend| format!("backend \"{}\" in this cluster", backend.name.value)))
 }
 
-/// Each tunnelled packet's sender is looked for among all.
+/// Limits the number of sources, because the sender of each tunneled packet is looked up among all
+/// of them.
 fn sources(sections: &Sections<'_>) {
     let mut all = sections.remotes.values().flat_map(|remote| &remote.sources);
     if let Some(first) = all.nth(MOST_SOURCES) {
-        let found = format!("more than {MOST_SOURCES} sources of all remotes together");
-        sections.report.error(&first.place, found, format!("at most {MOST_SOURCES}, or prefixes"));
+        let message = format!("all remotes together have more than {MOST_SOURCES} sources");
+        sections.report.error(&first.place, (message, "use prefixes in place of addresses"));
     }
 }
 
-/// A remote that a VIP names has it: by its group's prefix or by an address, in each of its families.
+/// Reports each remote that is named by a VIP but has no address for that VIP. A remote needs an
+/// address for each address family of the VIP.
 fn named(sections: &Sections<'_>, vip: &VipDraft) {
     for name in &vip.remotes {
         let Some(remote) = sections.remotes.get(&name.value) else {
-            sections.report.unknown(name, sections.remotes.keys(), "a section [remote.NAME]");
+            sections.report.unknown(name, sections.remotes.keys(), "remote");
             continue;
         };
         if !is_flawed(&name.value) {
@@ -196,32 +204,30 @@ fn has(sections: &Sections<'_>, vip: &VipDraft, name: &At<Arc<str>>, remote: &Re
         }
     }
     for (family, key) in lacking {
-        let words = format!("\"{}\", which has no {family} in {key}", name.value);
-        let allowed = format!("[remote.{}] with {key} of each family of the VIP", name.value);
+        let message = format!("remote \"{}\" has no {family} entry in {key}", name.value);
+        let help = format!("add it to [remote.{}] for each address family of the VIP", name.value);
         if found {
-            sections.report.warning(&name.place, words, allowed);
+            sections.report.warning(&name.place, (message, help));
         } else {
-            sections.report.absent(&name.place, words, allowed);
+            sections.report.absent(&name.place, (message, help));
         }
     }
 }
 
-/// The suffix has room behind the prefix that takes the place of ours.
+/// Reports a suffix that is too long for the prefix of the other cluster.
 fn fits(sections: &Sections<'_>, prefix: &At<Prefix>, suffix: &At<forwarder::Suffix>) {
     let bits: u8 = if prefix.value.address().is_ipv4() { 32 } else { 128 };
     let left = bits - prefix.value.length();
     if suffix.value.length() > left {
-        let found = format!(
-            "{}, which leaves {left} bits for {} ({})",
-            prefix.value,
-            suffix.value,
-            sections.report.name(&suffix.place, &prefix.place)
-        );
-        sections.report.error(&prefix.place, found, "a prefix that leaves room for the VIP's suffix");
+        let place = sections.report.name(&suffix.place, &prefix.place);
+        let message = format!("prefix {} leaves no room for suffix {}", prefix.value, suffix.value);
+        let help = format!("the prefix leaves {left} bits for the suffix, which is {place}");
+        sections.report.error(&prefix.place, (message, help));
     }
 }
 
-/// The outer header needs a source of its family on every machine that serves the VIP.
+/// Reports machines without a source address for the outer header. Every machine that serves the
+/// VIP needs one.
 fn source_addresses(sections: &Sections<'_>, vip: &VipDraft) {
     for name in &vip.remotes {
         let Some(remote) = sections.remotes.get(&name.value) else { continue };
@@ -234,19 +240,21 @@ fn source_addresses(sections: &Sections<'_>, vip: &VipDraft) {
             let lacking = sections.without_source(vip.shard(), encapsulation, ipv4);
             let Some(machine) = lacking else { continue };
             let family = if ipv4 { "IPv4" } else { "IPv6" };
-            let found = format!(
-                "\"{}\" by {family}, and machine \"{}\" has no address of it",
-                name.value, machine.name
+            let message = format!(
+                "machine \"{}\" has no {family} source address for packets to remote \"{}\"",
+                machine.name, name.value
             );
-            let of = &encapsulation.name;
-            let allowed = format!("an {family} address, or encapsulation \"{of}\" with a source prefix");
-            sections.report.absent(&name.place, found, allowed);
+            let help = format!(
+                "add an {family} address to the machine, or a prefix to source_prefixes of encapsulation \"{}\"",
+                encapsulation.name
+            );
+            sections.report.absent(&name.place, (message, help));
         }
     }
 }
 
-/// What checks of VIPs in other clusters may be.
+/// The help line for a remote check that probes through the VIP.
 pub(super) const DIRECT: &str =
-    "a check with via = \"backend\": it asks the VIP at its address in the other cluster";
-/// Of all remotes together.
+    "use a check with via = \"backend\"; it probes the VIP at its address in the other cluster";
+/// The maximum number of sources of all remotes together.
 const MOST_SOURCES: usize = 1_024;

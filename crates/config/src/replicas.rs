@@ -1,18 +1,19 @@
-//! Keyed pools whose keys have replicas, against what may not stand beside these.
+//! Checks keyed pools with replicas. Rejects settings that cannot be combined with replicas.
 //!
-//! In: drafts, and the pools as they are flattened. Out: problems. Pools that routes name have as many replicas.
-//! Not here: the key `replicas` (`kv_replicas`).
+//! Keys that a route moves to another pool keep their number of replicas, so the other pool needs
+//! enough backends too. The module `kv_replicas` reads the key `replicas`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use config_text::Place;
+use config_text::words::count_of;
 
 use super::kv::{Failover, Kv, KvPath, KvProtocol};
 use super::pool::Pool;
 use super::sections::Sections;
 
-/// Checks all of them.
+/// Checks all keyed pools with replicas.
 pub(super) fn check(sections: &Sections<'_>, flattened: &[Arc<Pool>]) {
     for (name, draft) in &sections.pools {
         let Some((place, kv)) = draft.kv.as_ref().and_then(|kv| Some((&kv.place, kv.value.as_ref()?))) else {
@@ -28,29 +29,31 @@ pub(super) fn check(sections: &Sections<'_>, flattened: &[Arc<Pool>]) {
     }
 }
 
-/// What a pool has besides.
+/// Reports settings that cannot be combined with replicas.
 fn beside(sections: &Sections<'_>, place: &Place, kv: &Kv) {
-    let refuse = |is_wrong: bool, beside: &str, allowed: &str| {
+    let refuse = |is_wrong: bool, other: &str, help: &str| {
         if is_wrong {
-            sections.report.error(place, format!("replicas beside {beside}"), allowed);
+            sections.report.error(place, (format!("replicas cannot be combined with {other}"), help));
         }
     };
-    refuse(kv.cache.is_some(), "cache", "one of them: copies are of one backend's value");
-    let is_through = matches!(kv.path, KvPath::Through { .. });
-    refuse(is_through, "path = \"through\"", "path = \"direct\"");
+    refuse(kv.cache.is_some(), "cache", "remove one of them; cached values come from one backend");
+    let is_proxied = matches!(kv.path, KvPath::Proxied { .. });
+    refuse(is_proxied, "path = \"proxied\"", "use path = \"direct\"");
     let is_off = kv.gather.is_none() && kv.protocol == KvProtocol::Memcached;
-    refuse(is_off, "gather = false", "gather, whose timeout is that of writes too");
+    refuse(is_off, "gather = false", "writes to several replicas use the timeout of gather");
     let is_next = kv.failover == Failover::Next;
-    let allowed = "failover = { to = \"next\" }: the next choice stands in for a replica";
-    refuse(!is_next, "another failover", allowed);
+    let help =
+        "use failover = { to = \"next\" }; the next backend of the hash replaces a replica that is down";
+    refuse(!is_next, "this failover", help);
 }
 
-/// Each key has as many backends as it is said to have.
+/// Reports a pool that has fewer backends than replicas.
 fn enough(sections: &Sections<'_>, place: &Place, pool: &Pool, count: u8) {
     let members = pool.members.len();
     if members < count.into() {
-        let backends = if members == 1 { "backend" } else { "backends" };
-        let found = format!("{count} replicas beside {members} {backends} of the pool \"{}\"", pool.name);
-        sections.report.error(place, found, "at least as many backends as replicas");
+        let backends = count_of(members, "backend");
+        let message =
+            format!("{count} replicas need {count} backends, but pool \"{}\" has {backends}", pool.name);
+        sections.report.error(place, (message, "add backends, or reduce replicas.count"));
     }
 }

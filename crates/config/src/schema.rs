@@ -1,33 +1,32 @@
-//! A JSON schema of the file, for editors and programs.
+//! Generates a JSON schema of the configuration file, for editors and other programs.
 //!
-//! In: what readers ask of every key of the annotated example, and the comments there. Out: the schema: names, types, bounds,
-//! words, defaults and descriptions.
-//! Readers and example are its only sources: it lists no key. Not here: what values mean together, and what strings may say.
-//! Invariant: what the readers take, the schema takes.
+//! Names, types and ranges are recorded while an example with every key is read. Descriptions and
+//! defaults come from the module `descriptions`. The schema accepts every file that this crate
+//! accepts. It does not check dependencies between keys, or the content of strings.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
-use config_text::{Asked, Question, Questions, Report, Root, gather, parse_duration};
+use config_text::{Asked, Question, Questions, Report, Root, gather};
 use serde_json::{Map, Value, json};
 
 use super::NAMED;
+use super::descriptions::{Descriptions, descriptions};
 use super::drafts::Drafts;
 use super::pem::Outside;
 
-/// The schema of a file, in JSON Schema's draft 7. Every description is the comment of `config/sluicegate.toml`.
+/// Returns the JSON schema (draft 7) of a configuration file.
+///
+/// In addition to the standard keywords, `x-restart: true` marks keys whose changes need a restart.
 ///
 /// # Cost
-/// Reads the example: some milliseconds.
+/// A few milliseconds, because it reads an example with every key.
 #[must_use]
 pub fn schema() -> Value {
-    let example = whole(EXAMPLE);
-    let mut questions = asked(&example);
+    let mut questions = asked(&whole(EVERY_KEY));
     for (path, question) in asked(OTHERWISE) {
         questions.entry(path).or_default().join(question);
     }
-    let comments = comments(&example, &questions);
-    let mut schema = Writer { questions: &questions, comments: &comments }.value(&[]);
+    let mut schema = Writer { questions: &questions, descriptions: &descriptions() }.value(&[]);
     if let Value::Object(top) = &mut schema {
         top.insert("$schema".to_owned(), json!("http://json-schema.org/draft-07/schema#"));
         top.insert("title".to_owned(), json!("sluicegate.toml"));
@@ -35,17 +34,18 @@ pub fn schema() -> Value {
     schema
 }
 
-/// The example with the keys that stand behind a `#`.
+/// Returns the example with all commented-out keys enabled.
 fn whole(example: &str) -> String {
     let is_key = |rest: &&str| rest.starts_with(|c: char| c.is_ascii_lowercase() || c == '[');
     let lines = example.lines().map(|line| line.strip_prefix('#').filter(is_key).unwrap_or(line));
     lines.flat_map(|line| [line, "\n"]).collect()
 }
 
-/// What readers ask. Files that the text names are not read, and what it has wrong is of no interest.
+/// Returns the schema that is recorded while a text is read. Files that the text names are not
+/// read, and problems are ignored.
 fn asked(text: &str) -> Questions {
     let report = Report::with_questions();
-    // Nothing lies behind it, so that no file of this machine is read.
+    // This path does not exist, so no file of this machine is read.
     let nowhere = Path::new("/dev/null/sluicegate.toml");
     let parts = gather(&report, nowhere, text.to_owned(), NAMED, None);
     drop(Drafts::read(&report, Root::new(&report, &parts), &Outside { secrets: None, within: None }));
@@ -53,73 +53,32 @@ fn asked(text: &str) -> Questions {
     report.questions()
 }
 
-/// Of each path, the comment behind its key.
-fn comments(example: &str, questions: &Questions) -> BTreeMap<Vec<String>, String> {
-    let (mut all, mut section) = (BTreeMap::<Vec<String>, String>::new(), Vec::new());
-    let mut last: Option<Vec<String>> = None;
-    for line in example.lines() {
-        let key = line.split(['=', ' ']).next().unwrap_or_default();
-        if let Some(header) = line.strip_prefix('[') {
-            let name = header.trim_start_matches('[').split(']').next().unwrap_or_default();
-            let steps = name.split('.').chain(header.starts_with('[').then_some("[]"));
-            section = steps.fold(Vec::new(), |path, step| below(path, step, questions));
-            last = None;
-        } else if line.starts_with(char::is_alphabetic) && line.contains('=') {
-            let path = below(section.clone(), key, questions);
-            last = comment(line).map(|words| {
-                all.entry(path.clone()).or_insert_with(|| words.to_owned());
-                path
-            });
-        } else if let (Some(path), Some(words)) = (&last, line.trim_start().strip_prefix("# "))
-            && line.starts_with(' ')
-        {
-            all.entry(path.clone()).and_modify(|all| *all = format!("{all} {}", words.trim()));
-        } else {
-            last = None;
-        }
-    }
-    all
-}
-
-/// A step down, by its name or as one that the file chose.
-fn below(path: Vec<String>, step: &str, questions: &Questions) -> Vec<String> {
-    let with = |step: &str| [&path[..], &[step.to_owned()]].concat();
-    if questions.contains_key(&with(step)) { with(step) } else { with("*") }
-}
-
-/// What stands behind the `#` of a line with a value.
-fn comment(line: &str) -> Option<&str> {
-    let mut in_string = false;
-    let at = line.bytes().position(|byte| {
-        in_string ^= byte == b'"';
-        byte == b'#' && !in_string
-    })?;
-    line.get(at + 1..).map(str::trim)
-}
-
 struct Writer<'a> {
     questions: &'a Questions,
-    comments: &'a BTreeMap<Vec<String>, String>,
+    descriptions: &'a Descriptions,
 }
 
 impl Writer<'_> {
-    /// The schema of what stands at a path.
+    /// Returns the JSON schema of the value at a path.
     fn value(&self, path: &[String]) -> Value {
         let mut all = match self.questions.get(path) {
             Some(question) => self.kinds(path, question),
             None => Vec::new(),
         };
         let mut schema = match all.len() {
-            // Nobody asks the file itself what it is.
+            // The top level of a file is a table, although no key leads to it.
             0 if path.is_empty() => self.table(path),
             0 => json!({}),
             1 => all.pop().unwrap_or_default(),
             _ => json!({ "anyOf": all }),
         };
-        let Some(words) = self.comments.get(path) else { return schema };
-        schema["description"] = json!(words);
-        if let Some(default) = self.questions.get(path).and_then(|question| default(words, question)) {
-            schema["default"] = default;
+        let Some(description) = self.descriptions.get(path) else { return schema };
+        schema["description"] = json!(description.text);
+        if let Some(default) = &description.default {
+            schema["default"] = default.clone();
+        }
+        if description.needs_restart {
+            schema["x-restart"] = json!(true);
         }
         schema
     }
@@ -137,7 +96,7 @@ impl Writer<'_> {
             Asked::Integer { least, most } => {
                 let mut schema = json!({ "type": "integer" });
                 for (word, bound) in [("minimum", least), ("maximum", most)] {
-                    // Beyond these nothing is an integer of TOML, so that they say nothing.
+                    // If any TOML integer is accepted, the range is omitted.
                     let bound =
                         i64::try_from(*bound).ok().filter(|bound| ![i64::MIN, i64::MAX].contains(bound));
                     bound.into_iter().for_each(|bound| schema[word] = json!(bound));
@@ -170,7 +129,7 @@ impl Writer<'_> {
                 }
             }
         }
-        // A file may have a part of what all files have together.
+        // No section is required in a single file, because the files of a configuration are merged.
         if path.is_empty() {
             required.clear();
         }
@@ -182,25 +141,10 @@ fn step(path: &[String], step: &str) -> Vec<String> {
     [path, &[step.to_owned()]].concat()
 }
 
-/// `default 65,537`, where it is a value that the key takes; one that depends on other keys is none.
-fn default(words: &str, question: &Question) -> Option<Value> {
-    let (_, rest) = words.rsplit_once("default ")?;
-    let word = rest.split([' ', ';', ')']).next()?;
-    let depends = rest.strip_prefix(word)?.starts_with(" or ") || rest.strip_prefix(word)?.starts_with(" /");
-    let text = word.trim_end_matches([',', '.']);
-    let value = |kind: &Asked| match kind {
-        Asked::Boolean => text.parse::<bool>().ok().map(Value::from),
-        Asked::Integer { .. } => text.replace(',', "").parse::<i64>().ok().map(Value::from),
-        Asked::Duration => parse_duration(text).map(|_| json!(text)),
-        Asked::Words(all) => all.iter().any(|one| one == text).then(|| json!(text)),
-        _ => None,
-    };
-    question.kinds.iter().filter(|_| !depends).find_map(value)
-}
+/// A configuration that has every key once.
+const EVERY_KEY: &str = include_str!("../every-key.toml");
 
-const EXAMPLE: &str = include_str!("../../../config/sluicegate.toml");
-
-/// What readers ask of values that the example has not: other kinds in the same place, and the widest bounds.
+/// A second configuration, with other types and the widest ranges for the same keys.
 const OTHERWISE: &str = r#"
 include = [""]
 [machine.m.vlan.e]

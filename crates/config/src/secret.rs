@@ -1,10 +1,13 @@
-//! Secrets: read from a file or a systemd credential, checked, never shown.
+//! Reads secrets from files or systemd credentials.
 //!
-//! In: a reference such as `secrets/hash.key` or `credential:NAME`. Out: a [`HashKey`].
-//! Not here: the environment. The caller says how it is read, so that tests need not change it.
-//! Invariant: no message and no `Debug` output holds any part of a secret; a text is wiped when it is read no more.
-//! Source: systemd.exec(5), "Credentials". With `User=` systemd grants a credential by ACL, whose mask
-//! shows as group bits in the mode; so a credential is refused for bits of others alone.
+//! A reference such as `secrets/hash.key` or `credential:NAME` names the secret. The environment is
+//! an argument, so tests need not change it. Secret files that other users can read are rejected.
+//! For a unit with `User=`, systemd grants access to a credential through an ACL. The mask of this
+//! ACL appears as the group permissions of the file. Group permissions of credentials are therefore
+//! ignored (systemd.exec(5), "Credentials").
+//!
+//! Invariant: no message and no `Debug` output contains a part of a secret. The text of a secret is
+//! overwritten in memory after use.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -19,68 +22,73 @@ use zeroize::Zeroizing;
 
 use super::canonical::Sealed;
 
-/// Where a secret lies.
+/// The location of a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SecretName {
-    /// A file; a relative path in the configuration is taken from the configuration's folder.
+    /// A file. Relative paths start in the folder of the configuration.
     File(PathBuf),
-    /// `credential:NAME`: the file NAME in the folder that `$CREDENTIALS_DIRECTORY` names.
+    /// A systemd credential, `credential:NAME`: the file NAME in the folder
+    /// `$CREDENTIALS_DIRECTORY`.
     Credential(String),
 }
 
 impl SecretName {
-    /// Reads a reference as the file writes it; `folder` is that of the configuration.
+    /// Parses a reference to a secret. `folder` is the folder of the configuration.
     pub(super) fn parse(reference: &str, folder: &Path) -> Result<Self, SecretError> {
         let Some(name) = reference.strip_prefix("credential:") else {
-            // A key pasted where its file's name belongs must not be printed by what follows.
+            // A user may have pasted the key itself, which must not be printed.
             if reference.len() >= 16 && reference.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-                return Err(SecretError::new("what looks like the key itself", "the name of a file"));
+                let message = "the value looks like the key itself, not like the name of a file";
+                return Err(SecretError::new(message, "write the key to a file, and name the file here"));
             }
             if reference.is_empty() {
-                return Err(SecretError::new("\"\"", "the name of a file"));
+                return Err(SecretError::new("the name of the file is empty", "name a file or a credential"));
             }
             return Ok(Self::File(folder.join(reference)));
         };
         let sign = |byte: u8| matches!(byte, b'.' | b'_' | b'-');
         let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || sign(byte));
         if name.is_empty() || name.len() > 255 || !plain || name == "." || name == ".." {
-            return Err(SecretError::new("an impossible credential name", "credential:NAME"));
+            let help = "write credential:NAME, where NAME has letters, digits, '.', '_' and '-'";
+            return Err(SecretError::new("invalid name of a credential", help));
         }
         Ok(Self::Credential(name.to_owned()))
     }
 }
 
-/// Why a secret could not be read: what was found and what was allowed, without the secret.
+/// The reason why a secret could not be read. It never contains a part of the secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("found {found}, allowed {allowed}")]
+#[error("{message}")]
 pub struct SecretError {
-    pub(super) found: String,
-    pub(super) allowed: String,
+    pub(super) message: String,
+    pub(super) help: String,
     pub(super) cause: Cause,
 }
 
-/// What a [`SecretError`] is about.
+/// The kind of a [`SecretError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// There is no such file yet, so the message says how to make one.
+    /// The file does not exist. The help line explains how to create it.
     Missing,
-    /// What the file holds.
+    /// The content of the file is wrong.
     Content,
-    /// Its name, its permissions, what the system says.
+    /// The name or permissions of the file are wrong, or a system call failed.
     File,
 }
 
 impl SecretError {
-    /// Both parts are shown to the operator; neither may hold any of the secret.
-    pub fn new(found: impl Into<String>, allowed: impl Into<String>) -> Self {
-        Self { found: found.into(), allowed: allowed.into(), cause: Cause::File }
+    /// Creates an error with a message and a help line. Neither may contain a part of the secret.
+    pub fn new(message: impl Into<String>, help: impl Into<String>) -> Self {
+        Self { message: message.into(), help: help.into(), cause: Cause::File }
     }
 }
 
-/// Reads a secret from the system, `environment` giving the variables. Who takes the text wipes it (`Outside::secret`).
+/// Reads a secret. `environment` returns the value of an environment variable. The caller must
+/// overwrite the text after use, as `Outside::secret` does.
 ///
 /// # Errors
-/// [`SecretError`]: no such file, not a regular file, over 4,096 bytes, not text, readable by others.
+/// Returns a [`SecretError`] if the file does not exist, is not a regular file, is larger than
+/// 4,096 bytes, is not text, or can be read by other users.
 pub fn read_secret(
     name: &SecretName,
     environment: &dyn Fn(&str) -> Option<OsString>,
@@ -90,34 +98,36 @@ pub fn read_secret(
         SecretName::Credential(name) => {
             let folder = environment("CREDENTIALS_DIRECTORY").filter(|folder| !folder.is_empty());
             let folder = folder.ok_or_else(|| {
-                let allowed = format!("a service with LoadCredential={name}:PATH, or the name of a file");
-                SecretError::new("a credential, and no $CREDENTIALS_DIRECTORY", allowed)
+                let help = format!("add LoadCredential={name}:PATH to the systemd unit, or name a file");
+                SecretError::new("a credential needs $CREDENTIALS_DIRECTORY, which is not set", help)
             })?;
             read_guarded(&Path::new(&folder).join(name), 0o007)
         }
     }
 }
 
-/// The key of all hashes that choose a backend: 16 bytes, equal on all machines of a cluster.
+/// The secret key of all hashes that choose a backend: 16 bytes, equal on all machines of a
+/// cluster.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct HashKey([u8; 16]);
 
 impl HashKey {
-    /// The key's bytes. They must not be logged.
+    /// Returns the bytes of the key. Do not log them.
     pub fn bytes(&self) -> &[u8; 16] {
         &self.0
     }
 
-    /// What stands for the key in digests: one-way, and it may be shown, as the key has 128 random bits.
+    /// Returns a SHA-256 of the key, for digests. It may be shown, because the key has 128 random
+    /// bits and cannot be derived from it.
     pub fn fingerprint(&self) -> [u8; 32] {
         Sha256::new_with_prefix(b"sluicegate hash key, for digests\0").chain_update(self.0).finalize().into()
     }
 
-    /// In place of the key on a machine that has no secrets.
+    /// The placeholder for a machine without secrets.
     pub(super) const STAND_IN: Self = Self([0; 16]);
 
-    /// Reads 32 hex digits; white space around them is cut off. A key of zeros is none: it is what stands in for one, and what an
-    /// empty device or a template has.
+    /// Parses 32 hex digits. White space before and after the digits is ignored. A key of zeros is
+    /// rejected, because it is the placeholder and a typical value in templates.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let digits = text.trim().as_bytes();
         let mut key = [0_u8; 16];
@@ -134,7 +144,7 @@ impl HashKey {
     }
 }
 
-/// Its fingerprint.
+/// Serializes the fingerprint in place of the key.
 impl Serialize for HashKey {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         Sealed::of(&self.fingerprint()).serialize(to)
@@ -152,29 +162,34 @@ fn read_guarded(path: &Path, forbidden: u32) -> Result<String, SecretError> {
     let failed = |error: std::io::Error| {
         let missing = error.kind() == std::io::ErrorKind::NotFound;
         let why = if missing { "no such file".to_owned() } else { error.to_string() };
-        let error = SecretError::new(format!("{shown}: {why}"), "a file that this process can read");
+        let message = format!("cannot read {shown} ({why})");
+        let error = SecretError::new(message, "name a file that this process can read");
         SecretError { cause: if missing { Cause::Missing } else { Cause::File }, ..error }
     };
-    let of_content =
-        |found| SecretError { cause: Cause::Content, ..SecretError::new(found, "a secret as text") };
-    // Asked before it is opened: opening a FIFO would wait for a writer.
+    let of_content = |why: &str| SecretError {
+        cause: Cause::Content,
+        ..SecretError::new(format!("cannot use {shown} ({why})"), "the file must hold the secret as text")
+    };
+    // Opening a named pipe would block until another process opens it for writing, so the file type
+    // is checked first.
     if !fs::metadata(path).map_err(failed)?.is_file() {
-        return Err(SecretError::new(format!("{shown}: not a regular file"), "a regular file"));
+        return Err(SecretError::new(format!("{shown} is not a regular file"), "name a regular file"));
     }
     let file = File::open(path).map_err(failed)?;
     let mode = file.metadata().map_err(failed)?.permissions().mode();
     if mode & forbidden != 0 {
-        let found = format!("{shown} with mode {:04o}, which others can read", mode & 0o7777);
-        return Err(SecretError::new(found, format!("a file of its owner alone: chmod 600 {shown}")));
+        let message = format!("{shown} can be read by other users (mode {:04o})", mode & 0o7777);
+        return Err(SecretError::new(message, format!("chmod 600 {shown}")));
     }
-    // Room for all of it from the start: a piece that grows leaves its bytes where it was.
+    // The buffer is allocated in full size, because a growing buffer leaves copies of the secret in
+    // freed memory.
     let mut bytes = Zeroizing::new(Vec::with_capacity(ROOM));
     file.take(MAX_SECRET_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > MAX_SECRET_BYTES {
-        return Err(of_content(format!("{shown}: over {MAX_SECRET_BYTES} bytes")));
+        return Err(of_content(&format!("it is larger than {MAX_SECRET_BYTES} bytes")));
     }
     let text = std::str::from_utf8(&bytes).map(str::to_owned);
-    text.map_err(|_| of_content(format!("{shown}: not text")))
+    text.map_err(|_| of_content("it is not text"))
 }
 
 const MAX_SECRET_BYTES: u64 = 4_096;

@@ -1,13 +1,10 @@
-//! The sections of a file that refer to one another, and what several checks ask of them.
-//!
-//! Not here: the checks (`consistency` and those that it calls).
+//! The sections that refer to each other, and helper functions for the checks across sections.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use config_text::words::few;
-use config_text::{At, Place, Report, Root, hint, values};
+use config_text::{At, Place, Report, Root, values};
 use forwarder::Prefix;
 
 use super::announce::AnnounceDraft;
@@ -23,7 +20,7 @@ use super::prefix_group::GroupDraft;
 use super::remote::RemoteDraft;
 use super::vip::VipDraft;
 
-/// All sections that refer to one another.
+/// All sections that refer to each other.
 pub(super) struct Sections<'r> {
     pub(super) report: &'r Report,
     pub(super) cluster: ClusterDraft,
@@ -38,7 +35,7 @@ pub(super) struct Sections<'r> {
 }
 
 impl<'r> Sections<'r> {
-    /// Reads them from all files.
+    /// Reads the sections from all files.
     pub(super) fn read(
         report: &'r Report,
         root: &mut Root<'_>,
@@ -61,17 +58,19 @@ impl<'r> Sections<'r> {
 }
 
 impl Sections<'_> {
-    /// The encapsulation of that name, without one the built-in `gre`; `None`: its section has an error, or is not there.
+    /// Returns the encapsulation with this name, or the built-in `gre` if `name` is `None`. Returns
+    /// `None` if the section is missing or has an error.
     pub(super) fn encapsulation(&self, name: Option<&At<Arc<str>>>) -> Option<&Arc<Encapsulation>> {
         self.encapsulations.get(name.map_or("gre", |name| &*name.value))?.value.as_ref()
     }
 
-    /// The machines that serve what is of a shard, or of none.
+    /// Returns the machines of a shard, or all machines if `shard` is `None`.
     pub(super) fn machines_of(&self, shard: Option<&Arc<str>>) -> impl Iterator<Item = &MachineDraft> {
         self.machines.iter().filter(move |machine| shard.is_none() || machine.shard.as_ref() == shard)
     }
 
-    /// The first of those machines that has no source for outer headers of a family.
+    /// Returns the first machine of a shard without a source address for outer headers of an
+    /// address family.
     pub(super) fn without_source(
         &self,
         shard: Option<&Arc<str>>,
@@ -83,7 +82,8 @@ impl Sections<'_> {
         machines.find(|machine| !has(machine))
     }
 
-    /// The pools that VIPs name, and those that `next` leads to from there.
+    /// Returns the pools that VIPs name, and all pools that can be reached from them through
+    /// `next`.
     pub(super) fn reached<'s, I: IntoIterator<Item = &'s str>>(
         &'s self,
         next: impl Fn(&'s PoolDraft) -> I,
@@ -100,7 +100,8 @@ impl Sections<'_> {
     }
 }
 
-/// Whether this is an impossible name in quotes, which was reported already and can't be referred to.
+/// Returns `true` if a name is invalid. Invalid names are stored in quotes. They have already been
+/// reported, and no reference can name them.
 pub(super) fn is_flawed(name: &str) -> bool {
     name.starts_with('"')
 }
@@ -114,18 +115,18 @@ pub(super) fn in_order<'d, T>(
     items
 }
 
-/// Reports each value that an item before it has; of two the later one, whose message names the place of the other.
+/// Reports duplicate values. The problem is reported at the later value, and its help line names
+/// the position of the first one.
 pub(super) fn each_once<'s, T: Ord + Copy + fmt::Display + 's>(
     sections: &Sections<'_>,
     items: impl Iterator<Item = &'s At<T>>,
-    which: &str,
-    allowed: &str,
+    what: &str,
 ) {
     let mut seen: BTreeMap<T, &Place> = BTreeMap::new();
     for At { value, place } in in_order(items, |item| &item.place) {
         if let Some(first) = seen.get(value) {
-            let found = format!("{value}, which is {which} {}", sections.report.name(first, place));
-            sections.report.error(place, found, allowed);
+            let help = format!("the first use is {}", sections.report.name(first, place));
+            sections.report.error(place, (format!("{what} {value} is used twice"), help));
         } else {
             seen.insert(*value, place);
         }
@@ -142,11 +143,10 @@ pub(super) fn machine_names<'s>(sections: &'s Sections<'_>) -> BTreeSet<&'s str>
     sections.machines.iter().map(|machine| &*machine.name).collect()
 }
 
-pub(super) fn known(sections: &Sections<'_>, names: &[At<Arc<str>>], known: &BTreeSet<&str>, allowed: &str) {
+pub(super) fn known(sections: &Sections<'_>, names: &[At<Arc<str>>], known: &BTreeSet<&str>, kind: &str) {
     for name in names.iter().filter(|name| !known.contains(&*name.value)) {
-        let (there, hint) = (few(known), hint(&name.value, known.iter().copied()));
-        let allowed = format!("{allowed}: {there}{hint}");
-        sections.report.absent(&name.place, format!("\"{}\"", name.value), allowed);
+        let known: Vec<Arc<str>> = known.iter().copied().map(Arc::from).collect();
+        sections.report.unknown(name, &known, kind);
     }
 }
 

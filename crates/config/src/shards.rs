@@ -1,9 +1,10 @@
-//! Shards: which machines serve which VIPs, and that a VIP finds all its pools there.
+//! Checks shards: which machines serve which VIPs, and whether these machines also have the pools
+//! of the VIPs.
 //!
-//! In: the drafts of machines, pools and VIPs. Out: problems, for all shards at once, whichever machine checks.
-//! What has no shard is everywhere; what has one is on the machines of that shard. So a thing of a shard may use things
-//! of that shard and things of none, and a thing of none may use things of none alone.
-//! Source: Eisenbud et al., *Maglev*, NSDI 2016, §2.2.
+//! VIPs and pools without a shard are served by all machines. VIPs and pools of a shard are served
+//! by the machines of that shard. A VIP or pool may therefore use only pools of its own shard and
+//! pools without a shard. The checks cover all shards, independent of the machine on which they
+//! run. Source: Eisenbud et al., *Maglev*, NSDI 2016, §2.2.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use super::sections::Sections;
 
 type Shard<'d> = Option<&'d Arc<str>>;
 
-/// Checks everything that has to do with shards.
+/// Runs all checks of shards.
 pub(super) fn check(sections: &Sections<'_>) {
     uses(sections);
     machines(sections);
@@ -43,28 +44,29 @@ fn reference(sections: &Sections<'_>, kind: &str, name: &str, shard: Shard<'_>, 
     if shard == Some(theirs) {
         return;
     }
-    let own = shard.map_or_else(|| "no shard".to_owned(), |shard| format!("shard \"{shard}\""));
-    let found = format!("pool \"{}\" of shard \"{theirs}\" in {kind} \"{name}\" of {own}", pool.value);
-    let allowed = match shard {
-        Some(shard) => format!("a pool of shard \"{shard}\" or of none"),
-        None => "a pool of no shard: every machine serves this".to_owned(),
+    let own = shard.map_or_else(|| "without a shard".to_owned(), |shard| format!("of shard \"{shard}\""));
+    let message = format!("{kind} \"{name}\" {own} cannot use pool \"{}\" of shard \"{theirs}\"", pool.value);
+    let help = match shard {
+        Some(shard) => format!("use a pool of shard \"{shard}\", or a pool without a shard"),
+        None => format!("use a pool without a shard, because every machine serves this {kind}"),
     };
-    sections.report.error(&pool.place, found, allowed);
+    sections.report.error(&pool.place, (message, help));
 }
 
-/// A shard without machines serves nothing.
+/// Warns about shards without machines.
 fn machines(sections: &Sections<'_>) {
     let known: BTreeSet<&str> =
         sections.machines.iter().filter_map(|machine| machine.shard.as_deref()).collect();
     let pools = sections.pools.values().filter_map(|draft| draft.shard.as_ref());
     let vips = sections.vips.iter().filter_map(|vip| vip.shard.as_ref());
     for At { value: shard, place } in pools.chain(vips).filter(|shard| !known.contains(&*shard.value)) {
-        let allowed = format!("the shard of a machine{}", hint(shard, known.iter().copied()));
-        sections.report.warning(place, format!("\"{shard}\", which no machine has"), allowed);
+        let help = hint(shard, known.iter().copied())
+            .unwrap_or_else(|| "set the same shard in a section [machine.NAME]".to_owned());
+        sections.report.warning(place, (format!("no machine has shard \"{shard}\""), help));
     }
 }
 
-/// The filter of each machine has room for the addresses that it serves.
+/// Reports shards with more VIP addresses than fit into the XDP filter of a machine.
 fn addresses(sections: &Sections<'_>) {
     let mut by_shard: BTreeMap<Shard<'_>, BTreeSet<_>> = BTreeMap::new();
     for vip in &sections.vips {
@@ -77,7 +79,7 @@ fn addresses(sections: &Sections<'_>) {
     let shards = by_shard.iter().map(|(shard, own)| (*shard, own.union(&everywhere).count()));
     for (shard, count) in shards.chain([(None, everywhere.len())]).filter(|(_, count)| *count > most) {
         let of = shard.map_or_else(String::new, |shard| format!(" on machines of shard \"{shard}\""));
-        let found = format!("{count} addresses of VIPs{of}");
-        sections.report.error(&place, found, format!("at most io.max_vips = {most}"));
+        let message = format!("{count} VIP addresses{of} exceed io.max_vips = {most}");
+        sections.report.error(&place, (message, "raise io.max_vips"));
     }
 }

@@ -1,12 +1,10 @@
-//! The files that a configuration came from, and the digest of their content.
+//! The files of a configuration, and the digest of their content.
 //!
-//! In: the texts, and what they refer to. Out: [`Source`]s in the order in which they were read, and one digest for all.
-//! What makes two machines choose or check differently is in the digest: the texts, the lists of prefixes that they name
-//! (behind the TOML), the hash key, the CAs of checks and of the admin API's clients. A machine's own certificate and its
-//! key are not: each machine may have another.
-//! Not here: the live tables.
-//! Invariant: of the hash key only a hash gets in, so that a digest may be shown; the key has 128 random bits.
-//! Source: FIPS 180-4 for SHA-256.
+//! Two machines with the same digest choose backends and check them in the same way. The digest
+//! covers the files, the prefix lists, the hash key, and the CA certificates of checks and of API
+//! clients. It does not cover the certificate and key of a machine, which may differ between
+//! machines. The hash key cannot be derived from the digest, because it has 128 random bits.
+//! Reference: FIPS 180-4 for SHA-256.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
@@ -21,17 +19,17 @@ use super::admin::Admin;
 use super::check::CheckDraft;
 use super::secret::HashKey;
 
-/// One file of a configuration.
+/// A file of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     path: Arc<Path>,
     text: Arc<str>,
     digest: [u8; 32],
-    /// Of a list of prefixes alone.
+    /// The stamp, for prefix lists only.
     stamp: Option<Stamp>,
 }
 
-/// What changes with a file, without reading it.
+/// The size and modification time of a file, which change when its content changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     bytes: u64,
@@ -45,42 +43,44 @@ impl Stamp {
 }
 
 impl Source {
-    /// Its path: as it was given, or as the including file's folder and the pattern make it.
+    /// Returns the path of the file. The path of the first file is as the caller passed it. The
+    /// path of an included file is the folder of the including file, joined with the name.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its content, as it was read; nothing of a list of prefixes, which may be large.
+    /// Returns the content of the file. For a prefix list, returns an empty string, because lists
+    /// may be large.
     pub fn text(&self) -> &Arc<str> {
         &self.text
     }
 
-    /// Bytes of its content, those of a list of prefixes too.
+    /// Returns the size of the file in bytes. This works for prefix lists too.
     pub fn bytes(&self) -> u64 {
         self.stamp.map_or(self.text.len() as u64, |stamp| stamp.bytes)
     }
 
-    /// SHA-256 of its content.
+    /// Returns the SHA-256 of the content.
     pub fn digest(&self) -> &[u8; 32] {
         &self.digest
     }
 
-    /// Whether it is a list of prefixes that the configuration names, and not a part of the configuration.
+    /// Returns `true` if the file is a prefix list.
     pub fn is_list(&self) -> bool {
         self.stamp.is_some()
     }
 
-    /// Whether the file says now what it said when it was read.
+    /// Returns `true` if the file still has the content that was read.
     ///
     /// # Cost
-    /// Reads the file; a list of prefixes only when its size or time is another.
+    /// Reads the file. A prefix list is read only if its size or modification time has changed.
     pub fn is_unchanged(&self) -> bool {
         let same_stamp = |stamp: Stamp| fs::metadata(&self.path).is_ok_and(|now| Stamp::of(&now) == stamp);
         self.stamp.is_some_and(same_stamp)
             || fs::read(&self.path).is_ok_and(|bytes| <[u8; 32]>::from(Sha256::digest(&bytes)) == self.digest)
     }
 
-    /// A list of prefixes with this content.
+    /// Creates the source for a prefix list with this content.
     pub(super) fn list(path: &Path, content: &[u8], stamp: Stamp) -> Self {
         let digest = Sha256::digest(content).into();
         Self { path: path.into(), text: Arc::default(), digest, stamp: Some(stamp) }
@@ -97,8 +97,9 @@ impl Source {
     }
 }
 
-/// SHA-256 of what all texts and all that they refer to say: of the files' digests in order, and of that of
-/// [`references`]. Paths do not count, so that a configuration may lie elsewhere on another machine.
+/// Returns the digest of a configuration: the SHA-256 of the digests of all files in order,
+/// followed by [`references`]. Paths are not included, so machines may have the configuration in
+/// different folders.
 pub(super) fn digest(sources: &[Source], references: Option<&[u8; 32]>) -> [u8; 32] {
     let mut all = Sha256::new_with_prefix(b"sluicegate configuration\0");
     all.update((sources.len() as u64).to_be_bytes());
@@ -111,7 +112,8 @@ pub(super) fn digest(sources: &[Source], references: Option<&[u8; 32]>) -> [u8; 
     all.finalize().into()
 }
 
-/// SHA-256 of what the texts refer to: the hash key's own hash, then each CA with the name of its user.
+/// Returns the SHA-256 of the secrets and certificates that the files name: a hash of the hash key,
+/// followed by each CA with the name of its section.
 pub(super) fn references(
     key: Option<HashKey>,
     checks: &BTreeMap<Arc<str>, CheckDraft>,
@@ -126,7 +128,8 @@ pub(super) fn references(
     let clients = admin.tcp.as_ref().map(|tcp| ("clients".to_owned(), Arc::clone(&tcp.client_ca)));
     for (whose, pem) in checks.chain(clients) {
         for part in [whose.as_bytes(), pem.as_bytes()] {
-            // Each after its length: no two lists of parts run together into the same bytes.
+            // Each string is preceded by its length, so that different lists of strings never give
+            // the same input.
             all.update((part.len() as u64).to_be_bytes());
             all.update(part);
         }

@@ -1,13 +1,15 @@
-//! Keyed pools whose copies are never older than an acknowledged write, against several machines that have their VIP.
+//! Rejects a strict cache if several machines serve the VIP.
 //!
-//! In: drafts. Out: problems. An answer passes one machine, and no other one hears of it: its copies would be served on.
-//! Not here: the key `strict` (`kv_cache`), replicas, which no cache stands beside (`replicas`).
+//! With `strict = true`, a cached value is never older than an acknowledged write. The reply to a
+//! write passes through one machine only, so the caches of other machines would keep the old value.
+//! The module `kv_cache` reads the key `strict`, and `replicas` rejects a cache together with
+//! replicas.
 
 use super::ports::Protocol;
 use super::sections::Sections;
 use super::vip::VipDraft;
 
-/// Checks all of them.
+/// Checks all keyed pools with a strict cache.
 pub(super) fn check(sections: &Sections<'_>) {
     for (name, draft) in &sections.pools {
         let Some((place, kv)) = draft.kv.as_ref().and_then(|kv| Some((&kv.place, kv.value.as_ref()?))) else {
@@ -24,11 +26,14 @@ pub(super) fn check(sections: &Sections<'_>) {
         let machines = |vip: &VipDraft| sections.machines_of(vip.shard()).count();
         let shared = sections.vips.iter().filter(is_keyed).find(|vip| machines(vip) > 1);
         if let Some(vip) = shared {
-            let found =
-                format!("strict = true beside {} machines that have VIP \"{}\"", machines(vip), vip.name);
-            let allowed =
-                "one machine, alone in the VIP's shard: no other one hears of an answer that passes it";
-            sections.report.error(&place.key("cache").key("strict"), found, allowed);
+            let message = format!(
+                "strict = true needs a VIP with one machine, but VIP \"{}\" has {} machines",
+                vip.name,
+                machines(vip)
+            );
+            let help =
+                "give the VIP a shard with one machine; other machines do not see the replies to writes";
+            sections.report.error(&place.key("cache").key("strict"), (message, help));
         }
     }
 }

@@ -1,9 +1,9 @@
-//! `[trace]`: whether a machine reports marked packets, and to which receivers.
+//! `[trace]`: the receivers of trace reports, which describe what happens to marked packets.
 //!
-//! In: the section. Out: [`Trace`]; without the section nothing is reported.
-//! Not here: marks and their key, which comes of the cluster's (`forwarder`).
+//! Without this section, no reports are sent. The crate `forwarder` reads the marks and
+//! authenticates them with a key that is derived from the cluster's hash key.
 
-use config_text::Section;
+use config_text::{Expected, Section};
 use serde::Serialize;
 
 use forwarder::Prefix;
@@ -11,13 +11,14 @@ use forwarder::Prefix;
 use super::address::AddressNode;
 use super::canonical;
 
-/// Where reports of marked packets go, and how many a second.
+/// The receivers of trace reports about marked packets, and the maximum rate of reports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Trace {
-    /// Where reports may go, at least one prefix.
+    /// The prefixes to which reports may be sent, at least one.
     #[serde(serialize_with = "canonical::set")]
     pub receivers: Vec<Prefix>,
-    /// Reports a second of each packet thread, bursts of as many: 1 to 200. Default 100.
+    /// The maximum number of reports per second from each packet thread, which is also the maximum
+    /// burst: 1 to 200. Default: 100.
     pub max_per_second: u32,
 }
 
@@ -26,11 +27,14 @@ impl Trace {
         let receivers = section.required("receivers", RECEIVERS).and_then(|node| node.items(RECEIVERS));
         let max_per_second = section.or("max_per_second", 100, |node| node.number(1..=MOST));
         section.finish();
-        let receivers = receivers?.iter().map(|node| node.source(RECEIVERS)).collect::<Vec<_>>();
+        let receivers = receivers?.iter().map(|node| node.source(RECEIVER)).collect::<Vec<_>>();
         Some(Self { receivers: receivers.into_iter().collect::<Option<_>>()?, max_per_second })
     }
 }
 
-/// A second's worth must fit into the ring between a packet thread and the control loop.
+/// The maximum report rate. The reports of one second must fit into the ring from a packet thread
+/// to the control loop.
 const MOST: u32 = 200;
-const RECEIVERS: &str = "a list of prefixes or addresses such as [\"198.51.100.9\", \"2001:db8:9::/64\"]";
+const RECEIVERS: Expected =
+    Expected::new("a list of prefixes or addresses").example("[\"198.51.100.9\", \"2001:db8:9::/64\"]");
+const RECEIVER: Expected = Expected::new("an IP prefix or address").example("\"198.51.100.9\"");

@@ -1,13 +1,14 @@
-//! `[vip.NAME]`: the addresses that clients use, and what serves them.
+//! `[vip.NAME]`: the addresses that clients use, and the pools that serve them.
 //!
-//! In: the sections. Out: drafts with the places of their parts, and the [`Vip`] that they become.
-//! Not here: how it is announced (`announce`), clashes between VIPs (`consistency`), suffixes against their group (`groups`).
+//! This module reads the sections and defines [`Vip`]. The module `announce` reads the BGP settings
+//! of a VIP, `consistency` detects conflicts between VIPs, and `groups` checks suffixes against
+//! their group.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use config_text::{At, Node, Place, Root, Section, distinct, values};
+use config_text::{At, Expected, Node, Place, Root, Section, distinct, values};
 use serde::{Serialize, Serializer};
 
 use forwarder::{HashPolicy, Prefix, Suffix};
@@ -18,46 +19,49 @@ use super::canonical;
 use super::guard::Guard;
 use super::lists::Lists;
 use super::pool::{Pool, read_checks};
-use super::ports::{Ports, Protocol};
+use super::ports::{PORTS, Ports, Protocol};
 use super::prefix_group::PrefixGroup;
 use super::remote_pool::RemotePool;
 
-/// A virtual service: addresses, and what answers on them.
+/// A virtual service: addresses, and the pools that serve them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Vip {
-    /// The name.
+    /// The name of the VIP.
     pub name: Arc<str>,
     shard: Option<Arc<str>>,
-    /// The addresses that are its own, each once; none when it has a group alone.
+    /// The VIP's own addresses, without duplicates. Empty if the VIP has addresses in a group only.
     #[serde(serialize_with = "canonical::set")]
     pub addresses: Vec<IpAddr>,
-    /// The group in whose prefixes its suffixes stand.
+    /// The prefix group of the suffixes.
     #[serde(serialize_with = "group_name")]
     pub group: Option<Arc<PrefixGroup>>,
-    /// The last bits of its addresses in the group, each once; at least one when there is a group.
+    /// The last bits of the VIP's addresses in the group, without duplicates. There is at least one
+    /// suffix if `group` is `Some`.
     #[serde(serialize_with = "canonical::set")]
     pub suffixes: Vec<Suffix>,
-    /// Its services, at least one, in the order of the file.
+    /// The services in the order of the file, at least one.
     #[serde(serialize_with = "by_ports")]
     pub services: Vec<Service>,
-    /// Who may use it, and how fast. Default: everyone.
+    /// The access lists and rate limits. Default: all clients, without limits.
     #[serde(flatten)]
     pub guard: Guard,
-    /// Where other clusters serve it: new flows go there while no backend here serves. Default: nowhere.
+    /// The remote clusters that serve the VIP. New flows are redirected there while no backend in
+    /// this cluster serves. Default: none.
     pub remote_pools: Vec<RemotePool>,
-    /// Whether it takes fragments. Default `true`.
+    /// `true` if the VIP accepts fragments. Default: `true`.
     pub fragments: bool,
-    /// How it is announced by BGP. Default: it is not.
+    /// The settings of the BGP announcement. Default: not announced.
     pub announce: Option<Announce>,
 }
 
 impl Vip {
-    /// The shard whose machines serve it; `None`: every machine does.
+    /// Returns the shard whose machines serve the VIP. `None`: all machines serve it.
     pub fn shard(&self) -> Option<&str> {
         self.shard.as_deref()
     }
 
-    /// All its addresses in words: `203.0.113.10`, and `edge ::20/72` for those of a suffix in a group.
+    /// Returns all addresses as text, such as `203.0.113.10`, or `edge ::20/72` for a suffix in the
+    /// group `edge`.
     pub fn shown_addresses(&self) -> impl Iterator<Item = String> {
         let own = self.addresses.iter().map(ToString::to_string);
         let group = self.group.iter();
@@ -66,8 +70,9 @@ impl Vip {
         own.chain(grouped)
     }
 
-    /// Where it can be asked: its addresses, and for each suffix the address in the group's first prefix of that family, which is
-    /// by convention the cluster's own; what lies between prefix and suffix is zero.
+    /// Returns the addresses at which health checks can probe the VIP. These are its own addresses,
+    /// and one address per suffix. That address consists of the group's first prefix of the family,
+    /// zeros, and the suffix. By convention, the first prefix belongs to this cluster.
     pub fn reachable_at(&self) -> Vec<IpAddr> {
         let in_group = |suffix: &Suffix| {
             let prefix = self.group.as_ref()?.first(suffix.address().is_ipv4())?;
@@ -78,13 +83,13 @@ impl Vip {
         addresses
     }
 
-    /// The routes by which it is announced: its aggregates; host routes, and the group's own prefixes (the first of each family),
-    /// that lie in none of them. None when it is not announced.
+    /// Returns the announced routes: the aggregates, and all host routes and first group prefixes
+    /// that are not inside an aggregate. Empty if the VIP is not announced.
     pub fn routes(&self) -> BTreeSet<Prefix> {
         let prefixes = self.group.as_ref().map_or(&[][..], |group| &group.prefixes);
         self.announce
             .as_ref()
-            .map(|says| routes(&self.addresses, prefixes, &says.aggregates))
+            .map(|announce| routes(&self.addresses, prefixes, &announce.aggregates))
             .unwrap_or_default()
     }
 }
@@ -97,13 +102,13 @@ fn pool_name<S: Serializer>(pool: &Pool, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(&pool.name)
 }
 
-/// By protocol and ports, which no two of a VIP share.
+/// Serializes services as a map. The keys are protocol and ports, which are unique within a VIP.
 fn by_ports<S: Serializer>(services: &[Service], to: S) -> Result<S::Ok, S::Error> {
     let name = |service: &Service| format!("{} {}", service.protocol, service.ports);
     to.collect_map(services.iter().map(|service| (name(service), service)).collect::<BTreeMap<_, _>>())
 }
 
-/// As [`Vip::routes`]: of a VIP's addresses, its group's prefixes, and its aggregates.
+/// Returns the announced routes. See [`Vip::routes`].
 pub(super) fn routes(addresses: &[IpAddr], prefixes: &[Prefix], aggregates: &[Prefix]) -> BTreeSet<Prefix> {
     let host = |address: &IpAddr| Prefix::new(*address, if address.is_ipv4() { 32 } else { 128 });
     let own = |ipv4: bool| prefixes.iter().find(move |prefix| prefix.address().is_ipv4() == ipv4).copied();
@@ -112,20 +117,20 @@ pub(super) fn routes(addresses: &[IpAddr], prefixes: &[Prefix], aggregates: &[Pr
     outside.chain(aggregates.iter().copied()).collect()
 }
 
-/// What one protocol and some ports of a VIP lead to.
+/// A service: the pool for one protocol and some ports of a VIP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Service {
-    /// The ports; [`Ports::Any`] for protocols without ports.
+    /// The ports. [`Ports::Any`] for protocols without ports.
     #[serde(skip)]
     pub ports: Ports,
     /// The protocol.
     #[serde(skip)]
     pub protocol: Protocol,
-    /// The pool that serves; services of one pool share it.
+    /// The pool that serves. Services with the same pool share the `Arc`.
     #[serde(serialize_with = "pool_name")]
     pub pool: Arc<Pool>,
-    /// What of a packet chooses the backend. Default [`HashPolicy::FiveTuple`], and [`HashPolicy::Key`] where UDP leads to a pool
-    /// with `kv`.
+    /// The part of a packet that chooses the backend. Default: [`HashPolicy::FiveTuple`], or
+    /// [`HashPolicy::Key`] for UDP services of a pool with `kv`.
     #[serde(serialize_with = "canonical_hash")]
     pub hash: HashPolicy,
 }
@@ -143,7 +148,7 @@ fn canonical_hash<S: Serializer>(value: &HashPolicy, to: S) -> Result<S::Ok, S::
     }
 }
 
-/// A VIP as written.
+/// The section of a VIP, with the positions of its values.
 pub(super) struct VipDraft {
     pub(super) place: Place,
     pub(super) name: Arc<str>,
@@ -154,28 +159,28 @@ pub(super) struct VipDraft {
     pub(super) services: Vec<ServiceDraft>,
     guard: Guard,
     pub(super) remotes: Vec<At<Arc<str>>>,
-    /// The checks of it in the other clusters.
+    /// The names of the checks for the VIP in other clusters.
     pub(super) remote_checks: Vec<At<Arc<str>>>,
     pub(super) fragments: bool,
     pub(super) announce: Option<AnnounceDraft>,
-    /// `announce` is there, whether or not it could be read.
+    /// `true` if the key `announce` is present, even if its value is wrong.
     pub(super) is_announced: bool,
-    /// The pools that its services name, those of services with errors too.
+    /// The names of pools in all services, including services with errors.
     pub(super) pools: Vec<At<Arc<str>>>,
 }
 
-/// A service as written.
+/// A service, with the positions of its values.
 pub(super) struct ServiceDraft {
     pub(super) place: Place,
     pub(super) ports: Ports,
     pub(super) protocol: Protocol,
     pub(super) pool: At<Arc<str>>,
-    /// `None`: the default.
+    /// The hash policy. `None` for the default.
     pub(super) hash: Option<At<HashPolicy>>,
 }
 
 impl ServiceDraft {
-    /// What chooses the backend among those of `pool`.
+    /// Returns the part of a packet that chooses a backend of `pool`.
     fn policy(&self, pool: &Pool) -> HashPolicy {
         if self.protocol == Protocol::Udp && pool.kv.is_some() {
             return HashPolicy::Key;
@@ -185,7 +190,7 @@ impl ServiceDraft {
 }
 
 impl VipDraft {
-    /// The shard's name.
+    /// Returns the name of the shard.
     pub(super) fn shard(&self) -> Option<&Arc<str>> {
         self.shard.as_ref().map(|shard| &shard.value)
     }
@@ -194,7 +199,8 @@ impl VipDraft {
         root.named("vip").into_iter().filter_map(|(name, node)| Self::read(name, &node, lists)).collect()
     }
 
-    /// The VIP with its pools and its group in place of their names; `None` when one is not among `pools` or `groups`.
+    /// Builds the VIP, with its pools and its group in place of their names. Returns `None` if a
+    /// pool is not in `pools`, or the group is not in `groups`.
     pub(super) fn build(
         &self,
         pools: &[Arc<Pool>],
@@ -260,47 +266,52 @@ impl VipDraft {
 
 type Name = At<Arc<str>>;
 
-/// Its own addresses, or a group and the suffixes there, or both.
+/// Reads the VIP's own addresses, a group with suffixes, or both.
 fn read_addresses(section: &mut Section<'_>) -> (Vec<At<IpAddr>>, Option<Name>, Vec<At<Suffix>>) {
     let addresses = section.optional("addresses");
     let (group, suffixes) = (section.optional("group"), section.optional("suffixes"));
-    let absent = |key, allowed: &str| section.report.absent(&section.place().key(key), "nothing", allowed);
     match (&addresses, &group, &suffixes) {
-        (None, None, None) => absent("addresses", ADDRESSES_OR_GROUP),
-        (_, Some(_), None) => absent("suffixes", SUFFIXES),
-        (_, None, Some(_)) => absent("group", "the name of a prefix group"),
+        (None, None, None) => {
+            section.lacks("addresses", "list addresses = [\"203.0.113.10\"], or set group and suffixes");
+        }
+        (_, Some(_), None) => section.lacks("suffixes", "a group needs suffixes such as [\"0.0.0.20/7\"]"),
+        (_, None, Some(_)) => section.lacks("group", "suffixes need the name of a prefix group"),
         _ => {}
     }
     let addresses = addresses.and_then(|node| node.items(ADDRESSES)).unwrap_or_default();
-    let again = |node: &Node<'_>| node.refuse("each address once in a VIP");
-    let addresses = distinct(&addresses, |node| node.unicast(), again);
+    let addresses = distinct(&addresses, |node| node.unicast("VIP address"), Node::again);
     let suffixes = suffixes.and_then(|node| node.items(SUFFIXES)).unwrap_or_default();
-    let again = |node: &Node<'_>| node.refuse("each suffix once in a VIP");
-    let suffixes = distinct(&suffixes, |node| node.read(SUFFIX, address::suffix), again);
+    let suffixes = distinct(&suffixes, |node| node.read(SUFFIX, address::suffix), Node::again);
     (addresses, group.and_then(|node| node.reference()), suffixes)
 }
 
-/// The other clusters that serve it, and its checks there.
+/// Reads the names of the remote clusters that serve the VIP, and the names of the checks that test
+/// the VIP there.
 fn read_remotes(section: &mut Section<'_>) -> (Vec<Name>, Vec<Name>) {
     let (remotes, checks) = (section.optional("remotes"), section.optional("remote_checks"));
     if let Some(node) = checks.as_ref().filter(|_| remotes.is_none()) {
-        node.refuse("nothing here: the VIP names no remotes");
+        node.needs("remotes in the same VIP");
     }
     let named = remotes.and_then(|node| node.items(REMOTES)).unwrap_or_default();
-    let again = |node: &Node<'_>| node.refuse("each remote once in a VIP");
-    (distinct(&named, |node| node.name(), again), read_checks(checks))
+    (distinct(&named, Node::name, Node::again), read_checks(checks))
 }
 
 fn read_service(node: &Node<'_>, pools: &mut Vec<At<Arc<str>>>) -> Option<ServiceDraft> {
     let mut section = node.section()?;
-    let protocol = section.required("protocol", "\"tcp\", \"udp\", another name or a number");
+    let protocol = section.required("protocol", PROTOCOL);
     let protocol = protocol.and_then(|node| Protocol::read(&node));
     let ports = match protocol {
         Some(protocol) if !protocol.has_ports() => section.or("ports", Some(Ports::Any), |node| {
-            let any = node.as_str() == Some("any");
-            Some(if any { Some(Ports::Any) } else { node.wrong("\"any\": this protocol has no ports") })
+            if node.as_str() == Some("any") {
+                return Some(Some(Ports::Any));
+            }
+            let message =
+                format!("{protocol} has no ports, so \"ports\" must be \"any\", got {}", node.shown());
+            Some(node.wrong((message, "remove ports")))
         }),
-        _ => section.required("ports", "a list of ports, or \"any\"").and_then(|node| Ports::read(&node)),
+        Some(_) => section.required("ports", PORTS).and_then(|node| Ports::read(&node)),
+        // If the protocol is invalid, it is unknown whether the service needs ports.
+        None => section.optional("ports").and_then(|node| Ports::read(&node)),
     };
     let pool = section.required("pool", "the name of a pool").and_then(|node| node.reference());
     pools.extend(pool.clone());
@@ -315,8 +326,9 @@ const HASHES: [(&str, HashPolicy); 3] = [
     ("addresses", HashPolicy::Addresses),
     ("source", HashPolicy::Source),
 ];
-const ADDRESSES: &str = "a list of addresses, at least one";
-const ADDRESSES_OR_GROUP: &str = "a list of addresses, at least one, or a group and suffixes";
-const SUFFIXES: &str = "a list of suffixes such as [\"0.0.0.20/7\", \"::20/72\"], at least one";
-const REMOTES: &str = "a list of names of remotes, at least one";
-const SERVICES: &str = "a list of { ports = [80], protocol = \"tcp\", pool = \"NAME\" }";
+const ADDRESSES: Expected = Expected::new("a list of addresses").example("[\"203.0.113.10\"]");
+const SUFFIXES: Expected = Expected::new("a list of suffixes").example("[\"0.0.0.20/7\", \"::20/72\"]");
+const REMOTES: Expected = Expected::new("a list of names of remotes").example("[\"fra2\"]");
+const SERVICES: Expected =
+    Expected::new("a list of services").example("[{ ports = [80], protocol = \"tcp\", pool = \"NAME\" }]");
+const PROTOCOL: Expected = Expected::new("the name of a protocol, or its number").example("\"tcp\"");

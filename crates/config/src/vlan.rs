@@ -1,35 +1,37 @@
-//! `[machine.NAME.vlan.INTERFACE]`: the VLAN tags of frames that leave by an interface.
+//! `[machine.NAME.vlan.INTERFACE]`: the VLAN tags of frames that are sent on an interface.
 //!
-//! In: the sections. Out: a [`Vlan`] by interface.
-//! Not here: writing tags (`forwarder`); a route over a VLAN device, whose tags go before what is said here (`next_hop`).
-//! Invariant: every rule can be the first that fits.
-//! Source: IEEE 802.1Q-2022 §6.9, §9.6.
+//! The crate `forwarder` writes the tags. If the route of a packet leads to a VLAN device, the tags
+//! of that device take precedence (`next_hop`). Invariant: no rule is unreachable because of an
+//! earlier rule. Reference: IEEE 802.1Q-2022 §6.9, §9.6.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use config_text::{Node, Section};
+use config_text::words::quote;
+use config_text::{Expected, Node, Section, hint};
 
-/// What becomes of the VLAN tags of frames that leave by an interface.
+/// The policy for VLAN tags of frames that are sent on an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Vlan {
-    /// They leave with the tags that they came with.
+    /// Frames are sent with the tags that they had when received.
     #[default]
     Keep,
-    /// They leave untagged.
+    /// Frames are sent without tags.
     Strip,
-    /// The first rule that fits says with which tags; where none fits, the frame is dropped.
+    /// The first matching rule determines the tags. Frames that match no rule are dropped.
     Translate(Vec<VlanRule>),
 }
 
-/// One rule of [`Vlan::Translate`].
+/// A rule of [`Vlan::Translate`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VlanRule {
-    /// The VLANs that it is for, outermost first, none for untagged frames; `None`: whatever they are.
+    /// The VLANs that a frame must have to match, outermost first. An empty list matches untagged
+    /// frames, and `None` matches all frames.
     pub from: Option<Vec<u16>>,
-    /// The VLANs that frames leave in, outermost first, at most two.
+    /// The VLANs with which the frame is sent, outermost first, at most two.
     pub to: Vec<u16>,
-    /// Whether the outer tag is a service tag (IEEE 802.1ad, 0x88a8). Default: of two tags it is, a lone one is not.
+    /// `true` if the outer tag is a service tag (IEEE 802.1ad, EtherType 0x88a8). Default: `true`
+    /// for two tags, `false` for one.
     pub is_service: bool,
 }
 
@@ -54,7 +56,7 @@ impl fmt::Display for VlanRule {
     }
 }
 
-/// `100.20`: outermost first.
+/// Formats VLANs as `100.20`, outermost first.
 fn path(vlans: &[u16]) -> String {
     if vlans.is_empty() {
         return "untagged".to_owned();
@@ -62,18 +64,16 @@ fn path(vlans: &[u16]) -> String {
     vlans.iter().map(ToString::to_string).collect::<Vec<_>>().join(".")
 }
 
-/// Those of a machine, which has `interfaces`.
+/// Reads the VLAN policies of a machine. Each key must be one of `interfaces`.
 pub(super) fn read_all(section: &mut Section<'_>, interfaces: &[String]) -> BTreeMap<String, Vlan> {
     let entries = section.optional("vlan").and_then(|node| node.section()).map(Section::entries);
     let mut vlans = BTreeMap::new();
     for (interface, node) in entries.unwrap_or_default() {
         if !interfaces.iter().any(|known| known == interface) {
-            let known = interfaces.join(", ");
-            node.report.error(
-                &node.place,
-                "no interface of the machine",
-                format!("one of interfaces: {known}"),
-            );
+            let message = format!("machine has no interface {}", quote(interface));
+            let help = hint(interface, interfaces.iter().map(String::as_str))
+                .unwrap_or_else(|| format!("its interfaces are {}", interfaces.join(", ")));
+            node.refuse((message, help));
         }
         if let Some(vlan) = read(&node) {
             vlans.insert(interface.to_owned(), vlan);
@@ -90,7 +90,7 @@ fn read(node: &Node<'_>) -> Option<Vlan> {
         section.required("translate", RULES).and_then(|node| read_rules(&node)).map(Vlan::Translate)
     } else {
         if let Some(node) = section.optional("translate") {
-            node.refuse("nothing here unless policy = \"translate\"");
+            node.needs("policy = \"translate\"");
         }
         Some(if policy == Policy::Strip { Vlan::Strip } else { Vlan::Keep })
     };
@@ -108,16 +108,16 @@ enum Policy {
 fn read_rules(node: &Node<'_>) -> Option<Vec<VlanRule>> {
     let items = node.items(RULES)?;
     if items.len() > MOST_RULES {
-        return node.wrong(RULES);
+        return node.wrong(format!("\"translate\" has {} rules, and the limit is {MOST_RULES}", items.len()));
     }
     let mut rules: Vec<VlanRule> = Vec::with_capacity(items.len());
     for item in &items {
         let Some(rule) = read_rule(item) else { continue };
-        // The first that fits is taken.
+        // Only the first matching rule is used, so later rules with the same match have no effect.
         if rules.iter().any(|before| before.from.is_none()) {
-            item.refuse("no rule behind one without from, which fits every frame");
+            item.refuse(("this rule is never used", "an earlier rule without \"from\" matches every frame"));
         } else if rules.iter().any(|before| before.from == rule.from) {
-            item.refuse("one rule for the same VLANs");
+            item.refuse(("this rule is never used", "an earlier rule has the same \"from\""));
         }
         rules.push(rule);
     }
@@ -132,7 +132,10 @@ fn read_rule(node: &Node<'_>) -> Option<VlanRule> {
     section.finish();
     let to = to?;
     let kind = outer.as_ref().and_then(|node| match to.len() {
-        0 => node.wrong("nothing here where frames leave untagged"),
+        0 => {
+            node.needs("a tag in to");
+            None
+        }
         _ => node.choice(&[("802.1q", false), ("802.1ad", true)]),
     });
     let from = match from {
@@ -145,11 +148,12 @@ fn read_rule(node: &Node<'_>) -> Option<VlanRule> {
 fn read_vlans(node: &Node<'_>) -> Option<Vec<u16>> {
     let items = node.list(VLANS)?;
     if items.len() > 2 {
-        return node.wrong(VLANS);
+        let message = format!("{} has {} VLANs, and the limit is 2", node.label(), items.len());
+        return node.wrong((message, "list the outermost VLAN first"));
     }
     items.iter().map(|node| node.number(1..=4094)).collect()
 }
 
 const MOST_RULES: usize = 64;
-const RULES: &str = "a list of 1 to 64 rules such as { from = [100], to = [200] }";
-const VLANS: &str = "a list of at most two VLANs, outermost first";
+const RULES: Expected = Expected::new("a list of rules").example("[{ from = [100], to = [200] }]");
+const VLANS: Expected = Expected::new("a list of VLANs, outermost first").example("[100]");

@@ -1,4 +1,5 @@
-//! What a SYN flood does to a connection table: established flows stay, the flood gives way to itself.
+//! Floods a connection table with SYN packets and counts the established flows that keep their
+//! entries.
 
 use conntrack::{Config, ConfigError, FlowTable, Inserted, Signal, Target, Tick};
 
@@ -8,7 +9,7 @@ fn main() -> Result<(), ConfigError> {
     for &flow in &established {
         let entered = table.insert(flow, Target { slot: 1, vip: 1 }, Signal::Syn, Tick::from_millis(0));
         assert_eq!(entered, Inserted::Tracked);
-        // A second packet, a tick later, ends its probation.
+        // The second packet arrives in a later tick and ends the probation of the flow.
         table.lookup(flow, Signal::Data, Tick::from_millis(500));
     }
     let mut hashed = 0;
@@ -26,14 +27,14 @@ fn main() -> Result<(), ConfigError> {
     let counters = table.counters();
     println!("established flows still tracked: {kept} of {}", established.len());
     println!(
-        "the flood: {} entered, {} gave way, {hashed} forwarded by hashing alone",
+        "the flood: {} flows inserted, {} evicted, {hashed} forwarded without an entry",
         counters.insert - 1_000,
         counters.evicted_from_probation
     );
     Ok(())
 }
 
-/// Stands for a keyed hash of the 5-tuple, which a real program must have.
+/// A stand-in for the keyed hash of the 5-tuple, which a real program must use.
 const fn scatter(n: u64) -> u64 {
     let n = (n ^ (n >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     (n ^ (n >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53)

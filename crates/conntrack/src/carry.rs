@@ -1,9 +1,12 @@
-//! Entries on their way into the table of another process: bucket by bucket, the empty ones left out.
+//! Export and import of table entries. A new process uses these functions to take over the
+//! connection table of the old process.
 //!
-//! In: a table. Out: records, and a table of the same shape with the same entries.
-//! Not here: how records travel, and whether both sides mean the same by slots and VIPs (the caller asks [`crate::LAYOUT_VERSION`],
-//! the number of buckets, the hash key and the clock).
-//! Invariant: what is packed and unpacked is found by the same hashes, with the same state, age and probation.
+//! Export writes one record for each bucket that is not empty. Import puts the records into a table
+//! of the same size. An imported flow keeps its hash, state, age and probation flag.
+//!
+//! The caller transports the records. Before import, the caller must check that both processes have
+//! the same [`crate::LAYOUT_VERSION`], number of buckets, hash key and clock. Slot numbers and VIP
+//! indexes must also identify the same backends and VIPs in both processes.
 
 use core::fmt;
 
@@ -12,28 +15,32 @@ use crate::layout::{ENTRY_BYTES, LINE_BYTES, Line, WAYS};
 use crate::table::{FlowTable, Place};
 use crate::walk::Cursor;
 
-/// Bytes of a record: the number of a bucket in little endian, and the bucket as `layout` has it.
+/// The size of a record in bytes. A record consists of the index of a bucket in little endian and
+/// the 64 bytes of the bucket.
 pub const RECORD_BYTES: usize = 4 + LINE_BYTES;
 
-/// Why records are not taken in: one of them is cut, names a bucket that is not there, or holds what is no entry.
+/// The error that [`FlowTable::unpack`] returns for an invalid record. A record is truncated, names
+/// a bucket that does not exist in this table, or contains an invalid entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unreadable;
 
 impl fmt::Display for Unreadable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a record is no bucket of this table")
+        f.write_str("flow table record is truncated, or does not fit this table")
     }
 }
 
 impl core::error::Error for Unreadable {}
 
 impl FlowTable {
-    /// Appends the records of those of the next `buckets` buckets that hold something; `None` when the walk is done. Expired entries
-    /// go along: the other side forgets them as this one would have.
+    /// Appends the records of the next `buckets` buckets to `to`. Empty buckets are skipped.
+    /// Returns `None` after the last bucket.
+    ///
+    /// Expired entries are exported too. The importing table frees these flows later.
     ///
     /// # Cost
-    /// One cache line a bucket, in order.
+    /// The function reads one cache line per bucket, in order.
     pub fn pack(&self, from: Cursor, buckets: usize, to: &mut Vec<u8>) -> Option<Cursor> {
         let (start, end, next) = self.step(from, buckets);
         for bucket in start..end {
@@ -42,10 +49,8 @@ impl FlowTable {
         next
     }
 
-    /// Takes records in, each in the place of what its bucket holds.
-    ///
-    /// # Errors
-    /// [`Unreadable`]; the records before the wrong one are taken in.
+    /// Returns [`Unreadable`] at the first invalid record. The records before it have already been
+    /// imported.
     pub fn unpack(&mut self, records: &[u8]) -> Result<(), Unreadable> {
         let whole = records.chunks_exact(RECORD_BYTES);
         if !whole.remainder().is_empty() {
@@ -84,12 +89,12 @@ impl FlowTable {
     }
 }
 
-/// The record of a bucket, if it holds something.
+/// Appends the record of `bucket`. An empty bucket has no record.
 pub(crate) fn append(bucket: usize, line: &Line, to: &mut Vec<u8>) {
     if line.0.iter().all(|entry| entry.is_empty()) {
         return;
     }
-    // Buckets are below 2^30, as `Config` has at most 2^32 places.
+    // Bucket indexes are below 2^30, because `Config` allows at most 2^32 entries.
     to.extend_from_slice(&u32::try_from(bucket).unwrap_or(u32::MAX).to_le_bytes());
     to.extend_from_slice(&line.bytes());
 }

@@ -1,35 +1,36 @@
-//! What a table is built from, and why it may be refused.
+//! The capacity and the idle timeouts of a table, with their allowed ranges.
 //!
-//! In: places and idle timeouts. Out: checked values, or the first problem as a [`ConfigError`].
-//! Not here: the text form of durations (the control plane's).
-//! Invariant: the longest timeout is far below the wrap of [`crate::Tick`].
+//! Every allowed timeout is far shorter than the time after which [`crate::Tick`] wraps. The
+//! control plane parses the timeouts from text and passes them as [`Duration`].
 
 use core::ops::RangeInclusive;
 use core::time::Duration;
 
-/// Size and idle timeouts of one table.
+/// The capacity and idle timeouts of one table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Places for flows: 16 bytes each, rounded up to whole buckets of four; 8 to 2^32.
+    /// The number of entries, 8 to 2^32, rounded up to whole buckets of four. An entry takes 16
+    /// bytes.
     ///
-    /// At half load every flow finds a place in practice; plan for at most three quarters.
+    /// As long as at most half of the entries are in use, practically every flow gets an entry.
+    /// Choose the capacity so that at most three quarters of the entries are in use.
     pub capacity: usize,
-    /// How long a silent flow is kept.
+    /// The idle timeouts of flows.
     pub timeouts: Timeouts,
 }
 
 impl Default for Config {
-    /// A million places, the default timeouts.
+    /// Returns a capacity of one million flows with the default timeouts.
     fn default() -> Self {
         Self { capacity: 1_000_000, timeouts: Timeouts::default() }
     }
 }
 
 impl Config {
-    /// Checks every value against its range.
+    /// Checks that every value is in its range.
     ///
     /// # Errors
-    /// The first value out of range.
+    /// Returns an error for the first value that is out of range.
     pub fn check(&self) -> Result<(), ConfigError> {
         if !CAPACITY.contains(&(self.capacity as u64)) {
             return Err(ConfigError::Capacity { found: self.capacity });
@@ -38,20 +39,37 @@ impl Config {
     }
 }
 
-/// Idle timeouts by state. A flow expires between its timeout and two ticks after it, never before, while half of the places are
-/// free. Above that, with each sixteenth of the places that flows off probation take, 5/32 of every timeout go, until at 7/8 a
-/// sixteenth is left; none falls below `new`, unless it is shorter by itself. So a flood of forged flows has to be kept up.
+/// The idle timeouts of the flow states.
+///
+/// As long as flows that are not on probation use less than half of the entries, the timeouts have
+/// their configured values. A flow then expires at its timeout or up to two ticks later. When flows
+/// that are not on probation use more than half of the entries, timeouts shrink. An attacker
+/// therefore has to keep sending packets to fill the table with forged flows. For each additional
+/// 1/16 of the entries in use, every timeout shrinks by 5/32 of its configured value. When 7/8 of
+/// the entries are in use, timeouts reach their minimum of 1/16 of the configured value. No timeout
+/// shrinks below the value of `new`. A timeout that is configured shorter than `new` does not
+/// shrink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// A TCP flow that has not shown a packet after its SYN, and any flow on probation. 1 s to 2 min, default 10 s.
+    /// The timeout of a TCP flow that has sent only SYN packets, and of every flow on probation.
+    /// The range is 1 s to 2 min, and the default is 10 s.
     pub new: Duration,
-    /// A TCP flow in use that has proven itself by data in eight ticks; until then an eighth of this, though not less than `new`. 10 s to
-    /// 24 h, default 15 min.
+    /// The timeout of a TCP flow that has sent data in at least eight different ticks. The range is
+    /// 10 s to 24 h, and the default is 15 min.
+    ///
+    /// If a TCP flow has sent data in fewer than eight ticks, its timeout is one eighth of this
+    /// value, but at least `new`.
     pub established: Duration,
-    /// A TCP flow after FIN or RST. 1 s to 10 min, default 10 s.
+    /// The timeout of a TCP flow after FIN or RST. The range is 1 s to 10 min, and the default is
+    /// 10 s.
     pub closing: Duration,
-    /// A flow of any other protocol, and at most this for TCP that began without a SYN, until it has shown three packets a tick apart,
-    /// and for TCP that goes on after FIN or RST, until its second packet a tick later. 1 s to 24 h, default 60 s.
+    /// The timeout of flows of all other protocols. The range is 1 s to 24 h, and the default is 60
+    /// s.
+    ///
+    /// Some TCP flows also use this timeout, or `established` if that is shorter:
+    /// - A flow whose first packet was not a SYN, until it has sent three packets in different
+    ///   ticks.
+    /// - A flow that continues after FIN or RST, until its second packet in a later tick.
     pub udp: Duration,
 }
 
@@ -67,10 +85,10 @@ impl Default for Timeouts {
 }
 
 impl Timeouts {
-    /// Checks every timeout against its range.
+    /// Checks that every timeout is in its range.
     ///
     /// # Errors
-    /// [`ConfigError::Timeout`] with the first one out of range.
+    /// Returns [`ConfigError::Timeout`] for the first timeout that is out of range.
     pub fn check(&self) -> Result<(), ConfigError> {
         let rows = [
             ("new", self.new, NEW),
@@ -87,39 +105,40 @@ impl Timeouts {
         Ok(())
     }
 
-    /// The longest of the four: a freed slot must not be reused before it has passed.
+    /// Returns the longest of the four timeouts. A freed slot must not be reused before this time
+    /// has passed, because flows may still refer to the slot.
     #[must_use]
     pub fn longest(&self) -> Duration {
         self.new.max(self.established).max(self.closing).max(self.udp)
     }
 }
 
-/// Why a table cannot be built.
+/// The reason why a table cannot be built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// Too few places for two buckets, or more than the layout can number.
-    #[error("{found} places for flows, {} to {} are allowed", CAPACITY.start(), CAPACITY.end())]
+    /// The capacity is less than two buckets or exceeds the limit of the memory layout.
+    #[error("flow table capacity {found} is out of range, use {} to {}", CAPACITY.start(), CAPACITY.end())]
     Capacity {
-        /// Places asked for.
+        /// The requested number of entries.
         found: usize,
     },
     /// An idle timeout is out of its range.
-    #[error("timeout {name} is {found:?}, {min:?} to {max:?} are allowed")]
+    #[error("idle timeout `{name}` of {found:?} is out of range, use {min:?} to {max:?}")]
     Timeout {
-        /// Field of [`Timeouts`].
+        /// The name of the field of [`Timeouts`].
         name: &'static str,
-        /// The timeout given.
+        /// The configured timeout.
         found: Duration,
-        /// The shortest allowed.
+        /// The shortest allowed timeout.
         min: Duration,
-        /// The longest allowed.
+        /// The longest allowed timeout.
         max: Duration,
     },
-    /// The machine has not that much memory.
-    #[error("no memory for a flow table of {bytes} bytes")]
+    /// The allocation of the table failed.
+    #[error("cannot allocate {bytes} bytes for a flow table")]
     Memory {
-        /// Bytes asked for.
+        /// The requested size in bytes.
         bytes: usize,
     },
 }
@@ -136,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_value_is_refused_just_outside_its_range_and_accepted_at_its_ends() {
+    fn config_check_accepts_limits_and_rejects_values_beyond() {
         let secs = Duration::from_secs;
         type Put = fn(&mut Timeouts, Duration);
         let set: [(Put, u64, u64); 4] = [
@@ -169,11 +188,11 @@ mod tests {
     }
 
     #[test]
-    fn messages_say_what_was_found_and_what_is_allowed() {
+    fn config_error_message_names_value_and_range() {
         let timeouts = Timeouts { new: Duration::from_millis(500), ..Timeouts::default() };
         let error = Config { timeouts, ..Config::default() }.check().unwrap_err();
-        assert_eq!(error.to_string(), "timeout new is 500ms, 1s to 120s are allowed");
+        assert_eq!(error.to_string(), "idle timeout `new` of 500ms is out of range, use 1s to 120s");
         let error = Config { capacity: 3, ..Config::default() }.check().unwrap_err();
-        assert_eq!(error.to_string(), "3 places for flows, 8 to 4294967296 are allowed");
+        assert_eq!(error.to_string(), "flow table capacity 3 is out of range, use 8 to 4294967296");
     }
 }

@@ -1,27 +1,30 @@
-//! What happened in one table, counted by its one owner; the packet thread copies the sums out.
+//! The counters of one table. The packet thread that owns the table reads and publishes them.
 //!
-//! Invariants: every look-up is a hit or a miss; every insert call is an insert, a refresh or untracked;
-//! `insert = len + expired + evicted_from_probation + purged`.
+//! Invariants: every lookup counts as a hit or a miss. Every call of `insert` is counted as an
+//! insert, as a refresh or as untracked. The equation `insert = len + expired +
+//! evicted_from_probation + purged` always holds.
 
-/// Sums since construction. They wrap at 2^64.
+/// Counts since the table was built. They wrap at 2^64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Look-ups that found a live flow.
+    /// Lookups that found a live flow.
     pub hit: u64,
-    /// Look-ups that found none.
+    /// Lookups that found no live flow.
     pub miss: u64,
     /// Entries created.
     pub insert: u64,
-    /// Live entries written anew: a hit that moved tick or state, an insert over the same tag, a reassignment.
+    /// The number of times that a live entry was rewritten. Reasons are a lookup that changed the
+    /// tick or state, an insert of an existing tag, and a reassignment to another backend slot.
     pub refresh: u64,
-    /// Entries that had expired when somebody looked at them.
+    /// Expired entries that were freed.
     pub expired: u64,
-    /// Live entries on probation that gave way to a newcomer.
+    /// Live entries on probation that were evicted for a new flow.
     pub evicted_from_probation: u64,
-    /// Inserts that found no place: the packet is forwarded without an entry.
+    /// Inserts that found no free entry. The flow then has no entry, but its packet is still
+    /// forwarded.
     pub untracked: u64,
-    /// Live or expired entries removed by a purge on request.
+    /// Live or expired entries that were removed by a purge.
     pub purged: u64,
-    /// Entries moved to their other bucket to make room.
+    /// Entries moved to their second bucket to make room for a new flow.
     pub moved: u64,
 }

@@ -1,95 +1,110 @@
-//! One flow in 16 bytes, and how a packet changes it.
+//! The 16-byte entry of one flow, and the state transitions that its packets cause.
 //!
-//! In: tag, slot, VIP, tick, state, and the [`Signal`] of a packet. Out: the packed entry, or [`Entry`] to read.
-//! Not here: where an entry stands (`layout`), when it gives way (`room`).
-//! Invariant: an entry that is not empty has a tag other than 0 and a state byte other than 0.
+//! Invariant: a non-empty entry has a nonzero tag and a nonzero state byte. Module `layout`
+//! describes the bytes and buckets, and module `room` evicts entries.
 
 use core::time::Duration;
 
 use crate::config::Timeouts;
 use crate::tick::{Tick, span_of, ticks_covering};
 
-/// Slots and VIPs are below this: they have 24 bits, and all ones is reserved.
+/// The exclusive upper limit of slots and VIP indexes. Both have 24 bits, and the value with all
+/// bits set is reserved.
 pub const ID_LIMIT: u32 = (1 << 24) - 1;
 
-/// Where a flow goes.
+/// The VIP and backend slot of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The backend's slot.
+    /// The slot of the backend.
     pub slot: u32,
-    /// The VIP.
+    /// The index of the VIP.
     pub vip: u32,
 }
 
-/// What a packet says about its flow.
+/// The type of a packet, which determines the next state of its flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Signal {
-    /// TCP with SYN and without ACK: a new connection.
+    /// A TCP packet with SYN and without ACK, which opens a connection.
     Syn = 0,
     /// Any other TCP packet.
     Data = 1,
-    /// TCP with FIN or RST.
+    /// A TCP packet with FIN or RST.
     FinOrRst = 2,
-    /// Anything that is not TCP.
+    /// A packet of any protocol other than TCP.
     Datagram = 3,
 }
 
-/// How far a flow has come. Probation is beside it: every new entry is on probation, whatever its state.
+/// The state of a flow. Every new entry is on probation, in any state, until its flow sends a
+/// packet in a later tick. The probation flag is stored separately from the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {
-    /// TCP, and nothing but SYNs after its first tick.
+    /// A TCP flow that began with SYN. Since its first tick, it has sent only SYN packets.
     New = 1,
-    /// TCP in use, and proven by data in eight ticks.
+    /// A TCP flow that has sent data in at least eight ticks.
     Established = 2,
-    /// TCP after FIN or RST.
+    /// A TCP flow after FIN or RST.
     Closing = 3,
-    /// Any other protocol.
+    /// A flow of any protocol other than TCP.
     Udp = 4,
-    /// TCP whose first packet was no SYN, until two more packets have come, each at least one tick after the last: a
-    /// sender that guesses a source can send such packets.
+    /// A TCP flow that did not begin with SYN and has not yet sent two more packets, each in a
+    /// later tick than the one before. An attacker with forged source addresses can cause such
+    /// flows.
     Midstream = 5,
-    /// TCP in use, and not yet proven: a sender of a SYN and an ACK under a forged source is this far, as no answer passes here. It
-    /// differs from [`State::Established`] in one bit, so that the busiest test masks it.
+    /// A TCP flow that has sent data, but not yet in eight ticks. An attacker reaches this state
+    /// with a SYN and an ACK from a forged source address, because the table does not see the
+    /// replies of the backend.
+    ///
+    /// `Opened` differs from [`State::Established`] in one bit. The most frequent test ignores this
+    /// bit, so it handles both states.
     Opened = 6,
-    /// TCP that goes on after FIN or RST, at least one tick later; one more packet a tick later, and it is in use again: a FIN may be
-    /// forged.
+    /// A TCP flow that continues at least one tick after FIN or RST. The FIN may have been forged,
+    /// so the next packet in a later tick changes the state to [`State::Opened`] again.
     Reopened = 7,
 }
 
-/// Ticks with data that prove a TCP flow. Until then it is [`State::Opened`], and is kept for a `PROOF`th of `established`.
+/// The number of ticks with data after which a TCP flow counts as proven. An unproven flow has the
+/// state [`State::Opened`] and the timeout `established / PROOF`.
 ///
-/// No handshake is seen, so what proves a flow is what it costs to forge. In `established` a place costs a forger `PROOF` packets,
-/// whether each buys a `PROOF`th of that time or all of them the whole: with fewer ticks, proof would be the cheaper way; with more, it
-/// would take real clients longer for nothing. By default 500,000 places, above which time-outs shrink, cost 8,900 packets a second by
-/// pairs of SYN and ACK, 4,400 by packets that keep them, and 1,100 before there was a proof. A forger whose flow is proven keeps it by one
-/// packet each time, as any client does.
+/// The table does not see handshakes, so it requires that a flow sends packets over time. An
+/// attacker needs `PROOF` packets to keep a forged entry for the time `established`, because
+/// proving a flow takes `PROOF` packets, and each packet extends an unproven flow only by
+/// `established / PROOF`. With a lower value, proving a flow would be cheaper. With a higher value,
+/// real clients would have to wait longer without a benefit.
 ///
-/// Eight: a client that sends is proven in two seconds. One that says little keeps its entry if no more than 112 s lie between its
-/// packets (MQTT, WebSocket, SSH keep alive at 15 to 60 s), and is proven by the eighth; one that falls silent before that loses its
-/// entry, and goes on to the same backend by its Maglev table until its pool changes. At 15 ticks the time would be 60 s, too near to
-/// those intervals.
+/// By default, timeouts shrink when flows that are not on probation use more than 500,000 entries.
+/// To keep that many entries with pairs of SYN and ACK, an attacker must send 8,900 packets per
+/// second. Extending existing flows takes 4,400 packets per second. Without this proof, 1,100
+/// packets per second would be enough. A proven flow needs only one packet per timeout, from a
+/// client or from an attacker.
+///
+/// With a value of 8, a client that sends continuously is proven after two seconds. A client that
+/// rarely sends keeps its entry if its packets are at most 112 s apart, and its eighth packet
+/// proves the flow. Keep-alives of MQTT, WebSocket and SSH are 15 to 60 s apart. A client that is
+/// silent for longer loses its entry, but its Maglev table selects the same backend until the pool
+/// changes. With a value of 15, packets could be only 60 s apart, which is too close to the usual
+/// keep-alive intervals.
 pub(crate) const PROOF: u8 = 8;
 
-/// One live flow, as listings and `peek` show it.
+/// A live flow in the result of [`crate::FlowTable::list`] and [`crate::FlowTable::peek`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The lower 48 bits of the flow's hash (0 is kept as 1).
+    /// The lower 48 bits of the hash of the flow. A value of 0 is stored as 1.
     pub tag: u64,
-    /// The backend's slot.
+    /// The slot of the backend.
     pub slot: u32,
-    /// The VIP.
+    /// The index of the VIP.
     pub vip: u32,
-    /// How far the flow has come.
+    /// The state of the flow.
     pub state: State,
-    /// Not yet a second packet at least one tick after the first.
+    /// `true` until the flow sends a packet at least one tick after its first packet.
     pub on_probation: bool,
-    /// Since the last packet, in whole ticks.
+    /// The time since the last packet, in whole ticks.
     pub idle: Duration,
 }
 
-/// An entry as it stands in memory; `layout` names the bytes.
+/// An entry as it is stored in memory. Module `layout` documents the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Packed(u128);
@@ -97,7 +112,8 @@ pub(crate) struct Packed(u128);
 impl Packed {
     pub(crate) const EMPTY: Self = Self(0);
 
-    /// A new entry, on probation. Slots and VIPs at or above [`ID_LIMIT`] are cut to 24 bits.
+    /// Returns a new entry on probation. Slots and VIPs at or above [`ID_LIMIT`] are truncated to
+    /// 24 bits.
     #[inline]
     pub(crate) fn new(tag: u64, Target { slot, vip }: Target, signal: Signal, now: Tick) -> Self {
         debug_assert!(tag != 0 && tag <= TAG_MASK && slot < ID_LIMIT && vip < ID_LIMIT);
@@ -146,27 +162,28 @@ impl Packed {
         self.clock().on_probation()
     }
 
-    /// The same flow on another slot.
+    /// Returns this entry with its slot replaced.
     pub(crate) fn with_slot(self, slot: u32) -> Self {
         debug_assert!(slot < ID_LIMIT);
         let others = self.bits() & !(u128::from(MASK_24) << SLOT_SHIFT);
         Self::from_bits(others | field(slot, SLOT_SHIFT))
     }
 
-    /// Tick and state: all that a packet of a known flow changes.
+    /// Returns the tick and state. A packet of a known flow changes only these two fields.
     #[inline]
     pub(crate) const fn clock(self) -> Clock {
         Clock((self.bits() >> TICK_SHIFT) as u32)
     }
 
-    /// The same flow with another tick and state.
+    /// Returns this entry with its tick and state replaced.
     #[inline]
     pub(crate) fn with_clock(self, clock: Clock) -> Self {
         let kept = self.bits() & ((1 << TICK_SHIFT) - 1);
         Self::from_bits(kept | u128::from(clock.0) << TICK_SHIFT)
     }
 
-    /// For listings; `None` when empty, or when the state is none that this version writes.
+    /// Decodes the entry for listings. Returns `None` if the entry is empty or has a state that
+    /// this version does not know.
     pub(crate) fn read(self, now: Tick) -> Option<Entry> {
         let state = match self.clock().state_byte() & STATE {
             1 => State::New,
@@ -201,7 +218,9 @@ impl Packed {
     }
 }
 
-/// The last four bytes of an entry: tick of the last packet, state, probation, and of an opened flow the ticks that its proof lacks.
+/// The last four bytes of an entry: the tick of the last packet, the state and the probation flag.
+/// In the state `Opened`, these bytes also contain how many more ticks with data the flow needs
+/// before it is proven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Clock(u32);
 
@@ -221,13 +240,15 @@ impl Clock {
         (self.0 >> 24) as u8
     }
 
-    /// State and probation as a number below [`STATES`]; 0 is that of an empty place.
+    /// Returns state and probation as an index below [`STATES`]. An empty entry has index 0.
     #[inline(always)]
     pub(crate) const fn index(self) -> usize {
         index_of(self.state_byte())
     }
 
-    /// The packet of a busy flow: established or opened, seen in this tick, and now data again. Most packets are that.
+    /// Returns `true` if the packet leaves the entry unchanged. This is the case for a data packet
+    /// of an established or opened flow whose last packet arrived in the same tick. Most packets of
+    /// a busy flow pass this test.
     #[inline]
     pub(crate) fn unmoved_by(self, signal: Signal, now: Tick) -> bool {
         const ESTABLISHED: u8 = State::Established as u8;
@@ -236,7 +257,8 @@ impl Clock {
         matches!(signal, Signal::Data) && (self.0 ^ Self::new(now, ESTABLISHED).0) & COMPARED.0 == 0
     }
 
-    /// A SYN after FIN or RST: a new connection with the same 5-tuple.
+    /// Returns `true` if the packet is a SYN after FIN or RST. Such a SYN opens a new connection
+    /// with the same 5-tuple.
     #[inline]
     pub(crate) fn renewed_by(self, signal: Signal) -> bool {
         const CLOSING: u8 = State::Closing as u8;
@@ -249,7 +271,7 @@ impl Clock {
         self.state_byte() & PROBATION != 0
     }
 
-    /// After a packet. The tick never goes back.
+    /// Returns the tick and state after a packet. The tick never decreases.
     #[inline]
     pub(crate) fn after(self, signal: Signal, now: Tick) -> Self {
         let later = now.since(self.tick()) > 0;
@@ -258,26 +280,28 @@ impl Clock {
     }
 }
 
-/// Idle timeouts in ticks, by state and probation; shorter while the table is full.
+/// The idle timeouts in ticks, indexed by state and probation. The timeouts shrink as the table
+/// fills.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TickLimits {
-    /// As they are at `step`.
+    /// The timeouts at the current `step`.
     now: [u32; STATES],
     whole: [u32; STATES],
-    /// 0 to [`LAST_STEP`].
+    /// The current step, 0 to [`LAST_STEP`].
     step: usize,
-    /// The numbers of places taken by flows off probation at which `step` begins and ends.
+    /// The current `step` applies while the number of entries that are not on probation is in this
+    /// range.
     span: [usize; 2],
     capacity: usize,
 }
 
 impl TickLimits {
-    /// For a table of `capacity` places, with none taken.
+    /// Returns the timeouts for an empty table of `capacity` entries.
     pub(crate) fn new(timeouts: &Timeouts, capacity: usize) -> Self {
         let (new, closing) = (ticks_covering(timeouts.new), ticks_covering(timeouts.closing));
         let (established, udp) = (ticks_covering(timeouts.established), ticks_covering(timeouts.udp));
         let mut whole = [0; STATES];
-        // Of an empty place: however short time-outs get, it never expires.
+        // Index 0 stands for an empty entry, which must never expire, even if timeouts shrink.
         whole[0] = 1 << 30;
         for (state, ticks) in [
             (State::New, new),
@@ -297,23 +321,25 @@ impl TickLimits {
         limits
     }
 
-    /// Whether the flow has been silent for longer than its state allows. An empty entry: meaningless.
+    /// Returns `true` if the flow has been idle for longer than the timeout of its state. The
+    /// result is undefined for an empty entry.
     #[inline]
     pub(crate) fn expired(&self, clock: Clock, now: Tick) -> bool {
         now.since(clock.tick()) > self.now[index_of(clock.state_byte())]
     }
 
-    /// The ticks that a flow of this age in this state has left, below 0 when it has expired; of an empty place, many. `age` is
-    /// [`Tick::since_with_grace`], `state` as of [`Clock::index`].
+    /// Returns the number of ticks until the flow expires. The number is negative if the flow has
+    /// expired, and large for an empty entry.
+    ///
+    /// `age` is the result of [`Tick::since_with_grace`], and `state` is the result of
+    /// [`Clock::index`].
     #[inline(always)]
     pub(crate) fn left(&self, age: u32, state: usize) -> i32 {
         self.now[state % STATES].wrapping_add(Tick::GRACE).wrapping_sub(age).cast_signed()
     }
 
-    /// The time-outs that go with `kept` places taken by flows off probation.
-    ///
-    /// Up to half of the places they are whole. Above, with each sixteenth of the places, 5/32 of them go, until at 7/8 a sixteenth is
-    /// left; none falls below that of a new flow, unless it is shorter by itself.
+    /// Adapts the timeouts to `kept`, the number of entries that are not on probation. The
+    /// documentation of [`Timeouts`] contains the rule.
     #[inline]
     pub(crate) fn follow(&mut self, kept: usize) {
         if kept < self.span[0] || kept >= self.span[1] {
@@ -337,20 +363,22 @@ impl TickLimits {
         }
     }
 
-    /// Whether the time-outs are as short as they get.
+    /// Returns `true` if the timeouts have reached their minimum.
     pub(crate) const fn are_shortest(&self) -> bool {
         self.step == LAST_STEP
     }
 
-    /// Whether they are whole.
+    /// Returns `true` if the timeouts have their configured values.
     pub(crate) const fn are_whole(&self) -> bool {
         self.step == 0
     }
 }
 
-/// The state byte after a packet: `[signal][at least one tick after the last packet][state byte]`.
+/// The state byte after a packet. The indexes are the signal, a flag and the old state byte. The
+/// flag is 1 if the packet arrived at least one tick after the last one.
 ///
-/// A table, because the branches of it would be mispredicted in traffic of mixed flows.
+/// A lookup table avoids branches. The CPU would mispredict them if packets of different flows are
+/// mixed.
 static AFTER: [[[u8; BYTES]; 2]; 4] = {
     let mut table = [[[0; BYTES]; 2]; 4];
     let signals = [Signal::Syn, Signal::Data, Signal::FinOrRst, Signal::Datagram];
@@ -365,8 +393,10 @@ static AFTER: [[[u8; BYTES]; 2]; 4] = {
     table
 };
 
-/// The rules. A protocol that does not fit the entry (only a collision of hashes does that) counts as a packet
-/// like any other.
+/// Computes the next state byte.
+///
+/// A signal that does not match the protocol of the entry is treated like any other packet. The
+/// protocol differs only if two flows have the same hash.
 const fn state_after(byte: u8, signal: Signal, later: bool) -> u8 {
     const NEW: u8 = State::New as u8;
     const ESTABLISHED: u8 = State::Established as u8;
@@ -379,7 +409,8 @@ const fn state_after(byte: u8, signal: Signal, later: bool) -> u8 {
     const LAST_OPENED: u8 = OPENED | ONE_LACKING;
     let probation = if later { 0 } else { byte & PROBATION };
     match (byte & STATE, signal) {
-        (CLOSING | REOPENED, Signal::Syn) => NEW | PROBATION, // a new connection with the same 5-tuple
+        // The SYN opens a new connection with the same 5-tuple.
+        (CLOSING | REOPENED, Signal::Syn) => NEW | PROBATION,
         (UDP, _) => UDP | probation,
         (_, Signal::FinOrRst) => CLOSING | probation,
         (NEW, Signal::Data | Signal::Datagram) if probation == 0 => FIRST_OPENED,
@@ -403,7 +434,7 @@ const fn first_state(signal: Signal) -> State {
     }
 }
 
-/// State and probation as a number below [`STATES`].
+/// Returns state and probation as an index below [`STATES`].
 #[inline]
 const fn index_of(state_byte: u8) -> usize {
     state_byte as usize % STATES
@@ -414,18 +445,19 @@ const fn field(value: u32, shift: u32) -> u128 {
     ((value & MASK_24) as u128) << shift
 }
 
-/// The bits of the hash that an entry keeps.
+/// The bits of the hash that an entry stores.
 pub(crate) const TAG_MASK: u64 = (1 << 48) - 1;
-/// States, with probation and without.
+/// The number of states with and without probation.
 pub(crate) const STATES: usize = 16;
-/// Of the state byte.
+/// The number of values of a state byte.
 const BYTES: usize = 256;
-/// Of the time-outs: 14/16 of the places.
+/// The last step of the shrinking timeouts, reached when 14/16 of the entries are in use.
 const LAST_STEP: usize = 6;
-/// The bits of the state byte that say the state.
+/// The bits of the state byte that contain the state.
 const STATE: u8 = 7;
-pub(crate) const PROBATION: u8 = 8; // beside the states, so that both are an index below 16
-/// Those that say how many ticks with data an opened flow lacks, and one tick there.
+// This bit is directly above the state bits, so that state and probation form an index below 16.
+pub(crate) const PROBATION: u8 = 8;
+/// The bits that store how many more ticks with data an opened flow needs before it is proven.
 const LACKING: u8 = 0xf0;
 const ONE_LACKING: u8 = 0x10;
 const MASK_24: u32 = (1 << 24) - 1;

@@ -1,8 +1,8 @@
-//! The prefetch hint: the only unsafe code of this crate, for others too that may have none.
-//!
-//! Not here: which lines are worth it (`table`, `room`).
+//! The prefetch hint, which is the only unsafe code of this crate. The function is public, so that
+//! crates that forbid unsafe code can use it.
 
-/// Asks the CPU to bring the cache line in which `what` begins into its nearest cache; does nothing where there is no such hint.
+/// Prefetches the cache line that contains the first byte of `what` into all cache levels. The
+/// function has no effect on CPUs other than x86-64.
 #[inline]
 #[cfg_attr(
     target_arch = "x86_64",
@@ -13,7 +13,8 @@ pub fn prefetch<T>(what: &T) {
     {
         use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         let address = core::ptr::from_ref(what).cast::<i8>();
-        // SAFETY: a prefetch neither reads nor writes what the program can see; `address` comes from a reference.
+        // SAFETY: a prefetch does not read or write memory that the program can observe, and
+        // `address` comes from a reference.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address) };
     }
     #[cfg(not(target_arch = "x86_64"))]

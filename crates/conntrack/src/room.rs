@@ -1,11 +1,15 @@
-//! Room for a newcomer: which place it gets, and who gives way.
+//! Finds a free entry for a new flow, and evicts flows on probation if necessary.
 //!
-//! In: the two buckets of a hash. Out: an empty place, or none. Not here: what is written there (`table`).
-//! Order: a free or expired place, in the first bucket if it has one, because look-ups read that first; a move of one
-//! flow to a free place in its other bucket (left out when the table is 7/8 full and a flow on probation is at hand);
-//! the oldest flow on probation in both buckets; a move onto the oldest flow on probation one step away; none.
-//! Invariant: a live flow off probation may move between its two buckets, and never goes.
-//! Bounded: one move, at most eight other buckets read.
+//! Each hash has two buckets with four places (entries) each. The search prefers a free or expired
+//! place. Among several, it takes one in the first bucket, because lookups read that bucket first.
+//! If there is none, it looks for a flow that can move to a free place in its other bucket, and
+//! uses the place of that flow. If the table is 7/8 full, this step is skipped when either bucket
+//! contains a flow on probation. Otherwise the search evicts the oldest flow on probation of the
+//! two buckets. If there is no such flow, it moves a flow to its other bucket and evicts the oldest
+//! flow on probation there.
+//!
+//! Invariant: a live flow that is not on probation may move between its two buckets, but is never
+//! evicted. A search moves at most one flow and reads at most eight other buckets.
 
 use core::hint::select_unpredictable;
 
@@ -16,9 +20,11 @@ use crate::table::{Candidates, FlowTable, Place};
 use crate::tick::Tick;
 
 impl FlowTable {
-    /// Empties a place for a newcomer, or finds it empty; expired flows in both buckets are freed.
+    /// Returns a free place for a new flow. The function evicts a flow if necessary, and frees the
+    /// expired flows in both buckets.
     ///
-    /// In a table that a flood has filled, moves would fail and cost cache misses, so probation gives way at once.
+    /// If a flood has filled the table, an attempt to move a flow would probably fail and would
+    /// cost cache misses. The function then evicts a flow on probation without such an attempt.
     #[inline]
     pub(crate) fn make_room(&mut self, at: Candidates, now: Tick) -> Option<Place> {
         let (best, any_expired) = self.best_bid(at, now);
@@ -36,8 +42,8 @@ impl FlowTable {
         }
     }
 
-    /// The best place of both buckets, and whether a flow in them has expired. No branches: in a flood nobody can foretell what stands
-    /// in a place.
+    /// Returns the bid (rank) of the best place in both buckets, and `true` if a flow in them has
+    /// expired. The code has no branches, because the CPU cannot predict them during a flood.
     #[inline(always)]
     fn best_bid(&self, at: Candidates, now: Tick) -> (Bid, bool) {
         let (mut best, mut left) = (Bid::NONE, 0);
@@ -45,7 +51,7 @@ impl FlowTable {
             for (way, entry) in self.line(bucket).0.iter().enumerate() {
                 let (bid, ticks_left) = Bid::of(entry.clock(), first + way, &self.limits, now);
                 best = best.max(bid);
-                // The sign says that a time-out has passed.
+                // The sign bit is set if the flow has expired.
                 left |= ticks_left;
             }
         }
@@ -62,8 +68,12 @@ impl FlowTable {
         }
     }
 
-    /// Where both buckets are full; `waiting` is the oldest flow on probation there. One flow of the two buckets moves to a free place in
-    /// its other bucket, or else, if none waits, onto the oldest flow on probation there. What it leaves is the newcomer's.
+    /// Makes room when both buckets are full. `waiting` is the oldest flow on probation in the two
+    /// buckets.
+    ///
+    /// If a flow can move to a free place in its other bucket, the flow is moved. Otherwise
+    /// `waiting` is evicted. If `waiting` is `None`, a flow moves to its other bucket, and the
+    /// oldest flow on probation there is evicted.
     #[inline(never)]
     fn make_room_elsewhere(&mut self, at: Candidates, waiting: Option<Place>, now: Tick) -> Option<Place> {
         for from in places(at) {
@@ -86,11 +96,13 @@ impl FlowTable {
         Some(self.relocate(from, to))
     }
 
-    /// Frees the expired flows of a bucket, and returns what is free and what may be evicted.
+    /// Frees the expired flows of a bucket. Returns a free place and the oldest flow on probation,
+    /// if any.
     fn survey(&mut self, bucket: usize, now: Tick) -> Survey {
         let line = *self.line(bucket);
         let (mut free, mut expired, mut oldest) = (0_u32, 0_u32, (0_u32, 0));
-        // Selects in place of branches: in a flood nobody can foretell what stands in a place.
+        // The code uses conditional moves instead of branches, because the CPU cannot predict the
+        // branches during a flood.
         for (way, entry) in line.0.into_iter().enumerate() {
             let age = now.since(entry.tick());
             let (is_empty, is_over) = (entry.is_empty(), self.limits.expired(entry.clock(), now));
@@ -129,22 +141,22 @@ impl FlowTable {
     }
 }
 
-/// What one bucket has to offer.
 #[derive(Clone, Copy)]
 struct Survey {
     empty: Option<Place>,
-    waiting: Option<Waiting>, // the flow on probation that was created first
+    waiting: Option<Waiting>, // The oldest flow on probation, if any.
 }
 
-/// Age in ticks and place of a flow on probation.
+/// The age in ticks and the place of a flow on probation.
 type Waiting = (u32, Place);
 
-/// What a place offers a newcomer: the more, the better. A free place is best, then the oldest flow on probation.
+/// The rank of a place for a new flow. A higher bid is better. Free places have the highest bids,
+/// followed by flows on probation, with older flows before younger ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Bid(u32);
 
 impl Bid {
-    /// Of the place with this clock, the `number`th of both buckets; and the ticks that its flow has left.
+    /// Computes the bid of one of the eight places, and the remaining ticks of its flow.
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "eight places")]
     fn of(clock: Clock, number: usize, limits: &TickLimits, now: Tick) -> (Self, i32) {
@@ -154,10 +166,11 @@ impl Bid {
         (Self(select_unpredictable(left < 0, Self::FREE | place, (age << 4 | place) & kept | set)), left)
     }
 
-    /// Of a live flow off probation.
+    /// The bid of a place with a live flow that is not on probation. Such a place is never chosen.
     const NONE: Self = Self(0);
     const FREE: u32 = 1 << 31;
-    /// Of the lower bits, eight less the number of the place: of equal bids, that of the lowest number wins.
+    /// The bits that contain eight minus the index of the place. If bids are otherwise equal, the
+    /// place with the lowest index wins.
     const PLACE: u32 = 0xf;
 
     #[inline(always)]
@@ -165,7 +178,7 @@ impl Bid {
         self.0 & Self::FREE != 0
     }
 
-    /// Of the places of both buckets; `None`: this is [`Bid::NONE`].
+    /// Returns the place of this bid, or `None` for [`Bid::NONE`].
     #[inline(always)]
     fn place(self, at: Candidates) -> Option<Place> {
         let number = (2 * WAYS).checked_sub((self.0 & Self::PLACE) as usize).filter(|n| *n < 2 * WAYS)?;
@@ -173,9 +186,11 @@ impl Bid {
     }
 }
 
-/// By state, what is kept of age and place for a [`Bid`], and what is set in it.
+/// The mask and the fixed bits of a [`Bid`] for each state. The mask selects the bits of the age
+/// and of the place index that are used.
 static BIDS: [(u32, u32); STATES] = {
-    // Live flows off probation offer nothing, those on probation their age.
+    // A flow that is not on probation gets bid 0. The bid of a flow on probation depends on its
+    // age.
     let mut bids = [(0, 0); STATES];
     let mut state = PROBATION as usize;
     while state < STATES {

@@ -1,9 +1,9 @@
-//! The table from outside: rules, bars, and two models that share no function with it.
+//! Tests of the public behavior of the table, and property tests against two independent models.
 
 mod carry;
-mod former;
 mod full;
 mod oracle;
+mod previous;
 mod room;
 
 use core::time::Duration;
@@ -31,13 +31,15 @@ fn tick(number: u32) -> Tick {
     Tick::new(number)
 }
 
-/// A flow that is off probation from `at + 1` on, and opened. `false`: untracked.
+/// Inserts a flow. From tick `at + 1` on, the flow is opened and off probation. Returns `false` if
+/// the flow is untracked.
 fn establish(table: &mut FlowTable, hash: u64, at: u32) -> bool {
     table.insert(hash, Target { slot: 7, vip: 1 }, Signal::Syn, tick(at)) == Inserted::Tracked
         && table.lookup(hash, Signal::Data, tick(at + 1)).is_some()
 }
 
-/// A flow that has proven itself at `at + 8`. `false`: untracked.
+/// Inserts a flow and sends data until tick `at + 8`, which proves the flow. Returns `false` if the
+/// flow is untracked.
 fn prove(table: &mut FlowTable, hash: u64, at: u32) -> bool {
     establish(table, hash, at)
         && (2..=8).all(|later| table.lookup(hash, Signal::Data, tick(at + later)).is_some())
@@ -59,7 +61,7 @@ fn assert_adds_up(table: &FlowTable) {
     assert_kept(table);
 }
 
-/// It knows how many of its flows are off probation.
+/// Checks the counter of flows off probation.
 fn assert_kept(table: &FlowTable) {
     let lines = (1..=table.buckets()).map(|line| table.line_bytes(line).unwrap());
     let off_probation =
@@ -67,12 +69,14 @@ fn assert_kept(table: &FlowTable) {
     assert_eq!(table.kept, lines.map(off_probation).sum::<usize>());
 }
 
+// Promise: forged-reset
 #[test]
 fn a_flow_goes_through_its_states_packet_by_packet() {
     use Signal::{Data, Datagram, FinOrRst, Syn};
     use State::{Closing, Midstream, New, Opened, Reopened, Udp};
     type Packets = &'static [(u32, Signal)];
-    // first signal, packets, state, on probation; the first packet comes at tick 100
+    // A row contains the first signal, sent at tick 100, the further packets, and the expected
+    // state and probation flag.
     let rows: &[(Signal, Packets, State, bool)] = &[
         (Syn, &[], New, true),
         (Data, &[], Midstream, true),
@@ -101,7 +105,7 @@ fn a_flow_goes_through_its_states_packet_by_packet() {
         (Syn, &[(101, Data), (102, FinOrRst), (103, Syn)], New, true),
         (Syn, &[(101, Data), (102, FinOrRst), (103, Syn), (104, Data)], Opened, false),
         (FinOrRst, &[(101, Data)], Reopened, false),
-        (Syn, &[(90, Data)], New, true), // a clock that goes back promotes nobody
+        (Syn, &[(90, Data)], New, true), // A clock that goes back does not end the probation.
     ];
     for (first, packets, state, on_probation) in rows {
         let mut table = table(64);
@@ -124,9 +128,10 @@ fn a_flow_goes_through_its_states_packet_by_packet() {
     }
 }
 
+// Promise: forged-handshake
 #[test]
 fn data_in_eight_ticks_proves_a_tcp_flow_and_nothing_less() {
-    // What comes at ticks 100, 101, ...: until the first packet that opens a flow, after a SYN, without one, and after a FIN.
+    // Signals at ticks 100, 101 and so on, up to the packet that makes the flow `Opened`.
     let openings: &[&[Signal]] = &[
         &[Signal::Syn, Signal::Data],
         &[Signal::Syn, Signal::Syn, Signal::Data],
@@ -150,7 +155,8 @@ fn data_in_eight_ticks_proves_a_tcp_flow_and_nothing_less() {
             table.peek(hash(1), tick(at)).unwrap().state
         };
         for missing in (1..8).rev() {
-            // Neither a second packet of a tick nor a SYN brings it further.
+            // A SYN does not count toward the proof, and a second packet in the same tick does not
+            // count either.
             assert_eq!(state(Signal::Data, now), State::Opened, "{opening:?}, {missing} ticks are missing");
             now += 440;
             assert_eq!(state(Signal::Syn, now), State::Opened);
@@ -164,7 +170,7 @@ fn data_in_eight_ticks_proves_a_tcp_flow_and_nothing_less() {
 }
 
 #[test]
-fn a_flow_expires_one_tick_after_the_timeout_of_its_state_and_not_before() {
+fn flow_expires_one_tick_after_the_timeout_of_its_state() {
     let secs = Duration::from_secs;
     let timeouts = Timeouts { new: secs(20), established: secs(900), closing: secs(5), udp: secs(60) };
     // (first signal, second signal a tick later, timeout in ticks)
@@ -206,11 +212,12 @@ fn every_field_keeps_its_value_at_both_ends_of_its_range() {
     for (key, slot, vip, at) in [
         (u64::MAX, ID_LIMIT - 1, 0, 0),
         (0, 0, ID_LIMIT - 1, WRAP - 1),
-        (5 << 48, ID_LIMIT - 1, ID_LIMIT - 1, WRAP - 1), // a tag of 0 is kept as 1
+        (5 << 48, ID_LIMIT - 1, ID_LIMIT - 1, WRAP - 1), // A tag of 0 is stored as 1.
         (1, 0, 0, 0),
     ] {
         let mut table = table(1_000);
-        assert_eq!(table.lookup(key, Signal::Data, tick(at)), None); // an empty place matches no tag
+        // An empty entry must not match any tag.
+        assert_eq!(table.lookup(key, Signal::Data, tick(at)), None);
         assert_eq!(table.insert(key, Target { slot, vip }, Signal::Datagram, tick(at)), Inserted::Tracked);
         assert_eq!(table.lookup(key, Signal::Datagram, tick(at)), Some(Hit { slot, vip, renewed: false }));
         assert!(table.reassign(key, ID_LIMIT - 1 - slot, tick(at)));
@@ -242,7 +249,7 @@ fn the_header_and_an_entry_have_the_documented_bytes() {
     let bucket = table.line_bytes(1).unwrap();
     assert_eq!(bucket[..16], [1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14, 15, 16, 3 + 8]);
     assert_eq!(bucket[16..], [0; 48]);
-    // Opened, then proven by seven more ticks.
+    // The flow becomes `Opened`, and seven more ticks with data prove it.
     for (at, state) in [
         (0, 3),
         (1, 7),
@@ -262,7 +269,7 @@ fn the_header_and_an_entry_have_the_documented_bytes() {
     assert_eq!((table.capacity(), table.buckets(), table.memory_bytes()), (12, 3, 256));
 }
 
-/// Flows that do not stand in the table after `load` of its places were asked for, and the table.
+/// Fills a table to `load`. Returns the fraction of flows without an entry, and the table.
 fn fill(load: f64, promote: bool) -> (f64, FlowTable) {
     let capacity: usize = if cfg!(debug_assertions) { 65_536 } else { 1 << 20 };
     let mut table = table(capacity);
@@ -298,6 +305,7 @@ fn untracked_flows_stay_below_the_bars() {
     }
 }
 
+// Promise: flood-protection
 #[test]
 fn no_flood_moves_or_drops_an_established_flow() {
     for signal in [Signal::Syn, Signal::Data, Signal::FinOrRst, Signal::Datagram] {
@@ -319,9 +327,10 @@ fn no_flood_moves_or_drops_an_established_flow() {
     }
 }
 
+// Promise: forged-tcp
 #[test]
 fn two_forged_packets_hold_a_place_for_a_minute_and_no_longer() {
-    // As many as would fill the table, if each held its place for a quarter of an hour.
+    // The flood would fill the table if each flow kept its entry for 15 minutes.
     let mut table = table(4_000);
     let (mut next, mut most) = (0, 0);
     for now in 0..8_000 {
@@ -337,9 +346,10 @@ fn two_forged_packets_hold_a_place_for_a_minute_and_no_longer() {
     assert!(most < 600 && !table.is_filling());
 }
 
+// Promise: forged-handshake
 #[test]
-fn a_forged_syn_and_ack_hold_a_place_for_an_eighth_of_the_time_and_no_longer() {
-    // As many as would fill half of the table in 15 minutes; and then as many as ever come.
+fn forged_syn_and_ack_expire_after_an_eighth_of_established() {
+    // The first rate would fill half of the table in 15 minutes. The second rate is far higher.
     for (pairs_a_tick, most_places) in [(1, 500), (20, 5_600)] {
         let mut table = table(8_000);
         let known: Vec<u64> = (1_000_000..1_000_400).map(hash).collect();
@@ -353,7 +363,7 @@ fn a_forged_syn_and_ack_hold_a_place_for_an_eighth_of_the_time_and_no_longer() {
                     let _ = table.lookup(hash(next - 1 - pairs_a_tick), Signal::Data, tick(now));
                 }
             }
-            // Real ones speak every two minutes.
+            // Real clients send a packet every two minutes.
             let speaking = known.iter().filter(|_| now % 480 == 0);
             assert!(
                 speaking.fold(true, |all, &flow| all & table.lookup(flow, Signal::Data, tick(now)).is_some())
@@ -366,8 +376,10 @@ fn a_forged_syn_and_ack_hold_a_place_for_an_eighth_of_the_time_and_no_longer() {
     }
 }
 
+// Promise: forged-handshake
+// Promise: forged-tcp
 #[test]
-fn time_outs_shrink_as_the_table_fills_and_are_whole_again_after() {
+fn timeouts_shrink_as_the_table_fills_and_recover() {
     let limit = |table: &FlowTable, flow| {
         let idle = |ticks: &u32| table.peek(flow, tick(8 + ticks)).is_some();
         (0..4_000).take_while(idle).last()
@@ -384,7 +396,8 @@ fn time_outs_shrink_as_the_table_fills_and_are_whole_again_after() {
         table.sweep(1, tick(9));
     };
     let (mut before, sixteenth) = ((3_600, 450), 1_000);
-    // Of 15 minutes and of an eighth of them, in ticks, from eight sixteenths of the places on.
+    // The rows contain the remaining ticks of 15 minutes, and of an eighth of 15 minutes. The first
+    // row is for a table that is 8/16 full.
     let left = [
         (3_600, 450),
         (3_037, 379),
@@ -407,14 +420,14 @@ fn time_outs_shrink_as_the_table_fills_and_are_whole_again_after() {
         assert_eq!((table.is_filling(), table.is_crowded()), (taken > 8, taken >= 14));
         before = left;
     }
-    // Half an hour later all have expired: swept (from where the last sweep ended, then whole, then by the time-outs of an empty table), it
-    // is as new.
+    // After half an hour all flows have expired. The first sweep finishes the current round. The
+    // second sweeps the whole table. The third repeats this with the timeouts of an empty table.
     (0..3).for_each(|_| _ = table.sweep(usize::MAX, tick(8_000)));
     assert!(table.is_empty() && !table.is_filling());
 }
 
 #[test]
-fn a_newcomer_finds_room_among_a_flood_however_full_the_table_is_of_it() {
+fn new_flow_is_tracked_in_a_table_full_of_probation_flows() {
     let mut table = table(4_096);
     for packet in 0..50_000 {
         let _ = table.insert(hash(packet), Target { slot: 9, vip: 2 }, Signal::Datagram, tick(2));
@@ -425,7 +438,7 @@ fn a_newcomer_finds_room_among_a_flood_however_full_the_table_is_of_it() {
 }
 
 #[test]
-fn a_table_full_of_established_flows_tracks_no_newcomer_and_loses_nobody() {
+fn full_table_of_established_flows_evicts_no_flow() {
     let mut table = table(64);
     let known: Vec<u64> = (0..2_000).map(hash).filter(|&flow| establish(&mut table, flow, 0)).collect();
     assert_eq!((known.len(), table.len()), (64, 64));
@@ -435,7 +448,8 @@ fn a_table_full_of_established_flows_tracks_no_newcomer_and_loses_nobody() {
     );
     assert_eq!(table.counters().untracked, 2_000 - 64 + 1);
     assert!(known.iter().all(|&flow| table.peek(flow, tick(2)).is_some()));
-    let late = tick(2 + 15 * 60 * 4); // all have expired: their places are free again, without a sweep
+    // All flows have expired, and an insert can use their entries without a sweep.
+    let late = tick(2 + 15 * 60 * 4);
     assert_eq!(table.insert(hash(9_999), Target { slot: 1, vip: 1 }, Signal::Syn, late), Inserted::Tracked);
 }
 
@@ -446,7 +460,8 @@ fn a_walk_in_bounded_steps_visits_each_entry_exactly_once() {
         let _ =
             table.insert(hash(u64::from(flow)), Target { slot: flow, vip: flow % 7 }, Signal::Syn, tick(0));
     }
-    assert!([1, 250].iter().all(|&line| table.line_bytes(line) != Some([0; 64]))); // nothing is empty at the ends
+    // The first and the last bucket contain entries.
+    assert!([1, 250].iter().all(|&line| table.line_bytes(line) != Some([0; 64])));
     for step in [0, 1, 7, 249, 250, usize::MAX] {
         let mut slots: Vec<u32> =
             all(&table, Filter::All, tick(1), step).iter().map(|entry| entry.slot).collect();
@@ -471,7 +486,7 @@ fn a_walk_in_bounded_steps_visits_each_entry_exactly_once() {
 }
 
 #[test]
-fn a_sweep_goes_round_the_table_and_keeps_a_forgotten_entry_from_coming_back_after_a_wrap() {
+fn sweep_prevents_expired_entry_from_returning_after_wrap() {
     for swept in [false, true] {
         let mut table = table(400);
         assert!(establish(&mut table, hash(1), 0));
@@ -481,7 +496,8 @@ fn a_sweep_goes_round_the_table_and_keeps_a_forgotten_entry_from_coming_back_aft
             assert_eq!(table.sweep(1, tick(1_000_000)), 0);
             assert_eq!(table.counters().expired, 1);
         }
-        // the documented bound: without a sweep, and untouched for exactly one wrap, the entry looks fresh
+        // A documented limitation: without a sweep, an entry that is idle for exactly one wrap of
+        // the clock counts as live again.
         assert_eq!(table.peek(hash(1), tick(WRAP + 2)).is_some(), !swept);
         assert_adds_up(&table);
     }

@@ -1,31 +1,31 @@
-//! Coarse time: quarter seconds in 24 bits, so that an entry keeps its last packet's time in three bytes.
-//!
-//! In: milliseconds of any clock that does not go back. Out: [`Tick`], and ages modulo the wrap.
-//! Not here: the clock. Invariant: a `Tick` is below 2^24.
+//! Coarse time in quarter seconds. A tick has 24 bits, so an entry can store the time of its last
+//! packet in three bytes. The caller supplies the clock.
 
 use core::time::Duration;
 
-/// Ticks in a second.
+/// The number of ticks per second.
 pub const TICKS_PER_SECOND: u32 = 4;
 
-/// A moment, in quarter seconds since an origin that the caller chooses, modulo 2^24 (48.5 days).
+/// A time in quarter seconds since an origin that the caller chooses, modulo 2^24 (48.5 days).
 ///
-/// Moments given to one table should not go back. Up to [`Tick::GRACE`] back is taken as the same moment; further
-/// back reads as almost a whole wrap later, and the entries so touched count as expired.
+/// The times that are passed to one table should not decrease. A time that is up to [`Tick::GRACE`]
+/// earlier than the time of an entry counts as equal. An even earlier time is interpreted as almost
+/// one wrap (48.5 days) later. Entries that are looked up at such a time expire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tick(u32);
 
 impl Tick {
-    /// How far back a moment may lie and still count as the present: 10 s, in ticks.
+    /// The tolerance for times that go backward, in ticks (10 s). If a time is earlier than the
+    /// time of an entry by at most this much, the two times count as equal.
     pub const GRACE: u32 = 10 * TICKS_PER_SECOND;
 
-    /// The tick with this number; only the lower 24 bits count.
+    /// Returns the tick with this number, modulo 2^24.
     #[must_use]
     pub const fn new(number: u32) -> Self {
         Self(number & MASK)
     }
 
-    /// The tick that contains this millisecond.
+    /// Returns the tick that contains this millisecond.
     #[must_use]
     pub const fn from_millis(millis: u64) -> Self {
         let number = (millis / MILLIS_PER_TICK) & MASK as u64;
@@ -33,7 +33,7 @@ impl Tick {
         Self(number as u32)
     }
 
-    /// The tick that contains the moment `since_origin` after the caller's origin.
+    /// Returns the tick that contains the time `since_origin` after the caller's origin.
     #[must_use]
     pub const fn from_duration(since_origin: Duration) -> Self {
         let number = (since_origin.as_millis() / MILLIS_PER_TICK as u128) & MASK as u128;
@@ -41,13 +41,14 @@ impl Tick {
         Self(number as u32)
     }
 
-    /// The number, below 2^24.
+    /// Returns the number of the tick, which is below 2^24.
     #[must_use]
     pub const fn number(self) -> u32 {
         self.0
     }
 
-    /// Ticks from `earlier` to this one, right across a wrap; 0 if `earlier` is later by [`Tick::GRACE`] at most.
+    /// Returns the number of ticks from `earlier` to this tick, also across a wrap. Returns 0 if
+    /// `earlier` is later than this tick by at most [`Tick::GRACE`].
     #[inline]
     #[must_use]
     pub const fn since(self, earlier: Self) -> u32 {
@@ -57,19 +58,19 @@ impl Tick {
 }
 
 impl Tick {
-    /// [`Tick::GRACE`] more than [`Tick::since`], or less than that from a moment that is later.
+    /// Returns the number of ticks from `earlier` to this tick, plus [`Tick::GRACE`]. The result is
+    /// below `GRACE` if `earlier` is later than this tick.
     #[inline(always)]
     pub(crate) const fn since_with_grace(self, earlier: Self) -> u32 {
         self.0.wrapping_add(Self::GRACE).wrapping_sub(earlier.0) & MASK
     }
 }
 
-/// The fewest whole ticks that last at least `span`.
+/// Converts a duration to ticks, rounded up.
 pub(crate) fn ticks_covering(span: Duration) -> u32 {
     u32::try_from(span.as_millis().div_ceil(u128::from(MILLIS_PER_TICK))).unwrap_or(u32::MAX)
 }
 
-/// How long `ticks` last.
 pub(crate) fn span_of(ticks: u32) -> Duration {
     Duration::from_millis(u64::from(ticks) * MILLIS_PER_TICK)
 }

@@ -1,16 +1,15 @@
-//! Walks over the whole table in bounded steps: list, purge, sweep.
+//! Lists, purges or sweeps all entries of the table in steps of bounded size.
 //!
-//! In: a cursor, a filter, how many buckets this step may visit. Out: entries, and the cursor of the next step.
-//! Not here: requests and replies of the control plane (`forwarder`).
-//! Invariant: while nothing is inserted, a walk visits each entry exactly once. An insert between two steps may
-//! move an entry across the cursor: it is then visited twice, or not at all.
+//! Each call visits a limited number of buckets and returns the cursor of the next step. If no flow
+//! is inserted during a walk, the walk visits each entry exactly once. An insert between two steps
+//! may move an entry. The walk then visits the entry twice or skips it.
 
 use crate::entry::{Entry, Packed};
 use crate::layout::WAYS;
 use crate::table::{FlowTable, Place};
 use crate::tick::Tick;
 
-/// Where the next step of a walk begins.
+/// The position at which the next step of a walk begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor(pub(crate) usize);
 
@@ -19,25 +18,28 @@ impl Cursor {
     pub const START: Self = Self(0);
 }
 
-/// Which entries a walk is about.
+/// The entries that a walk selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filter {
-    /// Every entry.
+    /// All entries.
     All,
-    /// The entries of this VIP.
+    /// The entries with this VIP.
     Vip(u32),
-    /// The entries of this slot.
+    /// The entries with this slot.
     Slot(u32),
-    /// The entries that have expired at this tick.
+    /// The entries that have expired by this tick.
     Expired(Tick),
 }
 
 impl FlowTable {
-    /// The entries of the next `buckets` buckets that pass the filter and are live at `now`, or have expired with
-    /// [`Filter::Expired`]; and the cursor of the next step, `None` when the walk is done. It is at least one bucket.
+    /// Visits the next `buckets` buckets, at least one. Returns the entries that pass the filter,
+    /// and the cursor of the next step. The cursor is `None` after the last bucket.
+    ///
+    /// With [`Filter::Expired`], the entries are the expired ones. With other filters, they are the
+    /// entries that are live at `now`.
     ///
     /// # Cost
-    /// One cache line a bucket, in order.
+    /// The function reads one cache line per bucket, in order.
     pub fn list<'a>(
         &'a self,
         from: Cursor,
@@ -53,10 +55,11 @@ impl FlowTable {
         ((start..end).flat_map(|bucket| self.line(bucket).0).filter_map(passes), next)
     }
 
-    /// Removes the entries of the next `buckets` buckets that pass the filter. Returns how many, and the cursor
-    /// of the next step, `None` when the walk is done. At least one bucket is visited.
+    /// Visits the next `buckets` buckets, at least one, and removes the entries that pass the
+    /// filter. Returns the number of removed entries and the cursor of the next step. The cursor is
+    /// `None` after the last bucket.
     ///
-    /// [`Filter::Expired`] counts as `expired`, every other filter as `purged`.
+    /// Entries that [`Filter::Expired`] selects count as `expired`, all others as `purged`.
     pub fn purge(&mut self, from: Cursor, filter: &Filter, buckets: usize) -> (usize, Option<Cursor>) {
         let (start, end, next) = self.step(from, buckets);
         let before = self.entries;
@@ -70,12 +73,13 @@ impl FlowTable {
         (before - self.entries, next)
     }
 
-    /// Frees the expired entries of the next `buckets` buckets, going round the table from call to call. Returns
-    /// how many.
+    /// Frees the expired entries in the next `buckets` buckets. After the last bucket, the sweep
+    /// starts again with the first one. Returns the number of freed entries.
     ///
-    /// Expired entries need no sweep to be harmless, but for the wrap: an entry that nobody looks at for a whole
-    /// wrap of [`Tick`], 48.5 days, would count as live again. One round in 47 days, that is one bucket a second
-    /// for every 4 million buckets, rules that out. It also makes `len` the number of live flows.
+    /// Lookups ignore expired entries, so a sweep is only needed because [`Tick`] wraps. An entry
+    /// that is idle for a whole wrap (48.5 days) would count as live again. To prevent this, sweep
+    /// the whole table at least once in 47 days, which is one bucket per second for every 4 million
+    /// buckets. After a sweep of the whole table, `len` is the number of live flows.
     pub fn sweep(&mut self, buckets: usize, now: Tick) -> usize {
         self.limits.follow(self.kept);
         let (freed, next) = self.purge(Cursor(self.hand), &Filter::Expired(now), buckets);

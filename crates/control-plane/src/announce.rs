@@ -1,12 +1,14 @@
-//! The announcer: which VIPs are announced to which routers.
+//! Announces VIPs to routers: decides which VIPs are announced, and runs BGP and BFD.
 //!
-//! In: the configuration, whether the forwarder is well, how many backends serve each service, the stage of a drain, the time.
-//! Out: routes at the routers, by BGP; BFD sessions beside it; rows for operators. Modules: `plan` (what the file says of a
-//! machine's routes), `decision` (whether a VIP's routes are announced, pure), `announcer` (both at work), `keeper` (BFD, and
-//! sessions that must end).
-//! Not here: BGP itself (`bgp`), the order of announcement, filter and snapshot (`publisher`).
-//! Invariant: what is not known to be served is not announced.
-//! Source: Eisenbud et al., *Maglev*, NSDI 2016, §2.2, §4.1.1.
+//! The inputs are the configuration, the state of the forwarder, the number of serving backends of
+//! each service, and the stage of a drain. `plan` computes the routes of this machine from the
+//! configuration. `decision` decides which VIPs are announced, without any I/O. `announcer` passes
+//! these routes and decisions to the BGP speaker. `keeper` runs BFD and closes BGP sessions with
+//! unresponsive routers. The BGP protocol is in `bgp`. `publisher` changes routes, XDP filter and
+//! snapshot in a safe order.
+//!
+//! Invariant: a VIP is announced only while this machine is known to be able to serve it. Source:
+//! Eisenbud et al., *Maglev*, NSDI 2016, §2.2, §4.1.1.
 
 mod announcer;
 mod decision;

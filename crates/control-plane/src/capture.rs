@@ -1,9 +1,11 @@
-//! Captures: taps into the packet threads, and a thread that makes a file of what they catch.
+//! Packet captures. Each packet thread has a tap that records packets, and a writer thread turns
+//! the records into a pcapng stream.
 //!
-//! In: an order of the admin API. Out: a stream of whole pcapng blocks; at its end statistics that say what was lost.
-//! Not here: what a tap keeps (`forwarder`), how taps reach the threads (`questions`), HTTP, the file on the operator's side.
-//! Invariant: one capture at a time. It ends within 5 ms when the client goes, at its bounds or by DELETE: then the taps
-//! are closed, and their memory comes home.
+//! At most one capture runs at a time. A capture ends when the client disconnects, when a limit is
+//! reached, or on a DELETE request. The writer thread notices the end within 5 ms, and closes the
+//! taps to free their memory. The last block of the stream contains the number of lost packets.
+//! `forwarder` selects the packets, `questions` sends taps to the threads, and the HTTP interface
+//! is in `admin`.
 
 mod writer;
 
@@ -12,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use admin::{CaptureOrder, FlowQuery};
+use admin::{CaptureCommand, FlowQuery};
 use bytes::Bytes;
 use forwarder::{CaptureFilter, DropReason, Live, Record, Snapshot, TapSize, VipFilter, capture_tap};
 use tokio::sync::mpsc;
@@ -24,10 +26,10 @@ use crate::refused::Refused;
 const _: () = assert!(
     *admin::SNAP_BYTES.start() == *forwarder::SNAP_BYTES.start()
         && *admin::SNAP_BYTES.end() == *forwarder::SNAP_BYTES.end(),
-    "the API offers what taps keep"
+    "the API and the taps must have the same limits"
 );
 
-/// The capture that runs.
+/// The running capture.
 #[derive(Debug)]
 struct Running {
     words: String,
@@ -37,14 +39,14 @@ struct Running {
 
 impl Running {
     fn words(&self) -> String {
-        format!("{} has been running for {:.0} s", self.words, self.since.elapsed().as_secs_f64())
+        format!("{}, running for {:.0} s", self.words, self.since.elapsed().as_secs_f64())
     }
 }
 
-/// What the control loop and the writing thread both see.
+/// State that the control loop and the writer thread share.
 #[derive(Debug, Default)]
 struct Shared {
-    /// It is to come to its end.
+    /// `true` if the writer must end the capture.
     ends: AtomicBool,
     matched: AtomicU64,
     captured: AtomicU64,
@@ -59,50 +61,53 @@ impl Shared {
     }
 }
 
-/// What a capture has come to, in packets.
+/// The packet counts of a capture.
 #[derive(Clone, Copy, Debug)]
 pub struct Captured {
-    /// Those it asked for.
+    /// The number of packets that matched the filter.
     pub matched: u64,
-    /// Those in its file.
+    /// The number of packets that were written to the stream.
     pub captured: u64,
-    /// Those that found no memory.
+    /// The number of packets that are missing from the stream, because the memory of a tap was
+    /// full.
     pub lost: u64,
 }
 
-/// The packet threads that are tapped.
+/// The packet threads that a capture covers.
 #[derive(Clone, Copy, Debug)]
 pub struct Tapped<'a> {
-    /// How many there are.
+    /// The number of packet threads.
     pub threads: usize,
-    /// The most packets that one takes at once.
+    /// The maximum number of packets in a batch.
     pub batch: usize,
-    /// The origin of their time.
+    /// The instant at which the clock of the packet threads is zero.
     pub origin: Instant,
-    /// The snapshot that they forward by.
+    /// The snapshot that the packet threads currently use.
     pub live: &'a Live,
 }
 
-/// At most one capture.
+/// Starts and ends captures. At most one capture runs at a time.
 #[derive(Debug, Default)]
 pub struct Captures {
     running: Option<Running>,
 }
 
 impl Captures {
-    /// Starts the writing thread of a capture, which calls `over` at its end. The taps are to be put in place, one a thread; then
-    /// the stream has chunks of whole blocks.
+    /// Starts the writer thread of a capture. The thread calls `over` when it ends. Returns one tap
+    /// per packet thread, and the stream of pcapng blocks. The caller must send the taps to the
+    /// packet threads.
     ///
     /// # Errors
-    /// A capture runs, a name of the order is not that of a VIP or backend, or there is no thread to be had.
+    /// Returns [`Refused`] if a capture is already running, if the request names an unknown VIP or
+    /// backend, or if the thread cannot be created.
     pub fn begin(
         &mut self,
-        order: &CaptureOrder,
+        order: &CaptureCommand,
         from: Tapped<'_>,
         over: impl FnOnce() + Send + 'static,
     ) -> Result<(Taps, mpsc::Receiver<Bytes>), Refused> {
         if let Some(running) = self.running() {
-            return Err(Refused::Conflict(format!("one at a time: {running}; it can be ended by DELETE")));
+            return Err(Refused::Conflict(format!("a capture is already running ({running}); end it first")));
         }
         let filter = capture_filter(order, &from.live.current())?;
         let size = tap_size(order, from.threads, from.batch);
@@ -123,15 +128,13 @@ impl Captures {
             shared: Arc::clone(&running.shared),
         };
         let spawned = writer.spawn(over);
-        spawned.map_err(|error| Refused::Unavailable(format!("no thread for a capture: {error}")))?;
+        spawned
+            .map_err(|error| Refused::Unavailable(format!("cannot create the capture thread: {error}")))?;
         self.running = Some(running);
         Ok((taps, stream))
     }
 
-    /// Ends the capture that runs.
-    ///
-    /// # Errors
-    /// None does.
+    /// Requests the end of the running capture, and returns its packet counts so far.
     pub fn end(&self) -> Result<Captured, Refused> {
         let none = || Refused::NotFound("no capture is running".to_owned());
         let shared = &self.running.as_ref().ok_or_else(none)?.shared;
@@ -139,23 +142,26 @@ impl Captures {
         Ok(shared.captured())
     }
 
-    /// The writing thread has ended and closed the taps, whose memory is to be fetched.
+    /// Removes the capture whose writer thread has ended and closed the taps. The caller must get
+    /// the taps back from the packet threads, which frees their memory.
     pub fn is_over(&mut self) {
         if let Some(running) = self.running.take() {
             let Captured { captured, lost, .. } = running.shared.captured();
-            tracing::info!(captured, lost, "the capture is over: {}", running.words);
+            // log: A capture ended. The fields contain the numbers of captured and lost packets.
+            tracing::info!(captured, lost, capture = %running.words, "capture ended");
         }
     }
 
-    /// The capture that runs, in words.
+    /// Returns a description of the running capture, or `None` if no capture is running.
     #[must_use]
     pub fn running(&self) -> Option<String> {
         self.running.as_ref().map(Running::words)
     }
 }
 
-/// The names of an order as numbers, which reloads do not change.
-fn capture_filter(order: &CaptureOrder, snapshot: &Snapshot) -> Result<CaptureFilter, Refused> {
+/// Converts the names in a capture request to slot and service numbers, which stay valid across
+/// reloads.
+fn capture_filter(order: &CaptureCommand, snapshot: &Snapshot) -> Result<CaptureFilter, Refused> {
     let vip = order.vip.as_ref().map(|name| Filters::of(&FlowQuery::Vip(name.clone()), snapshot));
     let vip = vip.transpose()?.map(|found| match found {
         Filters::Services(services) => VipFilter { services: services.into_iter().collect() },
@@ -177,16 +183,17 @@ fn capture_filter(order: &CaptureOrder, snapshot: &Snapshot) -> Result<CaptureFi
     })
 }
 
-/// Records of a thread, so that all threads together stay within [`MEMORY`].
-fn tap_size(order: &CaptureOrder, threads: usize, batch: usize) -> TapSize {
+/// Returns the number of records per packet thread. The records of all threads together use at most
+/// [`MEMORY`].
+fn tap_size(order: &CaptureCommand, threads: usize, batch: usize) -> TapSize {
     let one = 2 * order.snap + size_of::<Record>();
     let records = (MEMORY / threads.max(1) / one).clamp(RECORDS_AT_LEAST, RECORDS_AT_MOST);
     TapSize { snap: order.snap, records, batch }
 }
 
-/// Chunks that wait for a client.
+/// The number of pcapng chunks that can wait until the client reads them.
 const CHUNKS: usize = 16;
-/// Bytes of records, over all threads.
+/// The maximum memory for the records of all threads, in bytes.
 const MEMORY: usize = 16 << 20;
 const RECORDS_AT_LEAST: usize = 64;
 const RECORDS_AT_MOST: usize = 8_192;

@@ -1,9 +1,10 @@
-//! The controller: what is configured, what is healthy and what operators say, made one.
+//! The controller combines configuration, health states and overrides into snapshots. Health states
+//! and overrides apply to memberships, each of which is one backend in one leaf pool.
 //!
-//! In: configurations, verdicts of checks, operators' orders, the time. Out: snapshots to publish, at once where a state
-//! changed; and [`Job`]s for another thread, where tables have to be built.
-//! Not here: sockets, files, the XDP filter, publishing.
-//! Invariant: a verdict costs a byte a slot, whatever the number of pools; tables follow.
+//! A state change produces a new snapshot immediately. If Maglev tables must be rebuilt, the
+//! controller creates a [`Job`] that runs on another thread. The controller does not access sockets
+//! or files, and its caller publishes the snapshots. Invariant: a health state change costs one
+//! byte per slot, however many pools contain the backend. The tables are rebuilt later.
 
 mod changes;
 mod emptied;
@@ -35,7 +36,7 @@ use compile::{
 use config::Config;
 use health::{HealthState, TargetKey, Watched};
 
-/// See the module's header.
+/// Maintains the configuration, runtime state and compiler of one machine.
 #[derive(Debug)]
 pub struct Controller {
     machine: String,
@@ -48,24 +49,26 @@ pub struct Controller {
     fallbacks: Fallbacks,
     slow_start: SlowStart,
     rejoins: Rejoins,
-    /// `None`: a job has it.
+    /// The compiler. The value is `None` while a job uses the compiler.
     compiler: Option<Compiler>,
-    /// The tables don't follow the states yet.
+    /// `true` if the Maglev tables are outdated, because they were built with other states or
+    /// weights.
     stale: bool,
 }
 
-/// Names of those that a verdict is for.
+/// The backends, pools and VIPs that one health check target affects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Affected {
-    /// Backends: several under one address may share a check.
+    /// The names of the backends. A check of one address affects several backends if they share the
+    /// address.
     pub backends: BTreeSet<Arc<str>>,
-    /// Their leaf pools.
+    /// The leaf pools of the backends.
     pub pools: BTreeSet<Arc<str>>,
-    /// VIPs that lead there; of very many the first.
+    /// The VIPs that use the pools. The set is truncated at 64 names.
     pub vips: BTreeSet<Arc<str>>,
 }
 
-/// Work for a thread that may take its time.
+/// A compilation that runs on another thread.
 #[derive(Debug)]
 pub struct Job {
     machine: String,
@@ -78,11 +81,12 @@ pub struct Job {
     next_hops: Arc<next_hop::Table>,
     states: Vec<SlotState>,
     now: Duration,
-    /// The tables of the configuration in force are not those of its states, and this is not their job.
+    /// `true` if the Maglev tables were stale when the job started and the job compiles a different
+    /// configuration. If the job fails, the tables are still stale.
     leaves_stale: bool,
 }
 
-/// A job's outcome, for [`Controller::finish`].
+/// The finished job. The caller passes it to [`Controller::finish`].
 #[derive(Debug)]
 pub struct Done {
     config: Arc<Config>,
@@ -94,13 +98,13 @@ pub struct Done {
 }
 
 impl Done {
-    /// The ways to backends that its snapshot has.
+    /// Returns the next hops with which the snapshot was compiled.
     #[must_use]
     pub fn next_hops(&self) -> &Arc<next_hop::Table> {
         &self.next_hops
     }
 
-    /// Why nothing came of it; [`Controller::finish`] gives the same.
+    /// Returns the error of the job, if it failed. [`Controller::finish`] returns the same error.
     #[must_use]
     pub fn error(&self) -> Option<&CompileError> {
         self.result.as_ref().err()
@@ -108,10 +112,10 @@ impl Done {
 }
 
 impl Job {
-    /// Builds tables and the snapshot.
+    /// Compiles the tables and the snapshot.
     ///
     /// # Cost
-    /// As [`Compiler::compile`].
+    /// Same as [`Compiler::compile`].
     #[must_use]
     pub fn run(mut self) -> Done {
         let result = self.compile();
@@ -135,10 +139,8 @@ impl Job {
 }
 
 impl Controller {
-    /// Compiles the first configuration. Memberships with checks are unknown until those have had a result.
-    ///
-    /// # Errors
-    /// [`CompileError`].
+    /// Compiles the first configuration. A membership with checks has an unknown health state until
+    /// each of its checks has a result.
     pub fn start(
         config: Arc<Config>,
         machine: &str,
@@ -148,10 +150,8 @@ impl Controller {
         Self::start_by(Compiler::default(), config, machine, next_hops, now)
     }
 
-    /// The same by a compiler that goes on with another process's numbers.
-    ///
-    /// # Errors
-    /// [`CompileError`].
+    /// Compiles the first configuration with `compiler`, which contains the slot and service
+    /// numbers of the previous process.
     pub fn start_by(
         compiler: Compiler,
         config: Arc<Config>,
@@ -174,60 +174,62 @@ impl Controller {
             stale: false,
         };
         let job = controller.job(Some(config), next_hops, Vec::new(), now);
-        // The compiler is at home: there is a job.
+        // `job` does not return `None`, because the compiler is not in use.
         let Some(job) = job else { return Err(CompileError::TooMany) };
         let snapshot = controller.finish(job.run(), now)?;
         Ok((controller, snapshot))
     }
 
-    /// The configuration in force.
+    /// Returns the current configuration.
     #[must_use]
     pub fn config(&self) -> &Arc<Config> {
         &self.config
     }
 
-    /// Its number.
+    /// Returns the generation number of the current configuration.
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.generation
     }
 
-    /// The machine's name.
+    /// Returns the name of this machine.
     #[must_use]
     pub fn machine(&self) -> &str {
         &self.machine
     }
 
-    /// Who is who in it.
+    /// Returns the index of the current configuration, which maps memberships to slots and slots to
+    /// memberships.
     #[must_use]
     pub fn index(&self) -> &Arc<Index> {
         &self.index
     }
 
-    /// What stands beside the file.
+    /// Returns the runtime state: health states, overrides and slow start.
     #[must_use]
     pub fn runtime_state(&self) -> &RuntimeState {
         &self.runtime_state
     }
 
-    /// The compiler, by whose numbers another process goes on; `None`: a job has it.
+    /// Returns the compiler, or `None` while a job uses it. During a handover, the new process
+    /// needs the slot and service numbers of the compiler.
     #[must_use]
     pub fn compiler(&self) -> Option<&Compiler> {
         self.compiler.as_ref()
     }
 
-    /// The last verdicts.
+    /// Returns the most recent result of each health check target.
     pub fn results(&self) -> impl Iterator<Item = (&TargetKey, HealthState)> {
         self.results.iter().map(|(target, state)| (target, *state))
     }
 
-    /// What a membership's targets are.
+    /// Returns the health check targets that determine the health state of a membership.
     #[must_use]
     pub fn targets_of(&self, key: &SlotKey) -> &[TargetKey] {
         self.plan.targets_of(key)
     }
 
-    /// The backends, pools and VIPs that a target's verdict is for.
+    /// Returns the backends, pools and VIPs that are affected by the health state of `target`.
     #[must_use]
     pub fn affected(&self, target: &TargetKey) -> Affected {
         let mut affected = Affected::default();
@@ -235,7 +237,7 @@ impl Controller {
             affected.backends.insert(Arc::clone(&key.backend));
             affected.pools.insert(Arc::clone(&key.pool));
             let within = self.index.membership(key).map_or(&[][..], |membership| &membership.pools);
-            // In the log three are named, and more would be counted for nothing.
+            // The log names only three VIPs. The limit saves work in large configurations.
             let all = within.iter().flat_map(|pool| self.plan.vips_of(pool)).take(VIPS_NAMED);
             match &key.vip {
                 Some(at) => _ = affected.vips.insert(Arc::clone(&at.vip)),
@@ -245,33 +247,34 @@ impl Controller {
         affected
     }
 
-    /// Everything that must be checked.
+    /// Returns all health check targets with the data that the checker needs.
     #[must_use]
     pub fn watched(&self) -> Vec<Watched> {
         self.plan.watched(&self.index, &self.runtime_state)
     }
 
-    /// Memberships of which not all checks have had a first result.
+    /// Returns the number of memberships with an unknown health state because a check has no result
+    /// yet.
     #[must_use]
     pub fn unknown(&self) -> usize {
         self.plan.checked().filter(|key| self.runtime_state.health(key) == HealthState::Unknown).count()
     }
 
-    /// Whether tables wait to be built, and a job may do it.
+    /// Returns `true` if Maglev tables must be rebuilt and no job is running.
     #[must_use]
     pub fn wants_job(&self) -> bool {
         self.stale && self.compiler.is_some()
     }
 
-    /// Whether a job is under way.
+    /// Returns `true` while a job is running.
     #[must_use]
     pub fn is_at_work(&self) -> bool {
         self.compiler.is_none()
     }
 
-    /// Work for another thread: a new configuration, or (`None`) the tables of the one in force. `None`: one is under way.
-    ///
-    /// `states` are those of the snapshot in force.
+    /// Creates a job that compiles `config`. If `config` is `None`, the job rebuilds the tables of
+    /// the current configuration. `states` contains the slot states of the current snapshot.
+    /// Returns `None` if another job is running.
     pub fn job(
         &mut self,
         config: Option<Arc<Config>>,
@@ -297,33 +300,36 @@ impl Controller {
         })
     }
 
-    /// Takes a job's outcome over: what to publish, with the states that hold by now.
+    /// Applies the result of a job. Returns the snapshot to publish, which contains the current
+    /// states.
     ///
     /// # Errors
-    /// [`CompileError`]: everything is as it was.
+    /// Returns the [`CompileError`] of the job. The configuration and the index are then unchanged.
     pub fn finish(&mut self, done: Done, now: Duration) -> Result<Snapshot, CompileError> {
         self.compiler = Some(done.compiler);
         let (compiled, plan) = done.result.inspect_err(|_| self.stale |= done.leaves_stale)?;
-        let away = self.known().judge(&plan, &self.results, &mut self.runtime_state);
+        let unavailable = self.known().judge(&plan, &self.results, &mut self.runtime_state);
         (self.config, self.generation) = (done.config, done.generation);
         (self.index, self.plan) = (Arc::new(compiled.index), Arc::new(plan));
         self.results.retain(|target, _| !self.plan.memberships_of(target).is_empty());
         self.fallbacks.retain(|pool| self.index.has_fallback(pool));
         self.keep_overrides_of_memberships();
-        self.follow_absence(away);
+        self.follow_absence(unavailable);
         let states =
             self.compiler.as_ref().map(|compiler| compiler.states(&self.runtime_state)).unwrap_or_default();
-        // What changed since the job set out is not in its tables.
+        // The tables in the snapshot do not contain state changes since the job was created.
         self.stale |= states != compiled.snapshot.states();
         self.slow_start.settled |= self.unknown() == 0;
         self.state_again(&compiled.snapshot, states, now)
     }
 
-    /// Takes verdicts in. `None`: no membership is touched.
+    /// Applies new results of health checks. Returns the snapshot to publish, or `None` if no slot
+    /// state and no fallback changed.
     ///
     /// # Errors
-    /// [`CompileError::Snapshot`]: `current` is not what [`Controller::finish`] made last, under whatever states.
-    pub fn verdicts(
+    /// Returns [`CompileError::Snapshot`] if `current` is not derived from the last snapshot that
+    /// [`Controller::finish`] returned.
+    pub fn health_states(
         &mut self,
         changed: &[(TargetKey, HealthState)],
         current: &Snapshot,
@@ -333,7 +339,7 @@ impl Controller {
         for (target, state) in changed {
             let keys = self.plan.memberships_of(target);
             if keys.is_empty() {
-                continue; // gone by a reload while the result was on its way
+                continue; // A reload removed the target before the result arrived.
             }
             self.results.insert(target.clone(), *state);
             asked.extend(keys);
@@ -353,11 +359,13 @@ impl Controller {
         self.restate(touched.iter().map(|(key, ..)| key), current, now)
     }
 
-    /// An operator's overrides; one that says nothing takes back what was said under its key. Gives what to publish.
+    /// Sets overrides. An empty override deletes the existing one. Returns the snapshot to publish,
+    /// or `None` if no slot state and no fallback changed.
     ///
     /// # Errors
-    /// [`CompileError::Snapshot`]: `current` is not what [`Controller::finish`] made last, under whatever states.
-    pub fn order(
+    /// Returns [`CompileError::Snapshot`] if `current` is not derived from the last snapshot that
+    /// [`Controller::finish`] returned.
+    pub fn override_backends(
         &mut self,
         says: Vec<(OverrideKey, Override)>,
         current: &Snapshot,
@@ -375,7 +383,7 @@ impl Controller {
         self.restate(meant.iter(), current, now)
     }
 
-    /// Memberships of backends that an override is for.
+    /// Returns the memberships to which an override applies.
     pub fn memberships_of(&self, wanted: &OverrideKey) -> impl Iterator<Item = &Membership> {
         let meant = |found: &&Membership| {
             let is_in_pool = wanted.pool.as_ref().is_none_or(|pool| *pool == found.key.pool);
@@ -384,10 +392,13 @@ impl Controller {
         self.index.backends().filter(meant)
     }
 
-    /// What the time alone brings: the end of draining, of a fallback's hold, the next quarter of a slow start.
+    /// Applies changes that depend only on time, which are ended drains, fallbacks whose hold time
+    /// has passed, and the steps of slow start. Returns the snapshot to publish, or `None` if it
+    /// does not change.
     ///
     /// # Errors
-    /// [`CompileError::Snapshot`]: `current` is not what [`Controller::finish`] made last, under whatever states.
+    /// Returns [`CompileError::Snapshot`] if `current` is not derived from the last snapshot that
+    /// [`Controller::finish`] returned.
     pub fn tick(&mut self, current: &Snapshot, now: Duration) -> Result<Option<Snapshot>, CompileError> {
         let quarters = self.slow_start.quarters(now);
         self.stale |= quarters != self.runtime_state.quarters;
@@ -403,7 +414,8 @@ impl Controller {
         Ok(if ended.is_some() || before != self.runtime_state.fallbacks { Some(next) } else { None })
     }
 
-    /// The states of these memberships anew.
+    /// Recomputes the slot states of `keys`. Returns the snapshot to publish, or `None` if no slot
+    /// state and no fallback changed.
     fn restate<'a>(
         &mut self,
         keys: impl Iterator<Item = &'a SlotKey>,
@@ -420,7 +432,8 @@ impl Controller {
             changed |= *place != state;
             *place = state;
         }
-        // A first verdict of down changes no state, and yet a fallback may be called for.
+        // A first result of `Down` does not change the slot state, which was `Down` before, but can
+        // activate a fallback.
         if !changed && (!is_touched || self.index.with_fallback().next().is_none()) {
             return Ok(None);
         }
@@ -430,7 +443,8 @@ impl Controller {
         Ok((changed || before != self.runtime_state.fallbacks).then_some(next))
     }
 
-    /// `base` under `states`, each service led to the pool that then serves.
+    /// Returns a copy of the snapshot `base` in which the slots have the states `states`. In the
+    /// copy, each service uses the pool that currently serves.
     fn state_again(
         &mut self,
         base: &Snapshot,
@@ -438,7 +452,8 @@ impl Controller {
         now: Duration,
     ) -> Result<Snapshot, CompileError> {
         for (view, pool, fallback) in self.index.with_fallback() {
-            // Before their first results backends are neither up nor down.
+            // A fallback is activated only after all backends of the pool have their first check
+            // results.
             if pool.slots.iter().any(|slot| self.is_unknown(*slot)) && !self.fallbacks.is_called(view) {
                 continue;
             }
@@ -455,11 +470,12 @@ impl Controller {
     }
 
     fn known(&self) -> Known {
-        let away = self.rejoins.away.clone();
-        Known { index: Arc::clone(&self.index), plan: Arc::clone(&self.plan), away }
+        let unavailable = self.rejoins.unavailable.clone();
+        Known { index: Arc::clone(&self.index), plan: Arc::clone(&self.plan), unavailable }
     }
 
-    /// Pools of which more backends fail than `max_down` lets go: the last states hold.
+    /// Returns the pools in which more backends fail than `max_down` allows. Backends of these
+    /// pools keep their previous health states.
     #[must_use]
     pub fn held_pools(&self) -> Vec<HeldPool> {
         self.plan.held(&self.results)
@@ -480,7 +496,8 @@ impl Controller {
         }
     }
 
-    /// An override of a backend that has gone would lie in wait for another of its name.
+    /// Deletes the overrides of backends that a reload removed. Otherwise the overrides would apply
+    /// to a backend that is added later with the same name.
     fn keep_overrides_of_memberships(&mut self) {
         let mut overrides = std::mem::take(&mut self.runtime_state.overrides);
         overrides.retain(|key, _| self.memberships_of(key).next().is_some());
@@ -488,17 +505,18 @@ impl Controller {
     }
 }
 
-/// What a new generation follows.
+/// State of the current generation from which the next generation is computed.
 #[derive(Clone, Debug)]
 struct Known {
     index: Arc<Index>,
     plan: Arc<Plan>,
-    away: HashSet<SlotKey>,
+    unavailable: HashSet<SlotKey>,
 }
 
 impl Known {
-    /// Verdicts of all memberships in `plan`. One that was there before without a check counted as up. Gives those that are to be
-    /// emptied before they serve.
+    /// Computes the health state of all memberships in `plan`. A membership that had no check
+    /// before is treated as previously up. Returns the memberships whose servers must be flushed
+    /// before they serve.
     fn judge(
         &self,
         plan: &Plan,
@@ -509,25 +527,26 @@ impl Known {
         let before = |key: &SlotKey| match (runtime_state.health.get(key), &key.vip) {
             (Some(before), _) => *before,
             (None, _) if self.index.membership(key).is_some() => HealthState::Up,
-            // Checks through the VIP have come: what was said of the membership holds for the VIPs that it served.
+            // The reload added checks through VIPs. The membership keeps its previous state for the
+            // VIPs that already used it.
             (None, Some(at)) => {
                 let whole = key.membership();
                 let found = self.index.membership(&whole);
                 let served = found.is_some_and(|found| self.plan.leads(&at.vip, &found.pools));
                 if served { runtime_state.health(&whole) } else { HealthState::Unknown }
             }
-            // They have gone.
+            // The reload removed checks through VIPs.
             (None, None) if apart.contains(key) => HealthState::Up,
             (None, None) => HealthState::Unknown,
         };
         let judged = plan.judge(plan.checked(), results, before);
         runtime_state.health = judged.into_iter().map(|(key, state)| (key.clone(), state)).collect();
-        let away = self.away_in(plan, runtime_state);
-        runtime_state.flushing = plan.flushing(&away, runtime_state);
-        away
+        let unavailable = self.unavailable_in(plan, runtime_state);
+        runtime_state.flushing = plan.flushing(&unavailable, runtime_state);
+        unavailable
     }
 
-    /// Memberships that some VIP saw up, by checks through it.
+    /// Returns the memberships that passed the checks through at least one VIP.
     fn apart(&self, runtime_state: &RuntimeState) -> HashSet<SlotKey> {
         let keys = self.index.memberships().iter().map(|found| &found.key);
         let up = |key: &&SlotKey| key.vip.is_some() && runtime_state.health(key) == HealthState::Up;

@@ -1,12 +1,14 @@
-//! Digests by which machines of a cluster are compared: of what is configured, and of the tables that are in force.
+//! SHA-256 digests with which operators compare the machines of a cluster. One digest covers the
+//! configuration, and another covers the tables in use.
 //!
-//! In: a configuration, a snapshot. Out: SHA-256. Parts: `configuration` (agrees at once), `tables` (agrees once checks
-//! have the same results on every machine).
-//! Not here: the digest of the files' texts, which identifies a file (`config::Source`).
-//! Invariant: equal on machines that choose alike, whatever their history, the numbers of their slots and the order of their
-//! files; nothing of the hash key can be read out of either, only whether it is the same one: it has 128 random bits, and
-//! what is shown is SHA-256 of SHA-256 of it among other things.
-//! Source: FIPS 180-4 for SHA-256.
+//! All machines with the same shared configuration have the same configuration digest. The table
+//! digests of these machines are equal while health checks have the same results on all of them.
+//! The digest of the file text is in `config::Source`.
+//!
+//! Invariant: machines that choose the same backends have equal digests, regardless of history,
+//! slot numbers and the order of entries in the file. The digests do not reveal the hash key. The
+//! hash key has 128 random bits, and only a SHA-256 over its SHA-256 and other data is shown.
+//! Source: FIPS 180-4.
 
 mod configuration;
 mod tables;
@@ -19,30 +21,39 @@ use sha2::{Digest, Sha256};
 use self::tables::Tables;
 use config::Config;
 
-/// Version of the table algorithm: machines with different ones choose differently, whatever their configuration.
+/// The version of the algorithm that builds Maglev tables. Machines with different versions choose
+/// different backends even if their configurations are equal.
 pub const TABLE_ALGORITHM: u32 = maglev_hash::ALGORITHM_VERSION;
 
-/// Of a configuration: of all that machines of a cluster must agree on.
+/// Returns the digest of the parts of a configuration that all machines of a cluster must share.
 ///
-/// Counts: `[cluster]`, the hash key itself, `[encapsulation]`, `[check]` with the CAs that they name, `[pool]`,
-/// `[prefix_group]`, `[remote]`, `[vip]` with the content of its lists, `[trace]`. Does not count: `[machine]`, `[bgp]`, and what
-/// may be tried on one machine, `[io]`, `[log]`, `[admin]`; order, comments, how a value is written, which file says it.
+/// These sections are included:
+/// - `[cluster]`, and the hash key itself
+/// - `[check]` with the content of its CA files
+/// - `[encapsulation]`, `[pool]`, `[prefix_group]` and `[remote]`
+/// - `[vip]` with the content of its prefix lists
+/// - `[trace]`
+///
+/// The sections `[machine]`, `[bgp]`, `[io]`, `[log]` and `[admin]` are not included. Changes of
+/// the last three sections may be tested on one machine first. The order of entries, comments, the
+/// notation of values and the distribution over files do not affect the digest.
 ///
 /// # Cost
-/// What it takes to write it as JSON and to hash that: 22 to 30 ms for 100,000 backends in 10 or 1,000 pools, with a check each or
-/// without (release build, one core, least of 11 runs).
+/// The configuration is serialized as JSON and hashed. Computing the digest takes 22 to 30 ms for
+/// 100,000 backends in 10 or 1,000 pools, with or without one check per backend (release build, one
+/// core, minimum of 11 runs).
 #[must_use]
 pub fn of_configuration(config: &Config) -> [u8; 32] {
     configuration::digest(config)
 }
 
-/// In hexadecimal digits.
+/// Formats bytes as hexadecimal digits.
 #[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Both digests of one machine, computed once for what is in force.
+/// The digests of this machine, cached for the current configuration and snapshot.
 #[derive(Debug, Default)]
 pub struct Digests {
     configuration: Mutex<Option<(Weak<Config>, [u8; 32])>>,
@@ -50,14 +61,15 @@ pub struct Digests {
 }
 
 impl Digests {
-    /// Of the tables of a snapshot.
+    /// Returns the digest of the tables of a snapshot.
     pub(crate) fn tables(&self, config: &Config, snapshot: &Arc<Snapshot>) -> [u8; 32] {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner).digest(config, snapshot)
     }
 
     pub(crate) fn configuration(&self, config: &Arc<Config>) -> [u8; 32] {
         let mut known = self.configuration.lock().unwrap_or_else(PoisonError::into_inner);
-        // The weak reference keeps the place, so that no other configuration has its address.
+        // While the weak reference exists, the allocation is not freed, so no other configuration
+        // can get the same address.
         match &*known {
             Some((of, digest)) if of.as_ptr() == Arc::as_ptr(config) => *digest,
             _ => {
@@ -69,7 +81,8 @@ impl Digests {
     }
 }
 
-/// Adds each part after its length: no two lists of parts run together into the same bytes.
+/// Hashes the length of each part and then the part. Without the length, `["ab", "c"]` and `["a",
+/// "bc"]` would have equal digests.
 fn add<'a>(sum: &mut Sha256, parts: impl IntoIterator<Item = &'a [u8]>) {
     for part in parts {
         sum.update((part.len() as u64).to_be_bytes());

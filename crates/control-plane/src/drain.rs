@@ -1,10 +1,9 @@
-//! The drain of this machine: from the order or the first SIGTERM or SIGINT to the last packet.
+//! The drain of this machine, started by an operator's command or by the first SIGTERM or SIGINT.
 //!
-//! In: signals, an operator's orders, the drain time, how many packets were forwarded, the time. Out: what the daemon does
-//! next, by [`Departure`], and whether the process ends.
-//! The order: not ready at once, routes announced as about to go, routes withdrawn when that notice has passed; packets are
-//! forwarded as before until the drain time has passed too, or none was forwarded for `QUIET`. A second signal ends at once.
-//! Not here: readiness (`liveness` of the binary), routes (`announce`).
+//! First, the readiness endpoint fails and the routes get the graceful-shutdown community. After
+//! the notice time, the routes are withdrawn. Packets are still forwarded until the drain time has
+//! passed, or until no packet was forwarded for `QUIET`. A second SIGTERM or SIGINT ends the
+//! process immediately. The daemon implements [`Departure`], which applies each step.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -14,54 +13,60 @@ use admin::MachineAction;
 use crate::announce::Stage;
 use crate::refused::Refused;
 
-/// What a drain does to the rest of the daemon.
+/// The actions of a drain. The daemon implements them.
 pub trait Departure {
-    /// `/readyz` says from now on that the machine drains, or not any more.
+    /// Sets whether `/readyz` reports that the machine is draining.
     fn set_draining(&mut self, draining: bool);
-    /// Routes are marked, withdrawn or announced again.
+    /// Announces the routes normally, announces them with the graceful-shutdown community, or
+    /// withdraws them.
     fn set_stage(&mut self, stage: Stage);
-    /// How far the announcer is.
+    /// Returns the current stage of the announcer.
     fn stage(&self) -> Stage;
-    /// How long routers are given between mark and withdrawal; zero: no router has a route.
+    /// Returns the time between adding the graceful-shutdown community and withdrawing the routes.
+    /// The time is zero if no route is announced to any router.
     fn notice(&self) -> Duration;
-    /// The service manager hears that the end takes up to `at_most`.
+    /// Notifies the service manager that the process stops within `at_most`.
     fn stopping(&mut self, at_most: Duration, status: &str);
 }
 
-/// Whether the machine drains, and how far it is.
+/// The state of the machine's drain, if a drain is in progress.
 #[derive(Debug, Default)]
 pub struct Shutdown {
     drain: Option<Drain>,
 }
 
-/// What is known when a drain begins or is looked at.
+/// The observed values from which a drain proceeds.
 #[derive(Clone, Copy, Debug)]
 pub struct Observed {
-    /// The time.
+    /// The current time.
     pub now: Instant,
-    /// `cluster.drain_time`.
+    /// The value of `cluster.drain_time`.
     pub drain_time: Duration,
-    /// Packets forwarded since the start.
+    /// The number of packets forwarded since the process started.
     pub forwarded: u64,
 }
 
 impl Shutdown {
-    /// Whether a drain is going on.
+    /// Returns `true` if the machine is draining.
     #[must_use]
     pub fn is_draining(&self) -> bool {
         self.drain.is_some()
     }
 
-    /// SIGTERM or SIGINT: the first begins the drain, the second ends it. Whether the process ends now.
+    /// Handles SIGTERM or SIGINT. The first signal starts a drain, and the second one ends the
+    /// drain. Returns `true` if the process must exit now.
     pub fn signal(&mut self, seen: Observed, parts: &mut impl Departure) -> bool {
         let at_most = match &mut self.drain {
             Some(drain) if drain.may_be_taken_back => {
-                // The operator's drain goes on; from now on the service manager waits for its end.
+                // The drain that the operator started continues. The service manager is notified
+                // how long it can still take.
                 drain.may_be_taken_back = false;
                 drain.longest()
             }
             Some(_) => {
-                tracing::info!(change = "machine", "a second signal: the drain ends");
+                // log: A second signal ended the drain early. Connections that are still open
+                // break, unless another machine takes them over.
+                tracing::info!(change = "machine", "drain aborted by second signal");
                 return true;
             }
             None => self.begin(false, seen, parts),
@@ -70,11 +75,12 @@ impl Shutdown {
         at_most.is_zero()
     }
 
-    /// An operator's order. Notes for the answer.
+    /// Handles the `machine drain` and `machine undrain` commands. Returns notes for the operator.
     ///
     /// # Errors
-    /// There is no drain to take back, or a signal began it.
-    pub fn order(
+    /// Returns [`Refused::Conflict`] for `machine undrain` if the machine is not draining, or if a
+    /// signal started the drain.
+    pub fn command(
         &mut self,
         action: MachineAction,
         seen: Observed,
@@ -88,74 +94,80 @@ impl Shutdown {
             (MachineAction::Drain, Some(drain)) => {
                 let left = drain.left(seen.now);
                 let seconds = (left.notice + left.drain).as_secs_f64();
-                Ok(vec![format!("it drains already: {seconds:.0} s are left at most")])
+                Ok(vec![format!("already draining; at most {seconds:.0} s left")])
             }
-            (MachineAction::Undrain, None) => Err(Refused::conflict("the machine does not drain")),
+            (MachineAction::Undrain, None) => Err(Refused::conflict("the machine is not draining")),
             (MachineAction::Undrain, Some(drain)) if !drain.may_be_taken_back => {
-                Err(Refused::conflict("a signal asked for the end: it can't be taken back"))
+                Err(Refused::conflict("cannot undrain, because a signal requested the shutdown"))
             }
             (MachineAction::Undrain, Some(_)) => {
                 self.drain = None;
                 parts.set_draining(false);
                 parts.set_stage(Stage::Serving);
-                tracing::info!(change = "machine", "the drain is taken back");
+                // log: An operator canceled the drain with `machine undrain`. VIPs are announced
+                // again.
+                tracing::info!(change = "machine", "drain canceled");
                 Ok(Vec::new())
             }
         }
     }
 
-    /// What is left of it at most; nothing when there is no drain.
+    /// Returns the maximum remaining time of the drain, or zero without a drain.
     pub(crate) fn left(&self, now: Instant) -> Left {
         self.drain.as_ref().map_or_else(Left::default, |drain| drain.left(now))
     }
 
-    /// Takes the next step of a drain that is due. Whether it is over.
+    /// Withdraws the routes if the notice time has passed. Returns `true` if the drain is complete.
     pub fn advance(&mut self, seen: Observed, parts: &mut impl Departure) -> bool {
         let Some(drain) = &mut self.drain else { return false };
         let over = drain.look(seen.now, seen.forwarded);
         if drain.withdraws(seen.now) && parts.stage() == Stage::Leaving {
-            tracing::info!(change = "machine", "routes are withdrawn");
+            // log: The notice time of a drain has passed, and all routes are withdrawn. Packets of
+            // existing flows are still forwarded.
+            tracing::info!(change = "machine", "routes withdrawn for drain");
             parts.set_stage(Stage::Left);
         }
         if let Some(why) = over {
-            tracing::info!(change = "machine", %why, "drained");
+            // log: The drain is complete. Either no packet was forwarded for 5 s, or the drain time
+            // has passed (see `why`).
+            tracing::info!(change = "machine", %why, "drain completed");
             parts.stopping(AFTER_DRAIN, "drained");
         }
         over.is_some()
     }
 
-    /// How long it takes at most.
+    /// Starts a drain, and returns its maximum duration.
     fn begin(&mut self, may_be_taken_back: bool, seen: Observed, parts: &mut impl Departure) -> Duration {
-        // Before anything else, so that clients of `/readyz` send no new traffic.
+        // `/readyz` fails first, so that load balancers in front of this machine stop sending new
+        // traffic.
         parts.set_draining(true);
         let at_most = seen.drain_time;
         let notice = if at_most.is_zero() { Duration::ZERO } else { parts.notice() };
         parts.set_stage(if notice.is_zero() { Stage::Left } else { Stage::Leaving });
-        let (why, end) = match may_be_taken_back {
-            true => ("an operator's order", ""),
-            false => ("a signal", "; a second signal ends at once"),
-        };
-        tracing::info!(change = "machine", why, ?notice, ?at_most, "not ready any more, draining{end}");
+        let why = if may_be_taken_back { "command" } else { "signal" };
+        // log: A drain was started by the `machine drain` command or by a signal (see `why`). A
+        // second signal ends the process immediately.
+        tracing::info!(change = "machine", why, ?notice, ?at_most, "drain started");
         let mut drain = Drain::begin(seen.now, notice, at_most, seen.forwarded);
         drain.may_be_taken_back = may_be_taken_back;
         self.drain.insert(drain).longest()
     }
 }
 
-/// A drain that is going on.
+/// A drain in progress.
 #[derive(Debug)]
 struct Drain {
-    /// Whether an operator may take it back: no signal has asked for the end.
+    /// `true` if an operator can cancel the drain. A signal makes the drain final.
     may_be_taken_back: bool,
     notice: Duration,
-    /// When routes are withdrawn.
+    /// The time at which routes are withdrawn.
     withdraws: Instant,
     at_most: Duration,
     forwarded: u64,
     last_moved: Instant,
 }
 
-/// Why a drain is over.
+/// The reason why a drain ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Over {
     /// The drain time has passed.
@@ -164,17 +176,18 @@ enum Over {
     Quiet,
 }
 
-/// What is left of a drain at most.
+/// The maximum remaining time of each of the two phases of a drain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Left {
-    /// Routes are announced as about to go.
+    /// The remaining time in which routes are announced with the graceful-shutdown community.
     pub(crate) notice: Duration,
-    /// Packets are forwarded after that.
+    /// The remaining time after that, in which packets are still forwarded.
     pub(crate) drain: Duration,
 }
 
 impl Drain {
-    /// A drain of at most `at_most` once `notice` has passed; `forwarded` counts all packets up to now.
+    /// Starts a drain whose second phase lasts at most `at_most`, after a first phase of `notice`.
+    /// `forwarded` is the current packet count.
     fn begin(now: Instant, notice: Duration, at_most: Duration, forwarded: u64) -> Self {
         let withdraws = now + notice;
         Self { may_be_taken_back: false, notice, withdraws, at_most, forwarded, last_moved: withdraws }
@@ -188,17 +201,17 @@ impl Drain {
         }
     }
 
-    /// From its begin to its end at most.
+    /// Returns the maximum duration of both phases together.
     fn longest(&self) -> Duration {
         self.notice + self.at_most
     }
 
-    /// Whether routes are to be withdrawn by now.
+    /// Returns `true` if the routes must be withdrawn at `now`.
     fn withdraws(&self, now: Instant) -> bool {
         now >= self.withdraws
     }
 
-    /// Whether it is over.
+    /// Returns why the drain ended, or `None` while it is in progress.
     fn look(&mut self, now: Instant, forwarded: u64) -> Option<Over> {
         if forwarded != self.forwarded {
             (self.forwarded, self.last_moved) = (forwarded, self.last_moved.max(now));
@@ -216,15 +229,16 @@ impl Drain {
 impl fmt::Display for Over {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Passed => f.write_str("the drain time has passed"),
-            Self::Quiet => write!(f, "no packet was forwarded for {QUIET:?}"),
+            Self::Passed => f.write_str("drain time passed"),
+            Self::Quiet => write!(f, "no packet forwarded for {QUIET:?}"),
         }
     }
 }
 
-/// Senders that follow routes or `/readyz` have gone elsewhere by then.
+/// The drain ends after this time without packets. By then, all senders have noticed the withdrawn
+/// routes or the failing `/readyz` and use other machines.
 const QUIET: Duration = Duration::from_secs(5);
-/// What detaching takes at most, for the service manager.
+/// The maximum time for detaching from the interfaces, which is reported to the service manager.
 const AFTER_DRAIN: Duration = Duration::from_secs(15);
 
 #[cfg(test)]
@@ -232,8 +246,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_lasts_while_packets_come_and_no_longer_than_the_drain_time() {
-        // Seconds since the signal and packets forwarded by then; when it is over, and why.
+    fn drain_lasts_while_packets_arrive_up_to_drain_time() {
+        // Each case has the packet counts with their times in seconds, and when and why the drain
+        // is expected to end.
         let steady: Vec<(u64, u64)> = (0..40).map(|s| (s, s * 10)).collect();
         let to_8: Vec<(u64, u64)> = (0..40).map(|s| (s, s.min(8))).collect();
         let none: Vec<(u64, u64)> = (0..40).map(|s| (s, 0)).collect();
@@ -254,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_it_falls_to_nothing() {
+    fn left_decreases_to_zero() {
         let (start, second) = (Instant::now(), Duration::from_secs(1));
         let drain = Drain::begin(start, 10 * second, 30 * second, 0);
         for (after, notice, rest) in
@@ -267,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn while_routes_are_announced_as_about_to_go_no_time_counts() {
+    fn drain_time_starts_after_the_notice() {
         let (start, second) = (Instant::now(), Duration::from_secs(1));
         let mut drain = Drain::begin(start, 10 * second, 30 * second, 0);
         let over = (0..60).find_map(|n| {
@@ -275,13 +290,13 @@ mod tests {
             assert_eq!(drain.withdraws(now), n >= 10);
             Some((n, drain.look(now, 7)?))
         });
-        assert_eq!(over, Some((15, Over::Quiet)), "five quiet seconds after the notice");
+        assert_eq!(over, Some((15, Over::Quiet)), "5 s without packets after the notice");
         let mut drain = Drain::begin(start, 10 * second, Duration::ZERO, 0);
         assert_eq!(drain.look(start + 9 * second, 1), None);
         assert_eq!(drain.look(start + 10 * second, 2), Some(Over::Passed));
     }
 
-    /// Writes down what a drain does, in order.
+    /// Records the actions of a drain in the order of the calls.
     #[derive(Debug, Default)]
     struct Recorded {
         stage: Stage,
@@ -321,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_is_not_ready_first_marks_routes_withdraws_them_and_a_second_one_ends() {
+    fn first_signal_drains_in_order_and_second_signal_ends() {
         let (start, mut shutdown) = (Instant::now(), Shutdown::default());
         let mut parts = Recorded { notice: Duration::from_secs(10), ..Recorded::default() };
         assert!(!shutdown.signal(seen(start, 0), &mut parts));
@@ -329,13 +344,13 @@ mod tests {
         assert!(!shutdown.advance(seen(start, 9), &mut parts) && parts.steps.len() == 3);
         assert!(!shutdown.advance(seen(start, 10), &mut parts));
         assert_eq!(parts.steps[3..], ["Left"]);
-        assert!(shutdown.advance(seen(start, 40), &mut parts), "the drain time has passed");
+        assert!(shutdown.advance(seen(start, 40), &mut parts), "the drain time passed");
         assert_eq!(parts.steps[4..], ["drained 15"]);
         assert!(shutdown.signal(seen(start, 41), &mut parts), "a second signal");
     }
 
     #[test]
-    fn without_a_drain_time_the_first_signal_ends() {
+    fn first_signal_ends_without_drain_time() {
         let (mut shutdown, mut parts) = (Shutdown::default(), Recorded::default());
         let none = Observed { drain_time: Duration::ZERO, ..seen(Instant::now(), 0) };
         assert!(shutdown.signal(none, &mut parts));
@@ -343,22 +358,22 @@ mod tests {
     }
 
     #[test]
-    fn an_operator_takes_back_his_own_drain_and_not_that_of_a_signal() {
+    fn undrain_cancels_command_drain_but_not_signal_drain() {
         let (start, mut shutdown, mut parts) = (Instant::now(), Shutdown::default(), Recorded::default());
         let order = |shutdown: &mut Shutdown, parts: &mut Recorded, action| {
-            shutdown.order(action, seen(start, 3), parts).map_err(|refused| refused.to_string())
+            shutdown.command(action, seen(start, 3), parts).map_err(|refused| refused.to_string())
         };
         let none = order(&mut shutdown, &mut parts, MachineAction::Undrain);
-        assert_eq!(none.unwrap_err(), "the machine does not drain");
+        assert_eq!(none.unwrap_err(), "the machine is not draining");
         assert!(order(&mut shutdown, &mut parts, MachineAction::Drain).unwrap().is_empty());
         let again = order(&mut shutdown, &mut parts, MachineAction::Drain).unwrap();
-        assert_eq!(again, ["it drains already: 30 s are left at most"]);
+        assert_eq!(again, ["already draining; at most 30 s left"]);
         order(&mut shutdown, &mut parts, MachineAction::Undrain).unwrap();
         assert!(!shutdown.is_draining());
         assert_eq!(parts.steps, ["draining true", "Left", "draining false", "Serving"]);
         order(&mut shutdown, &mut parts, MachineAction::Drain).unwrap();
-        assert!(!shutdown.signal(seen(start, 4), &mut parts), "the operator's drain goes on");
+        assert!(!shutdown.signal(seen(start, 4), &mut parts), "the drain of the operator continues");
         let refused = order(&mut shutdown, &mut parts, MachineAction::Undrain);
-        assert!(refused.unwrap_err().starts_with("a signal asked for the end"));
+        assert!(refused.unwrap_err().starts_with("cannot undrain"));
     }
 }

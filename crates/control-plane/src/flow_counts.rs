@@ -1,14 +1,13 @@
-//! How many tracked flows each backend has, by service.
+//! Counts the tracked flows of each backend and service, over all packet threads.
 //!
-//! In: whose each flow is, as packet threads say it. Out: sums over all threads. A flow that two threads know, as one that was
-//! tunnelled to another thread before, counts on each.
-//! Not here: when it is counted (`sluicegate`), rows (`rows`).
+//! A flow is counted twice if two threads track it, for example because it was previously
+//! tunneled to another thread.
 
 use std::collections::{BTreeMap, HashMap};
 
 use forwarder::{ServiceId, SlotId, Whose};
 
-/// Flows by slot and service.
+/// The number of tracked flows by slot and service.
 #[derive(Debug, Default)]
 pub struct FlowCounts {
     of: HashMap<SlotId, BTreeMap<ServiceId, u64>>,
@@ -19,12 +18,12 @@ impl FlowCounts {
         *self.of.entry(slot).or_default().entry(service).or_default() += 1;
     }
 
-    /// The flows of a slot, by service.
+    /// Returns the number of flows of a slot for each service.
     pub fn of_slot(&self, slot: SlotId) -> impl Iterator<Item = (ServiceId, u64)> {
         self.of.get(&slot).into_iter().flatten().map(|(service, count)| (*service, *count))
     }
 
-    /// The flows of each service.
+    /// Returns the number of flows of each service.
     #[must_use]
     pub fn by_service(&self) -> HashMap<ServiceId, u64> {
         let mut all = HashMap::new();

@@ -1,8 +1,10 @@
-//! What one process tells the next one of operators' orders, verdicts and paths, when that comes in its place.
+//! The control-plane state that the old process hands over to the new process: overrides, health
+//! states and learned path MTUs.
 //!
-//! In: the parts that own them. Out: a [`HandedState`] in plain words, and the same parts in the other process.
-//! Not here: how it travels (the binary), connection tables and queues (`datapath`), numbers (`compile`).
-//! Times are on the clock that both processes count by: since the start of the first one.
+//! [`HandedState`] refers to objects by name instead of by number, so the new process can apply it
+//! to its own configuration. The binary transfers the state between the processes. `datapath` hands
+//! over connection tables and queues, and `compile` hands over slot and service numbers. Both
+//! processes measure time from the start of the first process.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -14,21 +16,21 @@ use health::{HealthState, TargetKey};
 use serde::{Deserialize, Serialize};
 
 use crate::controller::Controller;
-use crate::orders::{Given, Note, Orders};
+use crate::overrides::{Given, Note, Overrides};
 use crate::refused::Refused;
 
-/// All of it.
+/// Overrides, health states and learned path MTUs of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HandedState {
-    orders: Vec<HandedOrder>,
-    verdicts: Vec<HandedVerdict>,
-    /// Address and length of a way, its MTU, how long that holds.
+    overrides: Vec<HandedOverride>,
+    health_states: Vec<HandedHealthState>,
+    /// The address, prefix length, MTU and expiry time of each path.
     path_mtus: Vec<(IpAddr, u8, u16, Duration)>,
 }
 
-/// An override, and the orders behind its parts.
+/// An override, with the origin of its state and of its weight.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct HandedOrder {
+struct HandedOverride {
     backend: String,
     pool: Option<String>,
     is_down: bool,
@@ -44,82 +46,87 @@ struct HandedNote {
     reason: Option<String>,
 }
 
-/// What is known of a target, by the names that the file gives.
+/// The health state of a target. The target is identified by names from the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-struct HandedVerdict {
+struct HandedHealthState {
     address: IpAddr,
     check: String,
-    /// The VIP and the encapsulation by which it is reached.
+    /// The VIP address and the encapsulation name of a check through a VIP.
     through: Option<(IpAddr, String)>,
     is_up: bool,
 }
 
 impl HandedState {
-    /// That of now, with what is learned of path MTUs.
+    /// Collects the state of the controller, the overrides and the learned path MTUs.
     #[must_use]
     pub fn of(
         controller: &Controller,
-        orders: &Orders,
+        overrides: &Overrides,
         learned: impl IntoIterator<Item = LearnedMtu>,
     ) -> Self {
         let known = controller.results().filter(|(_, state)| *state != HealthState::Unknown);
-        let verdict = |(target, state): (&TargetKey, HealthState)| HandedVerdict {
+        let health_state = |(target, state): (&TargetKey, HealthState)| HandedHealthState {
             is_up: state == HealthState::Up,
-            ..HandedVerdict::of(target)
+            ..HandedHealthState::of(target)
         };
         let path = |LearnedMtu { way, mtu, until }| (way.address(), way.length(), mtu, until);
         Self {
-            orders: orders.given().map(|(key, given)| HandedOrder::of(controller, key, given)).collect(),
-            verdicts: known.map(verdict).collect(),
+            overrides: overrides
+                .given()
+                .map(|(key, given)| HandedOverride::of(controller, key, given))
+                .collect(),
+            health_states: known.map(health_state).collect(),
             path_mtus: learned.into_iter().map(path).collect(),
         }
     }
 
-    /// What was learned of path MTUs.
+    /// Returns the learned path MTUs.
     pub fn learned(&self) -> impl Iterator<Item = LearnedMtu> {
         self.path_mtus.iter().filter_map(|(address, length, mtu, until)| {
             Some(LearnedMtu { way: Prefix::new(*address, *length)?, mtu: *mtu, until: *until })
         })
     }
 
-    /// Takes verdicts over, and orders in place of all that are known here. Gives what to publish.
+    /// Applies the health states, and replaces all overrides of `controller`. Returns the snapshot
+    /// to publish, or `None` if it does not change.
     ///
     /// # Errors
-    /// `current` is not what the controller made last.
+    /// Returns [`Refused::Conflict`] if `current` is not derived from the last snapshot of the
+    /// controller.
     pub fn give(
         &self,
         controller: &mut Controller,
-        orders: &mut Orders,
+        overrides: &mut Overrides,
         current: &Snapshot,
         now: Duration,
     ) -> Result<Option<Snapshot>, Refused> {
-        let heard: HashSet<&HandedVerdict> = self.verdicts.iter().collect();
+        let heard: HashSet<&HandedHealthState> = self.health_states.iter().collect();
         let state = |target: &TargetKey| {
-            let down = HandedVerdict::of(target);
+            let down = HandedHealthState::of(target);
             if heard.contains(&down) {
                 return Some((target.clone(), HealthState::Down));
             }
-            let is_up = heard.contains(&HandedVerdict { is_up: true, ..down });
+            let is_up = heard.contains(&HandedHealthState { is_up: true, ..down });
             is_up.then(|| (target.clone(), HealthState::Up))
         };
-        let verdicts: Vec<_> = controller.watched().iter().filter_map(|one| state(&one.key)).collect();
-        let judged = controller.verdicts(&verdicts, current, now).map_err(Refused::conflict)?;
+        let health_states: Vec<_> = controller.watched().iter().filter_map(|one| state(&one.key)).collect();
+        let judged = controller.health_states(&health_states, current, now).map_err(Refused::conflict)?;
         let base = judged.as_ref().unwrap_or(current);
-        let given = self.orders.iter().map(HandedOrder::given);
-        let says = orders.replace(controller, given);
-        let ordered = controller.order(says, base, now).map_err(Refused::conflict)?;
+        let given = self.overrides.iter().map(HandedOverride::given);
+        let says = overrides.replace(controller, given);
+        let ordered = controller.override_backends(says, base, now).map_err(Refused::conflict)?;
         Ok(ordered.or(judged))
     }
 }
 
-impl HandedVerdict {
+impl HandedHealthState {
     fn of(target: &TargetKey) -> Self {
         let through = target.through.as_ref().map(|through| (through.vip, through.encapsulation.to_string()));
         Self { address: target.address, check: target.check.name.to_string(), through, is_up: false }
     }
 }
 
-impl HandedOrder {
+impl HandedOverride {
     fn of(controller: &Controller, key: &OverrideKey, given: &Given) -> Self {
         let says = controller.runtime_state().overrides.get(key).copied().unwrap_or_default();
         let note = |note: &Note| HandedNote {
@@ -164,12 +171,12 @@ mod tests {
     use std::path::Path;
     use std::sync::Arc;
 
-    use admin::{BackendAction, OrderNote};
+    use admin::{BackendAction, OverrideNote};
     use config::Config;
     use forwarder::SlotState;
 
     use super::*;
-    use crate::BackendOrder;
+    use crate::BackendOverride;
 
     const FILE: &str = "[cluster]\nname = \"c\"\nhash_key_file = \"k\"\ntable_size = 1009\n[machine.lb1]\n\
         addresses = [\"192.0.2.1\"]\ninterfaces = [\"eth0\"]\n[check.web]\ntcp = { port = 80 }\n[pool.p]\n\
@@ -184,7 +191,7 @@ mod tests {
         Controller::start(Arc::new(config), "lb1", Arc::default(), Duration::ZERO).unwrap()
     }
 
-    /// What is said of `a`, `b` and `c`.
+    /// Returns the slot states of the backends `a`, `b` and `c`.
     fn states(snapshot: &Snapshot, controller: &Controller) -> Vec<SlotState> {
         let index = controller.index();
         let mut of: Vec<_> =
@@ -194,10 +201,10 @@ mod tests {
     }
 
     #[test]
-    fn the_next_process_has_the_same_orders_verdicts_and_paths() {
-        let ((mut old, mut current), mut orders) = (started(), Orders::default());
+    fn next_process_has_the_same_overrides_states_and_paths() {
+        let ((mut old, mut current), mut overrides) = (started(), Overrides::default());
         let at = Duration::from_secs;
-        let verdicts: Vec<_> = old
+        let health_states: Vec<_> = old
             .watched()
             .iter()
             .map(|one| {
@@ -205,33 +212,33 @@ mod tests {
                 (one.key.clone(), if is_c { HealthState::Down } else { HealthState::Up })
             })
             .collect();
-        current = old.verdicts(&verdicts, &current, at(1)).unwrap().unwrap();
+        current = old.health_states(&health_states, &current, at(1)).unwrap().unwrap();
         for (name, action, lasts) in
             [("a", BackendAction::Drain, Some(at(60))), ("b", BackendAction::Weight(Some(7)), None)]
         {
             let backend = OverrideKey { backend: name.into(), pool: None };
-            let note = OrderNote { by: "uid 0".into(), reason: Some("a kernel".to_owned()), lasts };
-            let order = BackendOrder { backend, action, note };
-            current = orders.give(&mut old, &order, &current, at(5)).unwrap().snapshot.unwrap_or(current);
+            let note = OverrideNote { by: "uid 0".into(), reason: Some("a kernel".to_owned()), lasts };
+            let order = BackendOverride { backend, action, note };
+            current = overrides.give(&mut old, &order, &current, at(5)).unwrap().snapshot.unwrap_or(current);
         }
         let way = Prefix::new([198, 18, 0, 1].into(), 32).unwrap();
         let learned = [LearnedMtu { way, mtu: 1_400, until: at(700) }];
-        let handed = HandedState::of(&old, &orders, learned);
+        let handed = HandedState::of(&old, &overrides, learned);
         let text = serde_json::to_string(&handed).unwrap();
         let heard: HandedState = serde_json::from_str(&text).unwrap();
         assert_eq!(heard, handed);
 
-        let ((mut new, first), mut taken) = (started(), Orders::default());
+        let ((mut new, first), mut taken) = (started(), Overrides::default());
         let next = heard.give(&mut new, &mut taken, &first, at(9)).unwrap().unwrap();
         assert_eq!(states(&next, &new), states(&current, &old));
         assert_eq!(states(&next, &new), [SlotState::Draining, SlotState::Serving, SlotState::Down]);
         assert_eq!(new.runtime_state().overrides, old.runtime_state().overrides);
-        assert_eq!(taken.rows(&new, at(20)), orders.rows(&old, at(20)));
+        assert_eq!(taken.rows(&new, at(20)), overrides.rows(&old, at(20)));
         assert_eq!((new.unknown(), heard.learned().collect::<Vec<_>>()), (0, learned.to_vec()));
-        let next = taken.expire(&mut new, &next, at(66)).unwrap().expect("the drain ends by its time");
+        let next = taken.expire(&mut new, &next, at(66)).unwrap().expect("the drain override expires");
 
-        // What was taken back meanwhile is not in the next word.
-        let last = HandedState { orders: Vec::new(), ..handed };
+        // A state without overrides removes the overrides of the new process.
+        let last = HandedState { overrides: Vec::new(), ..handed };
         let next = last.give(&mut new, &mut taken, &next, at(67)).unwrap().unwrap_or(next);
         assert!(new.runtime_state().overrides.is_empty() && taken.rows(&new, at(68)).is_empty());
         assert_eq!(states(&next, &new), [SlotState::Serving, SlotState::Serving, SlotState::Down]);

@@ -1,25 +1,26 @@
-//! The keys that are asked for most: counters for packet threads.
+//! Creates the counters with which packet threads find the most requested memcached keys.
 //!
-//! In: an order of the admin API. Out: a counter for each thread.
-//! Not here: how keys are counted (`kv-switch`), what they have come to (`rows`), how counters reach the threads (`questions`), when they are fetched (`sluicegate`).
+//! `kv-switch` implements the counters, `questions` sends them to the packet threads, and `rows`
+//! converts the counts to API rows.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-use admin::{FlowQuery, HotKeysOrder};
+use admin::{FlowQuery, HotKeysCommand};
 use forwarder::{Service, Snapshot};
 use kv_switch::{HotKeys, KeyHash};
 
 use crate::questions::{Counters, Filters};
 use crate::refused::Refused;
 
-/// Counters for so many threads.
+/// Creates one counter for each packet thread.
 ///
 /// # Errors
-/// There is no such VIP, or no service of it chooses by key.
+/// Returns [`Refused::NotFound`] if the VIP is unknown, or if no service of the VIP has a keyed
+/// pool.
 /// # Cost
-/// 1,024 keys a thread, some 300 KB.
-pub fn counters(order: &HotKeysOrder, threads: usize, snapshot: &Snapshot) -> Result<Counters, Refused> {
+/// Each counter has room for 1,024 keys and uses about 300 KB.
+pub fn counters(order: &HotKeysCommand, threads: usize, snapshot: &Snapshot) -> Result<Counters, Refused> {
     let vip =
         order.vip.as_ref().map(|name| Filters::of(&FlowQuery::Vip(name.clone()), snapshot)).transpose()?;
     let is_meant = |service: &Service| match &vip {
@@ -30,15 +31,17 @@ pub fn counters(order: &HotKeysOrder, threads: usize, snapshot: &Snapshot) -> Re
     let services: HashSet<u32> = keyed.map(|service| service.id.0).collect();
     if services.is_empty() {
         let of = order.vip.as_ref().map(|name| format!(" of VIP \"{name}\"")).unwrap_or_default();
-        return Err(Refused::NotFound(format!("no service{of} chooses by key")));
+        return Err(Refused::NotFound(format!("no service{of} has a keyed pool")));
     }
-    // Clients choose the keys: who knew the hash would choose those that share a place.
+    // The seeds of the hash are random. With a known seed, clients could request keys whose hashes
+    // collide.
     let [first, second] = [(); 2].map(|()| RandomState::new().build_hasher().finish());
     let counter = |_| Box::new(HotKeys::new(ROOM, services.iter().copied(), KeyHash::sip(first, second)));
     Ok((0..threads).map(counter).collect())
 }
 
-/// Keys that a thread knows at once: one with a thousandth of a thread's requests is not missed.
+/// The number of keys per counter. A key is always found if it receives at least 1/1,024 of the
+/// requests of a thread.
 const ROOM: usize = 1_024;
 
 #[cfg(test)]

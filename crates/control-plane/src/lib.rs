@@ -1,10 +1,14 @@
-//! The control plane: what the operator wrote becomes what the packet threads read.
+//! The control plane: turns the configuration, health states and overrides into the state that
+//! packet threads and routers use.
 //!
-//! In: a checked configuration (`config`), verdicts of checks (`health`), an operator's orders (`admin`), routes and neighbours.
-//! Out: snapshots for packet threads, routes for routers (`bgp`), rows for the admin API.
-//! Not here: packets of clients, the XDP program (`datapath`), the choice of a backend (`forwarder`), BGP itself (`bgp`).
-//! Invariant: machines with the same text, secrets, verdicts and orders choose the same backend for every flow (`digest`); numbers of
-//! slots and next hops are each machine's own.
+//! The inputs are a checked configuration (`config`), results of health checks (`health`), operator
+//! commands (`admin`), and the kernel's routes and neighbors (`next_hop`). The outputs are
+//! snapshots for packet threads, routes for routers (`bgp`) and rows for the admin API. Packets are
+//! handled in `datapath` and `forwarder`.
+//!
+//! Invariant: machines with equal configuration, secrets, health states and overrides choose the
+//! same backend for every flow. `digest` compares machines. Slot numbers and next hops differ
+//! between machines.
 //!
 //! ```
 //! # use std::net::SocketAddr;
@@ -23,7 +27,8 @@
 //! let key = |_: &_| Ok("00112233445566778899aabbccddeeff".to_owned());
 //! let (config, _) = config::parse(text, "sluicegate.toml".as_ref(), &key).expect("no problems");
 //! let snapshot = compile::compile_file(&config, "lb1")?.snapshot;
-//! let (client, vip): (SocketAddr, SocketAddr) = ("198.51.100.7:40000".parse()?, "203.0.113.10:80".parse()?);
+//! let client: SocketAddr = "198.51.100.7:40000".parse()?;
+//! let vip: SocketAddr = "203.0.113.10:80".parse()?;
 //! let flow = forwarder::Flow::new(client, vip, packet::protocol::TCP).expect("one family");
 //! let explained = control_plane::explained(&snapshot.explain(&flow, None), &snapshot);
 //! assert_eq!(explained.backend.expect("one serves").name, "b1");
@@ -32,7 +37,8 @@
 
 #![forbid(unsafe_code)]
 
-// Name spaces: `announce::Rules`, `digest::hex`, `publisher::Filter`, `questions::Threads`, `reload::Host` say little without them.
+// These modules are public, because names such as `announce::Rules` and `digest::hex` are only
+// clear together with the module name.
 pub mod announce;
 mod capture;
 mod controller;
@@ -40,9 +46,10 @@ pub mod digest;
 mod drain;
 mod flow_counts;
 mod handover;
+mod health_log;
 mod hot_keys;
-mod log_orders;
-mod orders;
+mod log_level_overrides;
+mod overrides;
 mod paths;
 pub mod publisher;
 pub mod questions;
@@ -51,7 +58,6 @@ pub mod reload;
 mod rows;
 mod unable;
 mod value_caches;
-mod verdict_log;
 
 pub use capture::{Captured, Captures, Tapped};
 pub use controller::{
@@ -61,9 +67,10 @@ pub use controller::{
 pub use drain::{Departure, Observed, Shutdown};
 pub use flow_counts::FlowCounts;
 pub use handover::HandedState;
+pub use health_log::{log_changes, log_flushed, log_flushes};
 pub use hot_keys::counters as hot_key_counters;
-pub use log_orders::{LogOrder, LogOrders};
-pub use orders::{BackendOrder, Ordered, Orders};
+pub use log_level_overrides::{LogLevelOverride, LogLevelOverrides};
+pub use overrides::{Applied, BackendOverride, Overrides};
 pub use paths::Paths;
 pub use refused::Refused;
 pub use rows::{
@@ -72,4 +79,3 @@ pub use rows::{
 };
 pub use unable::Unable;
 pub use value_caches::value_caches;
-pub use verdict_log::{log_changes, log_flushed, log_flushes};

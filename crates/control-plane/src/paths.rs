@@ -1,8 +1,9 @@
-//! The paths to backends as they are known now: next hops and path MTUs.
+//! The current next hops and path MTUs of backends, and the task that watches the kernel's routes
+//! and neighbors.
 //!
-//! In: looks at the kernel (`next_hop`), routers' reports of smaller MTUs, configurations. Out: snapshots over them.
-//! Not here: how the kernel is asked (`next_hop`), how long a report holds (`path_mtu`).
-//! Invariant: until the kernel gives a neighbour up, the last next hop stands.
+//! `next_hop` reads routes and neighbors from the kernel, and `compile::path_mtu` stores learned
+//! path MTUs. This module updates snapshots with both. Invariant: a known next hop stays in use
+//! until the kernel marks the neighbor as failed.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use tokio::sync::{mpsc, watch};
 
 use compile::{CompileError, LearnedMtu, PathMtus, destinations, refresh_next_hops};
 
-/// Next hops and path MTUs, and the task that keeps the former fresh.
+/// The current next hops and path MTUs, and the channels to the task that watches the kernel.
 #[derive(Debug)]
 pub struct Paths {
     table: Arc<Table>,
@@ -25,10 +26,11 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// Begins with `table`, and spawns the task that watches the kernel.
+    /// Creates the paths with the next hops in `table`, and spawns the task that watches the
+    /// kernel.
     ///
     /// # Errors
-    /// No netlink socket.
+    /// Returns [`NextHopError`] if the netlink socket cannot be opened.
     pub fn open(
         table: Arc<Table>,
         config: &Config,
@@ -39,12 +41,16 @@ impl Paths {
         let (tables, found) = mpsc::channel(TABLES_WAITING);
         let kernel = Watch::open()?;
         tokio::spawn(async move {
-            // Tables come whole: one that does not fit into the queue is made good by the next.
+            // If the queue is full, the table is dropped. No update is lost, because the next table
+            // is complete as well.
             let ended = kernel.run(receiver, std::future::pending(), |table| {
                 let _ = tables.try_send(table.clone());
             });
             if let Err(error) = ended.await {
-                tracing::error!(%error, "next hops are no longer kept fresh");
+                // log: The kernel closed the netlink socket, so next hops are no longer updated.
+                // Restart the process soon. Until then, a backend whose MAC address changes is
+                // unreachable.
+                tracing::error!(%error, "next hop updates stopped");
             }
         });
         let mut mtus = PathMtus::default();
@@ -52,64 +58,67 @@ impl Paths {
         Ok(Self { table, mtus, wanted, found })
     }
 
-    /// The next hops.
+    /// Returns the current next hops.
     #[must_use]
     pub fn table(&self) -> &Arc<Table> {
         &self.table
     }
 
-    /// The next table that the kernel gave; `None`: no more come. Cancel safe.
+    /// Waits for the next table from the kernel. Returns `None` if the task has ended. This
+    /// function is cancel safe.
     pub async fn found(&mut self) -> Option<Table> {
         self.found.recv().await
     }
 
-    /// Takes a table over.
+    /// Makes `found` the current table, merged with the previous table.
     pub fn take(&mut self, found: Table) {
         self.table = Arc::new(merge(&self.table, found, &self.wanted.borrow()));
     }
 
-    /// Adds next hops that were looked up for a configuration to come.
+    /// Adds next hops that a reload has looked up for a new configuration.
     pub fn add(&mut self, next_hops: NextHops) {
         if !next_hops.is_empty() {
             Arc::make_mut(&mut self.table).next_hops.extend(next_hops);
         }
     }
 
-    /// Takes a router's report in; whether it lowers the MTU.
+    /// Records a path MTU report. Returns `true` if the MTU of a path became lower.
     pub fn learn(&mut self, destination: IpAddr, mtu: u16, now: Duration) -> bool {
         self.mtus.learn(destination, mtu, now)
     }
 
-    /// Path MTUs, for a process that comes in this one's place.
+    /// Returns the learned path MTUs, for a handover.
     pub fn learned(&self) -> impl Iterator<Item = LearnedMtu> {
         self.mtus.learned()
     }
 
-    /// Takes over what another process has learned.
+    /// Imports the path MTUs of the previous process.
     pub fn take_over(&mut self, learned: impl IntoIterator<Item = LearnedMtu>) {
         self.mtus.take_over(learned);
     }
 
-    /// Forgets old reports; whether there was one.
+    /// Removes expired path MTUs. Returns `true` if any was removed.
     pub fn expire(&mut self, now: Duration) -> bool {
         self.mtus.expire(now)
     }
 
-    /// From now on the destinations of this configuration are watched, and those that still drain.
+    /// Sets the configuration and the snapshot that determine which destinations are watched. Slots
+    /// that are still draining are included.
     pub fn follow(&mut self, config: &Config, machine: &str, current: &Snapshot) {
         self.mtus.follow(current, config.cluster().mtu.core);
         self.wanted.send_replace(wanted(&self.table, config, machine, current));
     }
 
-    /// `base` over the paths of now.
+    /// Returns a copy of `base` with the current next hops and path MTUs.
     ///
     /// # Errors
-    /// [`CompileError`].
+    /// Returns [`CompileError`] if the configuration has no machine with this name.
     pub fn renewed(&self, base: &Snapshot, config: &Config, machine: &str) -> Result<Snapshot, CompileError> {
         refresh_next_hops(base, config, machine, &self.table, &self.mtus)
     }
 
-    /// Whether a snapshot that was compiled over `table` has the paths of now.
+    /// Returns `true` if `table` is still current and no path MTU is learned. A snapshot compiled
+    /// with the next hops in `table` is then up to date.
     #[must_use]
     pub fn are_those_of(&self, table: &Arc<Table>) -> bool {
         Arc::ptr_eq(table, &self.table) && self.mtus.is_empty()
@@ -125,8 +134,10 @@ fn wanted(table: &Table, config: &Config, machine: &str, current: &Snapshot) -> 
     }
 }
 
-/// What a look found, with what an earlier one knew: a flushed neighbour is back in a moment, so its next hop stands until the
-/// kernel gives up; and a look that began before a reload does not know the backends that came by it.
+/// Merges a new table with the previous one, and logs changes. If the kernel is resolving a
+/// neighbor, its previous next hop is kept. If a watched destination is missing in `found`, its
+/// previous next hop is kept, because the lookup may have started before a reload added the
+/// destination.
 fn merge(before: &Table, mut found: Table, wanted: &Wanted) -> Table {
     for (address, next_hop) in &mut found.next_hops {
         let before = before.next_hops.get(address);
@@ -135,9 +146,13 @@ fn merge(before: &Table, mut found: Table, wanted: &Wanted) -> Table {
                 *next_hop = before.cloned().unwrap_or(Err(Unresolved::NoRoute));
             }
             Err(why) if before.is_none_or(|before| before.is_ok()) => {
-                tracing::warn!(change = "backend", backend = %address, %why, "no way to this backend");
+                // log: The next hop of a backend is unknown. Either there is no route, or the next
+                // hop does not respond to ARP or neighbor discovery. Check `ip route get` and `ip
+                // neigh`.
+                tracing::warn!(change = "backend", backend = %address, %why, "next hop unresolved");
             }
             Ok(_) if !matches!(before, Some(Ok(_))) => {
+                // log: The next hop of a backend has become known. No action is needed.
                 tracing::info!(change = "backend", backend = %address, "next hop resolved");
             }
             _ => {}
@@ -173,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flushed_neighbour_keeps_its_next_hop_and_one_that_failed_loses_it() {
+    fn merge_keeps_pending_neighbor_and_drops_failed_one() {
         let address = |last: u8| IpAddr::from([198, 18, 0, last]);
         let table = |entries: &[(u8, Result<Resolved, Unresolved>)]| Table {
             next_hops: entries.iter().map(|(last, found)| (address(*last), *found)).collect(),

@@ -1,11 +1,12 @@
-//! The publisher: the one part that replaces the snapshot and changes the filter in front of the packet threads.
+//! The publisher replaces the snapshot, and changes the XDP filter and the BGP routes in a safe
+//! order.
 //!
-//! In: snapshots, this machine's addresses. Out: what packet threads read, what the filter takes from the kernel, the
-//! routes of a new configuration to routers.
-//! The order: what goes leaves routers ([`Publisher::withdraw`], awaited), then the filter, then the threads; what comes
-//! reaches the threads, then the filter, then routers ([`Publisher::change_over`]). So no packet reaches a kernel that would
-//! refuse it, or a thread that does not know it.
-//! Not here: what a snapshot says (`controller`), the XDP maps and the BGP speaker, which stand behind [`Filter`] and [`Routes`].
+//! Removed VIPs are withdrawn from the routers first ([`Publisher::withdraw`], which the caller
+//! awaits). Then the removed VIPs are deleted from the filter, and last from the snapshot. Added
+//! VIPs are added to the snapshot first, then to the filter, and are then announced to the routers
+//! ([`Publisher::change_over`]). Packets for a VIP are therefore never sent to a kernel that
+//! rejects them, or to a packet thread that does not know the VIP. The XDP maps implement
+//! [`Filter`], and the BGP announcer implements [`Routes`].
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -16,27 +17,31 @@ use forwarder::{Live, Prefix, Snapshot};
 
 use crate::announce::{Announcer, Flush};
 
-/// The filter that leads packets of VIPs to the packet threads.
+/// The filter that redirects packets for VIPs to the packet threads. All other packets go to the
+/// kernel.
 pub trait Filter {
-    /// Why it can't be changed.
+    /// The error type of the filter.
     type Error;
-    /// Takes out what `next` does not have, and the addresses of `own`; adds nothing.
+    /// Removes from the filter all VIPs that are not in `next`, and the addresses of this machine
+    /// (`own`). Nothing is added to the filter.
     ///
     /// # Errors
-    /// Nothing of `next` may be published.
+    /// If the filter returns an error, the caller must not publish `next`.
     fn narrow_to(&mut self, next: &Snapshot, own: &BTreeSet<IpAddr>) -> Result<(), Self::Error>;
-    /// Makes it that of `now`, without the addresses of `own`; tunnels end, and outer packets come from, `ends`.
+    /// Sets the filter to the VIPs in `now`, without the addresses of this machine (`own`). `ends`
+    /// are the tunnel endpoints and the prefixes of outer source addresses.
     ///
     /// # Errors
-    /// A part may be done; the next call completes it.
+    /// After an error, the filter may be partly updated. The next call completes the update.
     fn set(&mut self, now: &Snapshot, own: &BTreeSet<IpAddr>, ends: Vec<Prefix>) -> Result<(), Self::Error>;
 }
 
-/// The routes by which routers send packets of VIPs.
+/// The routes that make routers send packets for VIPs to this machine.
 pub trait Routes {
-    /// Withdraws what `next` does not announce; `None`: there is nothing to wait for.
+    /// Withdraws the routes that are not in the configuration `next`. Returns `None` if no route is
+    /// withdrawn.
     fn withdraw(&mut self, next: &Config, machine: &Machine) -> Option<Flush>;
-    /// Announces what this configuration says.
+    /// Announces the routes of this configuration.
     fn follow(&mut self, config: &Config, machine: &Machine);
 }
 
@@ -50,13 +55,14 @@ impl Routes for Announcer {
     }
 }
 
-/// Withdrawals on their way to routers.
+/// Withdrawals that the routers may not have applied yet.
 #[derive(Debug)]
 #[must_use = "a configuration is published after its withdrawals"]
 pub struct Withdrawal(Option<Flush>);
 
 impl Withdrawal {
-    /// Waits for routers to follow: half a second at most, no time when nothing was withdrawn.
+    /// Waits until the routers have applied the withdrawals. The wait is at most 0.5 s, and there
+    /// is no wait if no route was withdrawn.
     pub async fn wait(self) -> Withdrawn {
         if let Some(flush) = self.0 {
             flush.wait().await;
@@ -65,54 +71,56 @@ impl Withdrawal {
     }
 }
 
-/// Proof that routers had their time to follow a withdrawal.
+/// Proof that the caller has waited for the withdrawals.
 #[derive(Debug)]
 pub struct Withdrawn(());
 
 /// A generation to publish.
 #[derive(Debug)]
 pub struct Generation<'a> {
-    /// As compiled.
+    /// The snapshot that was compiled from the configuration.
     pub snapshot: Snapshot,
-    /// As configured.
+    /// The configuration.
     pub config: &'a Config,
-    /// The name of this machine in it.
+    /// The name of this machine in the configuration.
     pub machine: &'a str,
-    /// Addresses of this machine's interfaces.
+    /// The addresses of the interfaces of this machine.
     pub interfaces: BTreeSet<IpAddr>,
 }
 
-/// See the module's header.
+/// Publishes the snapshots of one process.
 #[derive(Debug)]
 pub struct Publisher {
     live: Live,
-    /// This machine's addresses, which the kernel keeps whatever a prefix covers.
+    /// The addresses of this machine. Packets to these addresses go to the kernel, even if a VIP
+    /// prefix covers them.
     own: BTreeSet<IpAddr>,
 }
 
 impl Publisher {
-    /// Publishes by `live`, whose first snapshot no filter leads to yet.
+    /// Creates a publisher for the shared snapshot pointer `live`. The filter redirects no packets
+    /// until [`Publisher::open`] is called.
     #[must_use]
     pub fn new(live: Live) -> Self {
         Self { live, own: BTreeSet::new() }
     }
 
-    /// What packet threads read.
+    /// Returns the shared snapshot pointer from which packet threads read.
     #[must_use]
     pub fn live(&self) -> &Live {
         &self.live
     }
 
-    /// The snapshot in force.
+    /// Returns the current snapshot.
     #[must_use]
     pub fn current(&self) -> Arc<Snapshot> {
         self.live.current()
     }
 
-    /// Opens the filter for the first snapshot.
+    /// Sets the filter to the VIPs of the first snapshot.
     ///
     /// # Errors
-    /// As [`Filter::set`].
+    /// Returns the error of [`Filter::set`].
     pub fn open<F: Filter>(
         &mut self,
         config: &Config,
@@ -124,15 +132,18 @@ impl Publisher {
         filter.set(&self.live.current(), &self.own, ends(config, machine))
     }
 
-    /// Begins a change to `next`: routers lose the routes that it does not have.
+    /// Withdraws the routes that are not in the configuration `next`. The withdrawal is the first
+    /// step of a change to the configuration `next`.
     pub fn withdraw(next: &Config, machine: &str, routes: &mut impl Routes) -> Withdrawal {
         Withdrawal(next.machine(machine).and_then(|machine| routes.withdraw(next, machine)))
     }
 
-    /// Changes over to another configuration, in the order of the module's header.
+    /// Applies a new configuration in four steps: removes VIPs from the filter, publishes the
+    /// snapshot, adds VIPs to the filter, and announces routes.
     ///
     /// # Errors
-    /// Of the filter: nothing new is announced, since it would lead to nothing.
+    /// Returns the error of the filter. New VIPs are not announced then, because the filter would
+    /// not redirect their packets to the packet threads.
     pub fn change_over<F: Filter>(
         &mut self,
         _: Withdrawn,
@@ -151,15 +162,14 @@ impl Publisher {
         Ok(())
     }
 
-    /// Publishes other states, tables or paths of the same configuration: neither filter nor routes change with it.
+    /// Publishes a snapshot of the current configuration with changed states, tables or paths.
+    /// Filter and routes do not change.
     pub fn renew(&self, snapshot: Snapshot) {
         self.live.publish(snapshot);
     }
 
-    /// This machine's addresses come and go; only prefixes could cover them. Whether the filter has changed.
-    ///
-    /// # Errors
-    /// As [`Filter::set`].
+    /// Updates the filter after the interface addresses of this machine have changed. The addresses
+    /// matter only for VIP prefixes that cover one of them. Returns `true` if the filter changed.
     pub fn follow_own_addresses<F: Filter>(
         &mut self,
         config: &Config,
@@ -180,14 +190,14 @@ impl Publisher {
     }
 }
 
-/// The addresses that the file gives the machine, and those that its interfaces have.
+/// Returns the configured addresses of the machine, and the addresses of its interfaces.
 fn own_addresses(config: &Config, machine: &str, mut interfaces: BTreeSet<IpAddr>) -> BTreeSet<IpAddr> {
     let configured = config.machine(machine).into_iter().flat_map(|machine| &machine.addresses);
     interfaces.extend(configured);
     interfaces
 }
 
-/// Where tunnels end and outer packets come from: addresses of the file, and prefixes of outer sources.
+/// Returns the addresses of this machine, and the configured prefixes of outer source addresses.
 fn ends(config: &Config, machine: &str) -> Vec<Prefix> {
     let whole = |address: &IpAddr| Prefix::new(*address, if address.is_ipv4() { 32 } else { 128 });
     let own = config.machine(machine).into_iter().flat_map(|machine| &machine.addresses);
@@ -219,7 +229,7 @@ mod tests {
         Controller::start(Arc::new(config), "lb1", Arc::default(), Duration::ZERO).unwrap()
     }
 
-    /// Writes down each step, with the VIP that packet threads know by then.
+    /// Records each step, together with the VIPs in the snapshot at that time.
     struct Recorded<'a> {
         live: Live,
         steps: &'a RefCell<Vec<String>>,
@@ -230,7 +240,7 @@ mod tests {
         fn step(&self, what: &str) {
             let known = self.live.current();
             let vips: Vec<String> = known.filter().iter().map(|(vip, _)| vip.to_string()).collect();
-            self.steps.borrow_mut().push(format!("{what}, threads know {}", vips.join(" ")));
+            self.steps.borrow_mut().push(format!("{what}; published VIP: {}", vips.join(" ")));
         }
     }
 
@@ -274,22 +284,22 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_vip_leaves_routers_filter_and_threads_and_another_reaches_threads_filter_and_routers() {
+    async fn change_over_keeps_the_order_of_steps() {
         let (steps, well) = changed(false).await;
         assert!(well);
         assert_eq!(
             steps,
             [
-                "withdraw, threads know 203.0.113.1",
-                "narrow, 2 own, threads know 203.0.113.1",
-                "set, 1 ends, threads know 203.0.113.2",
-                "announce, threads know 203.0.113.2",
+                "withdraw; published VIP: 203.0.113.1",
+                "narrow, 2 own; published VIP: 203.0.113.1",
+                "set, 1 ends; published VIP: 203.0.113.2",
+                "announce; published VIP: 203.0.113.2",
             ]
         );
     }
 
     #[tokio::test]
-    async fn what_the_filter_does_not_take_is_not_announced() {
+    async fn filter_error_prevents_announcement() {
         let (steps, well) = changed(true).await;
         assert!(!well && steps.last().unwrap().starts_with("set"), "{steps:?}");
     }

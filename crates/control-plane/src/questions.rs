@@ -1,9 +1,10 @@
-//! Questions to the packet threads: list flows, forget flows, where would this go, capture, count keys; and caches for them.
+//! Sends requests to all packet threads. A request can list, count or purge flows, explain a flow,
+//! capture packets, count keys or replace caches.
 //!
-//! In: questions, the threads' answers. Out: each question's answer to its client, when every thread has been asked.
-//! A table is walked in bounded steps, each a request in the thread's ring, answered between two batches. The control loop
-//! takes a few steps at a time, so that neither waits for the other.
-//! Not here: the rings (`forwarder`), the thread that writes a capture, what the API makes of an answer (`rows`).
+//! A request is sent to one thread after the other, and the client receives the result at the end.
+//! A connection table is processed in bounded steps. The control loop sends each step as a message
+//! to the thread, which processes it between two batches. The control loop itself runs steps for a
+//! limited time, so neither side blocks the other.
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt::Debug;
@@ -20,56 +21,59 @@ use crate::flow_counts::FlowCounts;
 use crate::refused::Refused;
 use compile::Index;
 
-/// The packet threads, as they are asked.
+/// The packet threads, as seen from the control loop.
 pub trait Threads {
-    /// How many there are.
+    /// Returns the number of packet threads.
     fn count(&self) -> usize;
-    /// Asks a thread and wakes it.
+    /// Sends a request to a packet thread and wakes the thread.
     ///
     /// # Errors
-    /// Gives the request back while the thread takes none.
+    /// Returns the request if the thread's request ring is full.
     fn ask(&mut self, thread: ThreadId, request: Request) -> Result<(), Request>;
-    /// A thread's next answer; they come in the order of the requests.
+    /// Returns the next reply of a thread, or `None` if no reply has arrived. Replies arrive in the
+    /// order of the requests.
     fn answer(&mut self, thread: ThreadId) -> Option<Reply>;
 }
 
-/// One question to all threads, one after the other.
+/// A request that is sent to all packet threads, and its progress.
 #[derive(Debug)]
 struct Walk {
     goal: Goal,
-    /// What of each thread's table is walked, one after the other; one entry where no table is.
+    /// The flow filters. Each connection table is processed once per filter. The list has a single
+    /// filter if the request does not read connection tables.
     filters: Vec<FlowFilter>,
     thread: u16,
-    /// Which of the filters is being walked.
+    /// The index of the current filter.
     filter: usize,
     from: FlowCursor,
-    /// A request is out.
+    /// `true` if a step was sent to the current thread and its reply has not arrived.
     asked: bool,
 }
 
-/// Counters of keys, one a thread.
+/// One key counter for each packet thread.
 pub type Counters = VecDeque<Box<HotKeys>>;
 
-/// Caches that wait to be put in place, one a thread.
+/// One value cache for each packet thread.
 pub type Caches = VecDeque<Box<ValueCache>>;
 
-/// Taps that wait to be put in place, one a thread.
+/// One capture tap for each packet thread.
 pub type Taps = VecDeque<Box<Tap>>;
 
-/// Who asked a question, whose answer is a `T`.
+/// A client that waits for a result of type `T`.
 pub trait Client<T>: Debug {
-    /// Whether nobody waits for the answer any more.
+    /// Returns `true` if the client has disconnected.
     fn has_gone(&self) -> bool;
-    /// Answers, in numbers that these two name.
+    /// Sends the result to the client. `snapshot` and `index` are used to convert slot and service
+    /// numbers to names.
     fn answer(self: Box<Self>, found: T, snapshot: &Snapshot, index: &Index);
 }
 
-/// Flows that were found.
+/// The flows that match a request.
 #[derive(Debug, Default)]
 pub struct Flows {
-    /// With the thread that tracks each.
+    /// The flows, each with the number of the packet thread that tracks it.
     pub flows: Vec<(u16, FlowEntry)>,
-    /// There are more than were asked for.
+    /// `true` if more flows match than the limit allows.
     pub more: bool,
 }
 
@@ -93,39 +97,42 @@ enum Goal {
         found: Vec<WhereAnswer>,
         client: Box<dyn Client<Vec<WhereAnswer>>>,
     },
-    /// Has each thread count keys by one of these, or none; the answer is those that were there.
+    /// Replaces the key counter of each thread, and returns the previous counters. An empty list
+    /// removes the counters.
     HotKeys {
         next: Counters,
         found: Counters,
         client: Box<dyn Client<Counters>>,
     },
-    /// Gives each thread a cache, or none; those that were there are freed.
+    /// Replaces the cache of each thread, and frees the previous caches. An empty list removes the
+    /// caches.
     Cache {
         caches: Caches,
     },
-    /// Puts a tap into each thread, or none; those that were there are freed.
+    /// Replaces the tap of each thread, and frees the previous taps. An empty list removes the
+    /// taps.
     Tap {
         taps: Taps,
         client: Option<Box<dyn Client<()>>>,
     },
 }
 
-/// Which flows are meant.
+/// The flows to which a request applies.
 #[derive(Debug)]
 pub enum Filters {
-    /// All of them.
+    /// All flows.
     All,
-    /// Those of these services.
+    /// The flows of these services.
     Services(HashSet<ServiceId>),
-    /// Those of these slots.
+    /// The flows of these slots.
     Slots(HashSet<SlotId>),
 }
 
 impl Filters {
-    /// The numbers behind a query's name.
+    /// Converts the VIP or backend name in a query to service or slot numbers.
     ///
     /// # Errors
-    /// There is no such VIP or backend.
+    /// Returns [`Refused::NotFound`] if the VIP or backend does not exist.
     pub fn of(query: &FlowQuery, snapshot: &Snapshot) -> Result<Self, Refused> {
         let absent = |what: &str, name: &str| Refused::NotFound(format!("no {what} \"{name}\""));
         match query {
@@ -142,7 +149,7 @@ impl Filters {
     }
 
     fn of_vip(name: &str, snapshot: &Snapshot) -> HashSet<ServiceId> {
-        // A service is named after its VIP: `www tcp 80`.
+        // A service name begins with the name of its VIP, such as `www tcp 80`.
         let of_vip =
             |service: &&Service| service.name.strip_prefix(name).is_some_and(|rest| rest.starts_with(' '));
         snapshot.services().iter().filter(of_vip).map(|service| service.id).collect()
@@ -153,7 +160,7 @@ impl Filters {
         slots.filter(|(_, slot)| *slot.backend == *name).map(|(number, _)| SlotId(number)).collect()
     }
 
-    /// One for each walk through a table.
+    /// Returns the filters, each of which needs one pass through the connection table.
     fn walks(self) -> Vec<FlowFilter> {
         match self {
             Self::All => vec![FlowFilter::All],
@@ -163,7 +170,7 @@ impl Filters {
     }
 }
 
-/// The questions that wait, in order.
+/// The queue of requests to the packet threads, which runs one request at a time.
 #[derive(Debug, Default)]
 pub struct Questions {
     waiting: VecDeque<Walk>,
@@ -172,43 +179,45 @@ pub struct Questions {
 }
 
 impl Questions {
-    /// Whether no question waits.
+    /// Returns `true` if no request is running or waiting.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Lists flows, at most `limit` of them.
+    /// Lists the selected flows, at most `limit`.
     pub fn list(&mut self, filters: Filters, limit: usize, client: Box<dyn Client<Flows>>) {
         self.enter(Goal::List { limit, found: Flows::default(), client }, filters.walks());
     }
 
-    /// Counts all flows, by slot and service.
+    /// Counts all flows by slot and service.
     pub fn count(&mut self, client: Box<dyn Client<FlowCounts>>) {
         self.enter(Goal::Count { found: FlowCounts::default(), client }, vec![FlowFilter::All]);
     }
 
-    /// Forgets flows; the answer is how many.
+    /// Removes the selected flows from the connection tables. The client receives the number of
+    /// removed flows.
     pub fn purge(&mut self, filters: Filters, client: Box<dyn Client<u64>>) {
         self.enter(Goal::Purge { count: 0, client }, filters.walks());
     }
 
-    /// What each thread would do with a packet of a flow.
+    /// Requests from each thread an explanation of how it would handle a packet of `flow`.
     pub fn decide(&mut self, flow: Flow, client: Box<dyn Client<Vec<WhereAnswer>>>) {
         self.enter(Goal::Where { flow, found: Vec::new(), client }, vec![FlowFilter::All]);
     }
 
-    /// Puts taps in place, one a thread or none at all.
+    /// Sets the capture taps of all threads. If `taps` is empty, existing taps are removed.
     pub fn tap(&mut self, taps: Taps, client: Option<Box<dyn Client<()>>>) {
         self.enter(Goal::Tap { taps, client }, vec![FlowFilter::All]);
     }
 
-    /// Has threads answer from these caches, one each, or from none.
+    /// Sets the value caches of all threads. If `caches` is empty, existing caches are removed.
     pub fn cache(&mut self, caches: Caches) {
         self.enter(Goal::Cache { caches }, vec![FlowFilter::All]);
     }
 
-    /// Counts keys by these, one a thread, or no more.
+    /// Sets the key counters of all threads. If `next` is empty, existing counters are removed. The
+    /// client receives the previous counters.
     pub fn count_keys(&mut self, next: Counters, client: Box<dyn Client<Counters>>) {
         self.enter(Goal::HotKeys { next, found: Counters::new(), client }, vec![FlowFilter::All]);
     }
@@ -218,7 +227,7 @@ impl Questions {
         self.waiting.push_back(Walk { goal, filters, thread: 0, filter: 0, from, asked: false });
     }
 
-    /// Takes steps for 2 ms at most.
+    /// Runs the first requests in the queue for at most 2 ms.
     pub fn step(&mut self, threads: &mut impl Threads, snapshot: &Snapshot, index: &Index) {
         let until = Instant::now() + STEP;
         while let Some(walk) = self.waiting.front_mut() {
@@ -241,7 +250,8 @@ impl Questions {
 }
 
 impl Walk {
-    /// Nothing more is wanted: enough was found, or the client has gone.
+    /// Returns `true` if the request can end before all threads were visited, because enough flows
+    /// were found or the client has disconnected.
     fn is_pointless(&self) -> bool {
         self.filters.is_empty()
             || match &self.goal {
@@ -249,7 +259,9 @@ impl Walk {
                 Goal::Count { client, .. } => client.has_gone(),
                 Goal::Purge { client, .. } => client.has_gone(),
                 Goal::Where { client, .. } => client.has_gone(),
-                // Each thread's turn comes: a client who has gone closes the taps, and they are fetched after that.
+                // These requests continue after the client has disconnected, because taps, counters
+                // and caches must be replaced on every thread. Otherwise the memory of a tap would
+                // not be freed.
                 Goal::Tap { .. } | Goal::HotKeys { .. } | Goal::Cache { .. } => false,
             }
     }
@@ -309,7 +321,8 @@ impl Walk {
                 None
             }
             (Goal::Tap { .. }, Reply::Capture(_)) | (Goal::Cache { .. }, Reply::Cache(_)) => None,
-            // Answers come in the order of the requests: no other pair comes up.
+            // Replies arrive in the order of the requests, so each reply belongs to the oldest
+            // request without a reply.
             _ => None,
         };
         match next {
@@ -318,7 +331,7 @@ impl Walk {
         }
     }
 
-    /// The next filter, or the next thread.
+    /// Continues with the next filter, or with the next thread after the last filter.
     fn turn(&mut self) {
         self.from = FlowCursor::default();
         self.filter += 1;
@@ -346,11 +359,12 @@ impl Goal {
     }
 }
 
-/// How long the control loop steps before it looks at other things.
+/// The maximum duration of one call of [`Questions::step`].
 const STEP: Duration = Duration::from_millis(2);
-/// Entries of a thread's answer: 256 buckets of four.
+/// The maximum number of flows in one reply, which is 256 buckets with four entries each.
 const FLOWS_A_STEP: usize = 1_024;
-/// The same of a count: 1,024 buckets.
+/// The maximum number of flows in one reply to a count request, which is 1,024 buckets with four
+/// entries each.
 const FLOWS_A_COUNT: usize = 4_096;
 
 #[cfg(test)]
@@ -374,7 +388,8 @@ mod tests {
         Controller::start(Arc::new(config), "lb1", Arc::default(), Duration::ZERO).unwrap()
     }
 
-    /// Three threads, which forget 5 flows in each of two steps; thread 1 is busy at first.
+    /// Three simulated threads. Each of them removes 5 flows in each of two steps. Thread 1 rejects
+    /// its first requests, as if its ring were full.
     #[derive(Default)]
     struct Three {
         asked: Vec<(u16, FlowFilter)>,
@@ -405,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn every_thread_is_asked_until_its_table_has_been_walked() {
+    fn every_thread_is_visited_until_its_table_is_complete() {
         let ((controller, snapshot), mut questions) = (started(), Questions::default());
         let (answer, mut answered) = oneshot::channel::<Result<Purged, Refusal>>();
         let filters = Filters::of(&FlowQuery::Vip("www".to_owned()), &snapshot).unwrap();
@@ -420,7 +435,8 @@ mod tests {
         assert!(threads.asked.iter().all(|(_, filter)| matches!(filter, FlowFilter::Service(_))));
     }
 
-    /// Two threads, of which each has two flows of slot 1 and one of slot 2 in each of two steps.
+    /// Two simulated threads. Each of their two steps returns two flows of slot 1 and one flow of
+    /// slot 2.
     #[derive(Default)]
     struct Two {
         asked: usize,
@@ -434,7 +450,7 @@ mod tests {
 
         fn ask(&mut self, _: ThreadId, request: Request) -> Result<(), Request> {
             let Request::Count { mut buffer, .. } = request else { return Err(request) };
-            assert!(buffer.capacity() >= FLOWS_A_COUNT, "memory for a step");
+            assert!(buffer.capacity() >= FLOWS_A_COUNT, "the buffer must hold a step");
             self.asked += 1;
             let whose = |slot, service| Whose { slot: SlotId(slot), service: ServiceId(service) };
             buffer.clear();
@@ -463,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_are_summed_over_steps_and_threads_by_slot_and_service() {
+    fn flows_are_summed_by_slot_and_service() {
         let ((controller, snapshot), mut questions) = (started(), Questions::default());
         let (sender, counts) = std::sync::mpsc::channel();
         questions.count(Box::new(Seen(sender)));
@@ -479,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_who_has_gone_costs_no_request() {
+    fn disconnected_client_causes_no_request() {
         let ((controller, snapshot), mut questions) = (started(), Questions::default());
         let (answer, _) = oneshot::channel::<Result<Purged, Refusal>>();
         questions.purge(Filters::All, Box::new(answer));
@@ -489,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_not_there_is_refused() {
+    fn unknown_name_is_rejected() {
         let (_, snapshot) = started();
         for (query, words) in [
             (FlowQuery::Vip("ww".to_owned()), "no VIP \"ww\""),

@@ -1,21 +1,20 @@
-//! Why the control plane does not do what it is asked.
-//!
-//! In: what a part finds wrong with an order or a configuration. Out: one reason, in words. Not here: statuses of the API (`rows`).
+//! The reasons why the control plane rejects a request. `rows` maps them to HTTP status codes.
 
 use std::fmt;
 
 use config::Problems;
 
-/// Why something is not done; each but `Invalid` has one sentence.
+/// The reason why a request was rejected. The text of each variant except `Invalid` is one
+/// sentence.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Refused {
-    /// There is no such thing.
+    /// An object that the request names does not exist.
     #[error("{0}")]
     NotFound(String),
-    /// It does not go with what is there.
+    /// The request conflicts with the current state.
     #[error("{0}")]
     Conflict(String),
-    /// Not now.
+    /// The request cannot be served now.
     #[error("{0}")]
     Unavailable(String),
     /// The configuration has problems.
@@ -24,7 +23,7 @@ pub enum Refused {
 }
 
 impl Refused {
-    /// [`Refused::Conflict`], in the words of an error.
+    /// Creates a [`Refused::Conflict`] from an error.
     pub fn conflict(error: impl fmt::Display) -> Self {
         Self::Conflict(error.to_string())
     }

@@ -1,10 +1,11 @@
-//! The reload: one transaction from a text to a generation in force, one after the other.
+//! The reload: a transaction that turns a configuration text into the active generation. Only one
+//! reload runs at a time.
 //!
-//! In: requests by SIGHUP, the API, a change of the file, the end of a confirmation's time. Out: a new generation; or the old one goes
-//! on, and the answer has every reason.
-//! [`reload`] is the whole of it, in order. Between its steps the control loop goes on with commands, verdicts and timers: each
-//! step is a [`Host`]'s, which runs it on the loop or off it.
-//! Invariant: what is refused changes nothing, and withdraws nothing.
+//! A reload is requested by SIGHUP, by the API, by a file change, or by an expired confirmation
+//! deadline. If a step fails, the current generation stays active, and the response contains all
+//! reasons. [`reload`] runs the steps in order. [`Host`] implements each step, and runs it on the
+//! control loop or on another thread. The control loop does other work between the steps.
+//! Invariant: a rejected reload changes no state and withdraws no route.
 
 mod file_watch;
 mod generations;
@@ -28,44 +29,44 @@ use next_hop::NextHops;
 use crate::publisher::Withdrawn;
 use crate::refused::Refused;
 
-/// Where a configuration came from.
+/// The source from which a configuration was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The file.
+    /// The configuration file.
     File,
-    /// The admin API.
+    /// A text that was sent to the admin API.
     Api,
-    /// A generation that was in force before.
+    /// A stored generation.
     Kept,
 }
 
-/// Why there is a generation.
+/// The event that created a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// The process started.
     Start,
-    /// SIGHUP.
+    /// A SIGHUP was received.
     Signal,
-    /// The file has changed, and is watched.
+    /// A watched configuration file changed.
     Watch,
-    /// An operator had the file read again.
+    /// An operator requested a reload of the configuration file through the API.
     Api,
-    /// An operator put another text.
+    /// An operator sent a new configuration through the API.
     Put,
-    /// An operator went back.
+    /// An operator requested a rollback.
     Rollback,
-    /// Nobody confirmed the one before in time.
+    /// The previous generation was not confirmed before its deadline.
     Unconfirmed,
 }
 
 impl Cause {
-    /// For the log.
+    /// Returns the text that the log shows for the cause.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
             Self::Start => "start",
             Self::Signal => "SIGHUP",
-            Self::Watch => "the file has changed",
+            Self::Watch => "file changed",
             Self::Api => "api",
             Self::Put => "put",
             Self::Rollback => "rollback",
@@ -73,21 +74,21 @@ impl Cause {
         }
     }
 
-    /// Whether it takes what is in force back.
+    /// Returns `true` if the new generation undoes an earlier one.
     #[must_use]
-    pub const fn is_way_back(self) -> bool {
+    pub const fn is_return_path(self) -> bool {
         matches!(self, Self::Rollback | Self::Unconfirmed)
     }
 }
 
-/// What is to come into force.
+/// The configuration that a reload applies.
 #[derive(Debug)]
 pub enum Wanted {
-    /// What the file says now.
+    /// The content of the configuration file at the time of the reload.
     File,
-    /// This, in the file's place.
+    /// A configuration text that is used instead of the file.
     Text(String),
-    /// What was in force before, as it was.
+    /// A stored generation, whose secrets and prefix lists are not read again.
     Kept(Arc<Kept>),
 }
 
@@ -101,105 +102,114 @@ impl Wanted {
     }
 }
 
-/// Who wants a reload, why, and on what terms.
+/// The cause, requester and conditions of a reload.
 #[derive(Clone, Debug)]
 pub struct About {
-    /// Why.
+    /// The event that caused the reload.
     pub cause: Cause,
-    /// Who; `None`: nobody who came by the API.
+    /// The operator who requested the reload through the API, or `None` for other causes.
     pub by: Option<String>,
-    /// It is taken back unless it is confirmed within this time.
+    /// The time in which the new generation must be confirmed. If it is not confirmed in time, it
+    /// is rolled back.
     pub confirm: Option<Duration>,
-    /// However many slots move.
+    /// `true` if the limit `cluster.max_moved` does not apply to this reload.
     pub force: bool,
 }
 
 impl About {
-    /// A reload that nobody asked for by the API, and that is in force until the next one.
+    /// Creates the description of a reload without requester, confirmation and `force`.
     #[must_use]
     pub fn plain(cause: Cause) -> Self {
         Self { cause, by: None, confirm: None, force: cause == Cause::Unconfirmed }
     }
 }
 
-/// A reload that is wanted.
+/// A reload that waits in the queue.
 #[derive(Debug)]
 pub struct Request<C> {
-    /// Who asked for it, and why.
+    /// The cause, requester and conditions.
     pub about: About,
-    /// What is wanted.
+    /// The configuration to apply.
     pub wanted: Wanted,
-    /// Who asked, and gets the report.
+    /// The client that receives the result.
     pub client: Option<C>,
 }
 
 /// A configuration that is ready to be compiled.
 #[derive(Debug)]
 pub struct Loaded {
-    /// As read.
+    /// The configuration.
     pub config: Arc<Config>,
-    /// Its warnings.
+    /// The warnings of the configuration.
     pub warnings: Problems,
-    /// Next hops to backends that were not known before.
+    /// The next hops of backends that are not in the current configuration.
     pub next_hops: NextHops,
-    /// Where it came from.
+    /// The source from which the configuration was read.
     pub origin: Origin,
 }
 
-/// What is in force after a reload.
+/// The generation that is active after a reload.
 #[derive(Clone, Debug)]
 pub struct InForce {
-    /// Number of the generation.
+    /// The number of the generation.
     pub generation: u64,
-    /// What is different from before, one sentence each; empty: nothing, and the generation keeps its number.
+    /// The changes, one sentence each. If there are no changes, the generation number stays the
+    /// same.
     pub changed: Vec<String>,
 }
 
-/// How a reload ended.
+/// The result of a reload.
 #[derive(Clone, Debug)]
 pub struct Ended {
-    /// What is in force, or why the old generation goes on.
+    /// The active generation, or the reason why the reload was rejected.
     pub outcome: Result<InForce, Refused>,
-    /// From the start to the store, or to the refusal.
+    /// The time from the start of the reload until the snapshot was published, or until the reload
+    /// was rejected.
     pub took: Duration,
-    /// When.
+    /// The time at which the reload ended.
     pub at: SystemTime,
 }
 
-/// What a reload needs of the daemon.
+/// The steps of a reload. The daemon implements them.
 pub trait Host: Sync {
-    /// A compiled configuration. While there is one, nothing else is compiled.
+    /// A compiled configuration. The compiler cannot be used while a value of this type exists.
     type Compiled: Send;
-    /// What was in force before.
+    /// The state before the reload, with which the new configuration is compared.
     type Before: Send;
-    /// Who may ask for a reload.
+    /// A client that receives the result of a reload.
     type Client: Send;
 
-    /// Reads what is wanted, and opens what its checks need.
+    /// Reads and checks the configuration, and prepares its health checks.
     fn read(&self, wanted: Wanted, origin: Origin) -> impl Future<Output = Result<Loaded, Refused>> + Send;
-    /// The generation in force, if it is this one text for text; its origin and warnings are taken over then. Also when a change of the
-    /// file asks for what was taken back: that change was another file's.
+    /// Checks whether the reload can be skipped. If the loaded text equals the text of the current
+    /// generation, returns the number of the current generation, and stores the origin and the
+    /// warnings of the loaded configuration. Also returns the number if a file change caused the
+    /// reload and the file contains a configuration that was rolled back. In that case, another
+    /// watched file has changed.
     fn keep(&self, loaded: &Loaded) -> impl Future<Output = Option<u64>> + Send;
-    /// Refuses what moves more slots than the configuration in force lets.
+    /// Rejects the configuration if it moves more table slots than the current configuration
+    /// allows.
     fn guard(&self, config: Arc<Config>) -> impl Future<Output = Result<(), Refused>> + Send;
-    /// Compiles it off the control loop.
+    /// Compiles the configuration on another thread.
     fn compile(&self, config: Arc<Config>) -> impl Future<Output = Result<Self::Compiled, Refused>> + Send;
-    /// Withdraws routes that it does not have, and waits for routers to follow.
+    /// Withdraws the routes that are not in the new configuration, and waits until the routers have
+    /// applied the withdrawals.
     fn withdraw(&self, config: Arc<Config>) -> impl Future<Output = Withdrawn> + Send;
-    /// Publishes it: to threads, filter and routers.
+    /// Publishes the configuration to packet threads, XDP filter and routers.
     fn publish(
         &self,
         compiled: Self::Compiled,
         withdrawn: Withdrawn,
         loaded: Loaded,
     ) -> impl Future<Output = Result<Self::Before, Refused>> + Send;
-    /// What is in force now, and different from before.
+    /// Compares the new configuration with the previous one. Returns the active generation with its
+    /// changes.
     fn compare(&self, before: Self::Before) -> impl Future<Output = InForce> + Send;
-    /// The end: the client has the report, the next reload may begin.
+    /// Sends the result to the client, and allows the next reload to start.
     fn report(&self, ended: Ended, client: Option<Self::Client>) -> impl Future<Output = ()> + Send;
 }
 
-/// Carries a request out.
+/// Runs a reload, and logs and reports its result.
 pub async fn reload<H: Host>(host: &H, request: Request<H::Client>) {
     let started = Instant::now();
     let Request { about, wanted, client } = request;
@@ -211,7 +221,8 @@ pub async fn reload<H: Host>(host: &H, request: Request<H::Client>) {
     host.report(ended, client).await;
 }
 
-/// `live` is called once the configuration is in force.
+/// Runs the steps of a reload until one fails. `live` is called when the new configuration is
+/// active.
 async fn transaction(
     host: &impl Host,
     wanted: Wanted,
@@ -238,28 +249,36 @@ impl Ended {
     fn log(&self, why: &str) {
         match &self.outcome {
             Ok(InForce { generation, changed }) if changed.is_empty() => {
+                // log: A reload found the configuration unchanged, so the generation keeps its
+                // number.
+                tracing::info!(change = "reload", generation, why, "configuration unchanged");
+            }
+            Ok(InForce { generation, changed }) => {
+                let (took, changes, what) = (self.took, changed.len(), few(changed));
+                // log: A new generation is active. The field `what` lists the changes.
                 tracing::info!(
                     change = "reload",
                     generation,
                     why,
-                    "read again: nothing changed, the generation keeps its number"
+                    ?took,
+                    changes,
+                    what,
+                    "configuration reloaded"
                 );
-            }
-            Ok(InForce { generation, changed }) => {
-                let (took, changes, what) = (self.took, changed.len(), few(changed));
-                tracing::info!(change = "reload", generation, why, ?took, changes, what, "reloaded");
             }
             Err(refused) => {
                 let problems = match refused {
                     Refused::Invalid(problems) => problems.iter().map(Problem::to_string).collect(),
                     _ => Vec::new(),
                 };
+                // log: A reload was rejected, so the current generation stays active. Fix the
+                // errors in `problems`. `sluicegate config check` lists all of them.
                 tracing::error!(
                     change = "reload",
                     error = %refused,
                     why,
                     problems = %problems.join("\n"),
-                    "reload refused, the old generation goes on"
+                    "reload rejected"
                 );
             }
         }
@@ -277,7 +296,7 @@ mod tests {
     use crate::announce::Announcer;
     use crate::publisher::Publisher;
 
-    /// Writes down each step, and refuses at one of them.
+    /// Records the steps of a reload, and fails at a given step.
     #[derive(Default)]
     struct Recorded {
         refuses_at: &'static str,
@@ -364,7 +383,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reload_withdraws_before_it_publishes_and_counts_what_is_different() {
+    async fn reload_withdraws_before_it_publishes() {
         let host = Recorded { changes: vec!["a", "b"], ..Recorded::default() };
         let (steps, last, outcome) = ended(&host).await;
         assert_eq!(steps, ["read", "guard", "compile", "withdraw", "publish", "compare", "report"]);
@@ -374,7 +393,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reload_that_changes_nothing_is_reported_as_such_and_moves_the_time() {
+    async fn unchanged_reload_is_reported_with_its_time() {
         let host = Recorded { is_in_force: true, ..Recorded::default() };
         let (steps, last, outcome) = ended(&host).await;
         assert_eq!(steps, ["read", "report"]);
@@ -385,7 +404,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_refused_goes_no_further() {
+    async fn rejected_reload_stops_at_the_failed_step() {
         for (refuses_at, wanted) in [
             ("read", &["read", "report"][..]),
             ("guard", &["read", "guard", "report"]),
@@ -401,10 +420,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn force_goes_past_the_guard_alone() {
+    async fn force_skips_only_the_guard() {
         let host = Recorded { refuses_at: "guard", ..Recorded::default() };
         let (steps, last, _) = ended_as(&host, true).await;
         assert_eq!(steps, ["read", "compile", "withdraw", "publish", "compare", "report"]);
-        assert_eq!(last.outcome, ReloadOutcome::Unchanged, "the host names no change");
+        assert_eq!(last.outcome, ReloadOutcome::Unchanged, "the host reports no change");
     }
 }

@@ -1,15 +1,14 @@
-//! The border: what the control plane knows becomes rows of the admin API.
+//! Converts the state of the control plane to the row types of the admin API.
 //!
-//! In: the announcer, the controller, packet threads' explanations, problems of files. Out: row types of `admin`.
-//! Invariant: no other module of this crate names a row type.
+//! Invariant: other modules of this crate do not use the row types of `admin`.
 
 mod announcer;
 mod controller;
 mod digest;
 mod explained;
 mod hot_keys;
-mod log_orders;
-mod orders;
+mod log_level_overrides;
+mod overrides;
 mod questions;
 mod refusal;
 mod reload;

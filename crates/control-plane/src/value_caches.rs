@@ -1,7 +1,5 @@
-//! Caches for packet threads.
-//!
-//! In: bytes of all threads together, and the epochs that these share. Out: a cache for each thread.
-//! Not here: what is cached when (`kv-switch`), how caches reach the threads (`questions`), when (`sluicegate`).
+//! Creates the value caches of the packet threads. `kv-switch` implements the cache, and
+//! `questions` sends the caches to the threads.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::Range;
@@ -13,14 +11,17 @@ use packet::checksum::folded_sum;
 
 use crate::questions::Caches;
 
-/// Caches for so many threads, which share `memory`. `advise` is called with the addresses of large parts before these are touched.
+/// Creates one cache for each packet thread. Together, the caches use `memory` bytes. `advise` is
+/// called with the address range of each large allocation before the range is used.
 ///
 /// # Cost
-/// That memory, of which the system gives most only when it is first used.
+/// Reserves `memory` bytes of address space. The kernel allocates most pages when they are first
+/// used.
 #[must_use]
 pub fn value_caches(memory: usize, epochs: &Arc<Epochs>, threads: usize, advise: fn(Range<usize>)) -> Caches {
     let cache = |_| {
-        // Who knew it would know what an answer has to say.
+        // The seed is random, because a client that knew the seed could predict the content of
+        // replies.
         let seed = [(); 2].map(|()| RandomState::new().build_hasher().finish());
         let memory = memory / threads.max(1);
         Box::new(ValueCache::new(&CacheConfig {

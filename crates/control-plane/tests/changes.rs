@@ -1,6 +1,6 @@
-//! What two configurations differ in, in words: each thing once, from what to what, and what of it waits for a start.
+//! Tests of the sentences that describe the differences between two configurations.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::path::Path;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ fn config(text: &str) -> Arc<Config> {
     }
 }
 
-/// What a reload from `old` to `new` says on a machine that was started with `running`.
+/// Compares `old` with `new` on a machine whose process was started with `running`.
 fn compare(running: &str, old: &str, new: &str) -> Changes {
     let running = Running::of(&config(running), "lb1");
     let [(old, before), (new, after)] = [old, new].map(|text| {
@@ -73,7 +73,7 @@ fn with(pairs: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn a_check_is_told_once_and_key_by_key_however_many_backends_use_it() {
+fn changed_check_is_reported_once_key_by_key() {
     let new = with(&[
         ("interval = \"2s\"", "interval = \"1s\"\nfall = 5"),
         ("path = \"/\"", "path = \"/up\""),
@@ -90,7 +90,7 @@ fn a_check_is_told_once_and_key_by_key_however_many_backends_use_it() {
     ] {
         assert!(said[0].contains(words), "{words}: {said:?}");
     }
-    assert!(!said[0].contains("secret"), "a header may hold a password: {said:?}");
+    assert!(!said[0].contains("secret"), "the value of a header may be a password: {said:?}");
     let kind =
         with(&[("tcp = { port = 80 }", "dns = { name = \"x\" }"), ("[\"web\"]", "[\"web\", \"tcp\"]")]);
     let old = with(&[("[\"web\"]", "[\"web\", \"tcp\"]")]);
@@ -98,7 +98,7 @@ fn a_check_is_told_once_and_key_by_key_however_many_backends_use_it() {
 }
 
 #[test]
-fn a_pool_that_gets_another_check_has_one_line_for_its_backends() {
+fn pool_with_other_checks_has_one_line_for_its_backends() {
     let new = with(&[
         ("[\"web\"]", "[\"web\", \"tcp\"]"),
         ("encapsulation = \"outer\"", "encapsulation = \"ipip\""),
@@ -110,14 +110,14 @@ fn a_pool_that_gets_another_check_has_one_line_for_its_backends() {
             "pool a: checks web -> tcp, web for backends a1, a2",
             "pool a: encapsulation outer -> ipip for backends a1, a2"
         ],
-        "and none for the pool around it"
+        "no line for the outer pool"
     );
     let other = with(&[("kind = \"gre\"", "kind = \"gre\"\ndont_fragment = false")]);
     assert_eq!(compare(FILE, FILE, &other).sentences, ["encapsulation outer: dont_fragment true -> false"]);
 }
 
 #[test]
-fn settings_of_the_start_are_told_from_what_to_what_and_wait() {
+fn settings_that_need_a_restart_are_marked() {
     let new = with(&[
         ("batch = 64", "batch = 32\nqueues = 1\nidle = { spin = \"10us\", then = \"spin\" }"),
         ("path = \"/run/a.sock\"", "path = \"/run/b.sock\", mode = \"0660\", group = \"ops\""),
@@ -147,11 +147,11 @@ fn settings_of_the_start_are_told_from_what_to_what_and_wait() {
     let mut wanted = at_once.map(str::to_owned).to_vec();
     wanted.extend(waits.iter().map(|words| format!("{words} (takes effect at the next start)")));
     wanted.sort_unstable();
-    assert_eq!(sentences, wanted, "the other machine's interface is not this one's");
+    assert_eq!(sentences, wanted, "the interface of another machine is not reported");
 }
 
 #[test]
-fn who_is_told_of_marked_packets_changes_at_once_and_is_told_from_what_to_what() {
+fn trace_changes_apply_without_restart() {
     let traced = format!("{FILE}[trace]\nreceivers = [\"198.51.100.9\", \"2001:db8:9::/64\"]\n");
     let other = format!("{traced}max_per_second = 7\n");
     let receivers = "198.51.100.9/32, 2001:db8:9::/64";
@@ -174,15 +174,15 @@ fn who_is_told_of_marked_packets_changes_at_once_and_is_told_from_what_to_what()
 }
 
 #[test]
-fn what_goes_back_to_what_runs_waits_no_longer_and_what_waits_is_not_forgotten() {
+fn reverted_setting_needs_no_restart_and_pending_one_still_does() {
     let changed = with(&[("batch = 64", "batch = 32")]);
     let and_more = with(&[("batch = 64", "batch = 32"), ("interval = \"2s\"", "interval = \"1s\"")]);
     let later = compare(FILE, &changed, &and_more);
-    assert_eq!(later.needs_restart, ["io.batch: 64 -> 32"], "an earlier reload brought it");
+    assert_eq!(later.needs_restart, ["io.batch: 64 -> 32"], "pending since an earlier reload");
     assert!(later.sentences.iter().all(|sentence| !sentence.starts_with("io")), "{later:?}");
     let back = compare(FILE, &changed, FILE);
     assert_eq!(back.needs_restart, [""; 0]);
-    assert_eq!(back.sentences, ["io.batch: 32 -> 64 (as it runs already)"]);
+    assert_eq!(back.sentences, ["io.batch: 32 -> 64 (already in use)"]);
 }
 
 #[test]
@@ -221,12 +221,13 @@ fn keys_and_certificates_are_not_shown() {
 }
 
 #[test]
-fn the_slots_that_move_are_explained_and_add_up() {
+fn moved_slots_are_explained_and_add_up() {
     let new = with(&[(
         "backends = [{ name = \"b1\", address = \"198.18.2.1\" }]",
         "backends = [{ name = \"b2\", address = \"198.18.2.2\" }, { name = \"b3\", address = \"198.18.2.3\", weight = 3 }]",
     )]);
-    // Backends with checks are in no table before their first result.
+    // The checks are removed, because a backend with checks has no table entries before its first
+    // check result.
     let unchecked = |text: &str| text.replace("checks = [\"web\"]\n", "");
     let said = compare(FILE, &unchecked(FILE), &unchecked(&new)).sentences;
     let moved = said.iter().find(|sentence| sentence.contains("slots")).unwrap();
@@ -236,11 +237,11 @@ fn the_slots_that_move_are_explained_and_add_up() {
         .collect();
     assert!(moved.starts_with("pool all: "), "{moved}");
     assert!(
-        moved.contains("of 65537 table slots get another backend") && !moved.contains("besides"),
+        moved.contains("of 65537 table slots move to another backend") && !moved.contains("besides"),
         "{moved}"
     );
     assert!(
-        moved.contains("because their backend is gone") && moved.contains("to backends that are new"),
+        moved.contains("because their backend was removed") && moved.contains("to new backends"),
         "{moved}"
     );
     let [changed, _, parts @ ..] = numbers.as_slice() else { panic!("{moved}") };
@@ -249,20 +250,20 @@ fn the_slots_that_move_are_explained_and_add_up() {
 }
 
 #[test]
-fn nothing_is_nothing_and_another_text_is_said_to_be_one() {
+fn equal_configurations_have_no_changes_except_text() {
     assert!(config(FILE).is_same_text_as(&config(FILE)));
     assert_eq!(compare(FILE, FILE, FILE), Changes::default());
     let comment = format!("{FILE}# a remark\n");
-    assert!(!config(FILE).is_same_text_as(&config(&comment)), "a generation stands for one text");
-    assert_eq!(compare(FILE, FILE, &comment).sentences, ["only the text: it says the same as before"]);
+    assert!(!config(FILE).is_same_text_as(&config(&comment)), "a generation has one text");
+    assert_eq!(compare(FILE, FILE, &comment).sentences, ["only comments or formatting changed"]);
     let elsewhere = with(&[("192.0.2.2", "192.0.2.3")]);
-    assert!(compare(FILE, FILE, &elsewhere).sentences[0].starts_with("nothing for this machine"));
+    assert!(compare(FILE, FILE, &elsewhere).sentences[0].starts_with("no change for this machine"));
     let own = with(&[("192.0.2.1", "192.0.2.4")]);
     assert_eq!(compare(FILE, FILE, &own).sentences, ["machine.lb1.addresses: 192.0.2.1 -> 192.0.2.4"]);
 }
 
 #[test]
-fn a_verdict_is_for_backends_pools_and_vips_by_name() {
+fn health_state_applies_to_backends_pools_and_vips_by_name() {
     let (controller, _) = Controller::start(config(FILE), "lb1", Arc::default(), Duration::ZERO).unwrap();
     let watched = controller.watched();
     let of_a1 = watched.iter().find(|one| &*one.backend == "a1").unwrap();
@@ -276,7 +277,7 @@ fn a_verdict_is_for_backends_pools_and_vips_by_name() {
 }
 
 #[test]
-fn another_vlan_policy_is_told_of_this_machine_alone_and_waits_for_nothing() {
+fn vlan_policy_is_reported_for_this_machine_only() {
     let strip = |machine: &str, rules: &str| {
         let head = format!("[machine.{machine}]");
         with(&[(&head, &format!("[machine.{machine}.vlan.eth0]\n{rules}\n{head}"))])
@@ -289,20 +290,23 @@ fn another_vlan_policy_is_told_of_this_machine_alone_and_waits_for_nothing() {
     );
     assert!(said.needs_restart.is_empty());
     let said = compare(FILE, FILE, &strip("lb2", "policy = \"strip\"")).sentences;
-    assert!(said.len() == 1 && said[0].starts_with("nothing for this machine"), "{said:?}");
+    assert!(said.len() == 1 && said[0].starts_with("no change for this machine"), "{said:?}");
 }
 
 #[test]
-fn routers_and_announcements_are_told_key_by_key_and_no_key_is_shown() {
+fn bgp_changes_are_reported_key_by_key_without_secrets() {
     let peers = "\n[bgp]\nasn = 65101\npeers = [{ name = \"t\", address = \"192.0.2.0\", asn = 65000, hold_time = \"9s\" }]\n";
     let vip = ("[vip.v]\n", "[vip.v]\nannounce = { med = 5 }\n");
     let old = with(&[vip]) + peers;
     let before = with(&[]);
     let compare = |old: &str, new: &str| compare(old, old, new).sentences;
     let begin = compare(&before, &old);
-    assert_eq!(begin, ["bgp: AS 65101: VIPs are announced from now on", "vip v: announced from now on"]);
+    assert_eq!(
+        begin,
+        ["bgp: added with AS 65101; VIPs are announced from now on", "vip v: announced from now on"]
+    );
     let end = compare(&old, &before);
-    assert_eq!(end, ["bgp: gone: all sessions end, and nothing is announced", "vip v: no longer announced"]);
+    assert_eq!(end, ["bgp: removed; all sessions end and no VIP is announced", "vip v: no longer announced"]);
     let new = old
         .replace("asn = 65101", "asn = 65102\nhold_down = \"1s\"")
         .replace("hold_time = \"9s\"", "hold_time = \"30s\", password_file = \"k\", bfd = {}")
@@ -312,8 +316,8 @@ fn routers_and_announcements_are_told_key_by_key_and_no_key_is_shown() {
         [
             "bgp.asn: 65101 -> 65102 (takes effect at the next start)",
             "bgp.hold_down: 10s -> 1s",
-            "bgp peer t: bfd.interval none -> 100ms, bfd.multiplier none -> 3, hold_time 9s -> 30s, another key in the running \
-             session: the router must have it too within the hold time, hold_time counts from the next session on",
+            "bgp peer t: bfd.interval none -> 100ms, bfd.multiplier none -> 3, hold_time 9s -> 30s, MD5 key changed, and \
+             the router needs the new key within the hold time, hold_time applies from the next session on",
             "vip v: announce.communities: none -> 1:2",
             "vip v: announce.med: 5 -> none",
             "vip v: announce.min_serving: 1 -> 2",
@@ -321,13 +325,13 @@ fn routers_and_announcements_are_told_key_by_key_and_no_key_is_shown() {
             "vip v: announce.return_serving: 1 -> 2",
         ]
     );
-    let patient = old.replace("hold_time = \"9s\"", "hold_time = \"9s\", longest_retry = \"5s\"");
-    assert_eq!(compare(&old, &patient), ["bgp peer t: longest_retry 1m -> 5s"], "the session goes on");
+    let patient = old.replace("hold_time = \"9s\"", "hold_time = \"9s\", max_retry = \"5s\"");
+    assert_eq!(compare(&old, &patient), ["bgp peer t: max_retry 1m -> 5s"], "the session continues");
     let other = old.replace("name = \"t\", address = \"192.0.2.0\"", "name = \"u\", address = \"192.0.2.9\"");
     assert_eq!(
         compare(&old, &other),
         [
-            "bgp peer t: removed: its session with 192.0.2.0 ends after 5s, in which its routes are marked as about to go",
+            "bgp peer t: removed; its session with 192.0.2.0 ends after 5s, and until then its routes carry the graceful-shutdown community",
             "bgp peer u: added, 192.0.2.9 of AS 65000"
         ]
     );
@@ -335,25 +339,25 @@ fn routers_and_announcements_are_told_key_by_key_and_no_key_is_shown() {
     assert_eq!(
         compare(&old, &sourced),
         [
-            "bgp peer t: source none -> 198.51.100.9, its session restarts after 5s, in which its routes are marked as about to go, unless it comes from there already"
+            "bgp peer t: source none -> 198.51.100.9, its session restarts after 5s, and until then its routes carry the graceful-shutdown community, unless it already uses this source"
         ]
     );
     let watched = old.replace("hold_time = \"9s\"", "hold_time = \"9s\", bfd = {}");
     assert_eq!(
         compare(&watched, &old),
         [
-            "bgp peer t: bfd.interval 100ms -> none, bfd.multiplier 3 -> none, BFD ends with the session of now"
+            "bgp peer t: bfd.interval 100ms -> none, bfd.multiplier 3 -> none, BFD ends with the current session"
         ]
     );
     let renamed = old.replace("name = \"t\"", "name = \"u\"");
-    assert_eq!(compare(&old, &renamed), ["bgp peer u: called t before"], "the session goes on");
+    assert_eq!(compare(&old, &renamed), ["bgp peer u: renamed from t"], "the session continues");
     let listens = old.replace("asn = 65101", "asn = 65101\nlisten = [\"192.0.2.1:179\"]");
     assert_eq!(compare(&old, &listens), ["bgp.listen: none -> 192.0.2.1:179"]);
     let one = old.replace("hold_time = \"9s\"", "hold_time = \"9s\", families = [\"ipv4\"]");
     assert_eq!(
         compare(&old, &one),
         [
-            "bgp peer t: families ipv4, ipv6 -> ipv4, its session restarts after 5s, in which its routes are marked as about to go"
+            "bgp peer t: families ipv4, ipv6 -> ipv4, its session restarts after 5s, and until then its routes carry the graceful-shutdown community"
         ]
     );
 }

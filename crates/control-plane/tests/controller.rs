@@ -1,6 +1,7 @@
-//! Verdicts, orders, fallbacks, slow start and reloads, from text to the snapshot that packet threads would follow.
+//! Tests of the controller: how health states, overrides, fallbacks, slow start and reloads change
+//! the snapshot for packet threads.
 
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a failed unwrap fails the test")]
 
 #[path = "controller/rejoin.rs"]
 mod rejoin;
@@ -70,7 +71,7 @@ impl Bed {
         Self { controller, live }
     }
 
-    /// All targets whose backend's name starts so.
+    /// Returns the health check targets of all backends whose name starts with `backend`.
     fn targets(&self, backend: &str) -> Vec<TargetKey> {
         let watched = self.controller.watched();
         watched.into_iter().filter(|w| w.backend.starts_with(backend)).map(|w| w.key).collect()
@@ -80,15 +81,17 @@ impl Bed {
         let changed: Vec<_> = self.targets(backend).into_iter().map(|key| (key, state)).collect();
         assert!(!changed.is_empty(), "{backend}");
         let now = Duration::from_secs(now);
-        if let Some(next) = self.controller.verdicts(&changed, &self.live, now).unwrap() {
+        if let Some(next) = self.controller.health_states(&changed, &self.live, now).unwrap() {
             self.live = next;
         }
     }
 
     fn order(&mut self, backend: &str, pool: Option<&str>, says: Option<Override>) {
         let key = OverrideKey { backend: Arc::from(backend), pool: pool.map(Arc::from) };
-        if let Some(next) =
-            self.controller.order(vec![(key, says.unwrap_or_default())], &self.live, Duration::ZERO).unwrap()
+        if let Some(next) = self
+            .controller
+            .override_backends(vec![(key, says.unwrap_or_default())], &self.live, Duration::ZERO)
+            .unwrap()
         {
             self.live = next;
         }
@@ -100,7 +103,7 @@ impl Bed {
         }
     }
 
-    /// Runs the tables' job, if one is wanted; gives whether it was.
+    /// Rebuilds the tables if necessary. Returns `true` if a job ran.
     fn settle(&mut self, now: u64) -> bool {
         let wanted = self.controller.wants_job();
         if wanted {
@@ -121,7 +124,7 @@ impl Bed {
         self.live.state(found.slot)
     }
 
-    /// New flows to a VIP, by backend.
+    /// Counts how many of 2,000 new flows to a VIP each backend receives.
     fn spread(&self, host: u8) -> BTreeMap<String, usize> {
         let mut spread = BTreeMap::new();
         for port in 0..2_000 {
@@ -140,13 +143,13 @@ impl Bed {
 }
 
 #[test]
-fn a_backend_is_in_no_table_before_its_first_result_and_leaves_at_once_when_it_fails() {
+fn backend_serves_after_first_result_and_leaves_when_down() {
     let text = pool("web", 1, 3, "checks = [\"tcp\"]") + &vip("www", 10, "web");
     let mut bed = Bed::new(config(&text));
     assert_eq!((bed.controller.unknown(), bed.served(10).len()), (3, 0));
     bed.say("web", HealthState::Up, 1);
     assert_eq!(bed.controller.unknown(), 0);
-    assert!(bed.settle(1), "tables follow");
+    assert!(bed.settle(1), "the tables are rebuilt");
     assert_eq!(bed.served(10), ["web-1", "web-2", "web-3"]);
     bed.say("web-2", HealthState::Down, 2);
     assert_eq!((bed.state("web-2"), bed.served(10)), (SlotState::Down, vec!["web-1".into(), "web-3".into()]));
@@ -155,13 +158,13 @@ fn a_backend_is_in_no_table_before_its_first_result_and_leaves_at_once_when_it_f
     let after = bed.live.services()[0].pool.table.clone().unwrap();
     assert_eq!(disruption(&before, &after).unwrap().backend_gone, before.shares()[1]);
     bed.say("web-2", HealthState::Up, 3);
-    assert_eq!(bed.served(10), ["web-1", "web-3"], "it serves once the table has it");
+    assert_eq!(bed.served(10), ["web-1", "web-3"], "web-2 serves after its table is rebuilt");
     assert!(bed.settle(3));
     assert_eq!(bed.served(10).len(), 3);
 }
 
 #[test]
-fn a_verdict_that_comes_while_tables_are_built_is_not_lost() {
+fn health_state_during_a_job_is_not_lost() {
     let text = pool("web", 1, 3, "checks = [\"tcp\"]") + &vip("www", 10, "web");
     let mut bed = Bed::new(config(&text));
     bed.say("web", HealthState::Up, 1);
@@ -170,15 +173,15 @@ fn a_verdict_that_comes_while_tables_are_built_is_not_lost() {
     let done = job.run();
     bed.say("web-1", HealthState::Down, 2);
     assert_eq!(bed.state("web-1"), SlotState::Down);
-    assert!(!bed.controller.wants_job(), "one is under way");
+    assert!(!bed.controller.wants_job(), "a job is running");
     bed.live = bed.controller.finish(done, Duration::from_secs(3)).unwrap();
     assert_eq!(bed.state("web-1"), SlotState::Down);
     assert_eq!(bed.served(10), ["web-2", "web-3"]);
-    assert!(bed.settle(3), "its tables still had it");
+    assert!(bed.settle(3), "the tables of the job still contain web-1");
 }
 
 #[test]
-fn one_target_serves_all_pools_that_want_it_and_each_tunnel_and_vip_is_its_own() {
+fn pools_share_targets_but_tunnels_and_vips_do_not() {
     let text = format!(
         "{}[pool.a]\nchecks = [\"tcp\"]\npools = [{{ pool = \"leaf\" }}]\n[pool.b]\nchecks = [\"tcp\", \"vip\"]\npools = [{{ pool = \"leaf\" }}]\n{}{}",
         pool("leaf", 1, 2, ""),
@@ -190,32 +193,33 @@ fn one_target_serves_all_pools_that_want_it_and_each_tunnel_and_vip_is_its_own()
     let direct = watched.iter().filter(|w| w.key.through.is_none()).count();
     let vips: HashSet<_> =
         watched.iter().filter_map(|w| Some((w.key.through.as_ref()?.vip, w.key.address))).collect();
-    // The leaf's checks are those of all pools that hold it, so both VIPs are checked through the tunnel.
+    // A leaf pool inherits the checks of all pools that contain it. Its backends are therefore
+    // checked through the addresses of both VIPs.
     assert_eq!((direct, vips.len(), watched.len()), (2, 4, 6));
     assert!(watched.iter().all(|w| w.slot.is_some() == w.key.through.is_some()));
 }
 
 #[test]
-fn a_backend_is_up_when_all_its_checks_pass_and_down_when_one_fails() {
+fn backend_is_up_if_all_checks_pass() {
     let text = pool("web", 1, 1, "checks = [\"tcp\", \"vip\"]") + &vip("www", 10, "web");
     let mut bed = Bed::new(config(&text));
     let targets = bed.targets("web-1");
     let one = |bed: &mut Bed, at: usize, state| {
         let next =
-            bed.controller.verdicts(&[(targets[at].clone(), state)], &bed.live, Duration::ZERO).unwrap();
+            bed.controller.health_states(&[(targets[at].clone(), state)], &bed.live, Duration::ZERO).unwrap();
         if let Some(next) = next {
             bed.live = next;
         }
         bed.state("web-1")
     };
-    assert_eq!(one(&mut bed, 0, HealthState::Up), SlotState::Down, "the other one is unknown");
+    assert_eq!(one(&mut bed, 0, HealthState::Up), SlotState::Down, "the other check has no result");
     assert_eq!(one(&mut bed, 1, HealthState::Up), SlotState::Serving);
     assert_eq!(one(&mut bed, 0, HealthState::Down), SlotState::Down);
     assert_eq!(one(&mut bed, 0, HealthState::Up), SlotState::Serving);
 }
 
 #[test]
-fn a_fallback_serves_instead_at_once_and_gives_back_after_the_hold() {
+fn fallback_serves_immediately_and_ends_after_hold() {
     let text =
         pool("web", 1, 3, "checks = [\"tcp\"]\nfallback = { pool = \"spare\", below = 2, hold = \"30s\" }")
             + &pool("spare", 2, 1, "checks = [\"tcp\"]")
@@ -223,14 +227,14 @@ fn a_fallback_serves_instead_at_once_and_gives_back_after_the_hold() {
     let mut bed = Bed::new(config(&text));
     bed.say("spare", HealthState::Up, 1);
     bed.settle(1);
-    assert_eq!(bed.served(10), [""; 0], "web is not known to be bad yet");
+    assert_eq!(bed.served(10), [""; 0], "the state of web is unknown");
     bed.say("web", HealthState::Up, 2);
     bed.settle(2);
-    assert_eq!(bed.served(10).len(), 3, "at start nothing is held back");
+    assert_eq!(bed.served(10).len(), 3, "no hold time at the start");
     bed.say("web-1", HealthState::Down, 3);
     assert_eq!(bed.served(10), ["web-2", "web-3"]);
     bed.say("web-2", HealthState::Down, 4);
-    assert_eq!(bed.served(10), ["spare-1"], "at once, before any table is built");
+    assert_eq!(bed.served(10), ["spare-1"], "before a table is rebuilt");
     bed.settle(4);
     assert_eq!(bed.served(10), ["spare-1"]);
     bed.say("web-2", HealthState::Up, 10);
@@ -244,17 +248,17 @@ fn a_fallback_serves_instead_at_once_and_gives_back_after_the_hold() {
     assert_eq!(bed.served(10), [""; 0]);
     bed.say("web-3", HealthState::Up, 52);
     bed.settle(52);
-    assert_eq!(bed.served(10), ["web-3"], "one backend is better than a fallback with none");
+    assert_eq!(bed.served(10), ["web-3"], "one serving backend is preferred to an empty fallback");
 }
 
 #[test]
-fn a_backend_that_came_up_takes_its_share_in_quarters_that_move_little() {
+fn slow_start_increases_the_share_in_quarters() {
     let text = pool("web", 1, 4, "checks = [\"tcp\"]\nslow_start = \"40s\"") + &vip("www", 10, "web");
     let mut bed = Bed::new(config(&text));
     bed.say("web", HealthState::Up, 0);
     bed.settle(0);
     let whole = bed.live.services()[0].pool.table.clone().unwrap();
-    assert_eq!(bed.served(10).len(), 4, "no slow start for those that are there from the start");
+    assert_eq!(bed.served(10).len(), 4, "no slow start at the start of the process");
     bed.say("web-1", HealthState::Down, 1);
     bed.settle(1);
     bed.say("web-1", HealthState::Up, 100);
@@ -276,11 +280,11 @@ fn a_backend_that_came_up_takes_its_share_in_quarters_that_move_little() {
         let moved = disruption(&pair[0], &pair[1]).unwrap();
         assert!(moved.moved_needlessly < size / 20, "{moved:?}");
     }
-    assert_eq!(disruption(&whole, &tables[4]).unwrap().changed(), 0, "the end is where it was");
+    assert_eq!(disruption(&whole, &tables[4]).unwrap().changed(), 0, "the final table equals the first one");
 }
 
 #[test]
-fn an_operators_order_goes_before_health_but_for_the_dead_and_outlives_a_reload() {
+fn override_precedes_health_except_down_and_survives_reload() {
     let text = pool("web", 1, 3, "checks = [\"tcp\"]") + &vip("www", 10, "web");
     let mut bed = Bed::new(config(&text));
     bed.say("web", HealthState::Up, 0);
@@ -290,7 +294,7 @@ fn an_operators_order_goes_before_health_but_for_the_dead_and_outlives_a_reload(
     bed.settle(0);
     assert_eq!(bed.served(10), ["web-2", "web-3"]);
     bed.say("web-1", HealthState::Down, 1);
-    assert_eq!(bed.state("web-1"), SlotState::Down, "a dead backend's flows are lost on it");
+    assert_eq!(bed.state("web-1"), SlotState::Down, "a failed backend has lost its flows");
     bed.say("web-1", HealthState::Up, 2);
     bed.job(Some(config(&(text.clone() + &pool("more", 2, 1, "")))), 3);
     assert_eq!((bed.state("web-1"), bed.served(10).len()), (SlotState::Draining, 2));
@@ -301,8 +305,9 @@ fn an_operators_order_goes_before_health_but_for_the_dead_and_outlives_a_reload(
     assert!(shares[1].abs_diff(65_537 * 6 / 8) <= 1, "{shares:?}");
 }
 
+// Promise: reload-atomic
 #[test]
-fn a_configuration_that_is_refused_leaves_tables_that_wait_to_be_built() {
+fn rejected_configuration_keeps_pending_table_jobs() {
     let text = pool("web", 1, 2, "") + &vip("www", 10, "web");
     let mut bed = Bed::new(config(&text));
     bed.order("web-1", None, Some(Override { mode: Some(Mode::Drain), weight: None }));
@@ -311,17 +316,17 @@ fn a_configuration_that_is_refused_leaves_tables_that_wait_to_be_built() {
     let now = Duration::ZERO;
     let states = bed.live.states().to_vec();
     let job = bed.controller.job(Some(elsewhere), Arc::default(), states, now).unwrap();
-    assert!(!bed.controller.wants_job(), "one is under way");
+    assert!(!bed.controller.wants_job(), "a job is running");
     assert!(bed.controller.finish(job.run(), now).is_err());
-    assert!(bed.settle(0), "the drained backend's tables are still to be built");
+    assert!(bed.settle(0), "the tables of the drained backend must still be rebuilt");
     let weights = bed.controller.index().pool(&PoolView::of_all(&"web".into())).unwrap().weights.to_vec();
     assert_eq!(weights, [0, 1]);
     assert!(!bed.controller.wants_job());
 }
 
 #[test]
-fn an_operators_weight_stands_in_for_that_of_the_pool_which_lists_the_backend() {
-    // web-1 weighs 3 in its own pool, which counts twice in the other.
+fn weight_override_replaces_the_weight_in_the_leaf_pool() {
+    // The backend web-1 has weight 3 in its leaf pool. The outer pool multiplies this weight by 2.
     let web = "[pool.web]\nbackends = [{ name = \"web-1\", address = \"198.18.1.1\", weight = 3 }]\n";
     let all = "[pool.all]\npools = [{ pool = \"web\", weight = 2 }]\n\
                backends = [{ name = \"other\", address = \"198.18.1.9\", weight = 10 }]\n";
@@ -337,7 +342,7 @@ fn an_operators_weight_stands_in_for_that_of_the_pool_which_lists_the_backend() 
 }
 
 #[test]
-fn an_operators_drain_has_no_end_of_its_own_and_a_reloads_has() {
+fn drain_override_does_not_end_but_removal_drain_does() {
     let text = |backends| pool("web", 1, backends, "") + &vip("www", 10, "web");
     let mut bed = Bed::new(config(&text(3)));
     bed.order("web-1", None, Some(Override { mode: Some(Mode::Drain), weight: None }));
@@ -348,7 +353,7 @@ fn an_operators_drain_has_no_end_of_its_own_and_a_reloads_has() {
         bed.tick(now);
         (bed.state("web-1"), bed.live.states()[gone])
     };
-    // 60 s of drain time, by default.
+    // The default drain time is 60 s.
     assert_eq!(states(&mut bed, 60), (SlotState::Draining, SlotState::Draining));
     assert_eq!(states(&mut bed, 61), (SlotState::Draining, SlotState::Free));
     assert_eq!(states(&mut bed, 100 * 3_600), (SlotState::Draining, SlotState::Free));
@@ -357,23 +362,23 @@ fn an_operators_drain_has_no_end_of_its_own_and_a_reloads_has() {
 }
 
 #[test]
-fn a_reload_that_adds_a_check_takes_no_backend_out_before_its_first_result() {
+fn added_check_keeps_backends_serving_until_its_result() {
     let plain = pool("web", 1, 2, "") + &vip("www", 10, "web");
     let mut bed = Bed::new(config(&plain));
     assert_eq!(bed.served(10).len(), 2);
     let checked = pool("web", 1, 3, "checks = [\"tcp\"]") + &vip("www", 10, "web");
     bed.job(Some(config(&checked)), 1);
-    assert_eq!(bed.served(10), ["web-1", "web-2"], "the new one is unknown, the others go on");
+    assert_eq!(bed.served(10), ["web-1", "web-2"], "web-3 is unknown, the others continue");
     bed.say("web-1", HealthState::Down, 2);
     bed.say("web-3", HealthState::Up, 2);
     bed.settle(2);
     assert_eq!(bed.served(10), ["web-2", "web-3"]);
     bed.job(Some(config(&plain)), 3);
-    assert_eq!(bed.served(10), ["web-1", "web-2"], "without a check nobody says that it is down");
+    assert_eq!(bed.served(10), ["web-1", "web-2"], "a backend without checks is up");
 }
 
 #[test]
-fn a_verdict_takes_ten_milliseconds_at_most_with_a_thousand_pools() {
+fn health_state_is_applied_quickly_with_1000_pools() {
     let mut text = String::new();
     for n in 0..1_000 {
         text += &format!("[pool.p{n}]\nchecks = [\"tcp\"]\npools = [{{ pool = \"leaf{}\" }}]\n", n % 10);
@@ -391,16 +396,19 @@ fn a_verdict_takes_ten_milliseconds_at_most_with_a_thousand_pools() {
     bed.settle(0);
     let target = bed.targets("leaf3-77").remove(0);
     let started = Instant::now();
-    let next =
-        bed.controller.verdicts(&[(target, HealthState::Down)], &bed.live, Duration::ZERO).unwrap().unwrap();
+    let next = bed
+        .controller
+        .health_states(&[(target, HealthState::Down)], &bed.live, Duration::ZERO)
+        .unwrap()
+        .unwrap();
     let took = started.elapsed();
     bed.live = next;
-    println!("a verdict over 1,000 pools of 100 backends: {took:?}");
+    println!("health state change with 1,000 pools of 100 backends: {took:?}");
     assert_eq!(bed.state("leaf3-77"), SlotState::Down);
 }
 
 #[test]
-fn changes_are_told_in_words_with_the_slots_that_move() {
+fn changes_are_reported_with_moved_slots() {
     let before = config(
         &(pool("web", 1, 3, "checks = [\"tcp\"]")
             + &pool("old", 2, 1, "")
@@ -416,7 +424,7 @@ fn changes_are_told_in_words_with_the_slots_that_move() {
     let (one, other) = (Bed::new(Arc::clone(&before)), Bed::new(Arc::clone(&after)));
     let [old, new] = [(&before, &one), (&after, &other)]
         .map(|(config, bed)| Side { config, index: bed.controller.index() });
-    // Unknown backends have no table; give them one.
+    // Backends with an unknown health state have no table entries, so no table change is reported.
     let said = changes(&Running::of(&before, "lb1"), old, new, "lb1").sentences;
     let has =
         |words: &str| assert!(said.iter().any(|sentence| sentence.contains(words)), "{words}: {said:#?}");
@@ -430,7 +438,7 @@ fn changes_are_told_in_words_with_the_slots_that_move() {
 }
 
 #[test]
-fn changes_of_lists_and_limits_are_told_by_their_numbers() {
+fn changed_lists_and_limits_are_reported_by_count() {
     let with = |keys: &str| config(&(pool("web", 1, 1, "") + &vip("www", 10, "web") + keys + "\n"));
     let said = |from: &str, to: &str| {
         let (before, after) = (with(from), with(to));
@@ -445,7 +453,7 @@ fn changes_of_lists_and_limits_are_told_by_their_numbers() {
     assert_eq!(said("", "allow = [\"192.0.2.1\"]"), ["vip www: allow list: none -> 1 prefix"]);
     assert_eq!(
         said("allow = [\"192.0.2.1\"]", "allow = [\"192.0.2.2\"]"),
-        ["vip www: allow list: 1 prefix, others than before"]
+        ["vip www: allow list: 1 prefix, content changed"]
     );
     assert_eq!(
         said(three, &format!("{three}\nlimits = {{ new_flows_per_second = 10 }}")),

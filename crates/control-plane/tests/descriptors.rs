@@ -1,5 +1,6 @@
-//! Attempts that are given up, or answered without end, leave nothing behind. One test, in a process of its own: it counts
-//! the process's descriptors and tasks.
+//! Tests that health check attempts which are aborted or never end do not leak file descriptors or
+//! tasks. The test is in its own process, because it counts the descriptors and tasks of the whole
+//! process.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -17,7 +18,7 @@ const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const ATTEMPTS: usize = 1_000;
 
 #[test]
-fn a_thousand_attempts_that_are_given_up_leave_no_descriptor_and_no_task() {
+fn aborted_attempts_leak_no_descriptors_and_tasks() {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let listener = TcpListener::bind((HERE, 0)).await.unwrap();
@@ -30,7 +31,8 @@ fn a_thousand_attempts_that_are_given_up_leave_no_descriptor_and_no_task() {
                 });
             }
         });
-        // What a program opens once, such as its source of random numbers, is open before the count.
+        // Some resources are opened once per process, such as a source of random numbers. They must
+        // be open before descriptors are counted.
         for kind in kinds(port) {
             let first = timeout(Duration::from_millis(2), attempt(&kind, HERE, &Dialer::Direct)).await;
             drop(first);
@@ -51,7 +53,8 @@ fn a_thousand_attempts_that_are_given_up_leave_no_descriptor_and_no_task() {
                 assert!(passed == 0 || matches!(kind, CheckKind::Tcp(_)), "{kind:?}");
             }
         }
-        // The server sees each reset in its own time.
+        // The server handles connection resets asynchronously, so the test waits until the counts
+        // have decreased.
         for _ in 0..1_000 {
             if self::descriptors() <= descriptors && self::tasks() <= tasks {
                 return;
@@ -59,7 +62,7 @@ fn a_thousand_attempts_that_are_given_up_leave_no_descriptor_and_no_task() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         panic!(
-            "{descriptors} descriptors and {tasks} tasks became {} and {}",
+            "leaked resources: {descriptors} descriptors and {tasks} tasks became {} and {}",
             self::descriptors(),
             self::tasks()
         );

@@ -1,6 +1,7 @@
-//! Two machines of a cluster: written in another order, started at other times, through other histories.
+//! Tests that two machines of a cluster have equal digests, regardless of file order, start time
+//! and history.
 
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a failed unwrap fails the test")]
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,24 +23,25 @@ use proptest::prelude::*;
 const BACKENDS: u8 = 8;
 const KEY: &str = "00112233445566778899aabbccddeeff";
 
-/// What a cluster's file says.
+/// A cluster configuration with random content.
 #[derive(Clone, Debug)]
 struct Cluster {
     size: u32,
-    /// One for all pools: a backend has one within a pool, nested ones included.
+    /// The encapsulation of all pools. It is the same for all, because a backend must have the same
+    /// encapsulation in a pool and in the pools nested in it.
     encapsulation: &'static str,
     pools: Vec<Pool>,
     vips: Vec<Vip>,
-    /// More of `[cluster]`, or other sections.
+    /// Additional text for the configuration: keys of `[cluster]`, or other sections.
     more: &'static str,
 }
 
 #[derive(Clone, Debug)]
 struct Pool {
-    /// With weights.
+    /// The number and the weight of each backend.
     backends: Vec<(u8, u32)>,
     slow_start: bool,
-    /// To the next pool, when there is one.
+    /// `true` if the next pool is the fallback of this pool.
     fallback: bool,
     nests_next: bool,
 }
@@ -52,7 +54,7 @@ struct Vip {
     denies: BTreeSet<u8>,
 }
 
-/// An order of things that a number gives.
+/// A deterministic pseudo-random generator that determines order and notation in the file.
 struct Order(u64);
 
 impl Order {
@@ -76,14 +78,15 @@ impl Order {
 
 fn backend((number, weight): &(u8, u32), order: &mut Order) -> String {
     let weight = match weight {
-        1 if order.next(2) == 0 => String::new(), // the default, left out
+        1 if order.next(2) == 0 => String::new(), // The default value is sometimes omitted.
         weight => format!(", weight = {weight}"),
     };
     format!("{{ name = \"b{number}\", address = \"198.18.0.{number}\"{weight} }}")
 }
 
 impl Cluster {
-    /// The sections in the order of `order`, with their lists; comments between them.
+    /// Returns the sections of the file. `order` determines the order of lists and the comments
+    /// between sections.
     fn sections(&self, order: &mut Order) -> Vec<String> {
         let drain = if order.next(2) == 0 { "60s" } else { "1m" };
         let mut sections = vec![
@@ -138,7 +141,8 @@ impl Cluster {
         format!("[vip.v{number}]\naddresses = {addresses}\nservices = {services}\ndeny = {deny}\n")
     }
 
-    /// Written for one machine: with that machine alone, and in as many files as `order` says.
+    /// Writes the configuration of one machine to files and reads it. `order` determines how the
+    /// text is split into files.
     fn written(&self, machine: &str, order: u64) -> Arc<Config> {
         self.written_with(machine, order, KEY)
     }
@@ -186,7 +190,7 @@ impl Drop for Folder {
     }
 }
 
-/// A machine that runs.
+/// A simulated machine with its controller and snapshot.
 struct Machine {
     name: &'static str,
     controller: Controller,
@@ -202,30 +206,33 @@ impl Machine {
         Self { name, controller, live: Arc::new(live), digests: Digests::default(), now }
     }
 
-    /// Checks of the backends in `down` fail, all others pass.
+    /// Applies health check results to all backends. The backends in `down` fail, and all others
+    /// pass.
     fn health(&mut self, down: &BTreeSet<u8>) {
         let all: Vec<u8> = (0..BACKENDS).collect();
-        self.verdicts(&all, down);
+        self.health_states(&all, down);
     }
 
-    /// The same, one verdict after the other, as they come to a machine; now and then tables follow before the next.
+    /// Applies the health check results of all backends in random order, and sometimes rebuilds
+    /// tables in between.
     fn health_one_by_one(&mut self, order: &mut Order, down: &BTreeSet<u8>) {
         for number in order.shuffled(0..BACKENDS) {
-            self.verdicts(&[number], down);
+            self.health_states(&[number], down);
             if order.next(2) == 0 {
                 self.follow();
             }
         }
     }
 
-    /// Of `backends` alone.
-    fn verdicts(&mut self, backends: &[u8], down: &BTreeSet<u8>) {
+    /// Applies health check results to the given backends. The backends in `down` fail, and the
+    /// others pass.
+    fn health_states(&mut self, backends: &[u8], down: &BTreeSet<u8>) {
         let state = |one: Watched| {
             let number = backends.iter().find(|number| *one.backend == format!("b{number}"))?;
             Some((one.key, if down.contains(number) { HealthState::Down } else { HealthState::Up }))
         };
         let changed: Vec<_> = self.controller.watched().into_iter().filter_map(state).collect();
-        if let Some(next) = self.controller.verdicts(&changed, &self.live, self.now).unwrap() {
+        if let Some(next) = self.controller.health_states(&changed, &self.live, self.now).unwrap() {
             self.live = Arc::new(next);
         }
     }
@@ -236,7 +243,7 @@ impl Machine {
         self.live = Arc::new(self.controller.finish(done, self.now).unwrap());
     }
 
-    /// Time passes, and tables follow.
+    /// Advances the time by ten minutes, and rebuilds tables when necessary.
     fn rest(&mut self) {
         for _ in 0..20 {
             self.now += Duration::from_secs(30);
@@ -257,7 +264,7 @@ impl Machine {
         self.digests.view(self.controller.config(), self.name, &self.live)
     }
 
-    /// Where flows go, by name.
+    /// Returns the name of the backend that each test flow chooses.
     fn choices(&self, cluster: &Cluster) -> Vec<Option<Arc<str>>> {
         let flows = (0..cluster.vips.len()).flat_map(|vip| flows(&cluster.vips[vip], vip as u8));
         let choice = |flow: Flow| match self.live.decide(&flow) {
@@ -310,7 +317,8 @@ fn down() -> impl Strategy<Value = BTreeSet<u8>> {
     btree_set(0..BACKENDS, 0..usize::from(BACKENDS))
 }
 
-/// Pools of these backends, each the fallback of the one before it; a VIP has the first.
+/// Creates one pool for each backend. Each pool has the next pool as its fallback. The VIP uses the
+/// first pool.
 fn of_one_backend_each(backends: &[u8]) -> Cluster {
     let pool = |number: &u8| Pool {
         backends: vec![(*number, 1)],
@@ -323,9 +331,9 @@ fn of_one_backend_each(backends: &[u8]) -> Cluster {
     Cluster { size: 1_009, encapsulation: "gre", pools, vips: vec![vip], more: "" }
 }
 
-/// Its backend is down before and after its first verdict.
+/// The backend of the added pool is down before and after its first check result.
 #[test]
-fn a_pool_that_a_reload_brings_and_whose_backend_never_serves_falls_back_as_after_a_start() {
+fn added_pool_without_serving_backend_uses_its_fallback() {
     let (earlier, cluster) = (of_one_backend_each(&[0]), of_one_backend_each(&[3, 0]));
     let mut started = Machine::start("lb1", cluster.written("lb1", 0), 0);
     let mut reloaded = Machine::start("lb2", earlier.written("lb2", 0), 0);
@@ -340,15 +348,16 @@ fn a_pool_that_a_reload_brings_and_whose_backend_never_serves_falls_back_as_afte
     }
 }
 
-/// The same end of two starts: a pool's only backend is down, and that of its fallback is up.
+/// In both orders, the final state is the same: the only backend of the pool is down, and the
+/// backend of its fallback pool is up.
 #[test]
-fn a_fallback_takes_over_whichever_backend_has_the_first_verdict() {
+fn fallback_does_not_depend_on_the_order_of_results() {
     let cluster = of_one_backend_each(&[3, 0]);
     let views = [[3, 0], [0, 3]].map(|order| {
         let mut machine = Machine::start("lb1", cluster.written("lb1", 0), 0);
         for number in order {
-            machine.verdicts(&[number], &[3].into());
-            machine.rest(); // tables follow one verdict long before the next
+            machine.health_states(&[number], &[3].into());
+            machine.rest(); // tables are rebuilt long before the next result
         }
         let backends = machine.choices(&cluster);
         assert!(backends.iter().all(|name| name.as_deref() == Some("b0")), "{order:?}: {backends:?}");
@@ -360,28 +369,30 @@ fn a_fallback_takes_over_whichever_backend_has_the_first_verdict() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(96) })]
 
-    /// One machine has run through other configurations and other verdicts; its file lists everything in another order, in
-    /// other files, and it was started at another time. Then both see the same.
+    /// Two machines reach the same configuration and health states with different histories. The
+    /// second machine starts at a different time, with a different configuration and other health
+    /// states. Its file has a different order and other includes.
     #[test]
-    fn machines_of_other_histories_send_every_flow_to_the_same_backend(
+    fn machines_with_different_history_choose_the_same_backends(
         cluster in cluster(),
         before in vec((cluster(), vec(down(), 0..3)), 0..3),
         seen in vec(down(), 0..3),
         last in down(),
-        orders: [u64; 3],
+        overrides: [u64; 3],
     ) {
-        let mut one = Machine::start("lb1", cluster.written("lb1", orders[0]), 0);
+        let mut one = Machine::start("lb1", cluster.written("lb1", overrides[0]), 0);
         one.health(&last);
         one.rest();
         let first = before.first().map_or(&cluster, |(first, _)| first);
-        let mut other = Machine::start("lb2", first.written("lb2", orders[1]), 1_000_000);
+        let mut other = Machine::start("lb2", first.written("lb2", overrides[1]), 1_000_000);
         for (earlier, downs) in &before {
-            other.job(Some(earlier.written("lb2", orders[2])));
+            other.job(Some(earlier.written("lb2", overrides[2])));
             downs.iter().for_each(|down| other.health(down));
-            let _ = other.view(); // what is remembered must not outlive what it is of
+            // If a cached digest were not updated, the comparison at the end would fail.
+            let _ = other.view();
         }
-        other.job(Some(cluster.written("lb2", orders[1] ^ 1)));
-        let mut order = Order(orders[2]);
+        other.job(Some(cluster.written("lb2", overrides[1] ^ 1)));
+        let mut order = Order(overrides[2]);
         for down in seen.iter().chain([&last]) {
             other.health_one_by_one(&mut order, down);
             other.now += Duration::from_secs(1);
@@ -391,15 +402,17 @@ proptest! {
         prop_assert_eq!(one.view(), other.view());
     }
 
-    /// What is written otherwise is another configuration exactly when it says something else.
+    /// Two configurations have equal digests if and only if they are equal. Their notation does not
+    /// matter.
     #[test]
-    fn configurations_that_say_different_things_have_different_digests(
-        one in cluster(), other in prop::option::of(cluster()), orders: [u64; 2]
+    fn different_configurations_have_different_digests(
+        one in cluster(), other in prop::option::of(cluster()), overrides: [u64; 2]
     ) {
         let other = other.unwrap_or_else(|| one.clone());
-        let digests = [(&one, orders[0]), (&other, orders[1])]
+        let digests = [(&one, overrides[0]), (&other, overrides[1])]
             .map(|(cluster, order)| of_configuration(&cluster.written("lb1", order)));
-        // The same order and machine: what `Config` itself holds for equal.
+        // If both files have the same order and machine, the `Config` values can be compared
+        // directly.
         let same = one.written("lb1", 7) == other.written("lb1", 7);
         prop_assert_eq!(digests[0] == digests[1], same);
     }
@@ -425,7 +438,7 @@ fn settled(config: Arc<Config>, down: &[u8]) -> Machine {
 }
 
 #[test]
-fn weight_name_size_policy_and_key_are_in_both_digests() {
+fn weight_name_size_policy_and_key_change_both_digests() {
     let base = two_pools();
     let of = |cluster: &Cluster| settled(cluster.written("lb1", 1), &[]).view();
     let known = of(&base);
@@ -436,15 +449,15 @@ fn weight_name_size_policy_and_key_are_in_both_digests() {
         changes.push((what, next));
     };
     change("weight", &|next| next.pools[0].backends[2].1 = 3);
-    change("all weights, in one proportion", &|next| {
+    change("all weights multiplied by the same factor", &|next| {
         next.pools[1].backends.iter_mut().for_each(|(_, weight)| *weight *= 2);
     });
     change("name", &|next| next.pools[0].backends[2].0 = 7);
     change("one more backend", &|next| next.pools[1].backends.push((6, 1)));
     change("size", &|next| next.size = 2_003);
     change("policy", &|next| next.vips[1].hash = "source");
-    change("pool of a VIP", &|next| next.vips[1].pool = 0);
-    change("one VIP less", &|next| drop(next.vips.pop()));
+    change("another pool for a VIP", &|next| next.vips[1].pool = 0);
+    change("a VIP removed", &|next| drop(next.vips.pop()));
     for (what, next) in changes {
         let view = of(&next);
         assert_ne!(view.configuration, known.configuration, "{what}");
@@ -456,8 +469,9 @@ fn weight_name_size_policy_and_key_are_in_both_digests() {
 }
 
 #[test]
-fn the_hash_key_tells_machines_apart_though_their_files_are_the_same_and_no_table_is_keyed_by_it() {
-    // Of one backend every table is the same under every key, but flows are hashed otherwise.
+fn hash_key_changes_both_digests_even_with_equal_tables() {
+    // With only one backend, the table is the same for every hash key. The digests must still
+    // differ, because flows are hashed differently.
     let mut cluster = two_pools();
     cluster.pools = vec![Pool { backends: vec![(1, 1)], ..cluster.pools[0].clone() }];
     let views =
@@ -471,7 +485,7 @@ fn the_hash_key_tells_machines_apart_though_their_files_are_the_same_and_no_tabl
 }
 
 #[test]
-fn what_a_machine_may_have_of_its_own_is_in_no_digest() {
+fn settings_of_one_machine_do_not_change_digests() {
     let mut base = two_pools();
     let known = settled(base.written("lb1", 1), &[]).view();
     base.more = "[io]\nbatch = 32\n[log]\nlevel = \"debug\"\n[admin]\nput = true\n[machine.spare]\naddresses = [\"192.0.2.77\"]\ninterfaces = [\"x\"]\n";
@@ -479,7 +493,7 @@ fn what_a_machine_may_have_of_its_own_is_in_no_digest() {
 }
 
 #[test]
-fn what_decides_over_health_is_in_the_configurations_digest_alone() {
+fn flow_timeouts_change_only_the_configuration_digest() {
     let mut base = two_pools();
     let known = settled(base.written("lb1", 1), &[]).view();
     base.more = "flow_timeouts = { udp = \"90s\" }\n";
@@ -489,20 +503,20 @@ fn what_decides_over_health_is_in_the_configurations_digest_alone() {
 }
 
 #[test]
-fn a_backend_that_no_flow_is_given_is_not_in_the_tables_digest() {
+fn backend_without_flows_does_not_change_the_tables_digest() {
     let base = two_pools();
     let known = settled(base.written("lb1", 1), &[]).view();
     for newcomer in [0, 7] {
         let mut more = base.clone();
         more.pools[0].backends.push((newcomer, 1));
         let view = settled(more.written("lb1", 1), &[newcomer]).view();
-        assert_eq!(view.tables, known.tables, "first or last by name");
+        assert_eq!(view.tables, known.tables, "the added backend has no flows");
         assert_ne!(view.configuration, known.configuration);
     }
 }
 
 #[test]
-fn a_state_changes_the_tables_digest_at_once_and_back() {
+fn health_state_changes_the_tables_digest_and_back() {
     let config = two_pools().written("lb1", 1);
     let mut machine = settled(Arc::clone(&config), &[]);
     let known = machine.view();
@@ -514,7 +528,11 @@ fn a_state_changes_the_tables_digest_at_once_and_back() {
     let other = machine.view();
     let tables = [&known, &rehashed, &rebuilt, &other].map(|view| view.tables.clone().unwrap());
     assert_eq!(tables.iter().collect::<BTreeSet<_>>().len(), 4, "{tables:?}");
-    assert_eq!(rebuilt, settled(Arc::clone(&config), &[1]).view(), "as on a machine that never saw it up");
+    assert_eq!(
+        rebuilt,
+        settled(Arc::clone(&config), &[1]).view(),
+        "equal to a machine on which the backend was never up"
+    );
     machine.health(&BTreeSet::new());
     machine.rest();
     assert_eq!(machine.view(), known);
@@ -522,7 +540,7 @@ fn a_state_changes_the_tables_digest_at_once_and_back() {
 }
 
 #[test]
-fn the_order_of_source_prefixes_is_no_difference() {
+fn order_of_source_prefixes_does_not_change_the_digest() {
     let cluster = |prefixes: &'static str| Cluster {
         size: 101,
         encapsulation: "t",

@@ -1,6 +1,7 @@
-//! Prefix groups, from text to the snapshot, to checks through the tunnel, and to the rows of the API.
+//! Tests of prefix groups: their effect on the snapshot, on checks through the tunnel, and on API
+//! rows.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -68,14 +69,14 @@ fn service<'s>(snapshot: &'s Snapshot, address: &str) -> Option<&'s str> {
 }
 
 #[test]
-fn each_machine_serves_the_groups_of_its_shard_and_knows_the_prefixes_of_all() {
+fn machine_serves_groups_of_its_shard_and_knows_all_prefixes() {
     let config = config(GROUPS);
     let [one, two] = ["lb1", "lb2"].map(|machine| compile_file(&config, machine).unwrap().snapshot);
     for address in ["203.0.113.10", "198.51.100.148", "198.51.100.20", "2001:db8:e:ab00::20"] {
         assert_eq!(service(&one, address), Some("edge tcp 80"), "{address}");
         assert_eq!(service(&two, address), None, "{address}");
     }
-    assert_eq!(service(&one, "198.51.100.84"), None, "the longer prefix is the other group's, here too");
+    assert_eq!(service(&one, "198.51.100.84"), None, "the longer prefix belongs to the other group");
     assert_eq!(service(&two, "198.51.100.85"), Some("far tcp 80"));
     let shown = |snapshot: &Snapshot| -> Vec<String> {
         snapshot
@@ -90,7 +91,7 @@ fn each_machine_serves_the_groups_of_its_shard_and_knows_the_prefixes_of_all() {
 }
 
 #[test]
-fn checks_through_the_tunnel_go_to_the_suffix_in_the_first_prefix_of_each_family() {
+fn tunnel_checks_use_the_first_prefix_of_each_family() {
     let (controller, snapshot) =
         Controller::start(config(GROUPS), "lb1", Arc::default(), Duration::ZERO).unwrap();
     let mut vips: Vec<String> = controller
@@ -105,7 +106,7 @@ fn checks_through_the_tunnel_go_to_the_suffix_in_the_first_prefix_of_each_family
 }
 
 #[test]
-fn what_changes_in_a_group_is_told_prefix_by_prefix_and_many_by_their_number() {
+fn changed_prefixes_are_listed_or_counted() {
     let before = config(GROUPS);
     let many: String = (0..20).map(|n| format!(", \"198.18.{n}.0/24\"")).collect();
     let text = GROUPS

@@ -1,6 +1,6 @@
-//! From `kv` of a pool to where the snapshot has its keys.
+//! Tests of keyed pools: how the `kv` section determines the backend for each key in the snapshot.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -16,7 +16,7 @@ const HEAD: &str = "[cluster]\nname = \"test\"\nhash_key_file = \"hash.key\"\n\
     [machine.lb1]\naddresses = [\"198.51.100.1\"]\ninterfaces = [\"eth0\"]\n\
     [vip.v]\naddresses = [\"203.0.113.10\"]\nservices = [{ ports = [11211], protocol = \"udp\", pool = \"p\" }]\n";
 
-/// A pool of five backends, its `kv` with what is said besides.
+/// Creates a pool of five backends. `more` has additional keys for its `kv` section.
 fn pool(more: &str) -> String {
     let backends: Vec<String> =
         (1..=5).map(|n| format!("{{ name = \"b{n}\", address = \"198.18.0.{n}\" }}")).collect();
@@ -32,7 +32,7 @@ fn config(pools: &str, hash_key: &str) -> Config {
     }
 }
 
-/// As the file has it: all serve.
+/// Compiles `config` with runtime state in which all backends serve.
 fn compile(compiler: &mut Compiler, config: &Config) -> Snapshot {
     compile_under(compiler, config, &RuntimeState::default())
 }
@@ -49,7 +49,7 @@ fn compile_under(compiler: &mut Compiler, config: &Config, runtime_state: &Runti
     compiler.compile(config, input).unwrap().snapshot
 }
 
-/// The backend that has a key.
+/// Returns the name of the backend that owns a key.
 fn owner(snapshot: &Snapshot, key: &str) -> String {
     let ip = |text: &str| text.parse::<IpAddr>().unwrap();
     let flow = Flow::new((ip("198.51.100.7"), 40_000), (ip("203.0.113.10"), 11_211), 17).unwrap();
@@ -68,7 +68,7 @@ fn keyed(snapshot: &Snapshot) -> &Keyed {
 const KEY: &str = "00112233445566778899aabbccddeeff";
 
 #[test]
-fn rules_are_kept_while_the_file_says_the_same_and_the_secret_is_the_same() {
+fn rules_are_reused_while_file_and_secret_are_unchanged() {
     let routes: Vec<String> = (0..9).map(|n| format!("{{ prefix = \"r{n}\", pool = \"p\" }}")).collect();
     let plain = config(&pool(""), KEY);
     let routed = config(&pool(&format!(", routes = [{}]", routes.join(", "))), KEY);
@@ -78,15 +78,17 @@ fn rules_are_kept_while_the_file_says_the_same_and_the_secret_is_the_same() {
     assert!(Arc::ptr_eq(&keyed(&first).rules, &keyed(&second).rules));
     let third = compile(&mut compiler, &routed);
     assert!(!Arc::ptr_eq(&keyed(&second).rules, &keyed(&third).rules));
-    assert_eq!(owners(&third), owners(&first), "a route to its own pool moves no key");
+    assert_eq!(owners(&third), owners(&first), "a route to the same pool moves no key");
     let moved = compile(&mut compiler, &other);
     assert_eq!(owners(&moved), owners(&compile(&mut Compiler::default(), &other)));
     assert_ne!(owners(&moved), owners(&first));
 }
 
-/// By `memcached_generate_hash` of libmemcached 1.1.4 with KETAMA_WEIGHTED, FNV-1a over 64 bits of the indices of the owners of
-/// `key:0` to `key:2999`: servers 192.0.2.0 and following, all at 11211 with weight 1, and at 11211 + n mod 3 with weights
-/// 1 + n^2 mod 17.
+/// For each number of servers, the expected hash over the owners of the keys `key:0` to `key:2999`.
+/// The owners were computed with `memcached_generate_hash` of libmemcached 1.1.4 with
+/// KETAMA_WEIGHTED. The hash is the 64-bit FNV-1a hash over the indices of the owners. The servers
+/// have consecutive addresses starting at 192.0.2.0. In the first case, all servers have port 11211
+/// and weight 1. In the second case, server n has port 11211 + n mod 3 and weight 1 + n^2 mod 17.
 const BY_LIBMEMCACHED: [(u32, u64, u64); 6] = [
     (1, 0x0e91_54a5_da46_4b85, 0x0e91_54a5_da46_4b85),
     (2, 0x6ca4_491a_1fd4_009b, 0x2c9f_9440_d18c_82f3),
@@ -96,7 +98,7 @@ const BY_LIBMEMCACHED: [(u32, u64, u64); 6] = [
     (40, 0xc956_7231_962b_d57a, 0xfed9_51b5_cd26_2a9b),
 ];
 
-/// Those servers, with the names that their clients' file gives them.
+/// Creates a configuration with `count` servers, which have the names that memcached clients use.
 fn servers(count: u32, is_weighted: bool, more: &str) -> Config {
     config(&servers_text(count, is_weighted, more), KEY)
 }
@@ -121,7 +123,7 @@ fn servers_text(count: u32, is_weighted: bool, more: &str) -> String {
     )
 }
 
-/// Of the owners' numbers.
+/// Returns the FNV-1a hash over the indices of the owners of 3,000 keys.
 fn fingerprint(snapshot: &Snapshot) -> u64 {
     (0..3_000).fold(0xcbf2_9ce4_8422_2325, |hash: u64, n| {
         let number: u64 = owner(snapshot, &format!("key:{n}"))[1..].parse().unwrap();
@@ -137,8 +139,9 @@ fn without(last: u32, mode: Mode) -> RuntimeState {
     }
 }
 
+// Promise: ketama-compatibility
 #[test]
-fn three_thousand_keys_are_where_libmemcached_has_them_with_weights_and_with_a_server_ejected() {
+fn ketama_places_keys_like_libmemcached() {
     for (count, equal, weighted) in BY_LIBMEMCACHED {
         for (is_weighted, expected) in [(false, equal), (true, weighted)] {
             let whole = compile(&mut Compiler::default(), &servers(count, is_weighted, ""));
@@ -151,14 +154,15 @@ fn three_thousand_keys_are_where_libmemcached_has_them_with_weights_and_with_a_s
                 assert_eq!(fingerprint(&after), expected, "{count} servers of {}", count + 1);
             }
             let again = compile(&mut compiler, &config);
-            assert_eq!(fingerprint(&again), fingerprint(&before), "it came back");
+            assert_eq!(fingerprint(&again), fingerprint(&before), "the server returned");
         }
     }
 }
 
-/// What the states say counts at once, though the ring of the others follows: with equal weights that is the same.
+/// After a state change, the next snapshot skips the server immediately, and the ring is rebuilt
+/// later. With equal weights, both choose the same owners.
 #[test]
-fn a_server_that_goes_down_has_no_key_from_the_next_snapshot_on() {
+fn server_that_is_down_owns_no_key_in_the_next_snapshot() {
     let whole = compile(&mut Compiler::default(), &servers(6, false, ""));
     let mut states = whole.states().to_vec();
     let down = whole.slots().iter().position(|slot| &*slot.backend == "b05").unwrap();
@@ -168,7 +172,7 @@ fn a_server_that_goes_down_has_no_key_from_the_next_snapshot_on() {
 }
 
 #[test]
-fn keys_that_go_nowhere_are_those_of_the_server_that_is_down_and_the_others_stay() {
+fn failover_moves_only_keys_of_the_failed_server() {
     let failovers = [("{ to = \"nowhere\" }", true), ("{ pool = \"q\" }", false)];
     for (failover, is_nowhere, hash) in
         ["ketama", "maglev"].into_iter().flat_map(|hash| failovers.map(|(to, none)| (to, none, hash)))
@@ -193,7 +197,7 @@ fn keys_that_go_nowhere_are_those_of_the_server_that_is_down_and_the_others_stay
 }
 
 #[test]
-fn a_route_leads_to_a_ring_of_its_own() {
+fn route_uses_the_ring_of_its_pool() {
     let snapshot = compile(&mut Compiler::default(), &servers(5, true, ""));
     let ring = kv_switch::Ring::build(&[0, 1, 2, 3, 4].map(|n| kv_switch::Server {
         ring_name: ["192.0.2.0", "192.0.2.1:11212", "192.0.2.2:11213", "192.0.2.3", "192.0.2.4:11212"][n],
@@ -208,7 +212,7 @@ fn a_route_leads_to_a_ring_of_its_own() {
 }
 
 #[test]
-fn rings_are_kept_while_names_weights_and_states_are_the_same() {
+fn rings_are_reused_while_names_weights_and_states_match() {
     let (mut compiler, config) = (Compiler::default(), servers(5, true, ""));
     let live = |placement: &Placement| match placement {
         Placement::Ring(rings) => rings.live.clone(),
@@ -219,7 +223,7 @@ fn rings_are_kept_while_names_weights_and_states_are_the_same() {
     };
     let [first, second] = [(); 2].map(|()| rings(&compile(&mut compiler, &config)));
     assert_eq!(first.len(), 2);
-    assert!(first.iter().chain(&second).all(|ring| Arc::ptr_eq(ring, &first[0])), "one content, one ring");
+    assert!(first.iter().chain(&second).all(|ring| Arc::ptr_eq(ring, &first[0])), "equal rings are shared");
     let less = rings(&compile_under(&mut compiler, &config, &without(3, Mode::Down)));
     assert!(!Arc::ptr_eq(&less[0], &first[0]));
     let none = RuntimeState {
@@ -229,7 +233,7 @@ fn rings_are_kept_while_names_weights_and_states_are_the_same() {
     assert_eq!(owner(&compile_under(&mut compiler, &config, &none), "key:1"), "none");
 }
 
-/// What a live table's digest says, after the text of the file is changed.
+/// Returns the table digest of a configuration in which `change.0` is replaced with `change.1`.
 fn digest(change: (&str, &str), state: &RuntimeState) -> String {
     let text = servers_text(5, true, "").replace(change.0, change.1);
     let config = Arc::new(config(&text, KEY));
@@ -238,7 +242,7 @@ fn digest(change: (&str, &str), state: &RuntimeState) -> String {
 }
 
 #[test]
-fn the_digest_of_live_tables_tells_rings_apart() {
+fn tables_digest_distinguishes_rings() {
     let all = RuntimeState::default();
     let known = digest(("", ""), &all);
     assert_eq!(digest(("max_keys = 32", ""), &all), known);

@@ -1,6 +1,6 @@
-//! Who may send tunnelled packets to a machine, by which machines fragments are gathered, and what their ways take.
+//! Tests of peers: allowed tunnel senders, the assignment of fragments to machines, and path MTUs.
 
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a failed unwrap fails the test")]
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -8,20 +8,20 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use admin::{BackendAction, OrderNote};
+use admin::{BackendAction, OverrideNote};
 use compile::{OverrideKey, PathMtus, compile_file, refresh_next_hops};
 use config::{Config, parse};
-use control_plane::{BackendOrder, Controller, Orders};
+use control_plane::{BackendOverride, Controller, Overrides};
 use forwarder::{PoolTable, SlotId, SlotState, Snapshot, THIS_MACHINE, TunnelProtocols, TunnelSourceKind};
 use next_hop::{Resolved, Table};
 use packet::Tags;
 
-/// Three machines in a shard, one alone in its own, two without.
+/// Three machines in one shard, one machine in another shard, and two machines without a shard.
 const FILE: &str = r#"
 [cluster]
 name = "test"
 hash_key_file = "hash.key"
-[cluster.arrivals]
+[cluster.upstream_tunnels]
 sources = ["198.51.100.64/28", "2001:db8:a::/64"]
 kinds = ["ipip", "gue"]
 [machine.lb1]
@@ -72,7 +72,7 @@ fn snapshot(config: &Config, machine: &str) -> Snapshot {
     compile_file(config, machine).unwrap().snapshot
 }
 
-/// Those who may send, of one kind, with what they may send by.
+/// Returns the allowed tunnel senders of one kind, each with its allowed tunnel protocols.
 fn senders(snapshot: &Snapshot, kind: TunnelSourceKind) -> BTreeSet<(String, u8)> {
     let of_kind = snapshot.tunnels().iter().filter(|source| source.kind == kind);
     of_kind.map(|source| (source.prefix.to_string(), source.carriers.bits())).collect()
@@ -83,7 +83,7 @@ fn set(prefixes: &[&str], carriers: TunnelProtocols) -> BTreeSet<(String, u8)> {
 }
 
 #[test]
-fn peers_send_from_all_their_addresses_by_gre_and_nobody_is_one_who_shares_no_shard() {
+fn peers_of_a_shard_may_send_gre_from_all_addresses() {
     let config = config();
     let (one, two, three) = (
         ["192.0.2.1/32", "2001:db8::1/128"],
@@ -109,22 +109,22 @@ fn peers_send_from_all_their_addresses_by_gre_and_nobody_is_one_who_shares_no_sh
             set(&["192.0.2.64/28"], TunnelProtocols::GRE)
         );
         let by = TunnelProtocols::IPIP.and(TunnelProtocols::GUE);
-        let encapsulators = ["198.51.100.64/28", "2001:db8:a::/64"];
-        assert_eq!(senders(&snapshot, TunnelSourceKind::Encapsulator), set(&encapsulators, by));
+        let upstream_tunnels = ["198.51.100.64/28", "2001:db8:a::/64"];
+        assert_eq!(senders(&snapshot, TunnelSourceKind::UpstreamTunnel), set(&upstream_tunnels, by));
     }
 }
 
-/// By rank, the address of the machine; of the one itself, none.
+/// Returns the address of the machine for each rank. The result is `None` for the machine itself.
 fn ranks(snapshot: &Snapshot, peers: &PoolTable) -> Vec<Option<IpAddr>> {
     let address =
         |slot: &forwarder::SlotId| (*slot != THIS_MACHINE).then(|| snapshot.slots()[slot.0 as usize].address);
     peers.slots.iter().map(address).collect()
 }
 
-/// The other machines are watched and reached like backends; an operator's view of backends is without them, also while
-/// one that the file has no more keeps its slot.
+/// Peers are health-checked and have slots like backends, but API rows do not contain them. A
+/// removed peer that still has a slot is not listed either.
 #[test]
-fn the_machines_of_a_shard_are_no_backends() {
+fn peers_are_not_listed_as_backends() {
     let (all, here) = (Arc::new(config()), Duration::ZERO);
     let (mut controller, mut live) =
         Controller::start(Arc::clone(&all), "lb1", Arc::default(), here).unwrap();
@@ -136,20 +136,20 @@ fn the_machines_of_a_shard_are_no_backends() {
     };
     let backends = (vec!["b1".to_owned(), "far".to_owned()], 2, vec![]);
     assert_eq!(names(&controller, &live), backends);
-    let order = |name: &str, pool: Option<&str>| BackendOrder {
+    let order = |name: &str, pool: Option<&str>| BackendOverride {
         backend: OverrideKey { backend: name.into(), pool: pool.map(Into::into) },
         action: BackendAction::Drain,
-        note: OrderNote::default(),
+        note: OverrideNote::default(),
     };
     for pool in [None, Some("peers@a")] {
-        let refused = Orders::default().give(&mut controller, &order("lb2", pool), &live, here).unwrap_err();
-        let words =
-            "\"lb2\" is a machine of this shard and no backend: `sluicegate machine drain` there drains it";
+        let refused =
+            Overrides::default().give(&mut controller, &order("lb2", pool), &live, here).unwrap_err();
+        let words = "\"lb2\" is a peer, not a backend; run `sluicegate machine drain` on that machine";
         assert_eq!(refused.to_string(), words);
     }
-    assert!(Orders::default().give(&mut controller, &order("lb4", None), &live, here).is_err());
+    assert!(Overrides::default().give(&mut controller, &order("lb4", None), &live, here).is_err());
     assert!(controller.runtime_state().overrides.is_empty());
-    // Without lb2 and lb3 its slots are there still.
+    // lb2 and lb3 still have slots after the reload that removes them.
     let fewer = FILE.replace("shard = \"a\"\naddresses = [\"192.0.2.2\"", "addresses = [\"192.0.2.2\"");
     let secret = |_: &_| Ok("00112233445566778899aabbccddeeff".to_owned());
     let fewer = Arc::new(parse(&fewer, Path::new("test.toml"), &secret).unwrap().0);
@@ -161,7 +161,7 @@ fn the_machines_of_a_shard_are_no_backends() {
 }
 
 #[test]
-fn the_machines_of_a_shard_share_fragments_out_by_one_table_in_which_each_knows_itself() {
+fn peers_share_one_fragment_table_with_themselves_in_it() {
     let config = config();
     let first = ["192.0.2.1", "192.0.2.2", "2001:db8::3"].map(|text| text.parse::<IpAddr>().unwrap());
     let mut shares = BTreeSet::new();
@@ -174,20 +174,20 @@ fn the_machines_of_a_shard_share_fragments_out_by_one_table_in_which_each_knows_
         let table = peers.table.as_ref().unwrap();
         shares.insert((0..1_000u64).map(|n| table.lookup(n << 54)).collect::<Vec<_>>());
         assert_eq!((&*peers.name, &*peers.weights), ("peers@a", &[1, 1, 1][..]));
-        // What is sent to a peer is distinguished from what goes to a backend.
+        // The slots of peers are marked as redirect slots, in contrast to the slots of backends.
         let others = snapshot.slots().iter().filter(|slot| slot.is_redirect());
         assert!(
             first.iter().filter(|address| others.clone().any(|slot| slot.address == **address)).count() == 2
         );
     }
-    assert_eq!(shares.len(), 1, "the same on each");
+    assert_eq!(shares.len(), 1, "all machines have the same table");
     for machine in ["lb4", "lb5", "lb6"] {
-        assert!(snapshot(&config, machine).peers().is_none(), "{machine} is alone");
+        assert!(snapshot(&config, machine).peers().is_none(), "{machine} has no peers");
     }
 }
 
 #[test]
-fn what_a_path_takes_is_the_least_of_what_its_link_does_and_what_routers_say() {
+fn path_mtu_is_the_minimum_of_link_and_reports() {
     let (config, mut paths) = (config(), PathMtus::default());
     let snapshot = snapshot(&config, "lb1");
     paths.follow(&snapshot, None);

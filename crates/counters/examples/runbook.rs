@@ -1,5 +1,5 @@
-//! Holds an on-call runbook on standard input against what this version counts: prints each reason to drop a packet, and each metric
-//! of packet threads, that the text does not name, with the sentence that explains it. `runbook < oncall.md`
+//! Checks that an on-call runbook mentions all drop reasons and all metrics of packet threads. Run
+//! it with `runbook < oncall.md`. The program prints each name that is missing from the runbook.
 
 use std::collections::BTreeSet;
 use std::io::{Read, stdin};
@@ -10,7 +10,7 @@ use counters::{DRIVER_DROPS, PIPELINE_DROPS, THREAD};
 fn main() -> ExitCode {
     let mut text = String::new();
     if let Err(error) = stdin().read_to_string(&mut text) {
-        eprintln!("can't read standard input: {error}");
+        eprintln!("cannot read standard input: {error}");
         return ExitCode::from(2);
     }
     let named: BTreeSet<&str> = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();

@@ -1,50 +1,53 @@
-//! A number with one writer and any number of readers.
-//!
-//! Not here: what it counts. A write is a relaxed load and a relaxed store: no locked instruction on the packet path.
+//! A counter with one writer and any number of readers. An update is a relaxed load followed by a
+//! relaxed store, so the packet path needs no atomic read-modify-write instruction.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number that only its owner writes.
+/// A 64-bit counter or gauge that only its owning thread may change.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds `n`. Only the owning thread may call it: two writers would lose counts.
+    /// Adds `n`. Only the owning thread may call this method. With a second writer, updates would
+    /// be lost.
     #[inline]
     pub fn add(&self, n: u64) {
-        // Relaxed: nothing is published by a counter, and there is no second writer.
+        // Relaxed ordering suffices, because no other data is published with the counter, and the
+        // counter has only one writer.
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
-    /// Sets it, for what is a level and not a count.
+    /// Sets the value of a gauge. Only the owning thread may call this method.
     #[inline]
     pub fn set(&self, n: u64) {
         self.0.store(n, Ordering::Relaxed);
     }
 
-    /// What it says now.
+    /// Returns the current value.
     #[must_use]
     pub fn read(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// Declares a struct with a [`Counter`] for each line of a group, and with further fields of its own; [`values`](#) are read in
-/// the group's order. Call it through a group's macro.
+/// Declares a struct with one [`Counter`] for each entry of a group. The braces after the struct
+/// name can contain further fields. The generated method `values` returns the counters in the same
+/// order as the entries of the group. Call this macro through the macro of a group, as the example
+/// of the crate shows.
 #[macro_export]
 macro_rules! counters {
     (
         [$(#[$meta:meta])* $visible:vis struct $name:ident $({ $($further:tt)* })?]
-        $(#[doc = $help:literal] $field:ident: $kind:ident $unit:literal $metric:literal [$($label:literal = $value:literal)?];)+
+        $($(#[doc = $help:literal])+ $field:ident: $kind:ident $unit:literal $metric:literal [$($label:literal = $value:literal)?];)+
     ) => {
         $(#[$meta])*
         $visible struct $name {
-            $(#[doc = $help] pub $field: $crate::Counter,)+
+            $($(#[doc = $help])+ pub $field: $crate::Counter,)+
             $($($further)*)?
         }
 
         impl $name {
-            /// What they say now, in the order of the table.
+            /// Returns the current values in the same order as the entries of the group.
             #[must_use]
             $visible fn values(&self) -> [u64; [$(stringify!($field)),+].len()] {
                 [$(self.$field.read()),+]
@@ -53,35 +56,38 @@ macro_rules! counters {
     };
 }
 
-/// Declares a struct with a plain number for each line of a group, and with further fields of its own, which stay as they are
-/// in `from_values` (their default) and in `add`. Call it through a group's macro.
+/// Declares a struct with one `u64` for each entry of a group. The braces after the struct name can
+/// contain further fields. `from_values` sets these additional fields to their defaults, and `add`
+/// does not change them. Call this macro through the macro of a group, as the example of the crate
+/// shows.
 #[macro_export]
 macro_rules! stats {
     (
         [$(#[$meta:meta])* $visible:vis struct $name:ident $({ $($further:tt)* })?]
-        $(#[doc = $help:literal] $field:ident: $kind:ident $unit:literal $metric:literal [$($label:literal = $value:literal)?];)+
+        $($(#[doc = $help:literal])+ $field:ident: $kind:ident $unit:literal $metric:literal [$($label:literal = $value:literal)?];)+
     ) => {
         $(#[$meta])*
         $visible struct $name {
-            $(#[doc = $help] pub $field: u64,)+
+            $($(#[doc = $help])+ pub $field: u64,)+
             $($($further)*)?
         }
 
         impl $name {
-            /// Of values in the order of the table.
+            /// Creates the struct from values that are in the same order as the entries of the
+            /// group.
             #[must_use]
             #[allow(clippy::needless_update, reason = "some groups have further fields")]
             $visible fn from_values([$($field),+]: [u64; [$(stringify!($field)),+].len()]) -> Self {
                 Self { $($field,)+ ..Self::default() }
             }
 
-            /// Its values, in the order of the table.
+            /// Returns the values in the same order as the entries of the group.
             #[must_use]
             $visible fn values(&self) -> [u64; [$(stringify!($field)),+].len()] {
                 [$(self.$field),+]
             }
 
-            /// Adds the values of another.
+            /// Adds each value of `other` to the value of the same field.
             $visible fn add(&mut self, other: &Self) {
                 $(self.$field += other.$field;)+
             }

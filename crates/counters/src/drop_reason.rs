@@ -1,154 +1,203 @@
-//! The table of drop reasons. A line: the sentence, then `Variant = "name",`, under what finds it: the pipeline, or a driver
-//! after the verdict, when a capture has the packet as sent.
+//! The list of drop reasons, in two sections. The section `pipeline` lists the reasons for which
+//! the pipeline decides to drop a packet. The section `driver` lists the reasons for which a packet
+//! is dropped after that decision, while it is sent. A capture has already recorded such a packet
+//! as sent.
 //!
-//! Add a line here, and return it where the packet stops: variant, counter, label and name for `capture --drop` follow.
+//! To add a reason, add a doc comment and `Variant = "name",` here, and return the variant where
+//! the packet is dropped. The counter, the metric label and the name for `capture --drop` are
+//! derived from this entry.
 
-/// Hands the reasons to a macro: `drop_reasons! { NAME! }`.
+/// Calls the macro `NAME` with the list of drop reasons. The syntax is `drop_reasons! { NAME! }`.
 macro_rules! drop_reasons {
     ($name:ident!) => {
         $name! {
             pipeline {
-                /// The frame is cut short, or its headers contradict each other.
+                /// The packet is truncated, or its headers contradict each other.
                 Malformed = "malformed",
-                /// Neither IPv4 nor IPv6: only a stale XDP filter lets such a frame in.
+                /// The packet is neither IPv4 nor IPv6. The XDP filter passes such frames to a
+                /// packet thread only if the filter is outdated.
                 NotIp = "not_ip",
-                /// The address may be a VIP's, but no service has this port and protocol.
+                /// No service is configured for the destination address, protocol and port of the
+                /// packet.
                 NoVip = "no_vip",
-                /// The VIP has an allow list, and the source is not on it.
+                /// The VIP has an allow list that does not contain the source address of the
+                /// packet.
                 NotAllowed = "not_allowed",
-                /// The source is on the VIP's deny list.
+                /// The source address of the packet is on the deny list of the VIP.
                 Denied = "denied",
-                /// The source of a new flow is a VIP: two services would answer each other for ever.
+                /// The source address of a new flow is a VIP. Such packets are dropped because two
+                /// services could otherwise reply to each other in an endless loop.
                 FromVip = "from_vip",
-                /// A new flow over the limit that its source prefix has at the VIP.
+                /// A new flow exceeds the rate limit for its source prefix at the VIP.
                 SourceFlowRate = "source_flow_rate",
-                /// A new flow over the VIP's limit.
+                /// A new flow exceeds the rate limit of the VIP.
                 FlowRate = "flow_rate",
-                /// The VIP is ours, but no backend of its pool serves, and no other cluster may.
+                /// No backend of the VIP's pool is serving, and no other cluster is configured to
+                /// serve the VIP.
                 NoBackend = "no_backend",
-                /// A keyed request whose source is none of kv.clients.
+                /// The source address of a keyed request is not in kv.clients.
                 KvClient = "kv_client",
-                /// A keyed request from a port of servers: below 1,024, or 11211.
+                /// The source port of a keyed request is a server port (below 1,024, or 11211).
                 KvSourcePort = "kv_source_port",
-                /// A keyed request that ends within its protocol's header, or right behind it.
+                /// A keyed request contains no data after the header of its protocol, or ends
+                /// within that header.
                 KvShortFrame = "kv_short_frame",
-                /// A keyed request that says that it has more or fewer than one datagram, which servers drop.
+                /// The header of a keyed request gives a datagram count other than 1, which servers
+                /// do not accept.
                 KvTotalNotOne = "kv_total_not_one",
-                /// A keyed request with more than one command.
+                /// A keyed request contains more than one command.
                 KvSeveralCommands = "kv_several_commands",
-                /// A keyed request with a verb that is not known.
+                /// A keyed request contains an unknown command.
                 KvUnknownVerb = "kv_unknown_verb",
-                /// A keyed request with a command of administrators.
+                /// A keyed request contains an administrative command, which clients may not send
+                /// through the load balancer.
                 KvAdministrative = "kv_administrative",
-                /// A keyed request with a line or a value that does not end in CR LF.
+                /// A line or value of a keyed request does not end in CR LF.
                 KvLineEnd = "kv_line_end",
-                /// A keyed request with a zero byte in its line, which memcached takes for the line's end.
+                /// The line of a keyed request contains a zero byte, which memcached treats as the
+                /// end of the line.
                 KvZeroByte = "kv_zero_byte",
-                /// A keyed request in fragments whose first one does not hold the whole key.
-                KvFirstPieceTooShort = "kv_first_piece_too_short",
-                /// A keyed request without a key, or with an empty one.
+                /// The first fragment of a keyed request does not contain the whole key.
+                KvFirstFragmentTooShort = "kv_first_fragment_too_short",
+                /// A keyed request has no key, or its key is empty.
                 KvKeyEmpty = "kv_key_empty",
-                /// A keyed request with a key of more than 250 bytes.
+                /// A keyed request has a key of more than 250 bytes.
                 KvKeyTooLong = "kv_key_too_long",
-                /// A keyed request with more keys than kv.max_keys.
+                /// A keyed request has more keys than kv.max_keys.
                 KvTooManyKeys = "kv_too_many_keys",
-                /// A keyed request with too few or too many words for its verb.
+                /// A keyed request has too few or too many arguments for its command.
                 KvWrongArguments = "kv_wrong_arguments",
-                /// A keyed request in which a word that must be a number is none, or is out of its range.
+                /// A numeric argument of a keyed request is not a number or is out of range.
                 KvBadNumber = "kv_bad_number",
-                /// A keyed request in which a flag of a meta command is unknown, given twice or malformed.
+                /// A flag of a meta command in a keyed request is unknown, repeated or malformed.
                 KvBadFlag = "kv_bad_flag",
-                /// A keyed request whose key is to be base64 and is not canonical.
+                /// The base64 key of a keyed request is not in canonical form.
                 KvBadBase64 = "kv_bad_base64",
-                /// A keyed request whose lengths do not give that of the datagram: a server would misread what follows.
+                /// The length fields of a keyed request do not match the length of the datagram. A
+                /// server would parse the remaining bytes incorrectly.
                 KvWrongLength = "kv_wrong_length",
-                /// A keyed request whose key lies outside of it by its own offsets.
+                /// The key offsets in a keyed request point outside the request.
                 KvWrongOffsets = "kv_wrong_offsets",
-                /// A keyed request with the preamble of another application.
+                /// The header of a keyed request contains the id of another application.
                 KvOtherApplication = "kv_other_application",
-                /// A keyed request whose keys are of several backends, and that cannot be gathered: kv.gather is off, or one of its keys is longer than one datagram to its backend takes.
+                /// The keys of a request belong to several backends, but the request cannot be
+                /// split. Either kv.gather is off, or the part of the request for one backend does
+                /// not fit into one datagram.
                 KvSplit = "kv_split",
-                /// A keyed request that this machine would answer, or pass both ways, and has no way back to its client for: it came in fragments or in a tunnel, or this machine has no address of its family.
-                KvNoWayBack = "kv_no_way_back",
-                /// A keyed request that would store something while its key's own backend does not serve, and whose time to live cannot be made shorter (kv.failover.ttl): it came in fragments, or there is no room.
+                /// This machine must reply to a keyed request itself, but has no return path to the
+                /// client. The request arrived in fragments or through a tunnel, or this machine
+                /// has no address of the IP version of the request.
+                KvNoReturnPath = "kv_no_return_path",
+                /// A keyed request stores a value while the primary backend of its key is not
+                /// serving, and its time to live cannot be shortened (kv.failover.ttl). The request
+                /// arrived in fragments, or has no room for the change.
                 KvShortLife = "kv_short_life",
-                /// A keyed request that would pass both ways, while as many wait for their answers as the thread has room for.
-                KvThroughFull = "kv_through_full",
-                /// A keyed request for several backends, while as many are gathered as the thread has room for.
+                /// A keyed request must be proxied, but the table of proxied requests of this
+                /// thread is full.
+                KvProxiedFull = "kv_proxied_full",
+                /// A request has keys on several backends, but the table of gathered requests of
+                /// this thread is full.
                 KvGatherFull = "kv_gather_full",
-                /// A keyed request for several backends, while the thread has too few free frames to ask them.
+                /// A request has keys on several backends, but this thread has too few free frames
+                /// to send a request to each of them.
                 KvGatherNoFrame = "kv_gather_no_frame",
-                /// A write for all backends of its key (kv.replicas), while as many are under way as the thread has room for.
+                /// A write must be sent to all backends of its key (kv.replicas), but the table of
+                /// replicated writes of this thread is full.
                 KvReplicaFull = "kv_replica_full",
-                /// A write for all backends of its key, while the thread has too few free frames to ask them.
+                /// A write must be sent to all backends of its key (kv.replicas), but this thread
+                /// has too few free frames to send a request to each of them.
                 KvReplicaNoFrame = "kv_replica_no_frame",
-                /// A write for all backends of its key that one datagram to each does not hold with what this machine adds, 40 bytes at most, or of more than 1,536 bytes.
+                /// A write to all backends of its key (kv.replicas) is longer than 1,536 bytes, or
+                /// does not fit into one datagram together with the up to 40 bytes that this
+                /// machine adds.
                 KvReplicaTooLong = "kv_replica_too_long",
-                /// A keyed request that depends on what a backend has, of a pool with kv.replicas, and whose client waits for no answer that could say so (noreply).
+                /// A request to a pool with kv.replicas depends on the stored value, which is not
+                /// supported. The client does not wait for a reply (noreply), so this machine drops
+                /// the request instead of replying with an error.
                 KvReplicaRefused = "kv_replica_refused",
-                /// A datagram to a port of io.own_ports that no request of this machine waits for: an answer too late, or a second time, or never asked for.
+                /// A datagram arrived at a port of io.source_ports, but no upstream request is
+                /// waiting for a reply with its id. The reply is late, duplicated or unsolicited.
                 KvAnswerLate = "kv_answer_late",
-                /// A datagram to a port of io.own_ports from another address than was asked.
+                /// A reply arrived at a port of io.source_ports from an address other than the one
+                /// to which the request was sent.
                 KvAnswerSource = "kv_answer_source",
-                /// A datagram to a port of io.own_ports without the request's nonce: a server's error, or forged.
+                /// A reply arrived at a port of io.source_ports without the nonce of the upstream
+                /// request. The reply is an error message of the server, or it is forged.
                 KvAnswerNonce = "kv_answer_nonce",
-                /// A server's answer about a key that its part of the request does not wait for, or not any more.
-                KvAnswerUnasked = "kv_answer_unasked",
-                /// A second or later datagram of a server's answer: values that one datagram does not hold are not gathered.
+                /// A server replied with a key that was not requested from it, or replied twice
+                /// with the same key.
+                KvAnswerUnexpected = "kv_answer_unexpected",
+                /// A server sent a reply in several datagrams. The second and later datagrams are
+                /// dropped, because a gathered reply cannot contain values that exceed one
+                /// datagram.
                 KvAnswerContinuation = "kv_answer_continuation",
-                /// A datagram to a port of io.own_ports that is no answer of the protocol, or has a wrong UDP checksum.
+                /// A datagram arrived at a port of io.source_ports that is not a valid reply of the
+                /// protocol, or has a wrong UDP checksum.
                 KvAnswerMalformed = "kv_answer_malformed",
-                /// A fragment for a VIP that takes none.
+                /// A fragment arrived for a VIP that does not accept fragments.
                 Fragment = "fragment",
-                /// The first fragment of a datagram ends before its transport header does (RFC 1858 §3).
+                /// The first fragment of a datagram ends before the end of its transport header
+                /// (RFC 1858 §3).
                 FragmentTiny = "fragment_tiny",
-                /// A fragment of TCP at offset 8, which could replace the first one's flags (RFC 1858 §4.2).
+                /// A TCP fragment has offset 8, and could overwrite the flags in the first fragment
+                /// (RFC 1858 §4.2).
                 FragmentOverlap = "fragment_overlap",
-                /// A second first fragment of a datagram, other than the one that came before.
+                /// The first fragment of a datagram arrived again with different contents.
                 FragmentConflict = "fragment_conflict",
-                /// Held until its time was over: the first fragment of the datagram did not come.
+                /// A held fragment expired because the first fragment of its datagram did not
+                /// arrive in time.
                 FragmentTimeout = "fragment_timeout",
-                /// The first fragment has not come, and as many of the datagram's pieces are held as may be.
+                /// A fragment arrived before the first fragment of its datagram, and the maximum
+                /// number of fragments of that datagram is already held.
                 FragmentDatagramFull = "fragment_datagram_full",
-                /// The first fragment has not come, and as many of the source's pieces are held as may be.
+                /// A fragment arrived before the first fragment of its datagram, and the maximum
+                /// number of fragments from its source is already held.
                 FragmentSourceFull = "fragment_source_full",
-                /// The first fragment has not come, and as many pieces are held as may be.
+                /// A fragment arrived before the first fragment of its datagram, and this thread
+                /// already holds its maximum number of fragments.
                 FragmentBufferFull = "fragment_buffer_full",
-                /// An ICMP message to a VIP that is not answered and not passed on.
+                /// An ICMP message to a VIP has a type that this machine neither answers nor
+                /// forwards.
                 Icmp = "icmp",
-                /// An ICMP error whose quote is not of a packet that a VIP sent, or does not name its flow.
+                /// An ICMP error quotes a packet that no VIP sent, or the quote does not identify
+                /// the flow.
                 IcmpQuote = "icmp_quote",
-                /// An ICMP error over the rate, of its source or in all.
+                /// An ICMP error exceeds the rate limit of its source or the total rate limit.
                 IcmpRate = "icmp_rate",
-                /// An ICMP error about an outer packet of this machine: taken in, and not passed on.
+                /// An ICMP error concerns a packet that this machine sent through a tunnel. This
+                /// machine has processed the error and does not forward it.
                 TakenIn = "taken_in",
-                /// A tunnelled packet of another cluster that is not marked as redirected, so that a loop could not be detected.
+                /// A tunneled packet from another cluster has no redirection mark. Without the
+                /// mark, a loop between clusters could not be detected.
                 Unmarked = "unmarked",
-                /// A tunnelled packet met congestion, and its sender does not know ECN (RFC 6040 §4.2).
+                /// A tunneled packet was marked as congested on its path, and the inner packet does
+                /// not support ECN (RFC 6040 §4.2).
                 Congestion = "congestion",
-                /// The TTL or hop limit ends here.
+                /// The TTL or hop limit of the packet expired.
                 Ttl = "ttl",
-                /// With its outer headers the packet is larger than the path to the backend takes.
+                /// The packet with its outer headers exceeds the path MTU to the backend.
                 TooBig = "too_big",
-                /// The way to the backend's address is not known (no route, or no neighbour).
+                /// The next hop to the backend is unknown, because the machine has no route or no
+                /// neighbor entry.
                 NoNextHop = "no_next_hop",
-                /// `next_hop = "reflect"`, and the frame came from a MAC address that is no known gateway.
+                /// With `next_hop = "reflect"`, the frame came from a MAC address that is not a
+                /// known gateway.
                 UnknownGateway = "unknown_gateway",
-                /// The VLAN tags of the frame are none that the interface it would leave by translates.
+                /// The outgoing interface has no mapping for the VLAN tags of the frame.
                 VlanUnmapped = "vlan_unmapped",
-                /// The frame leaves too little room for the outer headers.
+                /// The frame has too little room in front of the packet for the outer headers.
                 NoHeadRoom = "no_head_room",
-                /// An answer in place (ICMP echo) over the configured rate.
+                /// The reply to an ICMP echo request would exceed the configured rate limit.
                 ReplyRate = "reply_rate",
-                /// The table of held frames is full.
+                /// The packet must be held, but the table of held frames is full.
                 HoldFull = "hold_full",
             }
             driver {
-                /// The transmit ring stayed full after completions were reaped.
+                /// The transmit ring was full, even after completed frames were reclaimed.
                 TxFull = "tx_full",
-                /// The mailbox of the thread that should have had it is full.
+                /// The mailbox of the packet thread that must process the packet is full.
                 MailboxFull = "mailbox_full",
-                /// No frame was free for a piece of a packet that had to be split.
+                /// The packet must be fragmented, but no frame is free for a fragment.
                 NoFrame = "no_frame",
             }
         }
@@ -160,9 +209,9 @@ macro_rules! names {
         pipeline { $($(#[doc = $_found:literal])+ $_pipeline:ident = $found:literal,)+ }
         driver { $($(#[doc = $_late:literal])+ $_driver:ident = $late:literal,)+ }
     ) => {
-        /// Names of reasons that the pipeline finds: they are verdicts.
+        /// The names of the reasons for which the pipeline drops packets.
         pub static PIPELINE_DROPS: &[&str] = &[$($found),+];
-        /// Names of reasons that drivers find after the verdict.
+        /// The names of the reasons for which packets are dropped while they are sent.
         pub static DRIVER_DROPS: &[&str] = &[$($late),+];
     };
 }
@@ -171,20 +220,27 @@ drop_reasons! { names! }
 
 macro_rules! reasons {
     ($($finder:ident { $($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)+ })+) => {
-        /// Why a packet stopped here. There is no "other".
+        /// The reason why a packet was dropped.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         #[repr(u8)]
         pub enum DropReason { $($($(#[doc = $doc])+ $variant,)+)+ }
 
         impl DropReason {
-            /// Every reason, in the order of its number.
+            /// All drop reasons, ordered by index.
             pub const ALL: &'static [Self] = &[$($(Self::$variant,)+)+];
 
-            /// The name in metrics, captures and logs.
+            /// Returns the name used in metrics, captures and logs.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $($(Self::$variant => $name,)+)+ }
+            }
+
+            /// Returns the description of the reason for the reference of drop reasons, one or more
+            /// sentences after a space.
+            #[must_use]
+            pub const fn description(self) -> &'static str {
+                match self { $($(Self::$variant => concat!($($doc),+),)+)+ }
             }
         }
     };
@@ -193,7 +249,7 @@ macro_rules! reasons {
 drop_reasons! { reasons! }
 
 impl DropReason {
-    /// Place of its counter.
+    /// Returns the index of this reason in arrays of drop counters.
     #[must_use]
     pub const fn index(self) -> usize {
         self as usize

@@ -1,23 +1,27 @@
-//! Every counter of the data plane, once: its name, kind, unit, metric and sentence stand in one line of `table`; and every
-//! reason to drop a packet, in one line of `drop_reason`.
+//! The counters of the data plane, and the reasons why packets are dropped. The module `table` has
+//! one entry for each counter, with its name, kind, unit, metric and help sentence. The module
+//! `drop_reason` has one entry for each drop reason.
 //!
-//! Out: for each group a `&'static [Spec]`, and a macro that hands the group's lines to another macro: the atomic fields
-//! that count ([`counters!`]), and the rows that show ([`stats!`]), are made of the same lines in the same order.
-//! Not here: where something is counted, how it is shown, counters by name of a backend or a VIP.
-//! Invariant: place *n* of `values()` is counted for spec *n* of its group.
-//!
+//! Each group of counters has a `&'static [Spec]` with the descriptions, and a macro that passes
+//! the entries of the group to another macro. With [`counters!`], it declares a struct of atomic
+//! counters, which packet threads update. With [`stats!`], it declares a struct of plain numbers
+//! for sums and output. Both structs have their fields in the same order as the entries of the
+//! group, so value *n* of `values()` belongs to entry *n* of the `Spec` slice.
 //! # Example
 //! ```
 //! counters::flow_table! { counters::counters! [#[derive(Debug, Default)] pub struct Table] }
-//! counters::flow_table! { counters::stats! [#[derive(Clone, Debug, Default, PartialEq)] pub struct TableStats] }
+//! counters::flow_table! {
+//!     counters::stats! [#[derive(Clone, Debug, Default, PartialEq)] pub struct TableStats]
+//! }
 //!
 //! let table = Table::default();
 //! table.hits.add(2);
 //! let mut stats = TableStats::from_values(table.values());
 //! stats.add(&TableStats { hits: 1, ..TableStats::default() });
 //! assert_eq!(stats.hits, 3);
-//! let metrics: Vec<_> = counters::FLOW_TABLE.iter().zip(stats.values()).filter(|(_, value)| *value > 0).collect();
-//! assert_eq!((metrics[0].0.metric.name, metrics[0].1), ("sluicegate_flow_table_lookups_total", 3));
+//! let mut metrics = counters::FLOW_TABLE.iter().zip(stats.values());
+//! let (spec, value) = metrics.find(|(_, value)| *value > 0).expect("a counter was increased");
+//! assert_eq!((spec.metric.name, value), ("sluicegate_flow_table_lookups_total", 3));
 //! ```
 
 #![forbid(unsafe_code)]
@@ -30,39 +34,42 @@ pub use counter::Counter;
 pub use drop_reason::{DRIVER_DROPS, DropReason, PIPELINE_DROPS};
 pub use table::{FLOW_TABLE, FRAGMENT_TABLE, SOCKET, THREAD, XDP};
 
-/// What is said of one counter.
+/// The description of one counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spec {
-    /// Its field, and its name in the API.
+    /// The field name. The API uses the same name.
     pub name: &'static str,
-    /// Its metric; the caller gives the first label, such as the thread's number.
+    /// The metric of the counter. The caller that writes a sample supplies the value of the first
+    /// label, such as the thread number.
     pub metric: Metric,
-    /// The last label's value, where it distinguishes lines of one metric.
+    /// The value of the last label if several counters share one metric, or `None`.
     pub value: Option<&'static str>,
 }
 
-/// One metric.
+/// The description of one metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metric {
-    /// By Prometheus conventions: `_total` for counters, base units at the end.
+    /// The name according to Prometheus conventions. Names of counters end in `_total`, and values
+    /// are in base units.
     pub name: &'static str,
-    /// What its values do.
+    /// The kind of the metric.
     pub kind: Kind,
-    /// What it counts, or `0 or 1`, or `1` where the labels say all.
+    /// The unit of the values, such as `packets`. The unit is `0 or 1` for a flag, and `1` for a
+    /// metric whose labels carry all its information.
     pub unit: &'static str,
-    /// Its labels, in the order in which samples give their values.
+    /// The names of the labels. Samples give the label values in the same order.
     pub labels: &'static [&'static str],
-    /// One sentence: when it moves.
+    /// The help text, which describes the counted event.
     pub help: &'static str,
 }
 
-/// What a metric's values do.
+/// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Grows from 0 at the start of the process.
+    /// A value that only increases. The value is 0 when the process starts.
     Counter,
-    /// Is a level.
+    /// A value that can increase and decrease.
     Gauge,
-    /// Counts by size.
+    /// A distribution of values.
     Histogram,
 }

@@ -1,14 +1,17 @@
-//! The table. A group has the labels that all its metrics have. A line: the sentence, then
-//! `name: kind "unit" "metric" [label of its own];`. All lines of a metric have its sentence.
+//! The table of counters, in groups with common labels. Each entry consists of a doc comment, which
+//! is the help text of the metric, and a line `name: kind "unit" "metric" ["label" = "value"];`.
+//! All entries of one metric must have the same help text.
 //!
-//! Add a line here, and count it where it happens: field, sum, sample, row of the API and document follow.
+//! To add a counter, add an entry here and increase the counter where the event happens. The struct
+//! field, the sum over all threads, the Prometheus sample, the field in the API and the line of the
+//! metrics reference are derived from this entry.
 
 macro_rules! groups {
     ($($(#[doc = $what:literal])+ $group:ident $specs:ident $labels:tt { $($line:tt)+ })+) => {
         $(groups! { @one [$] $(#[doc = $what])+ $group $specs $labels { $($line)+ } })+
     };
     (@one [$d:tt] $(#[doc = $what:literal])+ $group:ident $specs:ident $labels:tt { $($line:tt)+ }) => {
-        #[doc = concat!("Hands the lines of this group to a macro, after its arguments in brackets:", $($what),+)]
+        #[doc = concat!("Calls another macro with the arguments in brackets, followed by all lines of this group. Contents of the group:", $($what),+)]
         #[macro_export]
         macro_rules! $group {
             ($d($d path:ident)::+! [$d($d arguments:tt)*]) => {
@@ -23,7 +26,7 @@ macro_rules! groups {
 macro_rules! specs {
     (
         [$(#[doc = $what:literal])+ $specs:ident $labels:tt]
-        $(#[doc = $help:literal] $name:ident: $kind:ident $unit:literal $metric:literal [$($label:literal = $value:literal)?];)+
+        $($(#[doc = $help:literal])+ $name:ident: $kind:ident $unit:literal $metric:literal [$($label:literal = $value:literal)?];)+
     ) => {
         $(#[doc = $what])+
         pub static $specs: &[crate::Spec] = &[$(crate::Spec {
@@ -33,7 +36,7 @@ macro_rules! specs {
                 kind: kind!($kind),
                 unit: $unit,
                 labels: labels!($labels $($label)?),
-                help: $help.trim_ascii(),
+                help: concat!($($help),+).trim_ascii(),
             },
             value: value!($($value)?),
         }),+];
@@ -65,203 +68,298 @@ macro_rules! value {
 }
 
 groups! {
-    /// What is counted of one packet thread.
+    /// The counters of one packet thread.
     thread THREAD ["thread"] {
-        /// Frames that this thread took from its receive ring.
+        /// Frames that this thread received from its receive ring.
         rx: counter "packets" "thread_received_packets_total" [];
-        /// Bytes of those frames, Ethernet header included.
+        /// Bytes in frames that this thread received from its receive ring, including Ethernet
+        /// headers.
         rx_bytes: counter "bytes" "thread_received_bytes_total" [];
-        /// Frames for a backend that this thread's transmit ring took.
+        /// Frames to backends that this thread put into its transmit ring.
         tx: counter "packets" "thread_sent_packets_total" [];
-        /// Bytes of those frames, outer headers included.
+        /// Bytes in frames to backends that this thread put into its transmit ring, including outer
+        /// headers.
         tx_bytes: counter "bytes" "thread_sent_bytes_total" [];
-        /// Frames that this thread turned round in place and sent back.
+        /// Frames that this thread turned into a reply and sent back.
         replies: counter "packets" "thread_replied_packets_total" [];
-        /// Frames that were for this machine and that this thread took in: requests that it gathers, and answers to requests of its own.
+        /// Frames that this thread processed without forwarding them, such as gathered requests and
+        /// replies to upstream requests.
         taken: counter "packets" "thread_taken_packets_total" [];
-        /// Frames that this thread handed to another thread.
+        /// Frames that this thread passed to another thread.
         to_threads: counter "packets" "thread_handed_over_packets_total" [];
-        /// Frames that this I/O thread handed to a packet thread (io.steering = "software"): to the one that their flow names, or in turn to another because that one's ring was full.
+        /// Frames that this I/O thread passed to a packet thread (io.steering = "software"), by
+        /// method: flow (to the thread of the flow), or turn (to another thread by round robin,
+        /// because the ring of the thread of the flow was full).
         steered: counter "packets" "thread_steered_packets_total" ["by" = "flow"];
-        /// Frames that this I/O thread handed to a packet thread (io.steering = "software"): to the one that their flow names, or in turn to another because that one's ring was full.
+        /// Frames that this I/O thread passed to a packet thread (io.steering = "software"), by
+        /// method: flow (to the thread of the flow), or turn (to another thread by round robin,
+        /// because the ring of the thread of the flow was full).
         overflowed: counter "packets" "thread_steered_packets_total" ["by" = "turn"];
-        /// Frames that this thread took from another thread.
+        /// Frames that this thread received from another thread.
         from_threads: counter "packets" "thread_taken_over_packets_total" [];
-        /// Frames that this thread sent though no packet caused them.
+        /// Frames that this thread created itself and sent, such as upstream requests, gathered
+        /// replies and fragments.
         originated: counter "packets" "thread_originated_packets_total" [];
-        /// Frames that this thread holds back now.
+        /// Frames that this thread currently holds, such as fragments that arrived before the first
+        /// fragment of their datagram.
         held: gauge "packets" "thread_held_packets" [];
-        /// Seconds that this thread spent on batches that were not empty.
+        /// Seconds that this thread spent on batches with at least one packet.
         busy_nanos: counter "nanoseconds" "thread_busy_seconds_total" [];
-        /// Packets of flows that were read by fixed places and hashed side by side; all others are read step by step.
-        plain: counter "packets" "thread_plain_packets_total" [];
-        /// Packets that were moved once because their backend needs another head room than the XDP program opened.
+        /// Packets that this thread processed on the fast path, which reads headers at fixed
+        /// offsets and hashes several flows together.
+        fast_path: counter "packets" "thread_fast_path_packets_total" [];
+        /// Packets that this thread had to move in memory, because the outer headers for their
+        /// backend have another length than the XDP program reserved.
         head_room_mismatch: counter "packets" "thread_head_room_mismatch_packets_total" [];
-        /// Flows whose backend was gone, down, or draining when a new connection reused their 5-tuple, so that another was chosen.
+        /// Flows that moved to another backend because their previous backend was removed or was
+        /// down, or because it was draining when a new connection reused the 5-tuple.
         reselected: counter "flows" "thread_reselected_flows_total" [];
-        /// Choices whose first Maglev entry named a backend that does not serve, so that the hash was hashed again.
+        /// Backend selections that hashed again because the first choice in the Maglev table was
+        /// not serving.
         rehashed: counter "packets" "thread_rehashed_packets_total" [];
-        /// Packets without a hop left that this thread turned into a time-exceeded message to their sender.
+        /// Packets with an expired TTL or hop limit that this thread answered with an ICMP
+        /// time-exceeded message.
         time_exceeded: counter "packets" "thread_time_exceeded_packets_total" [];
-        /// Packets over the path's MTU that this thread turned into a message to their sender with the size that fits.
+        /// Packets larger than the path MTU that this thread answered with an ICMP message that
+        /// reports the usable MTU.
         packet_too_big_sent: counter "packets" "thread_packet_too_big_sent_packets_total" [];
-        /// Packets over the path's MTU that this thread fragmented.
+        /// Packets larger than the path MTU that this thread fragmented.
         fragmented: counter "packets" "thread_fragmented_packets_total" [];
-        /// Tunnelled packets of peers, encapsulators and other clusters whose outer header this thread took off.
+        /// Tunneled packets from peers, upstream tunnels and other clusters that this thread
+        /// decapsulated.
         decapsulated: counter "packets" "thread_decapsulated_packets_total" [];
-        /// Fragments that this thread chose to send to another machine of the cluster, which gathers them.
+        /// Fragments that this thread redirected to the peer that handles their datagram.
         redirected: counter "fragments" "thread_redirected_fragments_total" [];
-        /// Flows for which this thread chose another cluster, because no backend here serves.
+        /// Flows that this thread sent to another cluster because no local backend is serving.
         remote_flows: counter "flows" "thread_remote_flows_total" [];
-        /// Requests for keyed services that this thread read, by what they do to their key: read it, write it (set, delete, touch), change it by what was there (add, cas, append, incr), or nothing (no key).
+        /// Keyed requests that this thread parsed, by their effect on the key: read, write (set,
+        /// delete or touch), change (depends on the stored value, such as add, cas, append or
+        /// incr), or none (the request has no key).
         keyed_reads: counter "requests" "thread_keyed_requests_total" ["effect" = "read"];
-        /// Requests for keyed services that this thread read, by what they do to their key: read it, write it (set, delete, touch), change it by what was there (add, cas, append, incr), or nothing (no key).
+        /// Keyed requests that this thread parsed, by their effect on the key: read, write (set,
+        /// delete or touch), change (depends on the stored value, such as add, cas, append or
+        /// incr), or none (the request has no key).
         keyed_writes: counter "requests" "thread_keyed_requests_total" ["effect" = "write"];
-        /// Requests for keyed services that this thread read, by what they do to their key: read it, write it (set, delete, touch), change it by what was there (add, cas, append, incr), or nothing (no key).
+        /// Keyed requests that this thread parsed, by their effect on the key: read, write (set,
+        /// delete or touch), change (depends on the stored value, such as add, cas, append or
+        /// incr), or none (the request has no key).
         keyed_changes: counter "requests" "thread_keyed_requests_total" ["effect" = "change"];
-        /// Requests for keyed services that this thread read, by what they do to their key: read it, write it (set, delete, touch), change it by what was there (add, cas, append, incr), or nothing (no key).
+        /// Keyed requests that this thread parsed, by their effect on the key: read, write (set,
+        /// delete or touch), change (depends on the stored value, such as add, cas, append or
+        /// incr), or none (the request has no key).
         keyed_others: counter "requests" "thread_keyed_requests_total" ["effect" = "none"];
-        /// Requests for keys of several backends that this thread began to gather.
+        /// Requests with keys on several backends for which this thread sent requests to the
+        /// backends.
         gathers_begun: counter "requests" "thread_gathers_begun_total" [];
-        /// Requests for keys of several backends that this thread gathered, by how they ended: answered, incomplete (answered, and a key that nobody spoke of in time as missing), timed_out (no reply), too_long (no reply: a value does not fit into one datagram), unsent (no reply: no frame, no way, or a reload took the service).
+        /// Requests with keys on several backends that ended, by result: answered, incomplete
+        /// (answered without some keys because a backend did not reply in time), timed_out (no
+        /// reply to the client because a backend did not reply in time), too_long (no reply because
+        /// a value exceeds one datagram), or unsent (no reply because of a missing frame or next
+        /// hop, or because a reload removed the service).
         gathers_answered: counter "requests" "thread_gathers_ended_total" ["result" = "answered"];
-        /// Requests for keys of several backends that this thread gathered, by how they ended: answered, incomplete (answered, and a key that nobody spoke of in time as missing), timed_out (no reply), too_long (no reply: a value does not fit into one datagram), unsent (no reply: no frame, no way, or a reload took the service).
+        /// Requests with keys on several backends that ended, by result: answered, incomplete
+        /// (answered without some keys because a backend did not reply in time), timed_out (no
+        /// reply to the client because a backend did not reply in time), too_long (no reply because
+        /// a value exceeds one datagram), or unsent (no reply because of a missing frame or next
+        /// hop, or because a reload removed the service).
         gathers_incomplete: counter "requests" "thread_gathers_ended_total" ["result" = "incomplete"];
-        /// Requests for keys of several backends that this thread gathered, by how they ended: answered, incomplete (answered, and a key that nobody spoke of in time as missing), timed_out (no reply), too_long (no reply: a value does not fit into one datagram), unsent (no reply: no frame, no way, or a reload took the service).
+        /// Requests with keys on several backends that ended, by result: answered, incomplete
+        /// (answered without some keys because a backend did not reply in time), timed_out (no
+        /// reply to the client because a backend did not reply in time), too_long (no reply because
+        /// a value exceeds one datagram), or unsent (no reply because of a missing frame or next
+        /// hop, or because a reload removed the service).
         gathers_timed_out: counter "requests" "thread_gathers_ended_total" ["result" = "timed_out"];
-        /// Requests for keys of several backends that this thread gathered, by how they ended: answered, incomplete (answered, and a key that nobody spoke of in time as missing), timed_out (no reply), too_long (no reply: a value does not fit into one datagram), unsent (no reply: no frame, no way, or a reload took the service).
+        /// Requests with keys on several backends that ended, by result: answered, incomplete
+        /// (answered without some keys because a backend did not reply in time), timed_out (no
+        /// reply to the client because a backend did not reply in time), too_long (no reply because
+        /// a value exceeds one datagram), or unsent (no reply because of a missing frame or next
+        /// hop, or because a reload removed the service).
         gathers_too_long: counter "requests" "thread_gathers_ended_total" ["result" = "too_long"];
-        /// Requests for keys of several backends that this thread gathered, by how they ended: answered, incomplete (answered, and a key that nobody spoke of in time as missing), timed_out (no reply), too_long (no reply: a value does not fit into one datagram), unsent (no reply: no frame, no way, or a reload took the service).
+        /// Requests with keys on several backends that ended, by result: answered, incomplete
+        /// (answered without some keys because a backend did not reply in time), timed_out (no
+        /// reply to the client because a backend did not reply in time), too_long (no reply because
+        /// a value exceeds one datagram), or unsent (no reply because of a missing frame or next
+        /// hop, or because a reload removed the service).
         gathers_unsent: counter "requests" "thread_gathers_ended_total" ["result" = "unsent"];
-        /// Writes that this thread began to have carried out by all backends of their key (kv.replicas).
+        /// Writes that this thread began to send to all backends of their key (kv.replicas).
         replicas_begun: counter "requests" "thread_replica_writes_begun_total" [];
-        /// Writes for all backends of a key, by how they ended: acknowledged (as many as kv.replicas wants carried it out), failed (so many cannot, and the client has a backend's error), unanswered (no answer to the client: so many did not say anything in time, could not be asked, or there was no frame).
+        /// Writes to all backends of a key that ended, by result: acknowledged (as many backends as
+        /// kv.replicas requires stored the value), failed (too many backends reported an error, and
+        /// the client received the error), or unanswered (the client received no reply because too
+        /// many backends did not reply in time or could not be reached, or because no frame was
+        /// free).
         replicas_acknowledged: counter "requests" "thread_replica_writes_ended_total" ["result" = "acknowledged"];
-        /// Writes for all backends of a key, by how they ended: acknowledged (as many as kv.replicas wants carried it out), failed (so many cannot, and the client has a backend's error), unanswered (no answer to the client: so many did not say anything in time, could not be asked, or there was no frame).
+        /// Writes to all backends of a key that ended, by result: acknowledged (as many backends as
+        /// kv.replicas requires stored the value), failed (too many backends reported an error, and
+        /// the client received the error), or unanswered (the client received no reply because too
+        /// many backends did not reply in time or could not be reached, or because no frame was
+        /// free).
         replicas_failed: counter "requests" "thread_replica_writes_ended_total" ["result" = "failed"];
-        /// Writes for all backends of a key, by how they ended: acknowledged (as many as kv.replicas wants carried it out), failed (so many cannot, and the client has a backend's error), unanswered (no answer to the client: so many did not say anything in time, could not be asked, or there was no frame).
+        /// Writes to all backends of a key that ended, by result: acknowledged (as many backends as
+        /// kv.replicas requires stored the value), failed (too many backends reported an error, and
+        /// the client received the error), or unanswered (the client received no reply because too
+        /// many backends did not reply in time or could not be reached, or because no frame was
+        /// free).
         replicas_unanswered: counter "requests" "thread_replica_writes_ended_total" ["result" = "unanswered"];
-        /// Such writes of which two backends said different things, as stored and not stored, or one said nothing in time: they may differ until the key is written again.
+        /// Writes to all backends of a key after which the backends may differ until the key is
+        /// written again, because two backends replied differently or one did not reply in time.
         replicas_disagreed: counter "requests" "thread_replica_writes_disagreed_total" [];
-        /// Requests that depend on what a backend has (add, cas, append, incr and the like), of a pool with kv.replicas, that this thread answered with the protocol's error.
+        /// Requests to a pool with kv.replicas that this thread answered with a protocol error,
+        /// because they depend on the stored value (add, cas, append, incr and similar).
         replicas_refused: counter "requests" "thread_replica_requests_refused_total" [];
-        /// Keyed requests that this thread passed to their backend under an id of its own, to pass the answer back (kv.path = "through", or writes under kv.cache.strict).
-        through_begun: counter "requests" "thread_through_requests_total" [];
-        /// Datagrams of answers to such requests that this thread passed back to clients.
-        through_answers: counter "packets" "thread_through_answers_total" [];
-        /// Such requests that had no answer in their time (kv.answer_timeout; a second for writes under kv.cache.strict of a pool with kv.path = "direct").
-        through_unanswered: counter "requests" "thread_through_unanswered_total" [];
-        /// Keyed requests whose time to live this thread made shorter, because their key's own backend did not serve (kv.failover.ttl).
+        /// Keyed requests that this thread proxied to their backend with a request id of its own
+        /// (kv.path = "proxied", or writes with kv.cache.strict).
+        proxied_begun: counter "requests" "thread_proxied_requests_total" [];
+        /// Reply datagrams of proxied requests that this thread sent to clients.
+        proxied_answers: counter "packets" "thread_proxied_replies_total" [];
+        /// Proxied requests that received no reply in time. The limit is kv.answer_timeout, or one
+        /// second for writes with kv.cache.strict and kv.path = "direct".
+        proxied_unanswered: counter "requests" "thread_proxied_unanswered_total" [];
+        /// Keyed requests whose time to live this thread shortened (kv.failover.ttl), because the
+        /// primary backend of their key was not serving.
         short_lived: counter "requests" "thread_short_lived_requests_total" [];
-        /// Reads that this thread answered from a copy (kv.cache).
+        /// Reads that this thread answered from its cache (kv.cache).
         cache_hits: counter "requests" "thread_cache_hits_total" [];
-        /// Reads that a copy could have answered and that this thread forwarded, because the source had its bytes for this second (kv.cache.source_bytes).
+        /// Reads that this thread forwarded although the value was in the cache, because the source
+        /// had used up its budget of bytes per second (kv.cache.source_bytes).
         cache_over_budget: counter "requests" "thread_cache_over_budget_total" [];
-        /// Values and versions that this thread asked backends for, to make copies or renew them (kv.cache).
+        /// Requests that this thread sent to backends to fill its cache or to renew cached values
+        /// (kv.cache).
         cache_fetches: counter "requests" "thread_cache_fetches_total" [];
-        /// Such requests that had no answer within 20 ms: many, and no fill, are those of servers without meta commands.
+        /// Requests that this thread sent to fill its cache, and that received no reply within 20
+        /// ms. If the rate is high and the cache is never filled, the servers probably do not
+        /// support meta commands.
         cache_unanswered: counter "requests" "thread_cache_unanswered_total" [];
-        /// Values that this thread made a copy of.
+        /// Values that this thread stored in its cache.
         cache_fills: counter "values" "thread_cache_fills_total" [];
-        /// Copies of this thread whose version was still that of their backend.
+        /// Cached values whose lease this thread renewed because the backend still had the same
+        /// version.
         cache_renewals: counter "values" "thread_cache_renewals_total" [];
-        /// Copies and fetched values of this thread that a write through this machine kept from being served.
+        /// Cached or fetched values that this thread did not serve because a later write through
+        /// this machine had made them outdated.
         cache_stale_avoided: counter "values" "thread_cache_stale_avoided_total" [];
-        /// Copies of this thread that gave way to others because memory was used up (kv.cache.memory).
+        /// Cached values that this thread evicted because the cache memory was full
+        /// (kv.cache.memory).
         cache_evictions: counter "values" "thread_cache_evictions_total" [];
-        /// Bytes of keys and values that this thread has copies of.
+        /// Bytes of keys and values in the cache of this thread.
         cache_bytes: gauge "bytes" "thread_cache_bytes" [];
-        /// Tunnelled packets of other clusters whose outer header this thread took off.
-        remote_arrivals: counter "packets" "thread_remote_arrivals_packets_total" [];
-        /// Packets of which this thread gave a capture a record.
+        /// Tunneled packets from other clusters that this thread decapsulated.
+        remote_decapsulated: counter "packets" "thread_remote_decapsulated_packets_total" [];
+        /// Packets that this thread recorded for a capture.
         captured: counter "packets" "thread_captured_packets_total" [];
-        /// Packets that a capture wanted of this thread and that found its ring full; they were forwarded all the same.
+        /// Packets that this thread forwarded but could not record because the ring of the capture
+        /// was full.
         capture_lost: counter "packets" "thread_capture_lost_packets_total" [];
-        /// Marked packets of the tracer that this thread had reported.
+        /// Reports that this thread sent about packets with a trace mark.
         trace_reports: counter "reports" "thread_trace_reports_total" [];
     }
 
-    /// What is counted of a connection table.
+    /// The counters of a connection table.
     flow_table FLOW_TABLE ["thread"] {
-        /// Entries in use in this thread's connection table, expired ones that were not looked at since included.
+        /// Entries in use in the connection table of this thread, including expired entries that
+        /// have not been freed yet.
         entries: gauge "entries" "flow_table_entries" [];
-        /// Entries that this thread's connection table has room for.
+        /// Capacity of the connection table of this thread.
         capacity: gauge "entries" "flow_table_capacity" [];
-        /// Look-ups in this thread's connection table that found their flow (hit) or did not (miss).
+        /// Lookups in the connection table of this thread, by result: hit (the flow was found) or
+        /// miss.
         hits: counter "look-ups" "flow_table_lookups_total" ["result" = "hit"];
-        /// Look-ups in this thread's connection table that found their flow (hit) or did not (miss).
+        /// Lookups in the connection table of this thread, by result: hit (the flow was found) or
+        /// miss.
         misses: counter "look-ups" "flow_table_lookups_total" ["result" = "miss"];
-        /// Flows that were entered into this thread's connection table.
+        /// Flows that were inserted into the connection table of this thread.
         inserts: counter "flows" "flow_table_inserts_total" [];
-        /// Flows whose time was renewed in this thread's connection table.
+        /// Updates of existing entries in the connection table of this thread.
         refreshes: counter "flows" "flow_table_refreshes_total" [];
-        /// Entries that were found past their time and freed.
+        /// Expired entries that were freed in the connection table of this thread.
         expired: counter "entries" "flow_table_expired_total" [];
-        /// Entries on probation that gave way to a new flow.
+        /// Entries on probation (flows without a second packet) that were evicted from the
+        /// connection table of this thread to make room for a new flow.
         evicted: counter "entries" "flow_table_evicted_total" [];
-        /// Flows that found no room in their buckets and were forwarded by Maglev alone.
+        /// Flows that received no entry because their buckets in the connection table were full.
+        /// The Maglev table selects the backend for each of their packets.
         untracked: counter "flows" "flow_table_untracked_total" [];
     }
 
-    /// What is counted of a table of fragmented datagrams.
+    /// The counters of a fragment table.
     fragment_table FRAGMENT_TABLE ["thread"] {
-        /// Fragmented datagrams whose way this thread knows, expired ones that were not looked at since included.
+        /// Fragmented datagrams for which this thread stores a forwarding decision, including
+        /// expired ones that have not been freed yet.
         datagrams: gauge "datagrams" "fragment_table_datagrams" [];
-        /// Fragments that this thread holds until the first one of their datagram comes.
+        /// Fragments that this thread holds until the first fragment of their datagram arrives.
         held: gauge "packets" "fragment_table_held_packets" [];
-        /// First fragments whose decision was recorded in this thread's fragment table.
+        /// First fragments for which this thread stored a forwarding decision.
         recorded: counter "datagrams" "fragment_table_recorded_total" [];
-        /// First fragments that came to this thread once more.
+        /// First fragments that arrived again after this thread had stored their forwarding
+        /// decision.
         duplicates: counter "packets" "fragment_table_duplicates_total" [];
-        /// Later fragments that found the decision of their datagram as they came.
+        /// Later fragments whose datagram already had a forwarding decision when they arrived.
         followed: counter "packets" "fragment_table_followed_packets_total" [];
-        /// Later fragments that came before the first one of their datagram and were held.
+        /// Later fragments that arrived before the first fragment of their datagram and were held.
         waited: counter "packets" "fragment_table_waited_packets_total" [];
-        /// Held fragments that went on because the first one of their datagram came.
+        /// Held fragments that were forwarded because the first fragment of their datagram arrived.
         released: counter "packets" "fragment_table_released_packets_total" [];
-        /// Datagrams with a decision that gave way to a newer one before their time.
+        /// Forwarding decisions of fragmented datagrams that were evicted before they expired, to
+        /// make room for a newer datagram.
         evicted: counter "datagrams" "fragment_table_evicted_total" [];
-        /// Whole datagrams whose name, identification included, another one took over before their time.
-        succeeded: counter "datagrams" "fragment_table_succeeded_total" [];
+        /// Completely received datagrams whose stored forwarding decision was replaced before it
+        /// expired, because a new datagram had the same addresses, protocol and identification.
+        replaced: counter "datagrams" "fragment_table_replaced_total" [];
     }
 
-    /// What is counted of a thread's sockets.
+    /// The counters of the sockets of a thread.
     socket SOCKET ["thread"] {
-        /// Frames that the kernel dropped before this thread's receive ring for another reason than a full ring, among them those that found no frame in the fill ring.
+        /// Frames that the kernel dropped before they reached the receive ring of this thread, for
+        /// a reason other than a full ring, for example an empty fill ring.
         rx_dropped: counter "packets" "xdp_socket_rx_dropped_packets_total" [];
-        /// Frames that the kernel dropped because this thread's receive ring was full.
+        /// Frames that the kernel dropped because the receive ring of this thread was full.
         rx_ring_full: counter "packets" "xdp_socket_rx_ring_full_packets_total" [];
-        /// Packets that this thread's packet sockets got merged from several (GRO, LRO, segmentation left to a device), or longer than a frame, and dropped (io.mode = "af-packet").
+        /// Packets that the packet sockets of this thread (io.mode = "af-packet") dropped, because
+        /// the packets were merged from several packets (GRO, LRO, segmentation offload) or longer
+        /// than a frame.
         rx_merged: counter "packets" "packet_socket_rx_merged_packets_total" [];
-        /// Times that the kernel wanted a frame from this thread's fill ring and found none.
+        /// Number of times that the kernel needed a frame from the fill ring of this thread and
+        /// found the ring empty.
         rx_fill_ring_empty: counter "times" "xdp_socket_fill_ring_empty_total" [];
-        /// Descriptors of this thread's fill ring that the kernel refused.
+        /// Invalid descriptors that the kernel found in the fill ring of this thread.
         rx_invalid: counter "descriptors" "xdp_socket_rx_invalid_descriptors_total" [];
-        /// Descriptors of this thread's transmit ring that the kernel refused.
+        /// Invalid descriptors that the kernel found in the transmit ring of this thread.
         tx_invalid: counter "descriptors" "xdp_socket_tx_invalid_descriptors_total" [];
-        /// Times that the kernel was woken to send for this thread and found nothing.
+        /// Number of times that the kernel was woken to send frames of this thread and found the
+        /// transmit ring empty.
         tx_ring_empty: counter "times" "xdp_socket_tx_ring_empty_total" [];
-        /// Turns in which this thread had no free frame to refill its fill ring with.
-        fill_low: counter "turns" "xdp_socket_fill_starved_turns_total" [];
-        /// Turns of this thread's loop, empty ones included.
-        turns: counter "turns" "thread_turns_total" [];
+        /// Loop iterations in which this thread had no free frame to put into its fill ring.
+        fill_low: counter "iterations" "xdp_socket_fill_starved_iterations_total" [];
+        /// Loop iterations of this thread, including iterations without packets.
+        iterations: counter "iterations" "thread_iterations_total" [];
     }
 
-    /// What is counted of the XDP program, in the order of `enum count` in `whose.h`.
+    /// The counters of the XDP program. The order of these counters must match `enum count` in
+    /// `whose.h`.
     xdp XDP [] {
-        /// Frames that the XDP program handed to a packet thread's socket, or that the ingress program beside packet sockets took from the kernel.
+        /// Frames that the XDP program redirected to the socket of a packet thread, or that the
+        /// ingress program took from the kernel for a packet thread (io.mode = "af-packet").
         redirected: counter "packets" "xdp_redirected_packets_total" [];
-        /// Frames that the XDP program left to the kernel.
+        /// Frames that the XDP program passed to the kernel.
         passed: counter "packets" "xdp_passed_packets_total" [];
-        /// Frames that the XDP program left to the kernel because they are multicast.
+        /// Multicast frames that the XDP program passed to the kernel.
         multicast: counter "packets" "xdp_passed_multicast_packets_total" [];
-        /// Frames that the XDP program left to the kernel because they are IPv6 neighbour discovery.
+        /// IPv6 neighbor discovery frames that the XDP program passed to the kernel.
         neighbour_discovery: counter "packets" "xdp_passed_neighbour_discovery_packets_total" [];
-        /// Frames for a VIP that reached no packet thread: no_socket on their queue (dropped, or passed by configuration), no_head_room, or socket_gone in mid-redirect.
+        /// Frames for a VIP that reached no packet thread, by reason: no_socket (the receive queue
+        /// has no socket; io.no_socket sets whether the frame is dropped or passed to the kernel),
+        /// no_head_room (the frame has no room for the outer headers), or socket_gone (the socket
+        /// was closed during the redirect).
         no_socket: counter "packets" "xdp_lost_packets_total" ["reason" = "no_socket"];
-        /// Frames for a VIP that reached no packet thread: no_socket on their queue (dropped, or passed by configuration), no_head_room, or socket_gone in mid-redirect.
+        /// Frames for a VIP that reached no packet thread, by reason: no_socket (the receive queue
+        /// has no socket; io.no_socket sets whether the frame is dropped or passed to the kernel),
+        /// no_head_room (the frame has no room for the outer headers), or socket_gone (the socket
+        /// was closed during the redirect).
         no_head_room: counter "packets" "xdp_lost_packets_total" ["reason" = "no_head_room"];
-        /// Frames for a VIP that reached no packet thread: no_socket on their queue (dropped, or passed by configuration), no_head_room, or socket_gone in mid-redirect.
+        /// Frames for a VIP that reached no packet thread, by reason: no_socket (the receive queue
+        /// has no socket; io.no_socket sets whether the frame is dropped or passed to the kernel),
+        /// no_head_room (the frame has no room for the outer headers), or socket_gone (the socket
+        /// was closed during the redirect).
         socket_gone: counter "packets" "xdp_lost_packets_total" ["reason" = "socket_gone"];
     }
 }
@@ -274,7 +372,7 @@ mod tests {
     use crate::Kind;
 
     #[test]
-    fn each_series_has_one_line_and_each_metric_one_kind_and_sentence() {
+    fn each_series_has_one_line_and_each_metric_one_sentence() {
         let all = || [THREAD, FLOW_TABLE, FRAGMENT_TABLE, SOCKET, XDP].into_iter().flatten();
         let series: BTreeSet<_> = all().map(|spec| (spec.metric.name, spec.value)).collect();
         assert_eq!(series.len(), all().count());

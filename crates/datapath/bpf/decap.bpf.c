@@ -1,19 +1,22 @@
-// The backend's side: takes the outer header off what a balancer sent to this host, and hands the inner
-// packet to the kernel. Whatever it does not take off it passes untouched; it drops nothing.
+// XDP program for backends. The program removes the outer header from packets that a load balancer
+// tunneled to this host, and passes the inner packet to the kernel. All other packets pass to the
+// kernel unchanged. The program never drops a packet.
 //
-// Every frame moves exactly one count.
+// Every frame increments exactly one counter.
 
 #include <linux/udp.h>
 
 #include "frame.h"
 
 #define GUE_PORT 6080
-// RFC 2784 §2.3: bits 6 to 12 are sent as zero and ignored on receipt; the low bits of RFC 1701's
-// recursion control lie there. Any other bit means a header of another shape, or another version.
+// According to RFC 2784 §2.3, bits 6 to 12 are sent as zero and ignored on receipt. Some of them
+// are the low bits of the RFC 1701 recursion control. Any other bit that is set means that optional
+// header fields follow, or that the version is different.
 #define GRE_IGNORED 0x03f8
-#define FRAGMENT 0x3fff // more fragments, or an offset
+#define FRAGMENT 0x3fff // more fragments, or a fragment offset
 
-// The order is that of `decap::Count`. A kind's second entry is for an outer header of IPv6.
+// The order matches `decap::Count`. For each type of tunnel, the first entry counts packets with
+// IPv4 outer headers. The entry after it (value plus one) counts those with IPv6 outer headers.
 enum count {
 	GRE = 0,
 	IPIP = 2,
@@ -35,7 +38,7 @@ struct prefix6 {
 	struct address address;
 };
 
-// Sizes of 1 are set at load.
+// The loader replaces each `max_entries` of 1 with the required size.
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
@@ -88,21 +91,21 @@ struct gre {
 };
 
 struct gue {
-	__u8 variant; // version, control bit and header length in words: all zero, or not ours
+	__u8 variant; // version, control bit and header length in words; all of them must be zero
 	__u8 protocol;
 	__be16 flags;
 };
 
-// What stands in front of the inner packet.
+// The headers that precede the inner packet.
 struct outer {
 	struct address to;
-	struct address from; // the source as it stands: one word, or four
+	struct address from; // source address; IPv4 addresses use only the first word
 	int is_v6;
-	__u8 protocol; // of what follows the outer IP header
+	__u8 protocol; // protocol number of the header that follows the outer IP header
 	void *payload;
-	void *packet;  // the inner one
-	__u32 length; // of the outer packet, as it says itself
-	__u32 tunnel;  // bytes between the outer IP header and the inner packet
+	void *packet; // first byte of the inner packet
+	__u32 length; // length of the outer packet according to its IP header
+	__u32 tunnel; // bytes between the outer IP header and the inner packet
 	__u32 count;
 	__be16 inner; // EtherType of the inner packet
 };
@@ -116,7 +119,7 @@ static __always_inline int counted(__u32 which, int verdict)
 	return verdict;
 }
 
-// False: not an outer header that this program takes off.
+// Returns 0 if this is not an outer IPv4 header that the program can remove.
 static __always_inline int read_outer4(struct iphdr *ip, void *end, struct outer *outer)
 {
 	if ((void *)(ip + 1) > end || ip->version != 4 || ip->ihl != 5 || ip->frag_off & bpf_htons(FRAGMENT))
@@ -130,7 +133,8 @@ static __always_inline int read_outer4(struct iphdr *ip, void *end, struct outer
 	return 1;
 }
 
-// As `read_outer4`. Extension headers, a fragment's too, are not looked through.
+// Returns 0 if this is not an outer IPv6 header that the program can remove. The program does not
+// follow extension headers, fragment headers included.
 static __always_inline int read_outer6(struct ipv6hdr *ip6, void *end, struct outer *outer)
 {
 	if ((void *)(ip6 + 1) > end || ip6->version != 6 || !from_ipv6(&outer->to, &ip6->daddr))
@@ -143,7 +147,8 @@ static __always_inline int read_outer6(struct ipv6hdr *ip6, void *end, struct ou
 	return 1;
 }
 
-// Apart from reading, so that a packet that is not for us costs no look-up in a trie.
+// This check is separate from header parsing. Packets for other destinations therefore cause no
+// trie lookup.
 static __always_inline int is_allowed(const struct outer *outer)
 {
 	struct prefix4 from4_key = { .length = 32, .address = outer->from.words[0] };
@@ -159,10 +164,12 @@ static __always_inline __be16 ethertype(__u8 protocol)
 	       protocol == IPPROTO_IPV6 ? bpf_htons(ETH_P_IPV6) : 0;
 }
 
-// False: not a tunnel of ours. Sets `inner`, `packet`, `tunnel` and `count`.
+// Finds the inner packet and sets `inner`, `packet`, `tunnel` and `count`. Returns 0 if the packet
+// is not in a supported tunnel.
 //
-// The inner packet's place is a constant in each branch. Behind the branches it would be a sum with a
-// register, for which the verifier wants CAP_PERFMON.
+// Each branch adds a constant offset to find the inner packet. If the offset were added after the
+// branches, it would be in a register. The verifier allows a pointer plus a register only with
+// CAP_PERFMON.
 static __always_inline int read_tunnel(void *end, struct outer *outer)
 {
 	struct gre *gre = outer->payload;
@@ -199,7 +206,8 @@ static __always_inline int read_tunnel(void *end, struct outer *outer)
 	return outer->inner == bpf_htons(ETH_P_IP) || outer->inner == bpf_htons(ETH_P_IPV6);
 }
 
-// True: `packet` is of the family it is said to be, and no longer than `room`.
+// Returns 1 if `packet` starts with a header of the IP version that `protocol` states, and if the
+// packet has at most `room` bytes.
 static __always_inline int is_sound(void *packet, void *end, __be16 protocol, __u32 room)
 {
 	if (protocol == bpf_htons(ETH_P_IP)) {
@@ -213,7 +221,8 @@ static __always_inline int is_sound(void *packet, void *end, __be16 protocol, __
 	return (void *)(ip6 + 1) <= end && ip6->version == 6 && bpf_ntohs(ip6->payload_len) + sizeof(*ip6) <= room;
 }
 
-// True: the inner packet goes to a listed VIP. The program looks at a packet that `is_sound`.
+// Returns 1 if the destination of the inner packet is a listed VIP. `is_sound` must have returned 1
+// for the packet.
 static __always_inline int is_to_vip(void *packet, void *end, __be16 protocol)
 {
 	struct prefix4 to4 = { .length = 32 };
@@ -233,7 +242,8 @@ static __always_inline int is_to_vip(void *packet, void *end, __be16 protocol)
 	return bpf_map_lookup_elem(&vips6, &to6) != 0;
 }
 
-// Moves the start by `strip` bytes and writes Ethernet and its tags anew, now in front of `inner`.
+// Moves the start of the frame forward by `strip` bytes. Then writes the Ethernet header and its
+// VLAN tags directly before the inner packet.
 static __always_inline int strip_outer(struct xdp_md *ctx, __u32 strip, __u32 tags, __be16 inner)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -257,7 +267,7 @@ static __always_inline int strip_outer(struct xdp_md *ctx, __u32 strip, __u32 ta
 	end = (void *)(long)ctx->data_end;
 	tag = (void *)(eth + 1);
 	if ((void *)(tag + MAX_TAGS) > end)
-		return 0; // never: an IP header was seen behind the tags
+		return 0; // unreachable: an IP header was parsed after the tags
 	*eth = saved;
 	if (tags >= 1)
 		tag[0] = saved_tags[0];
@@ -287,8 +297,8 @@ static __always_inline int decap_frame(struct xdp_md *ctx)
 	if (!is_allowed(&outer))
 		return counted(REFUSED_SOURCE, XDP_PASS);
 	strip = (outer.is_v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)) + outer.tunnel;
-	// Whether the frame is as long as it says is for the kernel to see: here it would be a sum with a
-	// register, as in `read_tunnel`.
+	// The kernel checks whether the frame is as long as its IP header states. That check would need a
+	// pointer plus a register here, which is not possible (see `read_tunnel`).
 	if (outer.length < strip || !is_sound(outer.packet, end, outer.inner, outer.length - strip))
 		return counted(MALFORMED, XDP_PASS);
 	if (!is_to_vip(outer.packet, end, outer.inner))
@@ -304,7 +314,8 @@ int decap(struct xdp_md *ctx)
 	return decap_frame(ctx);
 }
 
-// For interfaces whose packets lie in several buffers: all that is looked at lies in the first.
+// Entry point for interfaces that store a packet in several buffers. All headers that the program
+// reads are in the first buffer.
 SEC("xdp.frags")
 int decap_frags(struct xdp_md *ctx)
 {

@@ -1,4 +1,5 @@
-// What all programs share: the way from the first byte of a frame to its network header.
+// Parsing code that all BPF programs share. It parses the Ethernet header and VLAN tags to find the
+// network header.
 #pragma once
 
 #include <linux/bpf.h>
@@ -9,8 +10,8 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-// Where a frame ends. A program that has the frame before it compares pointers with its end; one that has copied the headers
-// out of a packet buffer compares lengths.
+// The end of the readable bytes. XDP programs access the frame directly and compare pointers with
+// its end. Programs that copy headers out of a packet buffer compare lengths instead.
 #ifdef COPIED_HEADERS
 struct bound {
 	const void *first;
@@ -23,26 +24,27 @@ typedef void *bound;
 #define BEYOND(pointer, bound) ((void *)(pointer) > (bound))
 #endif
 
-#define MAX_TAGS 2 // 802.1Q inside 802.1ad; a third tag is not ours to judge
+#define MAX_TAGS 2 // 802.1Q inside 802.1ad; the kernel handles packets with more tags
 
 struct tag {
 	__be16 control;
-	__be16 protocol; // EtherType of what follows
+	__be16 protocol; // EtherType of the header that follows the tag
 };
 
-// An address as the maps have it: IPv4 stands as ::ffff:a.b.c.d.
+// An address in the format of the maps. IPv4 addresses are stored as ::ffff:a.b.c.d.
 struct address {
 	__u32 words[4];
 };
 
-// Where the network header starts, and what it is.
+// The position of the network header, its EtherType, and the number of VLAN tags before it.
 struct network {
 	void *header;
 	__be16 protocol;
 	__u32 tags;
 };
 
-// Walks over Ethernet and its tags. False: the frame ends before its network header.
+// Skips the Ethernet header and its VLAN tags. Returns 0 if the frame ends before its network
+// header.
 static __always_inline int find_network(void *data, bound end, struct network *net)
 {
 	struct ethhdr *eth = data;
@@ -75,7 +77,8 @@ static __always_inline void from_ipv4(struct address *key, __be32 address)
 	key->words[3] = address;
 }
 
-// False: an IPv6 address in ::ffff:0:0/96, which never stands on a wire and must not match IPv4's key.
+// Converts an IPv6 address to a map key. Returns 0 for an address in ::ffff:0:0/96, which is
+// invalid on the wire and must not match the key of an IPv4 address.
 static __always_inline int from_ipv6(struct address *key, const struct in6_addr *address)
 {
 	__builtin_memcpy(key, address, sizeof(*key));

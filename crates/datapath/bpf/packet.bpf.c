@@ -1,14 +1,15 @@
-// The kernel side of packet sockets: `take` lets the sockets of packet threads have what is a VIP's and no more, `drop` takes
-// the same packets from the kernel. It runs after the sockets have had their copy. Both ask the same maps by the same words,
-// so that each packet is either a packet thread's or the kernel's.
+// BPF programs for packet sockets (io.mode = "af-packet"). The socket filter `take` accepts only
+// packets for VIPs. The ingress program `drop` drops the same packets, so that the kernel does not
+// handle them. The kernel runs `drop` after the sockets have received their copy. Both programs
+// call `whose` with the same maps, so each packet goes either to a packet thread or to the kernel.
 //
-// Every packet of the interface moves exactly one count, in `drop`.
+// Every packet on the interface increments exactly one counter, in `drop`.
 
 #define COPIED_HEADERS
 #include "whose.h"
 
 #define ALL_OF_IT 0xffffffff
-#define CONTINUE -1 // TCX_NEXT: programs that come after this one, and then the kernel
+#define CONTINUE -1 // TCX_NEXT: later programs and then the kernel handle the packet
 #define DROP 2 // TCX_DROP
 
 struct link_headers {
@@ -16,7 +17,8 @@ struct link_headers {
 	struct tag tags[MAX_TAGS];
 } __attribute__((packed));
 
-// The longest that is looked at: an ICMPv6 error that quotes a tunnel's packet.
+// The longest sequence of headers that the program reads: an ICMPv6 error that quotes a tunnel
+// packet.
 struct network_headers {
 	struct ipv6hdr ip6;
 	struct icmp6hdr icmp;
@@ -24,7 +26,8 @@ struct network_headers {
 	struct udphdr udp;
 };
 
-// Copies what a packet has of some headers; how many bytes that is.
+// Copies up to `most` bytes of headers, starting at byte `from` of the packet. Returns the number
+// of copied bytes.
 static __always_inline __u32 copy_headers(struct __sk_buff *skb, __u32 from, void *to, __u32 most)
 {
 	__u32 length = skb->len;
@@ -37,7 +40,8 @@ static __always_inline __u32 copy_headers(struct __sk_buff *skb, __u32 from, voi
 	return bpf_skb_load_bytes(skb, from, to, length) ? 0 : length;
 }
 
-// As `whose` says of the frame that the packet came in. The kernel keeps one tag beside the packet.
+// Classifies a packet with `whose`. The kernel can store one VLAN tag outside the packet data, so
+// that tag is counted separately.
 static __always_inline __u32 whose_packet(struct __sk_buff *skb)
 {
 	struct link_headers link = {};

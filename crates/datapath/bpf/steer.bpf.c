@@ -1,8 +1,10 @@
-// XDP: what `whose.h` says is for packet threads goes to this queue's AF_XDP socket, all else to the kernel; `packet.bpf.c` does the
-// same for packet sockets. Policy lives in Rust: an `if` here that is not about parsing is in the wrong place.
+// XDP program that selects packets for packet threads (see `whose.h`). It redirects them to the
+// AF_XDP socket of their queue and passes all other packets to the kernel. `packet.bpf.c` does the
+// same for packet sockets. The program only parses headers and looks up addresses; all decisions
+// about its maps are made in the Rust code.
 //
-// Socket first, then head room: once the head has moved the frame is no longer one for the kernel.
-// Every frame moves exactly one count.
+// The program looks up the socket before it opens headroom, because the kernel cannot parse a
+// frame whose start was moved. Every frame increments exactly one counter.
 
 #include "whose.h"
 
@@ -13,10 +15,11 @@ struct {
 	__type(value, __u32);
 } xsks SEC(".maps");
 
-const volatile __u8 no_socket_drops = 0; // set at load
+const volatile __u8 no_socket_drops = 0; // set when the program is loaded
 
-// Opens `encapsulation overhead` bytes in front and marks the first of them, so that user space knows where the frame
-// starts. The mark is odd, and no frame that comes here starts with an odd byte: multicast frames were passed before.
+// Opens `encap_overhead` bytes of headroom before the frame, and writes a mark into the first of
+// these bytes. User space uses the mark to find the start of the frame. The mark is odd. A frame
+// that was not moved starts with an even byte, because multicast frames do not reach this function.
 static __always_inline int open_head_room(struct xdp_md *ctx, __u32 encap_overhead)
 {
 	__u8 *mark;
@@ -37,7 +40,7 @@ static __always_inline int steer_frame(struct xdp_md *ctx)
 	struct network net;
 
 	if (!find_network(data, end, &net))
-		return counted(PASSED, XDP_PASS); // what cannot be parsed is not ours to judge
+		return counted(PASSED, XDP_PASS); // the kernel handles frames that cannot be parsed
 	count = whose(data, &net, end, &value);
 	if (count != REDIRECTED)
 		return counted(count, XDP_PASS);
@@ -57,7 +60,8 @@ int steer(struct xdp_md *ctx)
 	return steer_frame(ctx);
 }
 
-// For interfaces whose packets lie in several buffers: all that is looked at lies in the first.
+// Entry point for interfaces that store a packet in several buffers. All headers that the program
+// reads are in the first buffer.
 SEC("xdp.frags")
 int steer_frags(struct xdp_md *ctx)
 {

@@ -1,5 +1,7 @@
-// Whose a packet is: a VIP's, and so for packet threads, or the kernel's. The maps that say so, and how they are asked; for
-// frames (`steer.bpf.c`) and for the kernel's packet buffers (`packet.bpf.c`).
+// Decides whether a packet belongs to a packet thread or to the kernel. A packet belongs to a
+// packet thread if its destination is a VIP. This header contains the maps with the addresses, and
+// the code that looks them up. `steer.bpf.c` uses it for frames, and `packet.bpf.c` for packet
+// buffers of the kernel.
 #pragma once
 
 #include <linux/icmpv6.h>
@@ -7,33 +9,44 @@
 
 #include "frame.h"
 
-#define ENCAP_OVERHEAD_MASK 63 // bits 0 to 5 of a value
-#define OWN 64 // an address of this machine within a prefix: the kernel's. Other bits are zero, and room for later
+#define ENCAP_OVERHEAD_MASK 63 // bits 0 to 5 of a map value
+// This bit marks an address of this machine inside a prefix group. Packets to it belong to the
+// kernel. Higher bits are reserved and zero.
+#define OWN 64
 
-#define ENDS 1 // bit of an end's value: tunnels end there. Bits 1 to 15: how many ports we ask from, 16 to 31: the first
-#define MAX_ENDS 512 // twice what `steer/ends.rs` allows, as of sources: a new set comes before the old one goes
+// Bit 0 of an `ends` value marks a tunnel endpoint. Bits 1 to 15 contain the number of source ports
+// for upstream requests. Bits 16 to 31 contain the first of these ports.
+#define ENDS 1
+// Both map sizes are twice the limits in `steer/tunnel_endpoints.rs`, because a new set is added
+// before the old set is removed.
+#define MAX_TUNNEL_ENDPOINTS 512
 #define MAX_SOURCES 2048
-#define BY_GRE 1 // bits of a source's value
+#define BY_GRE 1 // bits of a `sources` value
 #define BY_IPIP 2
 #define BY_GUE 4
 #define GUE_PORT 6080
-#define UNREACHABLE 3 // of ICMPv4, whose header has the shape of the other family's
+#define UNREACHABLE 3 // an ICMPv4 type; the header layout is the same as for ICMPv6
 #define FRAGMENTATION_NEEDED 4
 
-// An address for a look-up among prefixes: all its bits count.
+// A lookup key for an LPM trie. In lookups, `length` covers the complete address.
 struct prefix6 {
 	__u32 length;
 	struct address address;
 };
 
-#define MAX_PREFIXES 256 // one of them is none
+#define MAX_PREFIXES 256 // entry 0 is reserved for "no prefix"
 #define MAX_SLOTS 4096
-#define MAX_DEPTH 40 // of branches: no table has more
-#define MAX_HELD 130 // prefixes that hold one address: one of each length, and none
-#define BRANCH 0x8000 // a step: the number of a branch, else that of a prefix
-#define NO_PREFIX 0x80000000 // the value of what holds all addresses
+#define MAX_DEPTH 40 // the maximum number of branches in a lookup; `Table` never builds more
+// The maximum number of nested prefixes that contain an address: one for each prefix length, and
+// "no prefix".
+#define MAX_HELD 130
+// If this flag is set in a lookup step, the low bits are the index of a branch. Otherwise they are
+// the index of a prefix.
+#define BRANCH 0x8000
+#define NO_PREFIX 0x80000000 // the value of the entry "no prefix", which matches all addresses
 
-// The bits above `shift` in one half of an address choose one of `mask + 1` slots from `first` on.
+// A branch of the lookup tree. A lookup shifts one 64-bit half of the address right by `shift` and
+// masks the result with `mask`. The result selects a slot, counted from slot `first`.
 struct branch {
 	__u16 first;
 	__u16 mask;
@@ -41,15 +54,15 @@ struct branch {
 	__u16 shift;
 };
 
-// Halves are in the order of the machine.
+// An address prefix, as two 64-bit halves in host byte order.
 struct prefix {
 	__u64 bits[2];
 	__u64 mask[2];
 	__u32 value;
-	__u32 parent; // the longest that holds this one
+	__u32 parent; // index of the next shorter prefix that contains this prefix
 };
 
-// `Table` in `steer/prefixes.rs`, which builds it.
+// The lookup table for prefix groups. `Table` in `steer/prefixes.rs` builds it.
 struct prefix_table {
 	__u32 roots[2];
 	struct branch branches[MAX_PREFIXES];
@@ -57,7 +70,7 @@ struct prefix_table {
 	struct prefix prefixes[MAX_PREFIXES];
 };
 
-// The order is that of the group `xdp` in the table of counters.
+// The order matches the group `xdp` in the table of counters.
 enum count {
 	REDIRECTED,
 	PASSED,
@@ -69,7 +82,7 @@ enum count {
 	COUNTS,
 };
 
-// Sizes of 1 are set at load.
+// The loader replaces each `max_entries` of 1 with the required size.
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
@@ -77,8 +90,9 @@ struct {
 	__type(value, __u32);
 } vips SEC(".maps");
 
-// A trie of the kernel costs some 5 ns a level, this three loads from the nearest cache. Of the two tables the one that
-// `prefixes` names is read, the other may be written to.
+// This lookup table costs three loads from the L1 cache, while an LPM trie of the kernel costs
+// about 5 ns for each level. The map `prefixes` contains the table to read. User space writes only
+// to the other table.
 struct prefix_map {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -94,16 +108,18 @@ struct {
 	__array(values, struct prefix_map);
 } prefixes SEC(".maps");
 
-// Where outer packets come from and tunnels end: the machine's own addresses, and prefixes of outer sources.
+// The addresses of this machine at which it receives outer packets: its own addresses, and the
+// source prefixes of its tunnels.
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(max_entries, MAX_ENDS);
+	__uint(max_entries, MAX_TUNNEL_ENDPOINTS);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct prefix6);
 	__type(value, __u32);
 } ends SEC(".maps");
 
-// Who may send tunnelled packets to them, and how they may be carried.
+// The allowed senders of tunneled packets to the addresses in `ends`, with their allowed
+// encapsulations.
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, MAX_SOURCES);
@@ -128,7 +144,8 @@ static __always_inline int counted(__u32 which, int verdict)
 	return verdict;
 }
 
-// False: no destination to be found, or none that a VIP can have.
+// Reads the destination address. Returns 0 if the packet has no valid IP header, or if the IPv6
+// destination is in ::ffff:0:0/96.
 static __always_inline int find_destination(const struct network *net, bound end, struct address *to)
 {
 	if (net->protocol == bpf_htons(ETH_P_IP)) {
@@ -147,8 +164,9 @@ static __always_inline int find_destination(const struct network *net, bound end
 	return 0;
 }
 
-// The value of the longest prefix that holds an address. What a branch leads to is the longest that can; those that hold that
-// one are tried from there, and the last of them is none.
+// Returns the value of the longest prefix that contains the address, or NULL. The branches lead to
+// the longest prefix that can match. From there, the loop follows the parents until a prefix
+// matches. The last parent is "no prefix", which always matches.
 static __always_inline __u32 *find_prefix(const struct network *net, const struct address *to)
 {
 	__u64 high = (__u64)bpf_ntohl(to->words[0]) << 32 | bpf_ntohl(to->words[1]);
@@ -177,7 +195,8 @@ static __always_inline __u32 *find_prefix(const struct network *net, const struc
 	return NULL;
 }
 
-// The value of an address that is taken from the kernel. What has an entry of its own goes before the prefix that covers it.
+// Returns the map value of a VIP address. Returns NULL if packets to the address belong to the
+// kernel. A host entry takes precedence over a prefix that contains the address.
 static __always_inline __u32 *find_value(const struct network *net, const struct address *to)
 {
 	__u32 *value = bpf_map_lookup_elem(&vips, to);
@@ -187,7 +206,8 @@ static __always_inline __u32 *find_value(const struct network *net, const struct
 	return find_prefix(net, to);
 }
 
-// By which encapsulation a packet of this protocol may be carried: for 0, 4, 41 and 47 the number says it.
+// Returns the encapsulation that the protocol number indicates, or 0. For UDP, the destination port
+// must be the GUE port.
 static __always_inline __u32 carried_by(__u8 protocol, const struct udphdr *udp, bound end)
 {
 	switch (protocol) {
@@ -202,20 +222,22 @@ static __always_inline __u32 carried_by(__u8 protocol, const struct udphdr *udp,
 	return 0;
 }
 
-// The destination port of a datagram; 0: it is none.
+// Returns the destination port of a UDP datagram. Returns 0 for other packets.
 static __always_inline __u16 udp_port(__u8 protocol, const struct udphdr *udp, bound end)
 {
 	return protocol == IPPROTO_UDP && !BEYOND(udp + 1, end) ? bpf_ntohs(udp->dest) : 0;
 }
 
-// Whether an ICMPv4 error says that a tunnel's packet was too big: one that the kernel did not send.
+// Returns 1 if this is an ICMPv4 error that reports a too large tunnel packet. Only packet threads
+// send tunnel packets, so the kernel has no use for such an error.
 static __always_inline int is_about_tunnel4(const struct icmp6hdr *icmp, bound end)
 {
 	const struct iphdr *quoted = (void *)(icmp + 1);
 
 	if (BEYOND(quoted + 1, end) || icmp->icmp6_type != UNREACHABLE || icmp->icmp6_code != FRAGMENTATION_NEEDED)
 		return 0;
-	return carried_by(quoted->protocol, (void *)(quoted + 1), end) != 0; // we send no options
+	// Outer headers of the load balancer never have IP options.
+	return carried_by(quoted->protocol, (void *)(quoted + 1), end) != 0;
 }
 
 static __always_inline int is_about_tunnel6(const struct icmp6hdr *icmp, bound end)
@@ -227,10 +249,11 @@ static __always_inline int is_about_tunnel6(const struct icmp6hdr *icmp, bound e
 	return carried_by(quoted->nexthdr, (void *)(quoted + 1), end) != 0;
 }
 
-// What is sent to the machine itself and is for the packet threads all the same: tunnelled packets from those who may send
-// them, errors about outer packets, and answers to requests of theirs. All else of it is the kernel's, and recognised by its
-// protocol and port alone.
-static __always_inline int ends_here(const struct network *net, bound end, const struct address *to)
+// Returns 1 if a packet to an address of this machine belongs to the packet threads. This is a
+// tunneled packet from an allowed sender, an ICMP error about an outer packet, or a reply to an
+// upstream request. Protocol and port identify these packets. All other packets to the machine
+// belong to the kernel.
+static __always_inline int is_tunnel_endpoint(const struct network *net, bound end, const struct address *to)
 {
 	struct prefix6 key = { .length = 128 };
 	__u32 by = 0, *allowed, *value;
@@ -274,7 +297,8 @@ static __always_inline int ends_here(const struct network *net, bound end, const
 	return (__u16)(port - (*value >> 16)) < (*value >> 1 & 0x7fff);
 }
 
-// RFC 4861: types 133 to 137 keep the link working, whatever a VIP covers.
+// ICMPv6 types 133 to 137 are Neighbor Discovery (RFC 4861), which the link needs to work. These
+// packets go to the kernel even if a VIP prefix contains their destination.
 static __always_inline int is_neighbour_discovery(const struct network *net, bound end)
 {
 	struct ipv6hdr *ip6 = net->header;
@@ -285,7 +309,9 @@ static __always_inline int is_neighbour_discovery(const struct network *net, bou
 	return ip6->nexthdr == IPPROTO_ICMPV6 && icmp->icmp6_type >= 133 && icmp->icmp6_type <= 137;
 }
 
-// The count of a packet that is the kernel's, or `REDIRECTED` for one that is not. `value` is that of a VIP, where it is one's.
+// Returns `REDIRECTED` if the packet belongs to a packet thread. Otherwise returns the counter for
+// a packet that belongs to the kernel. Sets `*value` to the map value of the VIP, if the
+// destination is a VIP.
 static __always_inline __u32 whose(const struct ethhdr *eth, const struct network *net, bound end, __u32 **value)
 {
 	struct address to;
@@ -295,7 +321,7 @@ static __always_inline __u32 whose(const struct ethhdr *eth, const struct networ
 	if (!find_destination(net, end, &to))
 		return PASSED;
 	*value = find_value(net, &to);
-	if (!*value && !ends_here(net, end, &to))
+	if (!*value && !is_tunnel_endpoint(net, end, &to))
 		return PASSED;
 	return is_neighbour_discovery(net, end) ? NEIGHBOUR_DISCOVERY : REDIRECTED;
 }

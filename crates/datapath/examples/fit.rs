@@ -1,4 +1,5 @@
-//! Says what an interface is, and what about it would spoil forwarding by XDP: `fit eth0`.
+//! Prints the properties of an interface, and the problems that prevent forwarding with XDP. Usage:
+//! `fit eth0`.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -13,7 +14,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     println!("{name}: driver {driver:?}, {queues} of {max_queues} queues, MTU {mtu_bytes}");
     let findings = interface.findings(CHUNK);
     for finding in &findings {
-        println!("{:?}: {}, and {}. {}", finding.severity, finding.what, finding.why, finding.mend());
+        println!("{:?}: {finding}", finding.severity);
     }
     let is_fit = !findings.iter().any(|finding| finding.severity == Severity::Error);
     Ok(if is_fit { ExitCode::SUCCESS } else { ExitCode::FAILURE })

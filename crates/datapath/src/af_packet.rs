@@ -1,10 +1,15 @@
-//! The mode "with the kernel stack": a thread's packet sockets, one for each interface, as a [`Device`].
+//! The [`Device`] that a packet thread uses with `io.mode = "af-packet"`. The device has one packet
+//! socket for each interface.
 //!
-//! In: packets that the filter took, copied out of the receive ring behind head room. Out: frames, copied into the transmit
-//! ring. Both copies let frames be held, and cross threads, while the kernel goes through its rings in their order.
-//! Not here: which packets (`steer`), the ingress program that takes them from the kernel (`ingress`), when to sleep (`thread`).
-//! Each thread sends by sockets of its own, and the kernel spreads an interface's packets over threads by their flows.
-//! Invariant: a frame is in `fill`, in `returned`, or not here.
+//! Received packets are copied from the receive ring into a frame with headroom. Frames to send
+//! are copied into the transmit ring. Because the packets are copied, a thread can hold a frame or
+//! pass it to another thread without occupying a ring slot. The kernel processes slots in order, so
+//! a slot that is kept would block the ring. The module `steer` provides the BPF filter of the
+//! sockets. The module `ingress` provides the BPF program that drops the original packets in the
+//! kernel, after the sockets have received copies.
+//!
+//! Each thread sends on its own sockets. The kernel distributes received packets to the threads by
+//! flow hash. Every free frame of this device is in the list `fill` or in the list `returned`.
 
 mod mapping;
 mod pool;
@@ -28,19 +33,22 @@ use self::pool::{Frames, PacketFrame};
 use self::ring::{Arrival, RX_HEADER, TX_HEADER};
 use self::socket::{Group, PacketSocket, Sizes};
 
-/// The packet sockets of one thread.
+/// The packet sockets of one packet thread.
 #[derive(Debug)]
 pub(crate) struct PacketDevice {
     frames: Frames,
-    /// By interface.
+    /// The sockets, indexed by interface.
     links: Box<[Link]>,
-    /// What most VIPs' encapsulations add, in bytes: packets arrive behind as much room, and no others have to be moved.
+    /// The encapsulation overhead of most VIPs, in bytes. Each received packet gets this much head
+    /// room, so that only packets with a different overhead have to be moved when their outer
+    /// header is added.
     head_room: Arc<AtomicU8>,
-    /// Free frames, to receive into.
+    /// Free frames for received packets.
     fill: Vec<PacketFrame>,
-    /// Frames whose bytes lie in a transmit ring.
+    /// Frames that are free again, because their content was copied into a transmit ring.
     returned: Vec<PacketFrame>,
-    /// The socket that is looked at first: each in its turn, so that none starves another.
+    /// The index of the interface that the next call of `receive` reads first. The index rotates so
+    /// that every interface is served.
     first: usize,
 }
 
@@ -48,45 +56,44 @@ pub(crate) struct PacketDevice {
 struct Link {
     socket: PacketSocket,
     interface: InterfaceId,
-    /// Packets since the start.
     received: u64,
     sent: u64,
-    /// Several that were merged, or longer than a slot.
+    /// The number of rejected packets: packets that GRO had merged, and packets longer than a slot.
     merged: u64,
-    /// Found the receive ring full.
+    /// The number of packets that the kernel dropped because the receive ring was full.
     lost: u64,
 }
 
-/// How large the frames and the rings of a data plane are.
+/// The sizes of frames and rings in a data plane.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
-    /// Bytes of a frame, and of a ring's slot.
+    /// The size of a frame and of a ring slot, in bytes.
     frame: usize,
-    /// Frames of a thread, and packets that wait in a receive ring.
+    /// The number of frames that each thread has. This is also the capacity of a receive ring, in
+    /// packets.
     frames: usize,
 }
 
 impl Room {
-    /// Frames of `least` bytes or more, that hold what each of the interfaces carries.
+    /// Computes the frame size. A frame has at least `least` bytes and holds a packet of the
+    /// largest MTU of `interfaces`, within the limit of [`LARGEST_FRAME`].
     pub(crate) fn new(interfaces: &[Interface], least: u32, frames: u32) -> Self {
         let longest = interfaces.iter().map(|interface| interface.mtu_bytes).max().unwrap_or(0);
         let bytes = longest.saturating_add(AROUND).clamp(least, LARGEST_FRAME).next_power_of_two();
         Self { frame: bytes as usize, frames: frames as usize }
     }
 
-    /// Bytes of the longest IP packet.
+    /// Returns the size of the longest IP packet that a frame holds, in bytes.
     pub(crate) fn largest_packet(self) -> u32 {
         u32::try_from(self.frame).unwrap_or(u32::MAX) - AROUND
     }
 }
 
-/// By thread: its sockets, and its frames.
+/// The device of each thread, with the frames of that thread.
 pub(crate) type Opened = Vec<(PacketDevice, Vec<PacketFrame>)>;
 
-/// Opens a socket on each interface for each of `threads`, behind the filter of the interface's program.
-///
-/// # Errors
-/// [`StartError`], in words.
+/// Opens a socket on each interface for each of `threads`. Each socket gets the socket filter of
+/// its interface.
 pub(crate) fn open_all(
     interfaces: &[Interface],
     steers: &Steers,
@@ -116,7 +123,8 @@ pub(crate) fn open_all(
     Ok(opened)
 }
 
-/// The filter comes before the first packet.
+/// Opens a socket. The filter is attached before the socket is bound, so that no unfiltered packet
+/// arrives.
 fn open(interface: &Interface, steer: &Steer, room: Room) -> io::Result<PacketSocket> {
     let sizes = Sizes { rx: room.frames, tx: TX_SLOTS, slot: room.frame };
     let socket = PacketSocket::new(sizes)?;
@@ -126,7 +134,7 @@ fn open(interface: &Interface, steer: &Steer, room: Room) -> io::Result<PacketSo
 }
 
 impl PacketDevice {
-    /// `sockets`: one for each interface, in their order.
+    /// Creates the device. `sockets` contains one socket for each interface, in interface order.
     fn new(frames: Frames, sockets: Vec<PacketSocket>, head_room: Arc<AtomicU8>) -> Self {
         let link = |(interface, socket)| Link { socket, interface, received: 0, sent: 0, merged: 0, lost: 0 };
         let links = (0..).map(InterfaceId).zip(sockets).map(link).collect();
@@ -141,13 +149,14 @@ impl Link {
         if self.socket.tx.is_unsent()
             && let Err(error) = self.socket.send()
         {
-            tracing::debug!(%error, "sending");
+            tracing::debug!(%error, "packet socket send failed");
         }
     }
 }
 
-/// Copies a packet to `start` of a frame's bytes, its VLAN tag where it stood; where it ends. `None`: it does not fit, or is
-/// several that were merged.
+/// Copies a packet into a frame, starting at byte `start`, and inserts the VLAN tag after the
+/// Ethernet addresses. Returns the offset of the end of the packet. Returns `None` if the packet
+/// does not fit, or if it was merged from several packets.
 fn place(packet: &Arrival<'_>, to: &mut [u8], start: usize) -> Option<usize> {
     if !packet.is_whole {
         return None;
@@ -258,7 +267,7 @@ impl Sockets for PacketDevice {
 
     fn copy_statistics(&mut self, to: &SocketCounters) -> io::Result<()> {
         for (link, counters) in self.links.iter_mut().zip(&to.links) {
-            // The kernel counts from zero again with each answer.
+            // Reading the statistics resets the counters in the kernel.
             link.lost += link.socket.lost()?;
             counters.rx.set(link.received);
             counters.tx.set(link.sent);
@@ -270,13 +279,14 @@ impl Sockets for PacketDevice {
     }
 }
 
-/// Both Ethernet addresses.
+/// The length of the two Ethernet addresses together, in bytes.
 const ADDRESSES: usize = 12;
-/// Frames in each transmit ring.
+/// The number of slots in each transmit ring.
 const TX_SLOTS: usize = 1_024;
-/// Of the kernel's blocks, and of what packet threads take in the other mode.
+/// The largest frame size in bytes. It is also the limit for packets in AF_XDP mode.
 const LARGEST_FRAME: u32 = 16_384;
-/// What stands beside an IP packet in a slot or a frame: Ethernet, two VLAN tags, and the larger of what stands in front.
+/// The number of bytes that a slot or frame needs in addition to the IP packet: the Ethernet
+/// header, two VLAN tags, and the larger of the receive and transmit headers.
 #[allow(clippy::cast_possible_truncation, reason = "below 200")]
 const AROUND: u32 = {
     let link_header = 14 + 2 * 4;
@@ -295,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_as_long_as_the_longest_mtu_asks_with_all_that_stands_beside_a_packet() {
+    fn room_frame_holds_the_longest_mtu_and_its_overhead() {
         for (mtus, least, frame, largest) in [
             (&[1_500][..], 2_048, 2_048, 1_931),
             (&[1_500], 4_096, 4_096, 3_979),
@@ -312,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_is_placed_behind_its_head_room_with_its_tag_where_it_stood_or_not_at_all() {
+    fn place_puts_the_packet_and_its_tag_behind_the_head_room() {
         let bytes: Vec<u8> = (0..60).collect();
         let tagged = [&bytes[..12], &[0x81, 0, 0x20, 7], &bytes[12..]].concat();
         for (tag, is_whole, start, room, expected) in [
@@ -327,7 +337,7 @@ mod tests {
             let end = place(&Arrival { bytes: &bytes, tag, is_whole }, &mut frame, start);
             assert_eq!(end, expected.map(|expected| start + expected.len()), "{tag:?} {start} {room}");
             let before = frame.iter().take(start).all(|byte| *byte == 0xee);
-            assert!(before, "what is in front is left as it was");
+            assert!(before, "the bytes before the packet changed");
             assert_eq!(end.map(|end| &frame[start..end]), expected.map(Vec::as_slice));
         }
         let cut = Arrival { bytes: &bytes[..11], tag: None, is_whole: true };

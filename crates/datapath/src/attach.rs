@@ -1,10 +1,10 @@
-//! What BPF programs need: loading an object, attaching it by a BPF link, reading its counts.
+//! Common code for BPF programs: loading an object file, attaching a program with a BPF link, and
+//! reading its counters.
 //!
-//! In: an embedded object and an interface's name. Out: maps, and an [`Attachment`].
-//! Not here: what a map holds (`steer`, `decap`).
-//! Invariant: nothing is left behind. The link's descriptor is the only thing that holds the program on its
-//! interface, so that it goes with the process, whatever ends it.
-//! Source: bpf(2), `BPF_LINK_CREATE`.
+//! Invariant: only the descriptor of the BPF link keeps the program attached. The program is
+//! therefore detached when the process ends, even by SIGKILL.
+//!
+//! See bpf(2) for `BPF_LINK_CREATE`.
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -19,19 +19,19 @@ use aya::{Ebpf, EbpfError, EbpfLoader, VerifierLogLevel};
 use crate::error::words;
 use crate::interface::{Interface, InterfaceError};
 
-/// Where in the kernel an XDP program runs.
+/// The hook in the kernel where a program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttachMode {
-    /// In the driver, before the kernel makes a packet buffer.
+    /// XDP in the driver, before the kernel allocates a packet buffer.
     Driver,
-    /// After the driver: works with each, and is slower.
+    /// XDP after the driver. Every driver supports this mode, but it is slower.
     Generic,
-    /// Not XDP: where the kernel takes packets in, behind packet sockets.
+    /// TCX ingress, which runs after packet sockets and before the network stack.
     Ingress,
 }
 
 impl AttachMode {
-    /// The word for logs and metrics.
+    /// Returns the name for logs and metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -42,93 +42,100 @@ impl AttachMode {
     }
 }
 
-/// Why a program is not attached.
+/// The reason why a BPF program could not be attached.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachError {
-    /// The interface cannot be read.
+    /// The interface could not be read.
     #[error(transparent)]
     Interface(#[from] InterfaceError),
-    /// The kernel refuses XDP on a part of a bond or a team.
-    #[error("{interface} is a slave of {master}: XDP goes on {master}, or on an interface of its own")]
+    /// The kernel does not allow XDP on a member of a bond or team.
+    #[error("{interface} is a member of {master}; use {master} or another interface")]
     Slave {
         /// The interface.
         interface: String,
         /// The bond or team.
         master: String,
     },
-    /// Another program is there.
+    /// Another XDP program is already attached.
     #[error("{interface} already has an XDP program, id {program}")]
     Occupied {
         /// The interface.
         interface: String,
-        /// The kernel's id of the program.
+        /// The ID of that program in the kernel.
         program: u32,
     },
-    /// A program would outlive a killed process.
-    #[error("this kernel is older than 5.9 and cannot tie an XDP program to its process")]
+    /// The kernel has no BPF links for XDP. Without a link, the program would stay attached after
+    /// the process is killed.
+    #[error("Linux 5.9 or later is needed to detach the XDP program when the process ends")]
     KernelTooOld,
-    /// The kernel refused a map, or the object is damaged.
-    #[error("cannot load the XDP program's object")]
+    /// The kernel refused to create a map, or the object file is damaged.
+    #[error("cannot load the BPF object")]
     Object(#[from] EbpfError),
-    /// The kernel refused the program; its verifier's words are in the source.
+    /// The kernel refused the program. The source error contains the message of the verifier.
     #[error("the kernel refused the XDP program")]
     Program(#[source] ProgramError),
-    /// The object has no map or program of this name.
-    #[error("the XDP program's object has no `{0}`")]
+    /// The object file has no map or program with this name.
+    #[error("the BPF object has no map or program `{0}`")]
     Part(&'static str),
-    /// A map was refused or could not be filled.
-    #[error("cannot use map `{map}`")]
+    /// The kernel refused to create or update a map.
+    #[error("cannot use BPF map `{map}`")]
     Map {
         /// The map's name.
         map: &'static str,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: MapError,
     },
-    /// An ingress program would outlive a killed process.
+    /// The kernel has no BPF links for ingress programs. Without a link, the program would stay
+    /// attached after the process is killed.
     #[error(
-        "this kernel is older than 6.6 and cannot tie an ingress program to its process, as io.mode = \"af-packet\" asks for"
+        "io.mode = \"af-packet\" needs Linux 6.6 or later to detach the ingress program when the process ends"
     )]
     NoIngressLinks,
-    /// The kernel refused the ingress program there.
-    #[error("cannot attach to the ingress of {interface}: {}", words(source))]
+    /// The kernel refused to attach the ingress program.
+    #[error("cannot attach a program to the ingress of {interface}: {}", words(source))]
     Ingress {
         /// The interface.
         interface: String,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: ProgramError,
     },
-    /// Neither mode works.
-    #[error("cannot attach to {interface}: in the driver: {}; generic: {}", words(driver), words(generic))]
+    /// The program could be attached neither in the driver nor in generic mode.
+    #[error(
+        "cannot attach to {interface} in driver mode ({}) or in generic mode ({})",
+        words(driver),
+        words(generic)
+    )]
     Attach {
         /// The interface.
         interface: String,
-        /// Why not in the driver.
+        /// The error of driver mode.
         driver: Box<ProgramError>,
-        /// Why not generic.
+        /// The error of generic mode.
         generic: Box<ProgramError>,
     },
 }
 
-/// A program on an interface; dropping it takes the program off.
+/// A program that is attached to an interface. Dropping the value detaches the program.
 #[derive(Debug)]
 pub(crate) struct Attachment {
     pub(crate) link: Link,
     pub(crate) mode: AttachMode,
-    /// The kernel's id of the program.
+    /// The ID of the program in the kernel.
     pub(crate) program: u32,
 }
 
-/// What holds a program on its interface.
+/// The link that keeps a program attached.
 #[derive(Debug)]
 pub(crate) enum Link {
-    /// Of an XDP program: another process that has the descriptor too holds it as well.
+    /// A link to an XDP program. Another process can hold a second descriptor of the same link.
     Xdp(OwnedFd),
-    /// Held for its end alone.
+    /// Any other link. The value is stored only because dropping it detaches the program.
     Other { _held: Box<dyn fmt::Debug + Send + Sync> },
 }
 
-/// Reads interface `name`, and refuses it where XDP cannot go or already is.
+/// Reads the properties of interface `name`. Returns an error if XDP is not possible on the
+/// interface, or if another XDP program is attached.
 pub(crate) fn free_interface(name: &str) -> Result<Interface, AttachError> {
     let interface = Interface::read(name)?;
     if let Some(master) = interface.master.as_ref().filter(|_| interface.is_slave()) {
@@ -140,14 +147,17 @@ pub(crate) fn free_interface(name: &str) -> Result<Interface, AttachError> {
     Ok(interface)
 }
 
-/// Makes the object's maps. The programs in it are not in the kernel yet.
+/// Loads an object file and creates its maps. The programs are not loaded into the kernel yet.
 pub(crate) fn load(loader: &mut EbpfLoader<'_>, object: &[u8]) -> Result<Ebpf, AttachError> {
-    // aya would fall back to netlink, and leave the program behind when the process is killed.
+    // On older kernels aya falls back to netlink. A program that was attached by netlink stays
+    // attached when the process is killed.
     if !KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(5, 9, 0)) {
         return Err(AttachError::KernelTooOld);
     }
     lift_memory_limit();
-    // Why it refuses a program, without the way there: that would be 16 MB, and tried ten times for a larger buffer.
+    // At this log level the kernel reports why the verifier refuses a program, without the trace of
+    // the verifier. The trace has 16 MB, and aya would request it ten times with larger and larger
+    // buffers.
     Ok(loader.verifier_log_level(VerifierLogLevel::STATS).load(object)?)
 }
 
@@ -163,14 +173,15 @@ pub(crate) fn in_map(map: &'static str) -> impl FnOnce(MapError) -> AttachError 
     move |source| AttachError::Map { map, source }
 }
 
-/// Attaches the first of `names`, or the second to an interface whose packets may lie in several buffers: in the driver, else
-/// generic.
+/// Attaches one of two programs to an interface. The first program supports packets in one buffer
+/// only; the second supports packets in several buffers. Tries driver mode first, then generic
+/// mode.
 pub(crate) fn attach(
     mut ebpf: Ebpf,
     [plain, frags]: [&'static str; 2],
     interface: &Interface,
 ) -> Result<Attachment, AttachError> {
-    // Older kernels refuse the flag that its section stands for.
+    // Older kernels refuse the load flag for programs in the section `xdp.frags`.
     let has_frags = KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(5, 18, 0));
     let name = if has_frags && interface.mtu_bytes > ONE_BUFFER { frags } else { plain };
     let program = ebpf.program_mut(name).ok_or(AttachError::Part(name))?;
@@ -178,6 +189,8 @@ pub(crate) fn attach(
     load_program(|| program.load())?;
     let (link, mode) = attach_in_a_mode(program, name, interface)?;
     let number = program.info().map_err(AttachError::Program)?.id();
+    // log: Written when the XDP program is attached to an interface. `mode` is `driver` or
+    // `generic`.
     tracing::info!(
         interface = interface.name.as_str(),
         program = name,
@@ -187,7 +200,7 @@ pub(crate) fn attach(
     Ok(Attachment { link: Link::Xdp(link), mode, program: number })
 }
 
-/// Has the kernel load a program.
+/// Loads a program into the kernel.
 pub(crate) fn load_program(load: impl FnMut() -> Result<(), ProgramError>) -> Result<(), AttachError> {
     let is_disturbed = |error: &ProgramError| match error {
         ProgramError::LoadError { io_error, .. } => io_error.kind() == io::ErrorKind::WouldBlock,
@@ -196,7 +209,8 @@ pub(crate) fn load_program(load: impl FnMut() -> Result<(), ProgramError>) -> Re
     undisturbed(load, is_disturbed).map_err(AttachError::Program)
 }
 
-/// Calls again what was disturbed, as often as libbpf does: the kernel's verifier gives up with EAGAIN when a signal comes.
+/// Repeats a call that was interrupted, up to [`LOADS`] attempts in total, like libbpf. The
+/// verifier fails with EAGAIN if the thread receives a signal.
 fn undisturbed<E>(
     mut call: impl FnMut() -> Result<(), E>,
     is_disturbed: impl Fn(&E) -> bool,
@@ -228,18 +242,23 @@ fn attach_in_a_mode(
         }
     };
     let (interface, driver) = (interface.name.as_str(), words(&driver));
-    tracing::warn!(interface, program, driver, "the driver refuses XDP: it runs generic, and slower");
+    // log: The driver does not support XDP on this interface, so the slower generic mode is used.
+    // The field `driver` has the reason, for example the MTU, GRO, LRO or the number of queues
+    // ([Prepare a machine](../how-to/prepare-a-machine.md)).
+    tracing::warn!(interface, program, driver, "XDP runs in generic mode");
     Ok((link, AttachMode::Generic))
 }
 
-/// By hand: aya's link gives its descriptor to nobody, and another process is to hold the program too.
+/// Creates a BPF link with a direct system call. The link type of aya does not expose its
+/// descriptor, but a handover must pass the descriptor to another process.
 fn create_link(program: BorrowedFd<'_>, interface: u32, mode: u32) -> Result<OwnedFd, ProgramError> {
     let program = u32::try_from(program.as_raw_fd()).unwrap_or(u32::MAX);
     let mut wanted = NewLink { program, interface, kind: BPF_XDP, mode };
-    // SAFETY: `wanted` is as long as is said, is laid out as `union bpf_attr` has it for this command, and outlives the call.
+    // SAFETY: `wanted` has the layout of `union bpf_attr` for this command. The call receives its
+    // size, and `wanted` outlives the call.
     let made = unsafe { libc::syscall(libc::SYS_bpf, LINK_CREATE, &raw mut wanted, size_of::<NewLink>()) };
     match i32::try_from(made) {
-        // SAFETY: the kernel has just made this descriptor, and nobody else knows of it.
+        // SAFETY: the kernel has just created this descriptor, so it has no other owner.
         Ok(link) if link >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(link) }),
         _ => {
             let io_error = std::io::Error::last_os_error();
@@ -248,7 +267,7 @@ fn create_link(program: BorrowedFd<'_>, interface: u32, mode: u32) -> Result<Own
     }
 }
 
-/// `union bpf_attr` of `BPF_LINK_CREATE`, as far as XDP needs it.
+/// The fields of `union bpf_attr` that `BPF_LINK_CREATE` needs for XDP.
 #[repr(C)]
 struct NewLink {
     program: u32,
@@ -257,7 +276,7 @@ struct NewLink {
     mode: u32,
 }
 
-/// The descriptor of a map of one of the kinds that the programs have.
+/// Returns the descriptor of a map. Returns `None` for map types that the programs do not use.
 pub(crate) fn descriptor(map: &Map) -> Option<BorrowedFd<'_>> {
     match map {
         Map::Array(map)
@@ -270,12 +289,12 @@ pub(crate) fn descriptor(map: &Map) -> Option<BorrowedFd<'_>> {
     }
 }
 
-/// A count, summed over the CPUs.
+/// Returns the value of a counter, summed over all CPUs.
 pub(crate) fn total(counts: &PerCpuArray<MapData, u64>, index: u32) -> Result<u64, MapError> {
     Ok(counts.get(&index, 0)?.iter().sum())
 }
 
-/// An address as the programs' maps have it: IPv4 as `::ffff:a.b.c.d`.
+/// Returns an address as a map key. IPv4 addresses have the form `::ffff:a.b.c.d`.
 pub(crate) fn key(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
@@ -283,22 +302,24 @@ pub(crate) fn key(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Linux `include/uapi/linux/bpf.h` and `if_link.h`.
+/// Constants of Linux `include/uapi/linux/bpf.h` and `if_link.h`.
 const LINK_CREATE: libc::c_int = 28;
 const BPF_XDP: u32 = 37;
 const XDP_GENERIC: u32 = 1 << 1;
 const XDP_IN_DRIVER: u32 = 1 << 2;
-/// How often a program is loaded at most.
+/// The maximum number of attempts to load a program.
 const LOADS: usize = 5;
-/// Bytes of the longest packet that drivers take in a buffer of one page, with what the kernel keeps beside it.
+/// The longest packet, in bytes, that fits into a one-page buffer together with the metadata of the
+/// kernel.
 const ONE_BUFFER: u32 = 3_400;
 
-/// Before Linux 5.11 maps count as locked memory. Where the limit cannot be lifted, it may still suffice.
+/// Lifts the limit on locked memory. Linux before 5.11 counts the memory of maps against this
+/// limit. A failure is only logged, because the present limit may be large enough.
 fn lift_memory_limit() {
     let limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: `limit` is a whole `rlimit` that the call only reads.
+    // SAFETY: `limit` is a complete `rlimit`, and the call only reads it.
     if unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) } != 0 {
-        tracing::debug!(error = %std::io::Error::last_os_error(), "the limit on locked memory is not lifted");
+        tracing::debug!(error = %std::io::Error::last_os_error(), "limit on locked memory not lifted");
     }
 }
 
@@ -307,7 +328,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_load_that_a_signal_disturbs_is_asked_for_again_and_another_error_is_not() {
+    fn undisturbed_repeats_interrupted_loads_only() {
         let after = |disturbed: usize, last: Result<(), i32>| {
             let mut calls = 0;
             let said = undisturbed(
@@ -326,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_answered_is_said() {
+    fn attach_error_has_both_kernel_errors() {
         let refused = |errno| {
             let io_error = io::Error::from_raw_os_error(errno);
             ProgramError::SyscallError(SyscallError { call: "bpf_link_create", io_error })
@@ -337,7 +358,10 @@ mod tests {
             generic: Box::new(refused(libc::EBUSY)),
         };
         let said = error.to_string();
-        assert!(said.contains("(os error 34); generic: ") && said.ends_with("(os error 16)"), "{said}");
+        assert!(
+            said.contains("(os error 34)) or in generic mode (") && said.ends_with("(os error 16))"),
+            "{said}"
+        );
         assert!(said.matches("bpf_link_create").count() == 2, "{said}");
     }
 }

@@ -1,8 +1,10 @@
-//! Busy polling: the driver of a queue runs in system calls of its packet thread, on that thread's processor, and not in interrupts.
+//! Busy polling means that system calls of the packet thread run the driver of a queue, on the
+//! processor of that thread. Without busy polling, the driver runs in interrupts. The interface
+//! settings `napi_defer_hard_irqs` and `gro_flush_timeout` defer these interrupts. This crate does
+//! not change these settings, but `sluicegate doctor` checks them.
 //!
-//! In: an AF_XDP socket. Not here: `napi_defer_hard_irqs` and `gro_flush_timeout` of the interface, which keep its interrupts
-//! away meanwhile and are the machine's (`sluicegate doctor` looks at them).
-//! Source: Linux `Documentation/networking/napi.rst`, "Busy polling"; `net/xdp/xsk.c`: `recvmsg` and `sendmsg` run the driver.
+//! See Linux `Documentation/networking/napi.rst`, section "Busy polling". In Linux `net/xdp/xsk.c`,
+//! `recvmsg` and `sendmsg` run the driver.
 
 use std::io;
 use std::num::NonZeroU16;
@@ -11,32 +13,36 @@ use std::os::fd::{BorrowedFd, RawFd};
 use nix::sys::socket::{MsgFlags, getsockopt, recv, setsockopt};
 use nix::{getsockopt_impl, libc, setsockopt_impl, sockopt_impl};
 
-/// Gives the driver's work to the thread that makes system calls on `socket`: at most `budget` packets in each.
+/// Makes system calls on `socket` run the driver. Each call processes at most `budget` packets.
 ///
 /// # Errors
-/// Not permitted: `CAP_NET_ADMIN` is missing. `ENOPROTOOPT`: a kernel before Linux 5.11.
+/// Returns `EPERM` without `CAP_NET_ADMIN`, and `ENOPROTOOPT` before Linux 5.11.
 pub(crate) fn prefer(socket: BorrowedFd<'_>, budget: NonZeroU16) -> io::Result<()> {
     setsockopt(&socket, PreferBusyPoll, &1)?;
     setsockopt(&socket, BusyPoll, &ANY_MICROSECONDS)?;
     Ok(setsockopt(&socket, BusyPollBudget, &budget.get().into())?)
 }
 
-/// Lets the driver receive now. Costs a system call, and what the driver does.
+/// Runs the driver, so that it can receive packets. The cost is one system call plus the work of
+/// the driver.
 pub(crate) fn run_driver(socket: RawFd) {
-    // It reads nothing: that nothing was there, or that another processor runs the driver, is an answer like any other.
+    // The call transfers no data, because the buffer is empty. Errors are ignored: they only mean
+    // that no packet was waiting, or that another processor is running the driver.
     let _ = recv(socket, &mut [], MsgFlags::MSG_DONTWAIT);
 }
 
-/// Whether the kernel knows whose driver the socket's packets come from; before the first one it does not.
+/// Returns `true` if the kernel knows which driver queue (NAPI ID) belongs to the socket. The
+/// kernel stores the ID when the first packet arrives.
 pub(crate) fn knows_driver(socket: BorrowedFd<'_>) -> bool {
     getsockopt(&socket, IncomingNapiId).is_ok_and(|id| id != 0)
 }
 
-/// A call that may not wait looks once, however long it might look.
+/// The busy-poll time in microseconds. The value does not matter, because a call with MSG_DONTWAIT
+/// polls only once.
 const ANY_MICROSECONDS: i32 = 20;
 
 sockopt_impl!(
-    /// `SO_INCOMING_NAPI_ID`.
+    /// The socket option `SO_INCOMING_NAPI_ID`.
     IncomingNapiId,
     GetOnly,
     libc::SOL_SOCKET,
@@ -44,7 +50,7 @@ sockopt_impl!(
     u32
 );
 sockopt_impl!(
-    /// `SO_PREFER_BUSY_POLL`.
+    /// The socket option `SO_PREFER_BUSY_POLL`.
     PreferBusyPoll,
     SetOnly,
     libc::SOL_SOCKET,
@@ -60,7 +66,7 @@ sockopt_impl!(
     i32
 );
 sockopt_impl!(
-    /// `SO_BUSY_POLL_BUDGET`.
+    /// The socket option `SO_BUSY_POLL_BUDGET`.
     BusyPollBudget,
     SetOnly,
     libc::SOL_SOCKET,

@@ -1,13 +1,12 @@
-//! Memory that holds packets of clients stays out of core dumps.
-//!
-//! In: an allocation. Out: the advice to the kernel about the whole pages in it. Not here: whether a core is written at all.
-//! Source: madvise(2), MADV_DONTDUMP.
+//! Uses madvise(2) with MADV_DONTDUMP to exclude memory with client packets from core dumps. The
+//! kernel applies the advice to complete pages only.
 
 use std::ptr::NonNull;
 
 use rustix::mm::{Advice, madvise};
 
-/// Clients' packets are in no core dump: the whole pages among `len` bytes from `base` on.
+/// Excludes memory with client packets from core dumps. This affects the complete pages within the
+/// `len` bytes at `base`.
 pub(crate) fn keep_out_of_cores(base: NonNull<u8>, len: usize) {
     let page = rustix::param::page_size();
     let before = base.align_offset(page);
@@ -17,9 +16,11 @@ pub(crate) fn keep_out_of_cores(base: NonNull<u8>, len: usize) {
     };
     // SAFETY: `before` is within the `len` bytes of one allocation.
     let first = unsafe { base.add(before) };
-    // SAFETY: `first` starts `whole` bytes of whole pages of that allocation, and the advice changes none of them.
+    // SAFETY: `before` is less than `len`, so the result stays inside the allocation.
     let advised = unsafe { madvise(first.as_ptr().cast(), whole, Advice::LinuxDontDump) };
     if let Err(error) = advised {
-        tracing::warn!(%error, "packet memory would be in a core dump");
+        // log: The kernel refused to exclude packet memory from core dumps. Core dumps of this
+        // process may contain packets of clients.
+        tracing::warn!(%error, "packet memory not excluded from core dumps");
     }
 }

@@ -1,14 +1,20 @@
-//! The data plane of a machine: programs, memory, sockets, threads; started and stopped as one.
+//! The data plane sets up and tears down BPF programs, packet memory, sockets and threads as one
+//! unit.
 //!
-//! In: a [`Live`] snapshot and settings that hold until the next start. Out: counters, request ports, the filter's handle.
-//! Not here: what the snapshot says; when the filter changes (the binary wires it, so that neither plane knows the other).
-//! Thread `n` has the sockets of queue `n` of every interface that has one; what leaves by another interface goes to a
-//! thread that has a queue there. With software steering these are I/O threads, behind packet threads that have no queue.
-//! Another process may take the queues over while the programs stay (`handover`); `threads` starts them.
-//! Invariant: when it is dropped, the interfaces are as they were found, unless they are another process's by then.
+//! Thread `n` owns the sockets of queue `n` on all interfaces that have a queue with this number.
+//! If a thread has no queue on the outgoing interface of a packet, the thread passes the packet to
+//! a thread with a queue on that interface. With software steering, I/O threads own the queues, and
+//! packet threads have no queues.
+//!
+//! Another process can take over the queues while the programs stay attached (module `handover`).
+//! The `sluicegate` binary updates the filter of VIPs, so that data plane and control plane do not
+//! depend on each other.
+//!
+//! Invariant: dropping the data plane detaches the programs, unless another process has taken over
+//! the interfaces.
 
-mod former;
 mod handover;
+mod previous;
 mod sockets;
 mod threads;
 
@@ -23,8 +29,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use forwarder::{
-    Counter, FragmentConfig, IcmpRates, Live, NoSocket, Notice, Notices, Now, OwnPorts, OwnRequests,
-    PipelineConfig, RequestPort, ThreadCounters, ThreadId, Timeouts,
+    Counter, FragmentConfig, IcmpRates, Live, NoSocket, Notice, Notices, Now, PipelineConfig, RequestPort,
+    SourcePorts, ThreadCounters, ThreadId, Timeouts, UpstreamRequests,
 };
 
 use crate::af_packet::{Room, open_all};
@@ -39,154 +45,175 @@ use crate::placement::{Processors, allowed, near_all, near_to, order};
 use crate::sockets::{SocketCounters, SocketMode};
 use crate::steer::{Filter, Steer, SteerOptions, Steers};
 use crate::stopping::Rounds;
-use crate::thread::{Idle, LeaveOrder};
+use crate::thread::{Idle, LeaveCommand};
 use crate::wake::Waker;
 
 pub use self::handover::{PlaneFacts, TakenPlane};
 
-use self::former::{Expected, Gathered, Shared};
 use self::handover::Prepared;
+use self::previous::{Expected, Gathered, Shared};
 use self::sockets::{Layout, bind_all, in_several_frames};
 
-/// By which sockets frames are moved.
-// `config` has a type of its own for the file's word: neither crate depends on the other.
+/// The type of sockets that receives and sends packets.
+// The crate `config` has its own type for the configuration value, because neither crate depends on
+// the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoMode {
-    /// AF_XDP sockets, to which an XDP program redirects.
+    /// AF_XDP sockets, to which an XDP program redirects packets.
     AfXdp,
-    /// Packet sockets behind the kernel's packet buffers, and an ingress program that takes the same packets from the kernel.
+    /// Packet sockets, which receive copies of packets from the kernel. An ingress program drops
+    /// the same packets before the network stack handles them.
     AfPacket,
 }
 
-/// Settings of a data plane. A change needs a restart.
+/// The settings of a data plane. Changing a setting requires a restart.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// By which sockets.
+    /// The type of sockets.
     pub mode: IoMode,
-    /// Queues of each interface with a socket, from queue 0 on. `None`: all that it has. With packet sockets: how many
-    /// threads there are; `None`: as many as the interface with most queues has.
+    /// The number of queues that get a socket on each interface, starting at queue 0. `None` means
+    /// all queues. With packet sockets this is the number of packet threads, and `None` means the
+    /// largest number of queues among the interfaces.
     pub queues: Option<u32>,
-    /// Software steering: an I/O thread for each queue, which gives packets by their flows to so many packet threads. `None`: each
-    /// queue has a packet thread of its own. Not with packet sockets.
+    /// The number of packet threads with software steering. With software steering, each queue has
+    /// an I/O thread, which distributes packets to the packet threads by flow. With `None`, each
+    /// queue has its own packet thread. Packet sockets do not support software steering.
     pub steer_over: Option<NonZeroU16>,
-    /// UMEM frames of each queue: a power of two. A thread's pool is that of its queues. With packet sockets: the frames of a
-    /// thread, and the packets that can wait in each of its sockets.
+    /// The number of UMEM frames of each queue, a power of two. The frame pool of a thread contains
+    /// the frames of its queues. With packet sockets, this is the number of frames of each thread
+    /// and the capacity of each receive ring.
     pub frames_per_queue: u32,
-    /// Bytes of a UMEM frame: 2,048, or 4,096 for packets of up to [`crate::interface::largest_packet`] bytes. With packet
-    /// sockets frames are larger by themselves where the MTU asks for it.
+    /// The size of a UMEM frame in bytes: 2,048, or 4,096 for packets of up to
+    /// [`crate::interface::largest_packet`] bytes. With packet sockets, the frame size is increased
+    /// to fit the MTU.
     pub frame_size: u32,
-    /// Packets in a batch at most.
+    /// The largest number of packets in a batch.
     pub batch: usize,
-    /// Flows in each thread's connection table.
+    /// The capacity of the connection table of each thread, in flows.
     pub flows_per_thread: usize,
-    /// When flows are forgotten.
+    /// The idle timeouts of flows.
     pub timeouts: Timeouts,
-    /// What a thread does while nothing arrives.
+    /// The behavior of a thread while no packets arrive: spinning or sleeping.
     pub idle: Idle,
-    /// Packets that a driver receives at a time in its thread's own system calls; `None`: in interrupts. Not with packet sockets.
+    /// The busy-poll budget: the maximum number of packets that the driver receives during one
+    /// system call of the thread. With `None`, the driver runs in interrupts. Packet sockets do not
+    /// support busy polling.
     pub busy_poll: Option<NonZeroU16>,
-    /// VIP addresses that the filter can hold.
+    /// The maximum number of VIP addresses in the filter.
     pub max_vips: u32,
-    /// Slots and services that are counted singly.
+    /// The maximum number of backend slots that have their own counters, and also the maximum
+    /// number of services that have their own counters.
     pub max_slots: usize,
-    /// Packets for a VIP on a queue without a socket.
+    /// The handling of VIP packets that arrive on a queue without a socket.
     pub no_socket: NoSocket,
-    /// How much ICMP each thread handles.
+    /// The ICMP rate limits of each thread.
     pub icmp: IcmpRates,
-    /// Sources whose rates each thread knows at once, 16 bytes each.
+    /// The number of source addresses that each thread tracks for rate limits, 16 bytes each.
     pub limit_sources: usize,
-    /// Each thread's table of fragmented datagrams.
+    /// The settings of the fragment table of each thread.
     pub fragments: FragmentConfig,
-    /// UDP ports that packet threads ask backends of keyed pools from, in equal shares; with fewer ports than threads none asks.
-    pub own_ports: RangeInclusive<u16>,
+    /// The range of UDP source ports for upstream requests to backends of keyed pools. The ports
+    /// are divided equally among the packet threads. If there are fewer ports than threads, the
+    /// threads send no upstream requests.
+    pub source_ports: RangeInclusive<u16>,
 }
 
-/// A running data plane. Dropping it stops redirecting, lets the threads send what they have, ends them, and takes the programs
-/// off.
+/// A running data plane. Dropping the value stops the redirection of packets to the threads. The
+/// threads then send their remaining packets and stop, and the programs are detached.
 #[derive(Debug)]
 pub struct DataPlane {
-    /// What the interfaces were at start.
+    /// The properties of the interfaces, which were read before the data plane was started.
     pub interfaces: Vec<Interface>,
-    /// The filter.
+    /// The XDP or ingress program of each interface, with its filter.
     pub steers: Steers,
     /// The mode of all sockets.
     pub socket_mode: SocketMode,
-    /// Bytes of the largest IP packet that is carried.
+    /// The maximum size of an IP packet that can be forwarded, in bytes.
     pub largest_packet: u32,
     threads: Threads,
-    /// Each thread's counters: those of packet threads, then those of I/O threads.
+    /// The counters of each thread. The packet threads come first, followed by the I/O threads.
     pub counters: Vec<Arc<ThreadCounters>>,
-    /// Each thread's sockets, as one.
+    /// The socket counters of each thread, summed over its sockets.
     pub sockets: Vec<Arc<SocketCounters>>,
     monitor: Monitor,
     layout: Layout,
     settings: Settings,
     live: Live,
     handover: Handover,
-    /// By interface: packets that came on a queue without a socket before all queues had theirs.
+    /// The number of packets on each interface that arrived on a queue without a socket before all
+    /// sockets were bound.
     unserved: Vec<u64>,
-    /// Where the packet threads' clock begins: they count nanoseconds from here.
+    /// The instant at which the clock of the packet threads starts. The clock counts in
+    /// nanoseconds.
     pub origin: Instant,
 }
 
-/// The threads of a data plane, and the ends that it has of what it shares with them.
+/// The threads of a data plane, and the rings through which the data plane communicates with them.
 #[derive(Debug)]
 struct Threads {
     running: Vec<JoinHandle<()>>,
     requests: Vec<RequestPort>,
     notices: Vec<Notices>,
     wakers: Arc<[Waker]>,
-    /// Where threads run, in their order, and round again when there are more.
+    /// The processors for the threads, in thread order. If there are more threads than processors,
+    /// processors are reused from the start of the list.
     processors: Vec<u32>,
     rounds: Arc<Rounds>,
-    /// Of each round: it ends when all threads are through it.
+    /// One channel for each round of the shutdown. A channel closes when all threads have finished
+    /// that round.
     through: Vec<Receiver<()>>,
 }
 
 impl Threads {
-    /// None yet.
     fn new(wakers: Arc<[Waker]>, processors: Vec<u32>) -> Self {
         let (running, requests, notices, through) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         Self { running, requests, notices, wakers, processors, rounds: Arc::new(Rounds::new()), through }
     }
 }
 
-/// What of a data plane is on its way to another process, or has come from one.
 #[derive(Debug)]
 struct Handover {
-    /// Whose interfaces and programs are.
+    /// The process that owns the interfaces and programs.
     holder: Holder,
-    /// By thread.
-    leaving: BTreeMap<u16, LeaveOrder>,
-    /// What waits for its queues, while they are another process's.
+    /// The commands that stop individual threads, keyed by thread number.
+    leaving: BTreeMap<u16, LeaveCommand>,
+    /// During a takeover, the threads that are ready to run but whose queues still belong to the
+    /// other process.
     prepared: Option<Prepared>,
-    /// Whose queue was bound first: its socket lives as long as the UMEM.
+    /// The thread whose queue was bound first. The socket of this queue is closed only together
+    /// with the UMEM.
     first_bound: Option<ThreadId>,
-    /// By interface: queues that the program's map has room for.
+    /// The maximum number of queues for each interface, which is the size of the socket map of its
+    /// program.
     most_queues: Vec<u32>,
-    /// Tables of a process with other threads, while they come.
+    /// The connection tables that are being transferred from a previous process with a different
+    /// number of threads, or `None` if there is no such transfer.
     gathered: Option<Gathered>,
-    /// Tables that it asked itself, while they come.
+    /// The tables of still earlier processes, which the previous process is passing on to this
+    /// process.
     expected: Vec<Expected>,
-    /// Both, while threads ask for their flows.
-    former: Option<Shared>,
+    /// The connection tables of all previous processes, as long as threads look up flows in them.
+    previous: Option<Shared>,
 }
 
-/// Who takes programs off, and empties the filter, when a data plane is dropped.
+/// The process that owns the programs. It empties the filter and detaches the programs when its
+/// data plane is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holder {
-    /// This one.
+    /// This process.
     Me,
-    /// Another process, as long as it has not left.
+    /// Another process. That process remains the owner until it has left.
     Another,
 }
 
 impl DataPlane {
-    /// Attaches the program to each interface, opens the sockets and starts the threads. No packet is taken from the kernel
-    /// before [`DataPlane::steers`] is given the first VIP. Interfaces are numbered as they stand here.
+    /// Attaches the program to each interface, opens the sockets and starts the threads. All
+    /// packets go to the kernel until the first VIP is added to the filter in
+    /// [`DataPlane::steers`]. Interfaces are numbered in the given order.
     ///
     /// # Errors
-    /// [`StartError`], in words; the interfaces are then as they were found.
+    /// Returns a [`StartError`]. After an error, all programs that were already attached are
+    /// detached again.
     pub fn start(interfaces: Vec<Interface>, settings: &Settings, live: &Live) -> Result<Self, StartError> {
         let layout = Layout::of(&interfaces, settings)?;
         match settings.mode {
@@ -229,7 +256,7 @@ impl DataPlane {
         Ok(plane)
     }
 
-    /// Before its threads.
+    /// Creates the data plane without its threads.
     fn new(
         interfaces: Vec<Interface>,
         steers: Steers,
@@ -268,69 +295,72 @@ impl DataPlane {
                 most_queues,
                 gathered: None,
                 expected: Vec::new(),
-                former: None,
+                previous: None,
             },
             unserved: Vec::new(),
             origin: Instant::now(),
         })
     }
 
-    /// How many threads have sockets: as many as the interface with most queues has of them.
+    /// Returns the number of threads that have sockets. This equals the largest number of queues
+    /// among the interfaces.
     #[must_use]
     pub fn queues(&self) -> usize {
         self.sockets.iter().filter(|socket| !socket.links.is_empty()).count()
     }
 
-    /// How many packet threads there are.
+    /// Returns the number of packet threads.
     #[must_use]
     pub fn packet_threads(&self) -> usize {
         self.threads.requests.len()
     }
 
-    /// The request port of a packet thread; call [`DataPlane::wake`] after asking.
+    /// Returns the handle that sends requests to a packet thread. Call [`DataPlane::wake`] after a
+    /// request was sent.
     pub fn requests(&mut self, thread: ThreadId) -> Option<&mut RequestPort> {
         self.threads.requests.get_mut(usize::from(thread.0))
     }
 
-    /// The threads' notices since the last call.
+    /// Returns the notices that all threads sent since the last call.
     pub fn notices(&mut self) -> impl Iterator<Item = Notice> {
         self.threads.notices.iter_mut().flatten()
     }
 
-    /// The time by the packet threads' clock.
+    /// Returns the current time on the clock of the packet threads.
     #[must_use]
     pub fn now(&self) -> Now {
         Now::from_nanos(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Wakes a thread for its request.
+    /// Wakes a thread, so that it reads its requests.
     pub fn wake(&self, thread: ThreadId) {
         if let Some(waker) = self.threads.wakers.get(usize::from(thread.0)) {
             waker.wake();
         }
     }
 
-    /// Whether packets are carried. What goes wrong is seen within a second when this is asked four times a second. A lost
-    /// socket remains lost, a program that came back does not.
+    /// Checks whether packets are being forwarded. If this method is called four times a second, a
+    /// problem is reported within one second. A lost socket remains a problem until a restart. A
+    /// missing program remains a problem until it is attached again.
     ///
     /// # Cost
-    /// One netlink request and one look at a map for each interface, a getsockopt for each queue; nothing on the packet
-    /// threads.
+    /// One netlink request and one map lookup for each interface, and one `getsockopt` for each
+    /// queue. The call causes no work in the packet threads.
     pub fn health(&mut self) -> Health {
-        self.free_former();
+        self.free_previous();
         let before = self.unserved.iter().copied().chain(std::iter::repeat(0));
         let no_socket: Vec<u64> =
             self.without_socket().zip(before).map(|(now, before)| now.saturating_sub(before)).collect();
         self.monitor.look(&self.interfaces, &self.threads.running, &self.sockets, &no_socket)
     }
 
-    /// By interface: packets that came on a queue without a socket.
+    /// Returns, for each interface, the number of packets that arrived on a queue without a socket.
     fn without_socket(&self) -> impl Iterator<Item = u64> {
         self.steers.each().iter().map(|steer| steer.counts().unwrap_or_default().no_socket)
     }
 }
 
-/// What a data plane is to be.
+/// The inputs of [`DataPlane::new`].
 #[derive(Clone, Copy)]
 struct Plan<'a> {
     layout: &'a Layout,
@@ -338,7 +368,7 @@ struct Plan<'a> {
     live: &'a Live,
 }
 
-/// What came of opening its sockets.
+/// The properties of a data plane that are known only after the sockets are open.
 #[derive(Clone, Copy)]
 struct Kind {
     socket_mode: SocketMode,
@@ -347,49 +377,64 @@ struct Kind {
 
 impl Drop for DataPlane {
     fn drop(&mut self) {
-        // What waits for its queues holds the ends of the rounds.
+        // The prepared threads hold senders of the round channels, so they must be dropped before
+        // the waits below.
         self.handover.prepared = None;
         if self.handover.holder == Holder::Me {
             if let Err(error) = self.steers.set_filter(&Filter::default()) {
-                tracing::warn!(%error, "emptying the filter");
+                // log: Written at exit when the kernel refused to empty the filter. Packets for
+                // VIPs are lost until the program is detached, which happens immediately
+                // afterwards.
+                tracing::warn!(%error, "filter not emptied");
             }
-            // What was redirected before the filter was empty reaches the threads in this time.
+            // Packets that were redirected just before the filter was emptied reach the threads
+            // during this wait.
             std::thread::sleep(LAST_PACKETS);
         }
         for (round, through) in (1..).zip(&self.threads.through) {
             self.threads.rounds.begin(round);
             self.threads.wakers.iter().for_each(Waker::ring);
-            // Nobody sends: it ends when the last thread is through.
+            // The channel carries no messages, so `recv` returns when the last thread has finished
+            // the round.
             let _ = through.recv();
         }
         for thread in self.threads.running.drain(..) {
             if thread.join().is_err() {
-                tracing::error!("a packet thread panicked");
+                // log: A packet thread stopped because of a bug. Report the bug together with the
+                // log lines before this one.
+                tracing::error!("packet thread panicked");
             }
         }
         let sum = |of: fn(&ThreadCounters) -> &Counter| self.counters.iter().map(|all| of(all).read()).sum();
         let (put, taken): (u64, u64) = (sum(|all| &all.to_threads), sum(|all| &all.from_threads));
         if put != taken && self.handover.holder == Holder::Me {
-            tracing::warn!(packets = put.saturating_sub(taken), "packets were left between threads");
+            // log: Written at exit if packets that one thread passed to another were lost.
+            // `packets` is their number.
+            tracing::warn!(packets = put.saturating_sub(taken), "packets lost between threads");
         }
     }
 }
 
-/// Bytes of the largest IP packet that frames of this size carry, or several of them.
+/// Returns the maximum size of an IP packet that the data plane can receive, in one frame or in
+/// several frames.
 fn largest(interfaces: &[Interface], settings: &Settings) -> u32 {
     if !in_several_frames(interfaces, settings.frame_size) {
         return largest_packet(settings.frame_size);
     }
-    tracing::info!("packets that no frame holds are taken in several, and copied: the MTU asks for it");
+    // log: The MTU is larger than a frame, so long packets are received in several frames and then
+    // copied. A larger `io.frame_size` or a smaller MTU avoids the copies.
+    tracing::info!("long packets use several frames");
     LONGEST_PACKET
 }
 
-/// The processors that packets of these interfaces are best handled on; none where the machine does not say.
+/// Returns the processors that are near the devices of these interfaces. The set is empty if the
+/// machine does not report where the devices are connected.
 fn near(interfaces: &[Interface]) -> Processors {
     near_all(interfaces.iter().map(|interface| Hardware::read(interface).near))
 }
 
-/// Queues that may have a socket as long as the program stays: a process that takes over may have more.
+/// Returns the maximum number of queues that may have a socket while the program is attached. A
+/// process that takes over may use more queues than this process.
 fn most_queues(interface: &Interface, queues: u16) -> u32 {
     interface.queues.max(interface.max_queues).max(queues.into())
 }
@@ -422,7 +467,7 @@ pub(crate) fn pipeline_config(settings: &Settings, thread: ThreadId, threads: u1
         icmp: settings.icmp,
         limit_sources: settings.limit_sources,
         fragments: settings.fragments,
-        own_requests: OwnPorts::new(&settings.own_ports, threads).map(own_requests),
+        upstream_requests: SourcePorts::new(&settings.source_ports, threads).map(upstream_requests),
         held_of_a_pool: held_of_a_pool(settings.frames_per_queue, threads),
         hashers: lane_hashers(),
         is_steered: settings.steer_over.is_some(),
@@ -430,23 +475,28 @@ pub(crate) fn pipeline_config(settings: &Settings, thread: ThreadId, threads: u1
     }
 }
 
-/// Of a thread. Nobody can tell beforehand what answers are known by.
-fn own_requests(ports: OwnPorts) -> OwnRequests {
-    let secret = RandomState::new(); // of the system's randomness, as hash maps have it
+/// Returns the settings for the upstream requests of a thread. The random seed makes the request
+/// IDs unpredictable.
+fn upstream_requests(ports: SourcePorts) -> UpstreamRequests {
+    // the standard library seeds `RandomState` from system randomness
+    let secret = RandomState::new();
     let seed = [secret.hash_one(0_u8), secret.hash_one(1_u8)];
-    OwnRequests { ports, requests: GATHERED, passing: PASSING, fetches: FETCHES, writes: WRITES, seed }
+    UpstreamRequests { ports, requests: GATHERED, passing: PASSING, fetches: FETCHES, writes: WRITES, seed }
 }
 
-/// All threads together never hold more than a quarter of a pool, which needs its frames to receive.
+/// Returns how many frames a thread may hold from one frame pool. All threads together hold at most
+/// a quarter of a pool, because a pool needs free frames to receive packets.
 fn held_of_a_pool(frames: u32, threads: u16) -> usize {
     (frames as usize / 4 / usize::from(threads.max(1))).max(1)
 }
 
-/// Facts about an interface that a data plane is to start on in a mode, with UMEM frames of `frame_size` bytes. Refuses what cannot work
-/// there, or without the process's capabilities, and warns of what should not be.
+/// Reads the properties of an interface before a data plane starts on it in mode `mode`, with UMEM
+/// frames of `frame_size` bytes. Logs a warning for each problem that does not prevent the data
+/// plane from starting.
 ///
 /// # Errors
-/// [`StartError::Interface`], with everything that is in the way at once.
+/// [`StartError::Interface`] if the interface or the capabilities of the process do not allow a
+/// start. The message lists all problems.
 pub fn inspect(name: &str, mode: IoMode, frame_size: u32) -> Result<Interface, StartError> {
     let interface = Interface::read(name)
         .map_err(|error| StartError::Interface(words(&error)))?
@@ -460,8 +510,11 @@ pub fn inspect(name: &str, mode: IoMode, frame_size: u32) -> Result<Interface, S
     let mut refusals = Vec::new();
     for finding in findings {
         match finding.severity {
+            // log: A setting of the interface costs speed, or may cause packet loss later. The
+            // message contains the command that fixes the setting, and `sluicegate doctor` explains
+            // the reason.
             Severity::Warn => tracing::warn!(interface = name, "{finding}"),
-            // For `doctor`: a start is not the time for it.
+            // Only `sluicegate doctor` prints advice.
             Severity::Advice => {}
             Severity::Error => refusals.push(finding.to_string()),
         }
@@ -469,24 +522,31 @@ pub fn inspect(name: &str, mode: IoMode, frame_size: u32) -> Result<Interface, S
     if refusals.is_empty() { Ok(interface) } else { Err(StartError::Interface(refusals.join("\n"))) }
 }
 
-/// Facts about an interface that another process's data plane is on, whose place is to be taken: that one has looked at the rest.
+/// Reads the properties of an interface during a takeover from another process. That process has
+/// already checked the interface, so this function does not check it again.
 ///
 /// # Errors
-/// [`StartError::Interface`]: it is not there.
+/// [`StartError::Interface`] if the interface does not exist.
 pub fn inspect_taken(name: &str) -> Result<Interface, StartError> {
     let found = Interface::read(name).map_err(|error| StartError::Interface(words(&error)))?;
     Ok(found.with_multi_buffer())
 }
 
-/// Requests that a thread gathers at once: 50,000 a second if all wait 20 ms in vain, and many more where backends answer.
+/// The maximum number of pending requests per thread that need replies from several backends. The
+/// limit allows 50,000 requests a second if every request times out after 20 ms, and many more if
+/// backends reply.
 const GATHERED: usize = 1_024;
-/// Requests that wait at once for an answer that passes through: 40,000 a second if all wait 200 ms in vain.
+/// The maximum number of pending proxied requests of a thread. The limit allows 40,000 requests a
+/// second if every request times out after 200 ms.
 const PASSING: usize = 8_192;
-/// Values that a thread's cache asks for at once: it has 128 under way at most, and ids of others rest meanwhile.
+/// The maximum number of values that a thread can be fetching for its cache. At most 128 fetches
+/// are in flight at a time. The table is larger because the ID of a completed fetch is not reused
+/// immediately.
 const FETCHES: usize = 1_024;
-/// Writes that a thread has carried out by all backends of their keys at once: 50,000 a second if all wait 20 ms in vain.
+/// The maximum number of pending client writes to replicated keys, per thread. The limit allows
+/// 50,000 writes a second if every write times out after 20 ms.
 const WRITES: usize = 1_024;
-/// Frames in each mailbox.
+/// The capacity, in frames, of each mailbox between two threads.
 const MAILBOX: usize = 1024;
 const REQUESTS: usize = 16;
 pub(crate) const NOTICES: usize = 256;

@@ -1,10 +1,13 @@
-//! The backend's side, from outside: an XDP program that takes off what balancers put in front of packets.
+//! The loader of the XDP program for backends (`bpf/decap.bpf.c`). The program removes the outer
+//! header from packets that load balancers tunnel to the backend. The VIP must be configured on the
+//! backend, for example on its loopback interface.
 //!
-//! In: the host's own addresses, the balancers' prefixes, the VIPs. Out: counts.
-//! Not here: the program (`bpf/decap.bpf.c`), the VIP on the host's loopback interface.
-//! Invariant: only what is addressed to the host, comes from a listed prefix and holds a packet to a listed VIP is
-//! taken off. All else reaches the kernel untouched.
-//! Source: RFC 2784 (GRE), RFC 2003 (IPIP), RFC 2473 and RFC 4213 (IPv6 in and around), GUE variant 0.
+//! The program removes an outer header only if the outer destination is this host, the outer source
+//! is in a listed prefix, and the inner destination is a listed VIP. All other packets reach the
+//! kernel unchanged.
+//!
+//! See RFC 2784 (GRE), RFC 2003 (IPIP), RFC 2473 and RFC 4213 (tunnels with IPv6), and GUE variant
+//! 0.
 
 use std::fmt;
 use std::io;
@@ -16,83 +19,89 @@ use aya::{Ebpf, EbpfLoader};
 
 use crate::attach::{self, AttachError, AttachMode, Attachment};
 
-/// An address and how many of its bits count.
+/// An IP address and a prefix length in bits.
 pub type Prefix = (IpAddr, u8);
 
-/// One kind of tunnel, by the family of its outer header.
+/// Packet counts for one type of tunnel, by the IP version of the outer header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ByFamily {
-    /// The outer header was IPv4.
+    /// Packets with an IPv4 outer header.
     pub ipv4: u64,
-    /// The outer header was IPv6.
+    /// Packets with an IPv6 outer header.
     pub ipv6: u64,
 }
 
-/// Frames by what the program did with them. Each frame of the interface moves exactly one.
+/// The number of frames for each result. Each frame that arrives on the interface increments
+/// exactly one counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DecapCounts {
-    /// GRE taken off.
+    /// Packets whose GRE header was removed.
     pub gre: ByFamily,
-    /// IP in IP taken off: protocols 4 and 41.
+    /// IP-in-IP packets (protocols 4 and 41) whose outer header was removed.
     pub ipip: ByFamily,
-    /// GUE taken off.
+    /// Packets whose GUE header was removed.
     pub gue: ByFamily,
-    /// A tunnel to this host from no listed source: passed untouched.
+    /// Tunneled packets to this host from an outer source that is not listed. The program passed
+    /// these packets to the kernel unchanged.
     pub refused_source: u64,
-    /// A tunnel to this host whose inner header is cut off, or not of the family it is said to be, or whose
-    /// inner packet is longer than its outer one: passed untouched.
+    /// Tunneled packets to this host with an invalid inner packet. The program passed these packets
+    /// to the kernel unchanged. An inner packet is invalid if its header is truncated or has an
+    /// unexpected IP version, or if the packet is longer than the outer packet.
     pub malformed: u64,
-    /// A tunnel to this host whose inner packet goes to no listed VIP: passed untouched.
+    /// Tunneled packets to this host whose inner destination is not a listed VIP. The program
+    /// passed these packets to the kernel unchanged.
     pub refused_destination: u64,
-    /// All else.
+    /// All other frames. The program passed these packets to the kernel unchanged.
     pub passed: u64,
 }
 
-/// Why the program is not attached, or could not be asked.
+/// The reason why the program could not be attached or its counters could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecapError {
-    /// The program is not attached.
+    /// The program could not be attached.
     #[error(transparent)]
     Attach(#[from] AttachError),
-    /// Nothing could be addressed to this host.
-    #[error("no address of this host given")]
+    /// The list of local addresses is empty.
+    #[error("this host has no address other than loopback at which a tunnel could end")]
     NoAddress,
-    /// Nothing could be allowed.
-    #[error("no source prefix given: nothing would be taken off")]
+    /// The list of source prefixes is empty.
+    #[error("no source prefix given; name the prefixes of the load balancers")]
     NoSource,
-    /// Nothing could be opened.
-    #[error("no VIP given: nothing would be taken off")]
+    /// The list of VIPs is empty.
+    #[error("no VIP given; name the VIPs of this host")]
     NoVip,
-    /// A prefix of this length does not exist.
-    #[error("prefix {address}/{length}: the length is above {allowed}")]
+    /// A prefix is longer than its address.
+    #[error("prefix length of {address}/{length} is above {allowed}")]
     PrefixTooLong {
-        /// The prefix's address.
+        /// The address of the prefix.
         address: IpAddr,
-        /// Its length in bits.
+        /// The length of the prefix in bits.
         length: u8,
-        /// The most for its family.
+        /// The largest length for its IP version.
         allowed: u8,
     },
-    /// The kernel refused to read a count.
-    #[error("cannot read map `counts`")]
+    /// The kernel returned an error when a counter was read.
+    #[error("cannot read BPF map `counts`")]
     Counts(#[source] MapError),
 }
 
-/// The program on one interface. Dropping it leaves the interface as it was found.
+/// The decapsulation program, attached to one interface. Dropping the value detaches the program.
 pub struct Decap {
     attachment: Attachment,
     counts: PerCpuArray<MapData, u64>,
 }
 
 impl Decap {
-    /// Attaches the program to `interface`, in the driver or else generic.
+    /// Attaches the program to `interface`. Driver mode is tried first, then generic mode.
     ///
-    /// `local` are the addresses that tunnels may end at, see [`host_addresses`]; `from` are the prefixes,
-    /// address and length in bits, that they may come from; `vips` those that inner packets may go to.
+    /// - `local` contains the addresses of this host at which tunnels end, see [`host_addresses`].
+    /// - `from` contains the allowed prefixes for outer source addresses.
+    /// - `vips` contains the allowed prefixes for inner destination addresses.
     ///
     /// # Errors
-    /// [`DecapError`]: among others, when one of the lists is empty, or another XDP program is there.
+    /// [`DecapError`], for example if one of the lists is empty, or if another XDP program is
+    /// attached.
     pub fn attach(
         interface: &str,
         local: &[IpAddr],
@@ -116,22 +125,22 @@ impl Decap {
             let key = attach::key(address.to_canonical());
             addresses.insert(key, 1, 0).map_err(attach::in_map("local"))?;
         }
-        // Held until the program, which is loaded last, holds them itself.
+        // The maps must stay open until the program is loaded and holds references to them.
         let _tries = [fill(&mut ebpf, ["from4", "from6"], from)?, fill(&mut ebpf, ["vips4", "vips6"], vips)?];
         let counts = attach::map(&mut ebpf, "counts")?;
         Ok(Self { counts, attachment: attach::attach(ebpf, ["decap", "decap_frags"], &interface)? })
     }
 
-    /// Where the program runs.
+    /// Returns the mode in which the program runs.
     #[must_use]
     pub const fn mode(&self) -> AttachMode {
         self.attachment.mode
     }
 
-    /// What the program has done since it was attached, summed over the CPUs.
+    /// Returns the counters since the program was attached, summed over all CPUs.
     ///
     /// # Errors
-    /// [`DecapError::Counts`].
+    /// [`DecapError::Counts`] if the kernel cannot read a counter.
     pub fn counts(&self) -> Result<DecapCounts, DecapError> {
         let count = |index: u32| attach::total(&self.counts, index).map_err(DecapError::Counts);
         let kind =
@@ -154,10 +163,8 @@ impl fmt::Debug for Decap {
     }
 }
 
-/// The addresses of this host, in the calling thread's network namespace, without those of loopback.
-///
-/// # Errors
-/// When the kernel does not list them.
+/// Returns all addresses of this host, except loopback addresses. The addresses are read in the
+/// network namespace of the calling thread.
 pub fn host_addresses() -> io::Result<Vec<IpAddr>> {
     let mut addresses: Vec<IpAddr> = nix::ifaddrs::getifaddrs()?
         .filter_map(|interface| interface.address)
@@ -172,7 +179,7 @@ pub fn host_addresses() -> io::Result<Vec<IpAddr>> {
     Ok(addresses)
 }
 
-/// Puts prefixes into the tries of their families.
+/// Inserts each prefix into the trie for its IP version.
 fn fill(
     ebpf: &mut Ebpf,
     [name4, name6]: [&'static str; 2],
@@ -210,8 +217,9 @@ fn check(local: &[IpAddr], from: &[Prefix], vips: &[Prefix]) -> Result<(), Decap
     Ok(())
 }
 
-/// Indices of the map `counts`, as `enum count` in `bpf/decap.bpf.c` has them. After a kind's index for an
-/// outer header of IPv4 comes the one for IPv6.
+/// Indices of the map `counts`, in the order of `enum count` in `bpf/decap.bpf.c`. For each type of
+/// tunnel, the first index counts packets with IPv4 outer headers and the next index those with
+/// IPv6.
 #[derive(Clone, Copy)]
 enum Count {
     Gre = 0,
@@ -230,14 +238,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn empty_lists_and_impossible_prefixes_are_refused_before_the_kernel_is_asked() {
+    fn check_refuses_empty_lists_and_long_prefixes() {
         let (v4, v6): (IpAddr, IpAddr) = ("192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap());
         for (local, from, vips, said) in [
-            (vec![], vec![(v4, 32)], vec![(v4, 32)], "no address of this host given"),
-            (vec![v4], vec![], vec![(v4, 32)], "no source prefix given: nothing would be taken off"),
-            (vec![v4], vec![(v4, 32)], vec![], "no VIP given: nothing would be taken off"),
-            (vec![v4], vec![(v4, 33)], vec![(v4, 0)], "prefix 192.0.2.1/33: the length is above 32"),
-            (vec![v4], vec![(v6, 128)], vec![(v6, 129)], "prefix 2001:db8::1/129: the length is above 128"),
+            (
+                vec![],
+                vec![(v4, 32)],
+                vec![(v4, 32)],
+                "this host has no address other than loopback at which a tunnel could end",
+            ),
+            (
+                vec![v4],
+                vec![],
+                vec![(v4, 32)],
+                "no source prefix given; name the prefixes of the load balancers",
+            ),
+            (vec![v4], vec![(v4, 32)], vec![], "no VIP given; name the VIPs of this host"),
+            (vec![v4], vec![(v4, 33)], vec![(v4, 0)], "prefix length of 192.0.2.1/33 is above 32"),
+            (vec![v4], vec![(v6, 128)], vec![(v6, 129)], "prefix length of 2001:db8::1/129 is above 128"),
         ] {
             assert_eq!(check(&local, &from, &vips).unwrap_err().to_string(), said);
         }

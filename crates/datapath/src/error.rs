@@ -1,77 +1,80 @@
-//! Why a data plane does not start.
+//! The errors of starting a data plane.
 
-/// Said in words, with the command that mends it where there is one.
+/// The reason why a data plane does not start. If a command can fix the problem, the message
+/// contains the command.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The packet memory could not be made.
-    #[error("packet memory: {0}")]
+    /// The packet memory could not be allocated.
+    #[error("cannot allocate packet memory: {0}")]
     Umem(String),
     /// A socket could not be bound.
-    #[error("{interface} queue {queue}: cannot bind an AF_XDP socket: {why}")]
+    #[error("cannot bind an AF_XDP socket to queue {queue} of {interface}: {why}")]
     Bind {
         /// The interface.
         interface: String,
-        /// The queue.
+        /// The queue number.
         queue: u32,
-        /// What the kernel said.
+        /// The error of the kernel.
         why: String,
     },
-    /// Another socket has the queue.
-    #[error("{interface} queue {queue}: another AF_XDP socket has it")]
+    /// Another socket uses the queue.
+    #[error("another AF_XDP socket uses queue {queue} of {interface}")]
     Busy {
         /// The interface.
         interface: String,
-        /// The queue.
+        /// The queue number.
         queue: u32,
     },
-    /// The queue refused zero-copy.
-    #[error("{interface} queue {queue}: no zero-copy")]
+    /// The queue does not support zero-copy.
+    #[error("queue {queue} of {interface} does not support zero-copy")]
     NoZeroCopy {
         /// The interface.
         interface: String,
-        /// The queue.
+        /// The queue number.
         queue: u32,
     },
     /// A packet socket could not be opened.
-    #[error("{interface}: cannot open a packet socket for packet thread {thread}: {why}")]
+    #[error("cannot open a packet socket on {interface} for packet thread {thread}: {why}")]
     Packet {
         /// The interface.
         interface: String,
-        /// The packet thread.
+        /// The number of the packet thread.
         thread: u16,
-        /// What the kernel said.
+        /// The error of the kernel.
         why: String,
     },
-    /// Something is wrong with the interface.
+    /// An interface cannot be used. The text lists all problems.
     #[error("{0}")]
     Interface(String),
-    /// The XDP program.
-    #[error("XDP program: {0}")]
+    /// The XDP program could not be loaded or attached.
+    #[error("cannot use the XDP program: {0}")]
     Steer(String),
-    /// The connection and fragment tables.
+    /// The connection and fragment tables could not be created.
     #[error("{0}")]
     Tables(String),
-    /// Other threads than those of the process before, while tables of earlier ones are asked still.
+    /// The number of threads changed, and too many connection tables of earlier processes are still
+    /// in use.
     #[error(
-        "with other threads {tables} connection tables of earlier processes would be asked for each flow that is not known, {most} at \
-         most: leave io.queues, io.steering, io.threads and io.flows_per_thread as they are until the longest idle timeout has passed"
+        "with a different number of threads, the lookup of an unknown flow would need {tables} connection tables of earlier processes, but at most {most} are \
+         supported; keep io.queues, io.steering, io.threads and io.flows_per_thread until the longest idle timeout has passed"
     )]
-    Former {
-        /// How many they would be.
+    PreviousTables {
+        /// The number of tables that would be needed.
         tables: usize,
-        /// How many they may be.
+        /// The maximum supported number of tables.
         most: usize,
     },
-    /// What only a restart brings stands between this data plane and the one in whose place it is to come.
-    #[error("only a restart brings: {0}")]
+    /// A setting differs from the settings of the old process, and it can be changed only by a
+    /// restart.
+    #[error("a restart is needed to change {0}")]
     Handover(String),
-    /// A packet thread.
-    #[error("packet thread: {0}")]
+    /// A packet thread could not be started.
+    #[error("cannot start a packet thread: {0}")]
     Thread(#[from] std::io::Error),
 }
 
-/// An error with its causes, on one line.
+/// Returns the text of an error and of its causes, on one line.
 pub(crate) fn words(error: &dyn std::error::Error) -> String {
     let mut said = error.to_string();
     let mut cause = error.source();

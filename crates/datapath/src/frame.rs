@@ -1,16 +1,16 @@
-//! A frame: the one handle on a chunk of the UMEM.
-//!
-//! Not here: its bytes (`umem`), and those of a packet that lies in several (`slots`, `long`).
+//! A [`Frame`] is the only handle to a chunk of the UMEM. The module `umem` gives access to the
+//! bytes of a frame. The modules `slots` and `long` handle packets that use several chunks.
 
 use std::mem::offset_of;
 
-/// A place in the packet memory, as the receive and transmit rings have it: `struct xdp_desc` of the kernel.
+/// A location in the UMEM, in the format of the receive and transmit rings (`struct xdp_desc` in
+/// the kernel).
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(crate) struct Descriptor {
-    /// The packet's first byte, counted from the start of the memory.
+    /// The offset of the first packet byte from the start of the UMEM.
     addr: u64,
-    /// Bytes of the packet here.
+    /// The number of packet bytes in this chunk.
     len: u32,
     options: u32,
 }
@@ -27,20 +27,22 @@ const _: () = {
 };
 
 impl Descriptor {
-    /// An address alone, as the fill and completion rings have it.
+    /// Creates a descriptor that has only an address. Entries of the fill and completion rings have
+    /// no other fields.
     #[inline]
     pub(crate) const fn at(addr: u64) -> Self {
         Self { addr, len: 0, options: 0 }
     }
 
-    /// As the kernel counts.
+    /// Returns the offset from the start of the UMEM, which is how the kernel addresses packet
+    /// bytes.
     #[inline]
     pub(crate) const fn offset(self) -> u64 {
         self.addr
     }
 
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "addresses have 64 bits where there is AF_XDP")]
+    #[expect(clippy::cast_possible_truncation, reason = "platforms with AF_XDP have 64-bit addresses")]
     pub(crate) const fn addr(self) -> usize {
         self.addr as usize
     }
@@ -55,7 +57,8 @@ impl Descriptor {
         self.len = len;
     }
 
-    /// Whether another descriptor of the same packet follows. On a [`Frame`]: it is long.
+    /// Returns `true` if the packet continues in the next descriptor. In a [`Frame`], this flag
+    /// marks a long packet.
     #[inline]
     pub(crate) const fn is_followed(self) -> bool {
         self.options & libc::XDP_PKT_CONTD != 0
@@ -67,13 +70,15 @@ impl Descriptor {
     }
 }
 
-/// One UMEM chunk, owned. Neither `Clone` nor `Copy`: two owners of one chunk is the bug it removes.
-#[must_use = "a frame goes to a ring or to a pool; dropping it loses the chunk"]
+/// An owned UMEM chunk. The type is neither `Clone` nor `Copy`, so that each chunk has only one
+/// owner.
+#[must_use = "a frame must be returned to a ring or a pool, or its chunk is lost"]
 #[derive(Debug)]
 pub struct Frame(pub(crate) Descriptor);
 
 impl Frame {
-    /// Whether its packet is longer than its chunk, and lies in a slot.
+    /// Returns `true` if the packet is longer than its chunk. The bytes of such a packet are stored
+    /// in a slot.
     #[inline]
     pub(crate) fn is_long(&self) -> bool {
         self.0.is_followed()

@@ -1,12 +1,13 @@
-//! Flow hashes of a batch, eight side by side by the vectors that this processor has.
+//! Computes the flow hashes of a batch, eight at a time, with the vector instructions of this
+//! processor. The results are identical to the scalar hashes on every processor. The crate
+//! `sip-lanes` implements SipHash. The AVX2 code here computes the same rounds with intrinsics.
 //!
-//! In: what `forwarder` gathers of a batch. Out: the same hashes as one by one, whatever the processor.
-//! Not here: SipHash itself (`sip-lanes`), of which the vector code is the same rounds over lanes.
-//! Invariant: a function that needs an instruction set is handed out only where the processor has said that it has it.
+//! Invariant: a function that needs an instruction set is returned only if the processor supports
+//! that set.
 
 use sip_lanes::LaneHashers;
 
-/// The fastest that this processor can run.
+/// Returns the fastest hash functions for this processor.
 #[must_use]
 pub fn lane_hashers() -> LaneHashers {
     #[cfg(target_arch = "x86_64")]
@@ -26,7 +27,7 @@ mod x86 {
 
     use sip_lanes::{LANES, LaneHashers, Lanes, SipKey, hash_many, last_word};
 
-    /// `None`: the processor has neither AVX-512 nor AVX2.
+    /// Returns `None` if the processor has neither AVX-512 nor AVX2.
     pub(super) fn hashers() -> Option<LaneHashers> {
         if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl") {
             return Some(LaneHashers { two: avx512_checked, five: avx512_checked });
@@ -35,7 +36,8 @@ mod x86 {
     }
 
     fn avx512_checked<const W: usize>(key: SipKey, messages: &[Lanes<W>], hashes: &mut [[u64; LANES]]) {
-        // SAFETY: `hashers` gives this function only where the processor has both features.
+        // SAFETY: `hashers` returns this function only if the processor supports AVX-512F and
+        // AVX-512VL.
         unsafe { avx512(key, messages, hashes) }
     }
 
@@ -44,24 +46,27 @@ mod x86 {
         messages: &[Lanes<W>],
         hashes: &mut [[u64; LANES]],
     ) {
-        // SAFETY: `hashers` gives this function only where the processor has the feature.
+        // SAFETY: `hashers` returns this function only if the processor supports AVX2.
         unsafe { avx2(key, messages, hashes) }
     }
 
-    /// With rotations of 64-bit lanes the compiler makes vectors of the loop by itself.
+    /// Computes the hashes with AVX-512. The compiler vectorizes the portable loop, because AVX-512
+    /// has 64-bit rotations.
     #[target_feature(enable = "avx512f,avx512vl")]
     fn avx512<const W: usize>(key: SipKey, messages: &[Lanes<W>], hashes: &mut [[u64; LANES]]) {
         hash_many(key, messages, hashes);
     }
 
-    /// AVX2 has no rotations, and the compiler makes scalar code of the loop.
+    /// Computes the hashes with AVX2 intrinsics. AVX2 has no rotate instruction, so the compiler
+    /// would generate scalar code for the portable loop.
     #[target_feature(enable = "avx2")]
     fn avx2<const W: usize>(key: SipKey, messages: &[Lanes<W>], hashes: &mut [[u64; LANES]]) {
         let [k0, k1, k2, k3] = key.start();
         let start = [splat(k0), splat(k1), splat(k2), splat(k3)];
         let last = splat(last_word(W));
         for (message, hashes) in messages.iter().zip(hashes) {
-            // Two vectors of four lanes, interleaved: one alone waits for itself.
+            // The instructions for one vector depend on each other, so two vectors of four lanes
+            // are interleaved.
             let mut states = [start; 2];
             for word in message {
                 states = compress(states, load(word));
@@ -97,7 +102,7 @@ mod x86 {
         [round_of(x), round_of(y)]
     }
 
-    /// The round of SipHash.
+    /// Computes one SipHash round.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn round_of([mut a, mut b, mut c, mut d]: [__m256i; 4]) -> [__m256i; 4] {
@@ -120,7 +125,7 @@ mod x86 {
         _mm256_or_si256(_mm256_slli_epi64::<LEFT>(lanes), _mm256_srli_epi64::<RIGHT>(lanes))
     }
 
-    /// By whole bytes: one shuffle.
+    /// Rotates each lane by 16 bits with a byte shuffle.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn rotate_16(lanes: __m256i) -> __m256i {
@@ -147,9 +152,11 @@ mod x86 {
     #[target_feature(enable = "avx2")]
     fn load(lanes: &[u64; LANES]) -> [__m256i; 2] {
         let [first, second] = [lanes.as_ptr().cast(), lanes[4..].as_ptr().cast()];
-        // SAFETY: the 32 bytes of a borrowed chunk are read, which need no alignment.
+        // SAFETY: the load reads the first 32 bytes of a borrowed 64-byte chunk and requires no
+        // alignment.
         let first = unsafe { _mm256_loadu_si256(first) };
-        // SAFETY: as above; behind the fourth of eight words are 32 bytes.
+        // SAFETY: the load reads the last 32 bytes of a borrowed 64-byte chunk and requires no
+        // alignment.
         [first, unsafe { _mm256_loadu_si256(second) }]
     }
 
@@ -158,7 +165,8 @@ mod x86 {
     fn store(vectors: [__m256i; 2], lanes: &mut [u64; LANES]) {
         let (four, _) = lanes.as_chunks_mut::<4>();
         for (four, vector) in four.iter_mut().zip(vectors) {
-            // SAFETY: the 32 bytes of a chunk that is borrowed for writing are written, which need no alignment.
+            // SAFETY: the store writes the 32 bytes of a mutably borrowed chunk and requires no
+            // alignment.
             unsafe { _mm256_storeu_si256(four.as_mut_ptr().cast(), vector) };
         }
     }
@@ -172,7 +180,8 @@ mod tests {
     use forwarder::HashKey;
     use sip_lanes::{LANES, Lanes, SipKey};
 
-    /// Of what the processor has, the best; and AVX2 where it is not the best.
+    /// Returns the hash functions that [`lane_hashers`] selects. If the processor supports AVX2,
+    /// also returns the AVX2 functions.
     fn all() -> Vec<LaneHashers> {
         let mut all = vec![lane_hashers()];
         #[cfg(target_arch = "x86_64")]
@@ -183,6 +192,7 @@ mod tests {
     }
 
     proptest! {
+        // Promise: fast-path-equality
         #[test]
         fn lanes_are_hashed_as_by_portable_code(
             key: [u8; 16],

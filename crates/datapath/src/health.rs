@@ -1,11 +1,10 @@
-//! Whether the forwarder does its work.
+//! Health checks of the data plane itself: threads, sockets, programs and interfaces. The binary
+//! uses the result for the readiness check, the announcers and the service manager.
 //!
-//! In: each thread's count of turns, its socket, the program's counts, the interface. Out: [`Health`], in words and as
-//! an enum. Not here: what follows from it (the binary passes it to readiness, announcers and the service manager).
-//! Invariant: nothing is asked of a packet thread: it counts its turns as ever, and all looking is done from outside.
-//! Seen within a second when looked at four times a second: a thread that sleeps makes ten turns a second, so one that
-//! made none for half a second hangs, or is starved of its processor; it is at fault only if packets wait for it, in its sockets or its
-//! mailboxes.
+//! The checks run outside the packet threads and read the iteration counters of the threads. A
+//! sleeping thread runs its loop ten times per second. If a thread has not run its loop for half a
+//! second, it is stuck or gets no processor time. This is a problem only if packets wait in its
+//! sockets or mailboxes. With four checks a second, a problem is found within one second.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,22 +22,22 @@ use crate::interface::{self, Interface, InterfaceError};
 use crate::sockets::SocketCounters;
 use crate::wake::Waker;
 
-/// Whether packets for VIPs are carried.
+/// The health of the data plane.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Health {
-    /// All threads, sockets and the program are at work.
+    /// All threads, sockets and programs work.
     #[default]
     Healthy,
-    /// What is wrong, at least one thing.
+    /// At least one problem was found.
     Unhealthy(Vec<Problem>),
 }
 
-/// A thread of the data plane, by what it does.
+/// The name of a data plane thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThreadName {
-    /// The packet thread of this number, which is that of its queues where it has some.
+    /// The packet thread with this number. If the thread has queues, they have the same number.
     Packet(u16),
-    /// The I/O thread of the queues of this number.
+    /// The I/O thread of the queues with this number.
     Io(u16),
 }
 
@@ -51,17 +50,18 @@ impl fmt::Display for ThreadName {
     }
 }
 
-/// One thing that keeps packets from being carried.
+/// A problem that prevents the forwarding of packets.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
-    /// Packets wait in its ring or its mailbox, and this thread makes no turn.
-    #[error("{0} makes no progress though packets wait")]
+    /// Packets are waiting in a ring or mailbox of this thread, but the thread is not running its
+    /// loop.
+    #[error("{0} is stuck with packets waiting")]
     ThreadStuck(ThreadName),
-    /// This thread has ended, though nobody stopped it.
+    /// This thread has stopped without a stop command.
     #[error("{0} has ended")]
     ThreadEnded(ThreadName),
-    /// The kernel took the socket from its queue. It does not come back: a restart binds new ones.
+    /// The kernel detached the socket from its queue. Only a restart binds a new socket.
     #[error("queue {queue} of {interface} has lost its socket")]
     SocketLost {
         /// The interface.
@@ -69,31 +69,32 @@ pub enum Problem {
         /// The queue.
         queue: u16,
     },
-    /// Packets for VIPs arrived where no socket is, though each queue had one at the start: a socket was taken out of the
-    /// program's map, or the interface got more queues. A restart binds all.
+    /// Packets for VIPs arrived on a queue without a socket, although each queue had a socket at
+    /// startup. Either a socket was removed from the map of the program, or queues were added to
+    /// the interface. A restart binds all queues.
     #[error("packets for VIPs arrive on a queue without a socket")]
     QueueWithoutSocket,
-    /// No XDP program is on this interface.
-    #[error("no XDP program is on {0}")]
+    /// The interface has no XDP program.
+    #[error("no XDP program is attached to {0}")]
     ProgramMissing(String),
-    /// The ingress program is not on this interface.
-    #[error("the ingress program is not on {0}: the kernel sees packets for VIPs")]
+    /// The ingress program is not attached to this interface.
+    #[error("the ingress program is not attached to {0}, so the kernel receives packets for VIPs")]
     IngressMissing(String),
-    /// Another XDP program is on the interface.
-    #[error("another XDP program, id {program}, is on {interface}")]
+    /// Another XDP program is attached to the interface.
+    #[error("another XDP program (id {program}) is attached to {interface}")]
     ProgramReplaced {
         /// The interface.
         interface: String,
-        /// The kernel's id of that program.
+        /// The ID of that program in the kernel.
         program: u32,
     },
-    /// The interface is gone, or another one has its name.
+    /// The interface was removed, or another interface has its name now.
     #[error("interface {0} is gone")]
     InterfaceGone(String),
 }
 
 impl Health {
-    /// Whether nothing is wrong.
+    /// Returns `true` if no problem was found.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
         *self == Self::Healthy
@@ -116,25 +117,25 @@ impl fmt::Display for Health {
     }
 }
 
-/// What is known of one thread's turns.
+/// The progress of a packet thread, measured by its iterations.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
-    turns: u64,
+    iterations: u64,
     since: Instant,
 }
 
 impl Progress {
-    /// Nothing is known before `now`.
+    /// Starts the measurement at `now`.
     #[must_use]
     pub const fn new(now: Instant) -> Self {
-        Self { turns: 0, since: now }
+        Self { iterations: 0, since: now }
     }
 
-    /// Whether the thread hangs: no turn for half a second, and packets wait. `waiting` is asked in the first case
-    /// only.
-    pub fn is_stuck(&mut self, now: Instant, turns: u64, waiting: impl FnOnce() -> bool) -> bool {
-        if turns != self.turns {
-            *self = Self { turns, since: now };
+    /// Returns `true` if the thread has made no iteration for half a second although packets wait.
+    /// `waiting` is called only if the thread has made no iteration for that time.
+    pub fn is_stuck(&mut self, now: Instant, iterations: u64, waiting: impl FnOnce() -> bool) -> bool {
+        if iterations != self.iterations {
+            *self = Self { iterations, since: now };
             return false;
         }
         now.duration_since(self.since) >= STUCK_AFTER && waiting()
@@ -157,7 +158,7 @@ struct Thread {
 
 #[derive(Debug)]
 struct Socket {
-    /// A second descriptor of the thread's socket, so that it can be looked at whatever became of the thread.
+    /// A duplicate of the socket descriptor. It stays valid after the thread has ended.
     fd: OwnedFd,
     interface: InterfaceId,
     lost: bool,
@@ -166,26 +167,27 @@ struct Socket {
 /// The program on one interface.
 #[derive(Debug)]
 struct Program {
-    /// The kernel's id of it.
+    /// The ID of the program in the kernel.
     id: u32,
     mode: AttachMode,
-    /// Packets on a queue without a socket are no surprise: the settings leave queues without one.
+    /// `true` if some queues intentionally have no socket. Packets that arrive on these queues are
+    /// then not a problem.
     some_without_socket: bool,
     without_socket: bool,
 }
 
 impl Monitor {
-    /// Of threads that have these bells, in their order.
+    /// Creates a monitor. `wakers` contains the wakers of the threads, in thread order.
     pub(crate) fn new(wakers: Arc<[Waker]>) -> Self {
         Self { threads: Vec::new(), programs: Vec::new(), wakers }
     }
 
-    /// The program of the next interface.
+    /// Adds the program of an interface. Programs must be added in interface order.
     pub(crate) fn add_program(&mut self, id: u32, mode: AttachMode, some_without_socket: bool) {
         self.programs.push(Program { id, mode, some_without_socket, without_socket: false });
     }
 
-    /// The next thread, by its sockets and the interface of each.
+    /// Adds a thread with its sockets and their interfaces. Threads must be added in thread order.
     pub(crate) fn add_thread<'a>(
         &mut self,
         name: ThreadName,
@@ -199,19 +201,21 @@ impl Monitor {
         Ok(())
     }
 
-    /// Looks at a thread's sockets no more: a second descriptor would keep them from their end.
+    /// Closes the duplicated socket descriptors of a thread. The kernel keeps the sockets open
+    /// until their duplicates are closed.
     pub(crate) fn forget_sockets(&mut self, thread: usize) {
         if let Some(thread) = self.threads.get_mut(thread) {
             thread.sockets.clear();
         }
     }
 
-    /// All threads are to be others.
+    /// Removes all threads from the monitor, so that new threads can be added.
     pub(crate) fn forget_threads(&mut self) {
         self.threads.clear();
     }
 
-    /// `no_socket` has, for each interface, the packets that came on a queue without a socket.
+    /// Checks threads, sockets, programs and interfaces. `no_socket` contains, for each interface,
+    /// the number of packets that arrived on queues without a socket.
     pub(crate) fn look(
         &mut self,
         interfaces: &[Interface],
@@ -221,7 +225,8 @@ impl Monitor {
     ) -> Health {
         let now = Instant::now();
         let mut problems = Vec::new();
-        // A packet socket outlives its link's being down, and says so by the same error.
+        // While the link is down, a packet socket reports the same error as a lost socket. The
+        // socket works again once the link is up.
         let lasting = self.programs.iter().any(|program| program.mode == AttachMode::Ingress);
         let all = self.threads.iter_mut().zip(self.wakers.iter()).zip(threads).zip(counters);
         for (((thread, waker), handle), counters) in all {
@@ -230,7 +235,8 @@ impl Monitor {
             problems.extend(ended.or(lost).or_else(|| thread.stuck(now, counters, waker)));
         }
         for (program, no_socket) in self.programs.iter_mut().zip(no_socket) {
-            // What was lost does not come back by itself, and the first packet may be the last that shows it.
+            // A queue that has lost its socket gets no new socket before a restart. The problem is
+            // therefore remembered even if no further packets arrive on this queue.
             program.without_socket |= !program.some_without_socket && *no_socket > 0;
         }
         let without = self.programs.iter().any(|program| program.without_socket);
@@ -242,15 +248,15 @@ impl Monitor {
 
 impl Thread {
     fn stuck(&mut self, now: Instant, counters: &SocketCounters, waker: &Waker) -> Option<Problem> {
-        let turns = counters.turns.read();
+        let iterations = counters.iterations.read();
         let waiting = || waker.has_mail() || self.sockets.iter().any(|socket| has_packets(socket.fd.as_fd()));
-        let stuck = self.progress.is_stuck(now, turns, waiting);
+        let stuck = self.progress.is_stuck(now, iterations, waiting);
         stuck.then_some(Problem::ThreadStuck(self.name))
     }
 
     fn lost_socket(&mut self, interfaces: &[Interface]) -> Option<Problem> {
         for socket in &mut self.sockets {
-            // Reading the socket's error clears it.
+            // Reading the error of a socket also clears the error, so the result is remembered.
             socket.lost |= getsockopt(&socket.fd, sockopt::SocketError).is_ok_and(|error| error != 0);
         }
         let lost = self.sockets.iter().find(|socket| socket.lost)?;
@@ -261,7 +267,7 @@ impl Thread {
     }
 }
 
-/// Whether packets wait in a socket's receive ring.
+/// Returns `true` if packets wait in the receive ring of a socket.
 fn has_packets(socket: BorrowedFd<'_>) -> bool {
     let mut wanted = [PollFd::new(socket, PollFlags::POLLIN)];
     poll(&mut wanted, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
@@ -275,7 +281,8 @@ impl Program {
             Ok((index, _)) if index != ours.index => return Some(Problem::InterfaceGone(interface())),
             Ok((_, xdp)) => xdp,
             Err(InterfaceError::Absent(_)) => return Some(Problem::InterfaceGone(interface())),
-            // The kernel had no time to answer, or no memory: no sign that the program is gone.
+            // The kernel was busy or had no free memory. Such an error does not mean that the
+            // program is missing.
             Err(_) => return None,
         };
         match (self.mode, xdp) {
@@ -290,20 +297,22 @@ impl Program {
     }
 }
 
-/// A thread that sleeps turns every 100 ms.
+/// A thread without an iteration for this time is considered stuck. A sleeping thread makes an
+/// iteration every 100 ms.
 const STUCK_AFTER: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The turns, whether packets wait, and whether that is stuck.
+    /// A tuple of the iteration count, whether packets are waiting, and whether the thread should
+    /// be reported as stuck.
     type Look = (u64, bool, bool);
 
     const LOOK: Duration = Duration::from_millis(250);
 
     #[test]
-    fn only_a_thread_that_stands_still_while_packets_wait_is_stuck() {
+    fn progress_is_stuck_only_while_packets_wait() {
         let start = Instant::now();
         let at = |looks: u32| start + LOOK * looks;
         let table: [(&str, &[Look]); 5] = [
@@ -315,14 +324,14 @@ mod tests {
         ];
         for (name, looks) in table {
             let mut progress = Progress::new(start);
-            for (n, &(turns, waiting, stuck)) in (0..).zip(looks) {
-                assert_eq!(progress.is_stuck(at(n), turns, || waiting), stuck, "{name}, look {n}");
+            for (n, &(iterations, waiting, stuck)) in (0..).zip(looks) {
+                assert_eq!(progress.is_stuck(at(n), iterations, || waiting), stuck, "{name}, look {n}");
             }
         }
     }
 
     #[test]
-    fn a_thread_that_never_turned_is_stuck_too() {
+    fn progress_without_a_first_iteration_is_stuck() {
         let start = Instant::now();
         let mut progress = Progress::new(start);
         assert!(!progress.is_stuck(start + LOOK, 0, || true));
@@ -330,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn health_says_everything_that_is_wrong() {
+    fn health_displays_all_problems() {
         assert_eq!((Health::of(vec![]), Health::of(vec![]).to_string()), (Health::Healthy, "healthy".into()));
         let problems = [
             Problem::ThreadStuck(ThreadName::Packet(1)),
@@ -339,7 +348,7 @@ mod tests {
         ];
         let health = Health::of(problems.into());
         assert!(!health.is_healthy());
-        let words = "packet thread 1 makes no progress though packets wait; I/O thread 0 has ended; no XDP program is on eth0";
+        let words = "packet thread 1 is stuck with packets waiting; I/O thread 0 has ended; no XDP program is attached to eth0";
         assert_eq!(health.to_string(), words);
     }
 }

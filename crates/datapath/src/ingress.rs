@@ -1,10 +1,13 @@
-//! The program that takes VIP traffic from the kernel once packet sockets have had it: on an interface's ingress, by TCX.
+//! The ingress program, which drops packets for VIPs after packet sockets have received them. The
+//! program is attached with TCX to the ingress of an interface.
 //!
-//! In: the object of `bpf/packet.bpf.c`. Out: an [`Attachment`], and whether the program is still there.
-//! Not here: what its maps hold (`steer`), the sockets (`af_packet`).
-//! Invariant: it goes with the process, as XDP programs do (`attach`). Older kernels have no link for this place, and a filter
-//! that outlives a killed process would keep dropping the VIPs' packets: there the mode is refused.
-//! Source: bpf(2), `BPF_PROG_QUERY`; Linux 6.6 `kernel/bpf/tcx.c`; `net/core/dev.c`: packet sockets, then ingress.
+//! Invariant: the program is detached when the process ends, like the XDP programs (module
+//! `attach`). This requires BPF links for ingress, which exist since Linux 6.6. Without a link, the
+//! program would still drop packets for VIPs after the process is killed. The mode `af-packet` is
+//! therefore refused on older kernels.
+//!
+//! See bpf(2) for `BPF_PROG_QUERY`, and Linux 6.6 `kernel/bpf/tcx.c`. In Linux `net/core/dev.c`,
+//! packet sockets run before ingress.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -17,7 +20,7 @@ use aya::util::KernelVersion;
 use crate::attach::{AttachError, AttachMode, Attachment, Link, load_program};
 use crate::interface::Interface;
 
-/// Attaches `drop` in front of the interface's other ingress programs.
+/// Attaches the program `drop`, so that it runs before the other ingress programs of the interface.
 pub(crate) fn attach(ebpf: &mut Ebpf, interface: &Interface) -> Result<Attachment, AttachError> {
     if !KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(6, 6, 0)) {
         return Err(AttachError::NoIngressLinks);
@@ -30,28 +33,31 @@ pub(crate) fn attach(ebpf: &mut Ebpf, interface: &Interface) -> Result<Attachmen
     let id = program.attach_with_options(&interface.name, TcAttachType::Ingress, order).map_err(refused)?;
     let number = program.info().map_err(AttachError::Program)?.id();
     let link = program.take_link(id).map_err(AttachError::Program)?;
+    // log: Written when the ingress program is attached to an interface. This program is used with
+    // `io.mode = "af-packet"`.
     tracing::info!(interface = interface.name.as_str(), program = DROP, "ingress program attached");
     Ok(Attachment { link: Link::Other { _held: Box::new(link) }, mode: AttachMode::Ingress, program: number })
 }
 
-/// Loads `take`, which lets a socket have what `drop` takes from the kernel.
+/// Loads the socket filter `take`. It accepts exactly the packets that the program `drop` drops.
 pub(crate) fn load_socket_filter(ebpf: &mut Ebpf) -> Result<(), AttachError> {
     let program = ebpf.program_mut(TAKE).ok_or(AttachError::Part(TAKE))?;
     let program: &mut SocketFilter = program.try_into().map_err(AttachError::Program)?;
     load_program(|| program.load())
 }
 
-/// Puts `take` in front of a packet socket.
+/// Attaches the socket filter `take` to a packet socket.
 pub(crate) fn filter_socket(ebpf: &Ebpf, socket: BorrowedFd<'_>) -> Result<(), AttachError> {
     let program = ebpf.program(TAKE).ok_or(AttachError::Part(TAKE))?;
     let program: &SocketFilter = program.try_into().map_err(AttachError::Program)?;
     program.attach(socket).map_err(AttachError::Program)
 }
 
-/// Whether the program of this number is on the interface of this index.
+/// Returns `true` if the given program is attached to the interface with index `interface`.
+/// `program` is the ID of the program.
 ///
 /// # Errors
-/// What the kernel says: among others, that there is no such interface.
+/// Returns the error of the kernel, for example if the interface does not exist.
 pub(crate) fn is_attached(interface: u32, program: u32) -> io::Result<bool> {
     let mut programs = [0u32; MOST_PROGRAMS as usize];
     let mut query = Query {
@@ -65,8 +71,9 @@ pub(crate) fn is_attached(interface: u32, program: u32) -> io::Result<bool> {
         not_asked: [0; 3],
         revision: 0,
     };
-    // SAFETY: `query` is as long as is said, laid out as `union bpf_attr` has it for this command, and points at `count` words
-    // that outlive the call, which writes no others.
+    // SAFETY: `query` has the layout of `union bpf_attr` for this command, and its size is passed.
+    // The query points to `count` words that outlive the call, and the call writes only to these
+    // words.
     let answer = unsafe { libc::syscall(libc::SYS_bpf, PROG_QUERY, &raw mut query, size_of::<Query>()) };
     if answer < 0 {
         return Err(io::Error::last_os_error());
@@ -75,7 +82,7 @@ pub(crate) fn is_attached(interface: u32, program: u32) -> io::Result<bool> {
     Ok(programs.iter().take(found).any(|found| *found == program))
 }
 
-/// `query` in `union bpf_attr`.
+/// The struct `query` of `union bpf_attr` in the kernel.
 #[repr(C)]
 struct Query {
     interface: u32,
@@ -89,12 +96,12 @@ struct Query {
     revision: u64,
 }
 
-/// `BPF_MPROG_MAX`: the kernel takes no more in one place.
+/// The maximum number of programs on one hook (`BPF_MPROG_MAX`).
 const MOST_PROGRAMS: u32 = 64;
 /// `BPF_PROG_QUERY`.
 const PROG_QUERY: libc::c_int = 16;
 /// `BPF_TCX_INGRESS`.
 const TCX_INGRESS: u32 = 46;
-/// Names in `bpf/packet.bpf.c`.
+/// The names of the programs in `bpf/packet.bpf.c`.
 const DROP: &str = "drop";
 const TAKE: &str = "take";

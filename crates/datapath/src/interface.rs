@@ -1,10 +1,11 @@
-//! A network interface: what it is, and what about it would spoil the balancer's work.
+//! The properties of a network interface, and resulting problems for the load balancer. Each
+//! [`Finding`] contains the command that fixes the problem.
 //!
-//! In: an interface's name, in the calling thread's network namespace. Out: [`Interface`], plain facts, and
-//! [`Finding`]s, each with the command that mends it.
-//! Not here: changing anything. After a SIGKILL nobody could put it back.
-//! Invariant: `findings` is a function of the facts alone. `/sys` is not read: it may show another namespace.
-//! Source: Linux `include/uapi/linux/{rtnetlink,ethtool}.h`.
+//! This module changes no settings, because a killed process could not restore them. The method
+//! `findings` depends only on the properties that were read. The module does not read `/sys`,
+//! because `/sys` can show another network namespace.
+//!
+//! See Linux `include/uapi/linux/{rtnetlink,ethtool}.h`.
 
 mod ethtool;
 mod finding;
@@ -29,96 +30,105 @@ pub use host::{clock_is_synchronised, knows_af_xdp};
 pub use ping::Pinger;
 pub use privilege::{Privileges, privilege_findings};
 
-/// What is known of one interface at one moment.
+/// The properties of an interface at one point in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Its name.
+    /// The name of the interface.
     pub name: String,
-    /// Its index in this network namespace.
+    /// The index of the interface in this network namespace.
     pub index: u32,
-    /// Its Ethernet address.
+    /// The Ethernet address.
     pub mac: [u8; 6],
-    /// The longest IP packet that it carries, in bytes.
+    /// The maximum size of an IP packet on this interface (MTU), in bytes.
     pub mtu_bytes: u32,
-    /// An administrator has switched it on.
+    /// `true` if the interface is enabled (administratively up).
     pub is_up: bool,
-    /// The other end is there.
+    /// `true` if the interface has carrier.
     pub has_carrier: bool,
-    /// The driver's name, such as `veth` or `virtio_net`; empty when it does not say.
+    /// The name of the driver, such as `veth` or `virtio_net`. Empty if the driver reports no name.
     pub driver: String,
-    /// Receive queues that are on.
+    /// The number of active receive queues.
     pub queues: u32,
-    /// Receive queues that could be on.
+    /// The number of receive queues that can be activated.
     pub max_queues: u32,
-    /// What the device does to packets before XDP sees them.
+    /// The offloads that change packets before XDP receives them.
     pub features: Features,
-    /// The interface that this one is a part of.
+    /// The bond, team, bridge or VRF that contains this interface as a member.
     pub master: Option<Master>,
-    /// The id of the XDP program that is attached.
+    /// The ID of the attached XDP program, if there is one.
     pub xdp_program: Option<u32>,
-    /// Its name, where [`Interface::with_program_name`] could learn it.
+    /// The name of the attached XDP program. `None` until [`Interface::with_program_name`] has
+    /// found the name.
     pub xdp_program_name: Option<String>,
-    /// The driver takes packets in several buffers, where [`Interface::with_multi_buffer`] could learn it.
+    /// `true` if the driver supports XDP multi-buffer. `None` before
+    /// [`Interface::with_multi_buffer`] is called, or if the kernel does not report the XDP
+    /// features.
     pub multi_buffer: Option<bool>,
 }
 
-/// Offloads that change what XDP sees.
+/// The offloads that modify packets before XDP receives them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features {
-    /// Large receive offload: segments are merged, and the merged packet exceeds the MTU.
+    /// Large receive offload (LRO): the NIC merges segments into packets longer than the MTU.
     pub lro: bool,
-    /// Receive offload in hardware: the same by other means.
+    /// Generic receive offload in hardware (GRO-HW), which also merges segments.
     pub gro_hw: bool,
-    /// Segments are merged in software, after the driver's XDP.
+    /// Generic receive offload (GRO): the kernel merges segments after XDP has run in the driver.
     pub gro: bool,
-    /// The same, chained.
+    /// GRO with fraglists: the kernel chains segments together instead of merging them.
     pub gro_list: bool,
-    /// The VLAN tag is taken off the frame and kept beside it, where XDP does not see it.
+    /// VLAN offload: the NIC removes the VLAN tag from the frame, so XDP does not see the tag.
     pub rx_vlan: bool,
-    /// Checksums of what is sent are left to the device, as a veth hands them on undone.
+    /// Checksum offload: the device computes the checksums of sent packets. A veth device leaves
+    /// them incomplete.
     pub tx_checksum: bool,
 }
 
-/// The interface that another one is a part of.
+/// The interface that contains another interface as a member, such as a bond.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Master {
-    /// Its name; its index in digits when it has none here.
+    /// The name of the interface. If the interface has no name in this network namespace, this is
+    /// its index.
     pub name: String,
-    /// What it makes of its part: `bond`, `team`, `bridge`, `vrf`; empty when it does not say.
+    /// The kind of the interface, which is `bond`, `team`, `bridge` or `vrf`. Empty if the kernel
+    /// does not report the kind.
     pub kind: String,
 }
 
-/// Why an interface could not be read; with its name as given.
+/// The reason why an interface could not be read. Each error contains the interface name that the
+/// caller passed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InterfaceError {
-    /// No interface can have this name.
-    #[error("`{0}` is no interface name: 1 to 15 bytes, without `/` and white space")]
+    /// The name is not valid for an interface.
+    #[error("`{0}` is not a valid interface name; use 1 to 15 bytes without `/`, `:` and white space")]
     Name(String),
-    /// This network namespace has no such interface.
+    /// The interface does not exist in this network namespace.
     #[error("there is no interface `{0}` in this network namespace")]
     Absent(String),
-    /// It has no Ethernet address.
+    /// The interface has no Ethernet address.
     #[error("`{0}` is not an Ethernet interface")]
     NotEthernet(String),
-    /// The kernel refused a question, or its answer was not understood.
+    /// The kernel returned an error, or its reply could not be parsed.
     #[error("cannot read interface `{name}`: {call}")]
     Kernel {
-        /// The name as given.
+        /// The interface name that the caller passed.
         name: String,
-        /// What was asked.
+        /// The failed call.
         call: &'static str,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
 }
 
 impl Interface {
-    /// Reads the facts of interface `name` in the calling thread's network namespace.
+    /// Reads the properties of interface `name` in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// [`InterfaceError`]. A device that does not know a question about its driver, channels or offloads is
-    /// no error: the name is empty, the queues are those that it was made with, the offloads are off.
+    /// Returns an [`InterfaceError`] if the interface cannot be read. Missing information from the
+    /// device is not an error. A missing driver name is empty, a missing number of queues is
+    /// replaced by the number that the device was created with, and missing offloads are off.
+    ///
     /// # Cost
     /// One netlink request and five ioctls.
     pub fn read(name: &str) -> Result<Self, InterfaceError> {
@@ -148,10 +158,11 @@ impl Interface {
         })
     }
 
-    /// The same with the name of the XDP program on it, as far as this process may ask: that takes CAP_SYS_ADMIN.
+    /// Adds the name of the attached XDP program to these properties. Without CAP_SYS_ADMIN the
+    /// name stays `None`.
     ///
     /// # Cost
-    /// Two system calls for each BPF program that is loaded.
+    /// Two system calls for each loaded BPF program.
     #[must_use]
     pub fn with_program_name(self) -> Self {
         let name = self.xdp_program.and_then(|id| {
@@ -161,18 +172,18 @@ impl Interface {
         Self { xdp_program_name: name, ..self }
     }
 
-    /// Whether this interface is a part of a bond or a team, to which XDP cannot be attached by itself.
+    /// Returns `true` if this interface is a member of a bond or a team. The kernel does not allow
+    /// XDP on such an interface.
     #[must_use]
     pub fn is_slave(&self) -> bool {
         self.master.as_ref().is_some_and(|master| matches!(master.kind.as_str(), "bond" | "team"))
     }
 
-    /// What is wrong with this interface, the worst first.
-    ///
-    /// `chunk` is the size of a UMEM frame, in bytes.
+    /// Returns the problems of this interface for AF_XDP, errors first. `chunk` is the size of a
+    /// UMEM frame, in bytes.
     #[must_use]
     pub fn findings(&self, chunk: u32) -> Vec<Finding> {
-        // virtio_net turns its own off while an XDP program is attached.
+        // While an XDP program is attached, the virtio_net driver turns these offloads off.
         let turns_off = self.driver == VIRTIO;
         let mut findings: Vec<Finding> = [
             self.slave(),
@@ -189,16 +200,18 @@ impl Interface {
         .into_iter()
         .flatten()
         .collect();
-        findings.sort_by_key(|finding| finding.severity == Severity::Warn); // stable: the order above is kept
+        // a stable sort keeps the order above within each severity
+        findings.sort_by_key(|finding| finding.severity == Severity::Warn);
         findings
     }
 
-    /// The same where packet sockets stand in for XDP: the kernel's packet buffers hold what it made of packets.
+    /// Returns the problems of this interface for packet sockets. The problems include offloads
+    /// that merge packets, because packet sockets receive the merged packets.
     #[must_use]
     pub fn packet_findings(&self) -> Vec<Finding> {
         let too_long = (self.mtu_bytes > LONGEST_PACKET).then(|| {
             let what = format!("{} has an MTU of {} bytes", self.name, self.mtu_bytes);
-            let why = format!("frames hold packets of up to {LONGEST_PACKET}");
+            let why = format!("frames hold packets of up to {LONGEST_PACKET} bytes");
             Finding::error("mtu-frame", what, why)
                 .command(format!("ip link set dev {} mtu {LONGEST_PACKET}", self.name))
         });
@@ -219,12 +232,12 @@ impl Interface {
     fn slave(&self) -> Option<Finding> {
         let master = self.master.as_ref().filter(|_| self.is_slave())?;
         let (name, Master { name: above, kind }) = (&self.name, master);
-        let what = format!("{name} is a slave of the {kind} {above}");
-        let finding = Finding::error("slave", what, "the kernel refuses XDP on it");
+        let what = format!("{name} is a member of the {kind} {above}");
+        let finding = Finding::error("slave", what, "the kernel does not allow XDP on a member interface");
         Some(
             finding
                 .command(format!("ip link set dev {name} nomaster"))
-                .hint(format!("name {above} as the interface")),
+                .hint(format!("use {above} as the interface")),
         )
     }
 
@@ -232,24 +245,26 @@ impl Interface {
         let (name, program) = (&self.name, self.xdp_program?);
         let what = format!("{name} already has an XDP program, id {program}");
         let own = |verb: &str| {
-            let what = format!("{what}: that of a `sluicegate {verb}` which runs");
-            // A command cannot take it off: its process holds it by a link.
-            Finding::error("xdp-occupied", what, "an interface takes one")
-                .hint("end that process first (systemctl stop sluicegate, if it is the service): its program goes with it")
+            let what = format!("{what}, attached by a running `sluicegate {verb}`");
+            // No command can detach this program, because a process keeps it attached with a BPF
+            // link.
+            Finding::error("xdp-occupied", what, "an interface can have only one XDP program")
+                .hint("stop that process first, which detaches the program (systemctl stop sluicegate for the service)")
         };
         Some(match self.xdp_program_name.as_deref() {
             Some(STEER | STEER_FRAGS) => own("run"),
             Some(DECAP | DECAP_FRAGS) => own("decap"),
             known => {
                 let what = known.map_or_else(|| what.clone(), |known| format!("{what}, called {known:?}"));
-                Finding::error("xdp-occupied", what, "an interface takes one")
+                Finding::error("xdp-occupied", what, "an interface can have only one XDP program")
                     .command(format!("ip link set dev {name} xdp off"))
-                    .hint("where that is refused a process holds it, perhaps another sluicegate: end that process (bpftool link)")
+                    .hint("if that fails, a process holds the program: stop that process (`bpftool link` shows it)")
             }
         })
     }
 
-    /// The same with what the kernel says of packets in several buffers; before Linux 6.3 it says nothing.
+    /// Reads from the kernel whether the driver supports XDP multi-buffer, and adds the answer to
+    /// these properties. The kernel reports this since Linux 6.3.
     ///
     /// # Cost
     /// Two generic netlink requests.
@@ -272,25 +287,24 @@ impl Interface {
             .then(|| format!("set io.frame_size = {LARGEST_CHUNK}, which holds packets of up to {at_most}"));
         if self.multi_buffer == Some(true) && mtu <= LONGEST_PACKET {
             return larger.map(|hint| {
-                Finding::advice("mtu-frame", what, "longer ones come in several frames, and are copied")
+                Finding::advice("mtu-frame", what, "longer packets use several frames and are copied")
                     .hint(hint)
             });
         }
         let (allowed, hint) = match (larger, self.multi_buffer) {
             (Some(hint), _) => (held, hint),
-            (None, Some(true)) => (
-                LONGEST_PACKET,
-                "packets in several frames (XDP multi-buffer) are taken up to that".to_owned(),
-            ),
+            (None, Some(true)) => {
+                (LONGEST_PACKET, "packets in several frames (XDP multi-buffer) can be that long".to_owned())
+            }
             (None, _) => (
                 held,
                 format!(
-                    "set io.frame_size = {LARGEST_CHUNK}, and the MTU to {at_most} at most: the driver does not say that it \
-                 takes packets in several frames (XDP multi-buffer)"
+                    "set io.frame_size = {LARGEST_CHUNK} and the MTU to at most {at_most}, because the driver does not report \
+                 XDP multi-buffer"
                 ),
             ),
         };
-        let why = "longer packets would not fit, and most drivers then refuse XDP";
+        let why = "longer packets do not fit, and most drivers refuse XDP with such an MTU";
         let finding = Finding::error("mtu-frame", what, why);
         Some(finding.command(format!("ip link set dev {name} mtu {allowed}")).hint(hint))
     }
@@ -302,7 +316,7 @@ impl Interface {
             Finding::error(
                 "coalescing",
                 what,
-                "it merges packets into longer ones than the MTU, which are lost",
+                "this offload merges received packets into packets longer than the MTU, and those are lost",
             )
             .command(format!("ethtool -K {name} {switch} off"))
         })
@@ -311,8 +325,7 @@ impl Interface {
     fn merged_in_generic_mode(&self) -> Option<Finding> {
         let name = &self.name;
         self.features.gro_list.then(|| {
-            let why =
-                "it chains packets before XDP's generic mode sees them, and holds them up in the driver's";
+            let why = "this offload chains packets before generic XDP sees them, and delays packets with XDP in driver mode";
             Finding::warning("coalescing", format!("{name} has rx-gro-list on"), why)
                 .command(format!("ethtool -K {name} rx-gro-list off"))
         })
@@ -321,8 +334,8 @@ impl Interface {
     fn too_few_channels(&self) -> Option<Finding> {
         let Self { name, queues, max_queues, driver, .. } = self;
         (driver == VIRTIO && queues < max_queues).then(|| {
-            let what = format!("{name} has {queues} of {max_queues} channels on");
-            let why = format!("{VIRTIO} loses what is steered to the others under XDP");
+            let what = format!("{name} has only {queues} of {max_queues} channels enabled");
+            let why = format!("with XDP, {VIRTIO} loses packets that are steered to the other channels");
             Finding::error("channels-off", what, why)
                 .command(format!("ethtool -L {name} combined {max_queues}"))
         })
@@ -331,7 +344,7 @@ impl Interface {
     fn tags_lost(&self) -> Option<Finding> {
         let name = &self.name;
         (self.features.rx_vlan && !VIRTUAL_DRIVERS.contains(&self.driver.as_str())).then(|| {
-            let why = "VLAN tags are taken off before XDP sees them, and are lost";
+            let why = "the NIC removes VLAN tags before XDP sees them, and the tags are lost";
             Finding::warning("rxvlan", format!("{name} has rxvlan on"), why)
                 .command(format!("ethtool -K {name} rxvlan off"))
         })
@@ -340,12 +353,11 @@ impl Interface {
     fn checksums_left(&self) -> Option<Finding> {
         let name = &self.name;
         (self.features.tx_checksum && self.driver == VETH).then(|| {
-            let what = format!("{name} is a veth with tx checksum offload on, the default of both its ends");
-            let why = "what is sent into the other end comes here with a partial checksum if that has it on too (this can't be \
-                       read from here), and backends drop it";
+            let what = format!("{name} is a veth with tx checksum offload on, which is the default on both ends");
+            let why = "if the other end also has it on, packets arrive here with a partial checksum, and backends drop them";
             Finding::warning("partial-checksum", what, why)
                 .command(format!("ethtool -K {name} tx off"))
-                .hint("`ethtool -K INTERFACE tx off` at the other end, and wherever packets are sent without a real NIC between")
+                .hint("also run `ethtool -K INTERFACE tx off` on the other end, and on all senders without a real NIC in between")
         })
     }
 
@@ -353,25 +365,27 @@ impl Interface {
         let name = &self.name;
         if !self.is_up {
             return Some(
-                Finding::warning("link-down", format!("{name} is down"), "no packet comes in or goes out")
+                Finding::warning("link-down", format!("{name} is down"), "it carries no packets")
                     .command(format!("ip link set dev {name} up")),
             );
         }
         (!self.has_carrier).then(|| {
-            Finding::warning("link-down", format!("{name} has no carrier"), "no packet comes in or goes out")
-                .hint("look at the cable and at the other end")
+            Finding::warning("link-down", format!("{name} has no carrier"), "it carries no packets")
+                .hint("check the cable and the other end of the link")
         })
     }
 }
 
-/// The index of interface `name`, and the id of the XDP program on it: one netlink request.
+/// Returns the index of interface `name` and the ID of its XDP program. The call sends one netlink
+/// request.
 pub(crate) fn xdp_program(name: &str) -> Result<(u32, Option<u32>), InterfaceError> {
     checked_name(name)?;
     let link = link::read(name)?;
     Ok((link.index, link.xdp_program))
 }
 
-/// The name as an `ifreq` has it, zero-terminated; what the kernel's `dev_valid_name` allows.
+/// Checks an interface name like `dev_valid_name` in the kernel. Returns the zero-terminated name
+/// for an `ifreq` structure.
 pub(crate) fn checked_name(name: &str) -> Result<[u8; libc::IFNAMSIZ], InterfaceError> {
     let bytes = name.as_bytes();
     let is_bad = |byte: &u8| *byte == 0 || *byte == b'/' || *byte == b':' || byte.is_ascii_whitespace();
@@ -388,29 +402,31 @@ pub(crate) fn checked_name(name: &str) -> Result<[u8; libc::IFNAMSIZ], Interface
     Ok(padded)
 }
 
-/// Our programs, as the kernel names them.
+/// The names of BPF programs, as the kernel reports them.
 const STEER: &str = "steer";
 const DECAP: &str = "decap";
-/// The same for packets in several buffers.
+/// The names of the program variants for packets in several buffers.
 const STEER_FRAGS: &str = "steer_frags";
 const DECAP_FRAGS: &str = "decap_frags";
 const VIRTIO: &str = "virtio_net";
 const VETH: &str = "veth";
-/// Drivers whose frames never had a tag taken off by hardware.
+/// Drivers of virtual interfaces. These interfaces have no hardware that removes VLAN tags.
 const VIRTUAL_DRIVERS: [&str; 3] = ["veth", "tun", "bridge"];
-/// The longest IP packet, in bytes, that a UMEM frame of `chunk` bytes holds with its link header, two VLAN tags and the
-/// head room for any encapsulation.
+/// Returns the maximum size of an IP packet that fits into a UMEM frame of `chunk` bytes, in bytes.
+/// A frame also holds the link header, two VLAN tags and headroom for the largest encapsulation.
 #[must_use]
 pub const fn largest_packet(chunk: u32) -> u32 {
     chunk.saturating_sub(XDP_HEADROOM + LINK_HEADER_BYTES + MAX_ENCAP_OVERHEAD_BYTES as u32)
 }
 
-/// The longest IP packet, in bytes, that is taken in several frames, where the driver has that.
+/// The maximum size of an IP packet that is received in several frames, in bytes. Such packets
+/// require a driver that supports XDP multi-buffer.
 #[allow(clippy::cast_possible_truncation, reason = "16 KiB")]
 pub const LONGEST_PACKET: u32 = largest_packet(crate::slots::ROOM as u32 + XDP_HEADROOM);
-/// Ethernet and two VLAN tags.
+/// The length of an Ethernet header with two VLAN tags, in bytes.
 const LINK_HEADER_BYTES: u32 = 14 + 2 * 4;
-/// The most head room that the steering program opens in front of a packet: the mark holds no more.
+/// The maximum headroom that the steering program can open in front of a packet, in bytes. The
+/// mark that the program writes into the packet cannot represent larger values.
 pub const MAX_ENCAP_OVERHEAD_BYTES: u8 = 63;
-/// The most interfaces of a machine.
+/// The maximum number of interfaces of a data plane.
 pub const MAX_INTERFACES: usize = 16;

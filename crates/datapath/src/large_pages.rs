@@ -1,21 +1,23 @@
-//! Large tables in large pages: a look-up at a random place of one then needs no walk for its address.
+//! Backs large tables with huge pages, which avoids TLB misses on random lookups. The kernel may
+//! ignore this advice. `sluicegate doctor` checks the corresponding kernel setting.
 //!
-//! In: the addresses of memory that has not been touched. Out: the advice to the kernel. Not here: whether it follows (`doctor` looks).
-//! Source: madvise(2), MADV_HUGEPAGE.
+//! See madvise(2) for MADV_HUGEPAGE.
 
 use std::ops::Range;
 use std::ptr::without_provenance_mut;
 
 use rustix::mm::{Advice, madvise};
 
-/// Asks the kernel for large pages at these addresses, as far as they are whole pages. Nothing comes of it where the kernel has none.
+/// Advises the kernel to use huge pages for the complete pages of this address range. The advice
+/// has no effect on kernels without huge pages.
 pub fn advise_large_pages(memory: Range<usize>) {
     let page = rustix::param::page_size();
     let (start, end) = (memory.start.next_multiple_of(page), memory.end / page * page);
     let Some(bytes) = end.checked_sub(start).filter(|bytes| *bytes > 0) else { return };
-    // SAFETY: the advice changes no byte and no right, whatever lies at these addresses; the kernel refuses it where nothing does.
+    // SAFETY: the advice changes neither data nor access rights. The kernel refuses addresses that
+    // are not mapped.
     let advised = unsafe { madvise(without_provenance_mut(start), bytes, Advice::LinuxHugepage) };
-    // A kernel without them says so, and the table is as good.
+    // An error only means that the kernel has no huge pages. Tables work with normal pages too.
     let _ = advised;
 }
 
@@ -23,8 +25,8 @@ pub fn advise_large_pages(memory: Range<usize>) {
 mod tests {
     use super::*;
 
-    /// Whether the kernel has taken the advice about the mapping of this process that holds `address`; whether it has large pages to
-    /// give just now is the machine's affair.
+    /// Returns `true` if the kernel accepted the advice for the mapping that contains `address`.
+    /// This does not mean that huge pages are free.
     fn is_advised(address: usize) -> bool {
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let mut is_ours = false;
@@ -42,9 +44,9 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_takes_the_advice_about_a_large_table_where_it_has_large_pages() {
+    fn advise_large_pages_marks_the_mapping() {
         if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage/enabled").exists() {
-            println!("a kernel without large pages");
+            println!("skipped: this kernel has no huge pages");
             return;
         }
         let table: Vec<u8> = Vec::with_capacity(32 << 20);
@@ -55,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn advice_about_nothing_is_given_to_nobody() {
+    fn advise_large_pages_ignores_empty_ranges() {
         advise_large_pages(0..0);
         advise_large_pages(4_097..4_098);
     }

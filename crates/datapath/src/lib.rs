@@ -1,23 +1,26 @@
-//! AF_XDP, or packet sockets: the kernel-facing half of the data plane.
+//! The part of the data plane that uses the kernel: AF_XDP sockets or packet sockets, and BPF
+//! programs. The crate `forwarder` processes the packets. The crate `engine` contains the main loop
+//! of a packet thread.
 //!
-//! In: a snapshot to follow and an interface. Out: packets on their way, counters. Modules: `interface` (what is there),
-//! `steer` and `decap` (XDP programs), `umem`, `ring` and `xsk` (frames, rings, sockets), `af_packet` and `ingress` (the same by packet sockets), `thread` and `wake` (who runs the crate
-//! `engine`'s loop, and sleeps), `placement` (where threads run), `dataplane` (all of it, started and stopped), `health` (whether it works), `replay` (a
-//! thread without a kernel) with `pcap` (its files).
-//! Not here: what a packet means (`forwarder`), configuration.
-//! Unsafe code of the workspace stands here, since rings, packet memory and system calls are shared with the kernel.
+//! [`DataPlane`] starts and stops programs, sockets and threads together, and [`Health`] reports
+//! their problems. The module [`interface`] reads properties of network interfaces. The module
+//! [`steer`] and the type [`Decap`] load the BPF programs. [`Replay`] runs a packet thread on
+//! capture files, without sockets.
+//!
+//! This crate contains almost all unsafe code of the workspace, because rings and packet memory are
+//! shared with the kernel.
 //!
 //! ```no_run
 //! use datapath::interface::Interface;
 //!
 //! let interface = Interface::read("eth0")?;
-//! println!("{}: {} receive queues, driver {}", interface.name, interface.queues, interface.driver);
+//! println!("{}: {} queues, driver {}", interface.name, interface.queues, interface.driver);
 //! # Ok::<(), datapath::interface::InterfaceError>(())
 //! ```
 
 #![allow(
     unsafe_code,
-    reason = "packet memory and rings are shared with the kernel; each block says what it rests on"
+    reason = "packet memory and rings are shared with the kernel; each block states why it is sound"
 )]
 
 mod af_packet;

@@ -1,26 +1,28 @@
-//! Packets longer than a frame: gathered into memory of their own as they come, and spread over frames again as they leave.
+//! Packets that are longer than a frame. A received packet is copied from several frames into one
+//! slot, so that the pipeline sees contiguous bytes. When the packet is sent, its bytes are copied
+//! back into several frames. Packets that fit into one frame do not use this module.
 //!
-//! In: descriptors that belong together. Out: one [`Frame`] whose bytes lie in one piece, as the pipeline needs them.
-//! Not here: packets in one frame, which never come this way; what a packet means.
-//! Invariant: a long frame owns its chunk, the slot of that chunk, and the chunks whose descriptors the slot holds.
-//! Source: Linux Documentation/networking/af_xdp.rst, "Multi-Buffer Support".
+//! Invariant: a long frame owns its chunk and the slot of that chunk. The frame also owns all
+//! chunks whose descriptors are in the slot.
+//!
+//! See Linux Documentation/networking/af_xdp.rst, section "Multi-Buffer Support".
 
 use crate::frame::{Descriptor, Frame};
 use crate::slots::{MOST_MORE, ROOM};
 use crate::umem::Area;
 use arrayvec::ArrayVec;
 
-/// Long packets as they come to a queue.
+/// The state of receiving a long packet from a queue.
 #[derive(Debug, Default)]
 pub(crate) struct Gathering {
-    /// The one that has not come whole.
+    /// The packet that is incomplete, because its last frame has not arrived yet.
     partial: Option<Partial>,
-    /// Packets that were longer than any interface should carry.
+    /// The number of packets that were dropped because they were longer than a slot.
     pub(crate) too_long: u64,
 }
 
 impl Gathering {
-    /// Whether the next frame belongs to a packet that has begun.
+    /// Returns `true` if the next frame continues a packet.
     #[inline]
     pub(crate) fn has_begun(&self) -> bool {
         self.partial.is_some()
@@ -34,28 +36,29 @@ struct Partial {
     is_too_long: bool,
 }
 
-/// The descriptors that a long frame leaves in.
-pub(crate) type Pieces = ArrayVec<Descriptor, MOST_PIECES>;
+/// The descriptors of a long packet that is being sent.
+pub(crate) type Segments = ArrayVec<Descriptor, MAX_SEGMENTS>;
 
 impl Area {
-    /// Takes one more frame of a long packet, `len` bytes of it: the packet once it is whole, with its length. What is longer than
-    /// a slot is given up: its frames go to `returned`, and `too_long` counts it.
+    /// Appends the `len` bytes of one frame to a long packet. Once the packet is complete, returns
+    /// the packet and its length. If a packet is longer than a slot, the packet is dropped and
+    /// counted in `too_long`, and its frames are added to `returned`.
     #[cold]
     pub(crate) fn gather(
         &self,
         gathering: &mut Gathering,
-        mut piece: Frame,
+        mut segment: Frame,
         len: usize,
         returned: &mut Vec<Frame>,
     ) -> Option<(Frame, usize)> {
-        let is_last = !piece.is_long();
-        piece.0.set_followed(false);
+        let is_last = !segment.is_long();
+        segment.0.set_followed(false);
         let whole = match gathering.partial.take() {
             Some(mut whole) => {
-                self.join(&mut whole, piece, len, returned);
+                self.join(&mut whole, segment, len, returned);
                 whole
             }
-            None => self.begin(piece, len),
+            None => self.begin(segment, len),
         };
         if !is_last {
             gathering.partial = Some(whole);
@@ -70,26 +73,27 @@ impl Area {
         Some((whole.frame, whole.len))
     }
 
-    fn begin(&self, piece: Frame, len: usize) -> Partial {
-        let mut frame = self.lengthen(piece);
+    fn begin(&self, segment: Frame, len: usize) -> Partial {
+        let mut frame = self.lengthen(segment);
         if let Some((chunk, slot)) = self.both(&mut frame) {
             copy(chunk.get(..len), slot.bytes().get_mut(..len));
         }
         Partial { frame, len, is_too_long: len > ROOM }
     }
 
-    fn join(&self, whole: &mut Partial, mut piece: Frame, len: usize, returned: &mut Vec<Frame>) {
+    fn join(&self, whole: &mut Partial, mut segment: Frame, len: usize, returned: &mut Vec<Frame>) {
         let end = whole.len + len;
         if let Some(slot) = self.slot(&mut whole.frame) {
-            copy(self.chunk(&mut piece).get(..len), slot.bytes().get_mut(whole.len..end));
-            let left = slot.add(piece).err();
+            copy(self.chunk(&mut segment).get(..len), slot.bytes().get_mut(whole.len..end));
+            let left = slot.add(segment).err();
             whole.is_too_long |= end > ROOM || left.is_some();
             returned.extend(left);
         }
         whole.len = end;
     }
 
-    /// Makes a frame long: its bytes are then those of its slot. It is left as it is where there are no slots.
+    /// Marks a frame as long. The bytes of a long frame are stored in its slot. If the area has no
+    /// slots, the frame is returned unchanged.
     #[inline]
     pub(crate) fn lengthen(&self, mut frame: Frame) -> Frame {
         if self.has_slots()
@@ -102,7 +106,8 @@ impl Area {
         frame
     }
 
-    /// Makes a frame one chunk again; the others of its chunks go to `returned`.
+    /// Converts a long frame back to a frame with a single chunk. Its other chunks are added to
+    /// `returned`.
     #[cold]
     pub(crate) fn shorten(&self, mut frame: Frame, returned: &mut impl Extend<Frame>) -> Frame {
         if let Some(slot) = self.slot(&mut frame) {
@@ -112,7 +117,10 @@ impl Area {
         frame
     }
 
-    /// Gives a long frame as many chunks as `len` bytes take; an error when there are too few, with those that it has then.
+    /// Adds chunks from `spare` to a long frame until it has room for `len` bytes.
+    ///
+    /// # Errors
+    /// If `spare` has too few chunks, returns the frame with all chunks that were added.
     fn widen(&self, mut frame: Frame, len: usize, spare: &mut Vec<Frame>) -> Result<Frame, Frame> {
         let mut room = self.room(&frame);
         let Some(slot) = self.slot(&mut frame) else { return Err(frame) };
@@ -127,11 +135,11 @@ impl Area {
         if room < len { Err(frame) } else { Ok(frame) }
     }
 
-    /// Spreads the first `len` bytes of a long frame over its chunks, and over `spare` ones when they do not suffice; what is
-    /// left of its own goes to `returned`.
+    /// Copies the first `len` bytes of a long frame into its chunks. If there are too few chunks,
+    /// chunks from `spare` are added. Chunks that are not needed are added to `returned`.
     ///
     /// # Errors
-    /// The frame comes back when there are too few.
+    /// Returns the frame if `spare` has too few chunks.
     #[cold]
     pub(crate) fn spread(
         &self,
@@ -139,7 +147,7 @@ impl Area {
         len: usize,
         spare: &mut Vec<Frame>,
         returned: &mut Vec<Frame>,
-    ) -> Result<Pieces, Frame> {
+    ) -> Result<Segments, Frame> {
         let frame = self.widen(frame, len, spare)?;
         let mut more = ArrayVec::<Frame, MOST_MORE>::new();
         let mut head = self.shorten(frame, &mut more);
@@ -147,8 +155,8 @@ impl Area {
         if let Some((chunk, slot)) = self.both(&mut head) {
             copy(slot.bytes().get(..at), chunk.get_mut(..at));
         }
-        let mut pieces = Pieces::new();
-        pieces.push(self.piece(&mut head, at, at < len));
+        let mut segments = Segments::new();
+        segments.push(self.segment(&mut head, at, at < len));
         for mut chunk in more {
             let end = (at + self.room(&chunk)).min(len);
             if at == end {
@@ -158,14 +166,15 @@ impl Area {
             if let Some(slot) = self.slot(&mut head) {
                 copy(slot.bytes().get(at..end), self.chunk(&mut chunk).get_mut(..end - at));
             }
-            pieces.push(self.piece(&mut chunk, end - at, end < len));
+            segments.push(self.segment(&mut chunk, end - at, end < len));
             at = end;
         }
-        Ok(pieces)
+        Ok(segments)
     }
 
-    /// The descriptor of a chunk that holds `len` bytes of a packet, the last ones or not.
-    fn piece(&self, chunk: &mut Frame, len: usize, is_followed: bool) -> Descriptor {
+    /// Returns the descriptor of a chunk that holds `len` bytes of a packet. `is_followed` is
+    /// `false` for the last chunk of the packet.
+    fn segment(&self, chunk: &mut Frame, len: usize, is_followed: bool) -> Descriptor {
         self.set_len(chunk, len);
         let mut descriptor = chunk.0;
         descriptor.set_followed(is_followed);
@@ -179,8 +188,8 @@ fn copy(from: Option<&[u8]>, to: Option<&mut [u8]>) {
     }
 }
 
-/// Frames of a packet.
-pub(crate) const MOST_PIECES: usize = MOST_MORE + 1;
+/// The maximum number of frames for one packet.
+pub(crate) const MAX_SEGMENTS: usize = MOST_MORE + 1;
 
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,7 @@
-//! Capture files: frames read from pcap and pcapng, and written as pcap.
+//! Reads frames from pcap and pcapng files, and writes pcap files. Blocks of a pcapng file that
+//! contain no frame with a timestamp are skipped.
 //!
-//! In: a file. Out: its frames with their times, in order; or a file of frames.
-//! Not here: what becomes of a frame (`replay`). Blocks of pcapng that hold no frame with a time are skipped.
-//! Source: IETF draft-ietf-opsawg-pcap, draft-ietf-opsawg-pcapng §4.
+//! See the IETF drafts draft-ietf-opsawg-pcap and draft-ietf-opsawg-pcapng §4.
 
 use std::borrow::Cow;
 use std::io::{BufRead, Write};
@@ -16,49 +15,49 @@ use pcap_file::pcapng::blocks::interface_description::{
 use pcap_file::pcapng::{Block, PcapNgReader};
 use pcap_file::{DataLink, Endianness, PcapError, TsResolution};
 
-/// A frame of a capture.
+/// A frame of a capture file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CapturedFrame {
-    /// When, since 1970.
+    /// The capture time, as the duration since the start of 1970 (UTC).
     pub time: Duration,
-    /// The bytes that were kept.
+    /// The captured bytes.
     pub bytes: Vec<u8>,
-    /// How many there were.
+    /// The original length of the frame in bytes. Captured frames can be truncated.
     pub whole: usize,
-    /// The interface that it was seen on, as far as the file says.
+    /// The name of the interface on which the frame was captured, if the file contains it.
     pub interface: Option<String>,
-    /// Whether the file says that it was on its way out.
+    /// `true` if the file marks the frame as outbound.
     pub is_outbound: bool,
-    /// What the file says about it.
+    /// The comment for this frame in the file. Empty if the frame has no comment.
     pub comment: String,
 }
 
-/// Why a capture could not be read or written.
+/// The reason why a capture file could not be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CaptureError {
-    /// The file's frames are not Ethernet.
-    #[error("the capture holds {0:?}; only Ethernet captures can be replayed")]
+    /// The link type of the capture is not Ethernet.
+    #[error("capture has link type {0:?}; only Ethernet captures can be replayed")]
     NotEthernet(DataLink),
-    /// The file is no capture, or ends in the middle of a frame.
-    #[error("frame {frame}: {cause}")]
+    /// The file is not a capture file, or ends in the middle of a frame.
+    #[error("cannot read frame {frame}: {cause}")]
     Read {
-        /// Frames read before.
+        /// The number of frames that were read successfully.
         frame: u64,
-        /// Why.
+        /// The error of the parser.
         cause: PcapError,
     },
     /// The output could not be written.
-    #[error("writing: {0}")]
+    #[error("cannot write the capture: {0}")]
     Write(PcapError),
 }
 
-/// A capture that is read.
+/// A reader of a capture file.
 pub struct CaptureReader<R: BufRead> {
     format: Format<R>,
-    /// Interfaces of the section.
+    /// The interfaces in the current section of a pcapng file.
     interfaces: Vec<InterfaceDescriptionBlock<'static>>,
-    /// Frames read.
+    /// The number of frames that were read.
     frames: u64,
 }
 
@@ -68,10 +67,10 @@ enum Format<R: BufRead> {
 }
 
 impl<R: BufRead> CaptureReader<R> {
-    /// Reads the head of a file.
+    /// Reads the header of a capture file.
     ///
     /// # Errors
-    /// [`CaptureError`].
+    /// Returns a [`CaptureError`] if the file is not an Ethernet capture.
     pub fn new(mut input: R) -> Result<Self, CaptureError> {
         let read = |cause| CaptureError::Read { frame: 0, cause };
         let is_pcapng =
@@ -86,10 +85,10 @@ impl<R: BufRead> CaptureReader<R> {
         Ok(Self { format, interfaces: Vec::new(), frames: 0 })
     }
 
-    /// The next frame; `None`: that was all.
+    /// Returns the next frame, or `None` at the end of the file.
     ///
     /// # Errors
-    /// [`CaptureError`].
+    /// [`CaptureError`] if the next frame cannot be read.
     pub fn next_frame(&mut self) -> Result<Option<CapturedFrame>, CaptureError> {
         let frame = self.frames;
         let read = |cause| CaptureError::Read { frame, cause };
@@ -106,7 +105,8 @@ impl<R: BufRead> CaptureReader<R> {
     }
 }
 
-/// As it stands there: the library refuses frames of which a part was kept.
+/// Converts a raw packet. The checked packet type of the library cannot be used, because it refuses
+/// truncated frames.
 fn of_packet(packet: RawPcapPacket<'_>, resolution: TsResolution) -> CapturedFrame {
     let fraction = match resolution {
         TsResolution::MicroSecond => Duration::from_micros(packet.ts_frac.into()),
@@ -135,7 +135,7 @@ fn next_of_blocks<R: BufRead>(
             Block::EnhancedPacket(found) => {
                 let of_what =
                     usize::try_from(found.interface_id).ok().and_then(|place| interfaces.get(place));
-                let none = PcapError::InvalidField("EnhancedPacketBlock: no such interface");
+                let none = PcapError::InvalidField("EnhancedPacketBlock has an unknown interface");
                 return Ok(Some(of_block(found, of_what.ok_or_else(|| read(none))?)));
             }
             _ => {}
@@ -165,12 +165,14 @@ fn of_block(found: EnhancedPacketBlock<'_>, of_what: &InterfaceDescriptionBlock<
             _ => {}
         }
     }
-    // The library takes any unit for nanoseconds.
+    // The library always interprets the timestamp as nanoseconds, so the raw value is converted
+    // here.
     frame.time = of_units(found.timestamp.as_nanos(), resolution);
     frame
 }
 
-/// So many units of `if_tsresol`: powers of ten, or with the highest bit of two.
+/// Converts a number of time units to a duration. `resolution` is the value of the option
+/// `if_tsresol`. The unit is 10^-n seconds, or 2^-n seconds if the highest bit is set.
 fn of_units(units: u128, resolution: u8) -> Duration {
     let base: u128 = if resolution & 0x80 == 0 { 10 } else { 2 };
     let of_a_second = base.checked_pow(u32::from(resolution & 0x7f));
@@ -182,24 +184,25 @@ fn ethernet(link: DataLink) -> Result<(), CaptureError> {
     if link == DataLink::ETHERNET { Ok(()) } else { Err(CaptureError::NotEthernet(link)) }
 }
 
-/// A pcap file that is written, its times in nanoseconds.
+/// Writes a pcap file with timestamps in nanoseconds.
 pub struct CaptureWriter<W: Write>(PcapWriter<W>);
 
 impl<W: Write> CaptureWriter<W> {
-    /// Writes the head of a file.
+    /// Writes the header of a pcap file.
     ///
     /// # Errors
-    /// [`CaptureError::Write`].
+    /// [`CaptureError::Write`] if the output returns an error.
     pub fn new(output: W) -> Result<Self, CaptureError> {
         let (ts_resolution, endianness) = (TsResolution::NanoSecond, Endianness::Little);
         let head = PcapHeader { ts_resolution, endianness, ..PcapHeader::default() };
         PcapWriter::with_header(output, head).map(Self).map_err(CaptureError::Write)
     }
 
-    /// Writes a frame, at the last second that the format knows when `time` is beyond it.
+    /// Writes a frame. If `time` is beyond the range of the file format, the last second of the
+    /// range is written.
     ///
     /// # Errors
-    /// [`CaptureError::Write`].
+    /// [`CaptureError::Write`] if the output returns an error.
     pub fn write(&mut self, time: Duration, frame: &[u8]) -> Result<(), CaptureError> {
         let orig_len = u32::try_from(frame.len()).unwrap_or(u32::MAX);
         let timestamp = time.min(Duration::from_secs(u32::MAX.into()));
@@ -209,7 +212,7 @@ impl<W: Write> CaptureWriter<W> {
 }
 
 const SECTION: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
-/// The unit where a file names none.
+/// The default time unit of pcapng files: 10^-6 seconds.
 const MICROSECONDS: u8 = 6;
 const OUTBOUND: u32 = 2;
 
@@ -221,7 +224,7 @@ mod tests {
 
     use super::*;
 
-    /// A pcapng file with a frame of each time, on an interface of this unit.
+    /// Returns a pcapng file with one frame for each of `times`, in units of `resolution`.
     fn pcapng(endianness: Endianness, resolution: Option<u8>, times: &[u64]) -> Vec<u8> {
         let mut writer = PcapNgWriter::with_endianness(Vec::new(), endianness).unwrap();
         let mut options = vec![InterfaceDescriptionOption::IfName("eth1".into())];
@@ -251,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_those_of_the_unit_that_the_interface_names() {
+    fn pcapng_times_use_the_unit_of_the_interface() {
         for (resolution, time, expected) in [
             (None, 1_700_000_000_000_001, Duration::new(1_700_000_000, 1_000)),
             (Some(9), 1_700_000_000_000_000_001, Duration::new(1_700_000_000, 1)),
@@ -279,12 +282,12 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_of_which_a_part_was_kept_is_read_from_pcap_too() {
+    fn pcap_truncated_frames_are_read() {
         let mut writer = CaptureWriter::new(Vec::new()).unwrap();
         writer.write(Duration::new(7, 9), &[1; 30]).unwrap();
         let mut file = writer.0.into_writer();
         file[24 + 12..24 + 14].copy_from_slice(&60_000_u16.to_le_bytes());
-        file[16..20].copy_from_slice(&96_u32.to_le_bytes()); // snaplen
+        file[16..20].copy_from_slice(&96_u32.to_le_bytes()); // the field `snaplen`
         let frame = CapturedFrame {
             time: Duration::new(7, 9),
             bytes: vec![1; 30],
@@ -295,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_files_are_read_or_refused_and_nothing_else() {
+    fn capture_reader_does_not_panic_on_damaged_files() {
         let config = ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() };
         let changes = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6);
         proptest!(config, |(changes in changes, cut in any::<prop::sample::Index>(), big in any::<bool>())| {

@@ -1,10 +1,10 @@
-//! Which processor each packet thread runs on, and on which memory node its packets lie.
+//! Placement of packet threads on processors, and of packet memory on memory nodes. Only processors
+//! available to the process are chosen, and each of them at most once. This module does not assign
+//! interrupts to processors, because this is part of the machine configuration, which `sluicegate
+//! doctor` checks.
 //!
-//! In: the interfaces, the processors that the process may use. Out: processors in the order of the packet threads.
-//! Not here: interrupts and their processors, which are the machine's (`sluicegate doctor` looks at them).
-//! Invariant: only processors that the process may use are chosen, each once.
-//! Source: Linux `Documentation/ABI/testing/sysfs-bus-pci` (`local_cpulist`); `numa(7)`: a page lies on the node of the
-//! processor that touches it first.
+//! See Linux `Documentation/ABI/testing/sysfs-bus-pci` for `local_cpulist`. According to numa(7), a
+//! page is allocated on the node of the processor that first accesses it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,10 +13,10 @@ use std::path::Path;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// Numbers of processors.
+/// A set of processor numbers.
 pub type Processors = BTreeSet<u32>;
 
-/// Those that the calling thread may use.
+/// Returns the processors that the calling thread may use.
 #[must_use]
 pub fn allowed() -> Processors {
     let Ok(set) = sched_getaffinity(CALLER) else { return Processors::new() };
@@ -24,7 +24,8 @@ pub fn allowed() -> Processors {
     (0..count).filter(|cpu| set.is_set(*cpu as usize).unwrap_or(false)).collect()
 }
 
-/// Reads a list as the kernel writes it, such as `0-3,8`. What is no number counts for nothing.
+/// Parses a processor list in the format of the kernel, such as `0-3,8`. Parts that are not numbers
+/// are ignored.
 #[must_use]
 pub fn listed(text: &str) -> Processors {
     let run = |part: &str| -> Option<std::ops::RangeInclusive<u32>> {
@@ -34,20 +35,23 @@ pub fn listed(text: &str) -> Processors {
     text.trim().split(',').filter_map(run).flatten().collect()
 }
 
-/// The processors in the order in which packet threads take them: those that are `near` the NIC first.
+/// Returns the processors, ordered by when packet threads use them. The processors in `near` come
+/// first, because they are near the NIC.
 #[must_use]
 pub fn order(allowed: &Processors, near: &Processors) -> Vec<u32> {
     allowed.intersection(near).chain(allowed.difference(near)).copied().collect()
 }
 
-/// On the memory node of a PCI device, by its address; none where the machine does not say.
+/// Returns the processors on the memory node of a PCI device. The set is empty if the machine does
+/// not report them.
 pub(crate) fn near_device(bus: &str) -> Processors {
     let path = Path::new("/sys/bus/pci/devices").join(bus).join("local_cpulist");
     let list = (!bus.is_empty()).then(|| fs::read_to_string(path).ok()).flatten();
     list.as_deref().map(listed).unwrap_or_default()
 }
 
-/// Near to all interfaces that say where they are, or else to the first of them.
+/// Returns the processors that are near all interfaces. Interfaces with an unknown location are
+/// ignored. If no processor is near all of them, returns the processors near the first interface.
 pub(crate) fn near_all(each: impl Iterator<Item = Processors>) -> Processors {
     let mut each = each.filter(|near| !near.is_empty());
     let first = each.next().unwrap_or_default();
@@ -55,23 +59,27 @@ pub(crate) fn near_all(each: impl Iterator<Item = Processors>) -> Processors {
     if all.is_empty() { first } else { all }
 }
 
-/// Does `job` on processors of `near`, so that the memory that it touches first lies on their node, and lets the calling
-/// thread go back to those that it had. Where none of them is allowed, it is done where the thread is.
+/// Runs `job` on the processors in `near`. Memory that the job accesses first is then allocated on
+/// the node of these processors. Afterwards the calling thread may use its previous processors
+/// again. If the process may not use any processor in `near`, the job runs on the current
+/// processors.
 pub(crate) fn near_to<T>(near: &Processors, job: impl FnOnce() -> T) -> T {
     let allowed = allowed();
     let there: Processors = allowed.intersection(near).copied().collect();
     let moved = !there.is_empty() && there != allowed && move_to(there.iter().copied()).is_ok();
     let done = job();
     if moved && let Err(error) = move_to(allowed.iter().copied()) {
-        tracing::warn!(%error, "the main thread stays on the processors near the NIC");
+        // log: After startup, the main thread could not return to all processors. Packets are not
+        // affected.
+        tracing::warn!(%error, "main thread stays on the processors near the NIC");
     }
     done
 }
 
-/// Lets the calling thread run on these processors alone.
+/// Restricts the calling thread to the given processors.
 ///
 /// # Errors
-/// What `sched_setaffinity` says.
+/// Returns the error of `sched_setaffinity`.
 pub(crate) fn move_to(processors: impl Iterator<Item = u32>) -> nix::Result<()> {
     let mut set = CpuSet::new();
     for cpu in processors {
@@ -80,7 +88,7 @@ pub(crate) fn move_to(processors: impl Iterator<Item = u32>) -> nix::Result<()> 
     sched_setaffinity(CALLER, &set)
 }
 
-/// The calling thread.
+/// PID 0 means the calling thread.
 const CALLER: Pid = Pid::from_raw(0);
 
 #[cfg(test)]
@@ -90,7 +98,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn lists_are_read_as_the_kernel_writes_them() {
+    fn listed_parses_processor_lists() {
         for (text, cpus) in [
             ("0-3,8\n", &[0, 1, 2, 3, 8][..]),
             ("5\n", &[5]),
@@ -104,7 +112,8 @@ mod tests {
     }
 
     proptest! {
-        /// Each allowed processor once; none that is far before one that is near; each kind by number.
+        /// Checks that the order contains each allowed processor once, that near processors come
+        /// first, and that both parts are sorted.
         #[test]
         fn near_processors_come_first(allowed in btree_set(0u32..64, 0..20), near in btree_set(0u32..64, 0..20)) {
             let order = order(&allowed, &near);
@@ -118,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn interfaces_on_two_nodes_are_near_to_the_first_and_those_that_say_nothing_do_not_count() {
+    fn near_all_prefers_the_first_known_interface() {
         let cases: [(&[&str], &str); 5] = [
             (&["", ""], ""),
             (&["", "0-3"], "0-3"),
@@ -132,13 +141,17 @@ mod tests {
     }
 
     #[test]
-    fn a_job_runs_near_and_its_thread_returns() {
+    fn near_to_runs_the_job_near_and_returns() {
         std::thread::spawn(|| {
             let before = allowed();
             let last = Processors::from_iter(before.last().copied());
             assert_eq!(near_to(&last, allowed), last);
             assert_eq!(allowed(), before);
-            assert_eq!(near_to(&Processors::from_iter([u32::MAX]), allowed), before, "no such processor");
+            assert_eq!(
+                near_to(&Processors::from_iter([u32::MAX]), allowed),
+                before,
+                "processor does not exist"
+            );
         })
         .join()
         .unwrap();

@@ -1,9 +1,11 @@
-//! One ring of an AF_XDP socket: slots that we and the kernel hand each other, without a call into C.
+//! One ring of an AF_XDP socket. A ring consists of slots that this process and the kernel pass to
+//! each other through shared memory. Entries are descriptors of 16 bytes, or addresses. libxdp maps
+//! the ring, and the module `mapping` finds that mapping. The module `indices` computes which side
+//! owns each slot.
 //!
-//! In: where libxdp has mapped the ring (`mapping`). Out: entries, by value: descriptors of 16 bytes, or addresses.
-//! Not here: frames and sockets (`xsk`); which slots are whose (`indices`).
-//! Invariant: a slot is read or written while its index says that it is ours, and no longer.
-//! Source: Linux Documentation/networking/af_xdp.rst, "Usage"; include/uapi/linux/if_xdp.h.
+//! Invariant: this module accesses a slot only while the indices assign it to this process.
+//!
+//! See Linux Documentation/networking/af_xdp.rst, section "Usage", and include/uapi/linux/if_xdp.h.
 
 pub(crate) mod indices;
 pub(crate) mod mapping;
@@ -22,17 +24,21 @@ pub(crate) struct Memory<T> {
     consumer: NonNull<AtomicU32>,
     flags: NonNull<AtomicU32>,
     slots: NonNull<T>,
-    /// How many slots there are, a power of two.
+    /// The number of slots, which is a power of two.
     size: u32,
 }
 
-// SAFETY: the memory is shared with the kernel alone, and one half of a ring owns our side of it; threads take turns with that.
+// SAFETY: the memory is shared only with the kernel. One `Consumer` or `Producer` owns this side of
+// the ring, and it has one owner at a time.
 unsafe impl<T: Send> Send for Memory<T> {}
 
 impl<T: Copy> Memory<T> {
+    /// Creates a ring in shared memory.
+    ///
     /// # Safety
-    /// The words and `size` slots lie in memory that the kernel shares as a ring of such slots, aligned, zeroed at first, and mapped for
-    /// as long as the value lives; nobody else in the process uses them. Any bytes are a `T`.
+    /// The three words and the `size` slots must be memory that the kernel shares as a ring of such
+    /// slots. The memory must be aligned, initially zeroed, and mapped as long as the value lives.
+    /// No other code of the process may use the memory. Every bit pattern must be a valid `T`.
     pub(crate) unsafe fn new(
         [producer, consumer, flags]: [NonNull<AtomicU32>; 3],
         slots: NonNull<T>,
@@ -43,32 +49,35 @@ impl<T: Copy> Memory<T> {
 
     #[inline]
     fn producer(&self) -> &AtomicU32 {
-        // SAFETY: the word is mapped while `self` lives, by the contract of `new`; neither side accesses it but atomically.
+        // SAFETY: `new` requires that the word stays mapped while `self` lives. Both sides access
+        // the word only atomically.
         unsafe { self.producer.as_ref() }
     }
 
     #[inline]
     fn consumer(&self) -> &AtomicU32 {
-        // SAFETY: as `producer`.
+        // SAFETY: `new` requires that the word stays mapped while `self` lives. Both sides access
+        // the word only atomically.
         unsafe { self.consumer.as_ref() }
     }
 
     #[inline]
     fn needs_wakeup(&self) -> bool {
-        // SAFETY: as `producer`.
+        // SAFETY: `new` requires that the word stays mapped while `self` lives. Both sides access
+        // the word only atomically.
         let flags = unsafe { self.flags.as_ref() };
         flags.load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
 
     #[inline]
     fn slot(&self, place: u32) -> NonNull<T> {
-        debug_assert!(place < self.size, "there is such a slot");
-        // SAFETY: an index masks its places by `size - 1`, and there are `size` slots.
+        debug_assert!(place < self.size, "slot number out of range");
+        // SAFETY: slot numbers are masked with `size - 1`, and the ring has `size` slots.
         unsafe { self.slots.add(place as usize) }
     }
 }
 
-/// The half that takes what the kernel fills: of the receive and completion rings.
+/// The consumer side of a receive or completion ring, which the kernel fills.
 #[derive(Debug)]
 pub(crate) struct Consumer<T> {
     memory: Memory<T>,
@@ -81,14 +90,16 @@ impl<T: Copy> Consumer<T> {
         Self { memory, index }
     }
 
-    /// Takes at most so many entries, in their order, and then gives their slots back; how many they were.
+    /// Passes up to `most` entries to `each` in order, then returns their slots to the kernel.
+    /// Returns the number of entries.
     #[inline]
     pub(crate) fn take(&mut self, most: usize, mut each: impl FnMut(T)) -> usize {
         let Self { memory, index } = self;
         let count = (index.available(memory.producer()) as usize).min(most);
         for _ in 0..count {
             let slot = memory.slot(index.advance());
-            // SAFETY: the slot is ours from `available` until `release`, so the kernel does not write it; any bytes are a `T`.
+            // SAFETY: between `available` and `release` the slot belongs to this process, so the
+            // kernel does not write to it. Every bit pattern is a valid `T`.
             each(unsafe { slot.read() });
         }
         if count > 0 {
@@ -98,7 +109,7 @@ impl<T: Copy> Consumer<T> {
     }
 }
 
-/// The half that fills what the kernel takes: of the transmit and fill rings.
+/// The producer side of a transmit or fill ring, which the kernel empties.
 #[derive(Debug)]
 pub(crate) struct Producer<T> {
     memory: Memory<T>,
@@ -111,39 +122,40 @@ impl<T: Copy> Producer<T> {
         Self { memory, index }
     }
 
-    /// How many entries fit, at least as far as `wanted` are concerned: a look at what the kernel has taken only where those known
-    /// of are fewer.
+    /// Returns the number of free slots. The index of the kernel is read only if fewer than
+    /// `wanted` slots are known to be free.
     #[inline]
     pub(crate) fn free(&mut self, wanted: usize) -> usize {
         let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
         self.index.free(wanted, self.memory.consumer()) as usize
     }
 
-    /// How many fit by now, by a look.
+    /// Reads the index of the kernel and returns the current number of free slots.
     #[inline]
     pub(crate) fn free_now(&mut self) -> usize {
         self.index.look(self.memory.consumer()) as usize
     }
 
-    /// Puts an entry into the next slot, which the kernel does not see yet.
+    /// Writes an entry into the next slot. The kernel sees the entry after [`Producer::submit`].
     ///
     /// # Panics
-    /// When none is free.
+    /// Panics if no slot is free.
     #[inline]
     pub(crate) fn put(&mut self, entry: T) {
-        assert!(self.free(1) > 0, "the caller has looked for room");
+        assert!(self.free(1) > 0, "ring full: the caller must check for free slots");
         let slot = self.memory.slot(self.index.advance());
-        // SAFETY: the slot is ours from `free` until `submit`, so the kernel does not read it.
+        // SAFETY: between `free` and `submit` the slot belongs to this process, so the kernel does
+        // not read it.
         unsafe { slot.write(entry) };
     }
 
-    /// Gives all that was put to the kernel.
+    /// Makes all written entries visible to the kernel.
     #[inline]
     pub(crate) fn submit(&mut self) {
         self.index.submit(self.memory.producer());
     }
 
-    /// Whether the kernel looks at the ring only when it is called.
+    /// Returns `true` if the kernel processes the ring only after a wakeup system call.
     #[inline]
     pub(crate) fn needs_wakeup(&self) -> bool {
         self.memory.needs_wakeup()

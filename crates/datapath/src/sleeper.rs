@@ -1,12 +1,13 @@
-//! Whether a thread sleeps, seen by those who leave something for it.
+//! The sleep state of a thread. When other threads add work for this thread, they check the state.
 //!
-//! The sleeper says that it will sleep, looks once more, and then sleeps; a producer leaves its item and looks afterwards
-//! whether the thread sleeps. Either the sleeper sees the thing, or the other sees the sleeper.
-//! Invariant: nothing that was left before a sleep is slept over; a loom model goes through every interleaving.
+//! A thread that wants to sleep first announces the sleep, then checks for work once more, and then
+//! sleeps. A producer first adds its work, and then checks whether the thread sleeps. In every
+//! interleaving, the thread sees the work or the producer sees the announcement, so work is never
+//! missed. A loom model checks all interleavings.
 
 use crate::sync::{AtomicBool, Ordering, fence};
 
-/// Whether a thread sleeps.
+/// The sleep state of a thread.
 #[derive(Debug)]
 pub(crate) struct Sleeper(AtomicBool);
 
@@ -15,10 +16,12 @@ impl Sleeper {
         Self(AtomicBool::new(false))
     }
 
-    /// The thread will sleep if it finds nothing when it looks after this call.
+    /// Announces a sleep. The thread must check for work again after this call. If there is no
+    /// work, the thread may sleep.
     pub(crate) fn about_to_sleep(&self) {
         self.0.store(true, Ordering::Relaxed);
-        // Pairs with the fence of `must_wake`: store then load here, store then load there; not both loads are stale.
+        // This fence pairs with the fence in `must_wake`. Each side stores before it loads, so at
+        // least one side sees the store of the other side.
         fence(Ordering::SeqCst);
     }
 
@@ -26,9 +29,10 @@ impl Sleeper {
         self.0.store(false, Ordering::Relaxed);
     }
 
-    /// After leaving something: whether the thread has to be woken. True once per sleep.
+    /// Returns `true` if the thread must be woken. Call this after adding work for the thread. Only
+    /// the first call after each announcement returns `true`.
     pub(crate) fn must_wake(&self) -> bool {
-        fence(Ordering::SeqCst); // pairs with the one of `about_to_sleep`
+        fence(Ordering::SeqCst); // pairs with the fence in `about_to_sleep`
         self.0.load(Ordering::Relaxed) && self.0.swap(false, Ordering::Relaxed)
     }
 }
@@ -38,9 +42,10 @@ mod tests {
     use super::*;
     use loom::sync::Arc;
 
-    /// In every interleaving: if the thread sleeps though something was left for it, the producer rang.
+    /// Checks, in all interleavings, that the thread never stays asleep after the producer has
+    /// added work.
     #[test]
-    fn nothing_is_slept_over() {
+    fn sleeper_is_woken_for_work_left_before_its_sleep() {
         loom::model(|| {
             let sleeper = Arc::new(Sleeper::new());
             let left = Arc::new(AtomicBool::new(false));
@@ -52,7 +57,7 @@ mod tests {
             sleeper.about_to_sleep();
             let saw = left.load(Ordering::Acquire);
             let rang = other.join().unwrap();
-            assert!(saw || rang, "asleep with mail, and nobody rang");
+            assert!(saw || rang, "thread asleep with work, and not woken");
         });
     }
 }

@@ -1,8 +1,8 @@
-//! Memory for packets longer than a frame: a slot for each chunk of the UMEM.
+//! Memory for packets that are longer than a frame. Each chunk of the UMEM has a slot. A slot
+//! stores the bytes of a long packet contiguously, and the descriptors of the packet's other
+//! chunks. The module `long` fills and empties slots.
 //!
-//! In: the one [`Frame`] of a chunk. Out: its slot, with the packet's bytes in one piece, and the other chunks that it took.
-//! Not here: what fills a slot and empties it (`long`).
-//! Invariant: a slot is reached through the frame of its chunk alone.
+//! Invariant: a slot is accessed only through the frame of its chunk.
 
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
@@ -11,26 +11,29 @@ use std::sync::Arc;
 use crate::core_dump::keep_out_of_cores;
 use crate::frame::{Descriptor, Frame};
 
-/// A slot for each chunk, of which the kernel only backs what has been written to.
+/// The slots of all chunks. The kernel allocates a page of this memory when the page is first
+/// written.
 #[derive(Clone, Debug)]
 pub(crate) struct Slots(Arc<Memory>);
 
 #[derive(Debug)]
 struct Memory {
     first: NonNull<u8>,
-    /// How many slots there are.
+    /// The number of slots.
     count: usize,
 }
 
-// SAFETY: a slot is only used through the one `Frame` of its chunk, which one thread owns at a time.
+// SAFETY: a slot is accessed only through the `Frame` of its chunk. Each chunk has only one
+// `Frame`, and a frame is owned by one thread at a time.
 unsafe impl Send for Memory {}
-// SAFETY: as above; what threads share is the address alone.
+// SAFETY: threads share only the address of the memory. A slot is accessed only through the `Frame`
+// of its chunk, and each chunk has only one `Frame`.
 unsafe impl Sync for Memory {}
 
-/// What belongs to a long frame besides its own chunk.
+/// The slot of a chunk: additional memory for a packet that is longer than the chunk.
 #[repr(C)]
 pub(crate) struct Slot {
-    /// How many of `chunks` are there.
+    /// The number of used entries in `chunks`.
     count: usize,
     chunks: [MaybeUninit<Descriptor>; MOST_MORE],
     bytes: [u8; SLOT - size_of::<usize>() - MOST_MORE * size_of::<Descriptor>()],
@@ -38,22 +41,24 @@ pub(crate) struct Slot {
 
 impl Slots {
     pub(crate) fn new(chunks: usize) -> Self {
-        // By way of zeroed words, so that pages are only backed once they are used.
+        // The kernel allocates the pages of a zeroed vector only when they are first written.
         let words = vec![0u64; chunks * WORDS].into_boxed_slice();
-        // SAFETY: a box's pointer is never null.
+        // SAFETY: the pointer of a box is never null.
         let first = unsafe { NonNull::new_unchecked(Box::into_raw(words).cast::<u8>()) };
         keep_out_of_cores(first, chunks * SLOT);
         Self(Arc::new(Memory { first, count: chunks }))
     }
 
-    /// The slot of chunk number `chunk`, for as long as its frame is borrowed.
+    /// Returns the slot of chunk number `chunk`. The slot can be used as long as the frame of the
+    /// chunk is borrowed.
     pub(crate) fn of<'a>(&self, _: &'a mut Frame, chunk: usize) -> &'a mut Slot {
-        // Compared by number: a product might wrap.
-        assert!(chunk < self.0.count, "a slot for each chunk");
-        // SAFETY: `chunk` is below the number of slots, which lie one behind the other.
+        // The check compares chunk numbers, because a byte offset could overflow.
+        assert!(chunk < self.0.count, "chunk number out of range");
+        // SAFETY: `chunk` is below the number of slots, and the slots are consecutive in memory.
         let slot = unsafe { self.0.first.add(chunk * SLOT) }.cast::<Slot>();
-        // SAFETY: it is aligned as words are, zeroes are a valid slot, and the chunk's only frame is borrowed for as long
-        // as the slot is; the memory outlives it, since the frame's area holds it.
+        // SAFETY: the slot is aligned to words, and all zeros are a valid slot. The chunk has only
+        // one frame, which stays borrowed as long as the slot. The area that the frame belongs to
+        // keeps the memory alive.
         unsafe { &mut *slot.as_ptr() }
     }
 }
@@ -61,18 +66,19 @@ impl Slots {
 impl Drop for Memory {
     fn drop(&mut self) {
         let words = std::ptr::slice_from_raw_parts_mut(self.first.as_ptr().cast::<u64>(), self.count * WORDS);
-        // SAFETY: that is the box of `new`, which nobody else has.
+        // SAFETY: the pointer and the length come from the box that `new` converted, and this value
+        // is its only owner.
         drop(unsafe { Box::from_raw(words) });
     }
 }
 
 impl Slot {
-    /// Where the packet lies.
+    /// Returns the bytes of the packet.
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
         &mut self.bytes[..ROOM]
     }
 
-    /// Forgets the chunks that it held for another packet.
+    /// Removes the chunks of the previous packet from the slot.
     pub(crate) fn clear(&mut self) {
         self.count = 0;
     }
@@ -81,7 +87,7 @@ impl Slot {
         self.count == MOST_MORE
     }
 
-    /// Holds one more chunk; gives it back when there is no room for it.
+    /// Adds a chunk to the slot. If the slot is full, returns the chunk as an error.
     pub(crate) fn add(&mut self, chunk: Frame) -> Result<(), Frame> {
         match self.chunks.get_mut(self.count) {
             Some(place) => {
@@ -94,24 +100,27 @@ impl Slot {
     }
 
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = Descriptor> {
-        // SAFETY: those below `count` have been written by `add`.
+        // SAFETY: `add` has written all entries below `count`.
         self.chunks.iter().take(self.count).map(|one| unsafe { one.assume_init() })
     }
 
-    /// The chunk that was added last.
+    /// Removes and returns the chunk that was added last.
     pub(crate) fn take(&mut self) -> Option<Frame> {
         self.count = self.count.checked_sub(1)?;
-        // SAFETY: those below `count` have been written by `add`, and this one is read once.
+        // SAFETY: `add` has written all entries below `count`, and this entry is read only once
+        // because `count` was decremented.
         self.chunks.get(self.count).map(|last| Frame(unsafe { last.assume_init() }))
     }
 }
 
-/// Chunks of a long frame besides its first: the kernel sends no more fragments in a packet.
+/// The maximum number of chunks of a long frame, not counting the first. The kernel has the same
+/// limit for the fragments of a packet.
 pub(crate) const MOST_MORE: usize = 16;
-/// Bytes of a slot.
+/// The size of a slot in bytes.
 const SLOT: usize = 16_384;
 const WORDS: usize = SLOT / size_of::<u64>();
-/// Bytes of the longest packet, with its link header and head room: a promise, within what a slot holds.
+/// The maximum size of a packet with its link header and headroom, in bytes. A slot has room for
+/// this size.
 pub(crate) const ROOM: usize = 15_864;
 const _: () = assert!(size_of::<Slot>() == SLOT && align_of::<Slot>() <= align_of::<u64>());
 
@@ -120,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_a_slot_for_each_chunk() {
+    fn slots_have_an_entry_for_each_chunk() {
         let (slots, mut frame) = (Slots::new(3), Frame(Descriptor::default()));
         for chunk in 0..3 {
             slots.of(&mut frame, chunk).clear();
@@ -128,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_in_a_slot_is_in_no_core_dump() {
+    fn slots_are_left_out_of_core_dumps() {
         let (slots, mut frame) = (Slots::new(64), Frame(Descriptor::default()));
         let slot: *mut Slot = slots.of(&mut frame, 32);
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
@@ -141,21 +150,21 @@ mod tests {
             }
             line.strip_prefix("VmFlags:").filter(|_| holds)
         });
-        // proc_pid_smaps(5): "dd" is "do not include area into core dump".
+        // In proc_pid_smaps(5), "dd" means "do not include area into core dump".
         assert!(flags.unwrap().split_whitespace().any(|flag| flag == "dd"), "{flags:?}");
     }
 
-    /// Were the bytes in front of its slot's end counted, they would be 0.
+    /// Uses a chunk number whose byte offset would overflow to 0.
     #[test]
-    #[should_panic(expected = "a slot for each chunk")]
-    fn a_chunk_whose_number_wraps_has_none() {
+    #[should_panic(expected = "chunk number out of range")]
+    fn slots_of_a_number_that_overflows_panics() {
         let wraps = usize::MAX / SLOT + 1;
         Slots::new(3).of(&mut Frame(Descriptor::default()), wraps - 1);
     }
 
     #[test]
-    #[should_panic(expected = "a slot for each chunk")]
-    fn a_chunk_behind_the_last_has_none() {
+    #[should_panic(expected = "chunk number out of range")]
+    fn slots_of_a_number_behind_the_last_panics() {
         Slots::new(3).of(&mut Frame(Descriptor::default()), 3);
     }
 }

@@ -1,7 +1,6 @@
-//! What the loop around an engine, and who looks at it from outside, need of a device's sockets.
-//!
-//! In: a [`Device`] over AF_XDP or packet sockets. Out: descriptors to wait for, and counters.
-//! Not here: frames (`xsk`, `af_packet`).
+//! The trait that the thread loop and the health monitor use to access the sockets of a device. It
+//! provides the socket descriptors and the counters. The modules `xsk` and `af_packet` implement
+//! the trait.
 
 use std::os::fd::RawFd;
 
@@ -9,19 +8,20 @@ use counters::Counter;
 use engine::Device;
 use forwarder::InterfaceId;
 
-/// How packets get into the sockets.
+/// How packets are transferred between the NIC and the sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketMode {
-    /// AF_XDP: the NIC writes into our memory.
+    /// AF_XDP in zero-copy mode: the NIC writes packets into the memory of the process.
     ZeroCopy,
-    /// AF_XDP: the kernel copies each packet.
+    /// AF_XDP in copy mode: the kernel copies each packet.
     Copy,
-    /// Packet sockets, behind the kernel's packet buffers.
+    /// Packet sockets: the kernel allocates a packet buffer for each packet and then copies the
+    /// packet.
     Packet,
 }
 
 impl SocketMode {
-    /// The name in logs and metrics.
+    /// Returns the name for logs and metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -34,30 +34,31 @@ impl SocketMode {
 
 counters::socket! {
     counters::counters! [
-        /// What the kernel and the rings say of a thread's sockets, summed over them.
+        /// The socket counters of a thread, summed over all of its sockets.
         #[derive(Debug, Default)]
         pub struct SocketCounters {
-            /// By socket, in the order of the interfaces.
+            /// The counters of each socket, in interface order.
             pub links: Box<[LinkCounters]>,
         }
     ]
 }
 
-/// What one socket of a thread carried: its part of an interface's traffic.
+/// The packet counts of one socket of a thread. The sockets of the other threads count the other
+/// packets of the interface.
 #[derive(Debug, Default)]
 pub struct LinkCounters {
     /// The interface.
     pub interface: InterfaceId,
-    /// Frames received.
+    /// The number of received frames.
     pub rx: Counter,
-    /// Frames that its transmit ring took, for backends and as answers.
+    /// The number of frames that were put into the transmit ring: forwarded frames and replies.
     pub tx: Counter,
-    /// Frames that were dropped before a packet thread had them.
+    /// The number of frames that were dropped before a packet thread received them.
     pub lost: Counter,
 }
 
 impl SocketCounters {
-    /// Those of a thread that has a socket on each of these interfaces.
+    /// Creates the counters for a thread with a socket on each of the given interfaces.
     pub(crate) fn on(interfaces: impl Iterator<Item = InterfaceId>) -> Self {
         let links =
             interfaces.map(|interface| LinkCounters { interface, ..LinkCounters::default() }).collect();
@@ -65,23 +66,26 @@ impl SocketCounters {
     }
 }
 
-/// A device whose frames come and go by sockets.
+/// A device that receives and sends frames with sockets.
 pub(crate) trait Sockets: Device {
-    /// Each socket's interface and descriptor. A socket with packets is readable.
+    /// Returns the interface and the descriptor of each socket. A socket is readable while packets
+    /// wait in its receive ring.
     fn sockets(&self) -> impl Iterator<Item = (InterfaceId, RawFd)>;
 
-    /// Lets the drivers of its queues receive, where they leave that to the thread.
+    /// Runs the drivers of the queues with busy polling. Does nothing if the drivers run in
+    /// interrupts.
     fn run_drivers(&self) {}
 
-    /// Whether something is being sent whose end no socket announces.
+    /// Returns `true` if a transmission is in progress. The end of a transmission does not make a
+    /// socket readable or writable, so the thread must check the rings again soon.
     fn is_sending(&mut self) -> bool;
 
-    /// Whether received frames are not coming back fast enough to receive others.
+    /// Returns `true` if the device has too few free frames to receive packets.
     fn is_short_of_frames(&self) -> bool;
 
-    /// What was counted on the sockets goes to `to`.
+    /// Copies the socket statistics to `to`.
     ///
     /// # Errors
-    /// What getsockopt says.
+    /// Returns the error of `getsockopt`.
     fn copy_statistics(&mut self, to: &SocketCounters) -> std::io::Result<()>;
 }

@@ -1,11 +1,11 @@
-//! The steering program, from outside: which addresses it takes from the kernel, and which sockets get them.
+//! The steering program selects the packets for packet threads and delivers them to sockets. This
+//! module loads the program and updates its filter. The BPF code is in `bpf/{steer,packet}.bpf.c`
+//! and `bpf/whose.h`. The binary decides when VIPs are added to or removed from the filter.
 //!
-//! In: a [`Filter`], sockets. Out: counts.
-//! Not here: the programs (`bpf/{steer,packet}.bpf.c`, which ask `bpf/whose.h`), rings and frames, when a VIP comes and goes (the binary).
-//! Invariant: what [`Steer::set_filter`] was given last is what the maps hold, and each of their entries is in
-//! `filter` too. The first byte of a frame says how far its head was moved: [`head_room_bytes`].
+//! Invariant: the maps contain exactly the entries of the field `filter`. This field contains the
+//! last filter that was passed to [`Steer::set_filter`]. The first byte of a frame encodes how much
+//! headroom the program opened, see [`head_room_bytes`].
 
-mod ends;
 mod filter;
 mod handed;
 mod prefixes;
@@ -14,6 +14,7 @@ mod reserved;
 mod several;
 #[cfg(test)]
 mod tests;
+mod tunnel_endpoints;
 
 use std::fmt;
 use std::net::IpAddr;
@@ -23,38 +24,39 @@ use aya::maps::{HashMap, MapData, MapError, PerCpuArray, XskMap};
 use aya::{Ebpf, EbpfLoader};
 use forwarder::{FILTER_PREFIXES, NoSocket};
 
-pub use self::ends::Ends;
 pub use self::filter::Filter;
 pub use self::handed::{MAPS_VERSION, SteerFacts};
 pub use self::program::takes;
 pub use self::reserved::ReservedPorts;
 pub use self::several::Steers;
+pub use self::tunnel_endpoints::TunnelEndpoints;
 
-use self::ends::EndMaps;
 use self::prefixes::PrefixMaps;
+use self::tunnel_endpoints::EndpointMaps;
 use crate::attach::{self, AttachError, AttachMode, Attachment, in_map};
 use crate::ingress;
 use crate::interface::{Interface, MAX_ENCAP_OVERHEAD_BYTES};
 
-/// What cannot be changed while the program is attached.
+/// The options of a steering program. The options cannot change while the program is attached.
 #[derive(Clone, Copy, Debug)]
 pub struct SteerOptions {
-    /// How many addresses of VIPs may be there at once. The kernel sets aside about 160 bytes for each.
+    /// The maximum number of VIP addresses. The kernel reserves about 160 bytes for each.
     pub max_vips: u32,
-    /// What becomes of a packet for a VIP on a queue without a socket.
+    /// The handling of VIP packets that arrive on a queue without a socket.
     pub no_socket: NoSocket,
-    /// Queues that can have a socket: one more than the highest queue's number.
+    /// The number of queues that can have a socket. This is the highest possible queue number plus
+    /// one.
     pub max_queues: u32,
 }
 
-/// What [`Steer::set_filter`] did to the entries of its maps: addresses and prefixes.
+/// The number of changes that [`Steer::set_filter`] made to the addresses and prefixes in its maps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changed {
-    /// Entries that were not there.
+    /// The number of added entries.
     pub added: usize,
-    /// Entries that said something else, such as another encapsulation overhead.
+    /// The number of entries whose value changed, for example the encapsulation overhead.
     pub updated: usize,
-    /// Entries that are gone.
+    /// The number of removed entries.
     pub removed: usize,
 }
 
@@ -67,91 +69,99 @@ impl Changed {
 
 counters::xdp! {
     counters::stats! [
-        /// Frames by what the program did with them. Each frame of the interface moves exactly one.
+        /// The number of frames for each result. Each frame increments exactly one counter.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct SteerCounts
     ]
 }
 
-/// Why the program was not attached, or its maps not changed.
+/// The reason why the program could not be attached or its maps could not be changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SteerError {
-    /// The program is not attached, or the kernel refused a change ([`AttachError::Map`]).
+    /// The program could not be attached, or the kernel refused a change to a map
+    /// ([`AttachError::Map`]).
     #[error(transparent)]
     Attach(#[from] AttachError),
-    /// More VIPs than the start-time limit.
-    #[error("{wanted} VIPs wanted, {allowed} allowed")]
+    /// There are more VIPs than the limit that was set at startup.
+    #[error("{wanted} VIP addresses exceed io.max_vips = {allowed}")]
     TooManyVips {
-        /// How many there would be.
+        /// The number of VIP addresses in the new filter.
         wanted: usize,
-        /// [`SteerOptions::max_vips`].
+        /// The limit, [`SteerOptions::max_vips`].
         allowed: u32,
     },
-    /// More prefixes than the program looks through for a packet.
-    #[error("{0} prefixes wanted, {FILTER_PREFIXES} allowed")]
+    /// There are more VIP prefixes than the program supports.
+    #[error("{0} VIP prefixes exceed the limit of {FILTER_PREFIXES}")]
     TooManyPrefixes(usize),
-    /// More addresses of this machine within prefixes than there is room for.
-    #[error("{0} of this machine's addresses lie in prefixes of VIPs, {MAX_OWN} are allowed")]
+    /// Too many addresses of this machine are inside VIP prefixes.
+    #[error("{0} addresses of this machine are inside VIP prefixes, which exceeds the limit of {MAX_OWN}")]
     TooManyOwn(usize),
-    /// More addresses of tunnels' ends, or of those who send to them, than there is room for.
-    #[error("{wanted} tunnel ends or sources wanted, {allowed} allowed")]
-    TooManyEnds {
-        /// How many there would be.
+    /// There are too many tunnel endpoints or too many tunnel sources.
+    #[error("{wanted} tunnel endpoints or sources exceed the limit of {allowed}")]
+    TooManyTunnelEndpoints {
+        /// The number of entries in the new set.
         wanted: usize,
-        /// How many there may be.
+        /// The maximum number of entries.
         allowed: usize,
     },
-    /// A port for requests of our own that somebody else has.
+    /// Another process uses one of the source ports for upstream requests.
     #[error(
-        "UDP port {port}, of io.own_ports, cannot be reserved: {cause}; end what has it, or give io.own_ports others"
+        "cannot reserve UDP port {port} of io.source_ports: {cause}; stop the process that uses it, or change io.source_ports"
     )]
-    OwnPort {
-        /// Which.
+    SourcePort {
+        /// The port number.
         port: u16,
-        /// What the kernel says.
+        /// The error of the kernel.
         cause: String,
     },
-    /// More head room than a mark can hold.
-    #[error("{what} wants {growth_bytes} bytes of head room, at most {MAX_ENCAP_OVERHEAD_BYTES} are allowed")]
+    /// The encapsulation overhead is too large. The mark in the frame cannot represent it.
+    #[error(
+        "{what} needs {growth_bytes} bytes of headroom, but at most {MAX_ENCAP_OVERHEAD_BYTES} are supported"
+    )]
     GrowthTooLarge {
-        /// The VIP or the prefix.
+        /// The VIP or prefix that needs too much headroom.
         what: String,
-        /// What it wants, in bytes.
+        /// The required headroom, in bytes.
         growth_bytes: u8,
     },
 }
 
-/// By which way sockets get what is taken.
+/// How filtered packets reach the sockets.
 enum Handover {
-    /// The program redirects to them.
+    /// The XDP program redirects packets to AF_XDP sockets.
     Redirect(XskMap<MapData>),
-    /// Each has a filter of this object, and the program drops what they have had.
+    /// Each packet socket uses the socket filter of this object. The ingress program drops the
+    /// packets that the sockets have received.
     Filter(Box<Ebpf>),
 }
 
-/// The steering program on one interface. Dropping it leaves the interface as it was found.
+/// The steering program on one interface. Dropping the value detaches the program.
 pub struct Steer {
     attachment: Attachment,
     addresses: HashMap<MapData, [u8; 16], u32>,
     prefixes: PrefixMaps,
     handover: Handover,
     counts: PerCpuArray<MapData, u64>,
-    ends: EndMaps,
-    /// What they hold.
+    ends: EndpointMaps,
+    /// The filter that the maps contain.
     filter: Filter,
     max_vips: u32,
-    /// Of the maps, for another process; none of the ingress program's.
+    /// Duplicated descriptors of the maps, for a handover to another process. The list is empty for
+    /// the ingress program.
     descriptors: Vec<OwnedFd>,
 }
 
 impl Steer {
-    /// Attaches the XDP program to `interface`, in the driver or else generic, with no VIP and no socket.
+    /// Attaches the XDP program to `interface`. Driver mode is tried first, then generic mode. The
+    /// filter is empty at first, and no queue has a socket.
     ///
     /// # Errors
-    /// [`AttachError`]: among others, when another XDP program is there, or the interface is a bond's slave.
+    /// [`AttachError`], for example if another XDP program is attached, or if the interface is a
+    /// member of a bond.
+    ///
     /// # Cost
-    /// Some 40 ms, and on many NICs a second without link.
+    /// About 40 ms. On many NICs, the link is also down for about a second.
     pub fn attach(interface: &str, options: &SteerOptions) -> Result<Self, SteerError> {
         let interface = attach::free_interface(interface)?;
         let no_socket_drops = u8::from(options.no_socket == NoSocket::Drop);
@@ -167,11 +177,12 @@ impl Steer {
         Ok(Self::new(attachment, maps, handover, options.max_vips, descriptors))
     }
 
-    /// Attaches the ingress program to `interface`, with no VIP: packet sockets with [`Self::attach_filter`] get what it takes
-    /// from the kernel. What they get starts at its Ethernet header: no head room is opened.
+    /// Attaches the ingress program to `interface` with an empty filter. Packet sockets receive the
+    /// filtered packets after a call of [`Self::attach_filter`]. The packets that these sockets
+    /// receive start at the Ethernet header, without headroom.
     ///
     /// # Errors
-    /// [`AttachError`]: among others, when the kernel is too old.
+    /// [`AttachError`], for example if the kernel is too old.
     pub fn attach_ingress(interface: &str, max_vips: u32) -> Result<Self, SteerError> {
         let interface = Interface::read(interface).map_err(AttachError::from)?;
         let mut ebpf = load(EbpfLoader::new(), PACKET_OBJECT, max_vips)?;
@@ -193,22 +204,22 @@ impl Steer {
         Self { attachment, addresses, prefixes, handover, counts, ends, filter, max_vips, descriptors }
     }
 
-    /// Where the program runs.
+    /// Returns the mode in which the program runs.
     #[must_use]
     pub const fn mode(&self) -> AttachMode {
         self.attachment.mode
     }
 
-    /// The kernel's id of the program.
+    /// Returns the ID of the program in the kernel.
     pub(crate) const fn program(&self) -> u32 {
         self.attachment.program
     }
 
-    /// Whether the calling thread may change the filter, with the capabilities that it has now: asks for a change that
-    /// changes nothing.
+    /// Returns `true` if the calling thread has the capabilities to change the filter. The check
+    /// tries a change that has no effect.
     #[must_use]
     pub fn may_change(&mut self) -> bool {
-        // No VIP is the unspecified address, so that there is nothing to remove.
+        // The unspecified address is never a VIP, so removing it has no effect.
         match self.addresses.remove(&[0; 16]) {
             Ok(()) | Err(MapError::KeyNotFound | MapError::ElementNotFound) => true,
             Err(MapError::SyscallError(error)) => error.io_error.kind() == std::io::ErrorKind::NotFound,
@@ -216,19 +227,19 @@ impl Steer {
         }
     }
 
-    /// Gives what comes on `queue` to `socket`, an AF_XDP socket bound to that queue. The map holds no
-    /// descriptor: a socket that is closed leaves it by itself.
+    /// Redirects the packets of `queue` to `socket`, an AF_XDP socket that is bound to that queue.
+    /// The kernel removes the socket from the map when the socket is closed.
     ///
     /// # Errors
-    /// [`AttachError::Map`]: no such queue, or not an AF_XDP socket.
+    /// [`AttachError::Map`] if the queue does not exist, or if `socket` is not an AF_XDP socket.
     pub fn set_socket(&mut self, queue: u32, socket: &impl AsRawFd) -> Result<(), SteerError> {
         Ok(self.redirects()?.set(queue, socket.as_raw_fd(), 0).map_err(in_map("xsks"))?)
     }
 
-    /// Leaves `queue` without a socket. One that has none is left as it is.
+    /// Stops the redirection of the packets of `queue`. Has no effect if the queue has no socket.
     ///
     /// # Errors
-    /// [`AttachError::Map`]: no such queue.
+    /// [`AttachError::Map`] if the queue does not exist.
     pub fn clear_socket(&mut self, queue: u32) -> Result<(), SteerError> {
         Ok(self.redirects()?.unset(queue).map_err(in_map("xsks"))?)
     }
@@ -240,10 +251,11 @@ impl Steer {
         }
     }
 
-    /// Lets a packet socket have what is taken, and nothing else.
+    /// Attaches the socket filter to a packet socket, so that the socket receives only packets for
+    /// VIPs.
     ///
     /// # Errors
-    /// [`AttachError`]: what the kernel says, or that the program is one for AF_XDP sockets.
+    /// [`AttachError`] if the kernel refuses the filter, or if this program serves AF_XDP sockets.
     pub fn attach_filter(&self, socket: BorrowedFd<'_>) -> Result<(), SteerError> {
         match &self.handover {
             Handover::Redirect(_) => Err(AttachError::Part("take").into()),
@@ -251,51 +263,58 @@ impl Steer {
         }
     }
 
-    /// What is taken from the kernel.
+    /// Returns the current filter.
     #[must_use]
     pub const fn filter(&self) -> &Filter {
         &self.filter
     }
 
-    /// Takes exactly what `wanted` says from the kernel. What is new comes first, then what is not wanted goes; at no moment
-    /// has an address that both leave to the kernel been taken, or one that both take been left.
+    /// Updates the filter to match `wanted`. New entries are added before old entries are removed.
+    /// An address in both filters is redirected without interruption. An address in neither filter
+    /// stays with the kernel during the change.
     ///
     /// # Errors
-    /// [`SteerError::TooManyVips`], [`SteerError::TooManyPrefixes`], [`SteerError::TooManyOwn`] and
-    /// [`SteerError::GrowthTooLarge`] before anything is changed; [`AttachError::Map`] with a part done, which another call
-    /// completes.
+    /// The filter is unchanged after [`SteerError::TooManyVips`], [`SteerError::TooManyPrefixes`],
+    /// [`SteerError::TooManyOwn`] or [`SteerError::GrowthTooLarge`]. After [`AttachError::Map`],
+    /// the change is partial, and another call completes it.
+    ///
     /// # Cost
-    /// One system call a changed address, and two for all prefixes, the second of which waits until no program reads the old
-    /// ones: some milliseconds. Not for a packet thread.
+    /// One system call for each changed address, and two for all prefixes together. The second of
+    /// these waits until no program reads the old prefixes, which takes some milliseconds. Packet
+    /// threads must not call this function.
     pub fn set_filter(&mut self, wanted: &Filter) -> Result<Changed, SteerError> {
         check(wanted, self.max_vips)?;
         self.exchange(wanted)
     }
 
-    /// Leaves to the kernel what `next` does not take, and takes nothing new: the first half of a change to `next`, while
-    /// the threads do not know yet what is new.
+    /// Removes all entries that `next` does not contain, and adds no entries. This is the first
+    /// half of a change to `next`. The second half is [`Self::set_filter`], after the packet
+    /// threads have received the new entries.
     ///
     /// # Errors
-    /// As [`Self::set_filter`].
+    /// The errors are the same as for [`Self::set_filter`].
     pub fn narrow_to(&mut self, next: &Filter) -> Result<Changed, SteerError> {
         self.exchange(&self.filter.narrowed_to(next))
     }
 
-    /// Hands over tunnelled packets that end at this machine, from those who may send them, and errors about outer packets
-    /// of its own. All else that is sent to it remains the kernel's.
+    /// Sets the tunnel endpoints of this machine. Tunneled packets from allowed senders go to
+    /// packet threads, and so do ICMP errors about encapsulated packets that this machine sent. All
+    /// other packets to the machine go to the kernel.
     ///
     /// # Errors
-    /// [`SteerError::TooManyEnds`], or [`AttachError::Map`] with a part done, which another call completes.
-    pub fn set_ends(&mut self, wanted: &Ends) -> Result<(), SteerError> {
+    /// [`SteerError::TooManyTunnelEndpoints`] if there are too many entries. After
+    /// [`AttachError::Map`], the change is partial, and another call completes it.
+    pub fn set_tunnel_endpoints(&mut self, wanted: &TunnelEndpoints) -> Result<(), SteerError> {
         self.ends.set(wanted)
     }
 
-    /// What the program has done since it was attached, summed over the CPUs.
+    /// Returns the counters since the program was attached, summed over all CPUs.
     ///
     /// # Errors
-    /// [`AttachError::Map`].
+    /// [`AttachError::Map`] if the kernel cannot read a counter.
+    ///
     /// # Cost
-    /// A system call for each of them.
+    /// One system call for each counter.
     pub fn counts(&self) -> Result<SteerCounts, SteerError> {
         let mut values = SteerCounts::default().values();
         for (place, value) in (0..).zip(&mut values) {
@@ -304,7 +323,8 @@ impl Steer {
         Ok(SteerCounts::from_values(values))
     }
 
-    /// Addresses first: the machine's own must be there before a prefix covers them, and stay until none does.
+    /// Updates the maps to match `wanted`. Addresses are added before prefixes change and removed
+    /// afterwards. An address of the machine must be in the map as long as a prefix covers it.
     fn exchange(&mut self, wanted: &Filter) -> Result<Changed, SteerError> {
         let mut changed = Changed::default();
         self.write(wanted, &mut changed)?;
@@ -325,7 +345,7 @@ impl Steer {
         Ok(())
     }
 
-    /// All in one step.
+    /// Replaces all prefixes in a single step.
     fn exchange_prefixes(&mut self, wanted: &Filter, changed: &mut Changed) -> Result<(), SteerError> {
         let held = &self.filter.prefixes;
         if *held == wanted.prefixes {
@@ -354,12 +374,12 @@ impl Steer {
     }
 }
 
-/// What both programs ask.
+/// The maps that the XDP program and the ingress program both use.
 struct Maps {
     addresses: HashMap<MapData, [u8; 16], u32>,
     prefixes: PrefixMaps,
     counts: PerCpuArray<MapData, u64>,
-    ends: EndMaps,
+    ends: EndpointMaps,
 }
 
 impl Maps {
@@ -368,13 +388,14 @@ impl Maps {
             addresses: attach::map(ebpf, "vips")?,
             prefixes: PrefixMaps::new(ebpf)?,
             counts: attach::map(ebpf, "counts")?,
-            ends: EndMaps::new(attach::map(ebpf, "ends")?, attach::map(ebpf, "sources")?),
+            ends: EndpointMaps::new(attach::map(ebpf, "ends")?, attach::map(ebpf, "sources")?),
         })
     }
 }
 
 fn load(mut loader: EbpfLoader<'_>, object: &[u8], max_vips: u32) -> Result<Ebpf, AttachError> {
-    // Twice, so that a wholly other set can come before the old one goes.
+    // The map has twice the required size. A completely different set can then be added before the
+    // old set is removed.
     loader.map_max_entries("vips", max_vips.saturating_add(MAX_OWN).saturating_mul(2));
     attach::load(&mut loader, object)
 }
@@ -388,17 +409,18 @@ impl fmt::Debug for Steer {
     }
 }
 
-/// How many bytes lie in front of the Ethernet header of a frame that the program redirected.
+/// Returns the number of bytes before the Ethernet header of a redirected frame.
 ///
-/// The program marks the first of them with `2 encapsulation overhead + 1`. A frame whose head was not moved starts with
-/// its destination's first byte, which is even: the program redirects nothing that is sent to a group.
+/// If the program opened headroom, it wrote `2 * overhead + 1` into the first byte, which is odd.
+/// Otherwise the frame starts with its destination address. The first byte of that address is even,
+/// because the program does not redirect multicast frames.
 #[must_use]
 #[inline]
 pub const fn head_room_bytes(first_byte: u8) -> u8 {
     if first_byte & 1 == 1 { first_byte >> 1 } else { 0 }
 }
 
-/// No encapsulation overhead too large, nothing more than there is room for.
+/// Checks the encapsulation overheads and the number of entries in a filter.
 fn check(wanted: &Filter, max_vips: u32) -> Result<(), SteerError> {
     let too_large = |encap_overhead: &u8| *encap_overhead > MAX_ENCAP_OVERHEAD_BYTES;
     let vip = wanted.vips.iter().find(|(_, encap_overhead)| too_large(encap_overhead));
@@ -422,7 +444,7 @@ fn check(wanted: &Filter, max_vips: u32) -> Result<(), SteerError> {
     Ok(())
 }
 
-/// How many of the machine's own addresses may lie in prefixes.
+/// The maximum number of addresses of this machine that are inside VIP prefixes.
 pub const MAX_OWN: u32 = 1_024;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steer.bpf.o"));

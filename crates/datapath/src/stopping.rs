@@ -1,13 +1,16 @@
-//! How threads that hand frames to each other end, so that no frame is left between them.
+//! Shutdown of threads that pass frames to each other. No frame between two threads is lost.
 //!
-//! In rounds. In each, every thread works until it finds nothing, says so, and goes on; the next begins when all have said so. What
-//! was handed over in one round is found in the next, and after as many as a packet has steps all have nothing.
-//! Not here: threads, and how they say it (`thread`, `dataplane`).
-//! Invariant: who sees a round begun sees all that was handed over before it; a loom model goes through every interleaving.
+//! The shutdown consists of rounds. In each round, every thread works until it finds no packet,
+//! signals this, and continues. The next round begins when all threads have signaled. If a frame is
+//! passed on in one round, the receiving thread finds it in the next round. The number of rounds
+//! therefore equals the maximum number of threads that process a packet.
+//!
+//! Invariant: a thread that sees a new round also sees all frames that were passed on before that
+//! round. A loom model checks all interleavings.
 
 use crate::sync::{AtomicU8, Ordering};
 
-/// Which round it is; 0 until threads are to end.
+/// The number of the current round. The number is 0 before the shutdown.
 #[derive(Debug)]
 pub(crate) struct Rounds(AtomicU8);
 
@@ -16,17 +19,18 @@ impl Rounds {
         Self(AtomicU8::new(0))
     }
 
-    /// All threads are through the round before.
+    /// Begins a round. All threads must have finished the previous round.
     pub(crate) fn begin(&self, round: u8) {
-        self.0.store(round, Ordering::Release); // pairs with the load of `current`
+        self.0.store(round, Ordering::Release); // pairs with the load in `current`
     }
 
     pub(crate) fn current(&self) -> u8 {
-        self.0.load(Ordering::Acquire) // pairs with the store of `begin`
+        self.0.load(Ordering::Acquire) // pairs with the store in `begin`
     }
 }
 
-/// A packet's steps from thread to thread, at most: received; steered, or opened; with the thread that gathers its pieces; sent.
+/// The maximum number of threads that process a packet. These are the receiving thread, the thread
+/// selected by software steering, the thread that collects fragments, and the sending thread.
 pub(crate) const ROUNDS: u8 = 4;
 
 #[cfg(all(test, loom))]
@@ -34,22 +38,24 @@ mod tests {
     use super::*;
     use loom::sync::Arc;
 
-    /// In every interleaving: who is in the second round finds what was left in the first.
+    /// Checks, in all interleavings, that frames passed on in the first round are found in the
+    /// second round.
     #[test]
-    fn what_is_left_in_a_round_is_found_in_the_next() {
+    fn rounds_show_what_was_left_in_the_previous_round() {
         loom::model(|| {
             let rounds = Arc::new(Rounds::new());
             let left = Arc::new(AtomicU8::new(0));
             let (their_rounds, their_left) = (Arc::clone(&rounds), Arc::clone(&left));
             let finder = loom::thread::spawn(move || {
                 if their_rounds.current() == 2 {
-                    // Whatever the mailbox promises by itself: the round alone has to suffice.
-                    assert_eq!(their_left.load(Ordering::Relaxed), 1, "left behind");
+                    // The load is relaxed, because the round must order it even without the
+                    // ordering of a mailbox.
+                    assert_eq!(their_left.load(Ordering::Relaxed), 1, "frame left behind");
                 }
             });
             let their_left = Arc::clone(&left);
             let leaver = loom::thread::spawn(move || their_left.store(1, Ordering::Relaxed));
-            leaver.join().unwrap(); // it has said that it found nothing more
+            leaver.join().unwrap(); // this thread has signaled that it found no more packets
             rounds.begin(2);
             finder.join().unwrap();
         });

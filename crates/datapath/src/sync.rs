@@ -1,4 +1,4 @@
-//! Atomics through one door, so that loom can stand in.
+//! The atomic types of this crate. In loom tests they are replaced by the types of loom.
 
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering, fence};

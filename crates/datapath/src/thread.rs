@@ -1,7 +1,8 @@
-//! A packet thread, or an I/O thread: pinned, runs its engine until the plane ends it, and sleeps when nothing comes.
+//! The loop of a packet thread or an I/O thread. The thread is pinned to a processor and runs its
+//! engine until the data plane stops it. The thread sleeps while no packets arrive.
 //!
-//! In: an engine over the sockets of its queues. Out: its counters. The only place that reads the clock, once a turn.
-//! Invariant: a batch is what has arrived; nothing waits for a batch to fill.
+//! Only this module reads the clock, once in each iteration. A batch contains the packets that have
+//! arrived; the thread never waits for more packets to fill a batch.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -22,48 +23,51 @@ use crate::sync::{AtomicBool, Ordering};
 use crate::umem::RING;
 use crate::wake::Waker;
 
-/// What a thread does while nothing arrives.
+/// The behavior of a thread while no packets arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Idle {
-    /// How long it looks at its rings without sleeping.
+    /// How long an idle thread polls its rings before it sleeps.
     pub spin: Duration,
-    /// Whether it sleeps after that, or spins on.
+    /// `true` if the thread sleeps after that time. `false` if it polls forever.
     pub sleep: bool,
 }
 
-/// How a thread is ordered to leave alone, while others go on.
+/// The thread's side of a [`LeaveCommand`].
 #[derive(Debug)]
 pub(crate) struct Leave {
     ordered: Arc<AtomicBool>,
     flows: Sender<Option<FlowTable>>,
 }
 
-/// Who orders it.
+/// A command that makes one thread leave while the other threads continue.
 #[derive(Debug)]
-pub(crate) struct LeaveOrder {
+pub(crate) struct LeaveCommand {
     ordered: Arc<AtomicBool>,
     flows: Receiver<Option<FlowTable>>,
 }
 
 impl Leave {
-    pub(crate) fn new() -> (Self, LeaveOrder) {
+    pub(crate) fn new() -> (Self, LeaveCommand) {
         let (ordered, (flows, left)) = (Arc::new(AtomicBool::new(false)), channel());
-        (Self { ordered: Arc::clone(&ordered), flows }, LeaveOrder { ordered, flows: left })
+        (Self { ordered: Arc::clone(&ordered), flows }, LeaveCommand { ordered, flows: left })
     }
 
     fn is_ordered(&self) -> bool {
-        self.ordered.load(Ordering::Relaxed) // what it is to find lies in rings, which order themselves
+        // Relaxed ordering is sufficient, because the rings order the remaining packets.
+        self.ordered.load(Ordering::Relaxed)
     }
 }
 
-impl LeaveOrder {
-    /// From its next turn on the thread takes nothing more than what is in its rings; wake it.
+impl LeaveCommand {
+    /// Makes the thread leave at its next iteration. The thread first sends the packets that are in
+    /// its rings. The caller must wake the thread.
     pub(crate) fn give(&self) {
         self.ordered.store(true, Ordering::Relaxed);
     }
 
-    /// Waits for its connection table: it has done its last packet then, and closes its sockets. `None`: it has no table, or had
-    /// ended before.
+    /// Waits for the connection table of the thread. When the table arrives, the thread has
+    /// processed its last packet and is closing its sockets. Returns `None` if the thread has no
+    /// table or had already ended.
     pub(crate) fn flows(&self) -> Option<FlowTable> {
         self.flows.recv().ok().flatten()
     }
@@ -75,23 +79,26 @@ pub(crate) struct PacketThread<D: Sockets, F: Forward> {
     pub(crate) socket: Arc<SocketCounters>,
     pub(crate) wakers: Arc<[Waker]>,
     pub(crate) number: usize,
-    /// Where it runs; `None`: where the kernel likes.
+    /// The processor to which the thread is pinned. With `None`, the kernel chooses the processor.
     pub(crate) processor: Option<u32>,
     pub(crate) idle: Idle,
     pub(crate) rounds: Arc<Rounds>,
     pub(crate) origin: Instant,
-    /// Let go once the thread is on its processor and has given up its capabilities.
+    /// The thread drops this value after it is pinned and has given up its capabilities, which
+    /// signals the starter.
     pub(crate) born: Option<Sender<()>>,
-    /// One for each round of the end, let go once the thread finds nothing.
+    /// One sender for each round of the shutdown. A sender is dropped when the thread has finished
+    /// the round.
     pub(crate) through: Vec<Sender<()>>,
     pub(crate) leave: Leave,
-    /// Since when nothing has come.
+    /// The time at which the thread became idle.
     pub(crate) idle_since: Option<Instant>,
     pub(crate) next_statistics: Instant,
 }
 
 impl<D: Sockets, F: Forward> PacketThread<D, F> {
-    /// Until the rounds of the end are over. What is in the rings and mailboxes then is still sent.
+    /// Runs the thread until the last round of the shutdown is finished, or until the thread is
+    /// commanded to leave. Packets that are still in rings and mailboxes at that time are sent.
     pub(crate) fn run(mut self) {
         if let Some(processor) = self.processor {
             pin(self.number, processor);
@@ -111,20 +118,23 @@ impl<D: Sockets, F: Forward> PacketThread<D, F> {
         self.copy_statistics();
     }
 
-    /// The table goes first: closing a socket takes its time.
+    /// Hands over the connection table before the sockets are closed, because closing sockets takes
+    /// time.
     fn leave(mut self) {
         self.copy_statistics();
         let (device, forward) = self.engine.into_parts();
-        let _ = self.leave.flows.send(forward.into_flows()); // nobody waits for it any more
+        // The receiver may already have been dropped.
+        let _ = self.leave.flows.send(forward.into_flows());
         drop(device);
     }
 
-    /// One turn of the engine, or a sleep.
+    /// Runs one iteration of the engine. Sleeps if the thread is idle for long enough.
     fn turn(&mut self) {
         let begin = Instant::now();
         let count = self.step(begin);
-        // One writer: a load and a store, no locked instruction.
-        self.socket.turns.add(1);
+        // The counter has only one writer, so it is updated with a load and a store instead of an
+        // atomic addition.
+        self.socket.iterations.add(1);
         if begin >= self.next_statistics {
             self.copy_statistics();
             self.next_statistics = begin + STATISTICS_EVERY;
@@ -144,7 +154,7 @@ impl<D: Sockets, F: Forward> PacketThread<D, F> {
         }
     }
 
-    /// How many packets there were.
+    /// Runs one iteration of the engine. Returns the number of processed packets.
     fn step(&mut self, begin: Instant) -> usize {
         if let Some(own) = self.wakers.get(self.number) {
             own.turn_begins();
@@ -154,7 +164,8 @@ impl<D: Sockets, F: Forward> PacketThread<D, F> {
         count
     }
 
-    /// The rings are bounded, so this ends, even if packets keep coming.
+    /// Sends the remaining packets. The number of packets is limited to the ring size, so the loop
+    /// ends even if packets keep arriving.
     fn send_what_is_left(&mut self) {
         let mut left = RING;
         while left > 0 && self.step(Instant::now()) > 0 {
@@ -171,7 +182,8 @@ impl<D: Sockets, F: Forward> PacketThread<D, F> {
         });
     }
 
-    /// Until a packet, a frame from another thread, a request, or the time-out by which held things move on.
+    /// Sleeps until a packet, a frame from another thread or a request arrives, or until a timeout
+    /// of the forwarder is due.
     fn sleep(&mut self) {
         let Some(waker) = self.wakers.get(self.number) else { return };
         waker.sleeper.about_to_sleep();
@@ -181,8 +193,8 @@ impl<D: Sockets, F: Forward> PacketThread<D, F> {
         }
         let due = self.millis_until_due();
         let device = self.engine.device_mut();
-        // What is being sent comes back without a bell: with packets in the transmit ring, or on the wire and so not with
-        // the receive side, the rings are looked at again soon.
+        // The end of a transmission does not wake the thread. While packets are in flight, the
+        // thread therefore sleeps only briefly before it checks the rings again.
         let sending = device.is_sending();
         let at_most = if sending { RETRY_SEND_MS } else { SLEEP_AT_MOST_MS };
         let at_most = at_most.min(due);
@@ -193,13 +205,13 @@ impl<D: Sockets, F: Forward> PacketThread<D, F> {
             let socket = unsafe { BorrowedFd::borrow_raw(socket) };
             wanted.push(PollFd::new(socket, PollFlags::POLLIN));
         }
-        // An interrupted or failed poll is a turn of the loop like any other.
+        // If the poll fails or is interrupted, the thread simply runs its next iteration.
         let _ = poll(&mut wanted, PollTimeout::from(at_most));
         waker.sleeper.awake();
         waker.silence();
     }
 
-    /// Until the forwarder has something to do by itself: whole milliseconds, the last one begun counts.
+    /// Returns the time until the forwarder's next scheduled work, in milliseconds, rounded up.
     fn millis_until_due(&self) -> u8 {
         let Some(due) = self.engine.next_due() else { return SLEEP_AT_MOST_MS };
         let left = due.nanos().saturating_sub(now(Instant::now(), self.origin).nanos());
@@ -209,7 +221,7 @@ impl<D: Sockets, F: Forward> PacketThread<D, F> {
     fn copy_statistics(&mut self) {
         let device = self.engine.device_mut();
         self.socket.fill_low.add(u64::from(device.is_short_of_frames()));
-        // Where a socket does not answer, the last numbers stand.
+        // If reading fails, the previous statistics are kept.
         let _ = device.copy_statistics(&self.socket);
     }
 }
@@ -219,28 +231,35 @@ fn now(moment: Instant, origin: Instant) -> Now {
     Now::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
-/// Puts the calling thread on a processor.
+/// Pins the calling thread to a processor.
 fn pin(thread: usize, processor: u32) {
     match move_to(std::iter::once(processor)) {
         Ok(()) => tracing::debug!(thread, processor, "packet thread pinned"),
+        // log: The process is not allowed to use this processor. Check `CPUAffinity` in the systemd
+        // unit, or the processor set of the container.
         Err(error) => tracing::warn!(thread, processor, %error, "packet thread not pinned"),
     }
 }
 
-/// All that a packet thread uses is open: an attacker who took it over could do nothing more.
+/// Drops all capabilities of the thread. The thread has already opened everything that it needs. If
+/// an attacker takes control of the thread, the attacker therefore gains no privileges.
 fn give_up_capabilities() {
     let none = CapabilitySet::empty();
     let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
     if let Err(error) = set_capabilities(None, sets) {
-        tracing::warn!(%error, "a packet thread keeps its capabilities");
+        // log: The kernel refused to drop the capabilities of a packet thread. The thread works,
+        // but with more privileges than it needs.
+        tracing::warn!(%error, "capabilities of a packet thread not dropped");
     }
 }
 
 const STATISTICS_EVERY: Duration = Duration::from_secs(1);
-/// Also bounds how long what time alone causes waits on a thread that nobody wakes.
+/// The longest sleep in milliseconds. It also limits the delay of timers in a thread that is not
+/// woken.
 const SLEEP_AT_MOST_MS: u8 = 100;
 const RETRY_SEND_MS: u8 = 1;
-/// A socket for each interface, and the bell.
+/// The maximum number of polled descriptors: one socket for each interface, and the eventfd of the
+/// waker.
 const MOST_FDS: usize = MAX_INTERFACES + 1;
 
 #[cfg(test)]
@@ -272,7 +291,8 @@ mod tests {
         }
     }
 
-    /// Hands packets to the thread that they name, and sends those that name this one.
+    /// A test forwarder. The first byte of a packet names a thread. The forwarder sends packets
+    /// that name its own thread, and passes other packets to the named thread.
     struct Named {
         me: ThreadId,
         due: Option<Now>,
@@ -294,7 +314,7 @@ mod tests {
         }
 
         fn failed(&mut self, reason: DropReason) {
-            panic!("{reason:?}: there is room");
+            panic!("{reason:?}: mailbox or ring full");
         }
 
         fn max_batch(&self) -> usize {
@@ -311,7 +331,8 @@ mod tests {
 
     type Frames = engine::Mailboxes<MemoryFrame>;
 
-    /// The engine of a packet thread, or that of the I/O thread, which is the last and where all packets wait.
+    /// Returns the engine of a packet thread or of the I/O thread. The last thread is the I/O
+    /// thread, which receives all packets.
     fn engine(
         mailboxes: Frames,
         counters: &Arc<ThreadCounters>,
@@ -359,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_sleeps_no_longer_than_until_the_millisecond_in_which_something_is_due() {
+    fn thread_sleeps_until_the_millisecond_of_its_next_timer() {
         let wakers: Arc<[Waker]> = (0..=PACKET_THREADS).map(|_| Waker::new().unwrap()).collect();
         let rounds = Arc::new(Rounds::new());
         let sleeps = |due: Option<u64>| {
@@ -369,12 +390,13 @@ mod tests {
         assert_eq!(sleeps(None), SLEEP_AT_MOST_MS);
         assert_eq!(sleeps(Some(0)), 0);
         assert_eq!(sleeps(Some(3_600_000_000_000)), SLEEP_AT_MOST_MS);
-        // It was made a moment ago.
+        // The thread was created just before, so almost no time has passed.
         assert!((1..=50).contains(&sleeps(Some(50_000_000))));
     }
 
+    // Promise: clean-stop
     #[test]
-    fn what_waits_when_the_end_begins_goes_from_thread_to_thread_and_is_sent() {
+    fn threads_send_all_waiting_packets_before_they_end() {
         let wakers: Arc<[Waker]> = (0..=PACKET_THREADS).map(|_| Waker::new().unwrap()).collect();
         let rounds = Arc::new(Rounds::new());
         let (through, ends): (Vec<_>, Vec<_>) = (0..ROUNDS).map(|_| channel::<()>()).unzip();
@@ -389,7 +411,7 @@ mod tests {
         for (round, through) in (1..).zip(&ends) {
             rounds.begin(round);
             wakers.iter().for_each(Waker::ring);
-            assert!(through.recv().is_err(), "nobody sends");
+            assert!(through.recv().is_err(), "the channel carries no messages");
         }
         running.into_iter().for_each(|thread| thread.join().unwrap());
         let counted: Vec<u64> = counters.iter().map(|counters| counters.from_threads.read()).collect();

@@ -1,8 +1,9 @@
-//! A TUN device: what the kernel routes into it comes out of a file, one IP packet a read.
+//! A TUN device. Packets that the kernel routes to the device are read from a file descriptor, one
+//! IP packet with each read. The device is not persistent: when the last descriptor is closed, the
+//! kernel removes the device with its addresses and routes. The caller configures addresses, routes
+//! and rules with rtnetlink.
 //!
-//! In: a name. Out: the file. Not here: its state, routes and rules (rtnetlink's business), what becomes of the packets.
-//! Invariant: the device is not persistent; it goes with the last descriptor, and its addresses and routes with it.
-//! Source: Linux `Documentation/networking/tuntap.rst`, `include/uapi/linux/if_tun.h`.
+//! See Linux `Documentation/networking/tuntap.rst` and `include/uapi/linux/if_tun.h`.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -11,12 +12,15 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use crate::interface::checked_name;
 
-/// Makes the TUN device `name` in the network namespace of the calling thread, switched off and without addresses.
-/// Reads from the file never block, and give one IP packet each with nothing in front of it.
+/// Creates the TUN device `name` in the network namespace of the calling thread. The device is down
+/// and has no addresses. Reads never block. Each read returns one IP packet without a protocol
+/// header.
 ///
 /// # Errors
-/// Invalid input: no name for an interface. Busy: there is such a device. Not permitted: `CAP_NET_ADMIN` is missing.
-/// Not found: there is no `/dev/net/tun`.
+/// - `InvalidInput` if `name` is not a valid interface name.
+/// - `ResourceBusy` if the device exists.
+/// - `PermissionDenied` without `CAP_NET_ADMIN`.
+/// - `NotFound` without `/dev/net/tun`.
 pub fn open_tun(name: &str) -> io::Result<OwnedFd> {
     let name = checked_name(name).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
     let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(DEVICE)?;
@@ -26,16 +30,18 @@ pub fn open_tun(name: &str) -> io::Result<OwnedFd> {
             ifru_flags: (IFF_TUN | IFF_NO_PI | IFF_TUN_EXCL).cast_signed(),
         },
     };
-    // SAFETY: `request` is a whole `ifreq`, which the kernel reads and writes, and it outlives the call.
+    // SAFETY: `request` is a complete `ifreq` that outlives the call. The kernel reads and writes
+    // only this structure.
     let answer = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(file.into()) }
 }
 
 const DEVICE: &str = "/dev/net/tun";
 const IFF_TUN: u16 = 0x0001;
-/// No protocol number in front of packets.
+/// The flag for packets without a protocol header.
 const IFF_NO_PI: u16 = 0x1000;
-/// Fail when there is such a device: somebody's persistent one is not taken over.
+/// The flag that makes the call fail if the device exists. This flag prevents the use of a
+/// persistent device that belongs to another program.
 const IFF_TUN_EXCL: u16 = 0x8000;
 
 #[cfg(test)]
@@ -43,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_no_interface_can_have_is_refused_before_the_kernel_is_asked() {
+    fn open_tun_refuses_invalid_names() {
         for name in ["", "a-name-of-16-byte", "a/b", "a b", ".."] {
             assert_eq!(open_tun(name).unwrap_err().kind(), io::ErrorKind::InvalidInput, "{name:?}");
         }

@@ -1,9 +1,8 @@
-//! The UMEM: one area of packet memory for the whole machine, cut into frames.
+//! The UMEM: one area of packet memory for the whole data plane, divided into chunks. A [`Frame`]
+//! is the only handle to its chunk. The descriptor of a chunk exists only once, in a `Frame` or in
+//! a ring.
 //!
-//! In: queues, with their threads, and frames. Out: [`Frame`]s, each the only handle on its chunk.
-//! Not here: rings (`xsk`), what a packet means.
-//! Invariant: a chunk's descriptor exists once: in a `Frame`, or in a ring.
-//! Source: Linux Documentation/networking/af_xdp.rst; xsk-rs 0.11.
+//! See Linux Documentation/networking/af_xdp.rst and the documentation of xsk-rs 0.11.
 
 use std::num::NonZeroU32;
 use std::ptr::NonNull;
@@ -18,49 +17,54 @@ use crate::error::StartError;
 use crate::frame::{Descriptor, Frame};
 use crate::slots::{Slot, Slots};
 
-/// The mapped memory, shared by the sockets of all threads.
+/// The mapped packet memory. The sockets of all threads share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Area {
     pub(crate) umem: Umem,
     base: NonNull<u8>,
     bounds: Bounds,
     homes: Homes,
-    /// Where packets are taken that lie in several chunks.
+    /// Memory for packets that need several chunks. `None` if the interfaces have no such packets.
     slots: Option<Slots>,
 }
 
-/// Which addresses lie in an area, and how its chunks divide them.
+/// The size of the area and of its chunks.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
-    /// Bytes of the area, a multiple of a chunk's.
+    /// The size of the area in bytes, which is a multiple of the chunk size.
     len: usize,
-    /// log2 of the bytes of a chunk.
+    /// The base-2 logarithm of the chunk size in bytes.
     chunk_shift: u32,
 }
 
 impl Bounds {
-    /// Bytes from an address to the end of its chunk.
+    /// Returns the number of bytes from an address to the end of its chunk.
     #[inline]
     fn room(self, address: usize) -> usize {
         let chunk = 1 << self.chunk_shift;
         chunk - (address & (chunk - 1))
     }
 
-    /// The same of an address in the area. Elsewhere the process ends: it would read and write memory of others.
+    /// Returns the number of bytes from an address to the end of its chunk.
+    ///
+    /// # Panics
+    /// Panics if the address is outside the area. Otherwise the process would access memory that
+    /// does not belong to the frame.
     #[inline]
     fn room_inside(self, address: usize) -> usize {
-        // Its chunk is whole, so no sum is needed, which might wrap.
-        assert!(address < self.len, "a descriptor lies in its area");
+        // The area consists of complete chunks, so it is sufficient to check the start address.
+        // This check needs no addition, which could overflow.
+        assert!(address < self.len, "descriptor outside of the packet memory");
         self.room(address)
     }
 }
 
-/// Whose pool a frame belongs to, by its place.
+/// Finds the thread that owns a frame, given the address of the frame.
 #[derive(Clone, Debug)]
 struct Homes {
-    /// log2 of the bytes of one queue's frames.
+    /// The base-2 logarithm of the number of bytes for the frames of one queue.
     queue_shift: u32,
-    /// The thread of each queue, in the order of their frames.
+    /// The thread of each queue. The queues are in the order of their frames in the area.
     threads: Arc<[ThreadId]>,
 }
 
@@ -71,22 +75,25 @@ impl Homes {
     }
 }
 
-// SAFETY: `base` points into the mapping that `umem` keeps alive, and is only used through a `Frame`, which one thread
-// owns at a time.
+// SAFETY: `base` points into the mapping that `umem` keeps alive. The memory is accessed only
+// through a `Frame`, which one thread owns at a time.
 unsafe impl Send for Area {}
 
-/// Bytes of a chunk, unless the settings say otherwise.
+/// The default size of a UMEM chunk in bytes.
 pub const CHUNK: u32 = 2048;
-/// Bytes of the largest chunk: the kernel takes powers of two from 2,048 to a page.
+/// The maximum size of a UMEM chunk in bytes. The kernel accepts powers of two from 2,048 to the
+/// page size.
 pub const LARGEST_CHUNK: u32 = 4096;
-/// Entries of the rings of each queue.
+/// The number of entries in each ring of a queue.
 pub(crate) const RING: u32 = 2048;
-/// What the kernel leaves free at the front of each chunk.
+/// The number of bytes that the kernel leaves free at the start of each chunk.
 pub const XDP_HEADROOM: u32 = 256;
 
 impl Area {
-    /// Maps memory for queues of `frames` chunks of `chunk` bytes each, powers of two, and hands out the pools: each
-    /// thread's is that of its queues. `homes` names the thread of each queue; threads are counted from 0 without a gap.
+    /// Maps the memory for all queues. Each queue has `frames` chunks of `chunk` bytes, and both
+    /// numbers are powers of two. `homes` lists the thread of each queue. Threads are numbered from
+    /// 0 without gaps. Returns the area and the frame pool of each thread, which contains the
+    /// frames of its queues.
     pub(crate) fn new(
         homes: Vec<ThreadId>,
         frames: u32,
@@ -94,21 +101,25 @@ impl Area {
         multi_buffer: bool,
     ) -> Result<(Self, Vec<Vec<Frame>>), StartError> {
         if !frames.is_power_of_two() || !chunk.is_power_of_two() {
-            return Err(StartError::Umem(format!("{frames} frames of {chunk} bytes: not powers of two")));
+            return Err(StartError::Umem(format!(
+                "the number of frames ({frames}) and the frame size ({chunk} bytes) must be powers of two"
+            )));
         }
         let ring = QueueSize::new(RING).map_err(|error| StartError::Umem(error.to_string()))?;
-        let size =
-            FrameSize::new(chunk).map_err(|_| StartError::Umem(format!("no chunks of {chunk} bytes")))?;
+        let size = FrameSize::new(chunk)
+            .map_err(|_| StartError::Umem(format!("{chunk} bytes is not a valid chunk size")))?;
         let mut builder = UmemConfig::builder();
         builder.frame_size(size).fill_queue_size(ring).comp_queue_size(ring);
         let config = builder.build().map_err(|error| StartError::Umem(error.to_string()))?;
         let queues = u32::try_from(homes.len()).unwrap_or(u32::MAX);
         let count = frames.checked_mul(queues).and_then(NonZeroU32::new);
-        let count = count.ok_or_else(|| StartError::Umem(format!("{queues} times {frames} frames")))?;
+        let count = count
+            .ok_or_else(|| StartError::Umem(format!("{frames} frames for {queues} queues are too many")))?;
         let len = count.get() as usize * chunk as usize;
         let (umem, mut descriptors) =
             Umem::new(config, count, false).map_err(|error| refusal(&error, len / 1024))?;
-        let first = descriptors.first_mut().ok_or_else(|| StartError::Umem("no frames".into()))?;
+        let first =
+            descriptors.first_mut().ok_or_else(|| StartError::Umem("the area has no frames".into()))?;
         let base = base_of(&umem, first);
         let pools = pools(descriptors.chunks(frames as usize), &homes);
         keep_out_of_cores(base, len);
@@ -120,7 +131,8 @@ impl Area {
         Ok((area, pools))
     }
 
-    /// The bytes of a frame: from its descriptor's start to the end of its chunk, or those of a long packet.
+    /// Returns the bytes of a frame. For a long packet, these are the bytes in its slot. Otherwise
+    /// they extend from the start of the descriptor to the end of the chunk.
     #[inline]
     pub(crate) fn bytes<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
         if frame.is_long() { self.long_bytes(frame) } else { self.chunk(frame) }
@@ -131,30 +143,33 @@ impl Area {
         self.slot(frame).map(Slot::bytes).unwrap_or_default()
     }
 
-    /// The bytes of a frame's chunk, from its descriptor's start on.
+    /// Returns the bytes of the frame's chunk, from the start of the descriptor to the end of the
+    /// chunk.
     #[inline]
     pub(crate) fn chunk<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
         let (pointer, len) = self.place(frame);
-        // SAFETY: the slice ends with its chunk; the chunk's only `Frame` is borrowed for as long as the slice lives, so
-        // neither the kernel nor another thread has it.
+        // SAFETY: the slice ends at the end of the chunk. The chunk has only one `Frame`, which is
+        // borrowed as long as the slice lives, so neither the kernel nor another thread accesses
+        // the chunk.
         unsafe { std::slice::from_raw_parts_mut(pointer.as_ptr(), len) }
     }
 
-    /// The slot of a frame's chunk, where there are slots.
+    /// Returns the slot of the frame's chunk. Returns `None` if the area has no slots.
     pub(crate) fn slot<'a>(&'a self, frame: &'a mut Frame) -> Option<&'a mut Slot> {
         let chunk = frame.0.addr() >> self.bounds.chunk_shift;
         self.slots.as_ref().map(|slots| slots.of(frame, chunk))
     }
 
-    /// Both at once.
+    /// Returns both the bytes of the frame's chunk and its slot.
     pub(crate) fn both<'a>(&'a self, frame: &'a mut Frame) -> Option<(&'a mut [u8], &'a mut Slot)> {
         let (pointer, len) = self.place(frame);
         let slot = self.slot(frame)?;
-        // SAFETY: as in `chunk`; slots are other memory.
+        // SAFETY: the slice ends at the end of the chunk. The chunk has only one `Frame`, which is
+        // borrowed as long as the slice lives. Slots use separate memory.
         Some((unsafe { std::slice::from_raw_parts_mut(pointer.as_ptr(), len) }, slot))
     }
 
-    /// Bytes from a descriptor's start to the end of its chunk.
+    /// Returns the number of bytes from the start of the descriptor to the end of the chunk.
     #[inline]
     pub(crate) fn room(&self, frame: &Frame) -> usize {
         self.bounds.room(frame.0.addr())
@@ -164,31 +179,33 @@ impl Area {
     fn place(&self, frame: &Frame) -> (NonNull<u8>, usize) {
         let start = frame.0.addr();
         let len = self.bounds.room_inside(start);
-        // SAFETY: `start` lies in the mapping that starts at `base`: `room_inside` checked it.
+        // SAFETY: `room_inside` checked that `start` is inside the mapping, which begins at `base`.
         (unsafe { self.base.add(start) }, len)
     }
 
-    /// Whether packets may lie in several chunks.
+    /// Returns `true` if the area has slots, which packets in several chunks need.
     #[inline]
     pub(crate) fn has_slots(&self) -> bool {
         self.slots.is_some()
     }
 
-    /// Sets how many bytes a frame's descriptor announces: no more than lie in its chunk.
+    /// Sets the packet length in the descriptor of a frame. The length is limited to the end of the
+    /// chunk.
     #[inline]
     pub(crate) fn set_len(&self, frame: &mut Frame, len: usize) {
         let room = self.bounds.room_inside(frame.0.addr());
         frame.0.set_len(u32::try_from(len.min(room)).unwrap_or(u32::MAX));
     }
 
-    /// The thread to whose pool a frame belongs.
+    /// Returns the thread whose pool the frame belongs to.
     #[inline]
     pub(crate) fn home(&self, frame: &Frame) -> ThreadId {
         self.homes.of(frame.0.addr())
     }
 }
 
-/// The frames of each thread, from those of each queue and its thread.
+/// Returns the frame pool of each thread. `queues` contains the frames of each queue, and `homes`
+/// lists the thread of each queue.
 fn pools<'a>(queues: impl Iterator<Item = &'a [FrameDesc]>, homes: &[ThreadId]) -> Vec<Vec<Frame>> {
     let mut pools: Vec<Vec<Frame>> = Vec::new();
     for (descriptors, home) in queues.zip(homes) {
@@ -201,27 +218,29 @@ fn pools<'a>(queues: impl Iterator<Item = &'a [FrameDesc]>, homes: &[ThreadId]) 
     pools
 }
 
-/// Why the memory was refused. ENOBUFS is the limit of locked memory, which nobody would guess.
+/// Returns the startup error for a memory mapping that the kernel refused. The kernel returns
+/// ENOBUFS if the limit on locked memory is too low.
 fn refusal(error: &xsk_rs::umem::UmemCreateError, kibibytes: usize) -> StartError {
     let cause = std::error::Error::source(error);
     let errno = cause.and_then(|cause| cause.downcast_ref::<std::io::Error>()).and_then(|e| e.raw_os_error());
     StartError::Umem(match (errno, cause) {
         (Some(libc::ENOBUFS), _) => format!(
-            "{kibibytes} KiB are above the limit of locked memory; to mend it: give the process CAP_IPC_LOCK, or \
-             LimitMEMLOCK=infinity (ulimit -l unlimited)"
+            "{kibibytes} KiB exceed the limit of locked memory; give the process CAP_IPC_LOCK or LimitMEMLOCK=infinity \
+             (ulimit -l unlimited)"
         ),
         (_, Some(cause)) => format!("{error}: {cause}"),
         _ => error.to_string(),
     })
 }
 
-/// Where the mapping starts: the first frame's bytes, less its address.
+/// Returns the start address of the mapping. It is computed from the address of the first frame and
+/// its offset.
 fn base_of(umem: &Umem, first: &mut FrameDesc) -> NonNull<u8> {
     let address = first.addr();
-    // SAFETY: the frame belongs to `umem`, and nobody else has it yet.
+    // SAFETY: the frame belongs to `umem`, and no other code has a handle to the frame yet.
     let mut data = unsafe { umem.data_mut(first) };
     let pointer = NonNull::from(data.contents_mut()).cast::<u8>();
-    // SAFETY: the frame's bytes start `address` bytes behind the start of the same mapping.
+    // SAFETY: the bytes of the frame start `address` bytes after the start of the mapping.
     unsafe { pointer.sub(address) }
 }
 
@@ -230,13 +249,14 @@ mod tests {
     use super::*;
 
     #[test]
-    #[should_panic(expected = "a descriptor lies in its area")]
-    fn the_highest_address_of_all_is_in_no_area() {
+    #[should_panic(expected = "descriptor outside of the packet memory")]
+    fn bounds_refuse_the_highest_address() {
         Bounds { len: 4 * 2_048, chunk_shift: 11 }.room_inside(usize::MAX);
     }
 
+    // Promise: parser-safety
     #[test]
-    fn every_address_of_an_area_has_the_rest_of_its_chunk_and_no_other_has_any() {
+    fn bounds_room_ends_with_the_chunk() {
         for chunk_shift in [11, 12] {
             let (chunk, bounds) = (1 << chunk_shift, Bounds { len: 3 << chunk_shift, chunk_shift });
             for address in 0..bounds.len {
@@ -250,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn an_area_of_other_than_powers_of_two_is_refused() {
+    fn area_refuses_sizes_that_are_not_powers_of_two() {
         for (frames, chunk) in [(3, 2_048), (0, 2_048), (64, 3_000), (64, 0)] {
             let refused = Area::new(vec![ThreadId(0)], frames, chunk, false);
             assert!(matches!(refused, Err(StartError::Umem(_))), "{frames} {chunk}");
@@ -258,8 +278,8 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_goes_home_to_the_thread_of_its_queue_wherever_in_its_chunk_it_starts() {
-        // Three queues of one interface, two of another, one of a third.
+    fn homes_of_depends_on_the_queue_of_a_frame() {
+        // The area has three queues of the first interface, two of the second and one of the third.
         let threads = [0u16, 1, 2, 0, 1, 0];
         for (chunk, frames) in [(2_048, 512), (4_096, 4_096)] {
             let queue_shift = usize::trailing_zeros(chunk * frames);

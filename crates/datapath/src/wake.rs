@@ -1,6 +1,5 @@
-//! Waking a packet thread that sleeps while its mailboxes or its request ring fill.
-//!
-//! Which thread sees the other's write is `sleeper`'s; here is the bell, an eventfd that the thread polls beside its socket.
+//! Wakes a sleeping packet thread when frames or requests arrive for it. The thread polls an
+//! eventfd together with its sockets. The module `sleeper` ensures that no wakeup is missed.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -9,56 +8,63 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use crate::sleeper::Sleeper;
 use crate::sync::{AtomicBool, Ordering};
 
-/// A thread's bell.
+/// The eventfd of a thread and its sleep state.
 #[derive(Debug)]
 pub struct Waker {
     pub(crate) sleeper: Sleeper,
     bell: EventFd,
-    /// Whether a thread has left frames since this one's turn began. For who looks from outside, and so without order.
+    /// `true` if another thread has added frames to the mailbox since the last iteration began.
+    /// Only the health monitor reads the flag, so no memory ordering is needed.
     mail: AtomicBool,
 }
 
 impl Waker {
+    /// Creates a waker.
+    ///
     /// # Errors
-    /// What eventfd says.
+    /// Returns the error of `eventfd`.
     pub fn new() -> std::io::Result<Self> {
         let bell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
         Ok(Self { sleeper: Sleeper::new(), bell, mail: AtomicBool::new(false) })
     }
 
-    /// Wakes the thread if it sleeps. A system call in that case only.
+    /// Wakes the thread if it sleeps. The system call is made only if the thread sleeps.
     pub fn wake(&self) {
         if self.sleeper.must_wake() {
             self.ring();
         }
     }
 
-    /// Frames were left in its mailbox: wakes the thread if it sleeps.
+    /// Wakes the thread if it sleeps. Call this after adding frames to its mailbox.
     pub(crate) fn wake_for_mail(&self) {
         self.mail.store(true, Ordering::Relaxed);
         self.wake();
     }
 
-    /// A turn begins, which takes what was left.
+    /// Clears the mail flag. The thread calls this method at the start of each iteration, before it
+    /// reads its mailboxes.
     pub(crate) fn turn_begins(&self) {
-        // Mostly there is none, and then the line is not taken from those who leave some.
+        // The flag is usually clear. Reading the flag first keeps its cache line shared with the
+        // threads that set the flag. A store would remove the line from their caches.
         if self.mail.load(Ordering::Relaxed) {
             self.mail.store(false, Ordering::Relaxed);
         }
     }
 
-    /// Whether frames wait in its mailbox: true for certain only of a thread that makes no turn.
+    /// Returns `true` if frames wait in the mailbox. The result is reliable only while the thread
+    /// makes no iterations.
     pub(crate) fn has_mail(&self) -> bool {
         self.mail.load(Ordering::Relaxed)
     }
 
-    /// Wakes it whether or not it says that it sleeps.
+    /// Signals the eventfd, even if the thread is awake.
     pub fn ring(&self) {
-        // It fails only when the counter is at its top, and then the bell rings already.
+        // The write fails only if the counter has its maximum value. The eventfd is already
+        // readable in that case.
         let _ = self.bell.write(1);
     }
 
-    /// Empties the bell after a sleep.
+    /// Resets the eventfd after the thread has slept.
     pub(crate) fn silence(&self) {
         let _ = self.bell.read();
     }

@@ -1,8 +1,9 @@
-//! A thread's AF_XDP sockets, one for a queue of each interface: their rings as a [`Device`].
+//! The AF_XDP sockets of a thread as a [`Device`]. The thread has at most one queue of each
+//! interface, with one socket. Only this module transfers frames between the kernel and the
+//! process.
 //!
-//! In: frames from the kernel. Out: frames to it. The only code that moves frames between us and the kernel.
-//! Not here: loading XDP programs (`steer`), memory (`umem`), when to sleep (`thread`).
-//! Invariant: `receiving` and `sending` count the frames that the kernel has; each comes back once.
+//! Invariant: The fields `receiving` and `sending` count the frames that the kernel currently
+//! holds. The kernel returns each of these frames exactly once.
 
 use std::num::NonZeroU16;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -19,14 +20,14 @@ use crate::busy_poll::{self, run_driver};
 use crate::error::StartError;
 use crate::frame::{Descriptor, Frame};
 use crate::interface::MAX_INTERFACES;
-use crate::long::{Gathering, MOST_PIECES};
+use crate::long::{Gathering, MAX_SEGMENTS};
 use crate::ring::mapping::Rings;
 use crate::ring::{Consumer, Producer};
 use crate::sockets::{SocketCounters, SocketMode, Sockets};
 use crate::steer::head_room_bytes;
 use crate::umem::{Area, RING};
 
-/// One queue's socket: its four rings.
+/// A queue with its socket and its four rings.
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub(crate) interface: InterfaceId,
@@ -34,30 +35,31 @@ pub(crate) struct Queue {
     tx: Producer<Descriptor>,
     fill: Producer<u64>,
     completion: Consumer<u64>,
-    /// Keeps the socket and the mappings of the rings, which are used by those above alone.
+    /// Keeps the socket and its ring mappings alive. The interface and the queue of a socket.
     socket: Handles,
-    /// Put into the transmit ring by `send`, not given to the kernel yet.
+    /// The number of descriptors that were put into the transmit ring but are not yet visible to
+    /// the kernel.
     queued: usize,
     receiving: usize,
     sending: usize,
-    /// Packets since the start.
     received: u64,
     sent: u64,
     gathering: Gathering,
     busy_poll: BusyPoll,
 }
 
-/// Where a queue's driver runs.
+/// Where the driver of a queue runs: in interrupts or in system calls of the thread.
 #[derive(Debug)]
 enum BusyPoll {
-    /// In interrupts.
+    /// The driver runs in interrupts.
     Off,
-    /// In the thread's system calls, once the socket knows whose it is; with the interface's name.
+    /// The driver will run in system calls of the thread once the kernel knows the driver queue of
+    /// the socket. Until then it runs in interrupts. The value is the name of the interface.
     Wanted(Box<str>),
     On,
 }
 
-/// What xsk-rs gives for a socket.
+/// The socket handles of the crate xsk-rs.
 #[derive(Debug)]
 struct Handles {
     rx: RxQueue,
@@ -65,38 +67,41 @@ struct Handles {
     _rings: (FillQueue, CompQueue),
 }
 
-/// The sockets of one thread.
+/// The AF_XDP sockets of one thread.
 #[derive(Debug)]
 pub struct XskDevice {
     area: Area,
     queues: Box<[Queue]>,
-    /// By interface.
+    /// For each interface, how the thread sends frames.
     tx_paths: Box<[TxPath]>,
-    /// Frames that each queue may have in its fill ring and received.
+    /// The maximum number of frames for a queue. The count includes frames in the fill ring and
+    /// received packets.
     share: usize,
-    /// Free frames for packets that leave in more of them than they came in.
+    /// Free frames for long packets, which may need more frames when they are sent than when they
+    /// were received.
     spare: Vec<Frame>,
     most_spare: usize,
-    /// Free frames that were part of a long one, on their way to the pool.
+    /// Free frames that were part of a long frame. They are returned to the pool in the next call
+    /// of `reap`.
     returned: Vec<Frame>,
-    /// The queue that is looked at first: each in its turn, so that none starves another.
+    /// The index of the queue that the next call of `receive` reads first. The index rotates so
+    /// that every queue is served.
     first: usize,
 }
 
-/// How a thread's frames leave by an interface.
+/// How a thread sends frames on an interface.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TxPath {
-    /// By one of its own queues: its place.
+    /// The thread sends on one of its own queues. The value is the index of the queue.
     Own(usize),
-    /// By another thread's.
+    /// The thread passes the frames to another thread, which sends them.
     Of(ThreadId),
 }
 
-/// The queue that a socket is for.
+/// The queue to which a socket is bound.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place<'a> {
     pub(crate) interface: InterfaceId,
-    /// The interface's name.
     pub(crate) name: &'a str,
     pub(crate) queue: u32,
 }
@@ -122,24 +127,32 @@ impl Place<'_> {
 }
 
 impl Queue {
-    /// Binds a socket to a queue. `force_copy`: not even try zero-copy.
+    /// Binds a socket to a queue. If `force_copy` is `true`, the socket uses copy mode, and
+    /// zero-copy is not tried.
     pub(crate) fn bind(area: &Area, place: Place<'_>, force_copy: bool) -> Result<Self, StartError> {
         let refused = |why: &str| place.refused(why);
         let config = socket_config(force_copy, area.has_slots()).map_err(|why| refused(&why))?;
-        let device: Interface = place.name.parse().map_err(|_| refused("the name holds a zero byte"))?;
-        // SAFETY: program loading is inhibited, as the contract asks where a pair is shared.
+        let device: Interface =
+            place.name.parse().map_err(|_| refused("the interface name has a zero byte"))?;
+        // SAFETY: `Socket::new` requires that libxdp loads no program if queues share a UMEM, and
+        // the configuration inhibits loading.
         let bound = unsafe { Socket::new(config, &area.umem, &device, place.queue) };
         let (tx, rx, rings) = bound.map_err(|error| place.refusal(&error, force_copy, area.has_slots()))?;
-        let kept = rings.ok_or_else(|| refused("the queue has a socket of this UMEM already"))?;
+        let kept = rings.ok_or_else(|| refused("this process already has a socket on the queue"))?;
         let socket = Handles { rx, tx, _rings: kept };
-        // A process that this one starts would keep the queue.
-        // SAFETY: the descriptor is open while `socket` lives, which outlasts this statement.
+        // A child process must not inherit the descriptor. Otherwise the queue would stay in use
+        // until the child ends.
+        //
+        // SAFETY: the descriptor stays open as long as `socket` lives, which is longer than this
+        // statement.
         let fd = unsafe { BorrowedFd::borrow_raw(socket.fd()) };
         fcntl(fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).map_err(|error| refused(&error.to_string()))?;
-        // SAFETY: the configurations of the socket and of the UMEM give each ring `RING` slots; the rings stay mapped while `socket`
-        // lives, which is kept beside them, and nothing is done with them by its handles.
+        // SAFETY: the configurations of the socket and of the UMEM give each ring `RING` slots. The
+        // rings stay mapped as long as `socket` lives, and `socket` is stored together with them.
+        // The handles in `socket` do not access the rings.
         let rings = unsafe { Rings::of(socket.fd(), RING) };
-        let rings = rings.map_err(|error| refused(&format!("its rings: {error}")))?;
+        let rings =
+            rings.map_err(|error| refused(&format!("the rings of the socket were not found ({error})")))?;
         Ok(Self {
             interface: place.interface,
             rx: Consumer::new(rings.rx),
@@ -157,40 +170,47 @@ impl Queue {
         })
     }
 
-    /// Has its driver run in the thread's system calls, where the kernel knows of that, with at most `budget` packets in each.
-    /// `interface`: its name, for the log.
+    /// Enables busy polling: system calls of the thread run the driver, with at most `budget`
+    /// packets in each call. `interface` is the name of the interface for log lines.
     pub(crate) fn prefer_busy_poll(&mut self, interface: &str, budget: NonZeroU16) -> std::io::Result<()> {
-        // SAFETY: the descriptor is open while `socket` lives, which this borrow of `self` outlasts.
+        // SAFETY: the descriptor stays open as long as `socket` lives, which is longer than this
+        // borrow.
         let socket = unsafe { BorrowedFd::borrow_raw(self.fd()) };
         busy_poll::prefer(socket, budget)?;
         self.busy_poll = BusyPoll::Wanted(interface.into());
         Ok(())
     }
 
-    /// Whether its socket knows by now whose driver to run: the kernel notes it with the first packet.
+    /// Enables the driver calls of busy polling once the kernel knows the driver queue of the
+    /// socket. The kernel knows it after the first packet.
     fn find_driver(&mut self) {
         let BusyPoll::Wanted(interface) = &self.busy_poll else { return };
         if self.received == 0 {
             return;
         }
-        // SAFETY: the descriptor is open while `socket` lives, which this borrow of `self` outlasts.
+        // SAFETY: the descriptor stays open as long as `socket` lives, which is longer than this
+        // borrow.
         let socket = unsafe { BorrowedFd::borrow_raw(self.fd()) };
         if busy_poll::knows_driver(socket) {
             self.busy_poll = BusyPoll::On;
             return;
         }
+        // log: The driver, for example veth, does not report its queue to the kernel. Packets are
+        // therefore received in interrupts. Remove `io.busy_poll` if this interface needs no busy
+        // polling.
         tracing::warn!(
             interface = %interface,
-            "no busy polling: the kernel does not say whose driver a socket's packets come from"
+            "busy polling unavailable, driver queue unknown"
         );
         self.busy_poll = BusyPoll::Off;
     }
 
-    /// Which mode the kernel gave.
+    /// Returns the mode that the kernel selected for the socket.
     pub(crate) fn mode(&self) -> std::io::Result<SocketMode> {
         let mut options = 0u32;
         let mut len = libc::socklen_t::try_from(size_of::<u32>()).unwrap_or(4);
-        // SAFETY: `options` has the four bytes of struct xdp_options that `len` announces, and outlives the call.
+        // SAFETY: `options` has the size of `struct xdp_options`, and `len` states this size.
+        // `options` outlives the call.
         let result = unsafe {
             libc::getsockopt(
                 self.fd(),
@@ -207,13 +227,13 @@ impl Queue {
         Ok(if zero_copy { SocketMode::ZeroCopy } else { SocketMode::Copy })
     }
 
-    /// The socket's descriptor, for the XSKMAP and for poll.
+    /// Returns the descriptor of the socket. It is used as the XSKMAP entry and for poll.
     #[must_use]
     pub(crate) fn fd(&self) -> RawFd {
         self.socket.fd()
     }
 
-    /// Takes at most `most` frames out of the ring.
+    /// Takes up to `most` frames from the receive ring.
     fn receive(
         &mut self,
         area: &Area,
@@ -223,7 +243,7 @@ impl Queue {
     ) {
         let before = batch.len();
         let Self { rx, gathering, interface, .. } = self;
-        // Each descriptor is this UMEM's, and becomes the one `Frame` of its chunk.
+        // Each descriptor belongs to this UMEM and becomes the only `Frame` of its chunk.
         self.receiving -= rx.take(most, |descriptor| {
             let (mut frame, mut end) = (Frame(descriptor), descriptor.len());
             if frame.is_long() || gathering.has_begun() {
@@ -237,15 +257,16 @@ impl Queue {
         self.received += (batch.len() - before) as u64;
     }
 
-    /// Puts one descriptor of a frame into the ring, which has room for it. The frame is the kernel's from then on.
+    /// Puts one descriptor of a frame into the transmit ring, which must have a free slot. From
+    /// then on, the frame belongs to the kernel.
     #[inline]
-    fn queue(&mut self, piece: Descriptor) {
-        self.tx.put(piece);
+    fn queue(&mut self, segment: Descriptor) {
+        self.tx.put(segment);
         self.queued += 1;
-        self.sent += u64::from(!piece.is_followed());
+        self.sent += u64::from(!segment.is_followed());
     }
 
-    /// Gives the kernel what was queued.
+    /// Makes the queued descriptors visible to the kernel.
     fn submit(&mut self) {
         if self.queued > 0 {
             self.tx.submit();
@@ -253,13 +274,14 @@ impl Queue {
         }
     }
 
-    /// In copy mode a call sends at most 32 packets: the kernel is woken while that makes progress, never longer.
+    /// Repeats the transmit system call as long as the kernel makes progress. In copy mode, one
+    /// call sends at most 32 packets.
     fn flush(&mut self) {
         self.submit();
         let mut free_before = self.tx.free_now();
         while self.tx.needs_wakeup() {
             if let Err(error) = self.socket.tx.wakeup() {
-                tracing::debug!(%error, "waking the transmit side");
+                tracing::debug!(%error, "transmit wakeup failed");
                 return;
             }
             let free = self.tx.free_now();
@@ -275,11 +297,11 @@ impl Queue {
     }
 
     fn reap(&mut self, free: &mut Vec<Frame>) {
-        // Each address is of this UMEM, and becomes the one `Frame` of its chunk.
+        // Each address belongs to this UMEM and becomes the only `Frame` of its chunk.
         self.sending -= self.completion.take(RING as usize, |addr| free.push(Frame(Descriptor::at(addr))));
     }
 
-    /// Gives the kernel at most `most` free frames.
+    /// Passes up to `most` free frames to the kernel for receiving.
     fn refill(&mut self, area: &Area, most: usize, free: &mut Vec<Frame>, returned: &mut Vec<Frame>) {
         let wanted = free.len().min(most);
         let count = wanted.min(self.fill.free(wanted));
@@ -296,7 +318,7 @@ impl Queue {
         if self.fill.needs_wakeup()
             && let Err(error) = self.socket.rx.poll(0)
         {
-            tracing::debug!(%error, "waking the receive side");
+            tracing::debug!(%error, "receive wakeup failed");
         }
     }
 }
@@ -308,8 +330,9 @@ impl Handles {
 }
 
 impl XskDevice {
-    /// The device of thread `me`, whose `queues` are of different interfaces; `tx_owners` says by whose queue frames leave, for
-    /// each interface. `share`: frames that are meant for each queue.
+    /// Creates the device of thread `me`. Each of `queues` belongs to a different interface.
+    /// `tx_owners` lists, for each interface, the thread that sends the frames of thread `me`.
+    /// `share` is the number of UMEM frames for each queue.
     pub(crate) fn new(
         area: Area,
         queues: Vec<Queue>,
@@ -324,19 +347,19 @@ impl XskDevice {
             _ => TxPath::Of(*sender),
         };
         let tx_paths = tx_owners.iter().enumerate().map(path).collect();
-        // Some stay free whatever comes: for pieces of packets that are cut.
+        // Some frames are always kept free for fragments and long packets.
         let most_spare = (share / 16).min(SPARE);
         let share = share - share / 8;
         let (spare, returned) = (Vec::with_capacity(most_spare), Vec::new());
         Self { area, queues: queues.into(), tx_paths, share, spare, most_spare, returned, first: 0 }
     }
 
-    /// Its sockets.
+    /// Returns the queues with their sockets.
     pub(crate) fn queues(&self) -> &[Queue] {
         &self.queues
     }
 
-    /// Sets aside what long packets may need.
+    /// Moves free frames to `spare`, from which long packets take additional frames.
     fn keep_spare(&mut self, free: &mut Vec<Frame>) {
         while self.spare.len() < self.most_spare
             && let Some(frame) = free.pop()
@@ -383,13 +406,13 @@ impl Device for XskDevice {
     fn send(&mut self, mut frame: Frame, len: usize, interface: InterfaceId) -> Result<(), Frame> {
         let Some(TxPath::Own(place)) = self.tx_paths.get(usize::from(interface.0)) else { return Err(frame) };
         let Some(queue) = self.queues.get_mut(*place) else { return Err(frame) };
-        let most = if frame.is_long() { MOST_PIECES } else { 1 };
+        let most = if frame.is_long() { MAX_SEGMENTS } else { 1 };
         if queue.tx.free(most) < most {
             return Err(frame);
         }
         if frame.is_long() {
-            let pieces = self.area.spread(frame, len, &mut self.spare, &mut self.returned)?;
-            pieces.into_iter().for_each(|piece| queue.queue(piece));
+            let segments = self.area.spread(frame, len, &mut self.spare, &mut self.returned)?;
+            segments.into_iter().for_each(|segment| queue.queue(segment));
             return Ok(());
         }
         self.area.set_len(&mut frame, len);
@@ -475,7 +498,7 @@ impl Sockets for XskDevice {
     }
 }
 
-/// Spare frames of a thread at most: enough for what a batch may lack.
+/// The maximum number of spare frames of a thread. The number is sufficient for one batch.
 const SPARE: usize = 128;
 
 fn socket_config(force_copy: bool, multi_buffer: bool) -> Result<SocketConfig, String> {
@@ -496,5 +519,5 @@ fn socket_config(force_copy: bool, multi_buffer: bool) -> Result<SocketConfig, S
     Ok(config.build())
 }
 
-const NO_MULTI_BUFFER: &str = "the MTU needs packets in several buffers, and this kernel's AF_XDP does not take them (Linux \
-                               6.6 and newer do); to mend it: an MTU that io.frame_size holds";
+const NO_MULTI_BUFFER: &str = "io.frame_size is too small for the MTU, and packets in several buffers need Linux 6.6 or later; \
+                               use a smaller MTU";

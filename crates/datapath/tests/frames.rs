@@ -1,5 +1,6 @@
-//! No frame is lost: three engines with mailboxes between them, three interfaces of which two have fewer queues than there are
-//! threads, and a forwarder that answers anything.
+//! Checks that no frame is lost. The test uses a forwarder with random verdicts, and three engines
+//! that are connected by mailboxes. Two of the three interfaces have fewer queues than there are
+//! threads.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that cannot go on fails")]
 
@@ -8,18 +9,19 @@ use std::sync::Arc;
 
 use engine::{Engine, MemoryDevice, MemoryFrame, Pool, TxOwner, mesh};
 use forwarder::{
-    DropReason, Forward, HandoffReason, HoldSlot, InterfaceId, NotSent, Now, Origin, Outlet, Packet, Piece,
-    ThreadCounters, ThreadId, Totals, Verdict,
+    DropReason, Forward, FragmentStep, HandoffReason, HoldSlot, InterfaceId, NotSent, Now, Origin, Outlet,
+    Packet, ThreadCounters, ThreadId, Totals, Verdict,
 };
 
 const THREADS: u16 = 3;
 const FRAMES: usize = 96;
 const RING: usize = 48;
 const HOLDS: u32 = 6;
-/// By interface: who sends out of it, for each thread. Interface 0 has three queues, 1 has two, 2 has one.
+/// For each thread, the thread that sends its packets on each interface. Interface 0 has three
+/// queues, interface 1 has two, and interface 2 has one.
 const SENDERS: [[u16; 3]; 3] = [[0, 0, 0], [1, 1, 0], [2, 0, 0]];
 
-/// xorshift64*: the same run each time.
+/// The random number generator xorshift64*.
 struct Random(u64);
 
 impl Random {
@@ -31,7 +33,8 @@ impl Random {
     }
 }
 
-/// Any verdict, right or wrong: threads that don't exist, slots that are taken.
+/// A forwarder with random verdicts. Some verdicts are invalid: they name a thread that does not
+/// exist, or a slot that is in use.
 struct Anything {
     me: ThreadId,
     random: Random,
@@ -66,28 +69,29 @@ impl Anything {
 }
 
 impl Anything {
-    /// Into none to 39 pieces: more than there are free frames, at times.
+    /// Splits a packet into up to 39 fragments. Sometimes there are fewer free frames than
+    /// fragments.
     fn split(&mut self, slot: HoldSlot, outlet: &mut dyn Outlet) {
         let mut left = self.random.below(40);
         outlet.split(slot, &mut |packet, piece| {
-            assert_eq!(packet.frame(), frame(packet.interface()), "what is held stays as it is");
+            assert_eq!(packet.frame(), frame(packet.interface()), "a held packet changed");
             if left == 0 {
-                return Piece::End;
+                return FragmentStep::End;
             }
             left -= 1;
             piece[..20].copy_from_slice(packet.frame());
-            Piece::Of(20)
+            FragmentStep::Of(20)
         });
     }
 }
 
-/// A packet that says which interface it is to be seen on.
+/// Returns a packet whose bytes all contain the number of its interface.
 fn frame(interface: InterfaceId) -> [u8; 20] {
     [interface.0; 20]
 }
 
 impl Anything {
-    /// By any interface, and now and then one that is not there.
+    /// Selects a random interface for sending. Sometimes this interface does not exist.
     fn leave(&mut self, packet: &mut Packet<'_>) {
         packet.move_to_front();
         let interface = InterfaceId(if self.random.below(50) == 0 { 3 } else { self.random.below(3) as u8 });
@@ -99,12 +103,12 @@ impl Anything {
 impl Forward for Anything {
     fn process(&mut self, _: Now, packets: &mut [Packet<'_>], verdicts: &mut [Verdict]) {
         for (packet, verdict) in packets.iter_mut().zip(verdicts) {
-            assert_eq!(packet.frame(), frame(packet.interface()), "the packet came through whole");
+            assert_eq!(packet.frame(), frame(packet.interface()), "the packet changed on its way");
             if let Origin::Thread(_, reason) = packet.origin() {
                 assert_eq!(
                     reason,
                     HandoffReason::IcmpError { asked: self.me.0, decapsulated_from: None },
-                    "it knows why it came"
+                    "wrong hand-off reason"
                 );
             }
             *verdict = self.verdict(packet.origin());
@@ -135,7 +139,7 @@ impl Forward for Anything {
         {
             if self.random.below(2) == 0 {
                 outlet.release(slot, &mut |packet| {
-                    assert_eq!(packet.frame(), frame(packet.interface()), "what was held is as it was");
+                    assert_eq!(packet.frame(), frame(packet.interface()), "a held packet changed");
                     let verdict = self.verdict(packet.origin());
                     if matches!(verdict, Verdict::Tx | Verdict::Reply) {
                         self.leave(packet);
@@ -182,8 +186,9 @@ fn threads() -> (Vec<Thread>, Vec<Arc<ThreadCounters>>) {
     (engines.collect(), counters)
 }
 
+// Promise: frame-accounting
 #[test]
-fn a_million_packets_leave_every_frame_in_exactly_one_place() {
+fn engines_keep_every_frame_over_a_million_packets() {
     let (mut engines, counters) = threads();
     let mut random = Random(1);
     let (mut injected, mut turn, mut left_by) = (0u64, 0u64, [0u64; 3]);
@@ -192,7 +197,7 @@ fn a_million_packets_leave_every_frame_in_exactly_one_place() {
         let engine = &mut engines[which];
         for _ in 0..random.below(24) {
             let head = usize::try_from(random.below(40)).unwrap();
-            // Interface n has queues of the first 3 - n threads.
+            // The first `3 - n` threads have a queue of interface `n`.
             let by = InterfaceId(random.below(u64::from(THREADS) - which as u64) as u8);
             injected += u64::from(engine.device_mut().inject_by(by, &frame(by), head));
         }
@@ -200,11 +205,11 @@ fn a_million_packets_leave_every_frame_in_exactly_one_place() {
         engine.step(Now::from_nanos(turn));
         let taken = usize::try_from(random.below(20)).unwrap();
         engine.device_mut().transmitted_by(taken, |by, sent| {
-            assert_eq!(sent, frame(by), "turn {turn}: by another interface than it should");
+            assert_eq!(sent, frame(by), "turn {turn}: sent on the wrong interface");
             assert_eq!(
                 usize::from(SENDERS[which][usize::from(by.0)]),
                 which,
-                "turn {turn}: {by:?} is not its own"
+                "turn {turn}: {by:?} has no such queue"
             );
             left_by[usize::from(by.0)] += 1;
         });
@@ -221,6 +226,6 @@ fn a_million_packets_leave_every_frame_in_exactly_one_place() {
     use DropReason::{HoldFull, MailboxFull, NoFrame, NoNextHop, TxFull};
     for reason in [TxFull, MailboxFull, HoldFull, NoFrame, NoNextHop] {
         let drops: u64 = counters.iter().map(|c| c.drops(reason)).sum();
-        assert!(drops > 0, "the run never came to {}", reason.name());
+        assert!(drops > 0, "no packet was dropped for {}", reason.name());
     }
 }

@@ -1,4 +1,5 @@
-//! A packet thread that hangs is seen from outside: engines over queues in memory, one forwarder that stands still on demand.
+//! Checks that another thread can detect a stuck packet thread. The test uses engines with
+//! in-memory queues, and a forwarder that blocks on request.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -12,7 +13,8 @@ use datapath::Progress;
 use engine::{Engine, MemoryDevice, MemoryFrame, Pool, mesh};
 use forwarder::{DropReason, Forward, Now, Outlet, Packet, ThreadCounters, ThreadId, Verdict};
 
-/// Drops all. A packet that starts with 1 holds it up until the test lets it go.
+/// A forwarder that drops all packets. It blocks on a packet with first byte 1 until the test
+/// releases it.
 struct Hook {
     hangs: Sender<()>,
     go_on: Mutex<Receiver<()>>,
@@ -42,11 +44,12 @@ impl Forward for Hook {
     }
 }
 
-/// Packets that are on their way to the queue, and how many of them wait for the thread.
+/// The channel that delivers packets to the thread, and the number of packets that wait for the
+/// thread.
 struct Queue {
     packets: Sender<u8>,
     waiting: Arc<AtomicU64>,
-    turns: Arc<AtomicU64>,
+    iterations: Arc<AtomicU64>,
 }
 
 impl Queue {
@@ -55,10 +58,11 @@ impl Queue {
         self.packets.send(kind).unwrap();
     }
 
-    /// What the monitor of a real data plane reads.
+    /// Returns `true` if the thread is stuck. The check uses the same values as the health monitor
+    /// of a data plane.
     fn is_stuck(&self, progress: &mut Progress) -> bool {
         let waiting = || self.waiting.load(Ordering::SeqCst) > 0;
-        progress.is_stuck(Instant::now(), self.turns.load(Ordering::SeqCst), waiting)
+        progress.is_stuck(Instant::now(), self.iterations.load(Ordering::SeqCst), waiting)
     }
 }
 
@@ -66,8 +70,8 @@ fn queue() -> (Queue, Receiver<()>, Sender<()>, thread::JoinHandle<()>) {
     let (hangs, hung) = channel();
     let (let_go, go_on) = channel();
     let (packets, arriving) = channel();
-    let (waiting, turns) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    let (their_waiting, their_turns) = (Arc::clone(&waiting), Arc::clone(&turns));
+    let (waiting, iterations) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (their_waiting, their_turns) = (Arc::clone(&waiting), Arc::clone(&iterations));
     let thread = thread::spawn(move || {
         let frames = (0..8).map(|_| MemoryFrame::new(ThreadId(0), 64)).collect();
         let counters = Arc::new(ThreadCounters::new(1, 1));
@@ -79,7 +83,7 @@ fn queue() -> (Queue, Receiver<()>, Sender<()>, thread::JoinHandle<()>) {
             match arriving.try_recv() {
                 Ok(kind) => assert!(engine.device_mut().inject(&[kind; 60], 0)),
                 Err(TryRecvError::Disconnected) => return,
-                // As a real one it sleeps, and not for long.
+                // A real packet thread also sleeps briefly when no packets arrive.
                 Err(TryRecvError::Empty) => thread::sleep(Duration::from_millis(50)),
             }
             let done = engine.step(Now::from_nanos(0)) as u64;
@@ -87,10 +91,10 @@ fn queue() -> (Queue, Receiver<()>, Sender<()>, thread::JoinHandle<()>) {
             their_turns.fetch_add(1, Ordering::SeqCst);
         }
     });
-    (Queue { packets, waiting, turns }, hung, let_go, thread)
+    (Queue { packets, waiting, iterations }, hung, let_go, thread)
 }
 
-/// Looks four times a second until a look says `wanted`: how long that took.
+/// Checks four times a second until the result equals `wanted`. Returns how long this took.
 fn until(queue: &Queue, progress: &mut Progress, wanted: bool) -> Duration {
     let start = Instant::now();
     while queue.is_stuck(progress) != wanted {
@@ -101,14 +105,14 @@ fn until(queue: &Queue, progress: &mut Progress, wanted: bool) -> Duration {
 }
 
 #[test]
-fn a_thread_that_hangs_on_a_packet_is_seen_and_so_is_that_it_goes_on() {
+fn progress_detects_a_hanging_thread_and_its_recovery() {
     let (queue, hung, let_go, thread) = queue();
     let mut progress = Progress::new(Instant::now());
     queue.send(0);
     while queue.waiting.load(Ordering::SeqCst) > 0 {
         thread::sleep(Duration::from_millis(1));
     }
-    // Idle for longer than a thread that hangs is given.
+    // The thread is idle for longer than the time after which a thread is considered stuck.
     for _ in 0..4 {
         thread::sleep(Duration::from_millis(250));
         assert!(!queue.is_stuck(&mut progress), "an idle thread is healthy");
@@ -123,5 +127,5 @@ fn a_thread_that_hangs_on_a_packet_is_seen_and_so_is_that_it_goes_on() {
     thread.join().unwrap();
 }
 
-/// Ten times the promise.
+/// The time limit of the test, which is ten times the promised limit.
 const BOUND: Duration = Duration::from_secs(10);

@@ -1,7 +1,9 @@
-//! Software steering between threads: I/O engines in front of packet engines, over memory.
+//! Tests of software steering between threads. I/O engines receive packets from in-memory devices
+//! and distribute them to packet engines.
 //!
-//! Every frame is in one place at every step, every packet leaves or is dropped by name, and a flow's packets leave in the order in
-//! which they came, but for those that found their thread's ring full.
+//! Every frame must be in exactly one place at every step, and every packet must be sent, or
+//! dropped with a reason. The packets of a flow must be sent in order. Packets that found the ring
+//! of their thread full are excepted.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that cannot go on fails")]
 
@@ -18,14 +20,14 @@ use packet::{Mac, protocol};
 use proptest::prelude::*;
 
 const PACKET_THREADS: u16 = 3;
-/// By interface; the I/O thread of queue n has queue n of each.
+/// The number of queues of each interface. I/O thread `n` has queue `n` of each interface.
 const QUEUES: [u16; 2] = [2, 1];
 const IO_THREADS: u16 = 2;
 const FRAMES: usize = 256;
 const RING: usize = 128;
 const HEAD_ROOM: usize = 8;
 
-/// xorshift64*: the same run each time.
+/// The random number generator xorshift64*.
 struct Random(u64);
 
 impl Random {
@@ -37,7 +39,8 @@ impl Random {
     }
 }
 
-/// A UDP packet of a flow: its number in the flow stands behind the headers, and then room for a thread's number.
+/// Returns a UDP packet of a flow. The payload has the number of the packet within the flow, and
+/// space for a thread number.
 fn frame(flow: u16, number: u32) -> Vec<u8> {
     let link = [Mac([2, 0, 0, 0, 0, 1]).0, Mac([2, 0, 0, 0, 0, 2]).0].concat();
     let ip = [0x45, 0, 0, 36, 0, 0, 0, 0, 64, protocol::UDP, 0, 0, 198, 51, 100, 7, 203, 0, 113, 10];
@@ -49,14 +52,15 @@ fn frame(flow: u16, number: u32) -> Vec<u8> {
 const NUMBER: usize = 14 + 20 + 8;
 const HANDLED_BY: usize = NUMBER + 4;
 
-/// What a frame says.
+/// Returns the flow, the packet number and the thread number of a frame.
 fn read(frame: &[u8]) -> (u16, u32, u8) {
     let flow = u16::from_be_bytes([frame[34], frame[35]]);
     let number = u32::from_be_bytes(frame[NUMBER..NUMBER + 4].try_into().unwrap());
     (flow, number, frame[HANDLED_BY])
 }
 
-/// A packet thread's forwarder: signs what it sends, and drops one packet in so many.
+/// The forwarder of a packet thread. It writes its thread number into sent packets and drops some
+/// packets.
 struct Signing {
     me: ThreadId,
     random: Random,
@@ -70,11 +74,11 @@ impl Forward for Signing {
             assert_eq!(
                 (packet.origin(), packet.start()),
                 (Origin::Wire, HEAD_ROOM),
-                "as it came off the wire"
+                "the packet changed before it arrived"
             );
             packet.frame_mut()[HANDLED_BY] = self.me.0 as u8;
             packet.move_to_front();
-            // A flow's backend has one way.
+            // All packets of a flow are sent on the same interface.
             packet.set_interface(InterfaceId((read(packet.frame()).0 / 2 % 2) as u8));
             *verdict = match self.random.below(7) {
                 0 if self.drops => Verdict::Drop(DropReason::NoVip),
@@ -121,19 +125,19 @@ fn live() -> Live {
     )
 }
 
-/// The threads of a machine, and what they send.
+/// The threads of a machine, and the packets that they send.
 struct Machine {
     packet: Vec<Engine<MemoryDevice, Signing>>,
     io: Vec<Engine<MemoryDevice, SoftwareSteering>>,
     counters: Vec<Arc<ThreadCounters>>,
     now: u64,
-    /// By flow: numbers in the order in which they left, each with the thread that had it.
+    /// For each flow, the numbers of the sent packets in order, each with the thread that sent it.
     sent: BTreeMap<u16, Vec<(u32, u8)>>,
     received: u64,
 }
 
 impl Machine {
-    /// With so many frames in each mailbox.
+    /// Creates a machine. Each mailbox has room for `mailbox` frames.
     fn new(mailbox: usize, drops: bool) -> Self {
         let counters: Vec<_> =
             (0..PACKET_THREADS + IO_THREADS).map(|_| Arc::new(ThreadCounters::new(0, 0))).collect();
@@ -162,7 +166,7 @@ impl Machine {
                     threads: PACKET_THREADS,
                     max_batch: 32,
                     hashers: lane_hashers(),
-                    own_ports: None,
+                    source_ports: None,
                 };
                 let steering = SoftwareSteering::new(config, &live(), Arc::clone(&counters));
                 let engine = Engine::new(device, steering, mailboxes, pool(FRAMES), counters);
@@ -194,12 +198,12 @@ impl Machine {
         }
         let packet: usize = self.packet.iter().map(|engine| engine.census().total()).sum();
         let io: usize = self.io.iter().map(|engine| engine.census().total()).sum();
-        assert_eq!(packet + io, FRAMES * usize::from(IO_THREADS), "after {} turns", self.now);
+        assert_eq!(packet + io, FRAMES * usize::from(IO_THREADS), "after {} iterations", self.now);
         let balance = Totals::from(&*self.counters[thread]);
         assert_eq!(balance.came, balance.left + balance.held);
     }
 
-    /// Until nothing is between threads.
+    /// Runs iterations until no frame is on its way between threads.
     fn drain(&mut self) {
         for _ in 0..200 {
             (0..self.counters.len()).for_each(|thread| self.step(thread));
@@ -217,13 +221,13 @@ impl Machine {
         self.counters.iter().map(|counters| counters.drops(reason)).sum()
     }
 
-    /// The packet thread that steering names for each flow.
+    /// Returns the packet thread that steering selects for each flow.
     fn named(flows: u16) -> Vec<u16> {
         let config = SteeringConfig {
             threads: PACKET_THREADS,
             max_batch: 1,
             hashers: lane_hashers(),
-            own_ports: None,
+            source_ports: None,
         };
         let mut steering = SoftwareSteering::new(config, &live(), Arc::new(ThreadCounters::new(0, 0)));
         let mut named = |flow| {
@@ -240,10 +244,11 @@ impl Machine {
 
 const FLOWS: u16 = 24;
 
-/// Flows, each by one queue as a NIC has it, while threads take turns by chance; `pause` keeps packet threads away for a while.
-fn run(machine: &mut Machine, random: &mut Random, turns: u32, pause: u64) {
+/// Sends packets of several flows while the threads run in random order. Each flow arrives on one
+/// queue, as with a NIC. `pause` stops the packet threads for some iterations.
+fn run(machine: &mut Machine, random: &mut Random, iterations: u32, pause: u64) {
     let mut numbers = [0u32; FLOWS as usize];
-    for turn in 0..turns {
+    for turn in 0..iterations {
         for _ in 0..random.below(24) {
             let flow = random.below(u64::from(FLOWS)) as u16;
             let (queue, interface) = (usize::from(flow % 2), InterfaceId(if flow % 6 == 4 { 1 } else { 0 }));
@@ -261,7 +266,8 @@ fn run(machine: &mut Machine, random: &mut Random, turns: u32, pause: u64) {
     machine.drain();
 }
 
-/// Checks each flow's order; how many packets were with another thread than steering names.
+/// Checks that the packets of each flow were sent in order. Returns the number of packets that were
+/// sent by a thread other than the selected one.
 fn in_order(machine: &Machine) -> u64 {
     let named = Machine::named(FLOWS);
     let mut elsewhere = 0;
@@ -275,8 +281,9 @@ fn in_order(machine: &Machine) -> u64 {
     elsewhere
 }
 
+// Promise: steering-order
 #[test]
-fn with_room_in_the_rings_every_packet_of_a_flow_leaves_once_and_in_order() {
+fn steering_with_free_rings_keeps_all_packets_in_order() {
     let mut machine = Machine::new(FRAMES * 2, false);
     run(&mut machine, &mut Random(3), 40_000, 1);
     assert_eq!((in_order(&machine), machine.counted(|c| &c.overflowed)), (0, 0));
@@ -286,18 +293,20 @@ fn with_room_in_the_rings_every_packet_of_a_flow_leaves_once_and_in_order() {
     assert_eq!(machine.counted(|c| &c.tx) + machine.counted(|c| &c.replies), machine.received);
     let by: Vec<u64> = machine.counters.iter().map(|counters| counters.from_threads.read()).collect();
     println!("taken over by thread: {by:?}");
-    assert!(by.iter().all(|count| *count > 1_000), "all threads have their share: {by:?}");
+    assert!(by.iter().all(|count| *count > 1_000), "a thread has too few packets: {by:?}");
 }
 
+// Promise: steering-order
 #[test]
-fn a_full_ring_s_packets_go_to_other_threads_in_turn_and_no_other_packet_changes_places() {
+fn steering_full_ring_spreads_packets_over_other_threads() {
     let mut machine = Machine::new(16, true);
     run(&mut machine, &mut Random(5), 60_000, 40);
     let elsewhere = in_order(&machine);
     let (steered, overflowed) = (machine.counted(|c| &c.steered), machine.counted(|c| &c.overflowed));
     println!("{steered} steered, {overflowed} overflowed, {elsewhere} of these sent");
     assert!(overflowed > 1_000 && elsewhere > 1_000 && elsewhere <= overflowed);
-    // What found all rings full is dropped by its name, and all else is sent or dropped by the forwarder.
+    // A packet that finds all rings full is dropped with the corresponding reason. All other
+    // packets are sent or are dropped by the forwarder.
     let sent: u64 = machine.sent.values().map(|numbers| numbers.len() as u64).sum();
     let full = machine.dropped(DropReason::MailboxFull);
     assert!(full > 100, "{full}");
@@ -310,11 +319,11 @@ fn a_full_ring_s_packets_go_to_other_threads_in_turn_and_no_other_packet_changes
 }
 
 #[test]
-fn one_flow_at_full_rate_has_all_threads_once_its_own_is_full() {
+fn steering_one_flow_at_full_rate_uses_all_threads() {
     let mut machine = Machine::new(16, false);
     for number in 0..20_000 {
         machine.receive(0, InterfaceId(0), &frame(7, number));
-        // Packet threads turn more seldom than frames come.
+        // The packet threads run less often than frames arrive, so their rings fill up.
         machine.step(if number % 8 == 0 { number as usize / 8 % 3 } else { 3 });
     }
     machine.drain();
@@ -325,7 +334,7 @@ fn one_flow_at_full_rate_has_all_threads_once_its_own_is_full() {
 }
 
 #[test]
-fn a_piece_whose_gatherer_has_no_room_is_dropped_and_goes_to_no_other_thread() {
+fn steering_drops_a_fragment_if_its_gatherer_is_full() {
     let mut machine = Machine::new(4, false);
     let mut piece = frame(7, 0);
     piece[20] = 0x20; // more fragments
@@ -345,9 +354,9 @@ fn a_piece_whose_gatherer_has_no_room_is_dropped_and_goes_to_no_other_thread() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// The same for rings of any size, and packet threads that stand still for any time.
+    /// Checks rings of different sizes, with packet threads that pause for different times.
     #[test]
-    fn whatever_the_rings_hold_frames_are_in_one_place_and_flows_in_order(
+    fn steering_with_any_rings_keeps_frames_and_order(
         seed in 1u64..u64::MAX, mailbox in 1usize..80, pause in 1u64..60, drops in any::<bool>(),
     ) {
         let mut machine = Machine::new(mailbox, drops);

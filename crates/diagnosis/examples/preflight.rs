@@ -1,4 +1,5 @@
-//! Ends with 1, and names the faults, where this machine is not fit to balance: `preflight sluicegate.toml lb1`.
+//! Checks a machine and prints the problems found. The exit status is 1 if one of them is an error.
+//! Usage: `preflight sluicegate.toml lb1`.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -6,7 +7,7 @@ use std::process::ExitCode;
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [file, machine] = arguments.as_slice() else {
-        return Err("wanted: FILE MACHINE".into());
+        return Err("usage: preflight FILE MACHINE".into());
     };
     let diagnosis = diagnosis::diagnose(file.as_ref(), machine)?;
     for finding in diagnosis.findings() {

@@ -1,7 +1,7 @@
-//! What is known of the machine at one moment: everything that a judgement may rest on.
+//! The facts about the machine, from which the other modules derive the findings.
 //!
-//! In: filled by `gather` and `reach`. Out: plain values. Not here: files, sockets, opinions.
-//! Invariant: a fact that could not be learned is `None` or empty, and no judgement is made of it.
+//! The modules `gather` and `reach` fill these plain types. A fact that could not be determined is
+//! `None` or empty, and results in no finding.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -18,73 +18,78 @@ pub(crate) struct Facts {
     pub(crate) interfaces: Vec<Nic>,
     pub(crate) vips: Vec<VipFact>,
     pub(crate) paths: Vec<PathFact>,
-    /// `None`: the file has no peers for this machine.
+    /// `None` if the configuration has no peers for this machine.
     pub(crate) routers: Option<Routers>,
-    /// The machine's own addresses of the configuration that no interface here has.
+    /// Configured addresses of this machine that are not assigned to any local interface.
     pub(crate) absent_addresses: Vec<IpAddr>,
-    /// Families whose backends could not be asked, and why not.
+    /// The reasons why IPv4 or IPv6 backends could not be pinged.
     pub(crate) unasked: Vec<String>,
-    /// Packet sockets, and no XDP.
+    /// `true` if the configuration uses packet sockets instead of XDP.
     pub(crate) has_packet_sockets: bool,
-    /// Sockets wanted on each interface; `None`: one a queue.
+    /// The configured number of sockets for each interface. `None` means one socket for each queue.
     pub(crate) sockets: Option<u32>,
     pub(crate) frames_per_queue: u32,
-    /// Bytes.
+    /// The frame size in bytes.
     pub(crate) frame_size: u32,
     pub(crate) flows_per_thread: usize,
     pub(crate) threads: Threads,
     pub(crate) admin: Option<AdminFolder>,
-    /// A balancer answers at the admin socket: an XDP program on the interface is its own.
+    /// `true` if a running load balancer accepts connections on the admin socket. The XDP program
+    /// of the interface then belongs to that process.
     pub(crate) is_running: bool,
 }
 
-/// What packet threads are to be.
+/// The configuration of the packet threads.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Threads {
-    /// How many software steering gives packets to; 0: each queue has one.
+    /// The number of packet threads with software steering. 0 means that software steering is off
+    /// and each queue has its own packet thread.
     pub(crate) steered: u32,
-    /// They spin and never sleep.
+    /// `true` if the packet threads spin and never sleep.
     pub(crate) spins: bool,
-    /// Drivers are to run in their system calls.
+    /// `true` if the packet threads run the NIC driver in their own system calls (busy polling).
     pub(crate) polls: bool,
 }
 
-/// The machine itself.
+/// Facts about the machine itself.
 #[derive(Clone, Debug)]
 pub(crate) struct Host {
-    /// As `uname -r` says it.
+    /// The kernel release, as in `uname -r`.
     pub(crate) kernel: String,
     pub(crate) knows_af_xdp: Option<bool>,
-    /// `net.core.bpf_jit_enable`.
+    /// The value of `net.core.bpf_jit_enable`.
     pub(crate) bpf_jit: Option<u32>,
     pub(crate) privileges: Option<Privileges>,
-    /// Bytes; `None`: no limit, or not known.
+    /// The limit of locked memory in bytes, or `None` if it is unlimited or unknown.
     pub(crate) memlock: Option<u64>,
     pub(crate) clock_is_synchronised: Option<bool>,
-    /// The chosen word of `/sys/kernel/mm/transparent_hugepage/enabled`.
+    /// The active value of `/sys/kernel/mm/transparent_hugepage/enabled`.
     pub(crate) huge_pages: Option<String>,
     /// The processors that this process may use.
     pub(crate) cpus: Processors,
-    /// Those that the kernel schedules only what asks for them on.
+    /// The isolated processors (`isolcpus`), on which the kernel runs only threads that are pinned
+    /// to them.
     pub(crate) isolated: Processors,
     pub(crate) irqbalance: bool,
 }
 
-/// An interface that VIP traffic arrives on.
+/// A network interface that receives traffic for VIPs.
 #[derive(Clone, Debug)]
 pub(crate) struct Nic {
     pub(crate) name: String,
-    /// `Err`: it could not be read, in words.
+    /// The properties of the interface, or the reason why they could not be read.
     pub(crate) found: Result<(Interface, Hardware), String>,
-    /// The stricter of `all` and the interface's own, as the kernel takes it: 0 off, 1 strict, 2 loose.
+    /// The effective mode of the reverse-path filter: 0 (off), 1 (strict) or 2 (loose). The kernel
+    /// uses the larger of the values for `all` and for the interface.
     pub(crate) rp_filter: Option<u8>,
-    /// The kernel forwards IPv4 that arrives here.
+    /// `true` if the kernel forwards IPv4 packets that arrive on this interface.
     pub(crate) forwards_v4: bool,
-    /// The kernel forwards IPv6.
+    /// `true` if the kernel forwards IPv6 packets.
     pub(crate) forwards_v6: bool,
-    /// It has interrupts of its own.
+    /// `true` if the interface is a PCI device with its own interrupts.
     pub(crate) has_interrupts: bool,
-    /// Its interrupts stay away while a thread asks its driver: `napi_defer_hard_irqs` and `gro_flush_timeout` are both set.
+    /// `true` if interrupts are deferred during busy polling, which needs both
+    /// `napi_defer_hard_irqs` and `gro_flush_timeout`.
     pub(crate) defers_interrupts: Option<bool>,
 }
 
@@ -93,9 +98,10 @@ pub(crate) struct Nic {
 pub(crate) struct VipFact {
     pub(crate) name: Arc<str>,
     pub(crate) address: IpAddr,
-    /// The interface that the kernel would send it to.
+    /// The index of the outgoing interface of the kernel route to the VIP, or the reason why there
+    /// is no such interface.
     pub(crate) route: Result<u32, Unresolved>,
-    /// The address of this machine that covers it.
+    /// The local address or loopback prefix that makes the VIP a local address.
     pub(crate) local: Option<OwnAddress>,
 }
 
@@ -107,121 +113,131 @@ pub(crate) struct OwnAddress {
     pub(crate) interface: String,
 }
 
-/// The path to a backend, another machine or another cluster under one encapsulation.
+/// The path to one destination with one encapsulation. The destination is a backend, another
+/// machine or another cluster.
 #[derive(Clone, Debug)]
 pub(crate) struct PathFact {
-    /// `backend` or `machine`.
+    /// The word for the destination in messages, either `backend` or `machine`.
     pub(crate) noun: &'static str,
-    /// The longest IP packet that clients send, in bytes.
+    /// The maximum size of an IP packet from a client, in bytes.
     pub(crate) clients: u32,
     pub(crate) backend: Arc<str>,
     pub(crate) address: IpAddr,
-    /// `gre`, `ipip`, `gue` or `l2`.
+    /// The encapsulation, which is `gre`, `ipip`, `gue` or `l2`.
     pub(crate) kind: &'static str,
-    /// Packets to it have its own address (kv.path = "through"), so that routers know the way.
+    /// `true` if packets are sent to the backend address and not to the VIP (`kv.path =
+    /// "proxied"`). Routers can then forward the packets without outer headers.
     pub(crate) is_readdressed: bool,
-    /// Bytes that the outer headers add.
+    /// The size of the outer headers in bytes.
     pub(crate) encap_overhead: u32,
     pub(crate) next_hop: Result<Resolved, Unresolved>,
-    /// The interface that it leaves by, and its MTU in bytes.
+    /// The outgoing interface and its MTU in bytes.
     pub(crate) link: Option<(String, u32)>,
-    /// `None`: not asked.
+    /// `None` if the address was not pinged.
     pub(crate) reach: Option<Reach>,
 }
 
-/// What BGP and BFD rest on.
+/// Facts about BGP and BFD.
 #[derive(Clone, Debug)]
 pub(crate) struct Routers {
     pub(crate) peers: Vec<PeerFact>,
-    /// Where this machine is to listen, and what the kernel says against it.
+    /// The configured listening addresses, each with the error that the kernel returned for a test
+    /// socket.
     pub(crate) listens: Vec<(SocketAddr, Option<Errno>)>,
-    /// The kernel signs TCP segments with MD5; `None`: not known, or not asked.
+    /// `true` if the kernel supports TCP MD5 signatures. `None` if the support is unknown or not
+    /// needed.
     pub(crate) signs_tcp: Option<bool>,
-    /// What the kernel says against hearing BFD, where a peer has it.
+    /// The error that the kernel returned for a test socket on the BFD port. The port is tested
+    /// only if a peer uses BFD.
     pub(crate) bfd_port: Option<Errno>,
 }
 
-/// A router.
+/// A BGP peer.
 #[derive(Clone, Debug)]
 pub(crate) struct PeerFact {
     pub(crate) name: Arc<str>,
     pub(crate) address: IpAddr,
-    /// Why packets for it cannot leave now.
+    /// The result of the route lookup. The error is the reason why packets to the peer cannot be
+    /// sent.
     pub(crate) route: Result<(), Unresolved>,
-    /// The router before it; `None`: it is on a link of this machine, or there is no route.
+    /// The gateway to the peer. `None` if the peer is directly connected or has no route.
     pub(crate) gateway: Option<IpAddr>,
     pub(crate) hops: Option<u8>,
     pub(crate) has_bfd: bool,
     pub(crate) is_signed: bool,
-    /// The address to dial from, when no interface here has it.
+    /// The configured source address of the session, if no local interface has it.
     pub(crate) absent_source: Option<IpAddr>,
 }
 
-/// What pings with DF set say.
+/// The result of pings with the don't-fragment flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// Not even a small one was answered.
+    /// No ping was answered.
     Silent,
-    /// The longest IP packet that was answered, in bytes, up to what was asked for.
+    /// The size in bytes of the largest IP packet that was answered. The largest packet sent has
+    /// the requested size.
     Longest(u32),
 }
 
-/// Where the admin socket is to be.
+/// The directory of the admin socket.
 #[derive(Clone, Debug)]
 pub(crate) struct AdminFolder {
     pub(crate) path: PathBuf,
     pub(crate) state: FolderState,
-    /// The file names the socket: without it the balancer does not start.
+    /// `true` if the configuration sets the path of the socket. The load balancer then does not
+    /// start without the directory.
     pub(crate) is_asked_for: bool,
 }
 
-/// What became of looking at a folder.
+/// The state of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FolderState {
     Missing,
     NoFolder,
     NotWritable,
-    /// Others may put a socket of their own there.
+    /// Other users can create a socket in the directory.
     OpenToOthers,
     Sound,
 }
 
 impl Facts {
-    /// The interfaces that could be read.
+    /// Returns the interfaces whose properties could be read.
     pub(crate) fn usable(&self) -> impl Iterator<Item = &(Interface, Hardware)> {
         self.interfaces.iter().filter_map(|nic| nic.found.as_ref().ok())
     }
 
-    /// What gives the first interface that could be read an address of a host.
+    /// Returns a command that adds an address to the first readable interface.
     pub(crate) fn address_command(&self, address: IpAddr) -> Option<String> {
         let (interface, _) = self.usable().next()?;
         Some(format!("ip address add {} dev {}", host_prefix(address), interface.name))
     }
 
-    /// Sockets on an interface.
+    /// Returns the number of sockets on an interface.
     pub(crate) fn sockets_on(&self, interface: &Interface) -> u32 {
         self.sockets.unwrap_or(interface.queues)
     }
 
-    /// Threads that carry an interface's packets: one for each socket, and those that software steering gives packets to.
+    /// Returns the number of threads that process packets of an interface. There is one thread for
+    /// each socket, and with software steering also the packet threads.
     pub(crate) fn threads_on(&self, interface: &Interface) -> u32 {
         self.sockets_on(interface) + self.threads.steered
     }
 
-    /// The processors that `count` threads will be on, of an interface that is `near` to some.
+    /// Returns the processors on which the first `count` threads will run. Processors in `near`,
+    /// which are close to the interface, are used first.
     pub(crate) fn thread_cpus(&self, count: u32, near: &Processors) -> Processors {
         order(&self.host.cpus, near).into_iter().take(count as usize).collect()
     }
 }
 
 impl PathFact {
-    /// The longest outer packet that clients can cause, in bytes.
+    /// Returns the size in bytes of the largest client packet after encapsulation.
     pub(crate) fn needed(&self) -> u32 {
         self.clients + self.encap_overhead
     }
 }
 
-/// The address as commands take it, with its length when it is a host's.
+/// Formats the address with the prefix length of a single host, /32 or /128.
 pub(crate) fn host_prefix(address: IpAddr) -> String {
     format!("{address}/{}", if address.is_ipv4() { 32 } else { 128 })
 }

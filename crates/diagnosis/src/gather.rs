@@ -1,8 +1,10 @@
-//! Where the facts come from: `/proc`, `/sys`, ioctls, netlink.
+//! Collects the facts about the machine from `/proc`, `/sys`, ioctls and netlink.
 //!
-//! In: a configuration, its machine, and what was asked of the network. Out: [`Facts`].
-//! Not here: opinions; pings (`reach`). Invariant: nothing is changed. Of `/sys` only what no network namespace divides, or what is seen to be of this one.
-//! Source: proc(5); Linux `Documentation/ABI/testing/sysfs-bus-pci`.
+//! The module changes nothing on the machine. A file in `/sys` may belong to another network
+//! namespace than the current one. The module uses only files that do not depend on the namespace,
+//! or whose namespace it has checked.
+//!
+//! References: proc(5); Linux `Documentation/ABI/testing/sysfs-bus-pci`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -28,7 +30,8 @@ use crate::reach::Heard;
 use crate::routers::BFD_PORT;
 use crate::sockets;
 
-/// All facts. `next_hops` are those of backends, `routes` those of VIPs; either has those of peers.
+/// Collects all facts. `next_hops` contains the next hops of the backends, and `routes` the routes
+/// of the VIPs. The next hop of a BGP peer may be in either of them.
 pub(crate) fn facts(
     config: &Config,
     machine: &Machine,
@@ -65,7 +68,8 @@ pub(crate) fn facts(
     }
 }
 
-/// The longest packet to ask each backend's address for: what is needed, as far as this machine's link carries it.
+/// Returns the size of the ping packets for each backend. The size is the size of the largest
+/// client packet after encapsulation, limited by the MTU of the local link.
 pub(crate) fn targets(config: &Config, machine: &Machine, next_hops: &NextHops) -> BTreeMap<IpAddr, u32> {
     let mut targets = BTreeMap::new();
     for path in paths(config, machine, next_hops, &HashMap::new()) {
@@ -116,7 +120,8 @@ fn nic(name: &str) -> Nic {
     }
 }
 
-/// `None` where `/sys` shows another network namespace.
+/// Returns `true` if the interface defers its interrupts during busy polling, or `None` if `/sys`
+/// shows another network namespace.
 fn defers_interrupts(interface: &Interface) -> Option<bool> {
     let read = |file: &str| number(&format!("/sys/class/net/{}/{file}", interface.name));
     (read("ifindex")? == interface.index).then_some(())?;
@@ -139,7 +144,8 @@ fn vips(config: &Config, routes: &NextHops, own: &[(OwnAddress, bool)]) -> Vec<V
     all.flat_map(|vip| vip.reachable_at().into_iter().map(|address| fact(&vip.name, &address))).collect()
 }
 
-/// On loopback a whole IPv4 prefix is local.
+/// Returns `true` if `own` makes the VIP a local address. An IPv4 prefix on the loopback interface
+/// makes all addresses of the prefix local.
 fn covers(own: &OwnAddress, on_loopback: bool, vip: IpAddr) -> bool {
     match (own.address, vip) {
         (IpAddr::V4(own_v4), IpAddr::V4(vip)) if on_loopback => {
@@ -159,7 +165,8 @@ fn paths(
     let readdressed = readdressed(config);
     let mut links: HashMap<u32, Option<(String, u32)>> = HashMap::new();
     let mut paths: BTreeMap<(Arc<str>, IpAddr, &'static str), PathFact> = BTreeMap::new();
-    // Fragments go to the other machines of the shard, full-size ones too.
+    // This machine also sends fragments of full size to the other machines of its shard, so the
+    // paths to them are included.
     let peers = config.peers(machine).into_iter().flat_map(|pool| &pool.members);
     let peers = peers.filter(|member| *member.backend.name != *machine.name());
     let members = config.members().map(|member| ("backend", member));
@@ -184,10 +191,11 @@ fn paths(
     paths.into_values().collect()
 }
 
-/// The pools whose backends are asked at their own addresses.
+/// Returns the leaf pools whose packets are sent to the backend address instead of the VIP
+/// (`kv.path = "proxied"`).
 fn readdressed(config: &Config) -> BTreeSet<&Arc<str>> {
     let kv = config.pools().iter().filter_map(|pool| Some((pool, pool.kv.as_ref()?)));
-    let through = kv.filter(|(_, kv)| matches!(kv.path, config::KvPath::Through { .. }));
+    let through = kv.filter(|(_, kv)| matches!(kv.path, config::KvPath::Proxied { .. }));
     let named = through.flat_map(|(pool, kv)| [&pool.name].into_iter().chain(&kv.pools));
     let pools = named.filter_map(|name| config.pool(name));
     pools.flat_map(|pool| pool.members.iter().map(|member| &member.leaf)).collect()
@@ -243,14 +251,15 @@ fn peer_fact(
     }
 }
 
-/// The name and the MTU of an Ethernet interface.
+/// Returns the name and the MTU of an Ethernet interface.
 fn link(index: u32) -> Option<(String, u32)> {
     let name = if_indextoname(index).ok()?.into_string().ok()?;
     let found = Interface::read(&name).ok()?;
     Some((name, found.mtu_bytes))
 }
 
-/// Each address of this machine, and whether it is on loopback.
+/// Returns the addresses of this machine. The flag is `true` for addresses on the loopback
+/// interface.
 pub(crate) fn own_addresses() -> Vec<(OwnAddress, bool)> {
     getifaddrs().map(|all| all.filter_map(|found| own_address(&found)).collect()).unwrap_or_default()
 }
@@ -266,14 +275,15 @@ fn own_address(found: &InterfaceAddress) -> Option<(OwnAddress, bool)> {
         IpAddr::V4(mask) => mask.to_bits().count_ones(),
         IpAddr::V6(mask) => mask.to_bits().count_ones(),
     };
-    // The kernel names an IPv4 address by its label, which begins with the interface.
+    // For an IPv4 address, the kernel returns the address label, such as `eth0:1`, which starts
+    // with the interface name.
     let interface = found.interface_name.split(':').next().unwrap_or_default().to_owned();
     let prefix_length = u8::try_from(ones).ok()?;
     let on_loopback = found.flags.contains(InterfaceFlags::IFF_LOOPBACK) && address != Ipv4Addr::LOCALHOST;
     Some((OwnAddress { address, prefix_length, interface }, on_loopback))
 }
 
-/// The folder of the admin API's socket.
+/// Returns the directory of the admin socket.
 fn admin_folder(socket: &AdminSocket) -> Option<AdminFolder> {
     let path = socket.path.parent()?;
     Some(AdminFolder { path: path.to_owned(), state: folder(path), is_asked_for: !socket.is_default })
@@ -291,7 +301,7 @@ fn folder(path: &Path) -> FolderState {
     }
 }
 
-/// Whether a process of this name runs.
+/// Returns `true` if a process with this name is running.
 fn runs(name: &str) -> bool {
     let Ok(processes) = fs::read_dir("/proc") else { return false };
     processes.flatten().any(|process| {
@@ -303,13 +313,13 @@ fn number(path: &str) -> Option<u32> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// The soft limit in bytes; `None`: unlimited, or not said.
+/// Returns the soft limit of locked memory in bytes, or `None` if it is unlimited or missing.
 fn locked_memory(limits: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// The word in brackets.
+/// Returns the word in brackets, which is the active setting in such a `/sys` file.
 fn chosen(text: &str) -> Option<String> {
     let (_, rest) = text.split_once('[')?;
     rest.split_once(']').map(|(word, _)| word.to_owned())
@@ -323,7 +333,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_processors_are_written_as_they_are_read() {
+    fn lists_of_processors_round_trip() {
         for text in ["0-2,8,10-11", "5", "", "0-1,4-5,7"] {
             assert_eq!(super::super::machine::ranges(&listed(text)), text);
         }
@@ -340,13 +350,13 @@ mod tests {
     }
 
     #[test]
-    fn the_chosen_word_stands_in_brackets() {
+    fn the_chosen_word_is_in_brackets() {
         assert_eq!(chosen("always [madvise] never\n").as_deref(), Some("madvise"));
         assert_eq!(chosen("always madvise"), None);
     }
 
     #[test]
-    fn a_prefix_on_loopback_makes_all_of_it_local_and_elsewhere_only_its_address() {
+    fn a_loopback_prefix_covers_all_its_addresses() {
         let own = |address: &str, prefix_length| OwnAddress {
             address: address.parse().unwrap(),
             prefix_length,
@@ -369,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_judged_by_what_it_is() {
+    fn a_directory_is_judged_by_kind_and_permissions() {
         let base = std::env::temp_dir().join(format!("sluicegate-folder-{}", std::process::id()));
         fs::create_dir_all(&base).unwrap();
         let state = |path: &Path| folder(path);
@@ -386,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_can_be_looked_at() {
+    fn facts_of_this_process_can_be_read() {
         let host = host();
         assert!(!host.kernel.is_empty() && !host.cpus.is_empty());
         let own = fs::read_to_string("/proc/self/comm").unwrap();

@@ -1,9 +1,11 @@
-//! What is wrong with the machine before it carries traffic, and the command that mends it: `sluicegate doctor`.
+//! Checks a configuration and a machine before the machine carries traffic, for the command
+//! `sluicegate doctor`.
 //!
-//! In: a configuration and the name of its machine. Out: findings, and the facts that they rest on; in words or as JSON.
-//! Modules: `facts` (what is known), `gather`, `reach` and `sockets` (how it is learned), `machine`, `interfaces`, `paths`, `routers`
-//! (judgements), `secrets` (files that the service may not read), `report` (how it is shown).
-//! Not here: changing anything. Invariant: a judgement is a function of the facts alone.
+//! The result is a list of findings. Each finding names a problem, its effect, and the command that
+//! fixes it. The modules `gather`, `reach` and `sockets` collect facts about the machine into the
+//! types of `facts`. The modules `machine`, `interfaces`, `paths`, `routers` and `secrets` derive
+//! findings from these facts, and `report` formats the result. The crate changes nothing on the
+//! machine.
 //!
 //! ```
 //! let diagnosis = diagnosis::diagnose("no/such/file.toml".as_ref(), "lb1")?;
@@ -41,59 +43,63 @@ use next_hop::{NextHopError, NextHops, Resolver};
 use self::facts::Facts;
 use self::reach::Heard;
 
-/// What was found on a machine. Shown in words by its `Display`.
+/// The result of the checks on a machine. Its `Display` implementation writes a report for a
+/// terminal.
 #[derive(Debug)]
 pub struct Diagnosis {
     machine: String,
     findings: Vec<Finding>,
-    /// None where the file has no such machine, or cannot be read.
+    /// The facts about the machine, or `None` if the configuration cannot be read or does not
+    /// contain the machine.
     facts: Option<Facts>,
 }
 
 impl Diagnosis {
-    /// All findings, the worst first.
+    /// Returns all findings, errors first.
     #[must_use]
     pub fn findings(&self) -> &[Finding] {
         &self.findings
     }
 
-    /// Whether none is an error.
+    /// Returns `true` if no finding is an error.
     #[must_use]
     pub fn is_well(&self) -> bool {
         is_well(&self.findings)
     }
 }
 
-/// Why the machine could not be looked at.
+/// The reasons why the checks could not run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DiagnosisError {
-    /// No event loop.
-    #[error("cannot begin: {0}")]
+    /// The tokio runtime could not be created.
+    #[error("cannot create the tokio runtime: {0}")]
     Runtime(#[from] io::Error),
-    /// The kernel was not to be asked for routes.
-    #[error("looking up next hops: {0}")]
+    /// The next hops could not be read from the kernel.
+    #[error("cannot look up next hops: {0}")]
     NextHops(#[from] NextHopError),
-    /// The configuration has no such machine.
+    /// The configuration does not contain the machine.
     #[error(transparent)]
     Machine(#[from] CompileError),
 }
 
-/// Looks at the file and at this machine, which goes by the name `machine` there. What is wrong with either is a finding.
+/// Checks the configuration file and this machine. `machine` is the name of this machine in the
+/// file. Problems of the file and of the machine are reported as findings.
 ///
 /// # Errors
-/// The kernel can't be asked for routes.
+/// Returns an error if the routes cannot be read from the kernel.
 /// # Cost
-/// Up to some seconds: backends are pinged, and neighbours that do not answer are waited for. Outside a tokio runtime alone.
+/// Takes up to several seconds, because the function pings backends and waits for neighbors that do
+/// not respond. This function must be called outside of a tokio runtime.
 pub fn diagnose(file: &Path, machine: &str) -> Result<Diagnosis, DiagnosisError> {
     let (mut findings, config, secrets) = read(file);
     let found = config.as_ref().map(|config| find_machine(config, machine).map(|machine| (config, machine)));
     let facts = match found {
         Some(Ok((config, machine))) => Some(look(config, machine)?),
         Some(Err(error)) => {
-            let why = "nothing is known of its interfaces and addresses";
+            let why = "its interfaces and addresses cannot be checked";
             let finding = Finding::error("machine", error.to_string(), why);
-            findings.push(finding.hint("give its name by --machine NAME"));
+            findings.push(finding.hint("pass the name of this machine with --machine NAME"));
             None
         }
         None => None,
@@ -104,8 +110,9 @@ pub fn diagnose(file: &Path, machine: &str) -> Result<Diagnosis, DiagnosisError>
     Ok(Diagnosis { machine: machine.to_owned(), findings, facts })
 }
 
-/// What is wrong with the file, what it says, and the files of its secrets. Where secrets alone can't be read, as by another
-/// user than the service's, the machine is looked at all the same.
+/// Returns the problems of the configuration file, the configuration, and the paths of its secret
+/// files. If only secrets are unreadable, for example because another user runs the checks, the
+/// configuration is read without secrets.
 fn read(file: &Path) -> (Vec<Finding>, Option<Config>, BTreeSet<PathBuf>) {
     let (loaded, secrets) = secrets::load(file);
     let (findings, config) = match loaded {
@@ -121,11 +128,13 @@ fn is_well(findings: &[Finding]) -> bool {
     findings.iter().all(|finding| finding.severity != Severity::Error)
 }
 
-/// Logs what [`diagnose`] would find, less the pings, and less what every start says or refuses by itself.
-/// `next_hops` are those of all backends.
+/// Logs the findings when the load balancer starts. This function runs the checks of [`diagnose`],
+/// except for pings, advice, and the problems that the load balancer itself reports at startup.
+/// `next_hops` contains the next hops of all backends.
 ///
 /// # Errors
-/// The configuration has no such machine, or the kernel can't be asked for routes.
+/// Returns an error if the configuration does not contain the machine, or if the routes cannot be
+/// read from the kernel.
 pub async fn warn_at_start(
     config: &Config,
     machine: &str,
@@ -136,17 +145,25 @@ pub async fn warn_at_start(
     let routes = Resolver::open()?.resolve(&asked).await?;
     let facts = gather::facts(config, machine, next_hops, &routes, &Heard::default());
     for finding in judge_at_start(&facts) {
-        tracing::warn!(finding = finding.id, "{finding}");
+        // log: A check of this machine found a problem when the load balancer started. `what` is
+        // the problem, `why` its effect, and `fix` contains the command that fixes it.
+        tracing::warn!(
+            finding = finding.id,
+            what = finding.what,
+            why = finding.why,
+            fix = finding.fix(),
+            "machine check failed"
+        );
     }
     Ok(())
 }
 
-/// The addresses of this machine's interfaces.
+/// Returns the addresses of all interfaces of this machine.
 pub fn addresses_here() -> impl Iterator<Item = IpAddr> {
     gather::own_addresses().into_iter().map(|(own, _)| own.address)
 }
 
-/// All facts, the pings among them.
+/// Collects all facts, including the results of the pings.
 fn look(config: &Config, machine: &Machine) -> Result<Facts, DiagnosisError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let backends = destinations(config, machine.name(), None);
@@ -157,14 +174,16 @@ fn look(config: &Config, machine: &Machine) -> Result<Facts, DiagnosisError> {
             resolver.resolve(&vip_addresses(config)).await?,
         ))
     })?;
-    // A ping makes the kernel look for the neighbours that it does not know.
+    // A ping makes the kernel resolve unknown neighbors. The next hops are therefore looked up
+    // again after the pings.
     let heard = reach::ask(&gather::targets(config, machine, &first), &machine.addresses);
     let asked = [backends, peer_addresses(config, machine)].concat();
     let next_hops = runtime.block_on(next_hops(&asked))?;
     Ok(gather::facts(config, machine, &next_hops, &routes, &heard))
 }
 
-/// Next hops once the kernel has resolved each neighbour. Without CAP_NET_ADMIN it is not made to ask.
+/// Returns the next hops after the kernel has resolved the neighbors. Without CAP_NET_ADMIN this
+/// process cannot start the resolution, so the function returns what the kernel already knows.
 async fn next_hops(backends: &[IpAddr]) -> Result<NextHops, NextHopError> {
     match next_hop::look_up(backends, NEIGHBOURS).await {
         Ok(found) => Ok(found),
@@ -181,7 +200,7 @@ fn vip_addresses(config: &Config) -> Vec<IpAddr> {
     config.vips().iter().flat_map(config::Vip::reachable_at).collect()
 }
 
-/// All findings of the facts.
+/// Derives all findings from the facts.
 fn judge(facts: &Facts) -> Vec<Finding> {
     let mut found: Vec<Finding> = facts.host.privileges.map(privilege_findings).unwrap_or_default();
     for (interface, _) in facts.usable() {
@@ -191,19 +210,19 @@ fn judge(facts: &Facts) -> Vec<Finding> {
             interface.findings(facts.frame_size)
         };
         let of_it = of_it.into_iter();
-        // A running balancer's own program is none of another's.
+        // The XDP program of a running load balancer is not a problem.
         found.extend(of_it.filter(|finding| !(facts.is_running && finding.id == "xdp-occupied")));
     }
     found.extend(judge_beyond_start(facts));
     found
 }
 
-/// What a start says of them: advice is for `doctor` alone.
+/// Derives the findings that are logged at startup, which exclude advice.
 fn judge_at_start(facts: &Facts) -> Vec<Finding> {
     judge_beyond_start(facts).into_iter().filter(|finding| finding.severity != Severity::Advice).collect()
 }
 
-/// Those that no start says by itself.
+/// Derives the findings that the load balancer does not report by itself at startup.
 fn judge_beyond_start(facts: &Facts) -> Vec<Finding> {
     [machine::findings(facts), interfaces::findings(facts), paths::findings(facts), routers::findings(facts)]
         .concat()
@@ -211,20 +230,22 @@ fn judge_beyond_start(facts: &Facts) -> Vec<Finding> {
 
 fn of_problems(problems: &Problems) -> Vec<Finding> {
     let finding = |problem: &Problem| {
-        let allowed = format!("allowed is {}", problem.allowed);
-        let said = problem.sentence();
-        let what = said.split_once(", allowed ").map_or(said.as_str(), |(what, _)| what).to_owned();
-        match problem.severity {
+        let what = problem.to_string();
+        let finding = match problem.severity {
             config::Severity::Error => {
-                Finding::error("config", what, "the balancer does not start with this file").hint(allowed)
+                Finding::error("config", what, "the load balancer does not start with this file")
             }
             config::Severity::Warning => {
-                Finding::warning("config", what, "it works, and probably not as meant").hint(allowed)
+                Finding::warning("config", what, "the file is valid, but probably not as intended")
             }
-        }
+        };
+        finding.hint(
+            problem.help.as_deref().unwrap_or("correct the file, and test it with `sluicegate config check`"),
+        )
     };
     problems.iter().map(finding).collect()
 }
 
-/// An IPv4 neighbour that does not answer is given up after three seconds.
+/// The maximum time for resolving neighbors. The kernel gives up on an IPv4 neighbor after three
+/// seconds without a reply.
 const NEIGHBOURS: Duration = Duration::from_secs(4);

@@ -1,6 +1,5 @@
-//! Judgements of the machine: kernel, privileges, memory, processors, clock, the admin socket's folder.
-//!
-//! In: [`Facts`]. Out: [`Finding`]s. Invariant: functions of the facts alone.
+//! Findings about the machine: kernel, privileges, memory, processors, clock, and the directory of
+//! the admin socket.
 
 use config::words::{count, count_of};
 use datapath::interface::{Finding, Hardware, Interface};
@@ -41,15 +40,15 @@ fn kernel_age(facts: &Facts) -> Option<Finding> {
         if facts.has_packet_sockets { (OLDEST_FOR_INGRESS, "ingress") } else { (OLDEST_KERNEL, "XDP") };
     (version(kernel)? < oldest).then(|| {
         let (major, minor) = oldest;
-        let what = format!("the kernel is {kernel}, and {major}.{minor} is the oldest that will do");
+        let what = format!("kernel {kernel} is too old, the minimum is {major}.{minor}");
         let why = format!(
-            "an older one cannot tie the {program} program to its process, and it would outlive a crash"
+            "an older kernel does not detach the {program} program when the process ends, so the program would remain attached after a crash"
         );
         Finding::error("kernel-old", what, why).hint("install a newer kernel")
     })
 }
 
-/// Major and minor number.
+/// Returns the major and minor version of a kernel release.
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut parts = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     Some((parts.next()?.ok()?, parts.next()?.ok()?))
@@ -57,41 +56,41 @@ fn version(release: &str) -> Option<(u32, u32)> {
 
 fn without_af_xdp(facts: &Facts) -> Option<Finding> {
     (facts.host.knows_af_xdp == Some(false) && !facts.has_packet_sockets).then(|| {
-        let what = "the kernel knows no AF_XDP sockets";
-        Finding::error("no-af-xdp", what, "io.mode = \"af-xdp\" moves packets by them").hint(
-            "install a kernel with CONFIG_XDP_SOCKETS=y, or set io.mode = \"af-packet\", which is slower",
-        )
+        let what = "the kernel does not support AF_XDP sockets";
+        Finding::error("no-af-xdp", what, "io.mode = \"af-xdp\" needs AF_XDP sockets for all packets")
+            .hint("install a kernel with CONFIG_XDP_SOCKETS=y, or set the slower io.mode = \"af-packet\"")
     })
 }
 
 fn without_jit(host: &Host) -> Option<Finding> {
     (host.bpf_jit == Some(0)).then(|| {
-        let why = "the XDP program is interpreted for each packet, several times slower than compiled";
-        Finding::warning("bpf-jit", "the kernel's BPF compiler is off", why)
+        let why = "the XDP program is interpreted for each packet, which is several times slower";
+        Finding::warning("bpf-jit", "the BPF JIT compiler of the kernel is off", why)
             .command("sysctl -w net.core.bpf_jit_enable=1")
     })
 }
 
-/// The kernel charges packet memory to the limit, unless the process holds CAP_IPC_LOCK.
+/// The kernel counts packet memory against the limit of locked memory, unless the process has
+/// CAP_IPC_LOCK.
 fn locked_memory(facts: &Facts) -> Option<Finding> {
     if facts.has_packet_sockets {
-        return None; // theirs is not charged
+        return None; // packet sockets need no locked memory
     }
     let limit = facts.host.memlock?;
     let privileges = facts.host.privileges?;
     let queues: u32 = facts.usable().map(|(interface, _)| facts.sockets_on(interface)).sum();
-    // A packet thread without queues has an eighth of a queue's frames.
+    // With software steering, a packet thread has one eighth as many frames as a queue.
     let eighths = u64::from(queues) * 8 + u64::from(facts.threads.steered);
     let needed = eighths * u64::from(facts.frames_per_queue / 8) * u64::from(facts.frame_size);
     (!privileges.has(CAP_IPC_LOCK) && needed > limit).then(|| {
         let what = format!(
-            "packet memory takes {} KiB, and the limit of locked memory is {} KiB",
+            "packet memory needs {} KiB, but the limit of locked memory is {} KiB",
             needed / 1_024,
             limit / 1_024
         );
-        Finding::error("memlock", what, "the kernel refuses the memory without CAP_IPC_LOCK")
+        Finding::error("memlock", what, "the kernel does not provide more memory without CAP_IPC_LOCK")
             .command("ulimit -l unlimited")
-            .hint("LimitMEMLOCK=infinity or AmbientCapabilities=CAP_IPC_LOCK in the systemd unit")
+            .hint("set LimitMEMLOCK=infinity or AmbientCapabilities=CAP_IPC_LOCK in the systemd unit")
     })
 }
 
@@ -99,10 +98,10 @@ fn huge_pages(facts: &Facts) -> Option<Finding> {
     let word = facts.host.huge_pages.as_deref().filter(|word| *word == "never")?;
     let table_bytes = facts.flows_per_thread * FLOW_BYTES;
     (table_bytes >= HUGE_PAGE_BYTES).then(|| {
-        let what = format!("transparent huge pages are on `{word}`");
+        let what = format!("transparent huge pages are set to `{word}`");
         let mebibytes = table_bytes / (1 << 20);
         let why = format!(
-            "each packet thread's connection table of {mebibytes} MiB lies in small pages, and a look-up may miss the TLB"
+            "the connection table of each packet thread ({mebibytes} MiB) uses small pages, so lookups cause TLB misses"
         );
         Finding::advice("huge-pages", what, why)
             .command("echo madvise > /sys/kernel/mm/transparent_hugepage/enabled")
@@ -111,19 +110,22 @@ fn huge_pages(facts: &Facts) -> Option<Finding> {
 
 fn clock(host: &Host) -> Option<Finding> {
     (host.clock_is_synchronised == Some(false)).then(|| {
-        let why = "logs, captures and certificates' dates do not agree with those of other machines";
-        Finding::warning("clock", "nothing keeps the clock synchronised", why)
+        let why =
+            "timestamps of logs and captures differ from other machines, and certificate checks may fail";
+        Finding::warning("clock", "the system clock is not synchronized", why)
             .command("timedatectl set-ntp true")
-            .hint("install chrony, where no time service is there")
+            .hint("install chrony if the machine has no time service")
     })
 }
 
 fn admin_folder(folder: &AdminFolder) -> Option<Finding> {
     let why = match folder.is_asked_for {
-        true => "the admin socket cannot be made, and the balancer does not start",
-        false => "the admin socket cannot be made, and the balancer can't be asked",
+        true => "the load balancer cannot create its admin socket and does not start",
+        false => {
+            "the load balancer cannot create its admin socket, so commands cannot query the load balancer"
+        }
     };
-    let what = |words: &str| format!("{}, the folder of the admin socket, {words}", folder.path.display());
+    let what = |words: &str| format!("directory {} of the admin socket {words}", folder.path.display());
     let path = quoted(&folder.path.to_string_lossy());
     let make = format!("install -d -m 0755 {path}");
     let severity = if folder.is_asked_for { Finding::error } else { Finding::warning };
@@ -131,19 +133,23 @@ fn admin_folder(folder: &AdminFolder) -> Option<Finding> {
     Some(match folder.state {
         FolderState::Sound => return None,
         FolderState::Missing if folder.path.starts_with("/run") => {
-            let why = if folder.is_asked_for { "it must be there at the start" } else { why };
-            Finding::warning("admin-folder", what("is not there"), why)
+            let why = if folder.is_asked_for {
+                "the directory must exist when the load balancer starts"
+            } else {
+                why
+            };
+            Finding::warning("admin-folder", what("does not exist"), why)
                 .command(make)
-                .hint("RuntimeDirectory= in the systemd unit makes it at each start")
+                .hint("set RuntimeDirectory= in the systemd unit, which creates the directory at each start")
         }
-        FolderState::Missing => fault("is not there").command(make),
-        FolderState::NoFolder => fault("is no folder").hint("name another one in admin.socket.path"),
+        FolderState::Missing => fault("does not exist").command(make),
+        FolderState::NoFolder => fault("is not a directory").hint("change admin.socket.path"),
         FolderState::NotWritable => {
-            fault("may not be written by this user").hint("give it to the user that the balancer runs as")
+            fault("is not writable for this user").hint("change its owner to the user of the load balancer")
         }
         FolderState::OpenToOthers => {
-            let why = "anybody on this machine can put a socket of their own in its place";
-            Finding::warning("admin-folder", what("may be written by everybody"), why)
+            let why = "any local user can replace the admin socket";
+            Finding::warning("admin-folder", what("is writable for all users"), why)
                 .command(format!("chmod o-w {path}"))
         }
     })
@@ -153,21 +159,26 @@ fn shared_processors(facts: &Facts, interface: &Interface, channels: &str) -> Op
     let (threads, cpus) = (facts.threads_on(interface), facts.host.cpus.len());
     (cpus > 0 && threads as usize > cpus).then(|| {
         let name = &interface.name;
-        let there = if cpus == 1 { "there is" } else { "there are" };
+        let there = if cpus == 1 { "is" } else { "are" };
         let (sockets, processors) = (facts.sockets_on(interface), count_of(cpus, "processor"));
         let threads = match facts.threads.steered {
             0 => count(sockets, "packet thread"),
             some => format!("{} and {}", count(some, "packet thread"), count(sockets, "I/O thread")),
         };
-        let what = format!("{name} gets {threads}, and {there} {processors} for them");
-        let finding =
-            Finding::warning("threads-shared", what, "threads that share one delay each other's packets");
+        let what = format!("{name} needs {threads}, but only {processors} {there} available");
+        let finding = Finding::warning(
+            "threads-shared",
+            what,
+            "threads on the same processor delay the packets of each other",
+        );
         if facts.threads.steered > 0 {
-            return finding.hint("fewer io.threads, or fewer io.queues, each of which has an I/O thread");
+            return finding.hint("reduce io.threads or io.queues, because each queue has an I/O thread");
         }
         let finding = finding.command(format!("ethtool -L {name} {channels}"));
         match facts.sockets {
-            Some(_) => finding.hint(format!("io.queues = {cpus} as well, which counts sockets")),
+            Some(_) => {
+                finding.hint(format!("set io.queues = {cpus} as well, which is the number of sockets"))
+            }
             None => finding,
         }
     })
@@ -180,16 +191,17 @@ fn far_processors(facts: &Facts, interface: &Interface, hardware: &Hardware) -> 
     (!is_near).then(|| {
         let far: Processors = threads.difference(near).copied().collect();
         let what = format!(
-            "packet threads would run on processors {}, which are not on the memory node of {}",
+            "packet threads would run on processors {}, which are not on the NUMA node of {}",
             ranges(&far),
             interface.name
         );
-        let why = "each packet crosses between the nodes";
+        let why = "every packet crosses between NUMA nodes, which is slower";
         on_processors(Finding::warning("threads-far", what, why), near)
     })
 }
 
-/// Threads that never sleep, or a machine that has processors set aside for them.
+/// Reports packet threads on processors that are not isolated. This check applies if the threads
+/// never sleep, or if the machine has isolated processors.
 fn disturbed_processors(facts: &Facts, interface: &Interface, hardware: &Hardware) -> Option<Finding> {
     let threads = facts.thread_cpus(facts.threads_on(interface), &hardware.near);
     let isolated = &facts.host.isolated;
@@ -201,11 +213,11 @@ fn disturbed_processors(facts: &Facts, interface: &Interface, hardware: &Hardwar
         let finding = Finding::warning(
             "threads-disturbed",
             what,
-            "other work on the same processor makes packets wait",
+            "other processes on the same processor delay packets",
         );
         if isolated.is_empty() {
             return finding.hint(format!(
-                "boot with isolcpus={} on the kernel's command line, or let threads sleep (io.idle.then)",
+                "boot with isolcpus={} on the kernel command line, or let the threads sleep (io.idle.then)",
                 ranges(&threads)
             ));
         }
@@ -216,8 +228,8 @@ fn disturbed_processors(facts: &Facts, interface: &Interface, hardware: &Hardwar
 fn without_busy_poll(facts: &Facts, Nic { name, defers_interrupts, .. }: &Nic) -> Option<Finding> {
     (facts.threads.polls && *defers_interrupts == Some(false)).then(|| {
         let of = format!("/sys/class/net/{name}");
-        let what = format!("io.busy_poll is set, and {name} does not defer its interrupts");
-        let why = "its driver goes on receiving in interrupts, beside the packet threads' system calls";
+        let what = format!("io.busy_poll is set, but {name} does not defer its interrupts");
+        let why = "the driver still receives packets in interrupts, in addition to the system calls of the packet threads";
         Finding::warning("busy-poll", what, why)
             .command(format!("echo 2 > {of}/napi_defer_hard_irqs && echo 200000 > {of}/gro_flush_timeout"))
     })
@@ -227,18 +239,22 @@ fn on_processors(finding: Finding, cpus: &Processors) -> Finding {
     let list = ranges(cpus);
     finding
         .command(format!("systemctl set-property sluicegate.service AllowedCPUs={list}"))
-        .hint(format!("start it by taskset -c {list}; judged are the processors that this process may use"))
+        .hint(format!("start the load balancer with `taskset -c {list}` (doctor checks the processors that doctor itself may use)"))
 }
 
 fn irqbalance(host: &Host, nic: &Nic, interface: &Interface) -> Option<Finding> {
     (host.irqbalance && nic.has_interrupts).then(|| {
-        let what = format!("irqbalance moves the interrupts of {} about", interface.name);
-        Finding::warning("irqbalance", what, "a queue's interrupt leaves the processor of its packet thread")
-            .command("systemctl disable --now irqbalance")
+        let what = format!("irqbalance moves the interrupts of {} between processors", interface.name);
+        Finding::warning(
+            "irqbalance",
+            what,
+            "interrupts of a queue move to a processor other than that of its packet thread",
+        )
+        .command("systemctl disable --now irqbalance")
     })
 }
 
-/// `0-3,8`, as the kernel writes and reads lists of processors.
+/// Formats a set of processors as `0-3,8`, the list format of the kernel.
 pub(crate) fn ranges(cpus: &Processors) -> String {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for &cpu in cpus {
@@ -253,7 +269,7 @@ pub(crate) fn ranges(cpus: &Processors) -> String {
     runs.iter().map(run).collect::<Vec<_>>().join(",")
 }
 
-/// For a shell: as it stands where that is plain, else in quotes.
+/// Quotes a text for a shell if necessary.
 pub(crate) fn quoted(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '-' | '_' | ':');
     if !text.is_empty() && text.chars().all(is_plain) {
@@ -263,11 +279,11 @@ pub(crate) fn quoted(text: &str) -> String {
     }
 }
 
-/// XDP programs by BPF links.
+/// The first kernel version with BPF links for XDP.
 const OLDEST_KERNEL: (u32, u32) = (5, 9);
-/// The first with TCX.
+/// The first kernel version with TCX.
 const OLDEST_FOR_INGRESS: (u32, u32) = (6, 6);
 const CAP_IPC_LOCK: u32 = 14;
-/// A flow in the connection table.
+/// The size of a flow in the connection table, in bytes.
 const FLOW_BYTES: usize = 16;
 const HUGE_PAGE_BYTES: usize = 2 << 20;

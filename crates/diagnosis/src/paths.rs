@@ -1,7 +1,5 @@
-//! Judgements of VIPs and of the paths to backends: local VIPs, next hops, MTU, reachability with full-size packets.
-//!
-//! In: [`Facts`]. Out: [`Finding`]s, one for all backends with the same fault.
-//! Invariant: functions of the facts alone.
+//! Findings about VIPs and about paths to backends: local VIPs, next hops, MTU, and pings with
+//! full-size packets. Paths with the same problem share one finding.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,26 +26,25 @@ pub(crate) fn findings(facts: &Facts) -> Vec<Finding> {
 
 fn local_vip(vip: &VipFact) -> Option<Finding> {
     let VipFact { name, address, route, local } = vip;
-    let why = "the kernel answers for it, with resets, whenever the balancer does not, as during a restart, and refuses \
-               answers to checks through the tunnel";
+    let why = "the kernel resets connections to the VIP while the load balancer is not running, and drops replies to health \
+               checks through the tunnel";
     if let Some(OwnAddress { address: own, prefix_length, interface }) = local {
-        let what = format!(
-            "VIP {name} {address} is an address of this machine, by {own}/{prefix_length} on {interface}"
-        );
+        let what =
+            format!("VIP {name} {address} is a local address, because {interface} has {own}/{prefix_length}");
         let command = format!("ip address del {own}/{prefix_length} dev {interface}");
         return Some(Finding::error("local-vip", what, why).command(command));
     }
     (*route == Err(Unresolved::Local)).then(|| {
-        let what = format!("VIP {name} {address} is local to this machine by a route");
+        let what = format!("VIP {name} {address} is local because of a route");
         Finding::error("local-vip", what, why).hint(format!(
-            "delete the route that covers it, one of: ip route show table local; ip route get {address}"
+            "delete the local route that covers it, see `ip route show table local` and `ip route get {address}`"
         ))
     })
 }
 
 fn absent_address(facts: &Facts, address: IpAddr) -> Finding {
-    let what = format!("the machine's address {address} is on no interface here");
-    let why = "outer headers carry it as their source: errors from the way come back to nobody, and checks cannot bind it";
+    let what = format!("no local interface has the machine address {address}");
+    let why = "the address is the source of outer headers, so ICMP errors do not arrive, and health checks cannot use the address";
     let finding = Finding::warning("own-address", what, why);
     match facts.address_command(address) {
         Some(command) => finding.command(command),
@@ -56,8 +53,8 @@ fn absent_address(facts: &Facts, address: IpAddr) -> Finding {
 }
 
 fn unasked(why: &str) -> Finding {
-    let what = format!("backends were not asked whether full-size packets reach them: {why}");
-    Finding::warning("not-pinged", what, "a way that loses them is not found")
+    let what = format!("backends were not pinged with full-size packets: {why}");
+    Finding::warning("not-pinged", what, "paths with a small MTU are not detected")
         .command("sysctl -w net.ipv4.ping_group_range=\"0 2147483647\"")
         .hint("run doctor as root")
 }
@@ -65,43 +62,40 @@ fn unasked(why: &str) -> Finding {
 fn unresolved(facts: &Facts) -> Vec<Finding> {
     let key = |path: &PathFact| path.next_hop.err().map(|why| why.to_string());
     grouped(facts, key, |words, group| {
-        let what = format!("no way to {group}: {words}");
+        let what = format!("cannot send to {group}: {words}");
         let finding = Finding::error("no-next-hop", what, "packets for these backends are dropped");
         let first = group.first.address;
         match group.first.next_hop {
             Err(Unresolved::LinkDown { .. }) => match group.all.iter().find_map(|path| path.link.as_ref()) {
                 Some((link, _)) => finding.command(format!("ip link set dev {link} up")),
-                None => finding.hint("ip link shows which interface is down"),
+                None => finding.hint("find the interface that is down with `ip link`"),
             },
             Err(
                 Unresolved::NeighbourFailed { neighbour, .. }
                 | Unresolved::NeighbourPending { neighbour, .. },
-            ) => {
-                finding.hint(format!("see to {neighbour}, which does not answer; ip neigh show {neighbour}"))
-            }
-            Err(Unresolved::NoRoute) => {
-                finding.hint(format!("give it a route; ip route get {first} shows what it has"))
-            }
-            _ => finding
-                .hint(format!("give it a route to another host; ip route get {first} shows what it has")),
+            ) => finding
+                .hint(format!("check why {neighbour} does not respond, see `ip neigh show {neighbour}`")),
+            Err(Unresolved::NoRoute) => finding.hint(format!("add a route, see `ip route get {first}`")),
+            _ => finding.hint(format!("change the route to another host, see `ip route get {first}`")),
         }
     })
 }
 
-/// Frames leave by the interface whose socket took the packet in.
+/// Reports routes through other interfaces. Packet threads send frames only on the interface on
+/// which they received the packet.
 fn elsewhere(facts: &Facts) -> Vec<Finding> {
     let Some((nic, _)) = facts.usable().next() else { return Vec::new() };
     let key = |path: &PathFact| {
-        // By a VLAN device on it, frames leave by the interface.
+        // Frames to a VLAN device leave through its parent interface.
         path.next_hop.ok().filter(|hop| hop.leaves_by != nic.index)?;
         Some(path.link.as_ref().map_or_else(|| "another interface".to_owned(), |(link, _)| link.clone()))
     };
     grouped(facts, key, |link, group| {
-        let what = format!("{group} is routed out of {link}, and the balancer sends out of {}", nic.name);
-        let why = "frames are addressed to a neighbour that is not on that link, and are lost";
+        let what = format!("the route of {group} uses {link}, but the load balancer sends on {}", nic.name);
+        let why = "frames are addressed to a neighbor on another link and are lost";
         let first = host_prefix(group.first.address);
         Finding::error("other-interface", what, why)
-            .hint(format!("route {first} and its like by a gateway on {}: ip route replace", nic.name))
+            .hint(format!("change the route of {first} to a gateway on {} with `ip route replace`", nic.name))
     })
 }
 
@@ -111,9 +105,10 @@ fn behind_a_router(facts: &Facts) -> Vec<Finding> {
         path.next_hop.ok().filter(|hop| is_lost && hop.gateway.is_some()).map(|_| ())
     };
     grouped(facts, key, |(), group| {
-        let what = format!("{group} is behind a router, and its packets have no outer header (l2)");
-        let why = "the router sees the VIP alone, and sends the packet back to a balancer";
-        Finding::error("l2-routed", what, why).hint("use gre, ipip or gue for this pool, or join the link")
+        let what = format!("{group} is behind a router, but its packets have no outer header (l2)");
+        let why = "the router forwards packets by their VIP address, and sends them back to a load balancer";
+        Finding::error("l2-routed", what, why)
+            .hint("use gre, ipip or gue for this pool, or connect the backend to the same link")
     })
 }
 
@@ -123,28 +118,29 @@ fn link_mtu(facts: &Facts) -> Vec<Finding> {
         let needed = group.all.iter().map(|path| path.needed()).max().unwrap_or(mtu);
         let clients = group.first.clients;
         let what = format!(
-            "{link} carries packets of {mtu} bytes, and {group} needs {needed}: {clients} of a client and the outer header"
+            "the MTU of {link} is {mtu} bytes, but {group} needs {needed} bytes ({clients} for a client packet, the rest for outer headers)"
         );
         Finding::warning("mtu-link", what, FULL_SIZE)
             .command(format!("ip link set dev {link} mtu {needed}"))
-            .hint("have backends announce a smaller MSS")
+            .hint("configure backends to announce a smaller MSS")
     })
 }
 
-/// Pinged and found too narrow, where this machine's own link is not what limits it.
+/// Reports paths for which a ping found an MTU below the MTU of the local link.
 fn path_mtu(facts: &Facts) -> Vec<Finding> {
     let key = |path: &PathFact| path.narrow().map(|longest| (longest, path.asked()));
     grouped(facts, key, |(longest, asked), group| {
         let what =
-            format!("packets of more than {longest} bytes do not reach {group}, of {asked} that it needs");
+            format!("packets larger than {longest} bytes do not reach {group}, but {asked} bytes are needed");
         let first = group.first.address;
-        Finding::error("mtu-path", what, "clients' full-size packets are lost on the way").hint(format!(
-            "raise the MTU of the routers' and the backend's links to {asked}; tracepath -n {first} shows where it shrinks"
+        Finding::error("mtu-path", what, "full-size packets from clients are lost on the path").hint(format!(
+            "raise the MTU on the path to {asked} bytes, `tracepath -n {first}` shows where it is smaller"
         ))
     })
 }
 
-/// The kernel believes less of the path than the link has, and no ping says that it is right.
+/// Reports paths for which the kernel has learned an MTU below the MTU of the link. Paths already
+/// reported by [`path_mtu`] are not reported again.
 fn learned_mtu(facts: &Facts) -> Vec<Finding> {
     let key = |path: &PathFact| {
         let believed = path.next_hop.ok()?.mtu_bytes;
@@ -152,30 +148,33 @@ fn learned_mtu(facts: &Facts) -> Vec<Finding> {
     };
     grouped(facts, key, |(ipv4, mtu), group| {
         let first = group.first.address;
-        let what = format!("the kernel's route to {group} takes packets of {mtu} bytes, less than its link");
+        let what = format!("the kernel route to {group} has an MTU of {mtu} bytes, less than its link");
         Finding::warning("mtu-route", what, FULL_SIZE)
             .command(format!("ip {}route flush cache", if ipv4 { "" } else { "-6 " }))
-            .hint(format!("that forgets what was learned of the path; a route's own mtu is shown by: ip route get {first}"))
+            .hint(format!("change the mtu of the route itself, see `ip route get {first}`"))
     })
 }
 
 fn silent(facts: &Facts) -> Vec<Finding> {
     let key = |path: &PathFact| (path.reach == Some(Reach::Silent) && path.next_hop.is_ok()).then_some(());
     grouped(facts, key, |(), group| {
-        let what = format!("{group} does not answer a ping, not even a small one");
-        let why = "it is down, or it does not answer pings, and then a way too narrow is not found";
-        Finding::warning("no-answer", what, why)
-            .hint(format!("allow ICMP echo on the way; ping -M do -s 1400 {}", group.first.address))
+        let what = format!("{group} does not answer pings");
+        let why = "the backend is down, or it ignores pings, so that a small MTU on the path is not detected";
+        Finding::warning("no-answer", what, why).hint(format!(
+            "allow ICMP echo on the path, and test with `ping -M do -s 1400 {}`",
+            group.first.address
+        ))
     })
 }
 
 impl PathFact {
-    /// The length that pings asked for: what is needed, where the link carries that.
+    /// Returns the size of the ping packets: the size of the largest client packet after
+    /// encapsulation, limited by the MTU of the local link.
     pub(crate) fn asked(&self) -> u32 {
         self.link.as_ref().map_or(self.needed(), |(_, mtu)| self.needed().min(*mtu))
     }
 
-    /// The longest packet that pings found to arrive, where that is less than they asked for.
+    /// Returns the size of the largest answered ping if it is less than the requested size.
     fn narrow(&self) -> Option<u32> {
         match self.reach {
             Some(Reach::Longest(longest)) if longest < self.asked() => Some(longest),
@@ -184,7 +183,7 @@ impl PathFact {
     }
 }
 
-/// Paths with the same fault, at least one; shown as `backend b1 (198.18.1.1) and 3 more`.
+/// Paths with the same problem, shown as `backend b1 (198.18.1.1) and 3 more`.
 struct Group<'a> {
     first: &'a PathFact,
     all: Vec<&'a PathFact>,
@@ -201,7 +200,8 @@ impl fmt::Display for Group<'_> {
     }
 }
 
-/// A finding for all paths of one key; a path without a key has no such fault.
+/// Returns one finding for each key, which covers all paths with this key. `key` returns `None` for
+/// paths without the problem.
 fn grouped<K: Ord>(
     facts: &Facts,
     key: impl Fn(&PathFact) -> Option<K>,
@@ -217,4 +217,4 @@ fn grouped<K: Ord>(
 }
 
 const FULL_SIZE: &str =
-    "clients get packet-too-big errors, or their packets are fragmented, which costs time";
+    "clients receive packet-too-big errors, or their packets are fragmented, which is slower";

@@ -1,7 +1,6 @@
-//! Which packets reach the backends: pings with DF set, all backends at once, halving the sizes that fail.
-//!
-//! In: addresses, and the longest packet that each needs. Out: [`Reach`]. Not here: what follows from it.
-//! Invariant: a bounded number of rounds, each of a bounded time, whatever answers.
+//! Finds the size of the largest packet that reaches each backend. The module pings all backends in
+//! parallel with the don't-fragment flag, and finds the sizes by binary search. The number and the
+//! duration of the rounds are bounded.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
@@ -12,17 +11,19 @@ use datapath::interface::Pinger;
 
 use crate::facts::Reach;
 
-/// What was heard, and the families that could not be asked, in words.
+/// The results of the pings, and the reasons why an address family could not be pinged.
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
     pub(crate) reach: HashMap<IpAddr, Reach>,
     pub(crate) unasked: Vec<String>,
 }
 
-/// Pings each address, with up to as many bytes as it needs; from those of `sources` that are this machine's.
+/// Pings each address with packets up to the given size. If the first address of that family in
+/// `sources` is a local address, it is the source address of the pings.
 ///
 /// # Cost
-/// Milliseconds when all answer; some ten seconds when a backend is silent or loses long packets.
+/// Takes milliseconds if all backends answer, and about ten seconds if a backend is silent or loses
+/// large packets.
 pub(crate) fn ask(targets: &BTreeMap<IpAddr, u32>, sources: &[IpAddr]) -> Heard {
     let mut heard = Heard::default();
     for ipv4 in [true, false] {
@@ -38,7 +39,8 @@ pub(crate) fn ask(targets: &BTreeMap<IpAddr, u32>, sources: &[IpAddr]) -> Heard 
                 heard.reach.extend(family.iter().map(|(to, _)| *to).zip(found));
             }
             Err(error) => {
-                heard.unasked.push(format!("no ICMP socket for IPv{}: {error}", if ipv4 { 4 } else { 6 }));
+                let version = if ipv4 { 4 } else { 6 };
+                heard.unasked.push(format!("cannot open an IPv{version} ICMP socket ({error})"));
             }
         }
     }
@@ -47,14 +49,15 @@ pub(crate) fn ask(targets: &BTreeMap<IpAddr, u32>, sources: &[IpAddr]) -> Heard 
 
 fn open(ipv4: bool, sources: &[IpAddr]) -> io::Result<Pinger> {
     let source = sources.iter().copied().find(|source| source.is_ipv4() == ipv4);
-    // An address that is not here yet is a finding of its own.
+    // A source address that is not local is reported by another finding.
     Pinger::open(ipv4, source).or_else(|_| Pinger::open(ipv4, None))
 }
 
-/// One request each, of these sizes: what was answered. Twice, since a packet may be lost.
+/// Sends one ping of the given size to each address and returns the addresses that answered. A ping
+/// is repeated once, since a packet may be lost.
 fn round(pinger: &Pinger, sequence: &mut u16, sizes: &[(IpAddr, u32)]) -> BTreeSet<IpAddr> {
     let mut answered = BTreeSet::new();
-    // The kernel may have to look for neighbours first.
+    // In the first round, the kernel may have to resolve neighbors, so the timeout is longer.
     let patience = if *sequence == 0 { FIRST_PATIENCE } else { PATIENCE };
     for _ in 0..ATTEMPTS {
         let mut sent = HashSet::new();
@@ -76,7 +79,7 @@ fn round(pinger: &Pinger, sequence: &mut u16, sizes: &[(IpAddr, u32)]) -> BTreeS
     answered
 }
 
-/// Until all of `sent` is answered, or `patience` has passed.
+/// Receives replies until all pings are answered or `patience` has passed.
 fn listen(
     pinger: &Pinger,
     patience: Duration,
@@ -93,17 +96,19 @@ fn listen(
     }
 }
 
-/// Which of some addresses answered a packet of the given size.
+/// Sends a ping of the given size to each address, and returns the addresses that answered.
 type Pass<'a> = &'a mut dyn FnMut(&[(IpAddr, u32)]) -> BTreeSet<IpAddr>;
 
-/// The longest packet that passes to each of `targets`, in their order, by asking `pass` which of some sizes do.
+/// Returns the largest packet size that reaches each target, in the order of `targets`.
 fn search(ipv4: bool, targets: &[(IpAddr, u32)], pass: Pass<'_>) -> Vec<Reach> {
     let floor = if ipv4 { SMALL_V4 } else { SMALL_V6 };
     let small: Vec<_> = targets.iter().map(|(to, asked)| (*to, floor.min(*asked))).collect();
     let alive = pass(&small);
     let full: Vec<_> = targets.iter().copied().filter(|(to, _)| alive.contains(to)).collect();
     let passed = if full.is_empty() { BTreeSet::new() } else { pass(&full) };
-    // For each that lost a full one: the longest that passed, and the shortest that did not.
+    // The bounds of the binary search for each target that did not answer a packet of full size.
+    // The lower bound is the largest size that was answered, the upper bound the smallest size that
+    // was not.
     let lost = full.iter().filter(|(to, _)| !passed.contains(to));
     let mut bounds: BTreeMap<IpAddr, (u32, u32)> =
         lost.map(|(to, asked)| (*to, (floor.min(*asked), *asked))).collect();
@@ -131,14 +136,15 @@ fn search(ipv4: bool, targets: &[(IpAddr, u32)], pass: Pass<'_>) -> Vec<Reach> {
     targets.iter().map(reach).collect()
 }
 
-/// What each host must take: RFC 1122 §3.3.2 (576), RFC 8200 §5 (1,280).
+/// The packet sizes that every host must accept: 576 bytes for IPv4 (RFC 1122 §3.3.2) and 1,280
+/// bytes for IPv6 (RFC 8200 §5).
 const SMALL_V4: u32 = 576;
 const SMALL_V6: u32 = 1_280;
 const ATTEMPTS: usize = 2;
-/// The kernel asks for a neighbour once a second.
+/// The kernel repeats a neighbor request once a second. This timeout allows one repetition.
 const FIRST_PATIENCE: Duration = Duration::from_millis(1_500);
 const PATIENCE: Duration = Duration::from_millis(400);
-/// Requests in flight at once: their answers fit a socket's buffer.
+/// The number of pings in a burst. The replies to one burst fit into the socket buffer.
 const BURST: usize = 64;
 const BETWEEN_BURSTS: Duration = Duration::from_millis(5);
 
@@ -146,7 +152,8 @@ const BETWEEN_BURSTS: Duration = Duration::from_millis(5);
 mod tests {
     use super::*;
 
-    /// Hosts by their last byte, and the longest packet that the way to each takes; 0: it is down.
+    /// Simulates hosts and returns the result for each host and the number of rounds. Each host has
+    /// a requested size and a path MTU. An MTU of 0 stands for a host that is down.
     fn found(ipv4: bool, hosts: &[(u32, u32)]) -> (Vec<Reach>, usize) {
         let address = |n: usize| -> IpAddr {
             if ipv4 { format!("198.18.1.{n}") } else { format!("2001:db8:18::{n}") }.parse().unwrap()
@@ -163,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_packet_that_passes_is_found_to_the_byte() {
+    fn the_largest_size_is_found_to_the_byte() {
         let (reach, rounds) = found(
             true,
             &[(1_524, 9_000), (1_524, 1_524), (1_524, 1_523), (1_524, 1_500), (1_524, 576), (1_524, 0)],
@@ -179,9 +186,9 @@ mod tests {
     }
 
     #[test]
-    fn when_all_is_well_two_rounds_are_enough() {
+    fn two_rounds_are_enough_without_problems() {
         assert_eq!(found(true, &[(1_524, 1_600), (1_500, 1_600)]).1, 2);
-        assert_eq!(found(true, &[(1_524, 0)]).1, 1, "a silent host is not asked again");
+        assert_eq!(found(true, &[(1_524, 0)]).1, 1, "a silent host is pinged in one round only");
     }
 
     proptest::proptest! {

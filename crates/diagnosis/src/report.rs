@@ -1,6 +1,4 @@
-//! How a diagnosis is shown: in words for a terminal, and as JSON for programs.
-//!
-//! In: findings and facts. Out: text. Not here: what is found.
+//! Formats a diagnosis as text for a terminal and as JSON for programs.
 
 use std::fmt::{self, Display, Formatter};
 use std::path::Path;
@@ -21,10 +19,10 @@ impl Display for Diagnosis {
             writeln!(f, "\n{} [{}] {}", level(finding.severity), finding.id, finding.what)?;
             writeln!(f, "  why:  {}", finding.why)?;
             if let Some(command) = &finding.command {
-                writeln!(f, "  mend: {command}")?;
+                writeln!(f, "  fix:  {command}")?;
             }
             if let Some(hint) = &finding.hint {
-                writeln!(f, "  {} {hint}", if finding.command.is_some() { "or:  " } else { "mend:" })?;
+                writeln!(f, "  {} {hint}", if finding.command.is_some() { "or:  " } else { "fix: " })?;
             }
         }
         let of = |severity| self.findings.iter().filter(|finding| finding.severity == severity).count();
@@ -42,7 +40,7 @@ fn write_facts(f: &mut Formatter<'_>, machine: &str, facts: &Facts) -> fmt::Resu
     let said = |known: Option<bool>| match known {
         Some(true) => "yes",
         Some(false) => "no",
-        None => "not known",
+        None => "unknown",
     };
     for (interface, hardware) in facts.usable() {
         writeln!(
@@ -61,7 +59,8 @@ fn write_facts(f: &mut Formatter<'_>, machine: &str, facts: &Facts) -> fmt::Resu
 }
 
 impl Diagnosis {
-    /// As JSON, without its schema: keys may be added, and none changes its meaning or goes. `file` is the configuration's.
+    /// Returns the diagnosis in JSON, without the `schema` field. Later versions may add keys, but
+    /// never remove keys or change their meaning. `file` is the path of the configuration.
     #[must_use]
     pub fn report(&self, file: &Path) -> Value {
         json!({

@@ -1,8 +1,10 @@
-//! Judgements of `[bgp]`: routes to peers, addresses and ports of this machine, signatures.
+//! Findings about the configuration section `[bgp]`: routes to peers, addresses and ports of this
+//! machine, and TCP MD5 signatures.
 //!
-//! In: [`Facts`]. Out: [`Finding`]s. Invariant: functions of the facts alone.
-//! Not here: key files, which reading the configuration judges; sessions (`sluicegate bgp status`).
-//! Source: RFC 5082 (GTSM), RFC 5881 (BFD over one hop), RFC 2385 (TCP MD5).
+//! Key files are checked when the configuration is read, and `sluicegate bgp status` shows the
+//! sessions.
+//!
+//! References: RFC 5082 (GTSM), RFC 5881 (single-hop BFD), RFC 2385 (TCP MD5).
 
 use std::net::SocketAddr;
 
@@ -32,46 +34,51 @@ pub(crate) fn findings(facts: &Facts) -> Vec<Finding> {
 fn no_way(peer: &PeerFact) -> Option<Finding> {
     let PeerFact { name, address, route, .. } = peer;
     let why = route.err()?;
-    let what = format!("no way to BGP peer {name} ({address}): {why}");
-    let finding =
-        Finding::error("bgp-no-route", what, "no session comes up, and nothing is announced to this router");
+    let what = format!("cannot send to BGP peer {name} ({address}): {why}");
+    let finding = Finding::error(
+        "bgp-no-route",
+        what,
+        "no BGP session can be established, so no route is announced to this peer",
+    );
     match why {
-        // Others take it, and the kernel asks again.
+        // The kernel retries a pending neighbor by itself. The other two errors affect only frames
+        // that packet threads send, and not the TCP connections of the kernel.
         Unresolved::NeighbourPending { .. } | Unresolved::NoMac { .. } | Unresolved::TooManyTags { .. } => {
             None
         }
         Unresolved::NeighbourFailed { neighbour, .. } => Some(
-            finding.hint(format!("see to {neighbour}, which does not answer; ip neigh show {neighbour}")),
+            finding.hint(format!("check why {neighbour} does not respond, see `ip neigh show {neighbour}`")),
         ),
-        Unresolved::LinkDown { .. } => Some(finding.hint("ip link shows which interface is down")),
-        Unresolved::Local => Some(finding.hint("correct bgp.peers.address: it is this machine's own")),
-        _ => Some(finding.hint(format!("give it a route; ip route get {address} shows what it has"))),
+        Unresolved::LinkDown { .. } => Some(finding.hint("find the interface that is down with `ip link`")),
+        Unresolved::Local => {
+            Some(finding.hint("correct bgp.peers.address, which is an address of this machine"))
+        }
+        _ => Some(finding.hint(format!("add a route, see `ip route get {address}`"))),
     }
 }
 
-/// The peer's packets come over more than one link.
+/// Reports a peer behind a gateway if its configuration requires a directly connected peer.
 fn behind_a_router(peer: &PeerFact) -> Option<Finding> {
     let PeerFact { name, address, gateway, .. } = peer;
     let gateway = (*gateway)?;
     let (key, why) = if peer.hops == Some(1) {
-        ("hops = 1", "the kernel drops its packets, which have come over more than one hop (GTSM)")
+        ("hops = 1", "packets from the peer pass more than one hop, so the kernel drops them (GTSM)")
     } else if peer.has_bfd {
-        ("bfd", "packets of BFD are taken from the next link alone, and those of this peer are dropped")
+        ("bfd", "BFD accepts only packets of directly connected peers and drops packets of this peer")
     } else {
         return None;
     };
-    let what = format!("BGP peer {name} ({address}) has {key}, and is routed by way of {gateway}");
+    let what = format!("BGP peer {name} ({address}) has {key}, but its route uses the gateway {gateway}");
     Some(Finding::error("bgp-not-direct", what, why).hint(format!(
-        "name the router's address on a link of this machine, or leave {key} out; ip route get {address}"
+        "set the peer address to one on a link of this machine, or remove {key}, see `ip route get {address}`"
     )))
 }
 
 fn absent_source(facts: &Facts, peer: &PeerFact) -> Option<Finding> {
     let source = peer.absent_source?;
-    let what =
-        format!("BGP peer {} is to be dialled from {source}, which is on no interface here", peer.name);
-    let finding = Finding::error("bgp-source", what, "no session with it comes up")
-        .hint("correct bgp.peers.source, or leave it out");
+    let what = format!("no local interface has the source address {source} of BGP peer {}", peer.name);
+    let finding = Finding::error("bgp-source", what, "no BGP session with this peer can be established")
+        .hint("correct or remove bgp.peers.source");
     Some(match facts.address_command(source) {
         Some(command) => finding.command(command),
         None => finding,
@@ -79,25 +86,26 @@ fn absent_source(facts: &Facts, peer: &PeerFact) -> Option<Finding> {
 }
 
 fn deaf(facts: &Facts, at: SocketAddr, errno: Errno) -> Option<Finding> {
-    let what = |words: &str| format!("bgp.listen has {at}, and {words}");
-    let why = "the balancer does not start";
+    let what = |words: &str| format!("cannot listen on bgp.listen address {at}, {words}");
+    let why = "the load balancer does not start";
     Some(match errno {
-        // A running balancer's own.
+        // The listening socket belongs to the running load balancer.
         Errno::EADDRINUSE if facts.is_running => return None,
-        Errno::EADDRINUSE => Finding::error("bgp-listen", what("another program listens there"), why)
-            .hint(format!("end it, unless it is this balancer; ss -ltnp 'sport = {}' names it", at.port())),
+        Errno::EADDRINUSE => Finding::error("bgp-listen", what("which another program uses"), why)
+            .hint(format!("stop that program, `ss -ltnp 'sport = {}'` names it", at.port())),
         Errno::EADDRNOTAVAIL => {
-            let finding = Finding::error("bgp-listen", what("no interface here has that address"), why);
+            let finding = Finding::error("bgp-listen", what("which no local interface has"), why);
             match facts.address_command(at.ip()) {
                 Some(command) => finding.command(command),
                 None => finding.hint("correct bgp.listen"),
             }
         }
         Errno::EACCES => {
-            Finding::error("bgp-listen", what("this process may not listen below port 1024"), why)
-                .hint("AmbientCapabilities=CAP_NET_BIND_SERVICE in the systemd unit, or run doctor as root")
+            Finding::error("bgp-listen", what("because ports below 1024 need a capability"), why).hint(
+                "set AmbientCapabilities=CAP_NET_BIND_SERVICE in the systemd unit, or run doctor as root",
+            )
         }
-        other => Finding::error("bgp-listen", what(&format!("the kernel refuses: {other}")), why)
+        other => Finding::error("bgp-listen", what(&format!("the kernel returns {other}")), why)
             .hint("correct bgp.listen"),
     })
 }
@@ -106,24 +114,24 @@ fn unsigned(routers: &Routers) -> Option<Finding> {
     let peer = routers.peers.iter().find(|peer| peer.is_signed)?;
     (routers.signs_tcp == Some(false)).then(|| {
         let what =
-            format!("BGP peer {} has a password_file, and the kernel does not sign TCP with MD5", peer.name);
-        Finding::error("bgp-md5", what, "no session with it comes up")
+            format!("BGP peer {} has a password_file, but the kernel does not support TCP MD5", peer.name);
+        Finding::error("bgp-md5", what, "no BGP session with this peer can be established")
             .hint("install a kernel with CONFIG_TCP_MD5SIG=y")
     })
 }
 
 fn bfd_port(errno: Errno) -> Finding {
     let words = match errno {
-        Errno::EADDRINUSE => "another program has it".to_owned(),
-        other => format!("the kernel refuses: {other}"),
+        Errno::EADDRINUSE => "which another program uses".to_owned(),
+        other => format!("the kernel returns {other}"),
     };
     Finding::error(
         "bfd-port",
-        format!("BFD is to hear at UDP port {BFD_PORT}, and {words}"),
-        "no peer is watched by BFD",
+        format!("cannot receive BFD packets on UDP port {BFD_PORT}, {words}"),
+        "BFD does not monitor any peer",
     )
-    .hint(format!("end that program, such as a BFD daemon; ss -lunp 'sport = {BFD_PORT}' names it"))
+    .hint(format!("stop that program, such as a BFD daemon, `ss -lunp 'sport = {BFD_PORT}'` names it"))
 }
 
-/// RFC 5881 §4.
+/// The port for single-hop BFD (RFC 5881 §4).
 pub(crate) const BFD_PORT: u16 = 3_784;

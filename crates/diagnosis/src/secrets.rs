@@ -1,8 +1,9 @@
-//! Secrets that this process reads, and the service's user may not.
+//! Findings about secret files that this process can read but the user of the service cannot.
 //!
-//! In: files that the configuration names as secrets, and the user of the systemd unit. Out: [`Finding`]s.
-//! Not here: credentials, which systemd hands over; a secret that no user or every user can read, which the configuration refuses.
-//! Invariant: a judgement is a function of owner, group and mode; the file's content is not looked at.
+//! The check compares owner, group and mode of each secret file with the user of the systemd unit.
+//! systemd credentials are not checked, because systemd makes them readable. When the configuration
+//! is read, a secret file is already rejected if this process cannot read it or if every user can
+//! read it.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -17,7 +18,8 @@ use nix::unistd::geteuid;
 
 use crate::machine::quoted;
 
-/// As [`config::load`], with the files that secrets were read from.
+/// Loads the configuration like [`config::load`], and returns the paths of its secret files as
+/// well.
 pub(crate) fn load(path: &Path) -> (Result<(Config, Problems), Problems>, BTreeSet<PathBuf>) {
     let files = RefCell::new(BTreeSet::new());
     let loaded = config::load_with(path, &|name| {
@@ -29,7 +31,8 @@ pub(crate) fn load(path: &Path) -> (Result<(Config, Problems), Problems>, BTreeS
     (loaded, files.into_inner())
 }
 
-/// Nothing where this is that user already, or the machine has none of that name.
+/// Returns the findings. The list is empty if this process runs as the user of the service, or if
+/// that user does not exist.
 pub(crate) fn findings(files: &BTreeSet<PathBuf>) -> Vec<Finding> {
     let Some(reader) = admin::user(USER).filter(|reader| reader.id != geteuid().as_raw()) else {
         return Vec::new();
@@ -43,7 +46,7 @@ pub(crate) fn findings(files: &BTreeSet<PathBuf>) -> Vec<Finding> {
         .collect()
 }
 
-/// What decides who may read a file.
+/// The properties of a file that decide who can read it.
 #[derive(Clone, Copy, Debug)]
 struct Access {
     owner: u32,
@@ -51,7 +54,8 @@ struct Access {
     mode: u32,
 }
 
-/// The first class that fits counts alone (path_resolution(7)).
+/// Returns `true` if the user can read the file. Of the permission bits for owner, group and
+/// others, only the first class that matches the user counts (path_resolution(7)).
 fn may_read(reader: &User, access: Access) -> bool {
     let bit = if reader.id == access.owner {
         0o400
@@ -66,16 +70,16 @@ fn may_read(reader: &User, access: Access) -> bool {
 fn finding(file: &Path, access: Access) -> Finding {
     let path = quoted(&file.to_string_lossy());
     let what = format!(
-        "{path} belongs to user {} with mode {:04o}: the user of the systemd unit, {USER}, may not read it",
+        "user {USER} of the systemd unit cannot read {path}, which belongs to user {} with mode {:04o}",
         access.owner,
         access.mode & 0o7777
     );
-    Finding::warning("secret-owner", what, "the service does not start, or refuses a reload")
+    Finding::warning("secret-owner", what, "the service does not start, or rejects a reload")
         .command(format!("chown {USER} {path}"))
-        .hint(format!("LoadCredential=NAME:{path} in the unit, and \"credential:NAME\" in the file; a credential is read anew by a restart alone"))
+        .hint(format!("use LoadCredential=NAME:{path} in the unit and \"credential:NAME\" in the configuration, and restart the service after each change of the secret"))
 }
 
-/// As in `config/sluicegate.service`.
+/// The user in `config/sluicegate.service`.
 const USER: &str = "sluicegate";
 
 #[cfg(test)]
@@ -83,25 +87,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_class_that_fits_first_says_who_may_read() {
+    fn the_first_matching_permission_class_decides() {
         let reader = User { id: 990, groups: vec![990, 7] };
         let may = |owner, group, mode| may_read(&reader, Access { owner, group, mode });
         assert!(may(990, 0, 0o600) && may(0, 7, 0o640) && may(0, 0, 0o604));
-        assert!(!may(0, 0, 0o600) && !may(0, 7, 0o604) && !may(990, 7, 0o044), "nothing of a later class");
+        assert!(!may(0, 0, 0o600) && !may(0, 7, 0o604) && !may(990, 7, 0o044), "later classes do not count");
     }
 
     #[test]
-    fn a_file_of_another_user_is_told_with_its_cure() {
+    fn a_secret_of_another_user_is_reported_with_its_fix() {
         let found = finding(Path::new("/srv/bgp.key"), Access { owner: 0, group: 0, mode: 0o100_600 });
         assert_eq!(
             found.what,
-            "/srv/bgp.key belongs to user 0 with mode 0600: the user of the systemd unit, sluicegate, may not read it"
+            "user sluicegate of the systemd unit cannot read /srv/bgp.key, which belongs to user 0 with mode 0600"
         );
         assert_eq!(found.command.as_deref(), Some("chown sluicegate /srv/bgp.key"));
     }
 
     #[test]
-    fn the_user_is_that_of_the_unit() {
+    fn the_user_is_the_user_of_the_systemd_unit() {
         let unit = include_str!("../../../config/sluicegate.service");
         assert!(unit.lines().any(|line| line == format!("User={USER}")));
     }

@@ -1,7 +1,10 @@
-//! What the kernel says when it is asked for sockets that BGP and BFD need.
+//! Tests whether the kernel provides the sockets that BGP and BFD need.
 //!
-//! In: addresses. Out: the kernel's answer. Each socket is closed at once; none listens, and none sends.
-//! Source: bind(2); Linux `include/uapi/linux/tcp.h` (struct tcp_md5sig): a key of no byte takes away one that is not there.
+//! Each test opens a socket, binds it if necessary, and closes it. The sockets neither listen nor
+//! send.
+//!
+//! References: bind(2); Linux `include/uapi/linux/tcp.h` (struct tcp_md5sig). The option TCP_MD5SIG
+//! with an empty key deletes the key of a peer. The kernel returns ENOENT if the peer has no key.
 
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
@@ -11,12 +14,12 @@ use nix::sys::socket::sockopt::{Ipv6V6Only, ReuseAddr};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, setsockopt, socket};
 use nix::{libc, setsockopt_impl, sockopt_impl};
 
-/// Whether one could listen there for TCP.
+/// Tests whether a TCP socket can be bound to the address.
 pub(crate) fn tcp(at: SocketAddr) -> Result<(), Errno> {
     bound(at, SockType::Stream, true)
 }
 
-/// Whether one could hear UDP there.
+/// Tests whether a UDP socket can be bound to the address.
 pub(crate) fn udp(at: SocketAddr) -> Result<(), Errno> {
     bound(at, SockType::Datagram, false)
 }
@@ -28,13 +31,14 @@ fn bound(at: SocketAddr, kind: SockType, again: bool) -> Result<(), Errno> {
         setsockopt(&socket, Ipv6V6Only, &true)?;
     }
     if again {
-        // What has just been closed is no other program.
+        // Allows an address that a recently closed connection still uses (TIME_WAIT).
         setsockopt(&socket, ReuseAddr, &true)?;
     }
     bind(socket.as_raw_fd(), &SockaddrStorage::from(at))
 }
 
-/// Whether the kernel signs TCP segments with MD5; `None`: it does not say.
+/// Returns `true` if the kernel supports TCP MD5 signatures, or `None` if the kernel returns an
+/// unexpected error.
 pub(crate) fn signs_tcp() -> Option<bool> {
     let socket = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).ok()?;
     let mut none: Signature = [0; SIGNATURE_BYTES];
@@ -51,7 +55,7 @@ type Signature = [u8; SIGNATURE_BYTES];
 const SIGNATURE_BYTES: usize = 216;
 
 sockopt_impl!(
-    /// A key for a peer.
+    /// The MD5 key for a peer.
     TcpMd5,
     SetOnly,
     libc::IPPROTO_TCP,
@@ -66,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_that_another_has_is_in_use_and_a_free_one_is_not() {
+    fn a_port_in_use_is_reported_and_a_free_port_is_not() {
         for any in ["127.0.0.1:0", "[::1]:0"] {
             let listener = TcpListener::bind(any).unwrap();
             let taken = listener.local_addr().unwrap();
@@ -77,13 +81,13 @@ mod tests {
             let taken = ear.local_addr().unwrap();
             assert_eq!(udp(taken), Err(Errno::EADDRINUSE));
             drop(ear);
-            assert_eq!((udp(taken), udp(taken)), (Ok(()), Ok(())), "asking leaves nothing behind");
+            assert_eq!((udp(taken), udp(taken)), (Ok(()), Ok(())), "a test leaves no socket open");
         }
         assert_eq!(tcp("192.0.2.77:179".parse().unwrap()), Err(Errno::EADDRNOTAVAIL));
     }
 
     #[test]
-    fn the_kernel_says_whether_it_signs() {
+    fn tcp_md5_support_is_known() {
         println!("this kernel signs TCP: {:?}", signs_tcp());
         assert!(signs_tcp().is_some());
     }

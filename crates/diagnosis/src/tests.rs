@@ -1,4 +1,5 @@
-//! Facts in, findings out: each judgement fires, and a hair's breadth before does not.
+//! Tests of the findings with artificial facts. Each problem is tested together with a similar
+//! state that is not a problem.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -110,7 +111,7 @@ fn routers() -> Routers {
     Routers { peers: vec![peer()], listens, signs_tcp: Some(true), bfd_port: None }
 }
 
-/// A machine without a fault.
+/// Returns the facts of a machine without problems.
 fn sound() -> Facts {
     Facts {
         host: Host {
@@ -154,7 +155,7 @@ fn hardware(facts: &mut Facts) -> &mut Hardware {
     &mut facts.interfaces[0].found.as_mut().unwrap().1
 }
 
-/// Nobody has asked for it.
+/// Sets the default path of the admin socket.
 fn with_usual_admin(facts: &mut Facts, state: FolderState) {
     facts.admin = Some(AdminFolder { path: PathBuf::from("/run/sluicegate"), state, is_asked_for: false });
 }
@@ -171,8 +172,9 @@ const ERROR: Severity = Severity::Error;
 const WARN: Severity = Severity::Warn;
 const ADVICE: Severity = Severity::Advice;
 
-/// What is changed about a sound machine, and what is then found: name, level, part of what is said, the whole command;
-/// an empty command: none.
+/// A change to the facts of a machine without problems, and the expected findings. Each finding has
+/// an identifier, a severity, a part of the text, and the complete command, which is empty if there
+/// is no command.
 type Row = (fn(&mut Facts), &'static [(&'static str, Severity, &'static str, &'static str)]);
 
 fn check(rows: &[Row]) {
@@ -186,32 +188,32 @@ fn check(rows: &[Row]) {
         for (finding, (_, _, what, command)) in found.iter().zip(*expected) {
             assert!(finding.what.contains(what), "row {row}: {finding}");
             assert_eq!(finding.command.as_deref().unwrap_or_default(), *command, "row {row}: {finding}");
-            assert!(!finding.why.is_empty() && !finding.mend().is_empty(), "row {row}: {finding}");
+            assert!(!finding.why.is_empty() && !finding.fix().is_empty(), "row {row}: {finding}");
         }
     }
 }
 
 #[test]
-fn a_sound_machine_has_no_findings() {
+fn a_machine_without_problems_has_no_findings() {
     assert_eq!(judge(&sound()), []);
 }
 
 #[test]
-fn advice_is_for_the_doctor_and_not_for_each_start() {
+fn advice_is_reported_by_doctor_only() {
     let mut facts = sound();
     facts.host.huge_pages = Some("never".into());
     facts.host.bpf_jit = Some(0);
     let ids = |found: Vec<Finding>| found.iter().map(|finding| finding.id).collect::<Vec<_>>();
     assert_eq!(ids(judge(&facts)), ["bpf-jit", "huge-pages"]);
     assert_eq!(ids(crate::judge_at_start(&facts)), ["bpf-jit"]);
-    assert!(crate::is_well(&judge(&facts)), "neither a warning nor advice is an error");
+    assert!(crate::is_well(&judge(&facts)), "warnings and advice are not errors");
 }
 
 #[test]
-fn packet_sockets_want_no_xdp_and_what_links_of_ingress_programs_and_whole_packets_want() {
+fn packet_sockets_need_no_xdp() {
     fn packet(facts: &mut Facts) {
         facts.has_packet_sockets = true;
-        // Each of these is an error with AF_XDP.
+        // Each of these facts is an error with AF_XDP.
         facts.host.knows_af_xdp = Some(false);
         facts.host.privileges = Some(Privileges::from_mask(!(1 << 14)));
         facts.sockets = Some(1);
@@ -223,46 +225,46 @@ fn packet_sockets_want_no_xdp_and_what_links_of_ingress_programs_and_whole_packe
     check(&[
         (packet, &[]),
         (|f| { packet(f); f.host.kernel = "6.6.0".into(); }, &[]),
-        (|f| { packet(f); f.host.kernel = "6.5.9".into(); }, &[("kernel-old", ERROR, "6.6 is the oldest", "")]),
+        (|f| { packet(f); f.host.kernel = "6.5.9".into(); }, &[("kernel-old", ERROR, "the minimum is 6.6", "")]),
         (|f| { packet(f); interface(f).features.gro = true; }, &[("coalescing", ERROR, "eth0 has GRO on", "ethtool -K eth0 gro off")]),
         (|f| { packet(f); interface(f).features.rx_vlan = true; }, &[]),
     ]);
 }
 
 #[test]
-fn faults_of_the_machine() {
+fn problems_of_the_machine_are_found() {
     #[rustfmt::skip]
     check(&[
         (|f| f.host.kernel = "5.9.0".into(), &[]),
-        (|f| f.host.kernel = "5.8.18-arch".into(), &[("kernel-old", ERROR, "kernel is 5.8.18-arch", "")]),
-        (|f| f.host.kernel = "4.19.0".into(), &[("kernel-old", ERROR, "5.9 is the oldest", "")]),
+        (|f| f.host.kernel = "5.8.18-arch".into(), &[("kernel-old", ERROR, "kernel 5.8.18-arch is too old", "")]),
+        (|f| f.host.kernel = "4.19.0".into(), &[("kernel-old", ERROR, "the minimum is 5.9", "")]),
         (|f| f.host.kernel = "6.1".into(), &[]),
         (|f| f.host.kernel = String::new(), &[]),
-        (|f| f.host.knows_af_xdp = Some(false), &[("no-af-xdp", ERROR, "no AF_XDP", "")]),
+        (|f| f.host.knows_af_xdp = Some(false), &[("no-af-xdp", ERROR, "does not support AF_XDP", "")]),
         (|f| f.host.knows_af_xdp = None, &[]),
-        (|f| f.host.bpf_jit = Some(0), &[("bpf-jit", WARN, "compiler is off", "sysctl -w net.core.bpf_jit_enable=1")]),
+        (|f| f.host.bpf_jit = Some(0), &[("bpf-jit", WARN, "JIT compiler of the kernel is off", "sysctl -w net.core.bpf_jit_enable=1")]),
         (|f| f.host.bpf_jit = Some(2), &[]),
         (|f| f.host.bpf_jit = None, &[]),
         (|f| f.host.privileges = Some(Privileges::from_mask(!(1 << 13))), &[("capability", ERROR, "lacks CAP_NET_RAW", "")]),
         // 4 queues of 4,096 frames of 2 KiB: 32 MiB.
-        (|f| f.host.privileges = Some(Privileges::from_mask(!(1 << 14))), &[("memlock", ERROR, "takes 32768 KiB, and the limit of locked memory is 8192 KiB", "ulimit -l unlimited")]),
+        (|f| f.host.privileges = Some(Privileges::from_mask(!(1 << 14))), &[("memlock", ERROR, "needs 32768 KiB, but the limit of locked memory is 8192 KiB", "ulimit -l unlimited")]),
         (|f| { f.host.privileges = Some(Privileges::from_mask(!(1 << 14))); f.host.memlock = Some(32 << 20); }, &[]),
-        (|f| { f.host.privileges = Some(Privileges::from_mask(!(1 << 14))); f.host.memlock = Some(32 << 20); f.threads.steered = 4; }, &[("memlock", ERROR, "takes 36864 KiB", "ulimit -l unlimited")]),
+        (|f| { f.host.privileges = Some(Privileges::from_mask(!(1 << 14))); f.host.memlock = Some(32 << 20); f.threads.steered = 4; }, &[("memlock", ERROR, "needs 36864 KiB", "ulimit -l unlimited")]),
         (|f| { f.host.privileges = Some(Privileges::from_mask(!(1 << 14))); f.host.memlock = None; }, &[]),
         (|f| { f.host.privileges = Some(Privileges::from_mask(!(1 << 14))); f.host.memlock = Some((32 << 20) - 1); }, &[("memlock", ERROR, "32768 KiB", "ulimit -l unlimited")]),
         (|f| f.host.huge_pages = Some("madvise".into()), &[]),
         (|f| { f.host.huge_pages = Some("never".into()); f.flows_per_thread = 131_071; }, &[]),
-        (|f| { f.host.huge_pages = Some("never".into()); f.flows_per_thread = 131_072; }, &[("huge-pages", ADVICE, "on `never`", "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled")]),
+        (|f| { f.host.huge_pages = Some("never".into()); f.flows_per_thread = 131_072; }, &[("huge-pages", ADVICE, "set to `never`", "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled")]),
         (|f| f.host.huge_pages = None, &[]),
         (|f| f.host.clock_is_synchronised = Some(false), &[("clock", WARN, "clock", "timedatectl set-ntp true")]),
         (|f| f.host.clock_is_synchronised = None, &[]),
-        (|f| with_admin(f, "/srv/a b", FolderState::Missing), &[("admin-folder", ERROR, "/srv/a b, the folder", "install -d -m 0755 '/srv/a b'")]),
-        (|f| with_admin(f, "/run/sluicegate", FolderState::Missing), &[("admin-folder", WARN, "is not there", "install -d -m 0755 /run/sluicegate")]),
-        (|f| with_admin(f, "/srv/lb", FolderState::NoFolder), &[("admin-folder", ERROR, "is no folder", "")]),
-        (|f| with_admin(f, "/srv/lb", FolderState::NotWritable), &[("admin-folder", ERROR, "may not be written by this user", "")]),
-        (|f| with_admin(f, "/srv/lb", FolderState::OpenToOthers), &[("admin-folder", WARN, "by everybody", "chmod o-w /srv/lb")]),
-        (|f| with_usual_admin(f, FolderState::NotWritable), &[("admin-folder", WARN, "may not be written by this user", "")]),
-        (|f| with_usual_admin(f, FolderState::Missing), &[("admin-folder", WARN, "is not there", "install -d -m 0755 /run/sluicegate")]),
+        (|f| with_admin(f, "/srv/a b", FolderState::Missing), &[("admin-folder", ERROR, "directory /srv/a b of the admin socket", "install -d -m 0755 '/srv/a b'")]),
+        (|f| with_admin(f, "/run/sluicegate", FolderState::Missing), &[("admin-folder", WARN, "does not exist", "install -d -m 0755 /run/sluicegate")]),
+        (|f| with_admin(f, "/srv/lb", FolderState::NoFolder), &[("admin-folder", ERROR, "is not a directory", "")]),
+        (|f| with_admin(f, "/srv/lb", FolderState::NotWritable), &[("admin-folder", ERROR, "is not writable for this user", "")]),
+        (|f| with_admin(f, "/srv/lb", FolderState::OpenToOthers), &[("admin-folder", WARN, "writable for all users", "chmod o-w /srv/lb")]),
+        (|f| with_usual_admin(f, FolderState::NotWritable), &[("admin-folder", WARN, "is not writable for this user", "")]),
+        (|f| with_usual_admin(f, FolderState::Missing), &[("admin-folder", WARN, "does not exist", "install -d -m 0755 /run/sluicegate")]),
         (|f| f.admin = None, &[]),
     ]);
 }
@@ -276,53 +278,53 @@ fn tor(facts: &mut Facts) -> &mut PeerFact {
 }
 
 #[test]
-fn faults_of_routers_and_of_what_bgp_needs() {
+fn problems_of_routers_and_bgp_are_found() {
     #[rustfmt::skip]
     check(&[
         (|f| f.routers = None, &[]),
-        (|f| tor(f).route = Err(Unresolved::NoRoute), &[("bgp-no-route", ERROR, "no way to BGP peer tor1 (192.0.2.254): no route", "")]),
-        (|f| tor(f).route = Err(Unresolved::Local), &[("bgp-no-route", ERROR, "an address of this machine", "")]),
+        (|f| tor(f).route = Err(Unresolved::NoRoute), &[("bgp-no-route", ERROR, "cannot send to BGP peer tor1 (192.0.2.254): no route", "")]),
+        (|f| tor(f).route = Err(Unresolved::Local), &[("bgp-no-route", ERROR, "the address belongs to this machine", "")]),
         (|f| tor(f).route = Err(Unresolved::LinkDown { interface: INDEX }), &[("bgp-no-route", ERROR, "is down or has no carrier", "")]),
-        (|f| tor(f).route = Err(Unresolved::NeighbourFailed { interface: INDEX, neighbour: ip("192.0.2.254") }), &[("bgp-no-route", ERROR, "does not answer", "")]),
+        (|f| tor(f).route = Err(Unresolved::NeighbourFailed { interface: INDEX, neighbour: ip("192.0.2.254") }), &[("bgp-no-route", ERROR, "does not respond", "")]),
         (|f| tor(f).route = Err(Unresolved::NeighbourPending { interface: INDEX, neighbour: ip("192.0.2.254") }), &[]),
-        (|f| tor(f).gateway = Some(ip("192.0.2.9")), &[("bgp-not-direct", ERROR, "tor1 (192.0.2.254) has hops = 1, and is routed by way of 192.0.2.9", "")]),
-        (|f| { tor(f).gateway = Some(ip("192.0.2.9")); tor(f).hops = Some(2); }, &[("bgp-not-direct", ERROR, "has bfd, and is routed by way of 192.0.2.9", "")]),
+        (|f| tor(f).gateway = Some(ip("192.0.2.9")), &[("bgp-not-direct", ERROR, "tor1 (192.0.2.254) has hops = 1, but its route uses the gateway 192.0.2.9", "")]),
+        (|f| { tor(f).gateway = Some(ip("192.0.2.9")); tor(f).hops = Some(2); }, &[("bgp-not-direct", ERROR, "has bfd, but its route uses the gateway 192.0.2.9", "")]),
         (|f| { tor(f).gateway = Some(ip("192.0.2.9")); tor(f).hops = Some(2); tor(f).has_bfd = false; }, &[]),
         (|f| { tor(f).gateway = Some(ip("192.0.2.9")); tor(f).hops = None; tor(f).has_bfd = false; }, &[]),
-        (|f| tor(f).absent_source = Some(ip("192.0.2.7")), &[("bgp-source", ERROR, "tor1 is to be dialled from 192.0.2.7, which is on no interface", "ip address add 192.0.2.7/32 dev eth0")]),
-        (|f| router(f).listens[0].1 = Some(Errno::EADDRINUSE), &[("bgp-listen", ERROR, "192.0.2.1:179, and another program listens there", "")]),
+        (|f| tor(f).absent_source = Some(ip("192.0.2.7")), &[("bgp-source", ERROR, "no local interface has the source address 192.0.2.7 of BGP peer tor1", "ip address add 192.0.2.7/32 dev eth0")]),
+        (|f| router(f).listens[0].1 = Some(Errno::EADDRINUSE), &[("bgp-listen", ERROR, "192.0.2.1:179, which another program uses", "")]),
         (|f| { router(f).listens[0].1 = Some(Errno::EADDRINUSE); f.is_running = true; }, &[]),
-        (|f| { router(f).listens[0].1 = Some(Errno::EADDRNOTAVAIL); f.is_running = true; }, &[("bgp-listen", ERROR, "no interface here has that address", "ip address add 192.0.2.1/32 dev eth0")]),
-        (|f| router(f).listens[0].1 = Some(Errno::EACCES), &[("bgp-listen", ERROR, "may not listen below port 1024", "")]),
-        (|f| router(f).listens[0].1 = Some(Errno::EPERM), &[("bgp-listen", ERROR, "the kernel refuses", "")]),
-        (|f| router(f).signs_tcp = Some(false), &[("bgp-md5", ERROR, "tor1 has a password_file, and the kernel does not sign", "")]),
+        (|f| { router(f).listens[0].1 = Some(Errno::EADDRNOTAVAIL); f.is_running = true; }, &[("bgp-listen", ERROR, "which no local interface has", "ip address add 192.0.2.1/32 dev eth0")]),
+        (|f| router(f).listens[0].1 = Some(Errno::EACCES), &[("bgp-listen", ERROR, "ports below 1024 need a capability", "")]),
+        (|f| router(f).listens[0].1 = Some(Errno::EPERM), &[("bgp-listen", ERROR, "the kernel returns", "")]),
+        (|f| router(f).signs_tcp = Some(false), &[("bgp-md5", ERROR, "tor1 has a password_file, but the kernel does not support", "")]),
         (|f| { router(f).signs_tcp = Some(false); tor(f).is_signed = false; }, &[]),
         (|f| router(f).signs_tcp = None, &[]),
-        (|f| router(f).bfd_port = Some(Errno::EADDRINUSE), &[("bfd-port", ERROR, "UDP port 3784, and another program has it", "")]),
+        (|f| router(f).bfd_port = Some(Errno::EADDRINUSE), &[("bfd-port", ERROR, "UDP port 3784, which another program uses", "")]),
         (|f| { router(f).bfd_port = Some(Errno::EADDRINUSE); f.is_running = true; }, &[]),
     ]);
 }
 
 #[test]
-fn faults_of_the_placement_of_threads() {
+fn problems_of_thread_placement_are_found() {
     #[rustfmt::skip]
     check(&[
         (|f| f.host.cpus = Processors::from_iter(0..4), &[]),
-        (|f| f.host.cpus = Processors::from_iter(0..3), &[("threads-shared", WARN, "eth0 gets 4 packet threads, and there are 3 processors", "ethtool -L eth0 combined 3")]),
+        (|f| f.host.cpus = Processors::from_iter(0..3), &[("threads-shared", WARN, "eth0 needs 4 packet threads, but only 3 processors are available", "ethtool -L eth0 combined 3")]),
         (|f| { f.host.cpus = Processors::from_iter(0..3); f.sockets = Some(4); }, &[("threads-shared", WARN, "4 packet threads", "ethtool -L eth0 combined 3")]),
         (|f| f.threads.steered = 4, &[]),
-        (|f| f.threads.steered = 5, &[("threads-shared", WARN, "eth0 gets 5 packet threads and 4 I/O threads, and there are 8 processors", "")]),
+        (|f| f.threads.steered = 5, &[("threads-shared", WARN, "eth0 needs 5 packet threads and 4 I/O threads, but only 8 processors are available", "")]),
         (|f| { f.threads.steered = 3; f.threads.spins = true; f.host.isolated = Processors::from_iter(0..6); }, &[("threads-disturbed", WARN, "processors 6, which", "systemctl set-property sluicegate.service AllowedCPUs=0-5")]),
         (|f| f.host.cpus = Processors::new(), &[]),
         (|f| hardware(f).near = Processors::from_iter(0..4), &[]),
-        // Threads take the near ones first.
+        // Threads use the near processors first.
         (|f| hardware(f).near = Processors::from_iter(4..8), &[]),
-        (|f| hardware(f).near = Processors::from_iter(5..9), &[("threads-far", WARN, "processors 0, which are not on the memory node of eth0", "systemctl set-property sluicegate.service AllowedCPUs=5-8")]),
+        (|f| hardware(f).near = Processors::from_iter(5..9), &[("threads-far", WARN, "processors 0, which are not on the NUMA node of eth0", "systemctl set-property sluicegate.service AllowedCPUs=5-8")]),
         (|f| hardware(f).near = Processors::new(), &[]),
         (|f| f.threads.spins = true, &[("threads-disturbed", WARN, "processors 0-3, which are not isolated", "")]),
         (|f| { f.threads.spins = true; f.host.isolated = Processors::from_iter(0..4); }, &[]),
         (|f| f.host.isolated = Processors::from_iter(1..5), &[("threads-disturbed", WARN, "processors 0, which", "systemctl set-property sluicegate.service AllowedCPUs=1-4")]),
-        (|f| f.threads.polls = true, &[("busy-poll", WARN, "io.busy_poll is set, and eth0 does not defer its interrupts", "echo 2 > /sys/class/net/eth0/napi_defer_hard_irqs && echo 200000 > /sys/class/net/eth0/gro_flush_timeout")]),
+        (|f| f.threads.polls = true, &[("busy-poll", WARN, "io.busy_poll is set, but eth0 does not defer its interrupts", "echo 2 > /sys/class/net/eth0/napi_defer_hard_irqs && echo 200000 > /sys/class/net/eth0/gro_flush_timeout")]),
         (|f| { f.threads.polls = true; f.interfaces[0].defers_interrupts = Some(true); }, &[]),
         (|f| { f.threads.polls = true; f.interfaces[0].defers_interrupts = None; }, &[]),
         (|f| f.host.irqbalance = true, &[("irqbalance", WARN, "interrupts of eth0", "systemctl disable --now irqbalance")]),
@@ -331,7 +333,7 @@ fn faults_of_the_placement_of_threads() {
 }
 
 #[test]
-fn faults_of_the_interface_its_xdp_and_its_queues() {
+fn problems_of_the_interface_are_found() {
     #[rustfmt::skip]
     check(&[
         (|f| f.interfaces[0].found = Err("there is none".into()), &[("interface", ERROR, "interface eth0 cannot be used: there is none", "")]),
@@ -340,14 +342,14 @@ fn faults_of_the_interface_its_xdp_and_its_queues() {
         (|f| interface(f).features.rx_vlan = true, &[("rxvlan", WARN, "rxvlan on", "ethtool -K eth0 rxvlan off")]),
         (|f| interface(f).xdp_program = Some(9), &[("xdp-occupied", ERROR, "XDP program, id 9", "ip link set dev eth0 xdp off")]),
         (|f| { interface(f).xdp_program = Some(9); f.is_running = true; }, &[]),
-        (|f| { hardware(f).xdp.native = Some(false); hardware(f).gro = false; }, &[("xdp-generic", WARN, "driver of eth0, ixgbe, has no XDP", "")]),
-        (|f| hardware(f).xdp.native = Some(false), &[("xdp-generic", WARN, "no XDP", ""), ("coalescing", ERROR, "GRO on", "ethtool -K eth0 gro off")]),
-        (|f| hardware(f).xdp.redirect = Some(false), &[("xdp-no-redirect", ERROR, "hands no packets on", "")]),
+        (|f| { hardware(f).xdp.native = Some(false); hardware(f).gro = false; }, &[("xdp-generic", WARN, "driver ixgbe of eth0 has no native XDP", "")]),
+        (|f| hardware(f).xdp.native = Some(false), &[("xdp-generic", WARN, "no native XDP", ""), ("coalescing", ERROR, "GRO on", "ethtool -K eth0 gro off")]),
+        (|f| hardware(f).xdp.redirect = Some(false), &[("xdp-no-redirect", ERROR, "not redirecting packets", "")]),
         (|f| hardware(f).xdp.zero_copy = Some(false), &[("no-zero-copy", WARN, "no zero-copy", "")]),
         (|f| { hardware(f).xdp.zero_copy = Some(false); interface(f).driver = "veth".into(); }, &[]),
         (|f| hardware(f).xdp = XdpSupport::default(), &[]),
         (|f| f.sockets = Some(4), &[]),
-        (|f| f.sockets = Some(3), &[("queue-without-socket", ERROR, "to queues 3, which get no socket", "ethtool -X eth0 equal 3")]),
+        (|f| f.sockets = Some(3), &[("queue-without-socket", ERROR, "to queues 3, which have no socket", "ethtool -X eth0 equal 3")]),
         (|f| { f.sockets = Some(2); hardware(f).rss_queues = Some(vec![0, 1]); }, &[]),
         (|f| { f.sockets = Some(1); hardware(f).rss_queues = None; }, &[("queue-without-socket", ERROR, "queues 1-3", "ethtool -L eth0 combined 1")]),
         (|f| { f.sockets = Some(1); hardware(f).rss_queues = None; hardware(f).channels = Channels::Separate; }, &[("queue-without-socket", ERROR, "queues 1-3", "ethtool -L eth0 rx 1 tx 1")]),
@@ -356,21 +358,21 @@ fn faults_of_the_interface_its_xdp_and_its_queues() {
 }
 
 #[test]
-fn faults_of_reverse_path_filter_and_forwarding() {
+fn problems_of_rp_filter_and_forwarding_are_found() {
     const LOOSE: &str = "sysctl -w net.ipv4.conf.eth0.rp_filter=2";
     const OFF: &str = "sysctl -w net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.eth0.rp_filter=0";
     #[rustfmt::skip]
     check(&[
         (|f| f.interfaces[0].rp_filter = Some(1), &[("rp-filter", WARN, "strict on eth0", LOOSE)]),
-        (|f| { f.interfaces[0].rp_filter = Some(1); f.vips[0].route = Ok(8); }, &[("rp-filter", ERROR, "VIP 203.0.113.10 is not routed out of it", LOOSE)]),
-        (|f| { f.interfaces[0].rp_filter = Some(1); f.vips[0].route = Err(Unresolved::NoRoute); }, &[("rp-filter", ERROR, "not routed", OFF)]),
+        (|f| { f.interfaces[0].rp_filter = Some(1); f.vips[0].route = Ok(8); }, &[("rp-filter", ERROR, "the route of VIP 203.0.113.10 uses another interface", LOOSE)]),
+        (|f| { f.interfaces[0].rp_filter = Some(1); f.vips[0].route = Err(Unresolved::NoRoute); }, &[("rp-filter", ERROR, "VIP 203.0.113.10", OFF)]),
         (|f| { f.interfaces[0].rp_filter = Some(1); f.vips[1].route = Ok(8); f.vips.remove(0); }, &[]),
         (|f| f.interfaces[0].rp_filter = Some(2), &[]),
         (|f| { f.interfaces[0].rp_filter = Some(2); f.vips[0].route = Ok(8); }, &[]),
-        (|f| { f.interfaces[0].rp_filter = Some(2); f.vips[0].route = Err(Unresolved::Blackhole); }, &[("rp-filter", ERROR, "loose on eth0, and VIP 203.0.113.10 has no route", OFF)]),
+        (|f| { f.interfaces[0].rp_filter = Some(2); f.vips[0].route = Err(Unresolved::Blackhole); }, &[("rp-filter", ERROR, "loose on eth0, but VIP 203.0.113.10 has no route", OFF)]),
         (|f| f.vips[0].route = Err(Unresolved::NoRoute), &[]),
         (|f| f.interfaces[0].rp_filter = None, &[]),
-        (|f| f.interfaces[0].forwards_v4 = true, &[("forwarding-loop", ERROR, "forwards IPv4 that arrives on eth0", "sysctl -w net.ipv4.conf.eth0.forwarding=0")]),
+        (|f| f.interfaces[0].forwards_v4 = true, &[("forwarding-loop", ERROR, "forwards IPv4 packets that arrive on eth0", "sysctl -w net.ipv4.conf.eth0.forwarding=0")]),
         (|f| { f.interfaces[0].forwards_v4 = true; interface(f).name = "eth0.9".into(); }, &[("forwarding-loop", ERROR, "IPv4", "sysctl -w net/ipv4/conf/eth0.9/forwarding=0")]),
         (|f| { f.interfaces[0].forwards_v4 = true; f.vips[0].route = Ok(8); }, &[("forwarding-loop", WARN, "IPv4", "sysctl -w net.ipv4.conf.eth0.forwarding=0")]),
         (|f| { f.interfaces[0].forwards_v4 = true; f.vips[0].route = Err(Unresolved::Blackhole); }, &[]),
@@ -381,57 +383,57 @@ fn faults_of_reverse_path_filter_and_forwarding() {
 }
 
 #[test]
-fn faults_of_vips_and_own_addresses() {
+fn problems_of_vips_and_own_addresses_are_found() {
     #[rustfmt::skip]
     check(&[
-        (|f| f.vips[0].local = own(VIP_V4, 32, "lo"), &[("local-vip", ERROR, "VIP www 203.0.113.10 is an address of this machine", "ip address del 203.0.113.10/32 dev lo")]),
-        (|f| f.vips[0].local = own("203.0.113.1", 24, "lo"), &[("local-vip", ERROR, "by 203.0.113.1/24 on lo", "ip address del 203.0.113.1/24 dev lo")]),
+        (|f| f.vips[0].local = own(VIP_V4, 32, "lo"), &[("local-vip", ERROR, "VIP www 203.0.113.10 is a local address", "ip address del 203.0.113.10/32 dev lo")]),
+        (|f| f.vips[0].local = own("203.0.113.1", 24, "lo"), &[("local-vip", ERROR, "lo has 203.0.113.1/24", "ip address del 203.0.113.1/24 dev lo")]),
         (|f| f.vips[1].local = own(VIP_V6, 128, "eth0"), &[("local-vip", ERROR, VIP_V6, "ip address del 2001:db8:f::10/128 dev eth0")]),
-        (|f| f.vips[0].route = Err(Unresolved::Local), &[("local-vip", ERROR, "local to this machine by a route", "")]),
-        (|f| { f.vips[0].route = Err(Unresolved::Local); f.vips[0].local = own(VIP_V4, 32, "lo"); }, &[("local-vip", ERROR, "by 203.0.113.10/32", "ip address del 203.0.113.10/32 dev lo")]),
-        (|f| f.absent_addresses = vec![ip("192.0.2.1")], &[("own-address", WARN, "192.0.2.1 is on no interface", "ip address add 192.0.2.1/32 dev eth0")]),
+        (|f| f.vips[0].route = Err(Unresolved::Local), &[("local-vip", ERROR, "is local because of a route", "")]),
+        (|f| { f.vips[0].route = Err(Unresolved::Local); f.vips[0].local = own(VIP_V4, 32, "lo"); }, &[("local-vip", ERROR, "lo has 203.0.113.10/32", "ip address del 203.0.113.10/32 dev lo")]),
+        (|f| f.absent_addresses = vec![ip("192.0.2.1")], &[("own-address", WARN, "no local interface has the machine address 192.0.2.1", "ip address add 192.0.2.1/32 dev eth0")]),
         (|f| f.absent_addresses = vec![ip("2001:db8::1")], &[("own-address", WARN, "2001:db8::1", "ip address add 2001:db8::1/128 dev eth0")]),
         (|f| f.unasked = vec!["no ICMP socket".into()], &[("not-pinged", WARN, "no ICMP socket", "sysctl -w net.ipv4.ping_group_range=\"0 2147483647\"")]),
     ]);
 }
 
 #[test]
-fn faults_of_the_ways_to_backends() {
+fn problems_of_paths_to_backends_are_found() {
     const NEIGHBOUR: Unresolved = Unresolved::NeighbourFailed {
         interface: INDEX,
         neighbour: IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 254)),
     };
     #[rustfmt::skip]
     check(&[
-        (|f| f.paths[0].next_hop = Err(Unresolved::NoRoute), &[("no-next-hop", ERROR, "no way to backend b1 (198.18.1.1): no route", "")]),
+        (|f| f.paths[0].next_hop = Err(Unresolved::NoRoute), &[("no-next-hop", ERROR, "cannot send to backend b1 (198.18.1.1): no route", "")]),
         (|f| f.paths.iter_mut().for_each(|path| path.next_hop = Err(NEIGHBOUR)), &[("no-next-hop", ERROR, "backend b1 (198.18.1.1) and 1 more: neighbour 192.0.2.254", "")]),
         (|f| f.paths[0].next_hop = Err(Unresolved::LinkDown { interface: 7 }), &[("no-next-hop", ERROR, "is down", "ip link set dev eth0 up")]),
-        (|f| f.paths[0].next_hop = Ok(Resolved { leaves_by: 8, ..resolved() }), &[("other-interface", ERROR, "backend b1 (198.18.1.1) is routed out of eth0", "")]),
+        (|f| f.paths[0].next_hop = Ok(Resolved { leaves_by: 8, ..resolved() }), &[("other-interface", ERROR, "the route of backend b1 (198.18.1.1) uses eth0", "")]),
  (|f| { f.paths[0].kind = "l2"; f.paths[0].encap_overhead = 0; f.paths[0].is_readdressed = true; }, &[]),
         (|f| { f.paths[0].kind = "l2"; f.paths[0].encap_overhead = 0; }, &[("l2-routed", ERROR, "backend b1 (198.18.1.1) is behind a router", "")]),
         (|f| { f.paths[0].kind = "l2"; f.paths[0].encap_overhead = 0; f.paths[0].next_hop = Ok(Resolved { gateway: None, ..resolved() }); }, &[]),
-        // 1,500 and 24.
+        // 1,500 bytes of the client plus 24 bytes of outer headers.
         (|f| { f.paths[0].link = Some(("eth0".into(), 1_524)); f.paths[0].next_hop = Ok(Resolved { mtu_bytes: 1_524, ..resolved() }); }, &[]),
-        (|f| { f.paths[0].link = Some(("eth0".into(), 1_523)); f.paths[0].reach = Some(Reach::Longest(1_523)); f.paths[0].next_hop = Ok(Resolved { mtu_bytes: 1_523, ..resolved() }); }, &[("mtu-link", WARN, "packets of 1523 bytes, and backend b1 (198.18.1.1) needs 1524", "ip link set dev eth0 mtu 1524")]),
+        (|f| { f.paths[0].link = Some(("eth0".into(), 1_523)); f.paths[0].reach = Some(Reach::Longest(1_523)); f.paths[0].next_hop = Ok(Resolved { mtu_bytes: 1_523, ..resolved() }); }, &[("mtu-link", WARN, "is 1523 bytes, but backend b1 (198.18.1.1) needs 1524", "ip link set dev eth0 mtu 1524")]),
         (|f| f.paths.iter_mut().for_each(|path| { path.link = Some(("eth0".into(), 1_500)); path.reach = None; path.encap_overhead = 20 + u32::from(&*path.backend == "b2") * 12; path.next_hop = Ok(Resolved { mtu_bytes: 1_500, ..resolved() }); }), &[("mtu-link", WARN, "and 1 more needs 1532", "ip link set dev eth0 mtu 1532")]),
-        (|f| f.paths[0].reach = Some(Reach::Longest(1_500)), &[("mtu-path", ERROR, "more than 1500 bytes do not reach backend b1 (198.18.1.1), of 1524", "")]),
-        (|f| f.paths[0].reach = Some(Reach::Longest(1_523)), &[("mtu-path", ERROR, "more than 1523", "")]),
-        // The kernel knows it too: said once.
-        (|f| { f.paths[0].reach = Some(Reach::Longest(1_500)); f.paths[0].next_hop = Ok(Resolved { mtu_bytes: 1_500, ..resolved() }); }, &[("mtu-path", ERROR, "more than 1500", "")]),
-        (|f| f.paths[0].next_hop = Ok(Resolved { mtu_bytes: 1_523, ..resolved() }), &[("mtu-route", WARN, "takes packets of 1523 bytes", "ip route flush cache")]),
-        (|f| { f.paths[0].reach = None; f.paths[0].next_hop = Ok(Resolved { mtu_bytes: 1_500, ..resolved() }); }, &[("mtu-route", WARN, "takes packets of 1500 bytes", "ip route flush cache")]),
+        (|f| f.paths[0].reach = Some(Reach::Longest(1_500)), &[("mtu-path", ERROR, "larger than 1500 bytes do not reach backend b1 (198.18.1.1), but 1524", "")]),
+        (|f| f.paths[0].reach = Some(Reach::Longest(1_523)), &[("mtu-path", ERROR, "larger than 1523", "")]),
+        // The kernel route has the same MTU, which is not reported a second time.
+        (|f| { f.paths[0].reach = Some(Reach::Longest(1_500)); f.paths[0].next_hop = Ok(Resolved { mtu_bytes: 1_500, ..resolved() }); }, &[("mtu-path", ERROR, "larger than 1500", "")]),
+        (|f| f.paths[0].next_hop = Ok(Resolved { mtu_bytes: 1_523, ..resolved() }), &[("mtu-route", WARN, "has an MTU of 1523 bytes", "ip route flush cache")]),
+        (|f| { f.paths[0].reach = None; f.paths[0].next_hop = Ok(Resolved { mtu_bytes: 1_500, ..resolved() }); }, &[("mtu-route", WARN, "has an MTU of 1500 bytes", "ip route flush cache")]),
         (|f| { f.paths[0].address = ip("2001:db8:18::1"); f.paths[0].next_hop = Ok(Resolved { mtu_bytes: 1_500, ..resolved() }); }, &[("mtu-route", WARN, "2001:db8:18::1", "ip -6 route flush cache")]),
         (|f| f.paths[0].reach = Some(Reach::Silent), &[("no-answer", WARN, "backend b1 (198.18.1.1) does not answer", "")]),
-        (|f| { f.paths[0].reach = Some(Reach::Silent); f.paths[0].next_hop = Err(Unresolved::NoRoute); }, &[("no-next-hop", ERROR, "no way", "")]),
+        (|f| { f.paths[0].reach = Some(Reach::Silent); f.paths[0].next_hop = Err(Unresolved::NoRoute); }, &[("no-next-hop", ERROR, "cannot send to", "")]),
         (|f| f.paths.iter_mut().for_each(|path| path.reach = None), &[]),
     ]);
 }
 
 #[test]
 fn a_finding_has_one_shape_in_json() {
-    let finding = Finding::warning("a-fault", "this", "that").command("mend it");
+    let finding = Finding::warning("a-fault", "this", "that").command("fix it");
     let expected = serde_json::json!({
-        "id": "a-fault", "level": "warning", "what": "this", "why": "that", "command": "mend it", "hint": null,
+        "id": "a-fault", "level": "warning", "what": "this", "why": "that", "command": "fix it", "hint": null,
     });
     assert_eq!(crate::report::row(&finding), expected);
     assert_eq!(crate::report::row(&Finding::error("x", "y", "z"))["level"], "error");

@@ -1,5 +1,5 @@
-//! A packet thread's loop around a forwarder of one's own, without a kernel: it sends each Ethernet frame back to its sender, and drops
-//! those of fewer than 14 bytes by name.
+//! Example: the loop of a packet thread with a custom forwarder, without a kernel. The forwarder
+//! sends each Ethernet frame back to its sender and drops frames shorter than 12 bytes.
 
 use std::error::Error;
 use std::sync::Arc;

@@ -1,83 +1,91 @@
-//! What the engine asks of a source and sink of frames: AF_XDP, or memory.
-//!
-//! Frames are move-only. A device takes a frame back only through the calls below, so that the engine can count each.
+//! The [`Device`] trait, through which the engine receives and sends frames. AF_XDP rings and
+//! in-memory queues implement this trait. Frames are move-only, so the engine can account for each
+//! frame: a device gets frames back only through the methods of [`Device`].
 
 use forwarder::{InterfaceId, ThreadId};
 
-/// A frame that came in.
+/// A received frame.
 #[derive(Debug)]
 pub struct Received<F> {
     /// The frame.
     pub frame: F,
-    /// The interface that it came by, and later the one that it leaves by.
+    /// The interface that received the packet. After the verdict, this field is the interface to
+    /// send from.
     pub interface: InterfaceId,
-    /// Where the packet starts in [`Device::bytes`]: the opened head room.
+    /// The start offset of the packet in [`Device::bytes`]. This offset is also the size of the
+    /// headroom.
     pub start: usize,
-    /// Where it ends.
+    /// The end offset of the packet.
     pub end: usize,
 }
 
-/// How many frames the kernel (or what stands for it) has.
+/// The number of frames that the kernel owns. For a memory device, these are the frames in its
+/// rings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InKernel {
-    /// In the fill ring, in the driver, or received and not taken yet.
+    /// Frames in the fill ring or in the driver, and received frames that the engine has not taken
+    /// yet.
     pub receiving: usize,
-    /// In the transmit ring, on the wire, or in the completion ring.
+    /// Frames in the transmit ring, on the wire, or in the completion ring.
     pub sending: usize,
 }
 
-/// By whose rings a thread's frames leave by an interface.
+/// The thread that owns the transmit ring of an interface, as seen by one packet thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxOwner {
-    /// By its own: it has a queue there.
+    /// This thread, which has a queue on the interface.
     Own,
-    /// By another thread's.
+    /// Another thread.
     Other(ThreadId),
-    /// There is no such interface.
+    /// No thread, because the interface does not exist.
     Nobody,
 }
 
-/// One thread's rings: those of a queue of each interface, or of some of them.
+/// The rings of one packet thread. The thread may have queues on all interfaces or only on some.
 pub trait Device {
-    /// One frame, owned: neither `Clone` nor `Copy`.
+    /// A frame. The owner has exclusive access, because the type is neither `Clone` nor `Copy`.
     type Frame: Send + std::fmt::Debug;
 
     /// Takes up to `limit` received frames and appends them to `batch`.
     fn receive(&mut self, batch: &mut Vec<Received<Self::Frame>>, limit: usize);
 
-    /// The bytes of a frame, from the first writable one to the end of its room.
+    /// Returns the buffer of a frame, from the first writable byte to the last.
     fn bytes<'a>(&'a self, frame: &'a mut Self::Frame) -> &'a mut [u8];
 
-    /// By whose rings this thread's frames leave by an interface.
+    /// Returns the thread whose transmit ring sends this thread's frames on an interface.
     fn tx_owner(&self, interface: InterfaceId) -> TxOwner;
 
-    /// Makes a free frame one that takes a packet of any length that interfaces carry.
+    /// Converts a free frame into one whose buffer has room for the longest packet of any
+    /// interface.
     #[inline]
     fn lengthen(&self, frame: Self::Frame) -> Self::Frame {
         frame
     }
 
-    /// Queues `frame[..len]` for sending out of an interface.
+    /// Queues the first `len` bytes of the frame for sending on an interface.
     ///
     /// # Errors
-    /// The frame comes back when the ring is full even after completions were reaped, or when this thread has none there.
+    /// Returns the frame if the ring is full, or if this thread has no transmit ring on the
+    /// interface.
     fn send(&mut self, frame: Self::Frame, len: usize, interface: InterfaceId) -> Result<(), Self::Frame>;
 
-    /// Makes the kernel see what was queued.
+    /// Notifies the kernel that frames are queued.
     fn flush(&mut self);
 
-    /// Whether the kernel left some of what was queued in the ring: it has to be asked again.
+    /// Returns `true` if the kernel has not yet taken all queued frames from the ring. Another
+    /// [`Self::flush`] is then needed.
     fn is_unsent(&mut self) -> bool;
 
-    /// Appends the frames that were sent to `free`.
+    /// Appends frames whose transmission is complete to `free`.
     fn reap(&mut self, free: &mut Vec<Self::Frame>);
 
-    /// Gives frames from the end of `free` to the receive side, as many as it takes.
+    /// Moves frames from the end of `free` to the fill ring, until the ring is full or `free` is
+    /// empty.
     fn refill(&mut self, free: &mut Vec<Self::Frame>);
 
-    /// The thread to whose pool the frame belongs.
+    /// Returns the packet thread that owns the pool of the frame.
     fn home(&self, frame: &Self::Frame) -> ThreadId;
 
-    /// How many frames are out of our hands.
+    /// Returns the number of frames that the kernel owns.
     fn in_kernel(&self) -> InKernel;
 }

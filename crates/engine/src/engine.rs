@@ -1,9 +1,11 @@
-//! One packet thread's loop body: frames in, verdicts, frames out.
+//! The loop body of one packet thread. The engine receives frames from a [`Device`] and from
+//! mailboxes, calls the forwarder for the verdicts, and executes the verdicts. The thread itself,
+//! the clock and sleeping are in `datapath`.
 //!
-//! In: a [`Device`], the thread's mailboxes, a forwarder. Out: every frame in exactly one place.
-//! Not here: the thread, the clock, sleeping (`thread`), what a packet means (`forwarder`).
-//! Invariant: fill + transmit + free + held + strays + own mailboxes, summed over threads, is the number of frames; see
-//! [`Engine::census`]. Nothing is allocated after `new`.
+//! Each frame is in one of six places: the receive side of the device, the transmit side of the
+//! device, the free pool, the forwarder's held frames, the list of frames that belong to other
+//! threads (strays), or a mailbox. [`Engine::census`] counts the frames in each place. Summed over
+//! all threads, the counts equal the total number of frames. `Engine::new` allocates all memory.
 
 mod steering;
 
@@ -11,8 +13,8 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use forwarder::{
-    DropReason, Forward, HandoffReason, HoldSlot, InterfaceId, NotSent, Now, Origin, Outlet, Packet, Piece,
-    ThreadCounters, ThreadId, Verdict,
+    DropReason, Forward, FragmentStep, HandoffReason, HoldSlot, InterfaceId, NotSent, Now, Origin, Outlet,
+    Packet, ThreadCounters, ThreadId, Verdict,
 };
 
 use crate::device::{Device, Received, TxOwner};
@@ -20,42 +22,42 @@ use crate::mailbox::{Crossing, Mailboxes, Purpose};
 
 use self::steering::Turns;
 
-/// Where a thread's frames are.
+/// The number of frames of one thread in each place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Census {
-    /// With the receive side of the device.
+    /// Frames on the receive side of the device.
     pub receiving: usize,
-    /// With the transmit side.
+    /// Frames on the transmit side of the device.
     pub sending: usize,
-    /// In the pool.
+    /// Frames in the pool of the thread.
     pub free: usize,
-    /// Held for the forwarder.
+    /// Frames that the forwarder holds.
     pub held: usize,
-    /// Another thread's, waiting for room in its mailbox.
+    /// Frames from other threads' pools that are waiting for room in the mailbox of their owner.
     pub strays: usize,
-    /// In this thread's mailboxes.
+    /// Frames that are waiting for this thread in its mailboxes.
     pub mailboxes: usize,
 }
 
 impl Census {
-    /// All of them.
+    /// Returns the sum of all counts.
     #[must_use]
     pub fn total(&self) -> usize {
         self.receiving + self.sending + self.free + self.held + self.strays + self.mailboxes
     }
 }
 
-/// One packet thread's state.
+/// The state of one packet thread.
 #[derive(Debug)]
 pub struct Engine<D: Device, F: Forward> {
     forward: F,
     port: Port<D>,
     batch: Vec<Arrival<D::Frame>>,
-    /// What other threads decided, and this one sends.
+    /// Frames that another thread processed and that this thread sends.
     outbound: Vec<(Received<D::Frame>, bool)>,
     arrived: Vec<Received<D::Frame>>,
     verdicts: Box<[Verdict]>,
-    /// The most frames that a turn takes out of mailboxes, and of the device.
+    /// The maximum number of frames per iteration from the mailboxes.
     most_mail: usize,
     most_received: usize,
 }
@@ -66,7 +68,8 @@ struct Arrival<F> {
     origin: Origin,
 }
 
-/// All but the forwarder, so that the forwarder's `poll` may use it.
+/// The state of the engine except the forwarder. This state is separate from the forwarder so that
+/// `Forward::poll` can borrow it.
 #[derive(Debug)]
 struct Port<D: Device> {
     device: D,
@@ -78,25 +81,27 @@ struct Port<D: Device> {
     counters: Arc<ThreadCounters>,
     queued: usize,
     notify: Notify,
-    /// Of an I/O thread.
+    /// The round-robin state for software steering. Only I/O threads have it.
     steering: Option<Turns>,
 }
 
-/// Which threads got something since they were last woken.
+/// The threads that have received frames from this thread since the last wake-up. These threads may
+/// be asleep.
 #[derive(Debug, Default)]
 pub struct Notify(Vec<bool>);
 
-/// The frames of a thread.
+/// The frames that a thread starts with.
 #[derive(Debug)]
 pub struct Pool<T> {
-    /// Its own.
+    /// The frames that this thread owns.
     pub frames: Vec<T>,
-    /// Those of all threads: the most that can ever gather at one.
+    /// The total number of frames of all threads. One thread can have up to this many frames at a
+    /// time.
     pub in_all: usize,
 }
 
 impl Notify {
-    /// Calls `wake` for each thread that got something, and forgets them.
+    /// Calls `wake` for each thread in the list, and clears the list.
     pub fn drain(&mut self, mut wake: impl FnMut(ThreadId)) {
         for (thread, marked) in (0u16..).zip(self.0.iter_mut()) {
             if std::mem::take(marked) {
@@ -107,10 +112,11 @@ impl Notify {
 }
 
 impl<D: Device, F: Forward> Engine<D, F> {
-    /// Takes the thread's frames and fills the fill ring, so that packets may come before the first turn.
+    /// Creates the engine with the thread's frames. The fill ring is filled immediately, so that
+    /// the device can receive packets before the first iteration.
     ///
     /// # Panics
-    /// When the forwarder's batch is larger than [`MAX_BATCH`].
+    /// Panics if the forwarder's batch is larger than [`MAX_BATCH`].
     #[must_use]
     pub fn new(
         mut device: D,
@@ -121,7 +127,7 @@ impl<D: Device, F: Forward> Engine<D, F> {
     ) -> Self {
         let Pool { frames, in_all } = pool;
         let max_batch = forward.max_batch();
-        assert!((1..=MAX_BATCH).contains(&max_batch), "a batch holds 1 to {MAX_BATCH} packets");
+        assert!((1..=MAX_BATCH).contains(&max_batch), "the batch size must be 1 to {MAX_BATCH} packets");
         let mut free = Vec::with_capacity(in_all);
         free.extend(frames);
         device.refill(&mut free);
@@ -143,22 +149,26 @@ impl<D: Device, F: Forward> Engine<D, F> {
         let verdicts = vec![Verdict::Tx; max_batch].into_boxed_slice();
         let (batch, arrived) = (Vec::with_capacity(max_batch), Vec::with_capacity(max_batch));
         let outbound = Vec::with_capacity(max_batch);
-        // Mail takes up to half a batch, so that neither side starves the other.
+        // The mailboxes can use up to half of a batch, so that neither the mailboxes nor the device
+        // starve.
         let (most_mail, most_received) = (max_batch.div_ceil(2), max_batch);
         Self { forward, port, batch, outbound, arrived, verdicts, most_mail, most_received }
     }
 
-    /// Makes it that of a packet thread that has no queue: all that it gets is mail.
+    /// Configures the engine for a packet thread without a device queue. The thread then receives
+    /// all its frames through mailboxes.
     #[must_use]
     pub fn with_mail_alone(mut self) -> Self {
         (self.most_mail, self.most_received) = (self.verdicts.len(), 0);
         self
     }
 
-    /// Makes it that of an I/O thread: what its forwarder hands on goes, as it came, to one of the first `threads` threads: another
-    /// than the verdict says where that one's mailbox is full and it is [`HandoffReason::Steered`].
+    /// Configures the engine for an I/O thread, which passes received frames unchanged to the first
+    /// `threads` packet threads. If the mailbox of the selected thread is full, a frame with reason
+    /// [`HandoffReason::Steered`] goes to another thread.
     ///
-    /// A turn takes twice as much mail as it receives, so that what was decided leaves before more comes in.
+    /// Each iteration takes up to twice as many frames from the mailboxes as from the device, so
+    /// that processed frames leave before new frames arrive.
     #[must_use]
     pub fn steering_to(mut self, threads: u16) -> Self {
         (self.most_mail, self.most_received) = (self.verdicts.len(), self.verdicts.len().div_ceil(2));
@@ -166,10 +176,12 @@ impl<D: Device, F: Forward> Engine<D, F> {
         self
     }
 
-    /// One turn: reap, refill, one batch, send. Gives how many packets there were.
+    /// Runs one iteration: reclaims transmitted frames, refills the fill ring, processes one batch
+    /// and sends. Returns the number of packets that were processed or sent for other threads.
     ///
     /// # Cost
-    /// One wake-up of the kernel where packets were sent and it asks for one; no other system call.
+    /// At most one system call: a wake-up of the kernel, if packets were sent and the kernel
+    /// requires it.
     pub fn step(&mut self, now: Now) -> usize {
         self.port.reap();
         self.port.device.refill(&mut self.port.free);
@@ -180,7 +192,8 @@ impl<D: Device, F: Forward> Engine<D, F> {
             self.port.counters.batch(count);
         }
         self.forward.poll(now, &mut self.port);
-        // What the kernel left in the ring at the last turn is not forgotten, though nothing new came.
+        // Flush even if this iteration sends no frames. Frames from an earlier iteration may still
+        // be in the transmit ring.
         if self.port.queued > 0 || self.port.device.is_unsent() {
             self.port.device.flush();
             self.port.queued = 0;
@@ -188,41 +201,44 @@ impl<D: Device, F: Forward> Engine<D, F> {
         count + sent
     }
 
-    /// Whether frames wait in the mailboxes, or questions for the forwarder.
+    /// Returns `true` if frames are waiting in the mailboxes, or if requests from the control plane
+    /// are waiting for the forwarder.
     #[must_use]
     pub fn has_work(&self) -> bool {
         self.port.mailboxes.waiting() > 0 || self.forward.is_asked()
     }
 
-    /// When the forwarder has something to do though nothing comes.
+    /// Returns when the forwarder must run next if no packets arrive, or `None` if no work is
+    /// scheduled.
     #[must_use]
     pub fn next_due(&self) -> Option<Now> {
         self.forward.next_due()
     }
 
-    /// The threads that got something and may be asleep.
+    /// Returns the threads to which this thread has handed frames. The caller must wake them.
     pub fn notify(&mut self) -> &mut Notify {
         &mut self.port.notify
     }
 
-    /// The device, for what the loop around needs of it.
+    /// Returns the device, for use by the loop that runs the engine.
     pub fn device_mut(&mut self) -> &mut D {
         &mut self.port.device
     }
 
-    /// The device and the forwarder, when all is done; frames that the thread has are lost with it.
+    /// Shuts the engine down and returns the device and the forwarder. All frames that the thread
+    /// still has are freed.
     #[must_use]
     pub fn into_parts(self) -> (D, F) {
         (self.port.device, self.forward)
     }
 
-    /// The forwarder.
+    /// Returns the forwarder.
     #[must_use]
     pub fn forwarder(&self) -> &F {
         &self.forward
     }
 
-    /// Counts this thread's frames.
+    /// Counts this thread's frames in each place.
     #[must_use]
     pub fn census(&self) -> Census {
         let kernel = self.port.device.in_kernel();
@@ -236,7 +252,7 @@ impl<D: Device, F: Forward> Engine<D, F> {
         }
     }
 
-    /// Mail first.
+    /// Collects a batch, first from the mailboxes and then from the device.
     fn gather(&mut self) {
         let limit = self.verdicts.len();
         let Self { port, batch, outbound, arrived, most_mail, most_received, .. } = self;
@@ -264,7 +280,7 @@ impl<D: Device, F: Forward> Engine<D, F> {
         batch.extend(arrived.drain(..).map(|received| Arrival { received, origin: Origin::Wire }));
     }
 
-    /// Sends what other threads decided; how many there were.
+    /// Sends the frames that other threads processed. Returns the number of these frames.
     fn send_outbound(&mut self) -> usize {
         let count = self.outbound.len();
         for (received, is_reply) in self.outbound.drain(..) {
@@ -298,7 +314,6 @@ impl<D: Device, F: Forward> Engine<D, F> {
     }
 }
 
-/// How a frame left.
 #[derive(PartialEq, Eq)]
 enum Left {
     Sent,
@@ -306,7 +321,8 @@ enum Left {
 }
 
 impl<D: Device> Port<D> {
-    /// Moves a frame where its verdict says. On an error it is free again, and not counted yet.
+    /// Executes the verdict for a frame. On an error, the frame has already been released, and the
+    /// caller must count the drop.
     fn carry_out(&mut self, verdict: Verdict, arrival: Arrival<D::Frame>) -> Result<(), DropReason> {
         match verdict {
             Verdict::Tx => self.leave(arrival.received, false)?,
@@ -322,11 +338,12 @@ impl<D: Device> Port<D> {
         Ok(())
     }
 
-    /// Sends a frame, or hands it to the thread that can.
+    /// Sends a frame. If another thread owns the transmit ring, the frame is handed over to that
+    /// thread.
     #[inline]
     fn leave(&mut self, received: Received<D::Frame>, is_reply: bool) -> Result<(), DropReason> {
         let Received { frame, interface, start, end } = received;
-        debug_assert_eq!(start, 0, "what is sent starts at the front of its buffer");
+        debug_assert_eq!(start, 0, "a frame to send must start at the front of its buffer");
         if let Err(frame) = self.device.send(frame, end, interface)
             && self.leave_otherwise(frame, interface, end, is_reply)? == Left::ToThread
         {
@@ -342,7 +359,8 @@ impl<D: Device> Port<D> {
         Ok(())
     }
 
-    /// The ring is full, or another thread's.
+    /// Handles a frame that the device refused, because the transmit ring is full or belongs to
+    /// another thread.
     #[cold]
     fn leave_otherwise(
         &mut self,
@@ -385,18 +403,19 @@ impl<D: Device> Port<D> {
         }
     }
 
-    /// Takes a frame out of its hold.
+    /// Removes a frame from its hold slot.
     fn take_held(&mut self, slot: HoldSlot) -> Option<Arrival<D::Frame>> {
         let arrival = self.held.get_mut(slot.0 as usize).and_then(Option::take)?;
         self.holding -= 1;
         Some(arrival)
     }
 
-    /// Sends what `carve` cuts off a held packet; the number of frames sent or handed on, and why it was not all of it.
+    /// Sends the fragments that `carve` writes from a held packet. Returns the number of fragments
+    /// that were sent or handed over, and an error if some fragments could not be sent.
     fn carve(
         &mut self,
         arrival: &mut Arrival<D::Frame>,
-        carve: &mut dyn FnMut(&Packet<'_>, &mut [u8]) -> Piece,
+        carve: &mut dyn FnMut(&Packet<'_>, &mut [u8]) -> FragmentStep,
     ) -> (u64, Result<(), DropReason>) {
         let mut sent = 0;
         loop {
@@ -406,10 +425,10 @@ impl<D: Device> Port<D> {
             let interface = *interface;
             let packet = Packet::new(self.device.bytes(whole), *start, *end, arrival.origin).on(interface);
             let end = match carve(&packet, self.device.bytes(&mut frame)) {
-                Piece::Of(length) => length,
-                last @ (Piece::End | Piece::Failed(_)) => {
+                FragmentStep::Of(length) => length,
+                last @ (FragmentStep::End | FragmentStep::Failed(_)) => {
                     self.free.push(frame);
-                    let failed = if let Piece::Failed(reason) = last { Err(reason) } else { Ok(()) };
+                    let failed = if let FragmentStep::Failed(reason) = last { Err(reason) } else { Ok(()) };
                     return (sent, failed);
                 }
             };
@@ -457,7 +476,8 @@ impl<D: Device> Port<D> {
         }
     }
 
-    /// To the pool that the frame belongs to.
+    /// Returns a frame to the pool of this thread. If another thread owns the frame, adds it to the
+    /// strays, which wait to be returned to their owners.
     fn release_frame(&mut self, frame: D::Frame) {
         if self.device.home(&frame) == self.mailboxes.me() {
             self.free.push(frame);
@@ -466,7 +486,8 @@ impl<D: Device> Port<D> {
         }
     }
 
-    /// Takes completions back, and sends home what is not ours.
+    /// Reclaims frames whose transmission is complete, and returns frames of other threads to their
+    /// pools.
     fn reap(&mut self) {
         let known = self.free.len();
         self.device.reap(&mut self.free);
@@ -511,7 +532,8 @@ impl<D: Device> Outlet for Port<D> {
             self.free.push(frame);
             return Err(NotSent::NotBuilt);
         }
-        // Counted as come in at the same time as sent, so that the sum holds at any moment.
+        // Only frames that were sent are counted as originated. The invariant of the thread's
+        // counters therefore always holds.
         if self.leave(Received { frame, interface, start: 0, end }, false).is_err() {
             return Err(NotSent::NoRoom);
         }
@@ -535,11 +557,12 @@ impl<D: Device> Outlet for Port<D> {
         self.counters.held.set(self.holding as u64);
     }
 
-    fn split(&mut self, slot: HoldSlot, carve: &mut dyn FnMut(&Packet<'_>, &mut [u8]) -> Piece) {
+    fn split(&mut self, slot: HoldSlot, carve: &mut dyn FnMut(&Packet<'_>, &mut [u8]) -> FragmentStep) {
         let Some(mut arrival) = self.take_held(slot) else { return };
         let (sent, outcome) = self.carve(&mut arrival, carve);
         self.release_frame(arrival.received.frame);
-        // The held packet is one of those sent, or else the one dropped: of nothing nothing can be sent.
+        // The held packet itself counts as the first sent fragment or as dropped, so only further
+        // fragments count as originated. A packet that yields no fragment is malformed.
         let outcome = if sent == 0 { outcome.and(Err(DropReason::Malformed)) } else { outcome };
         self.counters.originated.add(sent - u64::from(outcome.is_ok()));
         if let Err(reason) = outcome {
@@ -549,5 +572,5 @@ impl<D: Device> Outlet for Port<D> {
     }
 }
 
-/// The largest batch.
+/// The maximum number of packets in a batch.
 pub const MAX_BATCH: usize = 256;

@@ -1,8 +1,7 @@
-//! The loop of a packet thread, over any device: frames in, verdicts, frames out.
-//!
-//! In: a [`Device`] (AF_XDP rings and packet sockets are in `datapath`; one over memory is here), the thread's [`Mailboxes`], a
-//! forwarder. Out: every frame in exactly one place.
-//! Not here: the kernel, the thread, the clock, sleeping (`datapath`); what a packet means (`forwarder`).
+//! The loop of a packet thread, for any device. An [`Engine`] receives frames from a [`Device`] and
+//! from the [`Mailboxes`] of the thread, calls a forwarder for the verdicts, and executes them.
+//! This crate contains an in-memory device. AF_XDP rings, packet sockets, threads and sleeping are
+//! in `datapath`.
 //!
 //! ```
 //! use engine::{Device, MemoryDevice, MemoryFrame};
@@ -10,12 +9,12 @@
 //!
 //! let mut device = MemoryDevice::new(8);
 //! device.refill(&mut vec![MemoryFrame::new(ThreadId(0), 2_048)]);
-//! assert!(device.inject(b"a frame", 24)); // it arrives behind 24 bytes of head room
+//! assert!(device.inject(b"a frame", 24)); // 24 bytes of headroom
 //! let mut batch = Vec::new();
 //! device.receive(&mut batch, 64);
 //! let received = batch.remove(0);
 //! assert_eq!((received.start, received.end), (24, 31));
-//! device.send(received.frame, received.end, InterfaceId(0)).expect("room for a frame");
+//! device.send(received.frame, received.end, InterfaceId(0)).expect("the transmit ring has room");
 //! device.transmitted(1, |sent| assert_eq!(sent[24..], *b"a frame"));
 //! ```
 

@@ -1,68 +1,69 @@
-//! Mailboxes: between every pair of packet threads one ring of one producer and one consumer, which carries frames.
-//!
-//! In: a frame that another thread must process, or that goes home to its pool. Out: the same frame, once.
-//! Not here: who gets what (the forwarder's verdict).
-//! Invariant: a frame is in one mailbox or in one thread's hands; a full mailbox gives it back.
+//! Mailboxes that carry frames between packet threads. Each pair of threads has one ring with a
+//! single producer and a single consumer per direction. At any time, a frame is either in one
+//! mailbox or owned by one thread. If a mailbox is full, the sender keeps the frame.
 
 use forwarder::{HandoffReason, InterfaceId, ThreadId};
 use rtrb::{Consumer, Producer, RingBuffer};
 
-/// Why a frame crosses.
+/// The reason why a frame is handed over to another thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// The packet in `[start, end)` is for the receiving thread to process.
+    /// The receiving thread processes the packet in `[start, end)`.
     Process {
-        /// Why it comes.
+        /// The forwarder's reason for handing the packet over.
         reason: HandoffReason,
-        /// The interface that it came by.
+        /// The interface that received the packet.
         interface: InterfaceId,
-        /// Where the packet starts.
+        /// The start offset of the packet.
         start: usize,
-        /// Where it ends.
+        /// The end offset of the packet.
         end: usize,
     },
-    /// The packet in `[start, end)` is as it came off the wire: an I/O thread has given it to the receiving thread.
+    /// The receiving thread processes the packet in `[start, end)` as if the thread had received it
+    /// from the wire. The sender is an I/O thread.
     Steered {
-        /// The interface that it came by.
+        /// The interface that received the packet.
         interface: InterfaceId,
-        /// Where the packet starts.
+        /// The start offset of the packet.
         start: usize,
-        /// Where it ends.
+        /// The end offset of the packet.
         end: usize,
     },
-    /// The packet in `[0, end)` is decided: the receiving thread sends it, since the other one has no queue there.
+    /// The receiving thread sends the packet in `[0, end)`. The thread that processed the packet
+    /// has no queue on that interface.
     Send {
-        /// The interface that it leaves by.
+        /// The interface to send from.
         interface: InterfaceId,
-        /// Where it ends.
+        /// The end offset of the packet.
         end: usize,
-        /// Whether it is an answer.
+        /// `true` if the packet is a reply that this machine generated.
         is_reply: bool,
     },
-    /// The frame belongs to the receiving thread's pool.
+    /// The frame returns to its pool, which the receiving thread owns.
     Home,
 }
 
-/// A frame on its way.
+/// A frame in a mailbox.
 #[derive(Debug)]
 pub struct Crossing<F> {
     /// The frame.
     pub frame: F,
-    /// Why it crosses.
+    /// The reason why the frame is handed over.
     pub purpose: Purpose,
 }
 
-/// One thread's ends of all its mailboxes.
+/// The mailboxes of one thread, to and from all other threads.
 #[derive(Debug)]
 pub struct Mailboxes<F> {
     me: ThreadId,
     to: Vec<Option<Producer<Crossing<F>>>>,
     from: Vec<Option<Consumer<Crossing<F>>>>,
-    /// The thread whose mail is taken first: each in its turn, so that none starves another.
+    /// The index of the thread whose frames are taken first. The index rotates, so that no thread
+    /// starves another.
     first: usize,
 }
 
-/// The mailboxes of `threads` threads, `capacity` frames each.
+/// Creates the mailboxes between `threads` threads. Each mailbox has room for `capacity` frames.
 #[must_use]
 pub fn mesh<F>(threads: u16, capacity: usize) -> Vec<Mailboxes<F>> {
     let mut ends: Vec<Mailboxes<F>> = (0..threads)
@@ -84,22 +85,22 @@ pub fn mesh<F>(threads: u16, capacity: usize) -> Vec<Mailboxes<F>> {
 }
 
 impl<F> Mailboxes<F> {
-    /// This thread.
+    /// Returns the number of this thread.
     #[must_use]
     pub fn me(&self) -> ThreadId {
         self.me
     }
 
-    /// How many threads there are.
+    /// Returns the number of threads.
     #[must_use]
     pub fn threads(&self) -> usize {
         self.to.len()
     }
 
-    /// Hands a frame over.
+    /// Puts a frame into the mailbox of another thread.
     ///
     /// # Errors
-    /// The frame comes back when the mailbox is full, or there is no such thread.
+    /// Returns the frame if the mailbox is full or the thread does not exist.
     pub fn put(&mut self, to: ThreadId, crossing: Crossing<F>) -> Result<(), Crossing<F>> {
         match self.to.get_mut(usize::from(to.0)) {
             Some(Some(producer)) => {
@@ -109,7 +110,8 @@ impl<F> Mailboxes<F> {
         }
     }
 
-    /// Takes up to `limit` frames, from all threads in turn.
+    /// Takes up to `limit` frames and passes them to `each` with the number of the sending thread.
+    /// Each call starts with another thread.
     pub fn take(&mut self, limit: usize, mut each: impl FnMut(ThreadId, Crossing<F>)) {
         let mut left = limit;
         let threads = self.from.len();
@@ -125,7 +127,7 @@ impl<F> Mailboxes<F> {
         self.first = if self.first + 1 < threads { self.first + 1 } else { 0 };
     }
 
-    /// Frames that wait for this thread.
+    /// Returns the number of frames that are waiting for this thread in all mailboxes.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.from.iter().flatten().map(Consumer::slots).sum()
@@ -138,7 +140,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever is put in comes out once, in order per pair, at the thread it was put for.
+        /// Checks that each frame arrives exactly once, at the right thread, and that frames from
+        /// one thread to another stay in order.
         #[test]
         fn nothing_is_lost_doubled_or_misdelivered(ops in prop::collection::vec((0u16..3, 0u16..4, 0usize..4), 0..200)) {
             let mut ends = mesh::<usize>(3, 4);

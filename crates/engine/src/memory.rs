@@ -1,7 +1,7 @@
-//! Queues in memory: the same engine and pipeline without a kernel, for tests, benches and `replay`.
-//!
-//! In: frames that the owner injects. Out: frames that the owner takes from the transmit ring. Rings are as bounded as the
-//! kernel's: injecting needs a frame in the fill ring, sending needs room.
+//! A device with in-memory queues. Tests, benchmarks and `sluicegate replay` use it to run the
+//! engine and the pipeline without a kernel. The rings have a fixed capacity, as kernel rings do.
+//! Injecting a frame needs a free frame in the fill ring, and sending needs room in the transmit
+//! ring.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use forwarder::{InterfaceId, ThreadId};
 
 use crate::device::{Device, InKernel, Received, TxOwner};
 
-/// A frame of heap memory, owned.
+/// A frame in heap memory.
 #[derive(Debug)]
 pub struct MemoryFrame {
     home: ThreadId,
@@ -17,18 +17,19 @@ pub struct MemoryFrame {
 }
 
 impl MemoryFrame {
-    /// A frame of `thread`'s pool with room for `bytes`.
+    /// Creates a frame with a buffer of `bytes` bytes. The frame belongs to the pool of thread
+    /// `home`.
     #[must_use]
     pub fn new(home: ThreadId, bytes: usize) -> Self {
         Self { home, bytes: vec![0; bytes].into_boxed_slice() }
     }
 }
 
-/// A queue of each interface, or of some of them, over one set of rings.
+/// An in-memory device with one set of rings, which all its interfaces share.
 #[derive(Debug)]
 pub struct MemoryDevice {
     ring: usize,
-    /// By interface: who sends out of it.
+    /// The owner of the transmit ring, indexed by interface.
     tx_owners: Box<[TxOwner]>,
     fill: VecDeque<MemoryFrame>,
     received: VecDeque<Received<MemoryFrame>>,
@@ -37,13 +38,14 @@ pub struct MemoryDevice {
 }
 
 impl MemoryDevice {
-    /// A queue of the one interface, whose rings have `ring` entries each.
+    /// Creates a device with one interface. Each ring has `ring` entries.
     #[must_use]
     pub fn new(ring: usize) -> Self {
         Self::with_tx_owners(ring, [TxOwner::Own])
     }
 
-    /// The device of a thread that sends out of several interfaces, in their order, by these threads' rings.
+    /// Creates a device with several interfaces. `tx_owners` contains the owner of the transmit
+    /// ring of each interface.
     #[must_use]
     pub fn with_tx_owners(ring: usize, tx_owners: impl Into<Box<[TxOwner]>>) -> Self {
         Self {
@@ -56,13 +58,14 @@ impl MemoryDevice {
         }
     }
 
-    /// Receives `frame` by the first interface with `head_room` bytes opened in front. `false`: no frame in the fill ring, a
-    /// full receive ring, or too long a frame; the packet is lost, as with a NIC.
+    /// Simulates the reception of `frame` on the first interface, with `head_room` free bytes in
+    /// front of the frame. Like a NIC, the device drops the frame and returns `false` if the fill
+    /// ring is empty, the receive ring is full, or the frame is too long.
     pub fn inject(&mut self, frame: &[u8], head_room: usize) -> bool {
         self.inject_by(InterfaceId(0), frame, head_room)
     }
 
-    /// The same by another interface.
+    /// Simulates the reception of `frame` on the given interface. See [`Self::inject`].
     pub fn inject_by(&mut self, interface: InterfaceId, frame: &[u8], head_room: usize) -> bool {
         if self.received.len() >= self.ring {
             return false;
@@ -78,12 +81,13 @@ impl MemoryDevice {
         true
     }
 
-    /// Takes up to `limit` frames off the transmit ring, in order; their memory goes to the completion ring.
+    /// Takes up to `limit` frames from the transmit ring in order, passes their bytes to `each`,
+    /// and moves the frames to the completion ring.
     pub fn transmitted(&mut self, limit: usize, mut each: impl FnMut(&[u8])) {
         self.transmitted_by(limit, |_, frame| each(frame));
     }
 
-    /// The same, with the interface that each leaves by.
+    /// Does the same as [`Self::transmitted`], and also passes the outgoing interface to `each`.
     pub fn transmitted_by(&mut self, limit: usize, mut each: impl FnMut(InterfaceId, &[u8])) {
         for _ in 0..limit {
             let Some((frame, len, interface)) = self.transmit.pop_front() else { return };

@@ -1,4 +1,5 @@
-//! Two backends behind 203.0.113.10, TCP port 80: where the flows of a few clients go, and where once b1 is down.
+//! Example: a VIP 203.0.113.10 with TCP port 80 and two backends. Prints the backend of a few
+//! client flows, first while both backends serve and then while backend b1 is down.
 
 use std::error::Error;
 use std::net::IpAddr;

@@ -1,10 +1,10 @@
-//! A packet thread's tap: packets as they came and as they left, with what was decided for them.
+//! Packet capture on a packet thread. A tap copies each packet that matches a [`CaptureFilter`]
+//! into a [`Record`]. The record contains the verdict and the frame before and after the pipeline.
+//! The holder of the [`CaptureReceiver`] reads the records. [`crate::Request::Capture`] installs
+//! and removes a tap. The crate `sluicegate` writes capture files.
 //!
-//! In: batches, before and after the pipeline. Out: [`Record`]s of those that a [`CaptureFilter`] means, to the holder of the
-//! [`CaptureReceiver`]. Modules: `filter`.
-//! Not here: files (`sluicegate`), when a tap is put in and taken out ([`crate::Request::Capture`]).
-//! Invariant: all memory is the receiver's and comes back to it; the thread allocates, frees and waits for nothing. Without a
-//! tap a batch pays for one look, a packet for nothing.
+//! The receiver allocates and frees all memory of a capture. The packet thread never allocates,
+//! frees or waits. If no tap is installed, capturing costs one check per batch.
 
 mod filter;
 
@@ -20,54 +20,56 @@ pub use self::filter::{CaptureFilter, DropReasons, VipFilter};
 
 use crate::{Counter, Generation, Now, Packet, ServiceId, SlotId, Snapshot, ThreadId, Verdict};
 
-/// One packet, and what was decided for it.
+/// A captured packet and its verdict.
 #[derive(Debug)]
 pub struct Record {
-    /// When its batch was received.
+    /// The time at which the packet's batch was received.
     pub time: Now,
-    /// The thread that decided it.
+    /// The packet thread that processed the packet.
     pub thread: ThreadId,
-    /// Under which generation.
+    /// The generation of the snapshot under which the packet was processed.
     pub generation: Generation,
-    /// What was decided. A full transmit ring or mailbox can still end a packet after that.
+    /// The verdict. The packet can still be dropped after this verdict, because a transmit ring or
+    /// mailbox is full.
     pub verdict: Verdict,
-    /// What it came for, as far as that was asked.
+    /// The service that the packet was sent to, or `None` if the service was not looked up.
     pub service: Option<ServiceId>,
-    /// Where it goes or would have gone, as far as that was decided.
+    /// The slot of the selected backend, or `None` if no backend was selected.
     pub slot: Option<SlotId>,
-    /// The connection table did not know its flow.
+    /// `true` if the connection table had no entry for the flow.
     pub new_flow: bool,
     before: Kept,
     after: Option<Kept>,
-    /// Room for the bytes before, then as much for those after.
+    /// A buffer with two halves of equal size: the first for the frame before the pipeline, the
+    /// second for the frame after it.
     bytes: Box<[u8]>,
 }
 
-/// Bytes of a frame that were kept, and how many it had.
+/// The number of captured bytes of a frame, and the original length of the frame.
 #[derive(Clone, Copy, Debug, Default)]
 struct Kept {
     kept: usize,
     whole: usize,
 }
 
-/// A frame in a [`Record`].
+/// A captured frame, which may be truncated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Snapped<'a> {
-    /// Its first bytes.
+    /// The captured bytes, from the start of the frame.
     pub bytes: &'a [u8],
-    /// How many it had.
+    /// The original length of the frame in bytes.
     pub whole: usize,
 }
 
 impl Record {
-    /// The frame as it came to the thread.
+    /// Returns the frame as the packet thread received it.
     #[must_use]
     pub fn before(&self) -> Snapped<'_> {
         let bytes = self.bytes.get(..self.before.kept).unwrap_or_default();
         Snapped { bytes, whole: self.before.whole }
     }
 
-    /// The frame as it leaves; `None`: it does not.
+    /// Returns the frame as it was sent, or `None` if it was not sent.
     #[must_use]
     pub fn after(&self) -> Option<Snapped<'_>> {
         let room = self.bytes.get(self.bytes.len() / 2..).unwrap_or_default();
@@ -91,27 +93,29 @@ impl Record {
     }
 }
 
-/// How much memory a tap brings along.
+/// The sizes and limits of a tap, which determine how much memory the tap takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TapSize {
-    /// Bytes of a frame that are kept, within [`SNAP_BYTES`].
+    /// The maximum number of bytes captured per frame. The value is clamped to the range
+    /// [`SNAP_BYTES`].
     pub snap: usize,
-    /// Records that may wait to be taken.
+    /// The maximum number of records that can be waiting for the receiver.
     pub records: usize,
-    /// The most packets in a batch; what lies beyond is not captured.
+    /// The maximum number of packets that are captured per batch.
     pub batch: usize,
 }
 
-/// The packet thread's end.
+/// The packet thread's side of a capture.
 #[derive(Debug)]
 pub struct Tap {
     filter: CaptureFilter,
     snap: usize,
-    /// Matching packets until the next one that is taken, itself included.
+    /// The number of matching packets until the next one is recorded, counting that packet.
     until: u32,
-    /// Somebody still takes what this tap catches.
+    /// `true` if the receiver was open at the start of the current batch.
     open: bool,
-    /// This batch's frames were copied: one of them may be taken.
+    /// `true` if the frames of the current batch were copied to `scratch`, because one of them may
+    /// be recorded.
     armed: bool,
     scratch: Box<[u8]>,
     kept: Box<[Kept]>,
@@ -120,7 +124,8 @@ pub struct Tap {
     shared: Arc<Shared>,
 }
 
-/// The receiver's end. Dropping it closes the tap: from the thread's next batch on nothing is copied.
+/// The receiver's side of a capture. Dropping the receiver closes the tap, which takes effect at
+/// the thread's next batch.
 #[derive(Debug)]
 pub struct CaptureReceiver {
     full: Consumer<Record>,
@@ -128,28 +133,29 @@ pub struct CaptureReceiver {
     shared: Arc<Shared>,
 }
 
-/// What both ends see.
 #[derive(Debug)]
 struct Shared {
-    // Relaxed throughout: nothing is published by it but itself.
+    // Relaxed ordering is enough, because no other data depends on these values.
     open: AtomicBool,
     matched: Counter,
     taken: Counter,
     lost: Counter,
 }
 
-/// What became of the packets that a tap saw.
+/// The packet counts of a tap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureCounts {
-    /// They matched the filter.
+    /// The number of packets that matched the filter.
     pub matched: u64,
-    /// Of those, sampled and recorded.
+    /// The number of matching packets that were recorded.
     pub taken: u64,
-    /// Of those, sampled and lost, because every record waited to be taken.
+    /// The number of matching packets that were due for recording but were lost because no free
+    /// record was left.
     pub lost: u64,
 }
 
-/// A tap for one thread, and where its records come out. All memory is taken here.
+/// Creates a tap for one packet thread, and the receiver of its records. This function allocates
+/// all memory of the capture.
 #[must_use]
 pub fn capture_tap(filter: CaptureFilter, size: TapSize) -> (Box<Tap>, CaptureReceiver) {
     let snap = size.snap.clamp(*SNAP_BYTES.start(), *SNAP_BYTES.end());
@@ -157,7 +163,7 @@ pub fn capture_tap(filter: CaptureFilter, size: TapSize) -> (Box<Tap>, CaptureRe
     let (full, full_out) = RingBuffer::new(records);
     let (mut empty_in, empty) = RingBuffer::new(records);
     for _ in 0..records {
-        // There is room for as many.
+        // The ring has room for all records.
         let _ = empty_in.push(Record::empty(snap));
     }
     let shared = Arc::new(Shared {
@@ -182,31 +188,33 @@ pub fn capture_tap(filter: CaptureFilter, size: TapSize) -> (Box<Tap>, CaptureRe
 }
 
 impl CaptureReceiver {
-    /// The time of the next record, if there is one.
+    /// Returns the capture time of the next record, or `None` if no record is waiting.
     #[must_use]
     pub fn next_time(&self) -> Option<Now> {
         self.full.peek().ok().map(|record| record.time)
     }
 
-    /// The next record, if there is one; [`CaptureReceiver::give_back`] is owed.
+    /// Returns the next record, or `None` if no record is waiting. The caller must pass the record
+    /// to [`CaptureReceiver::give_back`] after use.
     pub fn pop(&mut self) -> Option<Record> {
         self.full.pop().ok()
     }
 
-    /// Makes room for another one.
+    /// Gives a record back to the tap for reuse.
     pub fn give_back(&mut self, record: Record) {
-        // There is room for every record that there is.
+        // The ring has room for all records.
         let _ = self.empty.push(record);
     }
 
-    /// What the thread has counted.
+    /// Returns the packet counts of the tap.
     #[must_use]
     pub fn counts(&self) -> CaptureCounts {
         let Shared { matched, taken, lost, .. } = &*self.shared;
         CaptureCounts { matched: matched.read(), taken: taken.read(), lost: lost.read() }
     }
 
-    /// Nothing is caught from the thread's next batch on; what was, can still be taken.
+    /// Closes the tap, which takes effect at the thread's next batch. The receiver can still read
+    /// records that were captured before.
     pub fn close(&self) {
         self.shared.open.store(false, Ordering::Relaxed);
     }
@@ -218,7 +226,6 @@ impl Drop for CaptureReceiver {
     }
 }
 
-/// A packet after its verdict.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
     pub(crate) place: usize,
@@ -228,7 +235,7 @@ pub(crate) struct Seen {
     pub(crate) new_flow: bool,
 }
 
-/// What holds for a whole batch.
+/// The data that all packets of a batch share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
     pub(crate) time: Now,
@@ -237,11 +244,13 @@ pub(crate) struct Moment {
 }
 
 impl Tap {
-    /// Keeps the batch as it came, unless none of it can be taken: sampling is exact, and costs little where it is sparse.
+    /// Copies the frames of a batch before the pipeline changes them. The frames are not copied if
+    /// no packet of this batch can be due for recording. Sparse sampling therefore costs little.
     pub(crate) fn begin(&mut self, packets: &[Packet<'_>]) {
         self.open = self.shared.open.load(Ordering::Relaxed);
         let due = usize::try_from(self.until).unwrap_or(usize::MAX) <= packets.len();
-        // Of a packet without a service, the VIP is its destination as it came.
+        // For packets without a service, a VIP filter compares the destination address before
+        // rewriting. Only the copied frames still contain this address.
         self.armed = self.open && (due || self.filter.vip.is_some());
         if !self.armed {
             return;
@@ -252,12 +261,13 @@ impl Tap {
         }
     }
 
-    /// Whether anything is caught of this batch.
+    /// Returns `true` if the receiver was open at the start of this batch.
     pub(crate) fn is_open(&self) -> bool {
         self.open
     }
 
-    /// Records a packet if it is one of those that are meant, and its turn; `frame` is what became of it.
+    /// Records a packet if it matches the filter and the sampling interval selects it.
+    /// `frame` is the frame after the pipeline.
     pub(crate) fn offer(&mut self, seen: &Seen, frame: &[u8], moment: &Moment, snapshot: &Snapshot) {
         if !self.filter.matches(seen, snapshot, || self.destination(seen.place)) {
             return;
@@ -286,26 +296,25 @@ impl Tap {
         let Seen { verdict, service, slot, new_flow, .. } = *seen;
         record =
             Record { time, thread, generation, verdict, service, slot, new_flow, before, after, ..record };
-        // There is room for every record that there is.
+        // The ring has room for all records.
         let _ = self.full.push(record);
         self.shared.taken.add(1);
     }
 
-    /// Where a packet of this batch went when it came.
+    /// Returns the original destination address of a packet in this batch.
     fn destination(&self, place: usize) -> Option<IpAddr> {
         let from = place * self.snap;
         let room = self.scratch.get(from..from + self.snap)?;
         destination(room.get(..self.kept.get(place)?.kept)?)
     }
 
-    /// What it has counted.
     pub(crate) fn counts(&self) -> CaptureCounts {
         let Shared { matched, taken, lost, .. } = &*self.shared;
         CaptureCounts { matched: matched.read(), taken: taken.read(), lost: lost.read() }
     }
 }
 
-/// Copies what there is room for.
+/// Copies the start of a frame into `room`, up to the size of `room`.
 fn keep(frame: &[u8], room: &mut [u8]) -> Kept {
     let kept = frame.len().min(room.len());
     if let (Some(to), Some(from)) = (room.get_mut(..kept), frame.get(..kept)) {
@@ -314,7 +323,7 @@ fn keep(frame: &[u8], room: &mut [u8]) -> Kept {
     Kept { kept, whole: frame.len() }
 }
 
-/// The IP destination of a frame that may be cut short.
+/// Returns the destination IP address of a frame that may be truncated.
 fn destination(frame: &[u8]) -> Option<IpAddr> {
     match network(frame)? {
         (Family::V4, ip) => Some(IpAddr::from(*ip.get(16..)?.first_chunk::<4>()?)),
@@ -322,9 +331,11 @@ fn destination(frame: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// One of each: every packet that matches.
+/// The sampling interval at which every matching packet is captured.
 pub const EVERY_PACKET: NonZeroU32 = NonZeroU32::MIN;
-/// Bytes of a frame that may be kept: at least both headers, at most what a frame's first pages hold.
+/// The permitted range for the number of bytes captured per frame. The minimum has room for the
+/// outer and inner headers. The maximum is 2,048 bytes, so that capturing touches only the first
+/// pages of a frame.
 pub const SNAP_BYTES: std::ops::RangeInclusive<usize> = 64..=2048;
 
 #[cfg(test)]

@@ -1,70 +1,78 @@
-//! What becomes of a packet, and which step decides it: one account for the tracer and for `where`.
-//!
-//! Not here: words (`control-plane`).
+//! Explains what happens to a packet. An explanation consists of the outcome and the step that
+//! determined it. Packet tracing and the `where` command share this code, so both report the same
+//! result. The crate `control-plane` formats explanations as text.
 
 use crate::{Decision, DropReason, Flow, KeyPlace, Service, ServiceId, SlotId, SlotState, Snapshot};
 
-/// The step that finds a packet's backend.
+/// The step that found the backend of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The connection table knows the flow.
+    /// The connection table had an entry for the flow.
     FlowTable,
-    /// The Maglev table chose.
+    /// The Maglev table selected the backend.
     Maglev {
-        /// The entry that named the backend.
+        /// The index of the Maglev table entry that selected the backend.
         entry: u32,
-        /// How many entries before named a backend that does not serve.
+        /// The number of table entries that were tried first and skipped, because their backends
+        /// are not serving.
         rehashed: u8,
-        /// The connection table knows the flow, but its backend is gone, down, or no longer the service's.
+        /// `true` if the flow had another backend before. The connection table had an entry, but
+        /// its backend was removed, is down, or no longer belongs to the service.
         reselected: bool,
     },
-    /// A ring of keys chose.
+    /// A consistent-hash ring selected the backend for a request key.
     Ring {
-        /// The point that named the backend.
+        /// The index of the ring point that selected the backend.
         point: u32,
-        /// The key's own backend does not serve.
+        /// `true` if the key's own backend is not serving and this backend replaces it.
         rehashed: bool,
     },
-    /// No backend here serves: another cluster was chosen.
+    /// No local backend is serving. The packet is forwarded to another cluster.
     Remote,
-    /// The first piece of the datagram went there.
+    /// The fragment table had an entry. The first fragment of the datagram was sent to this
+    /// backend.
     FragmentTable,
-    /// Another machine of the cluster gathers the pieces of this datagram, and they are sent to it.
+    /// The fragment was redirected to another machine of the cluster, which collects all fragments
+    /// of this datagram.
     Redirect,
 }
 
-/// What becomes of a packet.
+/// The outcome for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It goes to the backend.
+    /// The packet is forwarded to the backend.
     Forward,
-    /// Its sender is answered.
+    /// This machine replies to the sender.
     Reply,
-    /// It is dropped.
+    /// The packet is dropped.
     Drop(DropReason),
 }
 
-/// What becomes of a packet, and why.
+/// The outcome for a packet, with the values that determined it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Explanation {
-    /// The service that it came for, when there is one.
+    /// The service that the packet was sent to, or `None` if no service matches.
     pub service: Option<ServiceId>,
-    /// Its hash under the service's policy, once it was asked for.
+    /// The flow hash under the service's hash policy, or `None` if the decision did not need a
+    /// hash.
     pub hash: Option<u64>,
-    /// Of a request that another pool of its service has by its key: the place among [`Keyed::pools`](crate::Keyed::pools).
+    /// The index in [`Keyed::pools`](crate::Keyed::pools) of the pool that the request key is
+    /// routed to. `None` means that the service's own pool is used.
     pub route: Option<u32>,
-    /// What found the backend, if it came to that.
+    /// The step that selected the backend, or `None` if no backend was selected.
     pub step: Option<Step>,
-    /// The backend that was found, or the machine that a piece is redirected to, though the packet may still be dropped on the
-    /// way out.
+    /// The selected backend, or the machine that receives a redirected fragment. A later step can
+    /// still drop the packet.
     pub slot: Option<SlotId>,
-    /// What becomes of it.
+    /// The outcome for the packet.
     pub outcome: Outcome,
 }
 
 impl Snapshot {
-    /// What would become of a packet of `flow`, which the connection table has on `tracked`; not of one that begins a new
-    /// connection with an old 5-tuple, and not of a piece. Limits on new flows, time to live and size are not foretold.
+    /// Predicts the outcome for a packet of `flow`. `tracked` is the slot that the connection table
+    /// stores for the flow, if any. The prediction is not valid for fragments, or for a new
+    /// connection that reuses a 5-tuple. The prediction ignores limits on new flows, the TTL and
+    /// the packet size.
     #[must_use]
     pub fn explain(&self, flow: &Flow, tracked: Option<SlotId>) -> Explanation {
         let decision = self.decide(flow);
@@ -99,7 +107,9 @@ impl Snapshot {
         }
     }
 
-    /// What would become of a request for `key` from `flow`'s source; of a service that has no keys, as [`Self::explain`] of the flow.
+    /// Predicts the outcome for a request with memcached key `key`, sent from the source of `flow`.
+    /// If the service does not select backends by key, the result is the same as for
+    /// [`Self::explain`].
     #[must_use]
     pub fn explain_key(&self, flow: &Flow, key: &[u8]) -> Explanation {
         let (decision, explained) = (self.decide(flow), self.explain(flow, None));
@@ -123,17 +133,20 @@ impl Snapshot {
         }
     }
 
-    /// Whether a flow of `service` that the connection table has on `slot` goes on there; `renewed`: its packet begins another
-    /// connection.
+    /// Returns `true` if a flow on `slot`, according to the connection table, stays on that slot.
+    /// `renewed` is `true` if the packet starts a new connection with the 5-tuple of the tracked
+    /// flow.
     #[inline]
     pub(crate) fn keeps(&self, service: &Service, slot: SlotId, renewed: bool) -> bool {
-        // Most services bar nothing: one length to look at.
+        // Most services exclude no slots, so the length check avoids the search.
         let excluded_slots =
             !service.excluded_slots.is_empty() && service.excluded_slots.binary_search(&slot).is_ok();
         let keeps = match self.state(slot) {
-            // A redirected flow remains redirected while it lives; a new connection asks anew whether it can be served here.
+            // A flow that was redirected to another cluster stays there. A new connection uses a
+            // local backend again if one is serving.
             SlotState::Serving => !renewed || !self.is_redirect(slot),
-            // Its flows go on; a new connection with an old 5-tuple is none of them.
+            // Existing flows stay on a draining slot. A new connection moves to another slot, even
+            // if it reuses the 5-tuple of an old connection.
             SlotState::Draining => !renewed,
             SlotState::Down | SlotState::Free => false,
         };

@@ -1,28 +1,29 @@
-//! What the XDP filter takes from the kernel, and how much head room it opens for each.
-//!
-//! In: the parts of a snapshot. Out: addresses of VIPs, and prefixes of the groups that have VIPs.
-//! Not here: the maps (`datapath`), which of the machine's own addresses are left out (the binary).
+//! Computes the input of the XDP filter from the parts of a snapshot. The input contains the VIP
+//! addresses and the prefixes of prefix groups with VIPs. Each entry also gives the headroom, in
+//! bytes, that the XDP program reserves in front of a packet. `datapath` writes the result to BPF
+//! maps. Before that, the `sluicegate` binary removes the machine's own addresses.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use crate::{Parts, Prefix, VipAddress, aggregate};
 
-/// How many prefixes the filter has room for: few enough that all stay in the nearest cache.
+/// The maximum number of prefixes in the XDP filter. The limit is low so that all prefixes fit into
+/// the L1 cache.
 pub const FILTER_PREFIXES: usize = 64;
-/// What becomes of a packet for a VIP on a queue without a socket.
+/// The action of the XDP program for a VIP packet on a queue without a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoSocket {
-    /// The kernel gets it, untouched.
+    /// The program passes the packet, unmodified, to the kernel.
     Pass,
-    /// Dropped and counted.
+    /// The program drops and counts the packet.
     Drop,
 }
 
-/// The most head room that the XDP program opens, in bytes.
+/// The maximum headroom that the XDP program reserves in front of a packet, in bytes.
 pub(crate) const MAX_ENCAP_OVERHEAD: usize = 63;
 
-/// By encapsulation overhead, the weight of backends that need it.
+/// The total backend weight for each encapsulation overhead. The index is the overhead in bytes.
 #[derive(Clone)]
 struct Weights([u64; MAX_ENCAP_OVERHEAD + 1]);
 
@@ -33,7 +34,9 @@ impl Weights {
         self.0.iter_mut().zip(other.0).for_each(|(sum, more)| *sum = sum.saturating_add(more));
     }
 
-    /// The encapsulation overhead that most weight needs; the smallest on a tie, so that it is the same everywhere.
+    /// Returns the encapsulation overhead with the largest total weight. If several overheads have
+    /// the same weight, the smallest one is returned. All machines therefore choose the same
+    /// overhead.
     fn encap_overhead(&self) -> u8 {
         let most = self.0.iter().copied().max().unwrap_or(0);
         let encap_overhead = self.0.iter().position(|weight| *weight == most).unwrap_or(0);
@@ -41,7 +44,9 @@ impl Weights {
     }
 }
 
-/// Addresses and prefixes, ascending, each with the encapsulation overhead in bytes that most weight of its pools needs.
+/// The addresses and prefixes, in ascending order. Each of them is stored with its encapsulation
+/// overhead in bytes. If the backends of an entry need different overheads, the entry has the
+/// overhead with the largest total weight.
 #[derive(Debug)]
 pub(crate) struct Filter {
     pub(crate) addresses: Vec<(IpAddr, u8)>,
@@ -67,7 +72,8 @@ pub(crate) fn filter(parts: &Parts) -> Filter {
     Filter { addresses: exact, prefixes: prefixes(parts, &groups) }
 }
 
-/// The prefixes of groups that have a VIP, aggregated. One that stands for several groups has the encapsulation overhead of them all together.
+/// Returns the aggregated prefixes of the groups that have a VIP. The overhead of an aggregated
+/// prefix is computed from the backends of all groups that the prefix covers.
 fn prefixes(parts: &Parts, groups: &BTreeMap<usize, Weights>) -> Vec<(Prefix, u8)> {
     let of = |group: usize| parts.groups.get(group).into_iter().flat_map(|group| &group.prefixes);
     let all: Vec<Prefix> = groups.keys().flat_map(|group| of(*group)).copied().collect();
@@ -75,7 +81,8 @@ fn prefixes(parts: &Parts, groups: &BTreeMap<usize, Weights>) -> Vec<(Prefix, u8
     let mut inside: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); taken.len()];
     for group in groups.keys() {
         for prefix in of(*group) {
-            // The aggregate is ascending, as prefixes themselves are.
+            // Both lists are in ascending order, so binary search finds the aggregated prefix that
+            // covers `prefix`.
             let place = taken.partition_point(|whole| whole.address() <= prefix.address());
             inside[place.saturating_sub(1)].insert(*group);
         }

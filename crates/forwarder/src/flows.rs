@@ -1,13 +1,15 @@
-//! The flows that a packet thread knows: its connection table, and those of threads that another process had.
+//! The connection tables that a packet thread searches: its own table and, after an upgrade, the
+//! tables of the previous process. All threads share the previous process's tables and search them
+//! on a miss, until all their entries have expired. The first thread also lists, counts and purges
+//! the flows that no thread has copied from the previous process yet. The crate `datapath` maps
+//! these tables into memory.
 //!
-//! In: flow keys. Out: entries; former tables, which all threads share, are asked on a miss until they have idled out. Walks over
-//! them are the first thread's: it lists, counts and purges flows that no thread has had a packet of yet. Not here: where former
-//! tables come from (`datapath`).
-//! Invariant: this thread is never the last to let go of them, so that it frees nothing: who gave them to it has them for longer.
+//! A packet thread never drops the last reference to the previous process's tables, so packet
+//! threads never free memory.
 
 use std::sync::Arc;
 
-use conntrack::{Entry, FlowCursor, FlowTable, Former, Hit, Signal, Step, Tick};
+use conntrack::{Entry, FlowCursor, FlowTable, Hit, PreviousTables, Signal, Step, Tick};
 
 use crate::{FlowTableCounters, Now};
 
@@ -15,63 +17,80 @@ use crate::{FlowTableCounters, Now};
 pub(crate) struct Flows {
     pub(crate) table: FlowTable,
     swept: Now,
-    former: Option<FormerFlows>,
+    previous: Option<PreviousFlows>,
 }
 
-/// Until when they can be live.
+/// The connection tables of the previous process, used until all their entries have expired.
 #[derive(Debug)]
-struct FormerFlows {
-    flows: Arc<Former>,
+struct PreviousFlows {
+    flows: Arc<PreviousTables>,
     until: Now,
     is_walked_here: bool,
 }
 
 impl Flows {
     pub(crate) fn new(table: FlowTable) -> Self {
-        Self { table, swept: Now::default(), former: None }
+        Self { table, swept: Now::default(), previous: None }
     }
 
-    /// As [`crate::Pipeline::ask_former`] says.
-    pub(crate) fn ask_former(&mut self, flows: Arc<Former>, until: Now, is_walked_here: bool) {
-        self.former = Some(FormerFlows { flows, until, is_walked_here });
+    pub(crate) fn use_previous_tables(
+        &mut self,
+        flows: Arc<PreviousTables>,
+        until: Now,
+        is_walked_here: bool,
+    ) {
+        self.previous = Some(PreviousFlows { flows, until, is_walked_here });
     }
 
-    /// Once a batch.
+    /// Drops the reference to the previous process's tables once their entries have expired. Called
+    /// once per batch.
     #[inline]
-    pub(crate) fn look_at_former(&mut self, now: Now) {
-        if self.former.as_ref().is_some_and(|former| former.until < now) {
-            self.former = None;
+    pub(crate) fn look_at_previous(&mut self, now: Now) {
+        if self.previous.as_ref().is_some_and(|previous| previous.until < now) {
+            self.previous = None;
         }
     }
 
-    /// What was found, else what a former thread knew; the flow is this thread's then.
+    /// Returns `hit`. If `hit` is `None`, this function first looks the flow up in the previous
+    /// process's tables. If the flow is found, its entry is copied to this thread's table and
+    /// returned.
     #[inline(always)]
-    pub(crate) fn or_former(&mut self, hit: Option<Hit>, key: u64, signal: Signal, now: Tick) -> Option<Hit> {
-        match &self.former {
-            Some(former) if hit.is_none() => self.table.adopt(&former.flows, key, signal, now),
+    pub(crate) fn or_previous(
+        &mut self,
+        hit: Option<Hit>,
+        key: u64,
+        signal: Signal,
+        now: Tick,
+    ) -> Option<Hit> {
+        match &self.previous {
+            Some(previous) if hit.is_none() => self.table.adopt(&previous.flows, key, signal, now),
             _ => hit,
         }
     }
 
-    /// The flow, unchanged and uncounted.
+    /// Returns the connection table entry for a key, without changing the entry and without
+    /// counting the lookup.
     pub(crate) fn peek(&self, key: u64, now: Tick) -> Option<Entry> {
-        let former = || self.former.as_ref()?.flows.peek(key, now);
-        self.table.peek(key, now).or_else(former)
+        let previous = || self.previous.as_ref()?.flows.peek(key, now);
+        self.table.peek(key, now).or_else(previous)
     }
 
-    /// [`FlowTable::list_after`], of what is walked here.
+    /// Lists flows. See [`FlowTable::list_after`]. On the first thread the list includes the
+    /// previous process's flows.
     pub(crate) fn list(&self, step: &Step, now: Tick, each: impl FnMut(Entry)) -> Option<FlowCursor> {
-        self.table.list_after(walked(&self.former), step, now, each)
+        self.table.list_after(walked(&self.previous), step, now, each)
     }
 
-    /// [`FlowTable::purge_after`], of what is walked here.
+    /// Purges flows. See [`FlowTable::purge_after`]. On the first thread this includes the previous
+    /// process's flows.
     pub(crate) fn purge(&mut self, step: &Step) -> (usize, Option<FlowCursor>) {
-        self.table.purge_after(walked(&self.former), step)
+        self.table.purge_after(walked(&self.previous), step)
     }
 
-    /// Frees expired entries, one round an hour however often it is called, and one in ten seconds
-    /// while the table fills: long before the 24-bit tick comes round to
-    /// them again, and in steps that no packet notices.
+    /// Frees expired entries in steps that are short enough not to delay packets. A full pass over
+    /// the table takes one hour, or ten seconds while the table fills up. The duration does not
+    /// depend on how often this function is called. Both times are much shorter than the period
+    /// after which the 24-bit tick wraps around.
     pub(crate) fn sweep(&mut self, now: Now) {
         let passed = u128::from(now.nanos().saturating_sub(self.swept.nanos()));
         let round = if self.table.is_filling() { HURRIED_ROUND_NANOS } else { SWEEP_ROUND_NANOS };
@@ -96,13 +115,14 @@ impl Flows {
     }
 }
 
-fn walked(former: &Option<FormerFlows>) -> Option<&Former> {
-    former.as_ref().filter(|former| former.is_walked_here).map(|former| &*former.flows)
+fn walked(previous: &Option<PreviousFlows>) -> Option<&PreviousTables> {
+    previous.as_ref().filter(|previous| previous.is_walked_here).map(|previous| &*previous.flows)
 }
 
-/// An hour.
 const SWEEP_ROUND_NANOS: u128 = 3_600_000_000_000;
-/// While time-outs are shortened: they are whole again soon after a flood.
+/// The duration of a pass while the table fills up. Timeouts are shortened during that time, and a
+/// short pass restores the full timeouts soon after a flood.
 const HURRIED_ROUND_NANOS: u128 = 10_000_000_000;
-/// At ten polls a second, as a sleeping thread has them, this is more than the largest table needs.
+/// The maximum number of buckets to sweep per call. A sleeping thread calls `sweep` ten times per
+/// second. At that rate the limit is enough for the largest table.
 const SWEEP_BUCKETS: usize = 4096;

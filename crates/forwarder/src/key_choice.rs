@@ -1,7 +1,6 @@
-//! The choice of a backend by a request's key: one function for the packet path and `where`.
-//!
-//! Not here: reading requests (`pipeline/keyed`), rules and pools (`keyed`).
-//! Invariant: where a key is depends on the key, the pool's table or rings and the states alone, the same on every machine and thread.
+//! Selects a backend by the key of a request. The packet path and the `where` command share this
+//! code. The result depends only on the key, the Maglev table or rings of the pool, and the slot
+//! states, so all machines and threads select the same backend.
 
 use kv_switch::{MAX_REPLICAS, Ring};
 
@@ -12,7 +11,7 @@ use crate::{
 };
 
 impl KeyRules {
-    /// Where a key is looked for.
+    /// Returns the hash of a key and the pool that the key is routed to.
     #[inline]
     pub(crate) fn place(&self, key: &[u8]) -> KeyPlace {
         KeyPlace { hash: self.hash.hash(key), route: self.routes.lookup(key) }
@@ -20,7 +19,8 @@ impl KeyRules {
 }
 
 impl Keyed {
-    /// What found a backend. All pools of a service are of one kind.
+    /// Returns the step that describes how a backend was selected: by ring or by Maglev table. All
+    /// pools of a service use the same kind of placement.
     #[inline]
     pub(crate) fn step(&self, chosen: &Selection) -> Step {
         let Selection { entry, rehashed, .. } = *chosen;
@@ -30,7 +30,7 @@ impl Keyed {
         }
     }
 
-    /// The pool that a route leads to, and where its keys are; `None`: the service's own.
+    /// Returns the pool that a route refers to. The route `None` refers to the service's own pool.
     #[inline]
     fn pool<'a>(&'a self, service: &'a Service, route: Option<u32>) -> Option<KeyPool<'a>> {
         let (table, place) = match route {
@@ -41,18 +41,19 @@ impl Keyed {
     }
 }
 
-/// The backends that have a key, in the order of its choices.
+/// The backends that store a key, most preferred first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holders {
     each: [Holder; MAX_REPLICAS],
     count: usize,
 }
 
-/// A backend that has a key.
+/// A backend that stores a key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holder {
     pub(crate) selection: Selection,
-    /// It has the key while all serve: it stands in for nobody.
+    /// `true` if this backend stores the key while all backends are serving. `false` for a failover
+    /// backend.
     pub(crate) is_own: bool,
 }
 
@@ -77,7 +78,8 @@ impl Holders {
         self.each().iter().any(|holder| holder.selection.slot == slot)
     }
 
-    /// The one that a flow's reads go to: of those that have had the key all the time, if one of them serves.
+    /// Returns the backend for read requests of a flow. Failover backends are used only if all
+    /// backends that the key is assigned to are down.
     fn for_reads(&self, flow: u64) -> Option<Selection> {
         let own = self.each().iter().filter(|holder| holder.is_own);
         let has_own = own.clone().count() > 0;
@@ -90,7 +92,7 @@ impl Holders {
     }
 }
 
-/// A pool, and where its keys are.
+/// A pool, and the structure that assigns keys to its backends.
 #[derive(Clone, Copy)]
 struct KeyPool<'a> {
     table: &'a PoolTable,
@@ -98,7 +100,8 @@ struct KeyPool<'a> {
 }
 
 impl Snapshot {
-    /// The backends that have a service's key now: one, or one for each family of a VIP that its checks pass through.
+    /// Returns the backends that currently store a key of a service. If the VIP has health checks
+    /// for both address families, the result can contain one backend for each family.
     pub fn owners_of_key<'a>(
         &'a self,
         service: ServiceId,
@@ -117,7 +120,8 @@ impl Snapshot {
         })
     }
 
-    /// The backends that have the key of a request in this flow now, in the order of its choices; none where keys have no replicas.
+    /// Returns the backends that currently store a key, most preferred first. The service is found
+    /// by the destination of `flow`. For services without replicas the result is empty.
     pub fn replicas_of_key(&self, flow: &Flow, key: &[u8]) -> impl Iterator<Item = SlotId> {
         let service = self.decide(flow).service().and_then(|index| self.services().get(index));
         let keyed = service.and_then(|service| Some((service, service.keyed.as_deref()?)));
@@ -129,7 +133,8 @@ impl Snapshot {
             .map(|holder| holder.selection.slot)
     }
 
-    /// The backends that have a key's place now; none where keys have no replicas.
+    /// Returns the backends that currently store a key. For services without replicas the result is
+    /// empty.
     pub(crate) fn holders(&self, service: &Service, keyed: &Keyed, place: KeyPlace) -> Holders {
         let mut holders = Holders::none();
         let (Some(rules), Some(of)) = (keyed.rules.replicas, keyed.pool(service, place.route)) else {
@@ -145,7 +150,7 @@ impl Snapshot {
         holders
     }
 
-    /// The backend that a read in this flow goes to.
+    /// Returns the backend for a read request of a flow.
     #[inline]
     pub(crate) fn select_read(
         &self,
@@ -160,7 +165,8 @@ impl Snapshot {
         }
     }
 
-    /// The first choice that `admits`, by the tables that follow states.
+    /// Returns the first candidate that `admits` accepts. The candidates come from the table or
+    /// ring of the serving backends.
     fn select_among(
         &self,
         KeyPool { table, placement }: KeyPool<'_>,
@@ -173,7 +179,7 @@ impl Snapshot {
         }
     }
 
-    /// The backend that has a key's place, as states have it now.
+    /// Returns the backend for a key under the current slot states.
     #[inline]
     pub(crate) fn select_key(&self, service: &Service, keyed: &Keyed, place: KeyPlace) -> Option<Selection> {
         let own = keyed.pool(service, place.route)?;
@@ -186,7 +192,8 @@ impl Snapshot {
         }
     }
 
-    /// Whether a key's own backend is another than `slot`: it does not serve.
+    /// Returns `true` if `slot` is a failover backend for the key: the key is assigned to another
+    /// backend, which is not serving.
     pub(crate) fn is_away(&self, service: &Service, keyed: &Keyed, place: KeyPlace, slot: SlotId) -> bool {
         let Some(KeyPool { table, placement }) = keyed.pool(service, place.route) else { return false };
         let rank = match placement {
@@ -196,7 +203,7 @@ impl Snapshot {
         rank.is_some_and(|rank: u32| table.slots.get(rank as usize) != Some(&slot))
     }
 
-    /// The first choice that serves.
+    /// Returns the first candidate that is serving.
     #[inline]
     fn select_serving(&self, of: KeyPool<'_>, hash: u64) -> Option<Selection> {
         let KeyPool { table: pool, placement } = of;
@@ -204,7 +211,7 @@ impl Snapshot {
         let live = rings.live.as_deref()?;
         let serves = |slot| self.state(slot) == SlotState::Serving;
         let mut chosen = on_ring(live, pool, hash, serves)?;
-        // On a ring without those that do not serve even the first choice may be another than the key's own.
+        // The first candidate on the ring of serving backends can already be a failover backend.
         if let Some(all) = rings.all.as_deref().filter(|all| !std::ptr::eq(*all, live)) {
             let own = pool.slots.get(usize::from(all.lookup(hash)));
             chosen.rehashed |= u8::from(own != Some(&chosen.slot));
@@ -212,7 +219,8 @@ impl Snapshot {
         Some(chosen)
     }
 
-    /// The first choice alone, if it serves.
+    /// Returns the backend that the key is assigned to, if that backend is serving. This function
+    /// never returns a failover backend.
     fn select_only(&self, of: KeyPool<'_>, hash: u64) -> Option<Selection> {
         let KeyPool { table: pool, placement } = of;
         let chosen = match placement {
@@ -231,7 +239,8 @@ impl Snapshot {
     }
 }
 
-/// The backends that have a key while all serve; `None`: nobody knows.
+/// Returns the backends that a key is assigned to when all backends are serving. Returns `None` if
+/// the table or ring of all backends is not available.
 fn own_of(KeyPool { table, placement }: KeyPool<'_>, hash: u64, count: u8) -> Option<Holders> {
     let mut own = Holders::none();
     for _ in 0..count {
@@ -246,7 +255,7 @@ fn own_of(KeyPool { table, placement }: KeyPool<'_>, hash: u64, count: u8) -> Op
     Some(own)
 }
 
-/// The first server of a ring that `admits`.
+/// Returns the first backend on a ring that `admits` accepts.
 fn on_ring(ring: &Ring, pool: &PoolTable, hash: u64, admits: impl Fn(SlotId) -> bool) -> Option<Selection> {
     let (mut found, mut rehashed) = (SlotId(0), 0);
     let chosen = ring.choose(hash, |server| {

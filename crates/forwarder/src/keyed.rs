@@ -1,8 +1,9 @@
-//! Services that choose a backend by the key of each request, not by the flow.
+//! Keyed services, which select a backend by the key of each request instead of by flow. This
+//! module contains the rules: which clients are allowed, how requests are parsed, and how keys are
+//! placed. Protocol parsing is in `kv-switch`, packet handling is in `pipeline/keyed`, and the
+//! selection of backends is in `key_choice`.
 //!
-//! In: what the control plane says of a keyed pool. Out: who may ask, and by which rules a request is read and its key placed.
-//! Not here: bytes of a protocol (`kv-switch`), packets (`pipeline/keyed`), the choice under a snapshot (`key_choice`).
-//! Source: AppSwitch §3; SmartSwitch §3.
+//! See the papers AppSwitch (§3) and SmartSwitch (§3).
 
 use std::sync::Arc;
 
@@ -11,184 +12,211 @@ use maglev_hash::Table;
 
 use crate::{DropReason, Flow, HashKey, PoolTable, PrefixSet};
 
-/// How requests of a keyed pool are read, and which of its pools has which keys.
+/// The rules of a keyed pool for parsing requests and for placing their keys.
 #[derive(Debug)]
 pub struct KeyRules {
-    /// Reads requests.
+    /// The parser for the application protocol, such as memcached.
     pub application: Box<dyn Application>,
-    /// Who may send them.
+    /// The source addresses that are allowed to send requests.
     pub clients: PrefixSet,
-    /// Hashes keys.
+    /// The hash function for keys.
     pub hash: KeyHash,
-    /// From keys to places in [`Keyed::pools`].
+    /// The routes, which map key prefixes to indexes in [`Keyed::pools`].
     pub routes: Routes,
-    /// Where keys of a backend that does not serve go.
+    /// The action for keys whose assigned backend is not serving.
     pub failover: KeyFailover,
-    /// Seconds that what is stored away from its key's own backend may live; `None`: as long as its client says.
+    /// The maximum time to live, in seconds, for values that clients store on failover backends.
+    /// `None` keeps the time to live that the client requested.
     pub failover_ttl: Option<u32>,
-    /// Which way requests and answers take.
+    /// The path that requests and replies take.
     pub path: KeyPath,
-    /// How requests are gathered whose keys are of several backends; `None`: they are refused.
+    /// The rules for requests with several keys that are assigned to different backends. If `None`,
+    /// such requests are refused.
     pub gather: Option<GatherRules>,
-    /// How reads of hot keys are answered from copies; `None`: none is.
+    /// The rules for answering reads of hot keys from the cache, or `None` if the cache is
+    /// disabled.
     pub cache: Option<CacheRules>,
-    /// How many backends have each key; `None`: one. Only beside [`KeyFailover::Next`] and [`KeyPath::Direct`].
+    /// The replication rules, or `None` if each key is stored on one backend. Replication requires
+    /// [`KeyFailover::Next`] and [`KeyPath::Direct`].
     pub replicas: Option<ReplicaRules>,
 }
 
-/// How many backends have each key, and what its writes wait for.
+/// The number of backends that store each key, and how many of them must acknowledge a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaRules {
-    /// How many: 2 to [`MAX_REPLICAS`](kv_switch::MAX_REPLICAS).
+    /// The number of replicas, from 2 to [`MAX_REPLICAS`](kv_switch::MAX_REPLICAS).
     pub count: u8,
-    /// How many of them have to carry a write out before its client has the reply that it is done.
+    /// The number of replicas that must acknowledge a write before the client receives a success
+    /// reply.
     pub ack: Ack,
-    /// Place in [`GATHER_TIMEOUTS_MS`] of the time that they have.
+    /// The timeout for writes, as an index into [`GATHER_TIMEOUTS_MS`].
     pub timeout: usize,
 }
 
-/// How reads of hot keys are answered from copies.
+/// The rules for answering reads of hot keys from cached values.
 #[derive(Clone, Debug)]
 pub struct CacheRules {
-    /// Bytes of copies, in all threads together.
+    /// The memory for cached values, in bytes, summed over all packet threads.
     pub memory: usize,
-    /// How long a copy is taken for true.
+    /// The maximum age of a cached value.
     pub lease: Lease,
-    /// Values that each thread may be asking one backend for.
+    /// The number of values that one packet thread may fetch from one backend at a time.
     pub fills_per_server: u16,
-    /// Bytes a second that copies may send to one source. What is asked for beyond is forwarded.
+    /// The maximum rate of replies from the cache to one source address, in bytes per second.
+    /// Requests that exceed the rate are forwarded to the backend.
     pub source_bytes: u64,
-    /// Writes that have a reply pass this machine both ways, and no copy is older than a write whose reply has passed. Not
-    /// beside [`KeyRules::replicas`], whose writes are answered here.
+    /// `true` if a cached value must never be older than an acknowledged write. Backends then send
+    /// their replies to such writes through this machine. This mode cannot be combined with
+    /// [`KeyRules::replicas`], because this machine itself acknowledges replicated writes.
     pub strict: bool,
-    /// Hashes keys for the cache. Shared by all pools, as epochs are: a key of several pools is written in all.
+    /// The hash function for keys in the cache. All pools share this function and the write times
+    /// in `epochs`. A write to a key must invalidate the cached values of this key, no matter which
+    /// pool they came from.
     pub hash: KeyHash,
-    /// Whether [`KeyRules::hash`] is the same.
+    /// `true` if [`KeyRules::hash`] is the same function as [`CacheRules::hash`].
     pub is_own_hash: bool,
-    /// Shared by all threads and all pools.
+    /// The times of recent writes. All threads and all pools share them.
     pub epochs: Arc<Epochs>,
 }
 
 impl CacheRules {
-    /// What is the same under another configuration as long as keys have the same hashes for the cache.
+    /// Returns a fingerprint of the cache's hash function. Two configurations with the same
+    /// fingerprint use the same hash function.
     #[inline]
     pub(crate) fn fingerprint(&self) -> u64 {
         self.hash.hash(&[])
     }
 
-    /// A key's hash for the cache; `own`: its pool's.
+    /// Returns the hash of a key for the cache. `own` is the hash by which the pool assigns the key
+    /// to a backend.
     #[inline]
     pub(crate) fn hash_of(&self, key: &[u8], own: u64) -> u64 {
         if self.is_own_hash { own } else { self.hash.hash(key) }
     }
 }
 
-/// Which way requests and answers take.
+/// The path that requests and replies take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyPath {
-    /// Backends have the VIP, and answer clients themselves (MemSwitch).
+    /// Backends have the VIP address and send replies directly to clients. This is the method of
+    /// the MemSwitch paper.
     Direct,
-    /// Backends are asked at their own address, and answer this machine, which sends the answer on (AppSwitch's rewrite).
+    /// Requests are sent to the backend's own address. The backend replies to this machine, which
+    /// forwards the reply to the client. This is the method of the AppSwitch paper, which calls it
+    /// rewriting.
     Through {
-        /// Place in [`GATHER_TIMEOUTS_MS`] of the time that they have.
+        /// The timeout for replies, as an index into [`GATHER_TIMEOUTS_MS`].
         timeout: usize,
     },
 }
 
-/// Milliseconds that a pool may give its backends; each is a line of its own in the table of what waits.
+/// The reply timeouts that a pool can use, in milliseconds. The table of pending requests has a
+/// separate queue for each timeout.
 pub const GATHER_TIMEOUTS_MS: [u16; 10] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000];
 
-/// How requests are gathered whose keys are of several backends.
+/// The rules for requests with several keys that are assigned to different backends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GatherRules {
-    /// Place in [`GATHER_TIMEOUTS_MS`] of the time that backends have.
+    /// The timeout for replies, as an index into [`GATHER_TIMEOUTS_MS`].
     pub timeout: usize,
-    /// What a key counts as whose backend takes longer.
+    /// The content of the client's reply for keys whose backend does not reply in time.
     pub late: Late,
 }
 
-/// Where keys of a backend that does not serve go.
+/// The action for keys whose assigned backend is not serving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyFailover {
-    /// To the next choice of their pool.
+    /// The key is sent to the next candidate of the same pool.
     Next,
-    /// Nowhere.
+    /// The request is dropped.
     Nowhere,
-    /// To the pool at this place in [`Keyed::pools`].
+    /// The key is sent to the pool at this index in [`Keyed::pools`].
     Pool(u32),
 }
 
-/// What a service with [`HashPolicy::Key`](crate::HashPolicy::Key) has besides.
+/// The additional state of a service with [`HashPolicy::Key`](crate::HashPolicy::Key).
 #[derive(Clone, Debug)]
 pub struct Keyed {
-    /// Shared by all services of a pool.
+    /// The rules, which all services of a pool share.
     pub rules: Arc<KeyRules>,
-    /// The pools that routes and failover name.
+    /// The pools that routes and failover rules refer to.
     pub pools: Box<[Arc<PoolTable>]>,
-    /// What says where the keys of each pool are: the service's own first, then [`Keyed::pools`].
+    /// The key placement of each pool. The first entry belongs to the service's own pool. The next
+    /// entries belong to [`Keyed::pools`], in the same order.
     pub placements: Box<[Placement]>,
 }
 
-/// What says where a pool's keys are.
+/// The structure that maps the keys of a pool to backends.
 #[derive(Clone, Debug)]
 pub enum Placement {
-    /// The pool's table.
+    /// Maglev hashing assigns the keys to backends.
     Maglev {
-        /// The table of all backends that have a weight, whatever their states, by the same ranks: the pool's own follows states.
-        /// `None`: there is none, or nobody asks for a key's own backend while that does not serve.
+        /// The Maglev table of all backends that have a weight, including backends that are not
+        /// serving. Backends have the same ranks as in the pool's own table, which contains only
+        /// serving backends. `None` if no backend has a weight, or if no rule depends on the
+        /// backend assigned to a key.
         all: Option<Arc<Table>>,
     },
-    /// Rings.
+    /// Consistent-hash rings assign the keys to backends.
     Ring(Rings),
 }
 
-/// A pool's keys as clients with a ring place them. Servers are numbered by their rank in the pool's table.
+/// The consistent-hash rings of a pool, compatible with client libraries. A server number on a ring
+/// is the rank of a backend in the pool's table.
 #[derive(Clone, Debug)]
 pub struct Rings {
-    /// Of all backends that have a weight: where clients that eject none have a key. `None`: there is none.
+    /// The ring of all backends that have a weight, for clients that do not eject failed servers.
+    /// `None` if no backend has a weight.
     pub all: Option<Arc<Ring>>,
-    /// Of those that serve, as of this generation's tables: where clients that eject the others have it. With weights another
-    /// ring than the points that are left of `all`. Until tables follow a state, the point behind counts.
+    /// The ring of the backends that were serving when this generation was compiled, for clients
+    /// that eject failed servers. If backends have different weights, removing a failed server also
+    /// changes the number of points of the other servers. If a backend fails later, its keys move
+    /// to the next point on the ring. They stay there until the next generation is compiled.
     pub live: Option<Arc<Ring>>,
 }
 
-/// Where a key is looked for.
+/// The hash of a key, and the pool that the key is routed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyPlace {
-    /// The key's hash.
+    /// The hash of the key.
     pub hash: u64,
-    /// The place in [`Keyed::pools`] of the pool that has it; `None`: the service's own.
+    /// The index in [`Keyed::pools`] of the pool that the key is routed to. `None` means the
+    /// service's own pool.
     pub route: Option<u32>,
 }
 
 impl KeyRules {
-    /// The rules of a cache that is never older than an acknowledged write.
+    /// Returns the cache rules if they are strict. With strict rules, a cached value must never be
+    /// older than an acknowledged write.
     #[inline]
     pub(crate) fn strict(&self) -> Option<&CacheRules> {
         self.cache.as_ref().filter(|cache| cache.strict)
     }
 
-    /// Hashes keys for Maglev's tables, under a key of its own: nobody outside aims at a backend, and flow hashes say nothing of
-    /// keys.
+    /// Returns the hash function for keys that are assigned to backends by Maglev tables. The
+    /// secret of this function is derived from the cluster's hash key, so clients cannot predict
+    /// the backend of a key. Clients that learn flow hashes cannot derive key hashes from them.
     #[must_use]
     pub fn maglev_hash(key: &HashKey) -> KeyHash {
         let [first, second] = sip_lanes::halves(&key.derive(b"kv"));
         KeyHash::sip(first, second)
     }
 
-    /// Whether requests of this client are read.
+    /// Returns the drop reason if requests from this client must be refused, or `None` if they are
+    /// allowed.
     #[inline]
     pub(crate) fn refusal(&self, flow: &Flow) -> Option<DropReason> {
         if !self.clients.contains_source(flow) {
             return Some(DropReason::KvClient);
         }
-        // A server's port, or one that a forged source has for another service to answer to: no client sends from there.
+        // Legitimate clients do not send from the port of a well-known service. If a request with
+        // such a forged source port were allowed, the reply would reach that service.
         let is_client = flow.source_port >= FIRST_CLIENT_PORT && flow.source_port != MEMCACHED_PORT;
         (!is_client).then_some(DropReason::KvSourcePort)
     }
 }
 
-/// The name by which a request that is refused is dropped.
+/// Converts the parser's reason for refusing a request into a drop reason.
 pub(crate) fn refused(refusal: Refusal) -> DropReason {
     match refusal {
         Refusal::ShortFrame => DropReason::KvShortFrame,
@@ -198,7 +226,7 @@ pub(crate) fn refused(refusal: Refusal) -> DropReason {
         Refusal::Administrative => DropReason::KvAdministrative,
         Refusal::LineEnd => DropReason::KvLineEnd,
         Refusal::ZeroByte => DropReason::KvZeroByte,
-        Refusal::FirstPieceTooShort => DropReason::KvFirstPieceTooShort,
+        Refusal::FirstFragmentTooShort => DropReason::KvFirstFragmentTooShort,
         Refusal::KeyEmpty => DropReason::KvKeyEmpty,
         Refusal::KeyTooLong => DropReason::KvKeyTooLong,
         Refusal::TooManyKeys => DropReason::KvTooManyKeys,
@@ -209,11 +237,12 @@ pub(crate) fn refused(refusal: Refusal) -> DropReason {
         Refusal::WrongLength => DropReason::KvWrongLength,
         Refusal::WrongOffsets => DropReason::KvWrongOffsets,
         Refusal::OtherApplication => DropReason::KvOtherApplication,
-        // Of a later kv-switch: nothing that could be forwarded.
+        // The enum of `kv-switch` is non-exhaustive. An unknown reason still means that the request
+        // cannot be forwarded.
         _ => DropReason::KvUnknownVerb,
     }
 }
 
-/// Ports below are of services (RFC 6335 §6).
+/// The first port that is not a well-known service port (RFC 6335 §6).
 const FIRST_CLIENT_PORT: u16 = 1_024;
 const MEMCACHED_PORT: u16 = 11_211;

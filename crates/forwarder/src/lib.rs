@@ -1,12 +1,15 @@
-//! The forwarder: one batch of packets in, one verdict for each out.
+//! Decides for each packet whether it is forwarded, answered, held or dropped. The forwarder
+//! receives batches of packets, returns one verdict for each packet, and rewrites frames in place.
+//! Its decisions follow the [`Snapshot`] that the control plane published. This crate also contains
+//! the packet counters, and the ring that carries requests from the control plane. The control
+//! plane publishes snapshots through [`Live`]. Rings and sockets are in `datapath`, TOML in
+//! `config`, and header formats in `packet`.
 //!
-//! In: frames with writable room in front, the [`Snapshot`] that the control plane published, the time. Out:
-//! [`Verdict`]s, and frames rewritten in place. Also here: [`Live`], the one type at which the planes meet, the
-//! counters, and the request ring by which the control plane asks a packet thread.
-//! Not here: rings and sockets (`datapath`), TOML (`config`), bytes of headers (`packet`).
-//! Invariant, of each thread: rx + from threads + originated = tx + replies + to threads + taken + drops + held. Nothing here
-//! allocates per packet, reads a clock or does I/O.
-//! Source: Eisenbud et al., *Maglev*, NSDI 2016, §3.
+//! The counters of each packet thread satisfy `rx + from_threads + originated = tx + replies +
+//! to_threads + taken + drops + held`. The packet path does not allocate memory, read the clock or
+//! perform I/O.
+//!
+//! The design follows §3 of Eisenbud et al., *Maglev*, NSDI 2016.
 //!
 //! ```
 //! use forwarder::{Decision, Flow, Generation, HashKey, Live, NextHopMode, Parts, Snapshot};
@@ -14,8 +17,8 @@
 //! let parts = Parts {
 //!     generation: Generation(1),
 //!     hash_key: HashKey::new([7; 16]),
-//!     services: vec![], // and which addresses and ports lead to them:
-//!     bindings: vec![],
+//!     services: vec![], // services and their pools
+//!     bindings: vec![], // addresses and ports of the services
 //!     groups: vec![],
 //!     slots: vec![],
 //!     states: vec![],
@@ -25,7 +28,8 @@
 //!     peers: None,
 //! };
 //! let live = Live::new(Snapshot::new(parts)?);
-//! let flow = Flow::new(([198, 51, 100, 7], 40_000), ([203, 0, 113, 10], 80), 6).expect("one family");
+//! let (client, vip) = (([198, 51, 100, 7], 40_000), ([203, 0, 113, 10], 80));
+//! let flow = Flow::new(client, vip, 6).expect("both addresses are IPv4");
 //! assert_eq!(live.current().decide(&flow), Decision::NoVip);
 //! # Ok::<(), forwarder::SnapshotError>(())
 //! ```
@@ -41,7 +45,6 @@ mod keyed;
 mod live;
 mod notice;
 mod originate;
-mod own_ports;
 mod packet_buf;
 mod parts;
 mod pipeline;
@@ -51,6 +54,7 @@ mod rewrite;
 mod selection;
 mod slot;
 mod snapshot;
+mod source_ports;
 mod thread_counters;
 mod value_cache;
 mod verdict;
@@ -69,11 +73,10 @@ pub use keyed::{
 };
 pub use live::{Live, Reader};
 pub use notice::{Notice, NoticeSink, Notices, TraceEvent, notice_ring};
-pub use own_ports::OwnPorts;
 pub use packet_buf::{HandoffReason, InterfaceId, Origin, Packet, ThreadId};
 pub use parts::{Binding, NextHopMode, Parts, PrefixGroup, Service, VipAddress};
 pub use pipeline::{
-    IcmpRates, OwnRequests, Pipeline, PipelineConfig, PipelineError, SoftwareSteering, SteeringConfig,
+    IcmpRates, Pipeline, PipelineConfig, PipelineError, SoftwareSteering, SteeringConfig, UpstreamRequests,
 };
 pub use remote::Remote;
 pub use request::{
@@ -84,16 +87,17 @@ pub use slot::{
     Forwarding, Generation, NextHop, PoolTable, ServiceId, Slot, SlotId, SlotState, THIS_MACHINE, TooBig,
 };
 pub use snapshot::{Snapshot, SnapshotError};
+pub use source_ports::SourcePorts;
 pub use thread_counters::{FlowTableCounters, FragmentTableCounters, PairCounter, ThreadCounters, Totals};
 pub use value_cache::{AskedAt, ValueCache};
-pub use verdict::{Forward, HoldSlot, NotSent, Outlet, Piece, Verdict};
+pub use verdict::{Forward, FragmentStep, HoldSlot, NotSent, Outlet, Verdict};
 
 pub use classifier::{
     Aggregate, Flow, FlowHasher, Guard, GuardId, HashKey, HashPolicy, Now, Prefix, PrefixSet, SourceLimit,
     Suffix, TunnelProtocols, TunnelSource, TunnelSourceKind, aggregate,
 };
 pub use conntrack::{
-    Config as FlowConfig, Cursor, FlowCursor, FlowTable, Former, LAYOUT_VERSION as FLOW_LAYOUT,
+    Config as FlowConfig, Cursor, FlowCursor, FlowTable, LAYOUT_VERSION as FLOW_LAYOUT, PreviousTables,
     RECORD_BYTES as FLOW_RECORD_BYTES, State as FlowState, Timeouts,
 };
 pub use fragment_table::Config as FragmentConfig;

@@ -1,6 +1,6 @@
-//! The only interface between the planes: control publishes a whole generation, packet threads read it.
-//!
-//! Invariant: a snapshot is freed on the publisher's side. Replaced ones wait in `retired` until no reader holds them.
+//! Publishes snapshots from the control plane to the packet threads. A snapshot is always replaced
+//! as a whole. Only the publisher frees snapshots: replaced snapshots stay in `retired` until no
+//! reader uses them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,11 +8,12 @@ use arc_swap::{ArcSwap, Cache};
 
 use crate::{Snapshot, WallClock};
 
-/// The current snapshot, shared by everyone. Clones share it.
+/// The current snapshot, shared between the control plane and the packet threads. Clones share the
+/// same state.
 #[derive(Clone, Debug)]
 pub struct Live(Shared);
 
-/// A handle on [`Inner`] that looks like its `ArcSwap`, as `Cache` wants it.
+/// A wrapper around [`Inner`] that dereferences to the contained `ArcSwap`, as `Cache` requires.
 #[derive(Clone, Debug)]
 struct Shared(Arc<Inner>);
 
@@ -24,7 +25,7 @@ struct Inner {
 }
 
 impl Live {
-    /// Starts with `first`.
+    /// Creates the shared state with the first snapshot.
     #[must_use]
     pub fn new(first: Snapshot) -> Self {
         let retired = Mutex::new(Vec::new());
@@ -32,8 +33,9 @@ impl Live {
         Self(Shared(Arc::new(Inner { current, retired, clock })))
     }
 
-    /// Makes `next` the truth. Packet threads see it at their next batch; packets in flight finish under the old one,
-    /// which is freed here, at a later `publish` or [`Live::reclaim`], once the last thread has moved on.
+    /// Replaces the current snapshot. Packet threads use the new snapshot from their next batch on
+    /// and finish the current batch under the old one. A later call of `publish` or
+    /// [`Live::reclaim`] frees the old snapshot once no thread uses it.
     pub fn publish(&self, next: Snapshot) {
         let old = self.0.0.current.swap(Arc::new(next));
         let mut retired = self.0.0.retired.lock().unwrap_or_else(PoisonError::into_inner);
@@ -41,33 +43,35 @@ impl Live {
         retired.retain(still_read);
     }
 
-    /// Frees the replaced snapshots that nobody reads any more; gives how many are left.
+    /// Frees replaced snapshots that no thread uses anymore. Returns the number of replaced
+    /// snapshots that are still in use.
     pub fn reclaim(&self) -> usize {
         let mut retired = self.0.0.retired.lock().unwrap_or_else(PoisonError::into_inner);
         retired.retain(still_read);
         retired.len()
     }
 
-    /// The current snapshot, for the control plane.
+    /// Returns the current snapshot. Only the control plane should call this method.
     #[must_use]
     pub fn current(&self) -> Arc<Snapshot> {
         self.0.0.current.load_full()
     }
 
-    /// The time of day, for the packet threads that have none: the control plane sets it several times a minute.
+    /// Returns the clock with the time of day. The control plane updates this clock several times a
+    /// minute, because packet threads do not read the system time.
     #[must_use]
     pub fn clock(&self) -> &WallClock {
         &self.0.0.clock
     }
 
-    /// A thread's own view.
+    /// Creates a reader for one packet thread.
     #[must_use]
     pub fn reader(&self) -> Reader {
         Reader(Cache::new(self.0.clone()))
     }
 }
 
-/// A packet thread's view of [`Live`].
+/// A packet thread's access to the current snapshot.
 #[derive(Debug)]
 pub struct Reader(Cache<Shared, Arc<Snapshot>>);
 
@@ -79,18 +83,19 @@ impl std::ops::Deref for Shared {
 }
 
 impl Reader {
-    /// The current snapshot.
+    /// Returns the current snapshot.
     ///
     /// # Cost
-    /// One atomic load when nothing was published since the last call.
+    /// One atomic load if no snapshot was published since the last call.
     #[inline]
     pub fn load(&mut self) -> &Arc<Snapshot> {
         self.0.load()
     }
 }
 
-/// `retired` holds one count; a second one is a reader that has not moved on. Nobody can take a new one, since the
-/// snapshot is no longer current.
+/// Returns `true` if a reader still uses the snapshot. `retired` holds one reference, so a second
+/// one belongs to a reader. Readers cannot obtain new references, because the snapshot is no longer
+/// current.
 fn still_read(snapshot: &Arc<Snapshot>) -> bool {
     Arc::strong_count(snapshot) > 1
 }

@@ -1,6 +1,6 @@
-//! What packet threads report to the control plane, unasked: one bounded ring each.
-//!
-//! One producer and one consumer. What does not fit is lost: whatever it was, it will happen again.
+//! Notices are events that a packet thread reports to the control plane without a request. Each
+//! packet thread has one bounded ring with a single producer and a single consumer. A notice that
+//! does not fit into the ring is lost. The loss is acceptable because such events recur.
 
 use std::net::IpAddr;
 
@@ -8,53 +8,55 @@ use rtrb::{Consumer, Producer, RingBuffer};
 
 use crate::{Explanation, Flow, Generation, InterfaceId, Mark, Now, ThreadId, TunnelSourceKind};
 
-/// Something that a packet thread saw.
+/// An event that a packet thread reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// A router says that outer packets to this address must not be larger.
+    /// A router reported a smaller path MTU for a tunnel destination.
     PathMtu {
-        /// Where they go.
+        /// The destination address of the outer packets.
         destination: IpAddr,
-        /// Bytes of the largest outer IP packet.
+        /// The new path MTU: the size of the largest outer IP packet, in bytes.
         mtu: u16,
     },
-    /// A marked packet was decided.
+    /// A packet with a trace mark has received its verdict.
     Trace(TraceEvent),
-    /// Packets come whose sender left their checksum to hardware that there is not: backends drop them.
+    /// Packets arrive with a partial checksum. Their sender expected a network card to complete it,
+    /// but no device on the path did. Backends drop such packets.
     PartialChecksum {
-        /// The interface that they come by.
+        /// The interface that receives the packets.
         interface: InterfaceId,
     },
 }
 
-/// A marked packet that a packet thread has decided, for the control plane.
+/// The outcome that one packet thread determined for a packet with a trace mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceEvent {
-    /// Who decided.
+    /// The packet thread that processed the packet.
     pub thread: ThreadId,
-    /// Under which generation.
+    /// The generation of the snapshot under which the packet was processed.
     pub generation: Generation,
-    /// When, on the packet threads' clock.
+    /// The time of the verdict, on the clock of the packet threads.
     pub at: Now,
-    /// The packet's tuple; of a later piece of a datagram without ports.
+    /// The 5-tuple of the packet. The ports are missing for all fragments except the first.
     pub flow: Flow,
-    /// Who had sent it in a tunnel, if it came in one.
+    /// The kind of tunnel source that sent the packet, or `None` if the packet did not arrive in a
+    /// tunnel.
     pub decapsulated_from: Option<TunnelSourceKind>,
-    /// What the mark says.
+    /// The content of the trace mark.
     pub mark: Mark,
-    /// What became of it, and why.
+    /// The outcome for the packet, and the step that determined it.
     pub explanation: Explanation,
 }
 
-/// The packet thread's end.
+/// The packet thread's side of a notice ring.
 #[derive(Debug)]
 pub struct NoticeSink(Producer<Notice>);
 
-/// The control plane's end.
+/// The control plane's side of a notice ring.
 #[derive(Debug)]
 pub struct Notices(Consumer<Notice>);
 
-/// A ring of `capacity` notices.
+/// Creates a ring with room for `capacity` notices.
 #[must_use]
 pub fn notice_ring(capacity: usize) -> (NoticeSink, Notices) {
     let (sink, notices) = RingBuffer::new(capacity.max(1));
@@ -62,13 +64,14 @@ pub fn notice_ring(capacity: usize) -> (NoticeSink, Notices) {
 }
 
 impl NoticeSink {
-    /// Sends it, if there is room. `false`: the control plane is behind.
+    /// Queues a notice for the control plane. Returns `false` if the ring is full.
     pub(crate) fn send(&mut self, notice: Notice) -> bool {
         self.0.push(notice).is_ok()
     }
 }
 
-/// Ends when there is none just now; another may come later.
+/// Iterates over the notices that are in the ring. The iterator is not fused: after `None`, a later
+/// call can return a new notice.
 impl Iterator for Notices {
     type Item = Notice;
 

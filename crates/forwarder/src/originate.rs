@@ -1,8 +1,7 @@
-//! Packets that the machine itself sends through a tunnel: a health check's.
-//!
-//! In: a frame made here, and the slot that it is for. Out: the frame as the packet path would have written it.
-//! Not here: the choice of the slot, connection tables, counters.
-//! Invariant: hash and bytes come from the very functions that clients' packets go through, so they can't differ.
+//! Encapsulates packets that this machine itself sends through a tunnel, such as health checks. The
+//! hash and the headers are computed by the same functions as for client packets. A health check
+//! therefore takes the same path as client traffic. The caller selects the slot. The connection
+//! table and the packet counters are not used.
 
 use packet::{Fragment, parse};
 
@@ -10,17 +9,21 @@ use crate::rewrite::{RewriteParams, rewrite};
 use crate::{DropReason, Flow, HashPolicy, NextHopMode, Packet, SlotId, Snapshot};
 
 impl Snapshot {
-    /// Wraps a frame for `slot`, in whatever state that is, and leaves it at the front of its buffer: an Ethernet
-    /// header to the slot's next hop, the outer headers, the packet with one hop less. The link header that the frame
-    /// comes with needs only its Ethernet type. Gives the bytes of the link header: the way may have VLAN tags.
+    /// Encapsulates a frame for the backend in `slot` and moves the frame to the front of its
+    /// buffer. The state of the slot is ignored. The result consists of an Ethernet header to the
+    /// slot's next hop, the outer headers, and the inner packet with its TTL decremented. Of the
+    /// link header in the input, only the EtherType must be valid. Returns the length of the new
+    /// link header in bytes, which depends on the VLAN tags.
     ///
-    /// The flow is hashed as the service of its destination has it, by the 5-tuple where there is none. What is made
-    /// here always goes to the slot's own next hop, under [`NextHopMode::Reflect`] too. `identification` is for outer
-    /// IPv4 headers without DF.
+    /// The flow hash uses the policy of the destination's service. If no service matches, the hash
+    /// covers the 5-tuple. Frames always go to the slot's own next hop, even under
+    /// [`NextHopMode::Reflect`]. `identification` is the IPv4 identification for outer headers
+    /// without the DF flag.
     ///
     /// # Errors
-    /// Why the packet path would have dropped it, [`DropReason::NoBackend`] when there is no such slot; the frame is
-    /// garbage then.
+    /// Returns the reason why the packet path would have dropped the packet, or
+    /// [`DropReason::NoBackend`] if the slot does not exist. After an error, the content of the
+    /// frame is undefined.
     pub fn originate(
         &self,
         slot: SlotId,

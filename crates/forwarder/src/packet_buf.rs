@@ -1,44 +1,49 @@
-//! One frame and the room around it, borrowed for the time of a batch.
-//!
-//! A descriptor's start can't be moved, so head room lies inside the buffer: `[0, start)` is writable room,
-//! `[start, end)` the frame, `[end, len)` room behind. What is sent always starts at 0.
+//! A frame and its buffer, borrowed for the duration of a batch. The buffer consists of headroom
+//! in `[0, start)`, the frame in `[start, end)`, and tail room in `[end, len)`. A frame to send
+//! always starts at offset 0, because the start of a device's descriptor cannot be moved.
 
 use crate::TunnelSourceKind;
 
-/// A packet thread of this machine, counted from 0.
+/// The index of a packet thread of this machine, starting at 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ThreadId(pub u16);
 
-/// An interface of this machine, counted from 0 in the order of the configuration.
+/// The index of an interface of this machine, in configuration order, starting at 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct InterfaceId(pub u8);
 
-/// Why a packet crosses to another thread, for the pipeline there.
+/// The reason why a packet is handed over to another packet thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HandoffReason {
-    /// It was steered here by its hash: process it as if it had come off the wire.
+    /// Software steering selected the receiving thread by hash. That thread processes the packet as
+    /// if it came from the wire.
     Steered {
-        /// Who had sent it in a tunnel, if it came in one.
+        /// The kind of tunnel source that sent the packet, or `None` if the packet did not arrive
+        /// in a tunnel.
         decapsulated_from: Option<TunnelSourceKind>,
     },
-    /// A piece of a datagram whose pieces this thread gathers.
+    /// The packet is a fragment, and the receiving thread collects the fragments of its datagram.
     Fragment {
-        /// Who had sent it in a tunnel, if it came in one. A peer's is not redirected again.
+        /// The kind of tunnel source that sent the packet, or `None` if the packet did not arrive
+        /// in a tunnel. A fragment from a peer is not redirected again.
         decapsulated_from: Option<TunnelSourceKind>,
     },
-    /// An ICMP error whose flow none of the threads asked so far knows.
+    /// The packet is an ICMP error. The quoted flow was not found in the connection tables searched
+    /// so far.
     IcmpError {
-        /// How many threads were asked.
+        /// The number of threads whose connection tables were already searched.
         asked: u16,
-        /// Who had sent it in a tunnel, if it came in one. Another cluster's is not sent on.
+        /// The kind of tunnel source that sent the packet, or `None` if the packet did not arrive
+        /// in a tunnel. Packets from another cluster are not forwarded to another cluster again.
         decapsulated_from: Option<TunnelSourceKind>,
     },
-    /// This thread has the port of our own that it is for.
+    /// The packet is a reply to an upstream request that the receiving thread sent.
     Answer,
 }
 
 impl HandoffReason {
-    /// Who had sent the packet in a tunnel.
+    /// Returns the kind of tunnel source that sent the packet, or `None` if the packet did not
+    /// arrive in a tunnel.
     #[inline]
     pub(crate) fn decapsulated_from(self) -> Option<TunnelSourceKind> {
         match self {
@@ -50,16 +55,16 @@ impl HandoffReason {
     }
 }
 
-/// Where a packet came from.
+/// The origin of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Received by this thread.
+    /// This thread received the packet from the wire.
     Wire,
-    /// Handed over by another thread, which decided that this one must process it, and why.
+    /// Another thread handed the packet over. The fields contain its number and the reason.
     Thread(ThreadId, HandoffReason),
 }
 
-/// A frame with writable room in front.
+/// A frame in a buffer with writable headroom.
 #[derive(Debug)]
 pub struct Packet<'a> {
     buf: &'a mut [u8],
@@ -70,7 +75,8 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// A frame of the first interface that lies in `buf[start..end]`. Bounds beyond `buf` are cut to it.
+    /// Creates a packet on the first interface from `buf[start..end]`. Bounds beyond the end of
+    /// `buf` are reduced to its length.
     #[must_use]
     #[inline]
     pub fn new(buf: &'a mut [u8], start: usize, end: usize, origin: Origin) -> Self {
@@ -79,89 +85,93 @@ impl<'a> Packet<'a> {
         Self { buf, start, end, origin, interface: InterfaceId(0) }
     }
 
-    /// The same frame of another interface.
+    /// Returns the packet, assigned to another interface.
     #[must_use]
     #[inline]
     pub fn on(self, interface: InterfaceId) -> Self {
         Self { interface, ..self }
     }
 
-    /// The received frame, or after a [`crate::Verdict::Tx`] the one to send.
+    /// Returns the received frame. After a [`crate::Verdict::Tx`], this is the frame to send.
     #[must_use]
     #[inline]
     pub fn frame(&self) -> &[u8] {
-        // `new` and `set_bounds` keep start <= end <= len; `get` spares the panic path.
+        // `new` and `set_bounds` guarantee `start <= end <= len`. The method `get` avoids code for
+        // a panic.
         self.buf.get(self.start..self.end).unwrap_or_default()
     }
 
-    /// Bytes of the frame.
+    /// Returns the length of the frame in bytes.
     #[must_use]
     #[inline(always)]
     pub fn frame_len(&self) -> usize {
         self.end - self.start
     }
 
-    /// The frame, writable.
+    /// Returns the frame for modification.
     #[inline]
     pub fn frame_mut(&mut self) -> &mut [u8] {
         self.buf.get_mut(self.start..self.end).unwrap_or_default()
     }
 
-    /// Everything writable, head room included.
+    /// Returns the whole buffer for modification, including the headroom.
     #[inline]
     pub fn buffer_mut(&mut self) -> &mut [u8] {
         self.buf
     }
 
-    /// Where the frame starts: the bytes of head room.
+    /// Returns the start offset of the frame in the buffer. This offset is also the size of the
+    /// headroom.
     #[must_use]
     #[inline]
     pub fn start(&self) -> usize {
         self.start
     }
 
-    /// Where the frame ends.
+    /// Returns the end offset of the frame in the buffer.
     #[must_use]
     #[inline]
     pub fn end(&self) -> usize {
         self.end
     }
 
-    /// How many bytes can be written from the start of the head room.
+    /// Returns the size of the buffer, including the headroom.
     #[must_use]
     #[inline]
     pub fn capacity(&self) -> usize {
         self.buf.len()
     }
 
-    /// Who gave it to this thread.
+    /// Returns the origin of the packet.
     #[must_use]
     #[inline]
     pub fn origin(&self) -> Origin {
         self.origin
     }
 
-    /// The interface that it came by, or after a [`crate::Verdict::Tx`] the one to send it by.
+    /// Returns the interface that received the packet. After a [`crate::Verdict::Tx`], this is the
+    /// interface to send from.
     #[must_use]
     #[inline]
     pub fn interface(&self) -> InterfaceId {
         self.interface
     }
 
-    /// Declares by which interface it is to leave.
+    /// Sets the interface to send from.
     #[inline]
     pub fn set_interface(&mut self, interface: InterfaceId) {
         self.interface = interface;
     }
 
-    /// Declares `[start, end)` the frame; cut to the buffer.
+    /// Sets the bounds of the frame to `[start, end)`. Bounds beyond the end of the buffer are
+    /// reduced to its length.
     #[inline]
     pub fn set_bounds(&mut self, start: usize, end: usize) {
         self.end = end.min(self.buf.len());
         self.start = start.min(self.end);
     }
 
-    /// Moves the frame to the front of the buffer, as a driver needs it for sending.
+    /// Moves the frame to the front of the buffer, as drivers require for sending.
     pub fn move_to_front(&mut self) {
         if self.start > 0 {
             self.buf.copy_within(self.start..self.end, 0);

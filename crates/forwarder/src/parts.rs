@@ -1,6 +1,6 @@
-//! What a snapshot is made of: services, their addresses and ports, and how frames leave.
-//!
-//! In: what the control plane compiled. Not here: whether it fits together ([`crate::Snapshot::new`] checks that).
+//! The parts of a snapshot, such as services, their addresses and ports, and the next-hop mode. The
+//! control plane compiles the parts from the configuration. [`crate::Snapshot::new`] checks that
+//! they are consistent.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -11,57 +11,63 @@ use packet::{Family, Mac};
 use crate::slot::{Generation, PoolTable, ServiceId, Slot, SlotId, SlotState};
 use crate::{Guard, HashKey, HashPolicy, Keyed, Prefix, Remote, Suffix, Tagging, TunnelSource};
 
-/// What a VIP's ports lead to.
+/// A service, which receives the packets for some ports of a VIP.
 #[derive(Clone, Debug)]
 pub struct Service {
-    /// Its stable number.
+    /// The service ID, which stays the same in all generations.
     pub id: ServiceId,
-    /// The VIP's name, with port and protocol.
+    /// The name of the VIP, followed by the protocol and the port.
     pub name: Arc<str>,
-    /// The family of the addresses that lead here, where the other family's may lead to other backends: it then stands twice,
-    /// under one number and name. `None`: both families.
+    /// The address family of this entry. A service that selects backends separately for IPv4 and
+    /// IPv6 has two entries with the same ID and name. `None` means that the entry is for both
+    /// families.
     pub family: Option<Family>,
-    /// What chooses the backend.
+    /// The fields of a packet whose hash selects the backend.
     pub policy: HashPolicy,
-    /// Its backends.
+    /// The pool of the service, with its Maglev table.
     pub pool: Arc<PoolTable>,
-    /// Slots that it has left behind, sorted: they serve others, but flows of this service on them are reselected.
+    /// Slots that no longer belong to this service but are still used by other services. The list
+    /// is in ascending order. Flows of this service on these slots move to another backend.
     pub excluded_slots: Arc<[SlotId]>,
-    /// Who may use it, and how fast; `None`: everyone.
+    /// The source lists and rate limits of the VIP, or `None` if the VIP is not restricted.
     pub guard: Option<Arc<Guard>>,
-    /// Other clusters that have it too: its flows go there while no backend of its pool serves. `None`: nowhere.
+    /// Other clusters that serve the same VIP. Flows of this service are sent to these clusters
+    /// while no local backend is serving. `None` disables this fallback.
     pub remotes: Option<Arc<Vec<Remote>>>,
-    /// How it chooses by the key of each request: with [`HashPolicy::Key`], and with that alone.
+    /// The rules for selection by request key. This field is `Some` if and only if the policy is
+    /// [`HashPolicy::Key`].
     pub keyed: Option<Arc<Keyed>>,
-    /// Whether its VIP takes fragments; the same for all services of an address.
+    /// `true` if the VIP accepts IP fragments. All services of an address have the same value.
     pub fragments: bool,
 }
 
-/// Prefixes of clusters that serve the same VIPs.
+/// A prefix group: prefixes of several clusters that serve the same VIPs.
 #[derive(Clone, Debug)]
 pub struct PrefixGroup {
-    /// Its name.
+    /// The name of the prefix group.
     pub name: Arc<str>,
-    /// Of both families, in any order. They may lie in those of other groups: the longest one decides.
+    /// The prefixes of both address families, in any order. Prefixes of different groups may
+    /// overlap, and the longest matching prefix decides.
     pub prefixes: Vec<Prefix>,
 }
 
-/// Which addresses a VIP has.
+/// The address of a VIP, or the set of its addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VipAddress {
-    /// This one. It goes before all groups.
+    /// A single address, which takes precedence over all prefix groups.
     Exact(IpAddr),
-    /// All with this suffix whose longest prefix is one of the group's; of several suffixes the longest decides.
+    /// The addresses that end with this suffix and whose longest matching prefix belongs to the
+    /// group. If several suffixes match an address, the longest suffix decides.
     Suffix {
-        /// Index into [`Parts::groups`].
+        /// The index of the group in [`Parts::groups`].
         group: usize,
-        /// The addresses' last bits.
+        /// The last bits of the addresses.
         suffix: Suffix,
     },
 }
 
 impl VipAddress {
-    /// The family that it is of.
+    /// Returns the address family of the VIP.
     #[must_use]
     pub fn family(&self) -> Family {
         Family::of(match self {
@@ -77,57 +83,64 @@ impl From<IpAddr> for VipAddress {
     }
 }
 
-/// Gives a VIP's ports to a service.
+/// Assigns a port range of a VIP to a service.
 #[derive(Clone, Debug)]
 pub struct Binding {
-    /// The VIP's address or addresses. A port that it lacks belongs to no other VIP instead.
+    /// The address or addresses of the VIP. A packet to a port without a binding is dropped. A
+    /// binding of a less specific VIP for this port is not used.
     pub address: VipAddress,
-    /// IP protocol number.
+    /// The IP protocol number.
     pub protocol: u8,
-    /// Ports; all of them for protocols without ports. The narrower binding wins where two hold a port.
+    /// The port range. For a protocol without ports, the range contains all ports. If two bindings
+    /// contain a port, the narrower one wins.
     pub ports: RangeInclusive<u16>,
-    /// Index into [`Parts::services`].
+    /// The index of the service in [`Parts::services`].
     pub service: usize,
 }
 
-/// Who a frame is sent to.
+/// The rule that selects the destination MAC address of outgoing frames.
 #[derive(Clone, Debug, Default)]
 pub enum NextHopMode {
-    /// Each slot's own next hop.
+    /// Frames are sent to the next hop of their slot, which the control plane resolves.
     #[default]
     Resolve,
-    /// Back to the router that it came from, if that is one of these.
+    /// Frames are sent back to the router that they came from. `gateways` must contain the MAC
+    /// address of this router.
     Reflect {
-        /// MAC addresses of the known gateways.
+        /// The MAC addresses of the known gateways.
         gateways: Box<[Mac]>,
-        /// What becomes of VLAN tags on each interface; kept where there is nothing for it.
+        /// The VLAN tagging rules, indexed by interface. On an interface without a rule, frames
+        /// keep their tags.
         tagging: Box<[Tagging]>,
     },
 }
 
-/// All that makes a snapshot.
+/// All parts of a snapshot.
 #[derive(Clone, Debug)]
 pub struct Parts {
-    /// Its number.
+    /// The generation number of the snapshot.
     pub generation: Generation,
-    /// The cluster's key.
+    /// The hash key of the cluster.
     pub hash_key: HashKey,
-    /// Services, in any order.
+    /// The services, in any order.
     pub services: Vec<Service>,
-    /// Their addresses and ports.
+    /// The assignments of addresses and ports to services.
     pub bindings: Vec<Binding>,
-    /// Prefix groups; one without bindings takes its addresses from groups with shorter prefixes all the same.
+    /// The prefix groups. An address belongs only to the group with the longest matching prefix,
+    /// even if that group has no bindings.
     pub groups: Vec<PrefixGroup>,
-    /// Slots, indexed by [`SlotId`].
+    /// The slots, indexed by [`SlotId`].
     pub slots: Vec<Slot>,
-    /// What each slot may be given.
+    /// The state of each slot, indexed by [`SlotId`].
     pub states: Vec<SlotState>,
-    /// Who frames are sent to.
+    /// The rule that selects the destination MAC address of outgoing frames.
     pub next_hop: NextHopMode,
-    /// The machine's own addresses; the first of a family is the source of its ICMP errors.
+    /// The machine's own addresses. The first address of each family is the source address of ICMP
+    /// errors that this machine sends.
     pub own: Vec<IpAddr>,
-    /// Who may send tunnelled packets to it.
+    /// The sources that may send tunneled packets to this machine.
     pub tunnels: Vec<TunnelSource>,
-    /// The machines of the cluster that gather fragments; `None`: this one alone.
+    /// The machines of the cluster, which share the work of collecting fragments. `None` if this
+    /// machine has no peers.
     pub peers: Option<Arc<PoolTable>>,
 }

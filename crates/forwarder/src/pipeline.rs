@@ -1,8 +1,13 @@
-//! The road of a packet: parse, match, hash, look up or choose, rewrite.
+//! The packet path of one packet thread. For each packet of a batch, the pipeline parses the
+//! headers, finds the service of the VIP, hashes the flow, chooses a backend and writes the outer
+//! headers.
 //!
-//! In: a batch of packets. Out: a verdict each. Each stage runs over the whole batch, so that the cache misses of its
-//! packets overlap: the first prefetches the flow buckets that the second reads.
-//! Not here: rings, threads, the clock. Nothing is allocated after [`Pipeline::new`]. Source: paper §3.1 to §3.3.
+//! Each stage processes the whole batch before the next stage starts, so that cache misses of
+//! different packets overlap. Stage 1 prefetches the buckets of the connection table that stage 2
+//! reads. The pipeline allocates memory only in [`Pipeline::new`]. The caller provides the packets
+//! and the time.
+//!
+//! See the Maglev paper, §3.1 to §3.3.
 
 mod cache;
 mod choice;
@@ -11,6 +16,7 @@ mod decapsulation;
 mod entry;
 mod error;
 mod expiry;
+mod fast_path;
 mod fragments;
 mod gather;
 mod icmp;
@@ -18,41 +24,40 @@ mod keyed;
 mod keyed_state;
 mod messages;
 mod outer_error;
-mod own_exchange;
-mod own_requests;
 mod partial;
-mod plain;
+mod proxied;
 mod refusal;
 mod remote;
 mod replicas;
+mod return_path;
 mod state;
 mod steering;
 mod tap;
 mod threads;
-mod through;
 mod tracing;
-mod way_back;
+mod upstream_exchange;
+mod upstream_requests;
 
 use std::sync::Arc;
 
 use classifier::{BatchLookup, Limits, Meter, is_v4};
-use conntrack::{FlowTable, Former};
+use conntrack::{FlowTable, PreviousTables};
 use packet::{Family, Fragment, Identifications, ParseError, Parsed, parse, protocol};
 
 pub use self::config::{IcmpRates, PipelineConfig};
 pub use self::error::PipelineError;
-pub use self::own_requests::OwnRequests;
 pub use self::steering::{SoftwareSteering, SteeringConfig};
+pub use self::upstream_requests::UpstreamRequests;
 
 use self::expiry::ShortLived;
+use self::fast_path::FastBatch;
 use self::fragments::Fragments;
 use self::keyed_state::KeyedState;
-use self::own_requests::OwnTable;
 use self::partial::Looks;
-use self::plain::PlainBatch;
 use self::refusal::Cut;
 use self::state::{Batch, CachedRead, PacketState, Stage};
 use self::tracing::Tracing;
+use self::upstream_requests::UpstreamTable;
 use crate::capture::Tap;
 use crate::flows::Flows;
 use crate::rewrite::{Fit, RewriteParams, rewrite};
@@ -61,30 +66,31 @@ use crate::{
     RequestServer, Slot, ThreadCounters, ThreadId, TunnelSourceKind, ValueCache, Verdict, request,
 };
 
-/// One packet thread's forwarder.
+/// The forwarder of one packet thread.
 #[derive(Debug)]
 pub struct Pipeline {
-    // Apart from `core`, so that the snapshot is borrowed from the reader while the stages change the core.
+    // The reader is outside `core`, so that the stages can change `core` while they borrow the
+    // snapshot from the reader.
     reader: Reader,
     requests: Option<RequestServer>,
     scratch: Scratch,
     core: Core,
 }
 
-/// What is known of a batch's packets between stages.
+/// Scratch memory for the packets of one batch, used between the stages.
 #[derive(Debug)]
 struct Scratch {
-    /// As many as a batch has packets at most.
+    /// The state of each packet of a batch, as used by the slow path.
     states: Box<[PacketState]>,
-    plain: PlainBatch,
-    /// Whether plain packets have a path of their own.
-    has_plain_path: bool,
+    fast: FastBatch,
+    /// `true` unless the fast path is disabled.
+    has_fast_path: bool,
 }
 
 impl Scratch {
     fn new(config: &PipelineConfig) -> Self {
         let states = (0..config.max_batch).map(PacketState::at).collect();
-        Self { states, plain: PlainBatch::new(config.max_batch, config.hashers), has_plain_path: true }
+        Self { states, fast: FastBatch::new(config.max_batch, config.hashers), has_fast_path: true }
     }
 }
 
@@ -96,7 +102,9 @@ struct Core {
     counters: Arc<ThreadCounters>,
     meters: Meters,
     notices: Option<NoticeSink>,
-    /// Packets held to be cut, each in the hold slot of its place behind those of the fragment table.
+    /// Held packets that are waiting to be split into fragments. Entry `n` uses the hold slot (the
+    /// index in the driver's table of held frames) with number `n` plus the number of hold slots of
+    /// the fragment table.
     cuts: Vec<Cut>,
     limits: Limits,
     tap: Option<Box<Tap>>,
@@ -107,7 +115,7 @@ struct Core {
     ahead: BatchLookup,
 }
 
-/// What `IcmpRates` bounds.
+/// The rate meters that enforce the limits in [`IcmpRates`].
 #[derive(Debug, Default)]
 struct Meters {
     replies: Meter,
@@ -116,10 +124,11 @@ struct Meters {
 }
 
 impl Pipeline {
-    /// Takes its memory: the connection table and a batch of scratch space.
+    /// Creates a pipeline and allocates all its memory.
     ///
     /// # Errors
-    /// [`PipelineError`]: what the tables say of their sizes and time-outs.
+    /// Returns a [`PipelineError`] if the size or a timeout of a table is invalid, or if there is
+    /// not enough memory.
     pub fn new(
         config: PipelineConfig,
         live: &Live,
@@ -133,10 +142,11 @@ impl Pipeline {
         let scratch = Scratch::new(&config);
         let identifications = Identifications::of(config.thread.0, config.threads);
         let fragments = Fragments::new(&config)?;
-        // A batch, and as many held pieces that were released.
+        // The capacity is enough for all packets of one batch and for `max_batch` fragments that
+        // are released between batches.
         let cuts = Vec::with_capacity(config.max_batch * 2);
         let tracing = Tracing::new(live.clock().clone(), config.max_batch, fragments.hold_slots());
-        let own = OwnTable::new(config.own_requests.as_ref(), config.thread)?;
+        let own = UpstreamTable::new(config.upstream_requests.as_ref(), config.thread)?;
         let keyed = KeyedState::new(own, ShortLived::new(live.clock().clone()));
         let core = Core {
             config,
@@ -157,46 +167,50 @@ impl Pipeline {
         Ok(Self { reader: live.reader(), requests, scratch, core })
     }
 
-    /// The connection table, for what another pipeline knew: before the first packet.
+    /// Returns the connection table, so that the caller can change it before the first packet, for
+    /// example to import flows from another pipeline.
     pub fn flows_mut(&mut self) -> &mut FlowTable {
         &mut self.core.flows.table
     }
 
-    /// Has it ask for flows that its connection table does not know, before Maglev, up to `until`: the longest time-out after their
-    /// last packet. Before the first packet.
-    pub fn ask_former(&mut self, flows: Arc<Former>, until: Now) {
+    /// Adds the previous process's connection tables. Flows that are missing in this thread's table
+    /// are looked up in `flows` before Maglev chooses a backend. These lookups stop at the time
+    /// `until`, which is the time of the previous process's last packet plus the longest timeout.
+    /// Call this method before the first packet.
+    pub fn use_previous_tables(&mut self, flows: Arc<PreviousTables>, until: Now) {
         let is_first = self.core.config.thread == ThreadId(0);
-        self.core.flows.ask_former(flows, until, is_first);
+        self.core.flows.use_previous_tables(flows, until, is_first);
     }
 
-    /// Sends notices to the control plane through `sink`.
+    /// Sets the ring for notices to the control plane.
     #[must_use]
     pub fn with_notices(mut self, sink: NoticeSink) -> Self {
         self.core.notices = Some(sink);
         self
     }
 
-    /// Answers reads from this cache, until another is put in its place.
+    /// Sets the cache for values of hot keys. The control plane can replace the cache later.
     #[must_use]
     pub fn with_cache(mut self, cache: Box<ValueCache>) -> Self {
         self.core.keyed.cache = Some(cache);
         self
     }
 
-    /// Sends every packet by the general path: what comes of them is the same, later.
+    /// Disables the fast path. All packets then take the slow path, with the same results at a
+    /// higher cost.
     #[must_use]
-    pub fn without_plain_path(mut self) -> Self {
-        self.scratch.has_plain_path = false;
+    pub fn without_fast_path(mut self) -> Self {
+        self.scratch.has_fast_path = false;
         self
     }
 
-    /// The connection table, for tests and `replay`.
+    /// Returns the connection table, for tests and `replay`.
     #[must_use]
     pub fn flows(&self) -> &FlowTable {
         &self.core.flows.table
     }
 
-    /// The counters that this pipeline writes.
+    /// Returns the counters that this pipeline writes.
     #[must_use]
     pub fn counters(&self) -> &Arc<ThreadCounters> {
         &self.core.counters
@@ -204,7 +218,9 @@ impl Pipeline {
 }
 
 impl Core {
-    /// Stage 1: parse, match the VIP, hash, ask memory for the flow's buckets.
+    /// Runs stage 1 for one packet: parses the headers, finds the VIP, hashes the flow and
+    /// prefetches its buckets of the connection table. Returns a verdict if the packet needs no
+    /// further stage.
     #[inline(never)]
     fn classify(
         &mut self,
@@ -222,7 +238,8 @@ impl Core {
         *state = PacketState::of(state.place, parsed, from);
         self.look_for_mark(batch, packet.frame(), state);
         let flow = Flow::of(packet.frame(), &parsed);
-        // Such an address stands for one of IPv4 inside a host, and on no wire (RFC 4291 §2.5.5.2): it would match an IPv4 VIP.
+        // An IPv4-mapped IPv6 address is not valid on the wire (RFC 4291 §2.5.5.2) and would match
+        // an IPv4 VIP.
         if parsed.family == Family::V6 && is_v4(&flow.destination) {
             return Some(Verdict::Drop(DropReason::NoVip));
         }
@@ -238,7 +255,9 @@ impl Core {
         self.enter(batch, packet, &flow, state).err().map(Verdict::Drop)
     }
 
-    /// Parses a packet, or what is in it if it came in a tunnel of `TunnelSourceKind`; the verdict of one that ends here.
+    /// Parses the headers of a packet. If the packet arrived in a tunnel, this function
+    /// decapsulates it and parses the inner packet. Returns the parsed headers and the kind of
+    /// tunnel sender. The error is the verdict for a packet that needs no further stage.
     #[inline(always)]
     fn read(
         &mut self,
@@ -262,7 +281,8 @@ impl Core {
         Ok((parsed, decapsulated_before(packet.origin())))
     }
 
-    /// Stage 2: the slot. `None`: it goes there.
+    /// Runs stage 2 for one packet: chooses the slot of the backend. Returns a verdict if the
+    /// packet is not sent to a backend.
     #[inline(never)]
     fn choose(&mut self, batch: &Batch<'_>, packet: &Packet<'_>, state: &mut PacketState) -> Option<Verdict> {
         match state.stage {
@@ -274,15 +294,14 @@ impl Core {
             Stage::Replicate => Some(self.begin_write(batch, packet, state).unwrap_or_else(Verdict::Drop)),
             Stage::Refuse => self.admit_request(batch, packet, state).err().map(Verdict::Drop),
             Stage::Select => choose_by_table(batch, packet, state).err().map(Verdict::Drop),
-            Stage::FirstPiece => self.choose_for_first(batch, packet, state).err().map(Verdict::Drop),
-            Stage::LaterPiece => self.choose_for_later(batch, packet, state),
+            Stage::FirstFragment => self.choose_for_first(batch, packet, state).err().map(Verdict::Drop),
+            Stage::LaterFragment => self.choose_for_later(batch, packet, state),
             Stage::IcmpError => self.choose_for_error(batch, packet, state),
             Stage::OuterError => self.look_for_quoted(batch, packet, state),
             Stage::Redirect => None,
         }
     }
 
-    /// The flow's backend.
     #[inline]
     fn choose_for_flow(
         &mut self,
@@ -295,7 +314,7 @@ impl Core {
         self.choose_backend(batch, &flow_packet, || Flow::of(packet.frame(), parsed), choice)
     }
 
-    /// Stage 3: the bytes.
+    /// Runs stage 3 for one packet: writes the outer headers.
     #[inline(never)]
     fn write(&mut self, batch: &Batch<'_>, packet: &mut Packet<'_>, state: &PacketState) -> Verdict {
         if let Some(CachedRead { copy: Some(number), .. }) = state.cached
@@ -303,7 +322,8 @@ impl Core {
         {
             return Verdict::Reply;
         }
-        // A slot of the connection table may be of an earlier snapshot.
+        // The slot of a connection table entry can come from an earlier snapshot and may no longer
+        // exist.
         let Some(slot) = batch.snapshot.slots.get(state.choice.slot.0 as usize) else {
             return self.write_without_slot(batch, packet, state);
         };
@@ -326,7 +346,7 @@ impl Core {
         Verdict::Tx
     }
 
-    /// How a packet leaves for a slot, within its MTU.
+    /// Returns the parameters for encapsulating a packet for `slot`, within the MTU of the slot.
     #[inline]
     fn rewrite_params<'a>(
         &mut self,
@@ -346,7 +366,7 @@ impl Core {
         }
     }
 
-    /// Counts a packet that had to be moved to make room for its headers.
+    /// Counts packets that had to be moved in the buffer to make room for the outer headers.
     #[inline]
     fn count_move(&self, fit: Fit) {
         if fit == Fit::Moved {
@@ -354,7 +374,8 @@ impl Core {
         }
     }
 
-    /// Counts a packet for its backend and its service, as it came.
+    /// Adds a packet to the counters of its backend and of its service. `bytes` is the length
+    /// before encapsulation.
     #[inline]
     fn count_forwarded(&self, state: &PacketState, bytes: usize) {
         self.count_for(state.choice.slot, state.counted, |pair| {
@@ -363,7 +384,8 @@ impl Core {
         });
     }
 
-    /// The stages, one after the other over the whole batch. There are as many verdicts as packets.
+    /// Runs all stages over the whole batch, one after the other. `verdicts` has one entry per
+    /// packet.
     fn forward(
         &mut self,
         batch: &Batch<'_>,
@@ -374,9 +396,9 @@ impl Core {
         ask_for_headers(packets);
         self.tap_before(packets);
         self.ahead.look_up(&batch.snapshot.vips, packets.iter().map(|packet| packet.frame()));
-        self.read_plain(batch, packets, scratch);
+        self.read_fast(batch, packets, scratch);
         self.classify_others(batch, packets, scratch);
-        self.glance_at_flows(scratch.plain.places.get_mut(..packets.len()).unwrap_or_default());
+        self.probe_second_buckets(scratch.fast.places.get_mut(..packets.len()).unwrap_or_default());
         self.look_for_partial(batch, packets, scratch);
         self.choose_all(batch, packets, scratch);
         self.write_all(batch, packets, scratch, verdicts);
@@ -388,12 +410,12 @@ impl Core {
         self.report_marked(batch, states, verdicts);
     }
 
-    /// Stage 1 for what is not plain.
+    /// Runs stage 1 (classification) for packets that the fast path does not handle.
     #[inline(never)]
     fn classify_others(&mut self, batch: &Batch<'_>, packets: &mut [Packet<'_>], scratch: &mut Scratch) {
-        let places = scratch.plain.places.iter().zip(scratch.states.iter_mut());
+        let places = scratch.fast.places.iter().zip(scratch.states.iter_mut());
         for (packet, (place, state)) in packets.iter_mut().zip(places) {
-            if place.is_plain() {
+            if place.is_fast() {
                 continue;
             }
             state.verdict = match place.is_request() {
@@ -403,22 +425,22 @@ impl Core {
         }
     }
 
-    /// Stage 2, in the order of the packets.
+    /// Runs stage 2 (selection of the backend) for all packets in batch order.
     #[inline(never)]
     fn choose_all(&mut self, batch: &Batch<'_>, packets: &[Packet<'_>], scratch: &mut Scratch) {
         self.load_copies(scratch, packets.len());
-        let places = scratch.plain.places.iter_mut().zip(scratch.states.iter_mut());
+        let places = scratch.fast.places.iter_mut().zip(scratch.states.iter_mut());
         for (packet, (place, state)) in packets.iter().zip(places) {
             if place.is_sent() {
-                self.choose_plain(batch, packet, place);
-            } else if !place.is_plain() && state.verdict.is_none() {
+                self.choose_fast(batch, packet, place);
+            } else if !place.is_fast() && state.verdict.is_none() {
                 state.verdict = self.choose(batch, packet, state);
                 place.follow(state);
             }
         }
     }
 
-    /// Stage 3, likewise.
+    /// Runs stage 3 (rewriting) for all packets in batch order.
     #[inline(never)]
     fn write_all(
         &mut self,
@@ -427,13 +449,13 @@ impl Core {
         scratch: &mut Scratch,
         verdicts: &mut [Verdict],
     ) {
-        let places = scratch.plain.places.iter().zip(scratch.states.iter_mut());
+        let places = scratch.fast.places.iter().zip(scratch.states.iter_mut());
         for ((packet, verdict), (place, state)) in packets.iter_mut().zip(verdicts.iter_mut()).zip(places) {
-            if self.write_plain(batch, packet, place).is_some() {
+            if self.write_fast(batch, packet, place).is_some() {
                 *verdict = Verdict::Tx;
                 continue;
             }
-            *verdict = if place.is_plain() {
+            *verdict = if place.is_fast() {
                 self.write_otherwise(batch, packet, place, state)
             } else {
                 match state.verdict {
@@ -456,8 +478,8 @@ impl Core {
 impl Forward for Pipeline {
     #[inline]
     fn process(&mut self, now: Now, packets: &mut [Packet<'_>], verdicts: &mut [Verdict]) {
-        assert_eq!(packets.len(), verdicts.len(), "one verdict a packet");
-        assert!(packets.len() <= self.max_batch(), "at most max_batch packets");
+        assert_eq!(packets.len(), verdicts.len(), "a batch needs one verdict per packet");
+        assert!(packets.len() <= self.max_batch(), "a batch has at most max_batch packets");
         self.core.forward(&Batch::new(self.reader.load(), now), packets, &mut self.scratch, verdicts);
     }
 
@@ -465,9 +487,9 @@ impl Forward for Pipeline {
         let core = &mut self.core;
         core.release_pieces(&Batch::new(self.reader.load(), now), outlet);
         core.send_cuts(&Batch::new(self.reader.load(), now), outlet);
-        core.run_own_requests(&Batch::new(self.reader.load(), now), outlet);
+        core.run_upstream_requests(&Batch::new(self.reader.load(), now), outlet);
         core.flows.sweep(now);
-        core.flows.look_at_former(now);
+        core.flows.look_at_previous(now);
         core.publish_table_counters();
         core.publish_cache_counters();
         if let Some(server) = &mut self.requests {
@@ -504,7 +526,8 @@ impl Forward for Pipeline {
     }
 }
 
-/// Asks memory for the first bytes of the frames: a NIC has just written them.
+/// Prefetches the first two cache lines of each frame, which hold the headers. The NIC has just
+/// written them, so they may not be in the cache.
 #[inline(always)]
 fn ask_for_headers(packets: &[Packet<'_>]) {
     for packet in packets {
@@ -517,7 +540,6 @@ fn ask_for_headers(packets: &[Packet<'_>]) {
     }
 }
 
-/// Why a frame that the parser refuses is dropped.
 fn unreadable(error: ParseError) -> DropReason {
     match error {
         ParseError::NotIp => DropReason::NotIp,
@@ -525,7 +547,8 @@ fn unreadable(error: ParseError) -> DropReason {
     }
 }
 
-/// Who sent a packet in a tunnel that another thread took off.
+/// Returns which kind of tunnel sender a packet came from, if another thread decapsulated the
+/// packet.
 #[inline]
 fn decapsulated_before(origin: Origin) -> Option<TunnelSourceKind> {
     match origin {
@@ -534,7 +557,8 @@ fn decapsulated_before(origin: Origin) -> Option<TunnelSourceKind> {
     }
 }
 
-/// Maglev's backend for what is no flow.
+/// Chooses a backend from the Maglev table for a packet that is not tracked in the connection
+/// table.
 fn choose_by_table(
     batch: &Batch<'_>,
     packet: &Packet<'_>,

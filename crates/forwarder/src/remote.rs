@@ -1,7 +1,8 @@
-//! Other clusters that serve the same VIPs: slots like any others, whose packets leave marked.
+//! Other clusters that serve the same VIPs. Each other cluster is represented by a slot, whose
+//! packets carry a redirect mark. `selection` and `pipeline/remote` select another cluster for a
+//! flow.
 //!
-//! Not here: when another cluster is chosen (`selection`, `pipeline/remote`), the headers (`packet`).
-//! Source: paper §4.2.
+//! See the Maglev paper, §4.2.
 
 use std::sync::Arc;
 
@@ -10,24 +11,28 @@ use packet::{Family, Template};
 
 use crate::{Forwarding, PoolTable, Prefix, Slot};
 
-/// Other clusters that serve some of a VIP's addresses.
+/// Some addresses of a VIP, and the other clusters that also serve them.
 #[derive(Clone, Debug)]
 pub struct Remote {
-    /// The addresses here.
+    /// The prefixes of this cluster that contain these addresses.
     pub ours: Vec<Prefix>,
-    /// The clusters, each a slot whose headers are made by [`Template::to_cluster`].
+    /// The other clusters. The headers of each cluster's slot are built by
+    /// [`Template::to_cluster`].
     pub pool: Arc<PoolTable>,
 }
 
 impl Slot {
-    /// Whether its packets go to another machine of ours, marked as redirected: to a peer or to another cluster.
+    /// Returns `true` if packets for this slot are sent to another Sluicegate machine, in this
+    /// cluster or another one. These packets carry a redirect mark.
     #[must_use]
     #[inline]
     pub fn is_redirect(&self) -> bool {
         matches!(&self.forwarding, Forwarding::Tunnel { v4, v6 } if v4.recursion() > 0 || v6.recursion() > 0)
     }
 
-    /// Where its packets may go: its own address, and for another cluster all that share its first bits.
+    /// Returns the prefix that contains all possible destination addresses of packets for this
+    /// slot. For another cluster, this is a prefix that contains its addresses. For other slots, it
+    /// is the address of the slot.
     #[must_use]
     pub fn reach(&self) -> Prefix {
         let family = if self.address.is_ipv4() { Family::V4 } else { Family::V6 };

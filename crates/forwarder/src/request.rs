@@ -1,7 +1,7 @@
-//! Questions from the control plane to one packet thread, answered between batches in bounded steps.
-//!
-//! Two rings of one producer and one consumer each. The requester brings the memory for the answer, so that the thread
-//! allocates nothing; a long answer comes in pieces, each asked for with the cursor of the last.
+//! Requests from the control plane to a packet thread. The thread serves them between batches, in
+//! steps of bounded size. One single-producer ring carries requests, another carries replies. The
+//! requester allocates the memory for the reply, so that the packet thread never allocates. A long
+//! list takes several requests. Each request continues at the cursor in the previous reply.
 
 use conntrack::{Entry, Filter, FlowCursor, Step, Tick};
 use kv_switch::HotKeys;
@@ -11,137 +11,142 @@ use crate::capture::Tap;
 use crate::flows::Flows;
 use crate::{Decision, Explanation, Flow, Generation, ServiceId, SlotId, Snapshot, ThreadId, ValueCache};
 
-/// Which flows are meant.
+/// A filter that selects flows by service or by slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowFilter {
-    /// All.
+    /// All flows.
     All,
-    /// Those of one service.
+    /// The flows of one service.
     Service(ServiceId),
-    /// Those of one backend's slot.
+    /// The flows of one slot.
     Slot(SlotId),
 }
 
-/// One tracked flow. The table stores hashes, so the addresses are not known here.
+/// A flow in the connection table. The addresses of the flow are not available, because the table
+/// stores only hashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowEntry {
-    /// Where it goes.
+    /// The slot of the backend that the flow is assigned to.
     pub slot: SlotId,
-    /// What it came for.
+    /// The service that the flow belongs to.
     pub service: ServiceId,
-    /// What the connection table knows of it.
+    /// The connection table entry.
     pub entry: Entry,
 }
 
-/// Whose a tracked flow is.
+/// The slot and the service of a flow in the connection table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Whose {
-    /// Where it goes.
+    /// The slot of the backend that the flow is assigned to.
     pub slot: SlotId,
-    /// What it came for.
+    /// The service that the flow belongs to.
     pub service: ServiceId,
 }
 
-/// A question.
+/// A request from the control plane to a packet thread.
 #[derive(Debug)]
 pub enum Request {
-    /// List flows from `from` on into `buffer`, up to its capacity.
+    /// List flows, starting at the cursor `from`. Entries are written to `buffer` up to its
+    /// capacity.
     List {
-        /// Which.
+        /// The flows to list.
         filter: FlowFilter,
-        /// Where the last answer says, or the default.
+        /// The cursor from the previous reply, or the default value to start at the beginning.
         from: FlowCursor,
-        /// Memory for the answer; cleared first.
+        /// The memory for the reply. Its previous content is cleared.
         buffer: Vec<FlowEntry>,
     },
-    /// Say of each flow from `from` on whose it is, up to the capacity of `buffer`.
+    /// List only the slot and the service of each flow, starting at the cursor `from`. Entries are
+    /// written to `buffer` up to its capacity.
     Count {
-        /// As for `List`.
+        /// The cursor from the previous reply, or the default value to start at the beginning.
         from: FlowCursor,
-        /// Memory for the answer; cleared first.
+        /// The memory for the reply. Its previous content is cleared.
         buffer: Vec<Whose>,
     },
-    /// Forget flows from `from` on.
+    /// Remove flows from the connection table, starting at the cursor `from`.
     Purge {
-        /// Which.
+        /// The flows to remove.
         filter: FlowFilter,
-        /// As for `List`.
+        /// The cursor from the previous reply, or the default value to start at the beginning.
         from: FlowCursor,
     },
-    /// Where would a packet of this flow go now?
+    /// Report where this thread would send the next packet of this flow.
     Where(Flow),
-    /// Put this tap in the place of the one that is there; `None`: capture nothing.
+    /// Replace the capture tap with this one. `None` stops the capture.
     Capture(Option<Box<Tap>>),
-    /// Count keys of requests by this; `None`: count none.
+    /// Replace the counter of hot keys with this one. `None` stops counting.
     HotKeys(Option<Box<HotKeys>>),
-    /// Answer reads from this; `None`: from no copies.
+    /// Replace the cache of hot values with this one. `None` disables the cache.
     Cache(Option<Box<ValueCache>>),
 }
 
-/// An answer.
+/// A reply from a packet thread to the control plane.
 #[derive(Debug)]
 pub enum Reply {
-    /// Flows found, and where to go on; `None`: that was all.
+    /// The reply to [`Request::List`].
     Flows {
-        /// The buffer of the request.
+        /// The buffer from the request, filled with the flows that match.
         buffer: Vec<FlowEntry>,
-        /// Where to go on.
+        /// The cursor for the next request, or `None` if the list is complete.
         next: Option<FlowCursor>,
     },
-    /// One entry a flow, and where to go on; `None`: that was all.
+    /// The reply to [`Request::Count`].
     Counted {
-        /// The buffer of the request.
+        /// The buffer from the request, with one entry per flow.
         buffer: Vec<Whose>,
-        /// Where to go on.
+        /// The cursor for the next request, or `None` if the list is complete.
         next: Option<FlowCursor>,
     },
-    /// How many were forgotten, and where to go on.
+    /// The reply to [`Request::Purge`].
     Purged {
-        /// How many.
+        /// The number of removed flows.
         count: usize,
-        /// Where to go on.
+        /// The cursor for the next request, or `None` if the whole table has been searched.
         next: Option<FlowCursor>,
     },
-    /// The thread's own view.
+    /// The reply to [`Request::Where`].
     Where(WhereAnswer),
-    /// The tap that was there, for the requester to free.
+    /// The tap that was replaced. The requester must free it.
     Capture(Option<Box<Tap>>),
-    /// The counter that was there, with what it has counted.
+    /// The counter of hot keys that was replaced, with its counts.
     HotKeys(Option<Box<HotKeys>>),
-    /// The cache that was there, for the requester to free.
+    /// The cache that was replaced. The requester must free it.
     Cache(Option<Box<ValueCache>>),
 }
 
-/// What a thread says of a flow.
+/// The backend that would receive the next packet of a flow from one packet thread, and how this
+/// backend was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WhereAnswer {
-    /// Who says it.
+    /// The packet thread that sent this reply.
     pub thread: ThreadId,
-    /// Under which generation.
+    /// The generation of the snapshot under which the result was computed.
     pub generation: Generation,
-    /// What the connection table says.
+    /// The entry of the flow in the connection table, or `None` if the flow is not tracked.
     pub tracked: Option<FlowEntry>,
-    /// What the snapshot says of a flow that no table knows.
+    /// The decision for an untracked flow under this snapshot.
     pub decision: Decision,
-    /// What becomes of a packet now.
+    /// The predicted outcome for the next packet of the flow.
     pub explanation: Explanation,
 }
 
-/// The control plane's end.
+/// The control plane's side of the request and reply rings.
 #[derive(Debug)]
 pub struct RequestPort {
     requests: Producer<Request>,
     replies: Consumer<Reply>,
 }
 
-/// The packet thread's end.
+/// The packet thread's side of the request and reply rings.
 #[derive(Debug)]
 pub struct RequestServer {
     requests: Consumer<Request>,
     replies: Producer<Reply>,
 }
 
-/// Two rings of `capacity` entries between one requester and one packet thread.
+/// Creates a request ring and a reply ring between one requester and one packet thread. Each ring
+/// has room for `capacity` entries.
 #[must_use]
 pub fn request_ring(capacity: usize) -> (RequestPort, RequestServer) {
     let (request_in, request_out) = RingBuffer::new(capacity.max(1));
@@ -153,21 +158,18 @@ pub fn request_ring(capacity: usize) -> (RequestPort, RequestServer) {
 }
 
 impl RequestPort {
-    /// Asks. Answers come in the order of the questions.
-    ///
-    /// # Errors
-    /// Gives the question back when the ring is full.
+    /// Queues a request for the packet thread. Replies arrive in the same order as the requests.
     pub fn ask(&mut self, request: Request) -> Result<(), Request> {
         self.requests.push(request).map_err(|rtrb::PushError::Full(request)| request)
     }
 
-    /// The next answer, if there is one.
+    /// Returns the next reply, or `None` if no reply has arrived.
     pub fn answer(&mut self) -> Option<Reply> {
         self.replies.pop().ok()
     }
 }
 
-/// What a question is answered from.
+/// The packet-thread state that requests can read and modify.
 pub(crate) struct Context<'a> {
     pub(crate) thread: ThreadId,
     pub(crate) snapshot: &'a Snapshot,
@@ -179,12 +181,13 @@ pub(crate) struct Context<'a> {
 }
 
 impl RequestServer {
-    /// Whether a question waits that can be answered now.
+    /// Returns `true` if a request is waiting and there is room for its reply.
     pub(crate) fn is_asked(&self) -> bool {
         !self.requests.is_empty() && !self.replies.is_full()
     }
 
-    /// Answers one question at most, looking at no more than [`BUCKETS_A_STEP`] buckets; [`BUCKETS_A_COUNT`] for a count.
+    /// Serves at most one request. A count visits at most [`BUCKETS_A_COUNT`] buckets of the
+    /// connection table, and any other request at most [`BUCKETS_A_STEP`].
     pub(crate) fn serve(&mut self, context: &mut Context<'_>) {
         if self.replies.is_full() {
             return;
@@ -203,14 +206,15 @@ impl RequestServer {
             Request::HotKeys(next) => Reply::HotKeys(std::mem::replace(context.hot_keys, next)),
             Request::Cache(next) => Reply::Cache(std::mem::replace(context.cache, next)),
         };
-        // There is room: it was looked for above, and nobody else produces.
+        // The ring has room, because `is_full` was checked above and this thread is the only
+        // producer.
         let _ = self.replies.push(reply);
     }
 }
 
 fn list(context: &Context<'_>, filter: FlowFilter, from: FlowCursor, mut buffer: Vec<FlowEntry>) -> Reply {
     buffer.clear();
-    // Whole buckets only, so that a cursor between buckets says where to go on.
+    // Only whole buckets are listed, because a cursor always points to the start of a bucket.
     let buckets = (buffer.capacity() / ENTRIES_A_BUCKET).min(BUCKETS_A_STEP);
     if buckets == 0 {
         return Reply::Flows { buffer, next: Some(from) };
@@ -256,7 +260,10 @@ fn inner(filter: FlowFilter) -> Filter {
 }
 
 const ENTRIES_A_BUCKET: usize = 4;
-/// 256 cache lines: a few microseconds between two batches.
+/// Reading 256 cache lines takes a few microseconds, which is short enough to do between two
+/// batches.
 const BUCKETS_A_STEP: usize = 256;
-/// A count writes eight bytes a flow, and is to be over a table of 16 million flows within a second.
+/// A count writes only eight bytes per flow, so it can visit more buckets per request. With this
+/// number of entries per step, counting the flows in a table of 16 million flows takes less than a
+/// second.
 const BUCKETS_A_COUNT: usize = 1_024;

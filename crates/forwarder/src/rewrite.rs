@@ -1,8 +1,7 @@
-//! Writing a decided packet: TTL, link header, outer headers, in place.
-//!
-//! In: a packet parsed and given a slot. Out: the frame to send, from the first byte of its buffer on.
-//! Invariant: the inner packet's bytes change in its TTL (and that checksum) alone; on an error the frame is garbage and
-//! only good for the pool.
+//! Rewrites a packet in place for its slot: the TTL, the link header and the outer headers. The
+//! resulting frame starts at the first byte of its buffer. The inner packet stays the same except
+//! for its TTL and header checksum. After an error the content of the frame is undefined, and the
+//! caller must drop the packet.
 
 use packet::{
     Family, Inner, LinkHeader, Mac, Parsed, Tags, Template, decrement_ttl, rewrite_link, write_link,
@@ -10,40 +9,42 @@ use packet::{
 
 use crate::{DropReason, InterfaceId, NextHop, NextHopMode, Packet, Slot, Tagging};
 
-/// What a packet's rewriting needs besides the packet.
+/// The parameters for rewriting a packet.
 pub(crate) struct RewriteParams<'a> {
     pub(crate) parsed: &'a Parsed,
     pub(crate) slot: &'a Slot,
     pub(crate) mode: &'a NextHopMode,
     pub(crate) hash: u64,
     pub(crate) identification: u16,
-    /// Bytes of the largest outer IP packet: mostly the slot's MTU.
+    /// The maximum size of the outer IP packet in bytes. This is usually the MTU of the slot.
     pub(crate) limit: usize,
-    /// Whether a hop is taken: once, where the packet came in (RFC 2003 §3.1), and not on its way between our machines.
+    /// `true` to decrement the TTL. The TTL is decremented once, where the packet enters the
+    /// cluster (RFC 2003 §3.1), but not between Sluicegate machines.
     pub(crate) lower_ttl: bool,
-    /// How many machines of ours have redirected it before.
+    /// The number of Sluicegate machines that have already redirected the packet.
     pub(crate) redirected: u8,
 }
 
-/// For a packet that is cut once it is wrapped.
+/// The size limit for a packet that will be fragmented after encapsulation.
 pub(crate) const NO_LIMIT: usize = usize::MAX;
 
-/// Whether the opened head room was the one needed.
+/// Compares the headroom reserved by the XDP program with the headroom needed for the outer
+/// headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fit {
     Exact,
     Moved,
 }
 
-/// What was written.
+/// The result of a rewrite.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Written {
     pub(crate) fit: Fit,
-    /// Bytes of the link header: other tags are another length.
+    /// The length of the link header in bytes. The length depends on the number of VLAN tags.
     pub(crate) link_len: u16,
 }
 
-/// The ends of a frame's way on its link, and its interface.
+/// The MAC addresses, interface and VLAN tagging of an outgoing frame.
 struct Hop<'a> {
     destination: Mac,
     source: Mac,
@@ -59,7 +60,8 @@ impl<'a> Hop<'a> {
                 let Self { destination, source, interface, tagging } = reflect(packet, gateways, tagging)?;
                 Ok(Self { destination, source, interface, tagging })
             }
-            // A backend on the same link, as L2 forwarding has it, is not behind the router.
+            // Reflection does not apply to L2 backends, because they are on the same link and not
+            // behind the router.
             NextHopMode::Resolve | NextHopMode::Reflect { .. } => {
                 let hop = params.slot.next_hop.as_ref().ok_or(DropReason::NoNextHop)?;
                 let NextHop { destination, source, interface, tagging } = hop;
@@ -75,7 +77,8 @@ impl<'a> Hop<'a> {
     }
 }
 
-/// Where the inner packet is in the buffer, and where it goes: behind `link_len` bytes of link header and the outer headers.
+/// The positions of the inner packet in the buffer before and after the rewrite. In front of the
+/// new position are `link_len` bytes of link header and the outer headers.
 struct Places {
     link_len: usize,
     inner_start: usize,
@@ -110,7 +113,7 @@ impl Places {
     }
 }
 
-/// Rewrites `packet` for its slot.
+/// Rewrites a packet for its slot and moves it to the front of the buffer.
 #[inline]
 pub(crate) fn rewrite(packet: &mut Packet<'_>, params: &RewriteParams<'_>) -> Result<Written, DropReason> {
     let (parsed, family) = (params.parsed, params.parsed.family);
@@ -129,7 +132,8 @@ pub(crate) fn rewrite(packet: &mut Packet<'_>, params: &RewriteParams<'_>) -> Re
     if !rewrite_link(buffer, start, places.link_len, hop.header(family, template)) {
         return Err(DropReason::NoHeadRoom);
     }
-    // The link header already stands in front, below both places of the inner packet.
+    // The link header has already been written. The link header is in front of both the old and the
+    // new position of the inner packet, so moving the inner packet does not overwrite it.
     let fit = places.move_inner(buffer);
     wrap(buffer, params, template, &places)?;
     packet.set_bounds(0, places.end());
@@ -137,7 +141,8 @@ pub(crate) fn rewrite(packet: &mut Packet<'_>, params: &RewriteParams<'_>) -> Re
     Ok(Written { fit, link_len: parsed.l3 })
 }
 
-/// The same with other tags. Where their number is another, the inner packet moves: a frame starts at the front.
+/// Rewrites a packet whose VLAN tags must change. If the number of tags changes, the inner packet
+/// must move, because the frame starts at the front of the buffer.
 #[cold]
 #[inline(never)]
 fn rewrite_tagged(
@@ -152,7 +157,7 @@ fn rewrite_tagged(
     let places = Places::of(packet, params, tags.link_len())?;
     let template = params.slot.template(family);
     let buffer = packet.buffer_mut();
-    // Before the link header, which may reach into where the inner packet was; the old one is not needed any more.
+    // The inner packet must move first, because the new link header can overlap its old position.
     let fit = places.move_inner(buffer);
     let written = write_link(buffer, places.link_len, hop.header(family, template), &tags);
     written.ok_or(DropReason::NoHeadRoom)?;
@@ -171,7 +176,8 @@ fn lower_ttl(packet: &mut Packet<'_>, params: &RewriteParams<'_>) -> Result<(), 
     Ok(())
 }
 
-/// The interface that frames for a slot leave by; `None`: the one that they came by, or none.
+/// Returns the interface on which frames for a slot are sent. Returns `None` if they are sent on
+/// the interface that they arrived on, or if the slot has no next hop.
 pub(crate) fn leaves_by(mode: &NextHopMode, slot: &Slot) -> Option<InterfaceId> {
     match mode {
         NextHopMode::Reflect { .. } if slot.encap_overhead() > 0 => None,
@@ -179,7 +185,7 @@ pub(crate) fn leaves_by(mode: &NextHopMode, slot: &Slot) -> Option<InterfaceId> 
     }
 }
 
-/// Writes the slot's outer headers, if it has any, between link header and inner packet.
+/// Writes the outer headers of the slot, if any, between the link header and the inner packet.
 #[inline(always)]
 fn wrap(
     buffer: &mut [u8],
@@ -196,7 +202,7 @@ fn wrap(
     if template.complete(outer, params.redirected) { Ok(()) } else { Err(DropReason::Malformed) }
 }
 
-/// Back by the interface that the frame came by.
+/// Returns the next hop that leads back to the router that sent the frame.
 fn reflect<'a>(packet: &Packet<'_>, gateways: &[Mac], tagging: &'a [Tagging]) -> Result<Hop<'a>, DropReason> {
     let (ours, rest) = packet.frame().split_first_chunk::<6>().ok_or(DropReason::Malformed)?;
     let theirs = Mac(*rest.first_chunk::<6>().ok_or(DropReason::Malformed)?);

@@ -1,4 +1,5 @@
-//! The choice of a backend: one function for the packet path, `where` and `explain`.
+//! The selection of a backend for a flow. The packet path, the `where` command and packet tracing
+//! share this code.
 
 use std::net::Ipv6Addr;
 
@@ -9,58 +10,61 @@ use crate::{
     DropReason, Flow, FlowHasher, HashPolicy, PoolTable, Remote, Service, Slot, SlotId, SlotState, Snapshot,
 };
 
-/// What Maglev chose.
+/// The result of a lookup in a Maglev table or a consistent-hash ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Selection {
-    /// The backend's slot.
+    /// The slot of the backend.
     pub slot: SlotId,
-    /// The table entry that named it.
+    /// The index of the table entry or ring point that selected the backend.
     pub entry: u32,
-    /// How many entries before named a backend that does not serve.
+    /// The number of table entries that were tried first and skipped, because their backends are
+    /// not serving. For a ring, the value is 1 if any point was skipped.
     pub rehashed: u8,
 }
 
-/// Where a flow would go by the snapshot alone.
+/// The decision for a flow that is not in a connection table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// No service has this address, port and protocol.
+    /// No service matches the address, port and protocol.
     NoVip,
-    /// The service's lists refuse the source, or it is a VIP.
+    /// The source lists of the service refuse the source address, or the source address is a VIP.
     Refused {
-        /// Index of the service.
+        /// The index of the service in [`Snapshot::services`].
         service: usize,
-        /// [`DropReason::NotAllowed`], [`DropReason::Denied`] or [`DropReason::FromVip`].
+        /// The drop reason: [`DropReason::NotAllowed`], [`DropReason::Denied`] or
+        /// [`DropReason::FromVip`].
         reason: DropReason,
     },
-    /// Service found (its index in [`Snapshot::services`]), no backend serves.
+    /// A service matches, but all its backends are down.
     NoBackend {
-        /// Index of the service.
+        /// The index of the service in [`Snapshot::services`].
         service: usize,
-        /// The flow's hash under the service's policy.
+        /// The flow hash under the service's hash policy.
         hash: u64,
     },
-    /// A backend.
+    /// A backend was selected.
     Chosen {
-        /// Index of the service.
+        /// The index of the service in [`Snapshot::services`].
         service: usize,
-        /// The flow's hash under the service's policy.
+        /// The flow hash under the service's hash policy.
         hash: u64,
-        /// The choice.
+        /// The selected backend.
         selection: Selection,
     },
-    /// Another cluster, since no backend here serves.
+    /// Another cluster was selected because no local backend is serving.
     Remote {
-        /// Index of the service.
+        /// The index of the service in [`Snapshot::services`].
         service: usize,
-        /// The flow's hash under the service's policy.
+        /// The flow hash under the service's hash policy.
         hash: u64,
-        /// The choice.
+        /// The selected cluster.
         selection: Selection,
     },
-    /// ICMP to a VIP, which is no flow of its own.
+    /// The packet is an ICMP packet to a VIP. Such packets belong to no flow of their own.
     Icmp {
-        /// Whether an echo request is answered in place, and an error sent to the backend of the flow that it quotes. Not when
-        /// the protocol is the other family's: then all is dropped as [`DropReason::Icmp`].
+        /// `true` if the ICMP version matches the address family. Echo requests are then answered
+        /// in place, and an ICMP error is sent to the backend of the quoted flow. If the value is
+        /// `false`, all packets are dropped with the reason [`DropReason::Icmp`].
         ///
         /// [`DropReason::Icmp`]: crate::DropReason::Icmp
         echo: bool,
@@ -68,7 +72,8 @@ pub enum Decision {
 }
 
 impl Decision {
-    /// Index of the service among [`Snapshot::services`]; `None`: there is none, or it is not asked for.
+    /// Returns the index of the service in [`Snapshot::services`]. Returns `None` if no service
+    /// matches, or if the decision does not depend on a service.
     #[must_use]
     pub fn service(&self) -> Option<usize> {
         match *self {
@@ -82,16 +87,17 @@ impl Decision {
 }
 
 impl Snapshot {
-    /// Whether what is sent to a slot goes to another machine of ours.
+    /// Returns `true` if packets for the slot are sent to another Sluicegate machine.
     #[inline]
     pub(crate) fn is_redirect(&self, slot: SlotId) -> bool {
         self.slots.get(slot.0 as usize).is_some_and(Slot::is_redirect)
     }
 
-    /// Chooses among the other clusters that serve this address of a service; one that does not serve is hashed around.
+    /// Selects another cluster that also serves this address of the service. Clusters that are not
+    /// serving are skipped by rehashing.
     ///
     /// # Source
-    /// Paper §4.2.
+    /// Maglev paper §4.2.
     #[cold]
     pub(crate) fn select_remote(
         &self,
@@ -105,20 +111,22 @@ impl Snapshot {
         self.select(&remote.pool, hash)
     }
 
-    /// Chooses among a pool's serving backends.
+    /// Selects a serving backend of a pool.
     ///
-    /// An entry whose backend does not serve is skipped by hashing the hash again, the same on every machine; after
-    /// 17 tries the ranks are walked from where the last try ended.
+    /// If the selected backend is not serving, the hash is rehashed and the table is tried again,
+    /// with the same result on every machine. If 17 tries fail, all backends are checked in rank
+    /// order. This search starts at the backend of the last try.
     ///
     /// # Source
-    /// Paper §3.1, §3.4.
+    /// Maglev paper §3.1, §3.4.
     #[must_use]
     #[inline]
     pub fn select(&self, pool: &PoolTable, hash: u64) -> Option<Selection> {
         self.select_by(pool, hash, |slot| self.state(slot) == SlotState::Serving)
     }
 
-    /// The backend that the first try names, and the table entry that named it, if it serves; mostly it does.
+    /// Returns the backend that the first table lookup selects, and the index of its table entry.
+    /// Returns `None` if this backend is not serving, which is rare.
     #[inline(always)]
     pub(crate) fn select_first(&self, pool: &PoolTable, hash: u64) -> Option<(SlotId, u32)> {
         let table = pool.table.as_deref()?;
@@ -127,7 +135,7 @@ impl Snapshot {
         (self.state(slot) == SlotState::Serving).then_some((slot, entry))
     }
 
-    /// As [`Snapshot::select`], among those that `serves` admits.
+    /// Does the same as [`Snapshot::select`], but `serves` decides which slots can be selected.
     #[inline]
     pub(crate) fn select_by(
         &self,
@@ -138,7 +146,8 @@ impl Snapshot {
         select_on(pool.table.as_deref()?, pool, hash, serves)
     }
 
-    /// Where `flow` would go if no connection table knew it. Limits on new flows are not foretold.
+    /// Decides where to send a flow that is not in a connection table. Limits on new flows are
+    /// ignored.
     #[must_use]
     pub fn decide(&self, flow: &Flow) -> Decision {
         if matches!(flow.protocol, protocol::ICMP | protocol::ICMPV6) {
@@ -164,7 +173,8 @@ impl Snapshot {
         }
     }
 
-    /// The lists of the VIP's first service ask for the sender.
+    /// Decides what to do with an ICMP packet to a VIP. The source lists of the VIP's first service
+    /// apply.
     fn decide_icmp(&self, flow: &Flow, echo: bool) -> Decision {
         let first = self.vips.first(&flow.destination).map(|index| index as usize);
         let Some((index, service)) = first.and_then(|index| Some((index, self.services.get(index)?))) else {
@@ -184,7 +194,8 @@ fn walk(pool: &PoolTable, entry: u32, from: usize, serves: impl Fn(SlotId) -> bo
     Some(Selection { slot: *pool.slots.get(rank)?, entry, rehashed: MAX_REHASH + 1 })
 }
 
-/// The order of choices of a hash by a table of the pool's ranks: the first that `serves` admits.
+/// Returns the first candidate for a hash that `serves` accepts. `table` contains ranks of the
+/// pool's backends.
 #[inline]
 pub(crate) fn select_on(
     table: &Table,
@@ -204,10 +215,9 @@ pub(crate) fn select_on(
     walk(pool, table.slot_of(hash), table.lookup(hash) as usize, serves)
 }
 
-/// The connection table's key for a flow of `service`.
-///
-/// Under [`HashPolicy::FiveTuple`] the hash itself says which service it is. Under the others flows of several services
-/// share a hash, so the service goes into the key.
+/// Returns the key of a flow in the connection table. Under [`HashPolicy::FiveTuple`] the hash
+/// already differs between services. Under the address policies, flows of several services can have
+/// the same hash, so the key includes the service ID.
 #[inline]
 pub(crate) fn flow_key(service: &Service, hash: u64) -> u64 {
     match service.policy {
@@ -217,14 +227,14 @@ pub(crate) fn flow_key(service: &Service, hash: u64) -> u64 {
 }
 
 impl Service {
-    /// The connection table's key for a flow of this service.
+    /// Returns the key of a flow of this service in the connection table.
     #[must_use]
     pub fn flow_key(&self, hasher: &FlowHasher, flow: &Flow) -> u64 {
         flow_key(self, hasher.hash(self.policy, flow))
     }
 }
 
-/// A bijection that scatters (the finalizer of MurmurHash3).
+/// Rehashes a hash with a bijective function, the finalizer of MurmurHash3.
 #[inline]
 fn hash_again(hash: u64) -> u64 {
     let hash = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
@@ -232,5 +242,6 @@ fn hash_again(hash: u64) -> u64 {
     hash ^ (hash >> 33)
 }
 
-/// With nine of ten backends down, all tries miss for 17 % of flows, which the walk then serves.
+/// The maximum number of rehashes. If nine of ten backends are down, all tries fail for 17 % of the
+/// flows. The sequential search then selects the backend.
 const MAX_REHASH: u8 = 16;

@@ -1,6 +1,5 @@
-//! Backends as packet threads see them: slots, their states and headers, and the pools' tables over them.
-//!
-//! Not here: what leads to a pool (`parts`), which generation a slot is of (`snapshot`).
+//! Backends in the form that packet threads use: slots, slot states, outer headers, and the Maglev
+//! tables of pools. Services, which refer to pools, are in `parts`.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,78 +9,87 @@ use packet::{Family, Mac, Template};
 
 use crate::{InterfaceId, Tagging};
 
-/// The number of a configuration; counts up from 1 while the process lives.
+/// The number of a configuration generation. The first generation of a process is 1, and each new
+/// generation is one higher.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Generation(pub u64);
 
-/// A service's number in flow tables and counters. Stable over generations; below 2²⁴ - 1.
+/// The ID of a service, used in connection table entries and counters. The ID stays the same in all
+/// generations and is less than 2²⁴ - 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceId(pub u32);
 
-/// A slot's number: a backend in a leaf pool. Stable over generations; below 2²⁴ - 1.
+/// The ID of a slot, which is one backend in one leaf pool. The ID stays the same in all
+/// generations and is less than 2²⁴ - 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotId(pub u32);
 
-/// The place of this machine itself in [`Parts::peers`](crate::Parts::peers): it has no slot, and always serves.
+/// The ID that represents this machine in [`Parts::peers`](crate::Parts::peers). This machine has
+/// no slot and always counts as serving.
 pub const THIS_MACHINE: SlotId = SlotId(u32::MAX);
 
-/// What a slot may be given.
+/// The state of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SlotState {
-    /// New flows and old ones.
+    /// The backend receives new flows and existing flows.
     Serving,
-    /// Old flows only.
+    /// The backend receives packets of existing flows only.
     Draining,
-    /// Nothing: its flows are reselected at their next packet.
+    /// The backend receives no packets. Each existing flow moves to another backend when its next
+    /// packet arrives.
     Down,
-    /// Not in use.
+    /// The slot is not assigned to a backend.
     #[default]
     Free,
 }
 
-/// Where the frames for a slot go.
+/// The destination MAC address, interface and VLAN tagging of frames for a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NextHop {
-    /// The gateway's or the backend's own MAC address.
+    /// The MAC address of the gateway, or of the backend itself if it is on the same link.
     pub destination: Mac,
-    /// The MAC address of our interface.
+    /// The MAC address of the outgoing interface, which is the source address of the frames.
     pub source: Mac,
-    /// The interface that they leave by.
+    /// The outgoing interface.
     pub interface: InterfaceId,
-    /// What becomes of their VLAN tags.
+    /// The rule for VLAN tags of the frames.
     pub tagging: Tagging,
 }
 
 impl NextHop {
-    /// By the first interface, with the tags that frames came with.
+    /// Returns a next hop on the first interface. Frames keep the VLAN tags that they were received
+    /// with.
     #[must_use]
     pub const fn plain(destination: Mac, source: Mac) -> Self {
         Self { destination, source, interface: InterfaceId(0), tagging: Tagging::Keep }
     }
 }
 
-/// What becomes of a packet that is larger than the way takes, when its DF flag is clear. With DF, and for IPv6, its sender is
-/// answered with the size that fits.
+/// The action for a packet that exceeds the path MTU and does not have the DF flag. For a packet
+/// with DF and for an IPv6 packet, the sender receives an ICMP error with the size that fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TooBig {
-    /// Dropped and counted.
+    /// The packet is dropped and counted.
     Drop,
-    /// Cut, then each piece is wrapped: the backend's IP layer puts it together.
+    /// The inner packet is fragmented, and each fragment is encapsulated. The backend reassembles
+    /// the inner packet after decapsulation.
     FragmentInner,
-    /// Wrapped, then what came of it is cut: the backend puts it together before it takes the outer headers off.
+    /// The encapsulated packet is fragmented. The backend reassembles the outer packet before
+    /// decapsulation.
     FragmentOuter,
 }
 
-/// How a slot's packets are wrapped.
+/// The method of forwarding packets to a slot.
 #[derive(Clone, Debug)]
 pub enum Forwarding {
-    /// Only the MAC addresses change.
+    /// Only the MAC addresses are changed.
     L2,
-    /// Outer headers for IPv4 and for IPv6 packets inside; both of one length.
+    /// Outer headers are added. The headers for IPv4 and for IPv6 inner packets have the same
+    /// length.
     Tunnel {
-        /// For IPv4 inside.
+        /// The outer headers for IPv4 inner packets.
         v4: Template,
-        /// For IPv6 inside.
+        /// The outer headers for IPv6 inner packets.
         v6: Template,
     },
 }
@@ -89,22 +97,22 @@ pub enum Forwarding {
 /// A backend in a leaf pool.
 #[derive(Clone, Debug)]
 pub struct Slot {
-    /// The backend's name, unique in the cluster.
+    /// The name of the backend, which is unique in the cluster.
     pub backend: Arc<str>,
-    /// The address that packets are sent to.
+    /// The address of the backend. Encapsulated packets are sent to this address.
     pub address: IpAddr,
-    /// How its packets are wrapped.
+    /// The method of forwarding packets to the backend.
     pub forwarding: Forwarding,
-    /// Where they go; `None` while unresolved.
+    /// The next hop toward the backend, or `None` while it is not resolved.
     pub next_hop: Option<NextHop>,
-    /// The largest outer IP packet that the way to it takes, in bytes.
+    /// The path MTU to the backend: the maximum size of the outer IP packet, in bytes.
     pub mtu: u16,
-    /// What becomes of larger ones.
+    /// The action for packets that exceed the path MTU.
     pub too_big: TooBig,
 }
 
 impl Slot {
-    /// Bytes that the outer headers add in front of the inner packet.
+    /// Returns the length of the outer headers, in bytes.
     #[must_use]
     #[inline]
     pub fn encap_overhead(&self) -> usize {
@@ -114,7 +122,8 @@ impl Slot {
         }
     }
 
-    /// The headers for a packet of `inner`'s family; `None` for L2.
+    /// Returns the outer headers for an inner packet of this address family. Returns `None` for L2
+    /// forwarding.
     #[must_use]
     #[inline]
     pub fn template(&self, inner: Family) -> Option<&Template> {
@@ -126,15 +135,16 @@ impl Slot {
     }
 }
 
-/// A pool's table, shared by all services that use the pool.
+/// A pool with its Maglev table. All services that use the pool share this structure. The backends
+/// of a pool are numbered by rank.
 #[derive(Debug)]
 pub struct PoolTable {
-    /// The pool's name.
+    /// The name of the pool.
     pub name: Arc<str>,
-    /// From flow hash to rank. `None`: no backend has a weight.
+    /// The Maglev table, which maps a flow hash to a rank. `None` if no backend has a weight.
     pub table: Option<Arc<Table>>,
-    /// From rank to slot.
+    /// The slots of the backends, indexed by rank.
     pub slots: Box<[SlotId]>,
-    /// The backends' weights, by rank.
+    /// The weights of the backends, indexed by rank.
     pub weights: Box<[u32]>,
 }

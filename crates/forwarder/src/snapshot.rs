@@ -1,8 +1,10 @@
-//! One generation of the configuration as packet threads see it. Immutable.
+//! The snapshot: one generation of the configuration in the form that packet threads use. A
+//! snapshot is immutable. The control plane builds a snapshot and publishes it through
+//! [`crate::Live`]. Snapshots share large parts through `Arc`. Little data is therefore copied when
+//! a health state or a next hop changes.
 //!
-//! Built by the control plane, read by everyone through [`crate::Live`]. Big parts stand behind `Arc`, so that a change of
-//! health or of a next hop copies little.
-//! Invariant: every number inside (service, slot, rank) was checked by [`Snapshot::new`].
+//! [`Snapshot::new`] checks that all references to services, slots and ranks in a snapshot are
+//! valid.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -19,7 +21,7 @@ use crate::parts::{Binding, NextHopMode, Parts, Service, VipAddress};
 use crate::slot::{Forwarding, Generation, PoolTable, Slot, SlotId, SlotState, THIS_MACHINE};
 use crate::{FlowHasher, GuardId, InterfaceId, Prefix, Tagging, Trace, TunnelSource};
 
-/// One generation. See the module's header.
+/// One generation of the configuration, in the form that packet threads use.
 #[derive(Clone)]
 pub struct Snapshot {
     pub(crate) generation: Generation,
@@ -27,33 +29,36 @@ pub struct Snapshot {
     pub(crate) vips: Arc<VipTable>,
     pub(crate) services: Arc<[Service]>,
     pub(crate) slots: Arc<[Slot]>,
-    /// What frames of each slot begin with, for IPv4 and then for IPv6 inside.
+    /// The prepared headers, two entries per slot: first for IPv4 and then for IPv6 inner packets.
     headers: Arc<[Prepared<InterfaceId>]>,
-    // Apart from the slots, so that a verdict on one of 100,000 copies as many bytes and no more.
+    // The states are stored separately from the slots. A health state change with 100,000 slots
+    // therefore copies only one byte per slot.
     pub(crate) states: Arc<[SlotState]>,
     pub(crate) next_hop: NextHopMode,
     pub(crate) trace: Option<Arc<Trace>>,
     own: Arc<[IpAddr]>,
     pub(crate) tunnels: Arc<[TunnelSource]>,
-    /// Whether there are any, in a place that is read anyway.
+    /// `true` if `tunnels` is not empty. This flag is stored next to fields that the packet path
+    /// reads for each packet.
     pub(crate) opens: bool,
-    /// Whether this machine asks backends itself, likewise.
-    has_own_requests: bool,
+    /// `true` if this machine sends upstream requests to backends.
+    has_upstream_requests: bool,
     peers: Option<Arc<PoolTable>>,
     filter: Arc<Filter>,
 }
 
 impl Snapshot {
-    /// Checks `parts` and puts the look-up tables together.
+    /// Checks the parts and builds the lookup tables.
     ///
     /// # Errors
-    /// [`SnapshotError`] when a number points nowhere or two bindings clash.
+    /// Returns a [`SnapshotError`] if an index or ID refers to a missing entry, or if two bindings
+    /// conflict.
     /// # Cost
-    /// Control plane only: linear in bindings and services.
+    /// Linear in the number of bindings and services. Only the control plane calls this function.
     pub fn new(parts: Parts) -> Result<Self, SnapshotError> {
         check(&parts)?;
         let vips = vip_table(&parts)?;
-        let (filter, has_own_requests) = (filter(&parts), has_own_requests(&parts.services));
+        let (filter, has_upstream_requests) = (filter(&parts), has_upstream_requests(&parts.services));
         Ok(Self {
             generation: parts.generation,
             hasher: FlowHasher::new(&parts.hash_key),
@@ -67,75 +72,80 @@ impl Snapshot {
             own: parts.own.into(),
             opens: !parts.tunnels.is_empty(),
             tunnels: parts.tunnels.into(),
-            has_own_requests,
+            has_upstream_requests,
             peers: parts.peers,
             filter: Arc::new(filter),
         })
     }
 
-    /// Its number.
+    /// Returns the number of the configuration that this snapshot was compiled from.
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.generation
     }
 
-    /// The service at an index that this very snapshot's VIP table gave.
+    /// Returns the service at an index that the VIP table of this snapshot returned.
     #[inline]
     pub(crate) fn service(&self, index: u32) -> &Service {
         &self.services[index as usize]
     }
 
-    /// What frames for a slot begin with, for packets of `inner`'s family; `None`: no such slot.
+    /// Returns the prepared headers of a slot, for inner packets of the address family `inner`.
+    /// Returns `None` if the slot does not exist.
     #[inline(always)]
     pub(crate) fn headers(&self, slot: SlotId, inner: Family) -> Option<&Prepared<InterfaceId>> {
         self.headers.get(slot.0 as usize * 2 + usize::from(inner == Family::V6))
     }
 
-    /// All services.
+    /// Returns all services.
     #[must_use]
     pub fn services(&self) -> &[Service] {
         &self.services
     }
 
-    /// All slots, by [`SlotId`].
+    /// Returns all slots, indexed by [`SlotId`].
     #[must_use]
     pub fn slots(&self) -> &[Slot] {
         &self.slots
     }
 
-    /// What a slot may be given; of a number that no slot has, [`SlotState::Free`].
+    /// Returns the state of a slot, or [`SlotState::Free`] if the slot does not exist.
     #[must_use]
     #[inline]
     pub fn state(&self, slot: SlotId) -> SlotState {
         self.states.get(slot.0 as usize).copied().unwrap_or_default()
     }
 
-    /// The states of all slots, by [`SlotId`].
+    /// Returns the states of all slots, indexed by [`SlotId`].
     #[must_use]
     pub fn states(&self) -> &[SlotState] {
         &self.states
     }
 
-    /// The addresses that XDP hands over, each with the encapsulation overhead in bytes that most of its pools' weight needs.
+    /// Returns the addresses whose packets XDP redirects to packet threads. Each address has an
+    /// encapsulation overhead in bytes. If the backends of an address need different overheads,
+    /// this is the overhead with the largest total weight.
     #[must_use]
     pub fn filter(&self) -> &[(IpAddr, u8)] {
         &self.filter.addresses
     }
 
-    /// Who may send tunnelled packets to this machine.
+    /// Returns the sources that may send tunneled packets to this machine.
     #[must_use]
     pub fn tunnels(&self) -> &[TunnelSource] {
         &self.tunnels
     }
 
-    /// The machines of its shard, among which fragments are gathered; `None`: it is alone.
+    /// Returns the machines of the cluster, which share the work of collecting fragments. Returns
+    /// `None` if this machine has no peers.
     #[must_use]
     pub fn peers(&self) -> Option<&Arc<PoolTable>> {
         self.peers.as_ref()
     }
 
-    /// The machine that gathers what has this hash, if it is another one. A peer that does not serve is hashed around, the
-    /// same on every machine.
+    /// Returns the peer that collects the fragments with this hash, or `None` if this machine
+    /// collects them. Peers that are not serving are skipped by rehashing, with the same result on
+    /// every machine.
     #[must_use]
     pub(crate) fn peer(&self, hash: u64) -> Option<SlotId> {
         let peers = self.peers.as_deref()?;
@@ -144,14 +154,15 @@ impl Snapshot {
         (chosen != THIS_MACHINE).then_some(chosen)
     }
 
-    /// Whether backends of a service are asked from the machine's own addresses: to gather, for the cache, or because requests pass both
-    /// ways.
+    /// Returns `true` if this machine sends upstream requests from its own addresses. This is the
+    /// case for requests with several keys, for cache fetches and for proxied requests.
     #[must_use]
-    pub const fn has_own_requests(&self) -> bool {
-        self.has_own_requests
+    pub const fn has_upstream_requests(&self) -> bool {
+        self.has_upstream_requests
     }
 
-    /// What threads' caches are made of: bytes of all of them together, and when keys were written. `None`: no service has one.
+    /// Returns the cache memory in bytes, summed over all threads, and the table of recent write
+    /// times. Returns `None` if no service has a cache.
     #[must_use]
     pub fn caches(&self) -> Option<(usize, Arc<Epochs>)> {
         let keyed = self.services.iter().filter_map(|service| service.keyed.as_deref());
@@ -164,54 +175,62 @@ impl Snapshot {
         caches().next().map(|cache| (memory, Arc::clone(&cache.epochs)))
     }
 
-    /// The machine's own addresses.
+    /// Returns the machine's own addresses.
     #[must_use]
     pub fn own(&self) -> &[IpAddr] {
         &self.own
     }
 
-    /// Whether an address is one of the machine's own.
+    /// Returns `true` if `address` is an address of this machine.
     pub(crate) fn is_own(&self, address: IpAddr) -> bool {
         self.own.contains(&address)
     }
 
-    /// The address that the machine itself speaks from in a family.
+    /// Returns this machine's source address for its own packets of an address family. Returns
+    /// `None` if the machine has no address of that family.
     #[must_use]
     pub fn own_address(&self, family: Family) -> Option<IpAddr> {
         self.own.iter().copied().find(|own| own.is_ipv4() == (family == Family::V4))
     }
 
-    /// The prefixes that XDP hands over besides, disjoint and at most [`FILTER_PREFIXES`](crate::FILTER_PREFIXES), each with the
-    /// encapsulation overhead in bytes that most weight of its groups' pools needs. They may cover more than the groups do.
+    /// Returns the prefixes that XDP redirects in addition to the addresses of [`Self::filter`].
+    /// The prefixes are disjoint, and their number is at most
+    /// [`FILTER_PREFIXES`](crate::FILTER_PREFIXES). Each prefix has an encapsulation overhead in
+    /// bytes. If the backends of a prefix need different overheads, this is the overhead with the
+    /// largest total weight. Aggregated prefixes can cover addresses that are not in any prefix
+    /// group.
     #[must_use]
     pub fn filter_prefixes(&self) -> &[(Prefix, u8)] {
         &self.filter.prefixes
     }
 
-    /// Who frames are sent to.
+    /// Returns the rule that selects the destination MAC address of outgoing frames.
     #[must_use]
     pub fn next_hop_mode(&self) -> &NextHopMode {
         &self.next_hop
     }
 
-    /// The same generation, whose marked packets are reported as `trace` says; `None`: not reported.
+    /// Returns a copy of this snapshot with the same generation and another configuration for trace
+    /// reports. `None` disables trace reports.
     #[must_use]
     pub fn with_trace(self, trace: Option<Trace>) -> Self {
         Self { trace: trace.map(Arc::new), ..self }
     }
 
-    /// How marked packets are reported; `None`: not at all.
+    /// Returns the configuration for trace reports, or `None` if trace reports are disabled.
     #[must_use]
     pub fn trace(&self) -> Option<&Trace> {
         self.trace.as_deref()
     }
 
-    /// The same generation with other states. Tables are kept, and a slot that no longer serves is skipped by rehashing.
+    /// Returns a copy of this snapshot with the same generation and other slot states. The Maglev
+    /// tables stay the same, and rehashing skips slots that are not serving.
     ///
     /// # Errors
-    /// [`SnapshotError::NoSuchSlot`] when there is not one state for each slot.
+    /// Returns [`SnapshotError::NoSuchSlot`] if the number of states differs from the number of
+    /// slots.
     /// # Cost
-    /// A byte for each slot, whatever the number of pools.
+    /// Copies one byte per slot, regardless of the number of pools.
     pub fn with_states(&self, states: Vec<SlotState>) -> Result<Self, SnapshotError> {
         if states.len() != self.slots.len() {
             return Err(SnapshotError::NoSuchSlot(states.len()));
@@ -219,10 +238,11 @@ impl Snapshot {
         Ok(Self { states: states.into(), ..self.clone() })
     }
 
-    /// The same generation with other ways to the same slots.
+    /// Returns a copy of this snapshot with the same generation, and with other forwarding data and
+    /// next hops for its slots.
     ///
     /// # Errors
-    /// [`SnapshotError::NoSuchSlot`] when their number is another.
+    /// Returns [`SnapshotError::NoSuchSlot`] if the number of slots changes.
     pub fn with_slots(&self, slots: Vec<Slot>, next_hop: NextHopMode) -> Result<Self, SnapshotError> {
         if slots.len() != self.slots.len() {
             return Err(SnapshotError::NoSuchSlot(slots.len()));
@@ -231,10 +251,12 @@ impl Snapshot {
         Ok(Self { headers, slots: slots.into(), next_hop, ..self.clone() })
     }
 
-    /// The same generation, its services led to other pools. Addresses, ports and the XDP filter stay.
+    /// Returns a copy of this snapshot with the same generation and other pools for its services.
+    /// Addresses, ports and the XDP filter stay the same.
     ///
     /// # Errors
-    /// [`SnapshotError::NoSuchService`] when their number is another, and as [`Snapshot::new`] for their pools.
+    /// Returns [`SnapshotError::NoSuchService`] if the number of services changes. If a pool is
+    /// invalid, returns the same error as [`Snapshot::new`].
     pub fn with_services(&self, services: Vec<Service>) -> Result<Self, SnapshotError> {
         if services.len() != self.services.len() {
             return Err(SnapshotError::NoSuchService(services.len()));
@@ -243,8 +265,8 @@ impl Snapshot {
         let known = self.services.iter().map(|service| Arc::as_ptr(&service.pool));
         let known = known.chain(remotes.map(|remote| Arc::as_ptr(&remote.pool))).collect();
         check_pools(&services, self.slots.len(), known)?;
-        let has_own_requests = has_own_requests(&services);
-        Ok(Self { has_own_requests, services: services.into(), ..self.clone() })
+        let has_upstream_requests = has_upstream_requests(&services);
+        Ok(Self { has_upstream_requests, services: services.into(), ..self.clone() })
     }
 }
 
@@ -258,40 +280,45 @@ impl fmt::Debug for Snapshot {
     }
 }
 
-/// Why parts don't fit together.
+/// The reason why the given parts do not form a valid snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SnapshotError {
-    /// A pool names a slot that is not there.
-    #[error("no slot {0}")]
+    /// A pool refers to a slot that does not exist, or the number of slots or states is wrong.
+    #[error("slot {0} is not defined")]
     NoSuchSlot(usize),
-    /// A binding names a service that is not there.
-    #[error("no service {0}")]
+    /// A binding refers to a service that does not exist, or the number of services is wrong.
+    #[error("service {0} is not defined")]
     NoSuchService(usize),
-    /// A binding names a prefix group that is not there.
-    #[error("no prefix group {0}")]
+    /// A binding refers to a prefix group that does not exist.
+    #[error("prefix group {0} is not defined")]
     NoSuchGroup(usize),
-    /// Two groups, or one group twice, have the same prefix.
+    /// A prefix is in two groups, or twice in one group.
     #[error("prefix {0} is in groups {1} and {2}")]
     PrefixTwice(Prefix, String, String),
-    /// A pool's table, slots and weights differ in length.
-    #[error("pool {0}: table, slots and weights differ in length")]
+    /// The Maglev table, slots and weights of a pool have different lengths.
+    #[error("pool {0} has a table, slots and weights of different lengths")]
     PoolShape(String),
-    /// Two services claim the same ports of one address, equally precisely.
+    /// Two services have overlapping bindings for the same address and protocol, and neither
+    /// binding is more specific.
     #[error("{0} and {1} claim the same address, protocol and port")]
     Clash(String, String),
-    /// A number reaches 2²⁴ - 1.
-    #[error("more than {MAX_NUMBER} slots or services")]
+    /// The number of slots or a service ID exceeds the limit of 2²⁴ - 1.
+    #[error("too many slots or services (the limit is {MAX_NUMBER})")]
     TooMany,
-    /// A template's length differs between inner families, or is above 63 bytes.
-    #[error("backend {0}: outer headers of unequal or too great length")]
+    /// The outer headers of a backend differ in length between IPv4 and IPv6 inner packets, or they
+    /// exceed 63 bytes.
+    #[error(
+        "outer headers of backend {0} exceed {MAX_ENCAP_OVERHEAD} bytes, or differ between IPv4 and IPv6"
+    )]
     Growth(String),
-    /// A guard's number reaches [`GuardId::LIMIT`].
-    #[error("more than {} VIPs with limits", GuardId::LIMIT)]
+    /// The ID of a guard reaches [`GuardId::LIMIT`].
+    #[error("too many VIPs have limits (the maximum is {})", GuardId::LIMIT)]
     TooManyGuards,
 }
 
-/// What frames of slots begin with. Those that leave by way of their own next hop, with the tags that they came with, are laid out.
+/// Returns the prepared headers of all slots. A slot has prepared headers only if its packets go to
+/// the slot's own next hop and keep their VLAN tags.
 fn prepared(slots: &[Slot], mode: &NextHopMode) -> Arc<[Prepared<InterfaceId>]> {
     let of = |slot: &Slot, family: Family| {
         let hop = slot.next_hop.as_ref().filter(|hop| hop.tagging == Tagging::Keep);
@@ -305,7 +332,7 @@ fn prepared(slots: &[Slot], mode: &NextHopMode) -> Arc<[Prepared<InterfaceId>]> 
     slots.iter().flat_map(|slot| [of(slot, Family::V4), of(slot, Family::V6)]).collect()
 }
 
-fn has_own_requests(services: &[Service]) -> bool {
+fn has_upstream_requests(services: &[Service]) -> bool {
     let asks = |keyed: &Arc<Keyed>| {
         let rules = &keyed.rules;
         rules.gather.is_some() || rules.cache.is_some() || rules.path != KeyPath::Direct
@@ -355,7 +382,7 @@ fn check(parts: &Parts) -> Result<(), SnapshotError> {
     Ok(())
 }
 
-/// A prefix leads to one group.
+/// Checks that the bindings refer to existing groups, and that no prefix occurs twice.
 fn check_groups(parts: &Parts) -> Result<(), SnapshotError> {
     for binding in &parts.bindings {
         if let VipAddress::Suffix { group, .. } = binding.address
@@ -375,7 +402,8 @@ fn check_groups(parts: &Parts) -> Result<(), SnapshotError> {
     Ok(())
 }
 
-/// Each pool once, however many services share it; those that were `seen` before, never.
+/// Checks the pools of all services. A pool that several services share is checked once, and pools
+/// in `seen` are skipped.
 fn check_pools(
     services: &[Service],
     slots: usize,
@@ -387,7 +415,7 @@ fn check_pools(
         if !seen.insert(Arc::as_ptr(pool)) {
             continue;
         }
-        // A table's ranks are below the number of its backends.
+        // All ranks in a Maglev table are less than its number of backends.
         let ranks = pool.table.as_ref().map_or(0, |table| table.backends().len());
         if pool.weights.len() != pool.slots.len() || ranks > pool.slots.len() {
             return Err(SnapshotError::PoolShape(pool.name.to_string()));
@@ -399,5 +427,6 @@ fn check_pools(
     Ok(())
 }
 
-/// Numbers in flow-table entries have 24 bits, and all ones is left out.
+/// Slot and service IDs in connection table entries have 24 bits. The value with all bits set is
+/// reserved.
 const MAX_NUMBER: usize = (1 << 24) - 1;

@@ -1,28 +1,31 @@
-//! What a packet thread counts: one writer each, summed when somebody asks.
+//! The counters of a packet thread. Only that thread writes its [`ThreadCounters`]. Other threads
+//! read them and sum over all packet threads. The structure as a whole is aligned to cache lines,
+//! but individual counters are not. The crate `counters` defines the names and descriptions.
 //!
-//! A packet thread owns one [`ThreadCounters`] for writing; everyone may read it. Only the slab is padded, not each counter.
-//! Names and sentences of the fields stand in the table of the crate `counters`.
-//! Invariant: `rx + from_threads + originated = tx + replies + to_threads + taken + drops + held` once a batch is done.
+//! After each batch, `rx + from_threads + originated = tx + replies + to_threads + taken + drops +
+//! held`.
 
 use counters::Counter;
 use kv_switch::Verb;
 
 use crate::{DropReason, TraceRefusal};
 
-/// Packets and bytes of one VIP or backend.
+/// The packet, byte and flow counters of one service or backend.
 #[derive(Debug, Default)]
 pub struct PairCounter {
-    /// Packets decided and rewritten for it; a full transmit ring can still drop one, counted as `tx_full`.
+    /// The number of packets forwarded for the service or to the backend. Packets that are dropped
+    /// later because a transmit ring is full are included. The counter `tx_full` counts them.
     pub packets: Counter,
-    /// Bytes of those as received, Ethernet header included.
+    /// The number of bytes in these packets as received, including the Ethernet header.
     pub bytes: Counter,
-    /// Flows for which it was chosen: new ones, reselected ones, and each packet of an untracked one.
+    /// The number of times that a backend was chosen for a flow. This includes new flows, flows
+    /// that moved to another backend, and each packet of an untracked flow.
     pub flows: Counter,
 }
 
 counters::flow_table! {
     counters::counters! [
-        /// What the connection table said last; copied between batches.
+        /// The connection table's counters, copied between batches.
         #[derive(Debug, Default)]
         pub struct FlowTableCounters
     ]
@@ -30,7 +33,7 @@ counters::flow_table! {
 
 counters::fragment_table! {
     counters::counters! [
-        /// What the fragment table said last; copied between batches.
+        /// The fragment table's counters, copied between batches.
         #[derive(Debug, Default)]
         pub struct FragmentTableCounters
     ]
@@ -38,23 +41,25 @@ counters::fragment_table! {
 
 counters::thread! {
     counters::counters! [
-        /// Counters of one packet thread.
+        /// The counters of one packet thread.
         #[derive(Debug, Default)]
         #[repr(align(128))]
         pub struct ThreadCounters {
-            /// Batches that were not empty.
+            /// The number of batches that were not empty.
             pub batches: Counter,
-            /// Those by size: place n counts sizes from 2ⁿ to 2ⁿ⁺¹ - 1, the last all above.
+            /// The number of batches by size. Entry `n` counts batches of 2ⁿ to 2ⁿ⁺¹ - 1 packets.
+            /// The last entry also counts all larger batches.
             pub batch_sizes: [Counter; BATCH_SIZES],
-            /// The connection table.
+            /// The counters of the connection table.
             pub flow_table: FlowTableCounters,
-            /// The fragment table.
+            /// The counters of the fragment table.
             pub fragment_table: FragmentTableCounters,
-            /// By [`DropReason`].
+            /// The number of dropped packets for each [`DropReason`].
             drops: Box<[Counter]>,
-            /// Requests for keyed services that were read, by [`Verb::number`].
+            /// The number of requests to keyed services for each command, indexed by
+            /// [`Verb::number`].
             verbs: [Counter; Verb::NAMES.len()],
-            /// Packets that began like a marked one and were not reported, by [`TraceRefusal`].
+            /// The number of marked packets that were not reported, for each [`TraceRefusal`].
             trace_refused: [Counter; TraceRefusal::ALL.len()],
             backends: Box<[PairCounter]>,
             services: Box<[PairCounter]>,
@@ -63,7 +68,8 @@ counters::thread! {
 }
 
 impl ThreadCounters {
-    /// Room for `backends` slots and `services`; what lies beyond is not counted singly.
+    /// Creates counters with room for `backends` slots and `services` services. Slots
+    /// and services with higher IDs are not counted individually.
     #[must_use]
     pub fn new(backends: usize, services: usize) -> Self {
         let make = |n| std::iter::repeat_with(PairCounter::default).take(n).collect();
@@ -75,7 +81,7 @@ impl ThreadCounters {
         }
     }
 
-    /// Counts a batch of `size` packets, at least one.
+    /// Counts a batch of `size` packets. The size must be at least 1.
     #[inline]
     pub fn batch(&self, size: usize) {
         self.batches.add(1);
@@ -85,7 +91,7 @@ impl ThreadCounters {
         }
     }
 
-    /// Counts a drop.
+    /// Counts a dropped packet.
     #[inline]
     pub fn dropped(&self, reason: DropReason) {
         if let Some(counter) = self.drops.get(reason.index()) {
@@ -93,13 +99,13 @@ impl ThreadCounters {
         }
     }
 
-    /// Drops for `reason`.
+    /// Returns the number of packets dropped for `reason`.
     #[must_use]
     pub fn drops(&self, reason: DropReason) -> u64 {
         self.drops.get(reason.index()).map_or(0, Counter::read)
     }
 
-    /// Counts a request that was read.
+    /// Counts a request to a keyed service. `verb` is the number of its command.
     #[inline]
     pub(crate) fn request(&self, verb: u8) {
         if let Some(counter) = self.verbs.get(usize::from(verb)) {
@@ -107,32 +113,33 @@ impl ThreadCounters {
         }
     }
 
-    /// Requests for keyed services that were read, by the name of their verb.
+    /// Returns the number of requests to keyed services for each command, with the name of the
+    /// command.
     pub fn requests(&self) -> impl Iterator<Item = (&'static str, u64)> {
         Verb::NAMES.into_iter().zip(self.verbs.iter().map(Counter::read))
     }
 
-    /// Counts a packet that began like a marked one, and was not reported.
+    /// Counts a packet that appeared to have a trace mark but was not reported.
     pub fn trace_refused(&self, refusal: TraceRefusal) {
         if let Some(counter) = self.trace_refused.get(refusal as usize) {
             counter.add(1);
         }
     }
 
-    /// Those for one reason.
+    /// Returns the number of packets with a trace mark that were not reported for this reason.
     #[must_use]
     pub fn trace_refusals(&self, refusal: TraceRefusal) -> u64 {
         self.trace_refused.get(refusal as usize).map_or(0, Counter::read)
     }
 
-    /// The counters of a slot, `None` beyond the room.
+    /// Returns the counters of a slot, or `None` if this slot is not counted individually.
     #[must_use]
     #[inline]
     pub fn backend(&self, slot: u32) -> Option<&PairCounter> {
         self.backends.get(slot as usize)
     }
 
-    /// The counters of a service, `None` beyond the room.
+    /// Returns the counters of a service, or `None` if this service is not counted individually.
     #[must_use]
     #[inline]
     pub fn service(&self, id: u32) -> Option<&PairCounter> {
@@ -140,17 +147,20 @@ impl ThreadCounters {
     }
 }
 
-/// Sizes from 1 to 2⁹ and above.
+/// The number of entries in `batch_sizes`. The last entry counts batches of 2⁹ or more packets.
 const BATCH_SIZES: usize = 10;
 
-/// One thread's counters that must balance, read at one time. Sums add up over threads.
+/// The totals for the counter invariant `came = left + held`. Totals of several threads can be
+/// added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Came in: received, from other threads, originated.
+    /// The number of packets that were received, taken over from other threads, or originated by
+    /// this machine.
     pub came: u64,
-    /// Left: sent, replied, to other threads, taken in, dropped.
+    /// The number of packets that were sent, answered, handed to other threads, consumed or
+    /// dropped.
     pub left: u64,
-    /// Held now.
+    /// The number of packets that are currently held.
     pub held: u64,
 }
 

@@ -1,6 +1,6 @@
-//! The cache of a packet thread, and what it keeps of a value that a backend is asked for.
-//!
-//! Not here: how reads are answered and backends asked (`pipeline::cache`), copies and leases (`kv_switch::Cache`).
+//! The cache of a packet thread for the values of hot keys. For each fetch, this module also stores
+//! the VIP that it belongs to. `pipeline::cache` answers requests from the cache and sends fetches.
+//! `kv_switch::Cache` stores values and leases.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -8,19 +8,20 @@ use kv_switch::Cache;
 
 use crate::{Flow, Keyed, Service, Snapshot};
 
-/// One packet thread's copies.
+/// The cached values of one packet thread.
 pub type ValueCache = Cache<AskedAt>;
 
-/// Where clients ask for a key that is fetched: the VIP, whose service says how its backend is asked.
+/// The VIP address and port that receive the requests for a key. The service at this VIP determines
+/// how the value is fetched from a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AskedAt {
-    /// As in [`Flow`].
+    /// The VIP address in the format of [`Flow`].
     vip: [u8; 16],
     port: u16,
 }
 
 impl AskedAt {
-    /// A VIP's address and UDP port.
+    /// Creates the value for the address and UDP port of a VIP.
     #[must_use]
     pub const fn new(vip: SocketAddr) -> Self {
         let address = match vip.ip() {
@@ -30,7 +31,7 @@ impl AskedAt {
         Self { vip: address.octets(), port: vip.port() }
     }
 
-    /// The destination of a flow.
+    /// Creates the value for the destination of a flow.
     pub(crate) const fn of(flow: &Flow) -> Self {
         Self { vip: flow.destination, port: flow.destination_port }
     }
@@ -39,7 +40,8 @@ impl AskedAt {
         SocketAddr::new(Ipv6Addr::from(self.vip).to_canonical(), self.port)
     }
 
-    /// The service there, as it is now.
+    /// Returns the service that `snapshot` has for this VIP address and port, or `None` if there is
+    /// no keyed service.
     pub(crate) fn keyed<'a>(&self, snapshot: &'a Snapshot) -> Option<(&'a Service, &'a Keyed)> {
         let service = snapshot.vips.find(&self.vip, packet::protocol::UDP, self.port)?;
         let service = snapshot.service(service);

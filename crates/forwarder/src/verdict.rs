@@ -1,114 +1,126 @@
-//! The contract between the pipeline and its driver.
-//!
-//! A driver (AF_XDP, memory, pcap) owns frames and moves them as the verdicts say. The pipeline only rewrites bytes and
-//! keeps state. [`Forward`] is a trait so that drivers can be tested with a forwarder that answers anything.
+//! The interface between a forwarder and its driver. A driver (AF_XDP, memory, pcap) owns the
+//! frames and moves them as the verdicts require. The forwarder only rewrites packet bytes and
+//! updates its own state. [`Forward`] is a trait so that driver tests can use simpler forwarders
+//! than the pipeline.
 
 use classifier::Now;
 use conntrack::FlowTable;
 
 use crate::{DropReason, HandoffReason, Packet, ThreadId};
 
-/// A place in the driver's bounded table of held frames. The forwarder names it, below [`Forward::hold_slots`].
+/// A hold slot: an index in the driver's table of held frames. The forwarder chooses the index,
+/// which must be less than [`Forward::hold_slots`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HoldSlot(pub u32);
 
-/// What becomes of one packet. There is no `Pass`: only XDP gives packets to the kernel.
+/// The verdict for one packet. There is no variant for passing a packet to the kernel, because only
+/// the XDP program does that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "a frame without a verdict is a lost frame"]
+#[must_use = "a frame is lost if its verdict is ignored"]
 pub enum Verdict {
-    /// Send it: the frame was rewritten in place and starts at the first byte of its buffer.
+    /// Send the frame. The forwarder has moved the frame to the start of its buffer.
     Tx,
-    /// Send it back: turned round in place.
+    /// Send the frame back to the host that sent it. The forwarder has turned the frame into a
+    /// reply in place.
     Reply,
-    /// Keep the frame in this slot until `poll` releases it.
+    /// Keep the frame in this hold slot until `poll` releases it.
     Hold(HoldSlot),
-    /// Hand it to another packet thread, with the reason.
+    /// Hand the frame over to this packet thread, for this reason.
     ToThread(ThreadId, HandoffReason),
-    /// It was for this machine, which has read it: give the frame back to the pool.
+    /// Return the frame to its pool. The packet was addressed to this machine, and the forwarder
+    /// has processed it.
     Taken,
-    /// Give the frame back to the pool.
+    /// Drop the packet for this reason, and return the frame to its pool.
     Drop(DropReason),
 }
 
-/// What a driver learns of each piece of a frame that is split.
+/// The result of writing one fragment of a held packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Piece {
-    /// A frame to send, of so many bytes; ask for the next.
+pub enum FragmentStep {
+    /// A fragment of this length in bytes, including the headers, is ready to be sent. Another
+    /// fragment may follow.
     Of(usize),
-    /// Nothing follows: the frame is split.
+    /// All fragments have been written.
     End,
-    /// There can be no further piece: what was held is dropped, for this reason.
+    /// No further fragment can be written. The driver drops the held packet for this reason.
     Failed(DropReason),
 }
 
-/// Why a packet of our own was not sent. No frame is lost by it.
+/// The reason why a packet from this machine was not sent. The frame has been released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotSent {
-    /// No frame is free; nobody was asked to fill one.
+    /// No frame was free, so `build` was not called.
     NoFrame,
-    /// It could not be written.
+    /// The function `build` could not write the packet.
     NotBuilt,
-    /// The transmit ring stayed full, or another thread's mailbox, or there is no such interface.
+    /// The transmit ring or the mailbox of another thread was full, or the interface does not
+    /// exist.
     NoRoom,
 }
 
-/// What `poll` may do to the driver.
+/// The operations of a driver that `poll` can use.
 pub trait Outlet {
-    /// Takes a free frame, lets `build` write a packet at the front of its buffer and sends it by the interface that `build` names.
-    /// The packet comes with all of its buffer as its frame; `build` says whether there is something to send.
+    /// Sends a packet from this machine. `build` writes the packet to the front of a free frame,
+    /// sets the outgoing interface, and returns `true` if the packet is to be sent. The packet
+    /// initially spans the whole buffer.
     ///
     /// # Errors
-    /// [`NotSent`].
+    /// Returns [`NotSent`] if the packet was not sent.
     fn originate(&mut self, build: &mut dyn FnMut(&mut Packet<'_>) -> bool) -> Result<(), NotSent>;
 
-    /// How many frames [`Self::originate`] can take now.
+    /// Returns the number of free frames that [`Self::originate`] can currently use.
     fn free_frames(&self) -> usize;
 
-    /// Ends a hold. The frame in `slot` goes through `decide`, which may rewrite it and gives its verdict.
-    /// An empty slot is left alone.
+    /// Releases the frame in a hold slot. `decide` returns the verdict for the frame, and may
+    /// rewrite the frame first. If the slot is empty, this function does nothing.
     fn release(&mut self, slot: HoldSlot, decide: &mut dyn FnMut(&mut Packet<'_>) -> Verdict);
 
-    /// Ends a hold by sending several frames in its place. `carve` reads the held packet and writes the next piece into
-    /// a free frame, until it says [`Piece::End`] or [`Piece::Failed`]. An empty slot is left alone.
+    /// Releases a held frame by sending fragments of its packet instead. `carve` reads the held
+    /// packet and writes the next fragment to a free frame. The driver calls `carve` until it
+    /// returns [`FragmentStep::End`] or [`FragmentStep::Failed`]. If the slot is empty, this
+    /// function does nothing.
     ///
-    /// Of n pieces one counts as the held packet sent, the others as originated; pieces that no frame is free for, or
-    /// that the transmit ring has no room for, are lost: then the held packet is dropped, with that reason.
-    fn split(&mut self, slot: HoldSlot, carve: &mut dyn FnMut(&Packet<'_>, &mut [u8]) -> Piece);
+    /// In the counters, the first fragment counts as the held packet, and the others count as
+    /// originated. If there are no free frames or the transmit ring is full, the remaining
+    /// fragments are not sent, and the held packet counts as dropped.
+    fn split(&mut self, slot: HoldSlot, carve: &mut dyn FnMut(&Packet<'_>, &mut [u8]) -> FragmentStep);
 }
 
-/// Decides batches of packets.
+/// A forwarder, which decides what happens to the packets of a batch.
 pub trait Forward {
-    /// Decides `packets`, one verdict each, rewriting in place. Packets may come off the wire or from another thread
-    /// ([`Packet::origin`]).
+    /// Processes a batch: writes one verdict for each packet, and rewrites the packets in place. A
+    /// packet comes from the wire or from another thread ([`Packet::origin`]).
     ///
     /// # Panics
-    /// When the slices differ in length, or hold more than [`Forward::max_batch`] packets.
+    /// Panics if the slices differ in length or contain more than [`Forward::max_batch`] packets.
     fn process(&mut self, now: Now, packets: &mut [Packet<'_>], verdicts: &mut [Verdict]);
 
-    /// Runs what time alone causes, in bounded steps. Called between batches.
+    /// Performs work that depends on time, in steps of bounded size. The driver calls this function
+    /// between batches.
     fn poll(&mut self, now: Now, outlet: &mut dyn Outlet);
 
-    /// Whether a question waits that `poll` would answer.
+    /// Returns `true` if a request from the control plane is waiting for the next call of `poll`.
     fn is_asked(&self) -> bool {
         false
     }
 
-    /// When `poll` has something to do though nothing comes; `None`: nothing is due. What is due later than a driver looks by
-    /// itself need not be said.
+    /// Returns when `poll` must run next if no packets arrive, or `None` if no work is scheduled.
+    /// Work that can wait for the driver's next regular call of `poll` need not be reported.
     fn next_due(&self) -> Option<Now> {
         None
     }
 
-    /// The driver could not carry out a verdict: `reason` says why, and the frame is free again.
+    /// Informs the forwarder that the driver could not execute a verdict. The reason is passed too.
+    /// The driver has already released the frame.
     fn failed(&mut self, reason: DropReason);
 
-    /// The most packets that one call of `process` takes.
+    /// Returns the maximum number of packets per batch.
     fn max_batch(&self) -> usize;
 
-    /// How many frames it may hold at once.
+    /// Returns the maximum number of frames that can be held at a time.
     fn hold_slots(&self) -> usize;
 
-    /// Its connection table, when it has done its last packet; `None`: it has none.
+    /// Shuts the forwarder down and returns its connection table, or `None` if it has none.
     fn into_flows(self) -> Option<FlowTable>
     where
         Self: Sized,

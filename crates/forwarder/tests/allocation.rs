@@ -1,7 +1,8 @@
-//! Nothing is allocated or freed per packet, new flow, publish or request: an allocator that counts says so.
-//! Alone in its program, since the allocator counts for all threads.
+//! Checks with a counting allocator that the pipeline does not allocate or free memory. The cases
+//! are packets, new flows, published snapshots and control-plane requests. These tests are a
+//! separate program, because the allocator counts for all threads of the process.
 
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests panic on unexpected values")]
 
 use std::alloc::System;
 use std::num::NonZeroU32;
@@ -14,14 +15,14 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 use crate::bed::*;
 
-#[expect(dead_code, reason = "the other tests use the rest")]
+#[expect(dead_code, reason = "other tests use the remaining items")]
 #[path = "it/bed.rs"]
 mod bed;
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Lists that refuse some, limits that refuse many.
+/// Adds source lists and limits that refuse some of the packets.
 fn guard_all(parts: &mut Parts) {
     let guard = Guard {
         deny: Some(Arc::new(PrefixSet::new([(ip("198.51.100.9"), 32), (ip("2001:db8:1::"), 48)]))),
@@ -37,7 +38,7 @@ fn guard_all(parts: &mut Parts) {
     parts.services.iter_mut().for_each(|service| service.guard = Some(Arc::clone(&guard)));
 }
 
-/// A packet that is to be reported.
+/// Returns a packet with a valid trace mark.
 fn marked(key: &TraceKey, port: u16) -> Vec<u8> {
     let flow = Flow::new((ip("198.51.100.8"), port), (ip(VIP4), 443), 17).unwrap();
     let mark = Mark { receiver: "198.18.0.9:9".parse().unwrap(), unix_seconds: 0, trace: 1, probe: 2 };
@@ -49,11 +50,11 @@ fn steering_allocates_and_frees_nothing() {
     parts.tunnels = vec![TunnelSource {
         prefix: Prefix::new(ip("198.51.100.0"), 24).unwrap(),
         carriers: TunnelProtocols::GRE,
-        kind: TunnelSourceKind::Encapsulator,
+        kind: TunnelSourceKind::UpstreamTunnel,
     }];
     let live = Live::new(Snapshot::new(parts).unwrap());
     let config =
-        SteeringConfig { threads: 3, max_batch: 64, hashers: LaneHashers::PORTABLE, own_ports: None };
+        SteeringConfig { threads: 3, max_batch: 64, hashers: LaneHashers::PORTABLE, source_ports: None };
     let mut steering = SoftwareSteering::new(config, &live, Arc::new(ThreadCounters::new(0, 0)));
     let frames: Vec<Vec<u8>> = (0..64u16)
         .map(|n| match n % 4 {
@@ -77,7 +78,7 @@ fn steering_allocates_and_frees_nothing() {
     assert_eq!((change.allocations, change.deallocations, change.reallocations), (0, 0, 0));
 }
 
-/// A pool of three backends by key, at UDP 11211 of the first VIP.
+/// Returns a configuration with a keyed pool of three backends, at UDP port 11211 of the first VIP.
 fn keyed(path: KeyPath, cache: Option<CacheRules>) -> Parts {
     keyed_on(path, cache, None)
 }
@@ -108,7 +109,7 @@ fn keyed_on(path: KeyPath, cache: Option<CacheRules>, replicas: Option<ReplicaRu
     parts
 }
 
-/// What was sent though nothing came.
+/// The packets that the pipeline originated.
 struct Sent {
     frames: [([u8; ROOM], usize); 8],
     count: usize,
@@ -132,10 +133,10 @@ impl Outlet for Sent {
 
     fn release(&mut self, _: HoldSlot, _: &mut dyn FnMut(&mut Packet<'_>) -> Verdict) {}
 
-    fn split(&mut self, _: HoldSlot, _: &mut dyn FnMut(&Packet<'_>, &mut [u8]) -> Piece) {}
+    fn split(&mut self, _: HoldSlot, _: &mut dyn FnMut(&Packet<'_>, &mut [u8]) -> FragmentStep) {}
 }
 
-/// A backend's answer to what it is asked: it has no such key, or has `hi` under it.
+/// Writes a backend's reply to a fetch: the value `hi`, or a miss. Returns the length of the frame.
 fn answer(asked: &[u8], has_it: bool, out: &mut [u8; ROOM]) -> usize {
     let line = &asked[UDP + 16..];
     let key = line[3..].split(|byte| *byte == b' ').next().unwrap();
@@ -146,7 +147,7 @@ fn answer(asked: &[u8], has_it: bool, out: &mut [u8; ROOM]) -> usize {
     answer_of(asked, &[status, key, flags, nonce, b"\r\n", value], out)
 }
 
-/// What a backend says to what it was asked, from the VIP.
+/// Writes a backend's reply from the VIP to an upstream request. Returns the length of the frame.
 fn answer_of(asked: &[u8], parts: &[&[u8]], out: &mut [u8; ROOM]) -> usize {
     let udp = &asked[UDP..];
     let port = u16::from_be_bytes([udp[0], udp[1]]);
@@ -162,13 +163,14 @@ fn answer_of(asked: &[u8], parts: &[&[u8]], out: &mut [u8; ROOM]) -> usize {
     end
 }
 
-/// Where the inner UDP header of a question is: behind Ethernet, GRE over IPv4, and IPv4.
+/// The offset of the inner UDP header in an upstream request. The headers before it are Ethernet,
+/// GRE over IPv4, and the inner IPv4 header.
 const UDP: usize = 14 + 24 + 20;
 
 fn asking() -> PipelineConfig {
-    let ports = OwnPorts::new(&(61_000..=61_003), 1).unwrap();
+    let ports = SourcePorts::new(&(61_000..=61_003), 1).unwrap();
     PipelineConfig {
-        own_requests: Some(OwnRequests {
+        upstream_requests: Some(UpstreamRequests {
             ports,
             requests: 8,
             passing: 8,
@@ -180,7 +182,7 @@ fn asking() -> PipelineConfig {
     }
 }
 
-/// Answers to two of three requests; the others end by their time.
+/// Proxies requests. Two of three receive a reply, the others time out.
 fn passing_through_allocates_and_frees_nothing() {
     let mut bed = Bed::with(keyed(KeyPath::Through { timeout: 4 }, None), asking());
     let get = udp("198.51.100.7", 40_000, VIP4, 11_211, b"\0\x01\0\0\0\x01\0\0get key\r\n");
@@ -195,7 +197,7 @@ fn passing_through_allocates_and_frees_nothing() {
         bed.pipeline.process(bed.now, &mut packets, &mut verdicts);
         assert_eq!(verdicts, [Verdict::Tx]);
         if round % 3 > 0 {
-            // The request itself, turned round.
+            // The reply is the request with source and destination swapped.
             let ([source, destination], udp) = (buffer[26..34].as_chunks::<4>().0, &buffer[34..38]) else {
                 unreachable!("two addresses")
             };
@@ -211,7 +213,7 @@ fn passing_through_allocates_and_frees_nothing() {
     bed.pipeline.poll(bed.now, &mut sent);
     let change = region.change();
     assert_eq!((change.allocations, change.deallocations, change.reallocations), (0, 0, 0));
-    let counters = [&bed.counters.through_answers, &bed.counters.through_unanswered].map(Counter::read);
+    let counters = [&bed.counters.proxied_answers, &bed.counters.proxied_unanswered].map(Counter::read);
     assert_eq!(counters, [200, 100]);
 }
 
@@ -221,7 +223,7 @@ fn gathering_allocates_and_frees_nothing() {
         let command = format!("\0\x01\0\0\0\x01\0\0get key0 key{other}\r\n");
         udp("198.51.100.7", 40_000, VIP4, 11_211, command.as_bytes())
     };
-    // Two keys of two backends.
+    // The frame requests two keys that are stored on different backends.
     let frame = (1..).map(get).find(|frame| bed().send(0, frame).0 == Verdict::Taken).unwrap();
     let mut bed = bed();
     let mut sent = Sent { frames: [([0; ROOM], 0); 8], count: 0 };
@@ -237,7 +239,7 @@ fn gathering_allocates_and_frees_nothing() {
         assert_eq!(verdicts, [Verdict::Taken]);
         bed.pipeline.poll(bed.now, &mut sent);
         assert_eq!(sent.count, 2);
-        // Each third request has one answer, and ends by its time.
+        // Every third request receives only one of its two replies and times out.
         for place in 0..if round % 3 == 0 { 1 } else { 2 } {
             let (bytes, end) = &sent.frames[place];
             let end = answer(&bytes[..*end], false, &mut buffer);
@@ -254,7 +256,7 @@ fn gathering_allocates_and_frees_nothing() {
     assert_eq!(ended, [200, 100]);
 }
 
-/// What becomes of a frame, and where it then is in the buffer.
+/// Processes a frame. Returns the verdict and the position of the resulting frame in the buffer.
 fn take(bed: &mut Bed, buffer: &mut [u8; ROOM], frame: &[u8]) -> (Verdict, std::ops::Range<usize>) {
     let mut verdicts = [Verdict::Tx];
     buffer[..frame.len()].copy_from_slice(frame);
@@ -263,7 +265,8 @@ fn take(bed: &mut Bed, buffer: &mut [u8; ROOM], frame: &[u8]) -> (Verdict, std::
     (verdicts[0], packets[0].start()..packets[0].end())
 }
 
-/// Writes for two backends, each third of which hears one of them; reads; and requests that are refused.
+/// Sends writes to two replicas, reads, and requests that are not supported with replicas. Every
+/// third write receives only one of its two replies.
 fn writing_to_replicas_allocates_and_frees_nothing() {
     let rules = ReplicaRules { count: 2, ack: Ack::All, timeout: 4 };
     let mut bed = Bed::with(keyed_on(KeyPath::Direct, None, Some(rules)), asking());
@@ -301,14 +304,14 @@ fn writing_to_replicas_allocates_and_frees_nothing() {
     assert_eq!(ended, [200, 100]);
 }
 
-/// A backend's answer to a write: it is done.
+/// Writes a backend's success reply to a write. Returns the length of the frame.
 fn outcome(asked: &[u8], out: &mut [u8; ROOM]) -> usize {
     let udp = &asked[UDP..];
     let nonce = udp.windows(2).position(|pair| pair == b" O").unwrap();
     answer_of(asked, &[b"HD", &udp[nonce..nonce + 18], b"\r\n"], out)
 }
 
-/// A value is fetched, served from its copy, and written, again and again.
+/// Repeatedly fetches a value, serves it from the cache, and writes it.
 fn answering_from_copies_allocates_and_frees_nothing(strict: bool) {
     let (epochs, hash) = (Arc::new(Epochs::new()), KeyRules::maglev_hash(&HashKey::new([5; 16])));
     let rules = CacheRules {
@@ -355,11 +358,12 @@ fn answering_from_copies_allocates_and_frees_nothing(strict: bool) {
         }
         assert_eq!(take(&mut bed, &mut buffer, &get).0, Verdict::Tx);
     }
-    assert_eq!(bed.counters.through_answers.read(), if strict { 100 } else { 0 });
+    assert_eq!(bed.counters.proxied_answers.read(), if strict { 100 } else { 0 });
     let change = region.change();
     assert_eq!((change.allocations, change.deallocations, change.reallocations), (0, 0, 0));
 }
 
+// Promise: no-allocation
 #[test]
 fn a_running_pipeline_allocates_and_frees_nothing() {
     let slots = gre_slots(3);
@@ -384,7 +388,8 @@ fn a_running_pipeline_allocates_and_frees_nothing() {
         .collect();
     let changed = vec![SlotState::Down, SlotState::Serving, SlotState::Serving];
     let next = bed.live.current().with_states(changed).unwrap();
-    // Published outside the region; the pipeline moves on from the old one inside it.
+    // The snapshot is published outside the measured region. The pipeline loads it inside the
+    // region.
     bed.live.publish(next);
     let flow = Flow::new((ip("198.51.100.7"), 5), (ip(VIP4), 80), 6).unwrap();
     bed.port.ask(Request::Where(flow)).unwrap();
@@ -392,7 +397,8 @@ fn a_running_pipeline_allocates_and_frees_nothing() {
         Request::List { filter: FlowFilter::All, from: Default::default(), buffer: Vec::with_capacity(512) };
     bed.port.ask(list).unwrap();
     bed.port.ask(Request::Count { from: Default::default(), buffer: Vec::with_capacity(512) }).unwrap();
-    // Its ring is smaller than what it catches. Taken out in the region too, and freed outside.
+    // The tap has fewer records than packets are captured. The tap is removed inside the measured
+    // region and freed outside.
     let size = TapSize { snap: 256, records: 100, batch: 64 };
     let (tap, mut catch) = capture_tap(CaptureFilter::default(), size);
     bed.port.ask(Request::Capture(Some(tap))).unwrap();
@@ -421,13 +427,17 @@ fn a_running_pipeline_allocates_and_frees_nothing() {
     let change = region.change();
     let refused =
         [DropReason::Denied, DropReason::SourceFlowRate].map(|reason| bed.counters.drops(reason) > 0);
-    assert_eq!(refused, [true, true], "lists and limits were at work");
+    assert_eq!(refused, [true, true], "lists and limits refused packets");
     let refused =
         [TraceRefusal::Rate, TraceRefusal::RingFull].map(|why| bed.counters.trace_refusals(why) > 0);
-    assert_eq!((bed.counters.trace_reports.read(), refused), (16, [true, true]), "the tracer was at work");
+    assert_eq!(
+        (bed.counters.trace_reports.read(), refused),
+        (16, [true, true]),
+        "the tracer reported packets"
+    );
     assert_eq!((change.allocations, change.deallocations, change.reallocations), (0, 0, 0));
     let served = [bed.port.answer(), bed.port.answer(), bed.port.answer()];
-    assert!(served.iter().all(Option::is_some), "all requests were served in the region");
+    assert!(served.iter().all(Option::is_some), "all requests were served in the measured region");
     let home = [bed.port.answer(), bed.port.answer()];
     assert!(matches!(home, [Some(Reply::Capture(None)), Some(Reply::Capture(Some(_)))]), "{home:?}");
     assert_eq!((caught.len(), bed.counters.captured.read()), (100, 150));

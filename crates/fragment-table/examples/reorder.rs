@@ -1,4 +1,5 @@
-//! Pieces of datagrams out of order: which wait, which follow, which expire.
+//! Processes fragments of datagrams out of order, and prints how many of them were held, forwarded
+//! and expired.
 
 use fragment_table::{Config, ConfigError, Extent, Fate, First, Fragment, FragmentTable, Key, Later, Millis};
 
@@ -8,15 +9,16 @@ fn main() -> Result<(), ConfigError> {
     for id in 0..100_u32 {
         let key = Key { source: [1; 16], destination: [2; 16], protocol: 17, id };
         let hash = u64::from(id).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let piece =
+        let fragment =
             |offset, more| Fragment { key: &key, hash, extent: Extent { offset, bytes: 1_480, more } };
         let now = Millis(u64::from(id));
-        // The last piece overtakes the first; of every tenth datagram the first is lost.
-        if let Later::Hold(_) = table.later(&piece(1_480, false), 7, now) {
+        // The last fragment arrives before the first. In every tenth datagram the first fragment is
+        // missing.
+        if let Later::Hold(_) = table.later(&fragment(1_480, false), 7, now) {
             waited += 1;
         }
         if id % 10 != 0 {
-            assert_eq!(table.first(&piece(0, true), u64::from(id), "backend 3", now), First::Recorded);
+            assert_eq!(table.first(&fragment(0, true), u64::from(id), "backend 3", now), First::Recorded);
         }
     }
     let (mut forwarded, mut expired) = (0, 0);
@@ -27,6 +29,6 @@ fn main() -> Result<(), ConfigError> {
             Fate::Expired => expired += 1,
         }
     }
-    println!("{waited} pieces waited: {forwarded} went to their backend, {expired} expired");
+    println!("{waited} fragments held: {forwarded} forwarded to their backend, {expired} expired");
     Ok(())
 }

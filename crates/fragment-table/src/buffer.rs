@@ -1,41 +1,41 @@
-//! Which hold slots are taken, by which datagram, and which are queued for release.
+//! Manages hold slots for fragments that wait until the first fragment of their datagram arrives.
+//! The caller stores the frames, and this module assigns and frees the indexes of the hold slots.
 //!
-//! In: pieces to keep, datagrams whose wait is over. Out: numbers below the buffer's size.
-//! Not here: the frames, whose pieces they are (`table`), how many a source may have (`sources`).
-//! Invariant: a slot is free, in one datagram's list, or queued. Popped from the queue, it is free.
+//! Invariant: a slot is free, in the list of one datagram, or in the release queue. Removing a slot
+//! from the queue frees the slot.
 
 use crate::{NONE, filled};
 
-/// The number of a place for one held frame, below [`crate::Config::buffered`].
+/// The index of a hold slot, below [`crate::Config::buffered`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HoldSlot(pub u32);
 
-/// Why a frame is held no longer.
+/// The action that the caller must take for a released frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate<D> {
-    /// The first fragment came: do with this frame as was decided for it.
+    /// The first fragment arrived. The caller must apply this decision to the frame.
     Forward(D),
-    /// The first fragment did not come in time: drop this frame, by name.
+    /// The first fragment did not arrive in time. The caller must drop the frame.
     Expired,
 }
 
 #[derive(Debug)]
 pub(crate) struct Buffer<D> {
-    pieces: Box<[Piece<D>]>,
+    entries: Box<[HoldEntry<D>]>,
     free: u32,
     pub(crate) queue: List,
-    pub(crate) taken: usize, // kept or queued
+    pub(crate) taken: usize, // The number of slots that are in use or queued.
 }
 
-/// A hold slot: free, kept or queued.
+/// The state of a hold slot, which is free, in use or queued for release.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Piece<D> {
+pub(crate) struct HoldEntry<D> {
     next: u32,
-    source: u32,   // its place in `Sources`
-    fate: Fate<D>, // in the queue; before that it stands for nothing
+    source: u32,   // The index in `Sources`.
+    fate: Fate<D>, // Valid only in the release queue.
 }
 
-/// Slots of one datagram, or of the queue, the oldest first.
+/// A list of slots, oldest first. Each datagram has a list, and the release queue is also a list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct List {
     head: u32,
@@ -44,57 +44,60 @@ pub(crate) struct List {
 }
 
 impl<D: Copy> Buffer<D> {
-    /// `slots` free ones, the lowest of which is taken first; `None` without the memory.
+    /// Creates a buffer with `slots` free hold slots. Slots are assigned in ascending order.
+    /// Returns `None` if the allocation fails.
     pub(crate) fn new(slots: usize) -> Option<Self> {
-        let mut pieces = filled(slots, Piece { next: NONE, source: NONE, fate: Fate::Expired })?;
-        for (piece, after) in pieces.iter_mut().zip(1u32..).take(slots.saturating_sub(1)) {
-            piece.next = after;
+        let mut entries = filled(slots, HoldEntry { next: NONE, source: NONE, fate: Fate::Expired })?;
+        for (entry, after) in entries.iter_mut().zip(1u32..).take(slots.saturating_sub(1)) {
+            entry.next = after;
         }
-        Some(Self { pieces, free: 0, queue: List::EMPTY, taken: 0 })
+        Some(Self { entries, free: 0, queue: List::EMPTY, taken: 0 })
     }
 
     pub(crate) fn bytes(slots: usize) -> usize {
-        slots * size_of::<Piece<D>>()
+        slots * size_of::<HoldEntry<D>>()
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.taken == self.pieces.len()
+        self.taken == self.entries.len()
     }
 
-    /// Takes a free slot for a piece and appends it to its datagram's list.
+    /// Takes a free slot for a fragment and appends it to the list of its datagram.
     ///
     /// # Panics
-    /// When it is full.
+    /// Panics if the buffer is full.
     pub(crate) fn keep(&mut self, list: &mut List, source: u32) -> HoldSlot {
         let slot = self.free;
-        self.free = self.pieces[slot as usize].next;
-        self.pieces[slot as usize].source = source;
+        self.free = self.entries[slot as usize].next;
+        self.entries[slot as usize].source = source;
         self.taken += 1;
         self.append(list, slot);
         HoldSlot(slot)
     }
 
-    /// Queues all pieces of a datagram.
+    /// Queues all held fragments of a datagram for release.
     ///
     /// # Cost
-    /// One step for each: the datagram may be gone before they are popped, so each takes its fate along.
+    /// One step per fragment. Each fragment stores what must happen to it, because its datagram may
+    /// be removed before the fragment is released.
     pub(crate) fn queue(&mut self, list: List, fate: Fate<D>) {
         let (mut slot, mut queue) = (list.head, self.queue);
         while slot != NONE {
-            let after = self.pieces[slot as usize].next;
-            self.pieces[slot as usize].fate = fate;
+            let after = self.entries[slot as usize].next;
+            self.entries[slot as usize].fate = fate;
             self.append(&mut queue, slot);
             slot = after;
         }
         self.queue = queue;
     }
 
-    /// Frees the slot that was queued first; with its place in `Sources` and its fate.
+    /// Frees the slot that was queued first. Returns the slot, the index of its source in
+    /// `Sources`, and its fate.
     pub(crate) fn pop(&mut self) -> Option<(HoldSlot, u32, Fate<D>)> {
         let slot = Some(self.queue.head).filter(|&slot| slot != NONE)?;
-        let piece = &mut self.pieces[slot as usize];
-        let (source, fate) = (piece.source, piece.fate);
-        let after = core::mem::replace(&mut piece.next, self.free);
+        let entry = &mut self.entries[slot as usize];
+        let (source, fate) = (entry.source, entry.fate);
+        let after = core::mem::replace(&mut entry.next, self.free);
         self.queue = if after == NONE {
             List::EMPTY
         } else {
@@ -106,10 +109,10 @@ impl<D: Copy> Buffer<D> {
     }
 
     fn append(&mut self, list: &mut List, slot: u32) {
-        self.pieces[slot as usize].next = NONE;
+        self.entries[slot as usize].next = NONE;
         match list.tail {
             NONE => list.head = slot,
-            tail => self.pieces[tail as usize].next = slot,
+            tail => self.entries[tail as usize].next = slot,
         }
         (list.tail, list.len) = (slot, list.len + 1);
     }

@@ -1,22 +1,25 @@
-//! Which places of an array stand under a hash: chains through fixed arrays, with a list of the free places.
+//! A hash table that maps hashes to array indexes. Each hash selects a chain of indexes, and unused
+//! indexes are in a free list. The caller stores and compares the keys.
 //!
-//! In: hashes. Out: places, below a capacity. Not here: what stands in a place, comparing it.
-//! Invariant: a place is in exactly one chain, or free.
-//! All places can be taken, whatever the hashes. A chain is as long as hashes collide: one place on average when
-//! all are taken, and nobody without the hash's key can make a long one.
+//! Invariant: an index is in exactly one chain or in the free list. All indexes can be used. When
+//! all indexes are in use, a chain has at most one element on average. Only an attacker who knows
+//! the hash key can create long chains.
 
 use crate::{NONE, filled};
 
 #[derive(Debug)]
 pub(crate) struct Chains {
-    heads: Box<[u32]>, // as many as places or more, a power of two
-    next: Box<[u32]>,  // of a place in its chain, or in the free list
+    // The first index of each chain. The number of chains is a power of two that is not below the
+    // capacity.
+    heads: Box<[u32]>,
+    next: Box<[u32]>, // The next index in the chain or in the free list.
     free: u32,
     shift: u32,
 }
 
 impl Chains {
-    /// `capacity` free places, the lowest of which is taken first; `None` without the memory.
+    /// Creates a table with `capacity` free indexes, which are taken in ascending order. Returns
+    /// `None` if the allocation fails.
     pub(crate) fn new(capacity: usize) -> Option<Self> {
         let heads = filled(heads(capacity), NONE)?;
         let mut next = filled(capacity, NONE)?;
@@ -31,7 +34,8 @@ impl Chains {
         (heads(capacity) + capacity) * size_of::<u32>()
     }
 
-    /// The places that may stand under `hash`, the newest first.
+    /// Returns the indexes in the chain of `hash`, newest first. The caller must compare their
+    /// keys.
     pub(crate) fn of(&self, hash: u64) -> impl Iterator<Item = u32> {
         let link = |place: u32| Some(place).filter(|&place| place != NONE);
         core::iter::successors(link(self.heads[self.head(hash)]), move |&place| {
@@ -39,10 +43,10 @@ impl Chains {
         })
     }
 
-    /// Puts a free place under `hash`.
+    /// Takes a free index and adds it to the chain of `hash`.
     ///
     /// # Panics
-    /// When no place is free: the owner's bounds rule it out.
+    /// Panics if all indexes are taken. The callers have limits that prevent this.
     pub(crate) fn take(&mut self, hash: u64) -> u32 {
         let (place, head) = (self.free, self.head(hash));
         self.free = core::mem::replace(&mut self.next[place as usize], self.heads[head]);
@@ -50,7 +54,7 @@ impl Chains {
         place
     }
 
-    /// Frees a place that was taken for `hash`.
+    /// Frees an index that was taken for `hash`.
     pub(crate) fn give_back(&mut self, hash: u64, place: u32) {
         let after = core::mem::replace(&mut self.next[place as usize], self.free);
         self.free = place;
@@ -66,8 +70,9 @@ impl Chains {
         self.next[before] = after;
     }
 
-    /// The caller may have chosen the thread or the machine by some bits of the same hash, so that those bits are
-    /// equal in all that come here: a product's upper bits depend on all of them.
+    /// Returns the chain of a hash. The caller may have used some bits of the hash to select the
+    /// thread or the machine. These bits are then equal in all hashes of this table. The
+    /// multiplication makes the chain depend on all bits.
     fn head(&self, hash: u64) -> usize {
         #[expect(clippy::cast_possible_truncation, reason = "below the number of heads")]
         {
@@ -76,9 +81,10 @@ impl Chains {
     }
 }
 
-/// Two at least, or the shift would be one of all 64 bits.
+/// Returns the number of chains. The minimum is two, because `shift` would be 64 with a single
+/// chain.
 fn heads(capacity: usize) -> usize {
     capacity.max(2).next_power_of_two()
 }
 
-const MIX: u64 = 0x9e37_79b9_7f4a_7c15; // 2^64 over the golden ratio
+const MIX: u64 = 0x9e37_79b9_7f4a_7c15; // 2^64 divided by the golden ratio.

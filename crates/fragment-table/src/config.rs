@@ -1,7 +1,7 @@
-//! What a table is built from, and why it may be refused.
+//! The limits of a fragment table and the lifetime of its datagrams, with the allowed ranges.
 //!
-//! In: bounds and a lifetime. Out: checked values, or the first problem as a [`ConfigError`].
-//! Not here: the text form of durations (the control plane's), whether the frame pool can spare what is held.
+//! The control plane parses durations from text. The control plane also checks that the frame pool
+//! is large enough for the held frames.
 
 use core::fmt;
 use core::ops::RangeInclusive;
@@ -13,25 +13,28 @@ use crate::datagram::Datagram;
 use crate::insertion_order::InsertionOrder;
 use crate::sources::Sources;
 
-/// Bounds of one table.
+/// The limits of one table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Datagrams whose decision is known; 1 to 2^24, default 16,384.
+    /// The maximum number of datagrams with a decision, 1 to 2^24, default 16,384.
     ///
-    /// Those that wait for their first fragment come on top: at most `buffered`, for which there is room besides.
+    /// The table has additional room for `buffered` datagrams that wait for their first fragment.
     pub datagrams: usize,
-    /// Frames held in all; 1 to 2^20, default 1,024. Each keeps a frame from the driver's pool.
+    /// The maximum number of held frames, 1 to 2^20, default 1,024. Each held frame occupies a
+    /// frame in the frame pool of the driver.
     pub buffered: usize,
-    /// Frames held for one datagram; 1 to 256 and at most `buffered`, default 64: 64 KiB in pieces of 1,500 bytes
-    /// have 45.
+    /// The maximum number of held frames of one datagram, 1 to 256 and at most `buffered`, default
+    /// 64. For comparison, a datagram of 64 KiB has 45 fragments of 1,500 bytes.
     pub per_datagram: usize,
-    /// Frames held for one source; 1 to `buffered`, default 128.
+    /// The maximum number of held frames from one source, 1 to `buffered`, default 128.
     pub per_source: usize,
-    /// From the first sight of any piece of a datagram to its end; 100 ms to 60 s in milliseconds, default 2 s.
+    /// The time after which a datagram expires, counted from the arrival of its first packet. The
+    /// range is 100 ms to 60 s in whole milliseconds, and the default is 2 s.
     ///
-    /// Short, because a fast sender uses its 65,536 identifications of IPv4 again within seconds (RFC 4963 §2), and
-    /// the next datagram of that name would be taken for a conflict. Nothing is reassembled here, so the
-    /// destination's own timeout may be longer.
+    /// The default is short, because a fast sender reuses the 65,536 IPv4 identifications within
+    /// seconds (RFC 4963 §2), and the table would treat the next datagram with the same
+    /// identification as a conflict. The destination may use a longer timeout, because the table
+    /// does not reassemble datagrams.
     pub lifetime: Duration,
 }
 
@@ -48,10 +51,10 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Checks every value against its range.
+    /// Checks that every value is in its range.
     ///
     /// # Errors
-    /// The first value out of range.
+    /// Returns an error for the first value that is out of range.
     pub fn check(&self) -> Result<(), ConfigError> {
         let rows = [
             ("datagrams", self.datagrams, DATAGRAMS),
@@ -71,8 +74,9 @@ impl Config {
         Ok(())
     }
 
-    /// Bytes that a table with decisions of type `D` takes, all of them in [`crate::FragmentTable::new`]: about 100
-    /// and a decision for each datagram, about 50 and a decision for each frame held. Meaningful for checked values.
+    /// Returns the number of bytes that [`crate::FragmentTable::new`] allocates for a table with
+    /// decisions of type `D`. A datagram takes about 100 bytes plus a decision, and a held frame
+    /// about 50 bytes plus a decision. The configuration must have passed [`Config::check`].
     #[must_use]
     pub fn memory_bytes<D: Copy>(&self) -> usize {
         let places = self.places();
@@ -83,30 +87,30 @@ impl Config {
             + Sources::bytes(self.buffered)
     }
 
-    /// Places for datagrams: known ones, and those that wait.
+    /// Returns the maximum number of datagrams in the table, with and without a decision.
     pub(crate) fn places(&self) -> usize {
         self.datagrams + self.buffered
     }
 }
 
-/// Why a table cannot be built.
+/// The reason why a table cannot be built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// A count is out of its range.
     Count {
-        /// Field of [`Config`].
+        /// The name of the field of [`Config`].
         name: &'static str,
-        /// The count given.
+        /// The configured count.
         found: usize,
-        /// The least allowed.
+        /// The smallest allowed count.
         min: usize,
-        /// The most allowed.
+        /// The largest allowed count.
         max: usize,
     },
-    /// The lifetime given is out of its range.
+    /// The configured lifetime is out of its range.
     Lifetime(Duration),
-    /// The machine has not that much memory, in bytes.
+    /// The allocation of this number of bytes failed.
     Memory(usize),
 }
 
@@ -114,13 +118,13 @@ impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Count { name, found, min, max } => {
-                write!(f, "{name} is {found}, {min} to {max} are allowed")
+                write!(f, "`{name}` of {found} is out of range, use {min} to {max}")
             }
             Self::Lifetime(found) => {
                 let (min, max) = (LIFETIME.start(), LIFETIME.end());
-                write!(f, "lifetime is {found:?}, {min:?} to {max:?} are allowed")
+                write!(f, "`lifetime` of {found:?} is out of range, use {min:?} to {max:?}")
             }
-            Self::Memory(bytes) => write!(f, "no memory for a fragment table of {bytes} bytes"),
+            Self::Memory(bytes) => write!(f, "cannot allocate {bytes} bytes for a fragment table"),
         }
     }
 }
@@ -129,7 +133,7 @@ impl core::error::Error for ConfigError {}
 
 const DATAGRAMS: RangeInclusive<usize> = 1..=1 << 24;
 const BUFFERED: RangeInclusive<usize> = 1..=1 << 20;
-const PER_DATAGRAM: usize = 256; // so many steps are taken at once when a first fragment comes
+const PER_DATAGRAM: usize = 256; // This limit bounds the work that one first fragment can cause.
 const LIFETIME: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);
 
 #[cfg(test)]
@@ -137,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_value_is_refused_just_outside_its_range_and_accepted_at_its_ends() {
+    fn config_check_accepts_limits_and_rejects_values_beyond() {
         let base = Config { buffered: 300, ..Config::default() };
         type Put = fn(&mut Config, usize);
         let rows: [(Put, &str, usize, usize); 3] = [
@@ -168,12 +172,12 @@ mod tests {
     }
 
     #[test]
-    fn messages_say_what_was_found_and_what_is_allowed() {
+    fn config_error_message_names_value_and_range() {
         let error = Config { per_source: 2_000, ..Config::default() }.check().unwrap_err();
-        assert_eq!(error.to_string(), "per_source is 2000, 1 to 1024 are allowed");
+        assert_eq!(error.to_string(), "`per_source` of 2000 is out of range, use 1 to 1024");
         let error = Config { lifetime: Duration::ZERO, ..Config::default() }.check().unwrap_err();
-        assert_eq!(error.to_string(), "lifetime is 0ns, 100ms to 60s are allowed");
+        assert_eq!(error.to_string(), "`lifetime` of 0ns is out of range, use 100ms to 60s");
         let error = ConfigError::Memory(7);
-        assert_eq!(error.to_string(), "no memory for a fragment table of 7 bytes");
+        assert_eq!(error.to_string(), "cannot allocate 7 bytes for a fragment table");
     }
 }

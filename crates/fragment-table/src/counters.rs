@@ -1,38 +1,42 @@
-//! What happened in one table, counted by its one owner; the packet thread copies the sums out.
+//! The counters of one table. The packet thread that owns the table reads and publishes them.
 //!
-//! Invariants: every call of `first` is one of recorded, duplicate, conflict; every call of `later` one of known,
-//! held, refused (three); `recorded = known datagrams + expired_known + evicted + succeeded`;
-//! `held = held frames + released + expired_frames`.
+//! Invariants: every call of `first` is counted as recorded, as a duplicate or as a conflict. Every
+//! call of `later` is counted as known, as held or as one of the three refusals. These equations
+//! always hold: `recorded = known datagrams + expired_known + evicted + replaced`, and `held = held
+//! frames + released + expired_frames`.
 
-/// Sums since construction. They wrap at 2^64.
+/// Counts since the table was built. They wrap at 2^64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// First fragments whose decision was recorded.
     pub recorded: u64,
-    /// First fragments like the one that was recorded.
+    /// First fragments with the same digest as the recorded one.
     pub duplicates: u64,
-    /// First fragments other than the one that was recorded.
+    /// First fragments whose digest differs from the recorded one.
     pub conflicts: u64,
-    /// Whole datagrams whose name another one took over before their time.
-    pub succeeded: u64,
-    /// Later fragments that found a decision.
+    /// Complete datagrams that were replaced before they expired, because a new datagram with the
+    /// same key arrived.
+    pub replaced: u64,
+    /// Later fragments whose datagram had a decision.
     pub known: u64,
-    /// Later fragments that were given a hold slot.
+    /// Later fragments that received a hold slot.
     pub held: u64,
-    /// Held frames given back because their first fragment came.
+    /// Held frames released because their first fragment arrived.
     pub released: u64,
-    /// Later fragments refused: their datagram had its share of hold slots.
+    /// Later fragments that were refused because their datagram had reached its limit of held
+    /// frames.
     pub refused_datagram: u64,
-    /// Later fragments refused: their source had its share of hold slots.
+    /// Later fragments that were refused because their source had reached its limit of held frames.
     pub refused_source: u64,
-    /// Later fragments refused: all hold slots were taken.
+    /// Later fragments that were refused because all hold slots were in use.
     pub refused_buffer: u64,
-    /// Datagrams that expired after their first fragment had come: the usual end.
+    /// Datagrams that expired after their first fragment had arrived. Most datagrams end this way.
     pub expired_known: u64,
-    /// Datagrams that expired before their first fragment came.
+    /// Datagrams that expired before their first fragment arrived.
     pub expired_waiting: u64,
-    /// Held frames given back because their first fragment did not come in time.
+    /// Held frames released because their first fragment did not arrive in time.
     pub expired_frames: u64,
-    /// Datagrams with a decision that gave way to a newer one before their time.
+    /// Datagrams with a decision that were evicted before they expired, to make room for a newer
+    /// one.
     pub evicted: u64,
 }

@@ -1,62 +1,63 @@
-//! What names a datagram, and what the table keeps of it.
+//! The key of a datagram, and the state that the table stores for it.
 
 use crate::buffer::List;
 
-/// What all fragments of one datagram have in common.
+/// The fields that all fragments of one datagram have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// Source address; an IPv4 one mapped into IPv6 (RFC 4291 §2.5.5.2), which distinguishes the families.
+    /// The source address. IPv4 addresses are IPv4-mapped (RFC 4291 §2.5.5.2), so that addresses of
+    /// both families differ.
     pub source: [u8; 16],
-    /// Destination address, likewise.
+    /// The destination address in the same format.
     pub destination: [u8; 16],
-    /// IPv4: the protocol. IPv6: one value for all, since the next header may differ between fragments of one
-    /// datagram and is no part of what names it (RFC 8200 §4.5).
+    /// The protocol number for IPv4. For IPv6, always use the same constant, because the fragments
+    /// of one datagram may differ in their next header (RFC 8200 §4.5).
     pub protocol: u8,
-    /// Identification: 16 bits of IPv4, 32 of IPv6.
+    /// The identification, which has 16 bits in IPv4 and 32 bits in IPv6.
     pub id: u32,
 }
 
-/// A moment on a monotonic clock: milliseconds since an origin of the caller's choice.
+/// A time on a monotonic clock, in milliseconds since an origin that the caller chooses.
 ///
-/// One that lies before the latest that a table was given counts as that latest.
+/// If a table receives a time earlier than the latest one, it uses the latest one instead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Millis(pub u64);
 
-/// Which bytes of its datagram a fragment carries.
+/// The range of bytes of a datagram that a fragment contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Bytes of the datagram in front of it; 0 for the first fragment.
+    /// The offset of the fragment in bytes, 0 for the first fragment.
     pub offset: u16,
-    /// Bytes that it carries.
+    /// The number of bytes in the fragment.
     pub bytes: u16,
-    /// Whether another follows.
+    /// `true` if more fragments follow.
     pub more: bool,
 }
 
-/// A fragment, as the table looks for its datagram.
+/// A fragment, as the caller describes it to the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Fragment<'a> {
-    /// What names its datagram.
+    /// The key of the datagram.
     pub key: &'a Key,
     /// A keyed hash of `key`.
     pub hash: u64,
-    /// What it carries.
+    /// The byte range of the fragment.
     pub extent: Extent,
 }
 
-/// How much of a datagram has come. Nothing is reassembled here: repeated bytes count twice, so a datagram of which pieces
-/// came twice may pass for whole a little early, never late.
+/// The number of bytes of a datagram that have arrived. Repeated bytes are counted twice, so a
+/// datagram with duplicates may count as complete too early, but never too late.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Arrived {
     bytes: u32,
-    whole: Option<u32>, // bytes, known by the last fragment
+    whole: Option<u32>, // The length of the datagram, which its last fragment determines.
 }
 
 impl Arrived {
-    pub(crate) fn add(&mut self, piece: Extent) {
-        self.bytes = self.bytes.saturating_add(piece.bytes.into());
-        if !piece.more {
-            self.whole = Some(u32::from(piece.offset) + u32::from(piece.bytes));
+    pub(crate) fn add(&mut self, entry: Extent) {
+        self.bytes = self.bytes.saturating_add(entry.bytes.into());
+        if !entry.more {
+            self.whole = Some(u32::from(entry.offset) + u32::from(entry.bytes));
         }
     }
 
@@ -65,18 +66,19 @@ impl Arrived {
     }
 }
 
-/// A datagram of which at least one fragment was seen.
+/// A datagram from which at least one fragment has arrived.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Datagram<D> {
     pub(crate) key: Key,
     pub(crate) hash: u64,
-    pub(crate) deadline: u64, // milliseconds; from then on it counts as absent
+    pub(crate) deadline: u64, // The time in milliseconds at which the datagram expires.
     pub(crate) first: Option<Seen<D>>,
     pub(crate) arrived: Arrived,
-    pub(crate) held: List, // empty once the first fragment was seen
+    // The held fragments. The list is empty once the first fragment has arrived.
+    pub(crate) held: List,
 }
 
-/// The first fragment.
+/// The digest and decision of the first fragment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen<D> {
     pub(crate) digest: u64,
@@ -84,7 +86,7 @@ pub(crate) struct Seen<D> {
 }
 
 impl<D> Datagram<D> {
-    /// What stands in a place that nobody has taken.
+    /// The content of an unused entry.
     pub(crate) const VACANT: Self = Self {
         key: Key { source: [0; 16], destination: [0; 16], protocol: 0, id: 0 },
         hash: 0,

@@ -1,15 +1,16 @@
-//! Some places of an array in the order in which they were added.
+//! A queue of array indexes in insertion order. Every operation takes constant time, including the
+//! removal of an index in the middle.
 //!
-//! In: places. Out: the oldest one. Each step takes constant time, from the middle too.
-//! Invariant: a place is added only when it is not in, and removed only when it is.
+//! Invariant: an index is added only if it is not in the queue, and removed only if it is in the
+//! queue.
 
 use crate::{NONE, filled};
 
-/// A queue of places that can be left from anywhere.
+/// A queue from which any index can be removed.
 #[derive(Debug)]
 pub(crate) struct InsertionOrder {
     links: Box<[Links]>,
-    ends: Links, // `after` is the oldest, `before` the newest: a ring that is open here
+    ends: Links, // `after` is the oldest index and `before` the newest.
     pub(crate) len: usize,
 }
 
@@ -20,7 +21,7 @@ struct Links {
 }
 
 impl InsertionOrder {
-    /// Of places below `capacity`; `None` without the memory.
+    /// Creates an empty queue for indexes below `capacity`. Returns `None` if the allocation fails.
     pub(crate) fn new(capacity: usize) -> Option<Self> {
         Some(Self { links: filled(capacity, Links::NONE)?, ends: Links::NONE, len: 0 })
     }

@@ -1,30 +1,35 @@
-//! A fixed-size table of fragmented datagrams for one packet thread: what was decided for a first fragment holds
-//! for the later ones, and later ones that come too early wait for it.
+//! A fixed-size table of fragmented datagrams for one packet thread. The caller decides where to
+//! forward the first fragment of a datagram, and the table returns this decision for the later
+//! fragments. A later fragment that arrives before the first one is held.
 //!
-//! In: the datagram's [`Key`] and a keyed hash of it, the caller's decision, the time ([`Millis`]). Out: [`First`],
-//! [`Later`], and the numbers of held frames whose wait is over ([`Release`]).
-//! Not here: the frames (their owner keeps them under the numbers, [`HoldSlot`]), the hash functions, the clock, what
-//! a decision means.
-//! Invariants: memory is taken once; a hold slot is free, in one datagram, or queued for release; a datagram
-//! without its first fragment holds at least one frame.
-//! Source: Eisenbud et al., *Maglev*, NSDI 2016, §4.3; RFC 791 §3.2; RFC 8200 §4.5.
+//! The caller passes the [`Key`] of the datagram with a keyed hash, the decision and the time
+//! ([`Millis`]). The caller also keeps the held frames, under the indexes that the table assigns
+//! ([`HoldSlot`]). The table allocates its memory once. If the first fragment of a datagram in the
+//! table is missing, at least one other fragment of it is held.
+//!
+//! The table follows §4.3 of the Maglev paper (Eisenbud et al., NSDI 2016) and the fragmentation
+//! rules of RFC 791 §3.2 and RFC 8200 §4.5.
 //!
 //! ```
-//! use fragment_table::{Config, Extent, Fate, First, Fragment, FragmentTable, Key, Later, Millis, Release};
+//! use fragment_table::{Config, Extent, Fate, First, Fragment, FragmentTable, Key};
+//! use fragment_table::{Later, Millis, Release};
 //!
 //! let mut table = FragmentTable::new(&Config::default())?;
 //! let key = Key { source: [1; 16], destination: [2; 16], protocol: 17, id: 7 };
-//! let (hash, source) = (0x5bd1_e995_9e37_79b9, 0x94d0_49bb_1331_11eb); // keyed: of the key, of the source
-//! let piece = |offset, more| Fragment { key: &key, hash, extent: Extent { offset, bytes: 1_480, more } };
-//! // The second fragment comes before the first: its frame waits under a number.
-//! let Later::Hold(slot) = table.later(&piece(1_480, true), source, Millis(10)) else { panic!() };
-//! assert_eq!(table.first(&piece(0, true), 0xd1ce, "backend 3", Millis(11)), First::Recorded);
-//! // Between batches the caller takes out what is ready, and empties the number's place at once.
+//! // Keyed hashes of the key and of the source.
+//! let (hash, source) = (0x5bd1_e995_9e37_79b9, 0x94d0_49bb_1331_11eb);
+//! let extent = |offset, more| Extent { offset, bytes: 1_480, more };
+//! let fragment = |offset, more| Fragment { key: &key, hash, extent: extent(offset, more) };
+//! // The second fragment arrives before the first, so its frame is held.
+//! let held = table.later(&fragment(1_480, true), source, Millis(10));
+//! let Later::Hold(slot) = held else { panic!("not held") };
+//! assert_eq!(table.first(&fragment(0, true), 0xd1ce, "backend 3", Millis(11)), First::Recorded);
+//! // Between batches the caller takes released frames out of their hold slots.
 //! assert_eq!(table.release(), Some(Release { slot, fate: Fate::Forward("backend 3") }));
 //! assert_eq!(table.release(), None);
 //! // The third fragment finds the decision.
-//! assert_eq!(table.later(&piece(2_960, false), source, Millis(12)), Later::Known("backend 3"));
-//! // Two seconds after its first sight the datagram is forgotten.
+//! assert_eq!(table.later(&fragment(2_960, false), source, Millis(12)), Later::Known("backend 3"));
+//! // The datagram expires two seconds after its first arrival.
 //! assert_eq!(table.expire(Millis(2_010), 16), 1);
 //! # Ok::<(), fragment_table::ConfigError>(())
 //! ```
@@ -50,7 +55,8 @@ pub use table::{First, FragmentTable, Later, Refusal, Release};
 
 use chains::Chains;
 
-/// A slice of `len` copies, or `None` without the memory. Every page is written, so that no packet meets a page fault.
+/// Returns a boxed slice of `len` copies of `value`, or `None` if the allocation fails. The
+/// function writes to every page, so that no packet causes a page fault.
 fn filled<T: Clone>(len: usize, value: T) -> Option<Box<[T]>> {
     let mut room = Vec::new();
     room.try_reserve_exact(len).ok()?;
@@ -58,10 +64,10 @@ fn filled<T: Clone>(len: usize, value: T) -> Option<Box<[T]>> {
     Some(room.into_boxed_slice())
 }
 
-/// No place, in links between places of an array.
+/// The end of a linked list of array indexes.
 const NONE: u32 = u32::MAX;
 
-/// The example of the README is a test too.
+/// Compiles the example of the README as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

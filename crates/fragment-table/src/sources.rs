@@ -1,10 +1,11 @@
-//! How many frames each source has in the buffer.
+//! Counts the held frames of each source.
 //!
-//! In: a keyed hash of what counts as one source, for each frame that is kept or released. Out: counts.
-//! Exact in fixed memory: a source is here only while it has a frame in the buffer, so there are at most as many as
-//! hold slots. (Counts by bucket of a hash would let a source that fills its bucket shut out those beside it.)
-//! Two sources share a count only if all 64 bits of their hashes agree.
-//! Invariant: the counts add up to the slots taken.
+//! The counts are exact and use a fixed amount of memory. A source is stored only while it has a
+//! held frame, so there are never more sources than hold slots. If sources were counted
+//! approximately, per hash bucket, one source could block other sources in its bucket. Two sources
+//! share a count only if all 64 bits of their hashes are equal.
+//!
+//! Invariant: the sum of the counts is the number of hold slots in use.
 
 use crate::{Chains, filled};
 
@@ -21,7 +22,7 @@ struct Record {
 }
 
 impl Sources {
-    /// For `slots` hold slots; `None` without the memory.
+    /// Creates an empty set with room for `slots` sources. Returns `None` if the allocation fails.
     pub(crate) fn new(slots: usize) -> Option<Self> {
         Some(Self { chains: Chains::new(slots)?, records: filled(slots, Record { hash: 0, frames: 0 })? })
     }
@@ -34,7 +35,7 @@ impl Sources {
         self.find(hash).map_or(0, |place| self.records[place as usize].frames)
     }
 
-    /// One frame more; the place by which [`Sources::leave`] knows it.
+    /// Increments the count of a source. Returns the index to pass to [`Sources::leave`].
     pub(crate) fn enter(&mut self, hash: u64) -> u32 {
         let place = self.find(hash).unwrap_or_else(|| {
             let place = self.chains.take(hash);
@@ -45,7 +46,7 @@ impl Sources {
         place
     }
 
-    /// One frame less of the source at `place`.
+    /// Decrements the count of the source at index `place`.
     pub(crate) fn leave(&mut self, place: u32) {
         let record = &mut self.records[place as usize];
         record.frames -= 1;

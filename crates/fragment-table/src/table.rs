@@ -1,14 +1,15 @@
-//! The table: first and later fragments in, decisions and hold slots out; one owner, no lock.
+//! The fragment table, which records the decisions for first fragments and assigns hold slots to
+//! later fragments. One thread owns a table, so there is no lock.
 //!
-//! Not here: chains, orders, the buffer, counts by source (a file each).
-//! Two populations that cannot crowd each other out, each with room of its own. Known datagrams (their first
-//! fragment came): when there are as many as allowed, the one recorded first gives way, because pieces of a datagram
-//! come within milliseconds of each other, so that the oldest is the likeliest to be complete; under a flood of
-//! first fragments a datagram still has the time in which the flood goes round the table. Waiting datagrams: each
-//! holds a frame, so the buffer bounds them, and none gives way before its time, or a flood of later fragments
-//! would drop the frames of others; they are refused, per datagram, per source and in all. A flood of later
-//! fragments thus costs nobody whose first fragment comes first.
-//! Source: Eisenbud et al., *Maglev*, NSDI 2016, §4.3.
+//! A *known* datagram has a decision. A *waiting* datagram has no decision yet, because its first
+//! fragment is missing. Each kind has its own limit, and a datagram of one kind never displaces one
+//! of the other kind. If the table is full of known datagrams, the one that was recorded first is
+//! evicted. That datagram is most likely complete, because the fragments of a datagram arrive
+//! within milliseconds.
+//!
+//! Each waiting datagram has at least one held frame. A frame is refused if its datagram, its
+//! source or the whole table has reached its limit of held frames. Waiting datagrams are never
+//! evicted. A flood of later fragments therefore cannot affect known datagrams.
 
 use crate::buffer::{Buffer, Fate, HoldSlot, List};
 use crate::config::{Config, ConfigError};
@@ -18,78 +19,90 @@ use crate::insertion_order::InsertionOrder;
 use crate::sources::Sources;
 use crate::{Chains, filled};
 
-/// What became of a first fragment. It is forwarded, unless it is a conflict.
+/// The result for a first fragment. The caller forwards the fragment unless the result is a
+/// conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "a conflict is dropped"]
+#[must_use = "a conflicting first fragment must be dropped"]
 pub enum First<D> {
-    /// It was the first of its datagram, and its decision is recorded. Pieces that waited are queued for
-    /// [`FragmentTable::release`].
+    /// The first fragment of the datagram arrived, and its decision is recorded. The held
+    /// fragments are queued for [`FragmentTable::release`].
     Recorded,
-    /// It is like the first of its datagram: this was decided for that one.
+    /// The fragment is a duplicate of the first fragment, for which this decision is recorded.
     Duplicate(D),
-    /// Its datagram had another first fragment, whose decision stands, and is not whole: drop it, by name. Of a whole one
-    /// no fragment is to come, so that another first fragment is that of the next datagram of this name: identifications
-    /// of IPv4 have 16 bits, and come again within the lifetime.
+    /// The fragment differs from the recorded first fragment of an incomplete datagram, and must be
+    /// dropped. The recorded decision stays in force.
+    ///
+    /// If the recorded datagram is complete, a different first fragment is not a conflict but
+    /// begins the next datagram with the same key. Keys are repeated because IPv4 identifications
+    /// have only 16 bits and are reused within the lifetime of a datagram.
     Conflict,
 }
 
-/// What becomes of a later fragment.
+/// The result for a later fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "a frame is held only if the caller does so"]
+#[must_use = "the caller must keep the frame if the table holds the fragment"]
 pub enum Later<D> {
-    /// This was decided for the first fragment.
+    /// The decision that was recorded for the first fragment.
     Known(D),
-    /// The first fragment has not come: keep the frame under this number until [`FragmentTable::release`] gives it
-    /// back.
+    /// The first fragment has not arrived. The caller must keep the frame under the index of this
+    /// hold slot until [`FragmentTable::release`] returns it.
     Hold(HoldSlot),
-    /// The first fragment has not come, and the frame cannot be held: drop it, by name.
+    /// The first fragment has not arrived and the frame cannot be held. The caller must drop the
+    /// frame.
     Refused(Refusal),
 }
 
-/// Why a frame cannot be held. Of two reasons, the first in this order.
+/// The reason why a frame cannot be held. If several reasons apply, the variant that is declared
+/// first is returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Its datagram holds [`Config::per_datagram`] frames.
+    /// The datagram already holds [`Config::per_datagram`] frames.
     DatagramFull,
-    /// Its source has [`Config::per_source`] hold slots.
+    /// The source already has [`Config::per_source`] hold slots.
     SourceFull,
     /// All [`Config::buffered`] hold slots are taken.
     BufferFull,
 }
 
-/// A hold slot that is free again, and what to do with its frame.
+/// A released hold slot, and the required action for its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "the frame under this number waits for its verdict"]
+#[must_use = "the frame in this hold slot must be forwarded or dropped"]
 pub struct Release<D> {
-    /// The number; the next later fragment may be given it, so empty its place at once.
+    /// The hold slot. The caller must take the frame out of this slot before the next call of
+    /// [`FragmentTable::later`], which may assign the slot to another frame.
     pub slot: HoldSlot,
-    /// What to do.
+    /// The required action for the frame.
     pub fate: Fate<D>,
 }
 
-/// A table of fragmented datagrams of fixed size for one packet thread. `D` is what the caller decides.
+/// A table of fragmented datagrams with a fixed size, for one packet thread. `D` is the type of the
+/// caller's decision.
 ///
-/// `hash` is a keyed 64-bit hash of the key (SipHash with a secret key), always the same one for a key. Keys are
-/// compared whole, so datagrams are never mixed up, even when their hashes are equal.
+/// Every `hash` parameter is a keyed 64-bit hash of the key (SipHash with a secret key). Equal keys
+/// must have equal hashes. The table compares complete keys, so it does not confuse datagrams with
+/// equal hashes.
 #[derive(Debug)]
 pub struct FragmentTable<D> {
     config: Config,
-    lifetime: u64, // milliseconds
+    lifetime: u64, // In milliseconds.
     chains: Chains,
-    datagrams: Box<[Datagram<D>]>, // known and waiting ones
-    seen: InsertionOrder,          // all of them, as their first piece came: the order in which they expire
-    known: InsertionOrder,         // as their first fragments came
+    datagrams: Box<[Datagram<D>]>, // Known and waiting datagrams.
+    // All datagrams, ordered by the arrival of their first packet. The datagrams expire in the same
+    // order.
+    seen: InsertionOrder,
+    known: InsertionOrder, // Known datagrams, ordered by the arrival of their first fragment.
     buffer: Buffer<D>,
     sources: Sources,
-    latest: u64, // milliseconds: the time never goes back
+    latest: u64, // The latest time that was passed to the table, in milliseconds.
     counters: Counters,
 }
 
 impl<D: Copy> FragmentTable<D> {
-    /// Takes all the memory that the table will ever use, [`Config::memory_bytes`], and touches it.
+    /// Builds a table. The constructor allocates all memory ([`Config::memory_bytes`]) and writes
+    /// to it.
     ///
     /// # Errors
-    /// [`ConfigError`]: a value out of range, or not enough memory.
+    /// Returns [`ConfigError`] if a value is out of range or the allocation fails.
     pub fn new(config: &Config) -> Result<Self, ConfigError> {
         config.check()?;
         Self::build(config).ok_or(ConfigError::Memory(config.memory_bytes::<D>()))
@@ -111,13 +124,15 @@ impl<D: Copy> FragmentTable<D> {
         })
     }
 
-    /// Records what was decided for a first fragment, or returns what was decided before.
+    /// Records the decision for a first fragment. If a decision is already recorded for the
+    /// datagram, returns the recorded one.
     ///
-    /// `digest` is a 64-bit hash of the fragment's bytes that matter: equal ones are taken for a duplicate. There is
-    /// always room: a known datagram gives way if need be.
+    /// `digest` is a 64-bit hash of the bytes that must be identical in a duplicate. A fragment
+    /// with the same digest is treated as a duplicate. The table always has room, because it evicts
+    /// a known datagram if necessary.
     ///
     /// # Cost
-    /// Constant, and a step for each frame that waited ([`Config::per_datagram`] at most).
+    /// Constant, plus one step per held frame of the datagram (at most [`Config::per_datagram`]).
     pub fn first(&mut self, fragment: &Fragment<'_>, digest: u64, decision: D, now: Millis) -> First<D> {
         let Fragment { key, hash, extent } = *fragment;
         let now = self.advance(now);
@@ -126,7 +141,7 @@ impl<D: Copy> FragmentTable<D> {
             if seen.digest == digest || !self.datagram(place).arrived.is_whole() {
                 return self.again(seen, digest);
             }
-            self.counters.succeeded += 1;
+            self.counters.replaced += 1;
             self.remove(place);
             at = None;
         }
@@ -144,13 +159,14 @@ impl<D: Copy> FragmentTable<D> {
         First::Recorded
     }
 
-    /// Looks up the decision for a later fragment, or takes a hold slot for it.
+    /// Returns the decision for a later fragment, or assigns a hold slot to it.
     ///
-    /// `source` is a keyed 64-bit hash of what counts as one source: an IPv4 address; of IPv6 better the first 64
-    /// bits, since one host has all addresses behind them.
+    /// `source` is a keyed 64-bit hash that identifies the sender. For IPv4, hash the whole source
+    /// address. For IPv6, hash only its first 64 bits, because one host can use all addresses of a
+    /// /64 prefix.
     ///
     /// # Cost
-    /// Constant; as [`FragmentTable::first`] when the datagram is found expired.
+    /// Constant. If the datagram has expired, the cost equals that of [`FragmentTable::first`].
     pub fn later(&mut self, fragment: &Fragment<'_>, source: u64, now: Millis) -> Later<D> {
         let Fragment { key, hash, extent } = *fragment;
         let now = self.advance(now);
@@ -170,13 +186,14 @@ impl<D: Copy> FragmentTable<D> {
         Later::Hold(self.buffer.keep(&mut self.datagrams[at as usize].held, source))
     }
 
-    /// Ends at most `budget` datagrams whose lifetime is over, and returns how many. Their held frames are queued for
-    /// [`FragmentTable::release`].
+    /// Expires at most `budget` datagrams whose lifetime has passed, and returns the number of
+    /// expired datagrams. Their held frames are queued for [`FragmentTable::release`].
     ///
-    /// Nothing depends on it but how long held frames stay: a datagram past its lifetime is not found in any case.
+    /// Lookups never return an expired datagram. This call therefore affects only how long frames
+    /// are held.
     ///
     /// # Cost
-    /// Constant for each, and a step for each frame held.
+    /// Constant for each datagram, plus one step per held frame.
     pub fn expire(&mut self, now: Millis, budget: usize) -> usize {
         let now = self.advance(now);
         let mut ended = 0;
@@ -190,10 +207,10 @@ impl<D: Copy> FragmentTable<D> {
         ended
     }
 
-    /// Takes the frame that was queued first out of the queue. Its hold slot is free from here on, and not before.
+    /// Removes the oldest frame from the release queue. This call frees the hold slot of the frame.
     ///
-    /// A batch that may hold frames must have been carried out before: a frame whose number was given out in it may be
-    /// released already. Call it between batches, as often as there is time for; [`FragmentTable::queued`] bounds it.
+    /// Call this function between batches, because a batch may contain a frame whose hold slot is
+    /// already queued for release. [`FragmentTable::queued`] returns the number of queued frames.
     pub fn release(&mut self) -> Option<Release<D>> {
         let (slot, source, fate) = self.buffer.pop()?;
         self.sources.leave(source);
@@ -204,38 +221,40 @@ impl<D: Copy> FragmentTable<D> {
         Some(Release { slot, fate })
     }
 
-    /// Datagrams whose decision is known, expired ones that nobody looked at among them; at most
-    /// [`Config::datagrams`].
+    /// Returns the number of datagrams with a decision. The number includes expired datagrams that
+    /// are not removed yet, and is at most [`Config::datagrams`].
     #[must_use]
     pub fn known(&self) -> usize {
         self.known.len
     }
 
-    /// Datagrams that wait for their first fragment, likewise; at most [`FragmentTable::held`].
+    /// Returns the number of datagrams that wait for their first fragment. The number includes
+    /// expired datagrams that are not removed yet, and is at most [`FragmentTable::held`].
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.seen.len - self.known.len
     }
 
-    /// Hold slots taken, those of [`FragmentTable::queued`] among them; at most [`Config::buffered`].
+    /// Returns the number of hold slots in use, including [`FragmentTable::queued`]. The number is
+    /// at most [`Config::buffered`].
     #[must_use]
     pub fn held(&self) -> usize {
         self.buffer.taken
     }
 
-    /// Hold slots that [`FragmentTable::release`] would give back now.
+    /// Returns the number of frames in the release queue.
     #[must_use]
     pub fn queued(&self) -> usize {
         self.buffer.queue.len
     }
 
-    /// What the table was built from.
+    /// Returns the configuration of the table.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Sums since construction.
+    /// Returns the counters since the table was built.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
@@ -250,7 +269,7 @@ impl<D: Copy> FragmentTable<D> {
         &mut self.datagrams[at as usize]
     }
 
-    /// The place of a datagram; one that has expired ends here.
+    /// Returns the index of the datagram with this key. If the datagram has expired, it is removed.
     fn live(&mut self, key: &Key, hash: u64, now: u64) -> Option<u32> {
         let at = self.chains.of(hash).find(|&at| {
             let datagram = &self.datagrams[at as usize];
@@ -263,7 +282,8 @@ impl<D: Copy> FragmentTable<D> {
         None
     }
 
-    /// A place for a new datagram. There is one: `known` and `waiting` ones are bounded apart.
+    /// Takes an unused index for a new datagram. One is always available, because known and waiting
+    /// datagrams have separate limits.
     fn open(&mut self, key: &Key, hash: u64, now: u64) -> u32 {
         let at = self.chains.take(hash);
         let deadline = now.saturating_add(self.lifetime);
@@ -302,7 +322,7 @@ impl<D: Copy> FragmentTable<D> {
         refusal
     }
 
-    /// The known datagram that was recorded first gives way.
+    /// Evicts the known datagram that was recorded first.
     fn make_room(&mut self, now: u64) {
         let Some(oldest) = self.known.oldest() else { return };
         if self.datagram(oldest).deadline <= now {

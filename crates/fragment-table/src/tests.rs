@@ -1,4 +1,5 @@
-//! The table from outside: each outcome, floods, and a model that shares no function with it.
+//! Tests of the public behavior of the table, of floods, and of its agreement with an independent
+//! model.
 
 mod flood;
 mod oracle;
@@ -12,7 +13,7 @@ use crate::{
 
 type Table = FragmentTable<u32>;
 
-/// Pieces of 8 bytes, the last of three being the only one that nothing follows.
+/// Three fragments of 8 bytes that make up one datagram.
 const FIRST: Extent = Extent { offset: 0, bytes: 8, more: true };
 const MIDDLE: Extent = Extent { offset: 8, bytes: 8, more: true };
 const LAST: Extent = Extent { offset: 16, bytes: 8, more: false };
@@ -34,7 +35,7 @@ fn hash(number: u64) -> u64 {
     x ^ x >> 31
 }
 
-/// The datagram with this number from the source with that one.
+/// Returns the key of datagram `id` from source `source`.
 fn key(source: u8, id: u32) -> Key {
     let address = |last| [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, last];
     Key { source: address(source), destination: address(255), protocol: 17, id }
@@ -69,14 +70,14 @@ fn released(table: &mut Table) -> Vec<Release<u32>> {
 
 fn assert_adds_up(table: &Table) {
     let c = table.counters();
-    assert_eq!(c.recorded, table.known() as u64 + c.expired_known + c.evicted + c.succeeded);
+    assert_eq!(c.recorded, table.known() as u64 + c.expired_known + c.evicted + c.replaced);
     assert_eq!(c.held, table.held() as u64 + c.released + c.expired_frames);
     assert!(table.known() <= table.config().datagrams && table.held() <= table.config().buffered);
     assert!(table.queued() <= table.held() && table.waiting() <= table.held() - table.queued());
 }
 
 #[test]
-fn in_order_pieces_find_the_decision_and_nothing_is_held() {
+fn fragments_in_order_find_the_decision_and_are_not_held() {
     let mut table = table();
     assert_eq!(first(&mut table, key(1, 1), 5, 70, 0), First::Recorded);
     for now in [0, 1, 999] {
@@ -87,7 +88,7 @@ fn in_order_pieces_find_the_decision_and_nothing_is_held() {
 }
 
 #[test]
-fn pieces_that_come_too_early_are_released_in_their_order_with_the_decision() {
+fn early_fragments_are_released_in_order_with_the_decision() {
     let mut table = table();
     let slots = [0, 1, 2].map(|now| hold(&mut table, key(1, 1), now));
     assert_eq!((table.release(), table.waiting(), table.held()), (None, 1, 3));
@@ -101,7 +102,7 @@ fn pieces_that_come_too_early_are_released_in_their_order_with_the_decision() {
 }
 
 #[test]
-fn a_piece_that_overtakes_the_queue_is_not_held_again() {
+fn fragment_that_overtakes_the_queue_is_not_held_again() {
     let mut table = table();
     let slot = hold(&mut table, key(1, 1), 0);
     assert_eq!(first(&mut table, key(1, 1), 5, 70, 0), First::Recorded);
@@ -110,7 +111,7 @@ fn a_piece_that_overtakes_the_queue_is_not_held_again() {
 }
 
 #[test]
-fn a_second_first_fragment_is_a_duplicate_or_a_conflict_and_the_first_decision_stands() {
+fn second_first_fragment_is_a_duplicate_or_a_conflict() {
     let mut table = table();
     assert_eq!(first(&mut table, key(1, 1), 5, 70, 0), First::Recorded);
     assert_eq!(first(&mut table, key(1, 1), 5, 71, 1), First::Duplicate(70));
@@ -122,11 +123,11 @@ fn a_second_first_fragment_is_a_duplicate_or_a_conflict_and_the_first_decision_s
 }
 
 #[test]
-fn the_next_datagram_of_a_name_begins_once_all_pieces_of_the_last_have_come() {
+fn complete_datagram_is_replaced_by_next_with_same_key() {
     let mut table = table();
     let source = hash(1);
     let (key, hash) = (key(1, 1), hash_of(&key(1, 1)));
-    // The last piece waits, the others come behind the first.
+    // The last fragment is held. The other fragments arrive after the first one.
     assert!(matches!(
         table.later(&Fragment { key: &key, hash, extent: LAST }, source, Millis(0)),
         Later::Hold(_)
@@ -134,19 +135,19 @@ fn the_next_datagram_of_a_name_begins_once_all_pieces_of_the_last_have_come() {
     assert_eq!(first(&mut table, key, 5, 70, 1), First::Recorded);
     assert_eq!(first(&mut table, key, 6, 71, 2), First::Conflict);
     assert_eq!(later(&mut table, key, 3), Later::Known(70));
-    assert_eq!(first(&mut table, key, 5, 72, 4), First::Duplicate(70), "the last datagram's first, late");
+    assert_eq!(first(&mut table, key, 5, 72, 4), First::Duplicate(70), "late duplicate of the old datagram");
     assert_eq!(first(&mut table, key, 6, 73, 5), First::Recorded);
     assert_eq!(later(&mut table, key, 999), Later::Known(73));
-    assert_eq!(first(&mut table, key, 5, 74, 1_000), First::Conflict, "the new one is not whole");
-    assert_eq!(later(&mut table, key, 1_004), Later::Known(73), "its lifetime began with its own first");
+    assert_eq!(first(&mut table, key, 5, 74, 1_000), First::Conflict, "the new datagram is incomplete");
+    assert_eq!(later(&mut table, key, 1_004), Later::Known(73), "the new datagram has its own lifetime");
     let c = table.counters();
-    assert_eq!((c.recorded, c.succeeded, c.conflicts, c.duplicates, c.known), (2, 1, 2, 1, 3));
+    assert_eq!((c.recorded, c.replaced, c.conflicts, c.duplicates, c.known), (2, 1, 2, 1, 3));
     assert_eq!((table.known(), table.waiting()), (1, 0));
     assert_adds_up(&table);
 }
 
 #[test]
-fn every_part_of_the_key_tells_datagrams_apart_even_when_their_hashes_are_equal() {
+fn datagrams_with_equal_hashes_are_distinguished_by_key() {
     let base = key(1, 1);
     let others = [
         Key { source: key(2, 1).source, ..base },
@@ -178,7 +179,7 @@ fn every_part_of_the_key_tells_datagrams_apart_even_when_their_hashes_are_equal(
 }
 
 #[test]
-fn a_frame_is_refused_by_its_datagram_then_its_source_then_the_buffer() {
+fn refusal_names_datagram_then_source_then_buffer() {
     let mut table = table();
     for now in 0..3 {
         let _ = hold(&mut table, key(1, 1), now);
@@ -190,14 +191,14 @@ fn a_frame_is_refused_by_its_datagram_then_its_source_then_the_buffer() {
     let _ = (hold(&mut table, key(2, 1), 3), hold(&mut table, key(3, 1), 3));
     assert_eq!(later(&mut table, key(2, 2), 3), Later::Refused(Refusal::BufferFull));
     assert_eq!(later(&mut table, key(1, 9), 3), Later::Refused(Refusal::SourceFull));
-    assert_eq!((table.waiting(), table.held()), (4, 6), "what is refused opens no datagram");
+    assert_eq!((table.waiting(), table.held()), (4, 6), "a refused fragment creates no datagram");
     let c = table.counters();
     assert_eq!((c.held, c.refused_datagram, c.refused_source, c.refused_buffer), (6, 2, 2, 1));
     assert_adds_up(&table);
 }
 
 #[test]
-fn a_hold_slot_and_its_share_of_the_source_are_free_once_it_is_released_and_not_before() {
+fn hold_slot_is_reused_only_after_its_release() {
     let narrow = Config { buffered: 2, per_datagram: 1, per_source: 1, ..config() };
     let mut table = Table::new(&narrow).unwrap();
     let one = hold(&mut table, key(1, 1), 0);
@@ -214,7 +215,7 @@ fn a_hold_slot_and_its_share_of_the_source_are_free_once_it_is_released_and_not_
 }
 
 #[test]
-fn a_lifetime_begins_with_the_first_sight_and_no_piece_extends_it() {
+fn lifetime_begins_with_first_arrival_and_is_not_extended() {
     let mut table = table();
     let slot = hold(&mut table, key(1, 1), 100);
     assert_eq!(first(&mut table, key(1, 1), 5, 70, 600), First::Recorded);
@@ -223,7 +224,7 @@ fn a_lifetime_begins_with_the_first_sight_and_no_piece_extends_it() {
     assert_eq!(table.expire(Millis(1_099), 9), 0);
     assert!(matches!(later(&mut table, key(1, 1), 1_100), Later::Hold(other) if other != slot));
     assert_eq!((table.counters().expired_known, table.known(), table.waiting()), (1, 0, 1));
-    assert_eq!(first(&mut table, key(1, 1), 6, 71, 2_100), First::Recorded, "a new one of the same name");
+    assert_eq!(first(&mut table, key(1, 1), 6, 71, 2_100), First::Recorded, "a new datagram");
     assert_eq!(table.counters().expired_waiting, 1);
     let fates: Vec<Fate<u32>> = released(&mut table).iter().map(|release| release.fate).collect();
     assert_eq!(fates, [Fate::Forward(70), Fate::Expired]);
@@ -251,9 +252,10 @@ fn expiry_goes_from_the_oldest_on_within_its_budget() {
 }
 
 #[test]
-fn the_datagram_recorded_first_gives_way_and_one_that_waited_counts_from_its_first_fragment() {
+fn eviction_removes_the_datagram_recorded_first() {
     let mut table = table();
-    let _ = hold(&mut table, key(9, 9), 0); // the first that was seen, the last that is recorded
+    // The first packet of this datagram arrives first, but its first fragment arrives last.
+    let _ = hold(&mut table, key(9, 9), 0);
     for id in 1..=3 {
         assert_eq!(first(&mut table, key(1, id), 5, id, 1), First::Recorded);
     }
@@ -268,7 +270,7 @@ fn the_datagram_recorded_first_gives_way_and_one_that_waited_counts_from_its_fir
 }
 
 #[test]
-fn a_datagram_past_its_lifetime_that_gives_way_counts_as_expired() {
+fn evicted_datagram_past_its_lifetime_counts_as_expired() {
     let mut table = table();
     for id in 1..=4 {
         assert_eq!(first(&mut table, key(1, id), 5, id, u64::from(id)), First::Recorded);
@@ -279,11 +281,11 @@ fn a_datagram_past_its_lifetime_that_gives_way_counts_as_expired() {
 }
 
 #[test]
-fn a_clock_that_goes_back_stands_still_and_one_at_its_end_does_not_wrap() {
+fn clock_never_goes_back_and_does_not_wrap_at_its_end() {
     let mut table = table();
     assert_eq!(first(&mut table, key(1, 1), 5, 70, 5_000), First::Recorded);
     assert_eq!(later(&mut table, key(1, 1), 0), Later::Known(70));
-    let _ = hold(&mut table, key(1, 2), 0); // lives until 6,000
+    let _ = hold(&mut table, key(1, 2), 0); // The datagram expires at 6,000 ms.
     assert_eq!(table.expire(Millis(5_999), 9), 0);
     assert_eq!(table.expire(Millis(0), 9), 0);
     assert_eq!(table.expire(Millis(6_000), 9), 2);
@@ -309,6 +311,6 @@ fn the_smallest_table_works() {
 #[test]
 fn a_table_is_refused_with_its_reason_before_memory_is_taken() {
     let error = Table::new(&Config { datagrams: 0, ..config() }).unwrap_err();
-    assert_eq!(error.to_string(), "datagrams is 0, 1 to 16777216 are allowed");
+    assert_eq!(error.to_string(), "`datagrams` of 0 is out of range, use 1 to 16777216");
     assert!(filled(usize::MAX, 0u8).is_none());
 }

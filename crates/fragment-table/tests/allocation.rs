@@ -1,5 +1,6 @@
-//! All memory is taken in `new`, as much as `Config::memory_bytes` says: an allocator that counts says so.
-//! Alone in its program, since the allocator counts for all threads.
+//! Checks with a counting allocator that `new` allocates all memory, and that it allocates exactly
+//! `Config::memory_bytes`. The test is a program of its own, because the allocator counts the
+//! allocations of all threads.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -13,7 +14,7 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, Stats, StatsAlloc};
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 #[test]
-fn a_table_takes_the_documented_bytes_and_then_allocates_and_frees_nothing() {
+fn table_allocates_documented_bytes_in_new_and_never_again() {
     let lifetime = Duration::from_millis(100);
     let config = Config { datagrams: 1_000, buffered: 300, per_datagram: 2, per_source: 20, lifetime };
     let mut table = FragmentTable::<u64>::new(&config).unwrap();
@@ -35,7 +36,8 @@ fn a_table_takes_the_documented_bytes_and_then_allocates_and_frees_nothing() {
     assert!(seen.iter().all(|&count| count > 0), "{c:?}");
 }
 
-/// The least of some runs: the test harness has a thread of its own, whose allocations may come on top in one.
+/// Returns the minimum of several runs, because the test harness may allocate memory in another
+/// thread during a run.
 fn least(mut run: impl FnMut(), count: impl Fn(Stats) -> usize) -> usize {
     let once = |_| {
         let region = Region::new(ALLOCATOR);

@@ -1,7 +1,8 @@
-//! Checks one HTTP backend every second, and prints its state at each change.
+//! Checks one HTTP backend every second, and prints each change of its health state.
 //!
 //! `cargo run -p sluicegate-health --example watch_http -- 192.0.2.10 8080 /healthz`
-//! It ends when its standard output is closed, or with Ctrl-C.
+//!
+//! The example ends when its standard output is closed, or with Ctrl-C.
 
 use std::error::Error;
 use std::net::IpAddr;
@@ -15,14 +16,14 @@ use health::{Dialer, Event, Health, TargetKey, Watched};
 async fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [address, port, path] = arguments.as_slice() else {
-        return Err("wanted: ADDRESS PORT PATH".into());
+        return Err("usage: watch_http ADDRESS PORT PATH".into());
     };
     let address: IpAddr = address.parse()?;
     let key = TargetKey { address, check: Arc::new(check(port.parse()?, path)), through: None };
     let watched =
         Watched { key, slot: None, backend: "backend".into(), pools: vec!["pool".into()], serving: false };
 
-    // The checks run on a thread of their own, which ends when `health` is dropped.
+    // The checks run on their own thread, which ends when `health` is dropped.
     let (health, mut events) = Health::start(|_| Dialer::Direct)?;
     health.watch(vec![watched]);
     while let Some(event) = events.recv().await {
@@ -41,14 +42,16 @@ async fn main() -> Result<(), Box<dyn Error>> {
                     }
                 }
             }
-            // The first takes three backends in two pools; nothing is emptied here.
+            // These events cannot occur here. A local failure needs three backends in two pools,
+            // and this example flushes no server.
             Event::LocalFailure(_) | Event::Flushed(_) => {}
         }
     }
     Ok(())
 }
 
-/// `GET path`, answered with a status from 200 to 299; two passes bring the backend up, three failures take it down.
+/// Returns a check that sends `GET path` and expects a status from 200 to 299. Two passes bring the
+/// backend up, and three failures take it down.
 fn check(port: u16, path: &str) -> Check {
     let kind = CheckKind::Http(HttpCheck {
         port,

@@ -1,8 +1,8 @@
-//! One attempt of a check.
+//! Runs one attempt of a check.
 //!
-//! In: the kind, the address, how to connect. Out: passed, or a [`Failure`].
-//! Not here: when, how often, how long (the caller's: it wraps an attempt in its time-out).
-//! Invariant: nothing is spawned, so a dropped attempt leaves no task and no descriptor.
+//! The caller schedules attempts and wraps each one in a timeout.
+//!
+//! Invariant: an attempt spawns no task, so dropping it leaves no task and no file descriptor.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,19 +12,22 @@ use config::CheckKind;
 #[cfg(test)]
 mod tests;
 
-/// Asks once, and waits for the answer as long as it takes: the caller sets the limit, and [`Failure::NoAnswer`] is what
-/// it says then. Dropping the future releases everything at once.
+/// Sends one probe and waits for the response without a time limit. The caller sets the limit and
+/// reports [`Failure::NoAnswer`] when it expires. Dropping the future releases all resources.
 ///
 /// # Errors
-/// Why the answer does not pass.
+/// Returns the reason why the check did not pass.
+///
 /// # Cost
-/// At most 200 KiB, whatever the answer: a TCP check holds a descriptor and no buffer.
+/// An attempt needs at most 200 KiB of memory, regardless of the response. A TCP check needs one
+/// file descriptor and no buffer.
 pub async fn attempt(kind: &CheckKind, address: IpAddr, dialer: &Dialer) -> Result<(), Failure> {
     match kind {
         CheckKind::Tcp(check) => {
             dialer.tcp(SocketAddr::new(address, check.port)).await.map(drop).map_err(|error| (&error).into())
         }
-        // Boxed: their state would make every TCP check as large as the largest of them.
+        // The futures of the other protocols are boxed. Otherwise, the future of each TCP check
+        // would be as large as the largest of these futures.
         CheckKind::Http(check) => Box::pin(http::attempt(check, address, dialer)).await,
         CheckKind::Grpc(check) => Box::pin(grpc::attempt(check, address, dialer)).await,
         CheckKind::Dns(check) => Box::pin(dns::attempt(check, address, dialer)).await,

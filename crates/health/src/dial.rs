@@ -1,7 +1,4 @@
-//! How the connections of checks are made.
-//!
-//! In: an address and a port. Out: a connected socket, closed when it is dropped.
-//! Not here: what is said over it (`attempt`), time-outs (the caller's).
+//! Opens the sockets of health checks.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -10,23 +7,27 @@ use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 
 use super::tunnel;
 
-/// How connections are made.
+/// The path on which a check reaches its backend.
 #[derive(Clone, Debug)]
 pub enum Dialer {
-    /// Straight from this machine, by its own routes.
+    /// Packets follow the routes of this machine.
     Direct,
-    /// As clients' packets go, to one VIP on one backend; of a peer the port alone counts.
+    /// Packets are addressed to a VIP and go through the tunnel to one backend, like client
+    /// packets. Only the port of a peer address is used.
     Tunnel(tunnel::TunnelDialer),
 }
 
 impl Dialer {
-    /// Connects to `peer`. The connection is reset when it is dropped: a check that closed in order would leave a port in
-    /// TIME_WAIT for a minute, and 10,000 checks a second would run out of ports in six seconds.
+    /// Connects to `peer`. Dropping the connection resets it. A graceful close would leave the port
+    /// in TIME_WAIT for a minute, and 10,000 checks per second would use up all ports in six
+    /// seconds.
     ///
     /// # Errors
-    /// As `connect(2)`.
+    /// Returns the errors of `connect(2)`.
+    ///
     /// # Cost
-    /// `socket`, `setsockopt`, `connect`, `getsockopt`, `close`, and an entry into and out of tokio's epoll set.
+    /// An attempt needs the system calls `socket`, `setsockopt`, `connect`, `getsockopt` and
+    /// `close`, and two changes of the epoll set of tokio.
     pub async fn tcp(&self, peer: SocketAddr) -> io::Result<TcpStream> {
         match self {
             Self::Direct => {
@@ -38,10 +39,11 @@ impl Dialer {
         }
     }
 
-    /// A socket that sends to `peer` and receives from no other peer, from a port that the kernel chooses at random.
+    /// Creates a UDP socket that sends to `peer` and receives only from `peer`. The kernel chooses
+    /// a random source port.
     ///
     /// # Errors
-    /// As `socket(2)`, `bind(2)` and `connect(2)`.
+    /// Returns the errors of `socket(2)`, `bind(2)` and `connect(2)`.
     pub async fn udp(&self, peer: SocketAddr) -> io::Result<UdpSocket> {
         match self {
             Self::Direct => {

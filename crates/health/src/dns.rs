@@ -1,34 +1,36 @@
-//! A DNS query over UDP.
+//! The DNS check, over UDP.
 //!
-//! In: the check. Out: passed when the answer to this very question has a record of its type.
-//! Not here: retries (the next attempt is one), TCP, EDNS: answers are of 512 bytes at most.
-//! Invariant: a name's pointers lead strictly backwards, so that no answer makes the reader turn in a circle.
-//! Source: RFC 1035 §4; RFC 5452 §9.1 (what must match).
+//! A check passes if the response has a record of the requested type. The query uses no TCP and no
+//! EDNS, so responses have at most 512 bytes. A lost query is not repeated before the next attempt.
+//!
+//! A compression pointer must point strictly backward, so a response cannot cause an endless loop.
+//!
+//! References: RFC 1035 §4; RFC 5452 §9.1 (fields that must match).
 
 use std::net::{IpAddr, SocketAddr};
 
 use super::{Dialer, Failure};
 use config::{DnsCheck, DnsRecord};
 
-/// Asks once. What does not answer this question is no answer, and it goes on waiting.
+/// Sends one query. Datagrams that do not match the query are ignored.
 pub(super) async fn attempt(check: &DnsCheck, address: IpAddr, dialer: &Dialer) -> Result<(), Failure> {
     let mut id = [0; 2];
     getrandom::fill(&mut id).map_err(|error| Failure::Local(error.to_string().into()))?;
     let query = query(id, &check.name, check.record)
-        .ok_or_else(|| Failure::Local(format!("{:?} is no domain name", check.name).into()))?;
+        .ok_or_else(|| Failure::Local(format!("{:?} is not a domain name", check.name).into()))?;
     let peer = SocketAddr::new(address, check.port);
     let socket = dialer.udp(peer).await.map_err(|error| Failure::from(&error))?;
     socket.send(&query).await.map_err(|error| Failure::from(&error))?;
     let mut buffer = vec![0; MAX_ANSWER_BYTES];
     loop {
         let length = socket.recv(&mut buffer).await.map_err(|error| Failure::from(&error))?;
-        if let Some(verdict) = judge(buffer.get(..length).unwrap_or_default(), &query) {
-            return verdict;
+        if let Some(health_state) = judge(buffer.get(..length).unwrap_or_default(), &query) {
+            return health_state;
         }
     }
 }
 
-/// `None`: not a domain name.
+/// Encodes a query. Returns `None` if `name` is not a domain name.
 pub(super) fn query(id: [u8; 2], name: &str, record: DnsRecord) -> Option<Vec<u8>> {
     let mut query = id.to_vec();
     query.extend_from_slice(&[0x01, 0, 0, 1, 0, 0, 0, 0, 0, 0]); // recursion desired; one question
@@ -46,7 +48,8 @@ pub(super) fn query(id: [u8; 2], name: &str, record: DnsRecord) -> Option<Vec<u8
     Some(query)
 }
 
-/// `None`: it does not answer this query; the answer may still come.
+/// Returns the result of a response. Returns `None` if the response does not match the query,
+/// because the matching response may still arrive.
 pub(super) fn judge(answer: &[u8], query: &[u8]) -> Option<Result<(), Failure>> {
     //= RFC 5452 §9.1
     //# A resolver implementation MUST match responses to all of the following attributes of the query
@@ -57,20 +60,20 @@ pub(super) fn judge(answer: &[u8], query: &[u8]) -> Option<Result<(), Failure>> 
 }
 
 fn judge_answer(answer: &[u8], query: &[u8]) -> Result<(), Failure> {
-    let broken = || Failure::malformed("an answer that is not DNS");
+    let broken = || Failure::malformed("invalid DNS response");
     let &[_, _, high, low, q0, q1, a0, a1, ..] = answer.first_chunk::<HEADER_BYTES>().ok_or_else(broken)?;
     let (is_response, is_truncated, rcode) = (high & 0x80 != 0, high & 0x02 != 0, low & 0x0f);
     if !is_response {
-        return Err(Failure::malformed("a DNS query in place of an answer"));
+        return Err(Failure::malformed("DNS query instead of a response"));
     }
-    // A server that cannot read a query at all answers without repeating it.
+    // A server that cannot parse the query reports an error without repeating the question.
     if rcode != 0 {
         return Err(Failure::Rcode(rcode));
     }
     let question = query.get(HEADER_BYTES..).unwrap_or_default();
     let repeated = answer.get(HEADER_BYTES..HEADER_BYTES + question.len());
     if [q0, q1] != [0, 1] || !repeated.is_some_and(|repeated| repeated.eq_ignore_ascii_case(question)) {
-        return Err(Failure::malformed("a DNS answer to another question"));
+        return Err(Failure::malformed("DNS response to another question"));
     }
     let wanted = question.split_last_chunk::<4>().map(|(_, kind)| *kind).ok_or_else(broken)?;
     let mut at = HEADER_BYTES + question.len();
@@ -81,7 +84,7 @@ fn judge_answer(answer: &[u8], query: &[u8]) -> Result<(), Failure> {
                 found |= record.kind == wanted;
                 at = record.end;
             }
-            // A server that says that it cut its answer may have cut it within a record.
+            // A truncated response may end within a record.
             None if is_truncated => break,
             None => return Err(broken()),
         }
@@ -89,13 +92,14 @@ fn judge_answer(answer: &[u8], query: &[u8]) -> Result<(), Failure> {
     if found { Ok(()) } else { Err(Failure::NoRecord) }
 }
 
-/// A resource record: its type and class, and where the next one starts.
+/// A resource record: its type and class, and the offset of the next record.
 struct Record {
     kind: [u8; 4],
     end: usize,
 }
 
-/// `None`: it leaves the message, its name is none, or its data cannot be of its type.
+/// Reads the record at an offset. Returns `None` if the record exceeds the message, its name is
+/// invalid, or its data does not fit its type.
 fn read_record(message: &[u8], at: usize) -> Option<Record> {
     let at = end_of_name(message, at)?;
     let &[t0, t1, c0, c1, _, _, _, _, l0, l1] = message.get(at..)?.first_chunk::<10>()?;
@@ -109,7 +113,7 @@ fn read_record(message: &[u8], at: usize) -> Option<Record> {
     (fits && end <= message.len()).then_some(Record { kind: [t0, t1, c0, c1], end })
 }
 
-/// Reads a name to its root, through its pointers; returns where what follows it starts.
+/// Reads a name with its compression pointers. Returns the offset after the name.
 fn end_of_name(message: &[u8], start: usize) -> Option<usize> {
     let (mut at, mut from, mut length) = (start, start, 0);
     let mut end = None;
@@ -154,9 +158,10 @@ const TYPE_AAAA: u16 = 28;
 const CLASS_IN: u16 = 1;
 const HEADER_BYTES: usize = 12;
 const MAX_LABEL: u8 = 63;
-/// With the bytes of lengths, the root's among them.
+/// The maximum length of a name, including the length bytes and the root label.
 const MAX_NAME_BYTES: usize = 255;
-/// Far over what comes without EDNS, so that a server that does not keep to it is still read.
+/// The buffer is much larger than the limit for responses without EDNS, so that longer responses
+/// can be read too.
 const MAX_ANSWER_BYTES: usize = 4 << 10;
 
 #[cfg(test)]

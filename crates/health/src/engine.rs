@@ -1,23 +1,26 @@
-//! The health scheduler: which target is probed when, and what state its answers give it.
+//! The health scheduler. The scheduler decides when each target is probed, and computes health
+//! states from the results.
 //!
-//! In: the set of targets, as each generation of the configuration has it. Out: changes of state, and reports.
-//! It runs on a thread of its own, so that neither a reload nor a table build delays it.
-//! Beside them it empties servers (`flushes`), which says nothing of how they are.
-//! Modules: `target`, `verdicts` (results to verdicts; the rule of local failure), `runner` (the loop), `flights` (attempts under
-//! way), `schedule`, `wheel`, `pace` (when), `record` (the past), `registry`, `exchange` (the way in and out).
-//! Not here: what one attempt does (`attempt`), what a state does to traffic (the caller).
-//! Invariant: memory, descriptors and attempts under way are bounded by the number of targets and by RLIMIT_NOFILE.
+//! The scheduler runs on its own thread, so that neither a reload nor a table build delays it. The
+//! module `flushes` flushes memcached servers, which does not affect their health states.
+//!
+//! The module `runner` has the main loop. `schedule`, `wheel` and `pace` handle the timing.
+//! `flights` holds the running attempts, `health_states` has the rules for health states, and
+//! `record` has the history. `registry` and `exchange` are the interface to other threads.
+//!
+//! Memory, file descriptors and running attempts are bounded by the number of targets and by
+//! RLIMIT_NOFILE.
 
 mod exchange;
 mod flights;
 mod flushes;
+mod health_states;
 mod pace;
 mod record;
 mod registry;
 mod runner;
 mod schedule;
 mod target;
-mod verdicts;
 mod wheel;
 
 use std::io;
@@ -30,62 +33,67 @@ use nix::sys::resource::{Resource, getrlimit};
 use tokio::sync::{oneshot, watch};
 
 pub use self::exchange::Events;
-pub use self::target::{HealthState, TargetKey, TargetReport, ThroughKey, Watched};
+pub use self::target::{HealthState, ProxiedTargetKey, TargetKey, TargetReport, Watched};
 
 use self::exchange::Exchange;
 use self::registry::Registry;
 use self::runner::Runner;
 use crate::{Dialer, lock};
 
-/// What the health thread reports.
+/// An event from the health thread.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// Changes of state, all of one moment together.
+    /// Health state changes that were published together.
     Changed(Vec<StateChange>),
-    /// No check of any backend passes, so that this machine's network is taken to have failed: the last states hold.
-    /// `false`: no longer.
+    /// The start (`true`) or end (`false`) of a local failure. In a local failure, no check of any
+    /// backend passes. The network of this machine is then assumed to have failed, and all health
+    /// states stay as they are.
     LocalFailure(bool),
-    /// Targets that this machine has not been able to ask several times in a row, and why: no port, no permission. Their
-    /// verdicts stay, since it says nothing of the backend. `None`: it was asked again, or is watched no more.
+    /// Targets that this machine can no longer probe, or can probe again. The value is the reason
+    /// why a target could not be probed several times in a row, such as no free port or no
+    /// permission. `None` means that the target was probed again or is no longer watched. The
+    /// health states do not change, because the backends may be healthy.
     Unable(Vec<(TargetKey, Option<String>)>),
-    /// What came of emptying servers: of each the latest.
+    /// The latest result for each server that is being flushed.
     Flushed(Vec<Flushed>),
 }
 
-/// A new state of a target.
+/// A change of a target's health state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateChange {
-    /// Which target.
+    /// The target.
     pub key: TargetKey,
-    /// Its state now.
+    /// The new state.
     pub state: HealthState,
-    /// Of one that is down: why the last attempt failed.
+    /// The reason for the last failed attempt, if the target is down.
     pub why: Option<String>,
 }
 
-/// A server that is to be emptied.
+/// A request to flush a memcached server, which removes all its entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flush {
-    /// Another for each time that one is to be emptied: what came of an earlier time says nothing of this one.
+    /// The unique number of this request, which prevents an old result from being used for a new
+    /// request.
     pub number: u64,
-    /// Its own address, and the port that it serves at.
+    /// The address and port of the server.
     pub server: SocketAddr,
-    /// Between two attempts.
+    /// The pause between two attempts to flush the server.
     pub interval: Duration,
-    /// Of each.
+    /// The timeout of each attempt.
     pub timeout: Duration,
 }
 
-/// What came of an attempt to empty a server.
+/// The result of an attempt to flush a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flushed {
-    /// Its [`Flush::number`].
+    /// The [`Flush::number`] of the request.
     pub number: u64,
-    /// It is empty; else why that is not known. It is tried again then.
+    /// `Ok` if the server was flushed, or the reason why the attempt to flush the server failed. A
+    /// failed attempt is repeated.
     pub result: Result<(), String>,
 }
 
-/// The running scheduler. Dropping it ends its thread and every attempt.
+/// The handle of the health thread. Dropping the handle ends the thread and every attempt.
 #[derive(Debug)]
 pub struct Health {
     exchange: Arc<Exchange>,
@@ -95,15 +103,16 @@ pub struct Health {
     thread: Option<JoinHandle<()>>,
 }
 
-/// How a target is reached.
+/// The function that creates the dialer for a target.
 type Dialing = Box<dyn Fn(&Watched) -> Dialer + Send>;
 
 impl Health {
-    /// Starts the thread, with nothing to watch. `dialers` says how a target is reached; it is asked on that thread when the
-    /// target is added and when its slot, backend or pools change, and must not wait for anything.
+    /// Starts the health thread without targets. The thread calls `dialers` to create the dialer
+    /// for a target. The thread calls this function when a target is added and when its slot,
+    /// backend or pools change. The function must not block.
     ///
     /// # Errors
-    /// No thread, or no epoll instance.
+    /// Returns an error if the system cannot create the thread or its epoll instance.
     pub fn start(dialers: impl Fn(&Watched) -> Dialer + Send + 'static) -> io::Result<(Self, Events)> {
         Self::start_with(Box::new(dialers), most_attempts())
     }
@@ -117,7 +126,8 @@ impl Health {
         let emptied = Arc::clone(&exchange);
         let thread = std::thread::Builder::new().name("health".into()).spawn(move || {
             runtime.block_on(async {
-                // A task of its own, which sockets wake without a write to the runtime's eventfd.
+                // The loop runs as its own task, because sockets can wake a task without a write to
+                // the eventfd of the runtime.
                 tokio::spawn(tokio::task::unconstrained(Runner::new(shared, dialing, most)));
                 tokio::spawn(flushes::carry_out(wanted, emptied));
                 let _ = stopped.await;
@@ -128,25 +138,29 @@ impl Health {
         Ok((Self { exchange, registry: Mutex::default(), flushes, stop, thread }, events))
     }
 
-    /// Makes `wanted` the set of targets. Those that were watched before keep verdict, history and schedule; those that are
-    /// asked the same at another pace, or with another `rise` or `fall`, verdict and history, which is published under the new key;
-    /// those that are gone stop at once, in the middle of an attempt too. Returns before it has taken effect.
+    /// Replaces the set of targets. Targets that are also in the new set keep their health state,
+    /// history and schedule. If only the interval, `rise` or `fall` of a target has changed, the
+    /// target keeps its health state and history, and the state is published under the new target
+    /// key. The attempts of removed targets are canceled. This method returns before the change
+    /// takes effect.
     ///
     /// # Cost
-    /// About a microsecond a target on the caller's thread.
+    /// About a microsecond per target on the calling thread.
     pub fn watch(&self, wanted: Vec<Watched>) {
-        // Held until the change is handed over: two callers' sets must not be handed over in another order than found.
+        // The lock is held until the difference was handed over to the health thread. Otherwise,
+        // the differences of two callers could be handed over in the wrong order.
         let mut registry = lock(&self.registry);
         self.exchange.change(registry.replace(wanted));
     }
 
-    /// Makes `wanted` the servers to be emptied, each by its number; attempts for a number that is gone end. A server is asked until it
-    /// says that it is empty, and then not again under that number. Nothing of this is a check's result.
+    /// Replaces the set of flush requests. Each request is attempted until one attempt succeeds.
+    /// Requests that are not in `wanted` are canceled. The results do not affect health states.
     pub fn flush(&self, wanted: Vec<Flush>) {
         self.flushes.send_replace(wanted);
     }
 
-    /// What is known of all targets, in no order. Waits for the health thread: some milliseconds with 20,000 targets.
+    /// Returns a report of all targets, in no particular order. This function waits until the
+    /// health thread has created the report, which takes some milliseconds with 20,000 targets.
     pub fn report(&self) -> Vec<TargetReport> {
         self.exchange.ask_report().recv().unwrap_or_default()
     }
@@ -156,13 +170,14 @@ impl Drop for Health {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // It fails when the thread panicked, and the panic was logged then.
+            // Joining fails only if the thread panicked, and that panic was logged.
             let _ = thread.join();
         }
     }
 }
 
-/// Most attempts under way at once: half the descriptors that the process may have, since each takes one.
+/// Returns the maximum number of running attempts. The maximum is half of the file descriptor
+/// limit, because each attempt needs one file descriptor.
 fn most_attempts() -> usize {
     let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1024, 1024));
     usize::try_from(soft / 2).unwrap_or(usize::MAX).clamp(16, 16_384)

@@ -1,7 +1,5 @@
-//! Why an attempt failed, in the operator's words.
-//!
-//! In: errors of sockets, of TLS, of HTTP. Out: [`Failure`].
-//! Invariant: what a peer sent is quoted escaped and cut, so a message is short and safe to print.
+//! The reasons why a health check attempt fails, and their messages. Text from a peer is escaped
+//! and cut, so that a message is short and safe to print.
 
 use std::error::Error;
 use std::fmt;
@@ -9,61 +7,64 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// Why an attempt failed.
+/// The reason why an attempt failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Failure {
-    /// Nothing came in time.
+    /// No response arrived in time.
     NoAnswer,
-    /// Nobody listens on the port.
+    /// The backend refused the connection.
     Refused,
-    /// No way there, as this machine's routes or a router on the way say.
+    /// This machine or a router on the path has no route to the backend.
     Unreachable,
-    /// The peer tore the connection down.
+    /// The backend reset the connection.
     Reset,
-    /// The peer closed before its answer was complete.
+    /// The backend closed the connection before the response was complete.
     Closed,
-    /// This machine could not ask: no descriptor, no port, no memory, no permission. It says nothing about the backend.
+    /// This machine could not send the probe, because it lacks a file descriptor, port, memory or
+    /// permission. Such a failure does not count against the backend.
     Local(Box<str>),
     /// The TLS handshake failed.
     Tls(Box<str>),
-    /// The answer is not of the protocol.
+    /// The response does not follow the protocol.
     Malformed(Box<str>),
-    /// Another HTTP status than wanted.
+    /// The HTTP status is not one of the expected statuses.
     Status {
-        /// What came.
+        /// The received status.
         found: u16,
-        /// What passes.
+        /// The statuses that pass.
         wanted: Vec<RangeInclusive<u16>>,
     },
-    /// The first 64 KiB of the body lack the text.
+    /// The first 64 KiB of the body do not contain the expected text.
     Body {
-        /// The text.
+        /// The expected text.
         wanted: Arc<str>,
     },
-    /// The gRPC call ended with this code: 5 when the server does not know the service, 12 when it has no health service.
+    /// The gRPC call ended with this status code. The code is 5 if the server does not know the
+    /// service, and 12 if it has no health service.
     GrpcStatus(u32),
     /// The gRPC health status is not SERVING (1).
     NotServing(u64),
     /// The DNS response code is not NOERROR.
     Rcode(u8),
-    /// The DNS answer holds no record of the type asked for.
+    /// The DNS response has no record of the requested type.
     NoRecord,
-    /// The NTP server answers this code in place of a time: RATE when it is asked too often, DENY, INIT, ...
+    /// The NTP server returned a kiss code instead of a time, such as RATE (too many requests),
+    /// DENY or INIT.
     Kiss([u8; 4]),
-    /// The NTP server has no time itself.
+    /// The NTP server is not synchronized.
     Unsynchronized,
-    /// The NTP server is further from a reference clock than wanted.
+    /// The stratum of the NTP server is too high.
     Stratum {
-        /// Its steps, itself counted.
+        /// The stratum of the server.
         found: u8,
-        /// The most that pass.
+        /// The highest stratum that passes.
         max: u8,
     },
 }
 
 impl Failure {
-    /// One of a fixed set of words: for a metric's label.
+    /// Returns a fixed string for the failure, for the label of a metric.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::NoAnswer => "no_answer",
@@ -85,7 +86,7 @@ impl Failure {
         }
     }
 
-    /// Every word that [`Failure::reason`] can say.
+    /// All values that [`Failure::reason`] can return.
     pub const REASONS: [&'static str; 12] = [
         "no_answer",
         "refused",
@@ -101,17 +102,19 @@ impl Failure {
         "dns",
     ];
 
-    /// This machine could not ask, so the backend is neither better nor worse for it.
+    /// Returns `true` if this machine could not send the probe. Such a failure does not affect the
+    /// health state of the backend.
     pub fn is_local(&self) -> bool {
         matches!(self, Self::Local(_))
     }
 
-    /// An answer that is not of the protocol, with what it should have been.
+    /// Creates a failure for a response that does not follow the protocol.
     pub(super) fn malformed(wanted: &str) -> Self {
         Self::Malformed(wanted.into())
     }
 
-    /// An error of a library, which keeps that of the socket or of TLS within it.
+    /// Converts the error of a protocol library. If a socket or TLS error caused it, that inner
+    /// error is used.
     pub(super) fn of_library(error: &(dyn Error + 'static), protocol: &str) -> Self {
         let mut cause = Some(error);
         while let Some(inner) = cause {
@@ -120,7 +123,7 @@ impl Failure {
             }
             cause = inner.source();
         }
-        Self::Malformed(format!("not {protocol}: {}", shorten(&error.to_string())).into())
+        Self::Malformed(format!("response is not {protocol}: {}", shorten(&error.to_string())).into())
     }
 }
 
@@ -149,36 +152,36 @@ impl fmt::Display for Failure {
         match self {
             Self::NoAnswer => f.write_str("no answer"),
             Self::Refused => f.write_str("connection refused"),
-            Self::Unreachable => f.write_str("no route to it"),
+            Self::Unreachable => f.write_str("no route to the backend"),
             Self::Reset => f.write_str("connection reset"),
-            Self::Closed => f.write_str("closed before its answer was complete"),
-            Self::Local(why) => write!(f, "this machine could not ask: {why}"),
+            Self::Closed => f.write_str("connection closed before the response was complete"),
+            Self::Local(why) => write!(f, "this machine could not send the check: {why}"),
             Self::Tls(why) => write!(f, "TLS: {why}"),
             Self::Malformed(what) => f.write_str(what),
-            Self::Status { found, wanted } => write!(f, "status {found}, wanted {}", ranges(wanted)),
-            Self::Body { wanted } => write!(f, "body lacks {:?}", shorten(wanted)),
+            Self::Status { found, wanted } => write!(f, "status {found}, expected {}", ranges(wanted)),
+            Self::Body { wanted } => write!(f, "body does not contain {:?}", shorten(wanted)),
             Self::GrpcStatus(5) => f.write_str("gRPC status 5, the server does not know the service"),
             Self::GrpcStatus(12) => f.write_str("gRPC status 12, the server has no health service"),
-            Self::GrpcStatus(code) => write!(f, "gRPC status {code}, wanted 0"),
-            Self::NotServing(2) => f.write_str("gRPC health says NOT_SERVING"),
-            Self::NotServing(3) => f.write_str("gRPC health says SERVICE_UNKNOWN"),
-            Self::NotServing(status) => write!(f, "gRPC health says {status}, wanted 1 (SERVING)"),
-            Self::Rcode(1) => f.write_str("DNS response code FORMERR, wanted NOERROR"),
-            Self::Rcode(2) => f.write_str("DNS response code SERVFAIL, wanted NOERROR"),
-            Self::Rcode(3) => f.write_str("DNS response code NXDOMAIN, wanted NOERROR"),
-            Self::Rcode(5) => f.write_str("DNS response code REFUSED, wanted NOERROR"),
-            Self::Rcode(code) => write!(f, "DNS response code {code}, wanted NOERROR"),
-            Self::NoRecord => f.write_str("DNS answer without such a record"),
+            Self::GrpcStatus(code) => write!(f, "gRPC status {code}, expected 0"),
+            Self::NotServing(2) => f.write_str("gRPC health status NOT_SERVING"),
+            Self::NotServing(3) => f.write_str("gRPC health status SERVICE_UNKNOWN"),
+            Self::NotServing(status) => write!(f, "gRPC health status {status}, expected 1 (SERVING)"),
+            Self::Rcode(1) => f.write_str("DNS response code FORMERR, expected NOERROR"),
+            Self::Rcode(2) => f.write_str("DNS response code SERVFAIL, expected NOERROR"),
+            Self::Rcode(3) => f.write_str("DNS response code NXDOMAIN, expected NOERROR"),
+            Self::Rcode(5) => f.write_str("DNS response code REFUSED, expected NOERROR"),
+            Self::Rcode(code) => write!(f, "DNS response code {code}, expected NOERROR"),
+            Self::NoRecord => f.write_str("DNS response without a record of the requested type"),
             Self::Kiss(code) => write!(f, "NTP kiss code {}", quote(code)),
             Self::Unsynchronized => f.write_str("the NTP server is not synchronized"),
-            Self::Stratum { found, max } => write!(f, "NTP stratum {found}, wanted at most {max}"),
+            Self::Stratum { found, max } => write!(f, "NTP stratum {found}, expected at most {max}"),
         }
     }
 }
 
 impl Error for Failure {}
 
-/// What rustls says, in words.
+/// Returns a description of a TLS error for operators.
 pub(super) fn tls_words(error: &rustls::Error) -> String {
     use rustls::{CertificateError as Wrong, Error};
     match error {
@@ -190,17 +193,17 @@ pub(super) fn tls_words(error: &rustls::Error) -> String {
         }
         Error::InvalidCertificate(Wrong::UnknownIssuer) => "the certificate is not signed by the CA".into(),
         Error::InvalidCertificate(Wrong::NotValidForName | Wrong::NotValidForNameContext { .. }) => {
-            "the certificate is for another name".into()
+            "the certificate is not valid for this server name".into()
         }
         Error::InvalidCertificate(Wrong::BadSignature) => {
-            "a signature is wrong: the CA's key is another".into()
+            "the certificate has a bad signature; the CA may have another key".into()
         }
-        Error::InvalidMessage(_) => "the answer is not TLS".into(),
+        Error::InvalidMessage(_) => "the response is not TLS".into(),
         other => shorten(&other.to_string()).to_owned(),
     }
 }
 
-/// Such as `200-299, 404`.
+/// Formats ranges, such as `200-299, 404`.
 fn ranges(statuses: &[RangeInclusive<u16>]) -> String {
     let word = |range: &RangeInclusive<u16>| match (range.start(), range.end()) {
         (first, last) if first == last => first.to_string(),
@@ -209,7 +212,7 @@ fn ranges(statuses: &[RangeInclusive<u16>]) -> String {
     statuses.iter().map(word).collect::<Vec<_>>().join(", ")
 }
 
-/// Bytes of a peer, for a message.
+/// Quotes bytes from a peer for a message. The bytes are escaped and cut to a maximum length.
 pub(super) fn quote(bytes: &[u8]) -> String {
     let cut = bytes.len() > QUOTED_BYTES;
     let shown = bytes.get(..QUOTED_BYTES).unwrap_or(bytes).escape_ascii();

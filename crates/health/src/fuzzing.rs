@@ -1,22 +1,25 @@
-//! The reader of DNS answers, for the fuzzer (`tests/fuzz`), which knows no private function.
+//! Entry points for fuzzing the DNS parser. The fuzz targets in `tests/fuzz` cannot use private
+//! functions.
 //!
-//! Not here: anything that the balancer runs. The feature `fuzzing` compiles it.
+//! This module is compiled only with the feature `fuzzing`.
 
 use config::DnsRecord;
 
 use crate::dns::{judge, query};
 use crate::failure::Failure;
 
-/// The question of a check for an A record of `www.example.org`; its first two bytes are its number.
+/// Returns the query that a check sends for an A record of `www.example.org`. The first two bytes
+/// are the query ID.
 ///
 /// # Panics
-/// Never: it is a domain name.
+/// This function does not panic, because the name is valid.
 #[must_use]
 pub fn dns_query() -> Vec<u8> {
-    query([0x12, 0x34], "www.example.org", DnsRecord::A).expect("a domain name")
+    query([0x12, 0x34], "www.example.org", DnsRecord::A).expect("the name is valid")
 }
 
-/// What these bytes are to a check that asked [`dns_query`]. `None`: no answer to it, the check goes on waiting.
+/// Evaluates a response to [`dns_query`]. Returns `None` if the bytes do not match the query. A
+/// check would then continue to wait.
 #[must_use]
 pub fn dns(answer: &[u8]) -> Option<Result<(), Failure>> {
     judge(answer, &dns_query())

@@ -1,8 +1,10 @@
-//! gRPC health checking, version 1.
+//! The gRPC health check, version 1.
 //!
-//! In: the check. Out: passed when the server says SERVING.
-//! Invariant: one stream; one message of 4 KiB at most and 16 KiB of headers are held.
-//! Source: gRPC's `doc/health-checking.md` and `doc/PROTOCOL-HTTP2.md`; Protocol Buffers, "Encoding".
+//! A check passes if the server reports SERVING. An attempt uses one stream, and stores at most one
+//! message of 4 KiB and 16 KiB of headers.
+//!
+//! References: gRPC's `doc/health-checking.md` and `doc/PROTOCOL-HTTP2.md`; Protocol Buffers,
+//! "Encoding".
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -18,7 +20,7 @@ use super::tls::{self, Inside};
 use super::{Dialer, Failure};
 use config::GrpcCheck;
 
-/// Asks once.
+/// Sends one request.
 pub(super) async fn attempt(check: &GrpcCheck, address: IpAddr, dialer: &Dialer) -> Result<(), Failure> {
     let peer = SocketAddr::new(address, check.port);
     let stream = dialer.tcp(peer).await.map_err(|error| Failure::from(&error))?;
@@ -40,7 +42,7 @@ fn request(scheme: &str, peer: SocketAddr, usual: u16) -> Result<Request<()>, Fa
         .header(TE, "trailers")
         .header(USER_AGENT, "sluicegate")
         .body(());
-    request.map_err(|error| Failure::Local(format!("the request cannot be written: {error}").into()))
+    request.map_err(|error| Failure::Local(format!("cannot build the request ({error})").into()))
 }
 
 async fn exchange<S>(stream: S, request: Request<()>, service: &str) -> Result<(), Failure>
@@ -63,7 +65,7 @@ async fn ask(sender: SendRequest<Bytes>, request: Request<()>, message: Bytes) -
         let wanted = vec![200..=200];
         return Err(Failure::Status { found: response.status().as_u16(), wanted });
     }
-    // A server that refuses may say so at once, and send no message.
+    // A server may report an error in the response headers and send no message.
     if let Some(code) = grpc_status(response.headers())? {
         passed(code)?;
     }
@@ -71,23 +73,23 @@ async fn ask(sender: SendRequest<Bytes>, request: Request<()>, message: Bytes) -
     let message = read_message(&mut body).await?;
     let trailers = body.trailers().await.map_err(failure)?;
     let code = trailers.as_ref().map(grpc_status).transpose()?.flatten();
-    passed(code.ok_or_else(|| Failure::malformed("a gRPC answer without grpc-status"))?)?;
+    passed(code.ok_or_else(|| Failure::malformed("gRPC response without grpc-status"))?)?;
     match health_of(&message)? {
         SERVING => Ok(()),
         other => Err(Failure::NotServing(other)),
     }
 }
 
-/// The whole body. Without a limit of its own a peer could send for ever.
+/// Reads the whole body. The size is limited, because a peer could send data forever.
 async fn read_message(body: &mut RecvStream) -> Result<Vec<u8>, Failure> {
     let mut message = Vec::new();
     while let Some(piece) = body.data().await {
         let piece = piece.map_err(failure)?;
         if message.len() + piece.len() > MAX_MESSAGE_BYTES {
-            return Err(Failure::malformed("a gRPC answer over 4 KiB"));
+            return Err(Failure::malformed("gRPC response larger than 4 KiB"));
         }
         message.extend_from_slice(&piece);
-        // An error here is one of the stream, which the next read returns.
+        // An error of the stream is returned by the next read.
         let _ = body.flow_control().release_capacity(piece.len());
     }
     Ok(message)
@@ -96,18 +98,18 @@ async fn read_message(body: &mut RecvStream) -> Result<Vec<u8>, Failure> {
 fn grpc_status(headers: &HeaderMap) -> Result<Option<u32>, Failure> {
     let Some(value) = headers.get("grpc-status") else { return Ok(None) };
     let code = value.to_str().ok().and_then(|text| text.parse().ok());
-    code.map(Some).ok_or_else(|| Failure::malformed("a grpc-status that is no number"))
+    code.map(Some).ok_or_else(|| Failure::malformed("grpc-status is not a number"))
 }
 
 fn passed(code: u32) -> Result<(), Failure> {
     if code == 0 { Ok(()) } else { Err(Failure::GrpcStatus(code)) }
 }
 
-/// `HealthCheckRequest { service = 1 }` behind gRPC's five bytes.
+/// Encodes `HealthCheckRequest { service = 1 }` with the five-byte prefix of gRPC.
 fn question(service: &str) -> Bytes {
     let mut message = Vec::with_capacity(service.len() + 10);
     if !service.is_empty() {
-        message.push(0x0a); // field 1, a length and so many bytes
+        message.push(0x0a); // Field 1 with a length-delimited value.
         let mut length = service.len();
         while length > 0x7f {
             message.push(0x80 | u8::try_from(length & 0x7f).unwrap_or_default());
@@ -117,15 +119,16 @@ fn question(service: &str) -> Bytes {
         message.extend_from_slice(service.as_bytes());
     }
     let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
-    let mut framed = vec![0]; // not compressed
+    let mut framed = vec![0]; // The compression flag is not set.
     framed.extend_from_slice(&length.to_be_bytes());
     framed.extend_from_slice(&message);
     framed.into()
 }
 
-/// The status in a framed `HealthCheckResponse { status = 1 }`: 0 (UNKNOWN) when the field is not there.
+/// Returns the status in a framed `HealthCheckResponse { status = 1 }`, or 0 (UNKNOWN) if the field
+/// is missing.
 fn health_of(framed: &[u8]) -> Result<u64, Failure> {
-    let broken = || Failure::malformed("a gRPC answer that is no health status");
+    let broken = || Failure::malformed("gRPC response is not a health status");
     let (&[compressed, length @ ..], message) = framed.split_first_chunk::<5>().ok_or_else(broken)?;
     let length = usize::try_from(u32::from_be_bytes(length)).map_err(|_| broken())?;
     if compressed != 0 || length != message.len() {
@@ -134,7 +137,8 @@ fn health_of(framed: &[u8]) -> Result<u64, Failure> {
     status_field(message).ok_or_else(broken)
 }
 
-/// The last field 1 of a message; other fields are stepped over, as later versions may have them.
+/// Returns the last value of field 1 (`status`) in a message. Other fields are skipped, because
+/// later versions of the protocol may add fields.
 fn status_field(mut message: &[u8]) -> Option<u64> {
     let mut status = 0;
     while !message.is_empty() {
@@ -155,7 +159,7 @@ fn status_field(mut message: &[u8]) -> Option<u64> {
     Some(status)
 }
 
-/// Seven bits a byte, the lowest first.
+/// Reads a varint, which has seven bits per byte with the lowest bits first.
 fn varint(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {

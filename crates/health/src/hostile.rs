@@ -1,4 +1,4 @@
-//! Servers for tests, most of them ill-behaved, each on a port of its own at 127.0.0.1.
+//! Test servers, most of which misbehave. Each server has its own port of 127.0.0.1.
 
 use std::future::{Future, pending};
 use std::io;
@@ -13,7 +13,7 @@ use config::CheckKind;
 
 pub(super) const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Serves every connection with `handler`; returns the port.
+/// Serves every connection with `handler`. Returns the port.
 pub(super) async fn serve<F, H>(handler: H) -> u16
 where
     H: Fn(TcpStream) -> F + Send + 'static,
@@ -29,7 +29,7 @@ where
     port
 }
 
-/// Reads what is asked, sends `answer` and closes in order.
+/// Starts a server that reads the request, sends `answer` and closes the connection gracefully.
 pub(super) async fn say(answer: impl Into<Vec<u8>>) -> u16 {
     let answer = answer.into();
     serve(move |stream| say_over(stream, answer.clone())).await
@@ -40,7 +40,7 @@ pub(super) async fn say_over<S: AsyncRead + AsyncWrite + Unpin>(
     answer: Vec<u8>,
 ) -> io::Result<()> {
     let mut asked = [0; 4096];
-    // A part of the question is enough to know that there is one.
+    // Reading the first bytes of the request is enough.
     let _ = stream.read(&mut asked).await?;
     stream.write_all(&answer).await?;
     stream.shutdown().await?;
@@ -48,7 +48,7 @@ pub(super) async fn say_over<S: AsyncRead + AsyncWrite + Unpin>(
     Ok(())
 }
 
-/// Accepts, and never says a word.
+/// Starts a server that accepts connections and sends no data.
 pub(super) async fn silent() -> u16 {
     serve(|stream| async move {
         let _held = stream;
@@ -57,7 +57,8 @@ pub(super) async fn silent() -> u16 {
     .await
 }
 
-/// Answers each datagram with what `answers` makes of it, in that order.
+/// Starts a server that responds to each received datagram with the datagrams that `answers`
+/// returns.
 pub(super) async fn datagrams(answers: impl Fn(&[u8]) -> Vec<Vec<u8>> + Send + 'static) -> u16 {
     let socket = UdpSocket::bind((HERE, 0)).await.unwrap();
     let port = socket.local_addr().unwrap().port();
@@ -72,24 +73,25 @@ pub(super) async fn datagrams(answers: impl Fn(&[u8]) -> Vec<Vec<u8>> + Send + '
     port
 }
 
-/// A port on which nobody listens.
+/// Returns a port without a listener.
 pub(super) async fn nobody() -> u16 {
     TcpListener::bind((HERE, 0)).await.unwrap().local_addr().unwrap().port()
 }
 
-/// One attempt at 127.0.0.1; ten seconds stand for ever.
+/// Runs one attempt against 127.0.0.1. An attempt that takes ten seconds counts as endless, and the
+/// function panics.
 pub(super) async fn ask(kind: &CheckKind) -> Result<(), Failure> {
     let attempt = attempt(kind, HERE, &Dialer::Direct);
-    tokio::time::timeout(Duration::from_secs(10), attempt).await.expect("an answer, good or bad")
+    tokio::time::timeout(Duration::from_secs(10), attempt).await.expect("the attempt ends")
 }
 
-/// Whether an attempt is still waiting after a while.
+/// Returns `true` if an attempt is still waiting after 200 ms.
 pub(super) async fn waits(kind: &CheckKind) -> bool {
     let attempt = attempt(kind, HERE, &Dialer::Direct);
     tokio::time::timeout(Duration::from_millis(200), attempt).await.is_err()
 }
 
-/// What an operator reads.
+/// Returns the message of a failure.
 pub(super) async fn words(kind: &CheckKind) -> String {
     ask(kind).await.expect_err("a failure").to_string()
 }

@@ -1,8 +1,11 @@
-//! HTTP/1.1, in TLS or not.
+//! The HTTP/1.1 check, with or without TLS.
 //!
-//! In: the check. Out: passed when the status is wanted and the body holds the text, where one is named.
-//! Not here: redirects, which are judged by their status and never followed.
-//! Invariant: 16 KiB of headers and 64 KiB of body at most are read and held; without a text the body is not read at all.
+//! A check passes if the status is an expected one and the body contains the expected text, if one
+//! is configured. Redirects are not followed. The status of a redirect is compared like any other
+//! status.
+//!
+//! An attempt reads and stores at most 16 KiB of headers and 64 KiB of body. Without an expected
+//! text, the body is not read.
 
 use std::error::Error as _;
 use std::future::{Future, pending};
@@ -21,7 +24,7 @@ use super::tls::{self, Inside};
 use super::{Dialer, Failure};
 use config::HttpCheck;
 
-/// Asks once.
+/// Sends one request.
 pub(super) async fn attempt(check: &HttpCheck, address: IpAddr, dialer: &Dialer) -> Result<(), Failure> {
     let peer = SocketAddr::new(address, check.port);
     let request = request(check, peer)?;
@@ -46,10 +49,11 @@ fn request(check: &HttpCheck, peer: SocketAddr) -> Result<Request<Empty<Bytes>>,
         request = request.header(&**name, &**value);
     }
     let request = request.header(CONNECTION, "close").body(Empty::new());
-    request.map_err(|error| Failure::Local(format!("the request cannot be written: {error}").into()))
+    request.map_err(|error| Failure::Local(format!("cannot build the request ({error})").into()))
 }
 
-/// How a request names a peer that has no name.
+/// Returns the `Host` value for a peer without a name. The value is the address, followed by the
+/// port if the port is not the default port.
 pub(super) fn authority(peer: SocketAddr, usual: u16) -> String {
     let whole = peer.to_string();
     whole.strip_suffix(&format!(":{usual}")).unwrap_or(&whole).to_owned()
@@ -62,7 +66,7 @@ where
     let mut builder = http1::Builder::new();
     builder.max_buf_size(MAX_HEADER_BYTES).max_headers(MAX_HEADERS);
     let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(failure)?;
-    let verdict = async {
+    let health_state = async {
         let response = sender.send_request(request).await.map_err(failure)?;
         let found = response.status().as_u16();
         if !check.status.iter().any(|range| range.contains(&found)) {
@@ -75,22 +79,24 @@ where
             _ => Ok(()),
         }
     };
-    alongside(verdict, connection).await
+    alongside(health_state, connection).await
 }
 
-/// Runs a connection until the verdict is there. A connection may end before: what it read is still judged.
-pub(super) async fn alongside<T>(verdict: impl Future<Output = T>, connection: impl Future) -> T {
+/// Drives an HTTP connection until the result of the check is available. If the connection ends
+/// first, the data that it has read is still evaluated.
+pub(super) async fn alongside<T>(health_state: impl Future<Output = T>, connection: impl Future) -> T {
     let driven = async {
         connection.await;
         pending().await
     };
     tokio::select! {
-        verdict = verdict => verdict,
+        health_state = health_state => health_state,
         never = driven => never,
     }
 }
 
-/// Whether the first 64 KiB of the body hold `wanted`; stops reading when it is found.
+/// Returns `true` if the first 64 KiB of the body contain `wanted`. Reading stops at the first
+/// match.
 async fn contains(mut body: Incoming, wanted: &[u8]) -> Result<bool, Failure> {
     let mut seen = Seen::new(wanted);
     while let Some(frame) = body.frame().await {
@@ -102,10 +108,12 @@ async fn contains(mut body: Incoming, wanted: &[u8]) -> Result<bool, Failure> {
     Ok(false)
 }
 
-/// A search over pieces: keeps what a match over the edge of two pieces needs, and counts.
+/// A search for a text in a body that arrives in chunks. The end of each chunk is kept, because a
+/// match can span two chunks.
 struct Seen<'w> {
     wanted: &'w [u8],
-    /// The last bytes so far, fewer than are wanted.
+    /// The last received bytes. Between two chunks, their number is the length of the searched text
+    /// minus one.
     tail: Vec<u8>,
     left: usize,
 }
@@ -115,7 +123,7 @@ impl<'w> Seen<'w> {
         Self { wanted, tail: Vec::new(), left: MAX_BODY_BYTES }
     }
 
-    /// `None`: not found yet, and more may come.
+    /// Adds a chunk. Returns `None` if the text has not been found yet and more data may follow.
     fn add(&mut self, piece: &[u8]) -> Option<bool> {
         let piece = piece.get(..self.left).unwrap_or(piece);
         self.left -= piece.len();
@@ -133,7 +141,8 @@ impl<'w> Seen<'w> {
 }
 
 fn failure(error: Error) -> Failure {
-    // Cancelled: the connection ended before the request was on it, by its own error if it had one.
+    // A canceled request means that the connection ended before the request was sent. If the
+    // connection has an error, that error is used.
     let own = error.source().and_then(|source| source.downcast_ref::<Error>());
     let ended = |error: &Error| error.is_incomplete_message() || error.is_closed();
     if ended(own.unwrap_or(&error)) || error.is_canceled() && own.is_none() {

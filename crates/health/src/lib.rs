@@ -1,11 +1,14 @@
-//! Health checks of backends: TCP, HTTP, gRPC, DNS, memcached and NTP, straight or through a load balancer's tunnel.
+//! Health checks of backends, for TCP, HTTP, gRPC, DNS, memcached and NTP. Checks are sent directly
+//! or through the tunnel of a load balancer.
 //!
-//! In: the set of targets ([`Watched`]): an address, a check, the pools that it counts for; servers to be emptied ([`Flush`]).
-//! Out: changes of state and what came of emptying ([`Event`]), and reports for operators ([`TargetReport`]).
-//! Modules: `attempt` (one probe), `http`, `grpc`, `dns`, `memcached`, `ntp` (its kinds), `tls`, `dial` (how connections are made),
-//! `tunnel` (the way of clients' packets), `failure`, `engine` (which target is probed when, what its answers mean).
-//! Not here: what a state does to traffic.
-//! Invariant: an attempt owns all that it opens, so that dropping it ends it, and no answer, however long, is held whole.
+//! The program passes the targets ([`Watched`]) and the memcached servers to flush ([`Flush`]). The
+//! crate returns state changes and results ([`Event`]), and reports for operators
+//! ([`TargetReport`]). The function `attempt` runs one probe, and each protocol has a module. The
+//! module `engine` schedules the probes and computes the health states. The module `tunnel` sends
+//! probes in the same way as client packets.
+//!
+//! An attempt owns all its resources, so dropping it releases them. Only a limited part of a
+//! response is stored.
 //!
 //! ```
 //! use config::{CheckKind, TcpCheck};
@@ -44,8 +47,8 @@ mod tunnel;
 pub use self::attempt::attempt;
 pub use self::dial::Dialer;
 pub use self::engine::{
-    Event, Events, Flush, Flushed, Health, HealthState, StateChange, TargetKey, TargetReport, ThroughKey,
-    Watched,
+    Event, Events, Flush, Flushed, Health, HealthState, ProxiedTargetKey, StateChange, TargetKey,
+    TargetReport, Watched,
 };
 pub use self::failure::Failure;
 pub use self::memcached::flush;
@@ -53,7 +56,8 @@ pub use self::tunnel::{
     Tunnel, TunnelCounts, TunnelDialer, TunnelError, TunnelNumbers, TunnelSetup, remove_leftovers,
 };
 
-/// Nothing panics while it holds one of these locks; if it did, what they hold would still be whole.
+/// Locks a mutex. A poisoned lock can be used, because the code under these locks leaves the data
+/// consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,7 @@
-//! memcached: `version`, which is a check, and `flush_all`, which empties a server.
+//! The memcached check, which sends the command `version`. This module also sends the command
+//! `flush_all`, which removes all entries of a server.
 //!
-//! In: the check, or a server's address. Out: passed when the answer is `VERSION` and something, or `OK`.
-//! Source: memcached's `doc/protocol.txt`, "version", "flush_all" and "UDP protocol".
+//! References: memcached's `doc/protocol.txt`, "version", "flush_all" and "UDP protocol".
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,7 +11,7 @@ use super::failure::quote;
 use super::{Dialer, Failure};
 use config::{MemcachedCheck, Transport};
 
-/// Asks once.
+/// Sends one request.
 pub(super) async fn attempt(check: &MemcachedCheck, address: IpAddr, dialer: &Dialer) -> Result<(), Failure> {
     let peer = SocketAddr::new(address, check.port);
     match check.transport {
@@ -20,11 +20,12 @@ pub(super) async fn attempt(check: &MemcachedCheck, address: IpAddr, dialer: &Di
     }
 }
 
-/// Empties the server at `peer`, over UDP where TCP is refused: it may serve UDP alone. Once. What it held before is gone when this
-/// passes. Waits as long as it takes, as [`attempt`](crate::attempt) does.
+/// Removes all entries of the memcached server at `peer`, with one request. If TCP is refused, UDP
+/// is used, because the server may have only UDP enabled. After success, all earlier entries are
+/// gone. Like [`attempt`](crate::attempt()), this function has no time limit.
 ///
 /// # Errors
-/// Why it can't be said that the server is empty.
+/// Returns the reason why the server may still have entries.
 pub async fn flush(peer: SocketAddr, dialer: &Dialer) -> Result<(), Failure> {
     match over_tcp(&FLUSH, peer, dialer).await {
         Err(Failure::Refused) => over_udp(&FLUSH, peer, dialer).await,
@@ -32,15 +33,15 @@ pub async fn flush(peer: SocketAddr, dialer: &Dialer) -> Result<(), Failure> {
     }
 }
 
-/// A command of one line, whose answer is one.
+/// A memcached command of one line, whose response is also one line.
 struct Command {
     line: &'static [u8],
     passes: fn(&[u8]) -> bool,
-    /// What passes, in words.
+    /// The expected response, for error messages.
     wanted: &'static str,
 }
 
-/// What does not answer this request is no answer, and it goes on waiting.
+/// Sends the command over UDP. Datagrams that do not match the request are ignored.
 async fn over_udp(command: &Command, peer: SocketAddr, dialer: &Dialer) -> Result<(), Failure> {
     let mut id = [0; 2];
     getrandom::fill(&mut id).map_err(|error| Failure::Local(error.to_string().into()))?;
@@ -71,7 +72,7 @@ async fn over_tcp(command: &Command, peer: SocketAddr, dialer: &Dialer) -> Resul
         length += read;
         let answer = buffer.get(..length).unwrap_or_default();
         match command.judge(answer) {
-            Some(verdict) => return verdict,
+            Some(health_state) => return health_state,
             None if read == 0 => return Err(Failure::Closed),
             None => {}
         }
@@ -79,7 +80,7 @@ async fn over_tcp(command: &Command, peer: SocketAddr, dialer: &Dialer) -> Resul
 }
 
 impl Command {
-    /// `None`: the line has no end yet.
+    /// Returns the result of a response, or `None` while the response line is incomplete.
     fn judge(&self, answer: &[u8]) -> Option<Result<(), Failure>> {
         let end = answer.iter().position(|&byte| byte == b'\n')?;
         let line = answer.get(..end).unwrap_or_default();
@@ -88,7 +89,7 @@ impl Command {
     }
 
     fn other(&self, line: &[u8]) -> Failure {
-        Failure::Malformed(format!("{}, wanted {:?}", quote(line), self.wanted).into())
+        Failure::Malformed(format!("{}, expected {:?}", quote(line), self.wanted).into())
     }
 }
 

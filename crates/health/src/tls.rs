@@ -1,8 +1,10 @@
-//! TLS towards a backend.
+//! TLS connections to backends.
 //!
-//! In: a connected stream, and what the check says about certificates. Out: an encrypted stream, or why not.
-//! Not here: the system's roots: backends have private names, and a check without a CA verifies nothing.
-//! Invariant: each attempt is a full handshake: a resumed session would pass with a certificate that has expired.
+//! The root certificates of the system are not used, because backends have private names. If a
+//! check has no CA, the certificate of the server is not verified.
+//!
+//! Each attempt performs a full handshake, because a resumed session would pass even after the
+//! certificate has expired.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -21,16 +23,17 @@ use super::failure::tls_words;
 use super::{Failure, lock};
 use config::Tls;
 
-/// What is spoken inside TLS, as ALPN says it.
+/// The protocol inside TLS, for ALPN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Inside {
-    /// `http/1.1`.
+    /// The ALPN name `http/1.1`.
     Http1,
-    /// `h2`.
+    /// The ALPN name `h2`.
     Http2,
 }
 
-/// Does the handshake. The name asked for and verified is the check's, else `host` without its port, else the address.
+/// Performs the TLS handshake. The server name is the one in the check. If the check has none,
+/// `host` without its port is used. If `host` is also missing, the address is used.
 pub(super) async fn handshake(
     stream: TcpStream,
     tls: &Tls,
@@ -52,11 +55,11 @@ fn server_name(
     let Some(name) = asked.or_else(|| host.map(without_port)) else {
         return Ok(ServerName::IpAddress(address.into()));
     };
-    let refused = |_| Failure::Tls(format!("{name:?} cannot be a server's name").into());
+    let refused = |_| Failure::Tls(format!("{name:?} is not a valid server name").into());
     ServerName::try_from(name.to_owned()).map_err(refused)
 }
 
-/// `host`, `host:port`, `[address]:port`.
+/// Returns the host part of `host`, `host:port` or `[address]:port`.
 fn without_port(host: &str) -> &str {
     if let Some(inner) = host.strip_prefix('[') {
         return inner.split(']').next().unwrap_or(inner);
@@ -67,7 +70,8 @@ fn without_port(host: &str) -> &str {
     }
 }
 
-/// The settings for a CA, kept from attempt to attempt: a bundle of 140 certificates takes 2 ms to read.
+/// Returns the TLS settings of a check. The settings are cached, because reading a bundle of 140
+/// certificates takes 2 ms.
 fn settings(tls: &Tls, inside: Inside) -> Result<Arc<ClientConfig>, Failure> {
     let key = Known { ca: tls.ca.clone(), verify: tls.verify, inside };
     let mut known = lock(&KNOWN);
@@ -76,7 +80,7 @@ fn settings(tls: &Tls, inside: Inside) -> Result<Arc<ClientConfig>, Failure> {
     }
     let config = Arc::new(build(tls, inside)?);
     if known.len() >= MOST_KNOWN {
-        known.clear(); // reloads leave unused CAs behind
+        known.clear(); // Reloads leave unused entries in the cache.
     }
     known.push((key, Arc::clone(&config)));
     Ok(config)
@@ -103,19 +107,20 @@ fn build(tls: &Tls, inside: Inside) -> Result<ClientConfig, Failure> {
 }
 
 fn roots(pem: &str) -> Result<RootCertStore, Failure> {
-    let broken = |why: String| Failure::Tls(format!("the check's CA: {why}").into());
+    let broken = |why: String| Failure::Tls(format!("cannot read the CA of the check ({why})").into());
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
         let certificate = certificate.map_err(|error| broken(error.to_string()))?;
         roots.add(certificate).map_err(|error| broken(tls_words(&error)))?;
     }
     if roots.is_empty() {
-        return Err(broken("no certificate in it".into()));
+        return Err(broken("it contains no certificate".into()));
     }
     Ok(roots)
 }
 
-/// What settings depend on. It keeps the CA's text alive, so that no other text can come to stand at its address.
+/// The cache key of TLS settings. The key keeps the CA text alive, so that its address cannot be
+/// reused for another text.
 #[derive(Debug)]
 struct Known {
     ca: Option<Arc<str>>,
@@ -124,7 +129,8 @@ struct Known {
 }
 
 impl Known {
-    /// The same text, by address: comparing a bundle of 200 KiB would cost more than it saves.
+    /// Returns `true` if the TLS settings have equal keys. CA texts are compared by address,
+    /// because comparing a bundle of 200 KiB would cost more than the cache saves.
     fn is(&self, other: &Self) -> bool {
         let same = match (&self.ca, &other.ca) {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
@@ -135,7 +141,8 @@ impl Known {
     }
 }
 
-/// For `verify = false`: any server, so long as the handshake itself holds.
+/// The certificate verifier for `verify = false`. This verifier accepts any certificate, and checks
+/// only the handshake signatures.
 #[derive(Debug)]
 struct Anyone(Arc<CryptoProvider>);
 

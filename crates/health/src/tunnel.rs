@@ -1,12 +1,15 @@
-//! Checks that take the way of clients' packets: inside the pool's encapsulation, with the VIP as their destination.
+//! Sends checks in the same way as client packets: with the encapsulation of the pool and with the
+//! VIP as destination.
 //!
-//! In: the TUN device's file, the live snapshot, the machine's own addresses. Out: [`TunnelDialer`]s, whose sockets are marked;
-//! the mark's routing table leads into the TUN device; there `pump` asks `ports` which slot a packet's source port was
-//! claimed for, has it wrapped as the packet path would, and sends it by a raw socket. The backend answers the machine
-//! itself: the answer comes by the interface, as it would to a client.
-//! Not here: what is asked and what the answer must be; when a check runs.
-//! Invariant: a packet whose port nobody claimed goes nowhere. A marked packet never takes another route than the TUN
-//! device's. Taken numbers: [`TunnelNumbers`].
+//! [`TunnelDialer`]s create sockets with a mark (`SO_MARK`). A routing rule directs marked packets
+//! to a TUN device. The module `pump` reads the packet from the device, and finds the slot for the
+//! packet's source port in `ports`. The module `pump` encapsulates the packet as packet threads do,
+//! and sends it on a raw socket. The backend replies directly to this machine, as it would to a
+//! client.
+//!
+//! A packet from a port that no check has claimed is dropped. A marked packet is never routed to a
+//! device other than the TUN device. [`TunnelNumbers`] contains the mark, the rule priority and the
+//! routing table of the tunnel.
 
 mod dialer;
 mod ports;
@@ -32,15 +35,15 @@ use senders::Senders;
 
 use crate::lock;
 
-/// The numbers that a tunnel takes in its network namespace. Other software must not use them.
+/// The numbers that a tunnel uses in its network namespace. Other software must not use them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TunnelNumbers {
-    /// Mark (`SO_MARK`) of the checks' sockets, compared as a whole. Default 83.
+    /// The mark (`SO_MARK`) of the check sockets, compared without a mask. The default is 83.
     pub mark: u32,
-    /// Priority of the two routing rules `fwmark MARK lookup TABLE`. Default 83: before what administrators add, behind
-    /// the machine's own addresses (0).
+    /// The priority of the two routing rules `fwmark MARK lookup TABLE`. The default is 83, which
+    /// is before the usual rules of administrators and after the rule for local addresses (0).
     pub priority: u32,
-    /// The routing table, for both families. Default 8300.
+    /// The routing table for both families. The default is 8300.
     pub table: u32,
 }
 
@@ -50,32 +53,42 @@ impl Default for TunnelNumbers {
     }
 }
 
-/// What a tunnel is made of.
+/// The parameters for opening a tunnel.
 #[derive(Debug)]
 pub struct TunnelSetup {
-    /// The file of a TUN device without extra header, not blocking; the device goes when it is closed.
+    /// The file of a TUN device, which must be non-blocking and have no packet information header
+    /// (`IFF_NO_PI`). Closing the file removes the device.
     pub tun: OwnedFd,
-    /// The device's name.
+    /// The name of the device.
     pub tun_name: String,
-    /// The interfaces of the packet path, in their order, by which frames for backends on the same link (L2) leave.
+    /// The interfaces of the load balancer, in the order of their interface IDs. Frames to backends
+    /// on the same link (L2) are sent on these interfaces.
     pub interfaces: Vec<String>,
-    /// The machine's own addresses, to which backends answer; the first of each family is taken.
+    /// The addresses of this machine, to which backends reply. The first address of each family is
+    /// used.
     pub own: Vec<IpAddr>,
-    /// What it takes.
+    /// The mark, priority and table that the tunnel uses.
     pub numbers: TunnelNumbers,
 }
 
-/// The way to backends through their encapsulation.
+/// A tunnel that sends checks to backends in the encapsulation of their pools.
 ///
-/// What the machine needs: answers carry the VIP as their source and arrive by the interface, so a strict `rp_filter` (1)
-/// lets them pass only where the machine's own route to the VIP leaves by that interface, as a default route does; 2 or 0
-/// otherwise. No VIP may stand on the machine itself: its checks would end there. A firewall must let the encapsulation
-/// out and established connections in; where it drops by state, it sees a check's first packet leave by the TUN device.
-/// `/dev/net/tun` must be there, and sockets of the families netlink, packet, IPv4 and IPv6 be allowed.
+/// # Requirements
+/// - Replies have the VIP as source address. A strict `rp_filter` (1) accepts them only on the
+///   interface of this machine's route to the VIP, which is usually the default route. If they
+///   arrive on another interface, set `rp_filter` to 2 or 0.
+/// - No VIP may be configured on this machine, because checks of that VIP would not leave the
+///   machine.
+/// - A firewall must allow outgoing encapsulated packets, and incoming packets of established
+///   connections. A stateful firewall sees the first packet of a check on the TUN device.
+/// - `/dev/net/tun` must exist, and sockets of the families netlink, packet, IPv4 and IPv6 must be
+///   allowed.
 ///
-/// It ends with [`Tunnel::close`]; when it is dropped instead, or its
-/// process killed, device and routes go, and what stays (two rules, and the routes that refuse) concerns packets with the
-/// mark alone, until the next [`Tunnel::open`] replaces it or [`remove_leftovers`] takes it away.
+/// # Cleanup
+/// [`Tunnel::close`] removes the tunnel. If the tunnel is dropped or the process is killed, the
+/// device and its routes disappear. Two rules and the unreachable routes remain, but they affect
+/// only marked packets. The next [`Tunnel::open`] replaces them, and [`remove_leftovers`] removes
+/// them.
 #[derive(Debug)]
 pub struct Tunnel {
     shared: Arc<Shared>,
@@ -84,13 +97,15 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// Switches the device on, has marked packets routed into it, and starts to carry them. All of it happens in the
-    /// network namespace of the calling thread. Needs `CAP_NET_ADMIN` and `CAP_NET_RAW`, as dialers do.
+    /// Sets the device up, routes marked packets to it, and starts to send them. All of this
+    /// happens in the network namespace of the calling thread. Opening a tunnel and using its
+    /// dialers needs `CAP_NET_ADMIN` and `CAP_NET_RAW`.
     ///
     /// # Errors
-    /// [`TunnelError`].
+    /// Returns a [`TunnelError`].
+    ///
     /// # Panics
-    /// Outside a tokio runtime with I/O enabled.
+    /// Panics if the caller runs outside a tokio runtime with I/O enabled.
     pub async fn open(setup: TunnelSetup, live: Live) -> Result<Self, TunnelError> {
         let own = Own::new(&setup.own);
         let senders = Senders::open(&setup.interfaces).map_err(TunnelError::Socket)?;
@@ -106,93 +121,95 @@ impl Tunnel {
         Ok(Self { shared, routes, pump: tokio::spawn(pump.run()) })
     }
 
-    /// A way to `vip` on the backend of `slot`, in whatever state the slot is.
+    /// Returns a dialer for `vip` on the backend of `slot`. The slot may have any state.
     #[must_use]
     pub fn dialer(&self, slot: SlotId, vip: IpAddr) -> TunnelDialer {
         TunnelDialer::new(Arc::clone(&self.shared), slot, vip)
     }
 
-    /// What became of the packets up to now.
+    /// Returns the packet counters.
     #[must_use]
     pub fn counts(&self) -> TunnelCounts {
         *lock(&self.shared.counts)
     }
 
-    /// Whether packets are still carried: not when somebody has taken the device away.
+    /// Returns `true` while the tunnel sends packets. Returns `false` after the device was removed.
     #[must_use]
     pub fn is_running(&self) -> bool {
         !self.pump.is_finished()
     }
 
-    /// Puts rules and routes back that somebody took away, and switches the device on.
+    /// Restores rules and routes that were removed, and sets the device up.
     ///
     /// # Errors
-    /// [`TunnelError`]: the device is gone, or the kernel refuses.
+    /// Returns a [`TunnelError`] if the device is gone or the kernel refuses a request.
+    ///
     /// # Cost
     /// Seven netlink messages.
-    pub async fn mend(&self) -> Result<(), TunnelError> {
-        self.routes.mend(self.shared.own).await
+    pub async fn repair(&self) -> Result<(), TunnelError> {
+        self.routes.repair(self.shared.own).await
     }
 
-    /// Takes rules and routes away, and the device with them. Dialers that are left cannot connect any more.
+    /// Removes the rules, the routes and the device. Remaining dialers cannot connect afterwards.
     ///
     /// # Errors
-    /// [`TunnelError::Refused`] for a rule that stayed.
+    /// Returns [`TunnelError::Refused`] if a rule could not be removed.
     pub async fn close(self) -> Result<(), TunnelError> {
         let removed = self.routes.remove().await;
         self.pump.abort();
-        // Ended by the abort, which is no news; its file is closed then.
+        // The task is awaited because it closes the file of the device. The result of the task is
+        // ignored, because it is always the cancellation.
         let _ = self.pump.await;
         removed
     }
 }
 
-/// Why there is no tunnel.
+/// The error when a tunnel cannot be opened or restored.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TunnelError {
-    /// The TUN device's file can't be read.
-    #[error("the TUN device is of no use: {0}")]
+    /// The file of the TUN device cannot be used.
+    #[error("cannot use the TUN device: {0}")]
     Device(#[source] io::Error),
-    /// The name is taken.
+    /// Another device already has this name.
     #[error(
-        "there is a device `{0}` already, and checks with via = \"vip\" need that name: another balancer in this network \
-         namespace has it, or somebody made it (`ip link show {0}`; if nobody needs it, `ip link delete {0}`)"
+        "device `{0}` already exists, but checks with via = \"vip\" need this name; another balancer in this network \
+         namespace uses it, or it was created by hand (`ip link show {0}`, and `ip link delete {0}` if it is unused)"
     )]
     NameTaken(String),
-    /// Other software's routing rule meets the checks' own.
+    /// A routing rule of other software conflicts with the rules of the tunnel.
     #[error(
-        "{rule}: this routing rule is not the balancer's and uses {uses}, which checks with via = \"vip\" need for themselves: \
-         remove it, or have the other software use another number"
+        "{rule}: this routing rule belongs to other software and uses {uses}, which checks with via = \"vip\" need; \
+         remove the rule, or change its number"
     )]
     RuleOfOthers {
-        /// The rule.
+        /// The rule as text for messages.
         rule: String,
-        /// What both use.
+        /// The mark or table that both rules use.
         uses: String,
     },
-    /// No raw socket.
-    #[error("cannot open the checks' raw sockets: {0}")]
+    /// A raw socket cannot be opened.
+    #[error("cannot open raw sockets for checks: {0}")]
     Socket(#[source] io::Error),
-    /// No netlink socket.
+    /// A netlink socket cannot be opened.
     #[error("cannot open a netlink socket: {0}")]
     Netlink(#[source] io::Error),
-    /// There is no such device.
+    /// The device does not exist.
     #[error("there is no device `{0}` in this network namespace")]
     NoDevice(String),
-    /// The kernel answered with an error.
+    /// The kernel returned an error.
     #[error("the kernel refused to {request}: {reason}")]
     Refused {
-        /// What was asked.
+        /// The request.
         request: &'static str,
-        /// The kernel's answer.
+        /// The error that the kernel returned.
         #[source]
         reason: io::Error,
     },
 }
 
 impl TunnelError {
-    /// Why there is no TUN device `name`.
+    /// Returns the error for a TUN device `name` that cannot be created.
     #[must_use]
     pub fn of_device(name: &str, error: io::Error) -> Self {
         match error.kind() {
@@ -202,33 +219,34 @@ impl TunnelError {
     }
 }
 
-/// What became of packets that came out of the TUN device.
+/// The counters of packets that were read from the TUN device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TunnelCounts {
-    /// Wrapped, and taken by a raw socket.
+    /// The number of packets that were encapsulated and sent.
     pub sent: u64,
-    /// Dropped: no check has claimed their source port.
+    /// The number of packets dropped because no check has claimed their source port.
     pub no_port: u64,
-    /// Dropped: no next hop is known for the backend.
+    /// The number of packets dropped because the next hop of the backend is unknown.
     pub no_next_hop: u64,
-    /// Dropped: too long for the way to the backend, with the outer header.
+    /// The number of packets dropped because they exceed the MTU toward the backend, including the
+    /// outer header.
     pub too_big: u64,
-    /// Dropped: the slot is gone, a raw socket refused them, or they could not be wrapped.
+    /// The number of packets dropped because their slot no longer exists, the raw socket refused
+    /// them, or they could not be encapsulated.
     pub errors: u64,
 }
 
-/// What dialers and the pump have in common.
+/// The state that dialers and the pump share.
 #[derive(Debug)]
 struct Shared {
     own: Own,
     mark: u32,
     live: Live,
     ports: Ports,
-    /// Written by the pump.
     counts: Mutex<TunnelCounts>,
 }
 
-/// The machine's address of each family.
+/// The address of this machine in each family.
 #[derive(Clone, Copy, Debug)]
 struct Own {
     v4: Option<Ipv4Addr>,
@@ -247,13 +265,13 @@ impl Own {
         own
     }
 
-    /// Those that the machine has.
+    /// Returns the families in which this machine has an address.
     fn families(self) -> impl Iterator<Item = AddressFamily> {
         let v4 = self.v4.map(|_| AddressFamily::Inet);
         v4.into_iter().chain(self.v6.map(|_| AddressFamily::Inet6))
     }
 
-    /// The one of `other`'s family.
+    /// Returns the address of this machine in the family of `other`.
     fn beside(&self, other: IpAddr) -> Option<IpAddr> {
         if other.is_ipv4() { self.v4.map(IpAddr::V4) } else { self.v6.map(IpAddr::V6) }
     }

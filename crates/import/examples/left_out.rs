@@ -1,5 +1,6 @@
-//! Rules of IPVS that a configuration of ours can't say, one a line, for a migration's list of things to settle by hand:
-//! `ipvsadm -S -n | cargo run --example left_out`. Exits with 1 where a rule is left out whole.
+//! Prints the IPVS rules that have no exact counterpart in a configuration, so that they can be
+//! checked by hand during a migration. Run the example as `ipvsadm -S -n | cargo run --example
+//! left_out`. The exit code is 1 if the configuration does not contain a rule at all.
 
 use std::io::Read;
 use std::path::Path;
@@ -8,7 +9,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let mut rules = String::new();
     if let Err(error) = std::io::stdin().read_to_string(&mut rules) {
-        eprintln!("can't read rules: {error}");
+        eprintln!("cannot read rules: {error}");
         return ExitCode::from(2);
     }
     let import = match import::ipvs(&rules, Path::new("standard input")) {

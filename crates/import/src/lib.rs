@@ -1,14 +1,16 @@
-//! The configuration of another load balancer as TOML of ours: of IPVS, its rules as `ipvsadm -S -n` prints them.
+//! Converts IPVS rules to a TOML configuration. The input is the output of `ipvsadm -S -n`.
 //!
-//! In: text. Out: an [`Import`]: a configuration, and of each rule that has no counterpart its line and what is different; or all
-//! [`Problems`] of the text, each with line, option, what was found and what is allowed.
-//! Not here: what IPVS does not say: the cluster's name and key, machines, checks, routers. Stand-ins take their places.
-//! Invariant: the reader of configurations takes what is printed, whatever the rules, up to the 16 MiB that it reads.
+//! [`ipvs`] returns an [`Import`], which contains the configuration and a note for each rule that
+//! has no exact counterpart. If the text has invalid rules, [`ipvs`] returns all [`Problems`]
+//! instead. IPVS rules do not contain the name of the cluster, the hash key, machines, checks or
+//! routers, so the configuration has placeholders for these. The configuration is always valid, as
+//! long as it does not exceed the size limit of 16 MiB.
 //!
 //! ```
 //! let rules = "-A -t 203.0.113.10:80 -s mh\n-a -t 203.0.113.10:80 -r 198.18.1.1:80 -i -w 2\n";
 //! let import = import::ipvs(rules, std::path::Path::new("rules")).unwrap();
-//! assert!(import.toml.contains(r#"backends = [{ name = "198.18.1.1", address = "198.18.1.1", weight = 2 }]"#));
+//! let backend = r#"{ name = "198.18.1.1", address = "198.18.1.1", weight = 2 }"#;
+//! assert!(import.toml.contains(backend));
 //! assert_eq!(import.notes.iter().map(|note| note.line).collect::<Vec<_>>(), [1]);
 //! ```
 
@@ -26,34 +28,39 @@ use std::path::Path;
 
 use config_text::Problems;
 
-/// A configuration that was made of rules.
+/// A configuration that was generated from rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Import {
-    /// The text. Its comments say what the notes say.
+    /// The configuration as TOML text. Comments in the text repeat the notes.
     pub toml: String,
-    /// Where it is not the same as the rules, in the order of their lines.
+    /// The differences between the rules and the configuration, ordered by line.
     pub notes: Vec<Note>,
 }
 
-/// What became of a rule that has no counterpart.
+/// A note about a rule without an exact counterpart.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Note {
-    /// The line of the rule, from 1.
+    /// The line number of the rule, starting at 1.
     pub line: usize,
-    /// Whether nothing of the rule is in the configuration; else it is there, and different.
+    /// `true` if the configuration does not contain the rule. If `false`, the configuration
+    /// contains the rule with a difference.
     pub is_left_out: bool,
-    /// What is different, in one line without control characters.
+    /// The description of the difference, in one line without control characters.
     pub words: String,
 }
 
-/// Makes a configuration of what `ipvsadm -S -n` prints; `file` names the text in problems.
+/// Converts the output of `ipvsadm -S -n` to a configuration. `file` is the file name in problem
+/// messages.
 ///
 /// # Errors
-/// A line that is no rule, a rule that IPVS would refuse, or no rule at all: up to 100 lines of them.
+/// Returns a problem for each line that is not a valid rule, at most 100. If the text has no rule,
+/// returns one problem.
+///
 /// # Cost
 /// `O(n log n)` in the length of the text.
-/// # Source
-/// ipvsadm(8), and what version 1.31 prints.
+///
+/// # References
+/// The manual page ipvsadm(8), and the output of ipvsadm 1.31.
 pub fn ipvs(text: &str, file: &Path) -> Result<Import, Problems> {
     let translation = translate::translate(rules::read(text, file)?);
     let toml = toml::write(&translation);

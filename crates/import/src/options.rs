@@ -1,22 +1,31 @@
-//! A rule of IPVS as words: a command and its options.
+//! The parser of one IPVS rule, which consists of a command and its options.
 //!
-//! In: one line. Out: its [`Rule`], each option at most once and allowed with the command; or the first word that is wrong.
-//! Not here: what values mean (`rules`).
-//! Source: ipvsadm(8). Words are divided by white space, as `ipvsadm -R` does it without quotes.
+//! [`Rule::read`] checks that each option is allowed for the command and occurs at most once.
+//! Module `rules` checks the values. Words are separated by white space, and quotes have no special
+//! meaning, as in `ipvsadm -R` (ipvsadm(8)).
 
 use std::path::Path;
 
-use config_text::Problem;
 use config_text::words::quote;
+use config_text::{Message, Problem};
 
-/// What a rule does.
+/// The command of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     AddService,
     AddServer,
 }
 
-/// An option, whichever way it is spelled.
+impl Command {
+    fn word(self) -> &'static str {
+        match self {
+            Self::AddService => "-A",
+            Self::AddServer => "-a",
+        }
+    }
+}
+
+/// An option, independent of whether its long or short name was used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
     Tcp,
@@ -44,32 +53,32 @@ pub(crate) enum Key {
     RemoteChecksum,
 }
 
-/// What follows the name of an option.
+/// The kind of value that follows the name of an option.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Value {
     None,
     One,
-    /// A number, where one follows.
+    /// The value is a number that may be omitted.
     Number,
 }
 
-/// Names of an option, the one that is printed first.
+/// The names of an option. Messages use the first one.
 struct Spelling {
     key: Key,
     names: &'static [&'static str],
     value: Value,
-    /// `None`: of both commands.
+    /// The command that has this option, or `None` if both commands have it.
     of: Option<Command>,
 }
 
-/// A word of a line, and the byte at which it begins.
+/// A word of a line, with its byte offset.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Word<'t> {
     at: usize,
     pub(crate) text: &'t str,
 }
 
-/// An option as it was given.
+/// An option with its value.
 struct Given<'t> {
     key: Key,
     name: &'static str,
@@ -77,9 +86,9 @@ struct Given<'t> {
     value: Option<Word<'t>>,
 }
 
-/// One line.
+/// The rule on one line.
 pub(crate) struct Rule<'t> {
-    /// From 1.
+    /// The line number, starting at 1.
     pub(crate) number: usize,
     pub(crate) command: Command,
     file: &'t Path,
@@ -88,18 +97,19 @@ pub(crate) struct Rule<'t> {
 }
 
 impl<'t> Rule<'t> {
-    /// `None`: a line without a rule, empty or a comment.
+    /// Parses the rule on a line. Returns `None` if the line is empty or a comment.
     pub(crate) fn read(number: usize, line: &'t str, file: &'t Path) -> Result<Option<Self>, Problem> {
         let mut words = words(line).peekable();
-        // `ipvsadm -R` takes whole command lines too.
+        // `ipvsadm -R` also accepts lines that begin with the program name.
         words.next_if(|word| word.text == "ipvsadm");
         let Some(first) = words.next().filter(|word| !word.text.starts_with('#')) else { return Ok(None) };
         let command = match first.text {
             "-A" | "--add-service" => Command::AddService,
             "-a" | "--add-server" => Command::AddServer,
             other => {
-                let found = Problem::of_file(file, quote(other), COMMANDS);
-                return Err(found.at(number, column(line, first), "command".to_owned()));
+                let message = format!("{} is not a command of a rule", quote(other));
+                let problem = Problem::of_file(file, (message, COMMANDS));
+                return Err(problem.at(number, column(line, first), "command".to_owned()));
             }
         };
         let mut rule = Self { number, command, file, line, options: Vec::new() };
@@ -113,10 +123,15 @@ impl<'t> Rule<'t> {
             };
             let spelling = rule.spelling(word, name)?;
             let value = match (spelling.value, after) {
-                (Value::None, Some(value)) => return Err(rule.wrong(value, name, "no value")),
+                (Value::None, Some(value)) => {
+                    return Err(rule.wrong(value, name, format!("option {name} takes no value")));
+                }
                 (Value::None, None) => None,
                 (_, Some(value)) => Some(value),
-                (Value::One, None) => Some(words.next().ok_or_else(|| rule.wrong_end(name, "a value"))?),
+                (Value::One, None) => {
+                    let missing = || rule.wrong_end(name, format!("option {name} needs a value"));
+                    Some(words.next().ok_or_else(missing)?)
+                }
                 (Value::Number, None) => words.next_if(|word| is_number(word.text)),
             };
             rule.options.push(Given { key: spelling.key, name: spelling.names[0], word, value });
@@ -124,26 +139,30 @@ impl<'t> Rule<'t> {
         Ok(Some(rule))
     }
 
-    /// The option of that name, where the command has it and it was not given.
+    /// Returns the option with this name. Fails if the command has no such option or if the option
+    /// was given before.
     fn spelling(&self, word: Word<'_>, name: &str) -> Result<&'static Spelling, Problem> {
         let of_command = |spelling: &&Spelling| spelling.of.is_none_or(|of| of == self.command);
         let spelling = OPTIONS.iter().filter(of_command).find(|spelling| spelling.names.contains(&name));
         let Some(spelling) = spelling else {
             let names: Vec<&str> = OPTIONS.iter().filter(of_command).map(|one| one.names[0]).collect();
-            return Err(self.wrong(word, "option", names.join(", ")));
+            let command = self.command.word();
+            let message = format!("{} is not an option of {command}", quote(word.text));
+            let help = format!("options of {command}: {}", names.join(", "));
+            return Err(self.wrong(word, "option", (message, help)));
         };
         if self.options.iter().any(|given| given.key == spelling.key) {
-            return Err(self.wrong(word, "option", "each option once"));
+            return Err(self.wrong(word, "option", format!("option {} is given twice", quote(word.text))));
         }
         Ok(spelling)
     }
 
-    /// Whether the option was given.
+    /// Returns `true` if the option was given.
     pub(crate) fn has(&self, key: Key) -> bool {
         self.given(key).is_some()
     }
 
-    /// The value of the option.
+    /// Returns the value of the option.
     pub(crate) fn value(&self, key: Key) -> Option<Word<'t>> {
         self.given(key).and_then(|given| given.value)
     }
@@ -152,17 +171,21 @@ impl<'t> Rule<'t> {
         self.options.iter().find(|given| given.key == key)
     }
 
-    /// The one of these that was given; where there is none, or more than one, `allowed` is said.
-    pub(crate) fn one_of(&self, keys: &[Key], allowed: &str) -> Result<Option<Key>, Problem> {
+    /// Returns the one option among `keys` that was given. Fails if more than one was given.
+    /// `names` contains the option names for the message.
+    pub(crate) fn one_of(&self, keys: &[Key], names: &str) -> Result<Option<Key>, Problem> {
         let mut given = self.options.iter().filter(|given| keys.contains(&given.key));
         let first = given.next().map(|given| given.key);
         match given.next() {
-            Some(second) => Err(self.wrong(second.word, "option", allowed)),
+            Some(second) => {
+                let message = format!("option {} conflicts with an earlier option", quote(second.word.text));
+                Err(self.wrong(second.word, "option", (message, format!("use one of {names}"))))
+            }
             None => Ok(first),
         }
     }
 
-    /// The value of the option as `read` sees it.
+    /// Returns the value of the option after `read` has parsed it.
     pub(crate) fn parsed<T>(
         &self,
         key: Key,
@@ -171,28 +194,32 @@ impl<'t> Rule<'t> {
     ) -> Result<Option<T>, Problem> {
         let Some(given) = self.given(key) else { return Ok(None) };
         let Some(value) = given.value else { return Ok(None) };
-        read(value.text).map(Some).ok_or_else(|| self.wrong(value, given.name, allowed))
+        read(value.text).map(Some).ok_or_else(|| {
+            let message = format!("invalid value {} for {}", quote(value.text), given.name);
+            self.wrong(value, given.name, (message, format!("use {allowed}")))
+        })
     }
 
-    /// A word in which something else is allowed.
-    pub(crate) fn wrong(&self, word: Word<'_>, field: &str, allowed: impl Into<String>) -> Problem {
-        let found = Problem::of_file(self.file, quote(word.text), allowed);
-        found.at(self.number, column(self.line, word), field.to_owned())
+    /// Creates a problem whose position is a word of the rule.
+    pub(crate) fn wrong(&self, word: Word<'_>, field: &str, message: impl Into<Message>) -> Problem {
+        let problem = Problem::of_file(self.file, message);
+        problem.at(self.number, column(self.line, word), field.to_owned())
     }
 
-    /// A rule that is wrong beside those before it.
-    pub(crate) fn whole(&self, field: &str, found: String, allowed: &str) -> Problem {
-        Problem::of_file(self.file, found, allowed).at(self.number, 1, field.to_owned())
+    /// Creates a problem whose position is the start of the rule.
+    pub(crate) fn whole(&self, field: &str, message: impl Into<Message>) -> Problem {
+        Problem::of_file(self.file, message).at(self.number, 1, field.to_owned())
     }
 
-    /// Something that the line lacks.
-    pub(crate) fn wrong_end(&self, field: &str, allowed: &str) -> Problem {
-        let found = Problem::of_file(self.file, "nothing", allowed);
-        found.at(self.number, self.line.chars().count() + 1, field.to_owned())
+    /// Creates a problem whose position is the end of the rule, because an option or value is
+    /// missing.
+    pub(crate) fn wrong_end(&self, field: &str, message: impl Into<Message>) -> Problem {
+        let problem = Problem::of_file(self.file, message);
+        problem.at(self.number, self.line.chars().count() + 1, field.to_owned())
     }
 }
 
-/// In characters, from 1.
+/// Returns the column of a word in characters, starting at 1.
 fn column(line: &str, word: Word<'_>) -> usize {
     line.get(..word.at).unwrap_or(line).chars().count() + 1
 }
@@ -207,7 +234,7 @@ fn words(line: &str) -> impl Iterator<Item = Word<'_>> {
     })
 }
 
-/// Digits alone.
+/// Returns `true` if the text consists only of digits.
 pub(crate) fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
@@ -216,7 +243,7 @@ const fn option(key: Key, names: &'static [&'static str], value: Value, of: Opti
     Spelling { key, names, value, of }
 }
 
-const COMMANDS: &str = "-A for a service, or -a for a server of one, as `ipvsadm -S -n` prints them";
+const COMMANDS: &str = "use -A for a service or -a for a server, as in the output of `ipvsadm -S -n`";
 const SERVICE: Option<Command> = Some(Command::AddService);
 const SERVER: Option<Command> = Some(Command::AddServer);
 
@@ -229,7 +256,7 @@ const OPTIONS: [Spelling; 23] = [
     option(Key::Scheduler, &["-s", "--scheduler"], Value::One, SERVICE),
     option(Key::Persistent, &["-p", "--persistent"], Value::Number, SERVICE),
     option(Key::Netmask, &["-M", "--netmask"], Value::One, SERVICE),
-    // Older versions print `pe` and `ops`.
+    // Older versions of ipvsadm print the options `pe` and `ops` without the leading hyphens.
     option(Key::Engine, &["--pe", "pe"], Value::One, SERVICE),
     option(Key::OnePacket, &["-o", "--ops", "ops"], Value::None, SERVICE),
     option(Key::Flags, &["-b", "--sched-flags"], Value::One, SERVICE),

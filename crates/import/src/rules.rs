@@ -1,8 +1,8 @@
-//! Services of IPVS and their servers, checked as `ipvsadm` and the kernel check them.
+//! Reads IPVS services and their servers, and validates them as `ipvsadm` and the kernel do
+//! (ipvsadm(8)).
 //!
-//! In: the text of all rules. Out: [`Service`]s with their [`Server`]s, in the order of the text; or what is wrong with it.
-//! Not here: what becomes of them (`translate`). Names of hosts and ports are not resolved: `-n` prints numbers.
-//! Source: ipvsadm(8).
+//! [`read`] returns the services in the order of the text, or all problems. Host names and port
+//! names are not resolved, because `ipvsadm -n` prints numbers.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -15,7 +15,7 @@ use config_text::{Problem, Problems};
 
 use crate::options::{Command, Key, Rule, is_number};
 
-/// A protocol of services.
+/// The protocol of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Protocol {
     Tcp,
@@ -24,7 +24,7 @@ pub(crate) enum Protocol {
 }
 
 impl Protocol {
-    /// As a configuration names it.
+    /// Returns the name of the protocol that a configuration uses.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
@@ -34,12 +34,13 @@ impl Protocol {
     }
 }
 
-/// Which packets a service takes.
+/// The selector of the packets that a service receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Destination {
-    /// Port 0: those that no other service of the address and protocol names.
+    /// Packets to an address and port. Port 0 matches all ports for which the address and protocol
+    /// have no other service.
     Address(Protocol, SocketAddr),
-    /// Those to which a firewall gave this mark.
+    /// Packets with this firewall mark.
     Mark { mark: u32, ipv6: bool },
 }
 
@@ -47,24 +48,24 @@ impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Address(protocol, address) => write!(f, "{} {address}", protocol.word()),
-            Self::Mark { mark, ipv6: false } => write!(f, "the firewall mark {mark}"),
-            Self::Mark { mark, ipv6: true } => write!(f, "the firewall mark {mark} of IPv6"),
+            Self::Mark { mark, ipv6: false } => write!(f, "firewall mark {mark}"),
+            Self::Mark { mark, ipv6: true } => write!(f, "IPv6 firewall mark {mark}"),
         }
     }
 }
 
-/// A service.
+/// An IPVS service.
 #[derive(Clone, Debug)]
 pub(crate) struct Service {
-    /// The line of the rule, from 1.
+    /// The line number of the rule, starting at 1.
     pub(crate) line: usize,
     pub(crate) destination: Destination,
     pub(crate) scheduler: &'static str,
-    /// The hash takes the source port too (`sh-port`, `mh-port`).
+    /// `true` if the source port is also hashed (`sh-port`, `mh-port`).
     pub(crate) with_port: bool,
-    /// In seconds.
+    /// The persistence timeout in seconds.
     pub(crate) persistence: Option<u32>,
-    /// As it stands there, where it groups clients.
+    /// The netmask as written, or `None` if it does not group clients.
     pub(crate) netmask: Option<String>,
     pub(crate) engine: Option<String>,
     pub(crate) is_one_packet: bool,
@@ -74,17 +75,18 @@ pub(crate) struct Service {
 /// A server of a service.
 #[derive(Clone, Debug)]
 pub(crate) struct Server {
-    /// The line of the rule, from 1.
+    /// The line number of the rule, starting at 1.
     pub(crate) line: usize,
-    /// Port 0: that of the packet.
+    /// The address of the server. Port 0 means that the server receives packets on their
+    /// destination port.
     pub(crate) address: SocketAddr,
     pub(crate) weight: u32,
     pub(crate) method: Method,
-    /// Limits of its connections are set.
+    /// `true` if the number of connections is limited.
     pub(crate) has_thresholds: bool,
 }
 
-/// How packets travel to a server.
+/// The forwarding method to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
     Gateway,
@@ -94,7 +96,7 @@ pub(crate) enum Method {
     Gue(u16, Checksum),
 }
 
-/// What a tunnel's header says of the payload.
+/// The checksum option of the tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Checksum {
     None,
@@ -107,13 +109,14 @@ pub(crate) fn read(text: &str, file: &Path) -> Result<Vec<Service>, Problems> {
     let (mut services, mut problems) = (Services::default(), Vec::new());
     for (number, line) in (1..).zip(text.lines()) {
         problems.extend(services.add(number, line, file).err());
-        // Such a text is something else.
+        // Reading stops here, because a text with so many problems is probably not a list of rules.
         if problems.len() == MAX_PROBLEMS {
             break;
         }
     }
     if services.all.is_empty() && problems.is_empty() {
-        problems.push(Problem::of_file(file, "no rule of IPVS", "what `ipvsadm -S -n` prints"));
+        problems
+            .push(Problem::of_file(file, ("the text has no IPVS rule", "use the output of `ipvsadm -S -n`")));
     }
     if problems.is_empty() { Ok(services.all) } else { Err(problems.into_iter().collect()) }
 }
@@ -124,12 +127,12 @@ struct Services {
     known: BTreeMap<Destination, Known>,
 }
 
-/// A service that a line adds.
+/// A service defined on an earlier line of the text.
 struct Known {
     line: usize,
-    /// Where in all; `None`: something is wrong with it.
+    /// The index of the service, or `None` if its rule was invalid.
     at: Option<usize>,
-    /// The line of each server.
+    /// The line number of each server.
     servers: BTreeMap<SocketAddr, usize>,
 }
 
@@ -147,8 +150,8 @@ impl Services {
         let vacant = match self.known.entry(destination) {
             Entry::Vacant(vacant) => vacant,
             Entry::Occupied(first) => {
-                let found = format!("{destination} a second time, after line {}", first.get().line);
-                return Err(rule.whole("-A", found, "each service once"));
+                let line = first.get().line;
+                return Err(rule.whole("-A", format!("{destination} is already defined on line {line}")));
             }
         };
         let service = service(rule, destination);
@@ -160,13 +163,13 @@ impl Services {
 
     fn add_server(&mut self, rule: &Rule<'_>, destination: Destination) -> Result<(), Problem> {
         let Some(known) = self.known.get_mut(&destination) else {
-            let found = format!("a server of {destination}, which no line before adds");
-            return Err(rule.whole("-a", found, "a service first"));
+            let message = format!("no earlier line defines the service {destination}");
+            return Err(rule.whole("-a", (message, "put the -A rule of a service before its -a rules")));
         };
         let server = server(rule)?;
         if let Some(first) = known.servers.insert(server.address, rule.number) {
-            let found = format!("{} a second time, after line {first}", server.address);
-            return Err(rule.whole("-r", found, "each server of a service once"));
+            let message = format!("server {} is already defined on line {first}", server.address);
+            return Err(rule.whole("-r", message));
         }
         let service = known.at.and_then(|at| self.all.get_mut(at));
         service.into_iter().for_each(|service| service.servers.push(server.clone()));
@@ -179,7 +182,7 @@ fn destination(rule: &Rule<'_>) -> Result<Destination, Problem> {
         let address = rule.parsed(key, ADDRESS, address)?;
         Ok(address.map(|address| Destination::Address(protocol, address)))
     };
-    let found = match rule.one_of(&DESTINATIONS, "one of -t, -u, --sctp-service and -f")? {
+    let found = match rule.one_of(&DESTINATIONS, DESTINATION_NAMES)? {
         Some(Key::Tcp) => of(Protocol::Tcp, Key::Tcp)?,
         Some(Key::Udp) => of(Protocol::Udp, Key::Udp)?,
         Some(Key::Sctp) => of(Protocol::Sctp, Key::Sctp)?,
@@ -189,22 +192,23 @@ fn destination(rule: &Rule<'_>) -> Result<Destination, Problem> {
             mark.map(|mark| Destination::Mark { mark, ipv6: rule.has(Key::Ipv6) })
         }
     };
-    found.ok_or_else(|| rule.wrong_end("option", "one of -t, -u, --sctp-service and -f"))
+    found.ok_or_else(|| rule.wrong_end("option", format!("the rule needs one of {DESTINATION_NAMES}")))
 }
 
 fn service(rule: &Rule<'_>, destination: Destination) -> Result<Service, Problem> {
-    let scheduler = rule.parsed(Key::Scheduler, &SCHEDULERS.join(", "), |text| {
+    let scheduler = rule.parsed(Key::Scheduler, &format!("one of {}", SCHEDULERS.join(", ")), |text| {
         SCHEDULERS.into_iter().find(|scheduler| *scheduler == text)
     })?;
-    let seconds =
-        rule.parsed(Key::Persistent, "seconds from 1 to 4294967295", |text| number(text, 1..=u32::MAX))?;
+    let seconds = rule.parsed(Key::Persistent, "a number of seconds from 1 to 4294967295", |text| {
+        number(text, 1..=u32::MAX)
+    })?;
     let persistence = rule.has(Key::Persistent).then(|| seconds.unwrap_or(PERSISTENCE));
     if let (Destination::Address(_, address), None) = (destination, persistence)
         && address.port() == 0
     {
-        return Err(rule.wrong_end("-p", "-p with port 0, which stands for all ports"));
+        return Err(rule.wrong_end("-p", "port 0 (all ports) needs -p"));
     }
-    let flags = rule.parsed(Key::Flags, &FLAGS.join(", "), |text| {
+    let flags = rule.parsed(Key::Flags, &format!("a list of {}", FLAGS.join(", ")), |text| {
         text.split(',').map(|flag| FLAGS.into_iter().find(|known| *known == flag)).collect::<Option<Vec<_>>>()
     })?;
     let flags = flags.unwrap_or_default();
@@ -223,13 +227,15 @@ fn service(rule: &Rule<'_>, destination: Destination) -> Result<Service, Problem
 
 fn server(rule: &Rule<'_>) -> Result<Server, Problem> {
     let address = rule.parsed(Key::Server, ADDRESS, address)?;
-    let weight =
-        rule.parsed(Key::Weight, "0 to 2147483647", |text| number(text, 0..=i32::MAX.unsigned_abs()))?;
-    let threshold = |key| rule.parsed(key, "0 to 65535", |text| number(text, 0..=65_535));
+    let weight = rule.parsed(Key::Weight, "a number from 0 to 2147483647", |text| {
+        number(text, 0..=i32::MAX.unsigned_abs())
+    })?;
+    let threshold = |key| rule.parsed(key, "a number from 0 to 65535", |text| number(text, 0..=65_535));
     let thresholds = [threshold(Key::Upper)?, threshold(Key::Lower)?];
     Ok(Server {
         line: rule.number,
-        address: address.ok_or_else(|| rule.wrong_end("-r", ADDRESS))?,
+        address: address
+            .ok_or_else(|| rule.wrong_end("-r", ("the rule needs -r", format!("use {ADDRESS}"))))?,
         weight: weight.unwrap_or(1),
         method: method(rule)?,
         has_thresholds: thresholds.into_iter().flatten().any(|threshold| threshold > 0),
@@ -237,15 +243,15 @@ fn server(rule: &Rule<'_>) -> Result<Server, Problem> {
 }
 
 fn method(rule: &Rule<'_>) -> Result<Method, Problem> {
-    let way = rule.one_of(&[Key::Gateway, Key::Tunnel, Key::Masquerade], "one of -g, -i and -m")?;
+    let way = rule.one_of(&[Key::Gateway, Key::Tunnel, Key::Masquerade], "-g, -i and -m")?;
     let sums = [Key::NoChecksum, Key::Checksum, Key::RemoteChecksum];
-    let checksum = match rule.one_of(&sums, "one of --tun-nocsum, --tun-csum and --tun-remcsum")? {
+    let checksum = match rule.one_of(&sums, "--tun-nocsum, --tun-csum and --tun-remcsum")? {
         Some(Key::Checksum) => Checksum::Full,
         Some(Key::RemoteChecksum) => Checksum::Remote,
         _ => Checksum::None,
     };
     let port = rule.parsed(Key::TunnelPort, "a port from 1 to 65535", |text| number(text, 1..=65_535))?;
-    let kind = rule.parsed(Key::TunnelType, "ipip, gue, gre", |text| {
+    let kind = rule.parsed(Key::TunnelType, "ipip, gue or gre", |text| {
         ["ipip", "gue", "gre"].into_iter().find(|kind| *kind == text)
     })?;
     match (way, kind.unwrap_or("ipip")) {
@@ -254,25 +260,26 @@ fn method(rule: &Rule<'_>) -> Result<Method, Problem> {
         (Some(Key::Tunnel), "gue") => {
             let port = port.and_then(|port| u16::try_from(port).ok());
             port.map(|port| Method::Gue(port, checksum))
-                .ok_or_else(|| rule.wrong_end("--tun-port", "the port of --tun-type gue"))
+                .ok_or_else(|| rule.wrong_end("--tun-port", "--tun-type gue needs --tun-port"))
         }
         (Some(Key::Tunnel), _) => Ok(Method::Ipip),
         _ => Ok(Method::Gateway),
     }
 }
 
-/// An address with a port, or without one for port 0.
+/// Parses an address with a port. A missing port is returned as port 0.
 fn address(text: &str) -> Option<SocketAddr> {
     let bare = || {
         let inner = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
         Some(SocketAddr::new(inner.parse().ok()?, 0))
     };
-    // A flow label or a scope is no part of what IPVS has.
+    // IPVS addresses have neither a flow label nor a scope.
     let plain = |address: &SocketAddr| SocketAddr::new(address.ip(), address.port()) == *address;
     text.parse().ok().filter(plain).or_else(bare)
 }
 
-/// `Some(None)`: of one address, which groups nothing.
+/// Parses a netmask. Returns `Some(None)` if the mask has all bits set, because such a mask does
+/// not group clients.
 fn netmask(text: &str) -> Option<Option<String>> {
     let is_whole = match text.parse::<Ipv4Addr>() {
         Ok(mask) => mask == Ipv4Addr::BROADCAST,
@@ -285,7 +292,7 @@ fn number(text: &str, allowed: RangeInclusive<u32>) -> Option<u32> {
     text.parse().ok().filter(|number| is_number(text) && allowed.contains(number))
 }
 
-/// Whether packets can be sent to it: it is the address of one host, and not of this one.
+/// Returns `true` if the address is the unicast address of another host.
 pub(crate) fn is_unicast(address: IpAddr) -> bool {
     let is_special = address.is_unspecified() || address.is_loopback() || address.is_multicast();
     !is_special
@@ -296,14 +303,15 @@ pub(crate) fn is_unicast(address: IpAddr) -> bool {
 }
 
 const DESTINATIONS: [Key; 4] = [Key::Tcp, Key::Udp, Key::Sctp, Key::Mark];
+const DESTINATION_NAMES: &str = "-t, -u, --sctp-service and -f";
 const SCHEDULERS: [&str; 13] =
     ["rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "sed", "nq", "fo", "ovf", "mh"];
 const FLAGS: [&str; 7] = ["sh-fallback", "sh-port", "mh-fallback", "mh-port", "flag-1", "flag-2", "flag-3"];
-/// The second flag of both schedulers that know one is that of the port.
+/// The port flag is the second flag of the schedulers sh and mh.
 const PORT_FLAGS: [&str; 3] = ["sh-port", "mh-port", "flag-2"];
-/// In seconds.
+/// The default persistence timeout in seconds.
 const PERSISTENCE: u32 = 300;
 const MAX_PROBLEMS: usize = 100;
 const ADDRESS: &str =
-    "an address and a port in numbers, as `-n` prints them: 203.0.113.10:80, [2001:db8::10]:80";
+    "a numeric address and port such as 203.0.113.10:80 or [2001:db8::10]:80 (ipvsadm option -n)";
 const NETMASK: &str = "a mask such as 255.255.255.0, or for IPv6 a length from 1 to 128";

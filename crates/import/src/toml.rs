@@ -1,7 +1,5 @@
-//! The TOML of a translation.
-//!
-//! In: VIPs and pools. Out: a configuration that is whole, with stand-ins for what IPVS does not say.
-//! Not here: what becomes of a rule (`translate`).
+//! Writes the TOML text. A configuration needs some sections for which IPVS rules have no data, and
+//! these sections get placeholders.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
@@ -10,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::Note;
 use crate::translate::{Encapsulation, Entry, Pool, Translation, Vip};
 
-/// Writes all of it.
+/// Writes the whole configuration.
 pub(crate) fn write(translation: &Translation) -> String {
     let mut text = String::from(HEAD);
     // Writing to a string cannot fail.
@@ -63,7 +61,8 @@ fn write_pool(text: &mut String, pool: &Pool) -> fmt::Result {
     list(text, "backends", backends.collect())
 }
 
-/// One element in the key's line, several in lines of their own.
+/// Writes a list. A single element is written on the line of the key, and several elements are
+/// written on separate lines.
 fn list(text: &mut String, key: &str, elements: Vec<String>) -> fmt::Result {
     match &elements[..] {
         [one] => writeln!(text, "{key} = [{one}]"),
@@ -92,7 +91,8 @@ fn write_note(text: &mut String, margin: &str, note: &Note) -> fmt::Result {
     writeln!(text, "{margin}# line {}: {left_out}{}", note.line, note.words)
 }
 
-/// The first of the documentation's addresses that no rule has, of each family that outer headers have.
+/// Returns placeholder addresses for the machine. For each family that the outer headers need, this
+/// is the first documentation address that no rule uses.
 fn machine_addresses(all: &Translation) -> Vec<IpAddr> {
     let backends = || all.pools.iter().flat_map(|pool| &pool.backends);
     let vips = all.vips.iter().map(|vip| vip.address);
@@ -110,12 +110,13 @@ fn machine_addresses(all: &Translation) -> Vec<IpAddr> {
 
 const FIRST_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 0);
 const FIRST_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0);
-/// Primes, of which the first is the default.
+/// The table sizes to choose from, which are primes. The first size is the default.
 const TABLE_SIZES: [usize; 3] = [65_537, 655_373, 16_777_213];
-/// What `io.max_vips` is without a word.
+/// The default of `io.max_vips`.
 const USUAL_VIPS: usize = 4_096;
 const HEAD: &str = "\
-# Made of IPVS's rules by `sluicegate config import ipvs`; `line` is a line of those rules.
-# IPVS does not say what the cluster is called and what its machines are: put yours in place of cluster and machine. The
-# key: umask 077; openssl rand -hex 16 > hash.key. Checks, and routers that VIPs are announced to: docs/migration.md.
+# Generated from IPVS rules by `sluicegate config import ipvs`. Line numbers in comments refer to these rules.
+# IPVS rules do not name the cluster and its machines: replace both placeholders.
+# Create the hash key: umask 077; openssl rand -hex 16 > hash.key
+# Add health checks and BGP routers: see docs/how-to/migrate.md.
 ";

@@ -1,9 +1,9 @@
-//! From services of IPVS to VIPs and pools.
+//! Translates IPVS services to VIPs and pools.
 //!
-//! In: services, checked. Out: a [`Translation`]: VIPs by their addresses, a pool for each set of servers, and what is different.
-//! A server is a backend under its address, whatever its port: packets reach it with the VIP's own port.
-//! Not here: TOML (`toml`), what a configuration needs besides.
-//! Invariant: no name, address, or place among services stands twice, and no backend is a VIP.
+//! A [`Translation`] has one VIP per address and one pool per set of servers. A server becomes a
+//! backend, which is named after the address of the server. The port of the server is ignored,
+//! because packets keep their destination port. Names, addresses and services are unique, and no
+//! backend has the address of a VIP.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,24 +12,24 @@ use crate::Note;
 use crate::differences::{self, MAX_WEIGHT, UNWEIGHTED};
 use crate::rules::{Checksum, Destination, Method, Protocol, Server, Service, is_unicast};
 
-/// What becomes of all rules.
+/// The translation of all rules.
 #[derive(Debug, Default)]
 pub(crate) struct Translation {
-    /// In the order of their first rules.
+    /// The VIPs, ordered by the first rule of each.
     pub(crate) vips: Vec<Vip>,
-    /// What others name comes first.
+    /// The pools. A pool comes after the pools that it refers to.
     pub(crate) pools: Vec<Pool>,
-    /// All of them, in the order of the lines.
+    /// All notes, ordered by line.
     pub(crate) notes: Vec<Note>,
-    /// Of services that are left out, and of their servers.
+    /// The notes about services that are left out, and about their servers.
     pub(crate) left_out: Vec<Note>,
-    /// The pool of each list of tiers.
+    /// The pool that was created for each list of tiers.
     by_tiers: BTreeMap<Vec<Tier>, String>,
-    /// Addresses of services, and where in `vips` each is.
+    /// The addresses of all services. The index of the VIP is `None` until the VIP is created.
     addresses: BTreeMap<IpAddr, Option<usize>>,
 }
 
-/// An address and its services.
+/// A VIP with its services.
 #[derive(Debug)]
 pub(crate) struct Vip {
     pub(crate) name: String,
@@ -37,24 +37,24 @@ pub(crate) struct Vip {
     pub(crate) services: Vec<Entry>,
 }
 
-/// A service that is kept.
+/// A translated service.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) protocol: Protocol,
-    /// 0: any.
+    /// The port, or 0 for all ports.
     pub(crate) port: u16,
     pub(crate) pool: String,
-    /// The source's address alone chooses the backend.
+    /// `true` if only the source address is hashed.
     pub(crate) by_source: bool,
-    /// Of it and its servers.
+    /// The notes about the service and its servers.
     pub(crate) notes: Vec<Note>,
 }
 
-/// A pool of backends, or of pools.
+/// A pool that contains backends or other pools.
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) name: String,
-    /// Its backends, and those of pools inside.
+    /// The number of backends, including the backends of pools in this pool.
     pub(crate) size: usize,
     pub(crate) encapsulation: Encapsulation,
     pub(crate) backends: Vec<Backend>,
@@ -62,7 +62,7 @@ pub(crate) struct Pool {
     pub(crate) fallback: Option<String>,
 }
 
-/// A server with its share.
+/// A backend with its weight.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Backend {
     pub(crate) address: IpAddr,
@@ -71,28 +71,28 @@ pub(crate) struct Backend {
 }
 
 impl Backend {
-    /// Its name: the address, without colons.
+    /// Returns the name of the backend, which is its address without colons.
     pub(crate) fn name(&self) -> String {
         name_of(&self.address.to_string().replace(':', "-"))
     }
 }
 
-/// Those that serve together.
+/// The backends of one failover tier, which receive traffic together.
 type Tier = Vec<Backend>;
 
-/// How packets travel to a backend.
+/// The encapsulation of packets to a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Encapsulation {
     L2,
     Ipip,
     Gre,
     Gue,
-    /// GUE with a checksum in its UDP header.
+    /// GUE with a UDP checksum.
     Checksum,
 }
 
 impl Encapsulation {
-    /// The name by which pools refer to it.
+    /// Returns the name that pools use for the encapsulation.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::L2 => "l2",
@@ -123,23 +123,29 @@ pub(crate) fn translate(services: Vec<Service>) -> Translation {
 impl Translation {
     fn add(&mut self, service: &Service) {
         let Destination::Address(protocol, address) = service.destination else {
-            let why = "it has no address: a service of each address and port, all with one pool, is near it";
-            return self.leave_out(service, why);
+            let destination = service.destination;
+            return self.leave_out(
+                service,
+                format!(
+                    "{destination} has no counterpart; define a service per address and port with the same pool"
+                ),
+            );
         };
         if !is_unicast(address.ip()) {
-            return self.leave_out(service, "its address is not that of one host");
+            return self
+                .leave_out(service, format!("{} does not have a unicast address", service.destination));
         }
         let at = self.addresses.get(&address.ip()).copied().flatten();
         let of_sctp = |vip: &Vip| vip.services.iter().any(|entry| entry.protocol == Protocol::Sctp);
         if protocol == Protocol::Sctp && at.and_then(|at| self.vips.get(at)).is_some_and(of_sctp) {
-            let why = "all SCTP of its address is one service, and a line before has it";
-            return self.leave_out(service, why);
+            let words = "an earlier SCTP service of this address already covers all ports";
+            return self.leave_out(service, format!("{}: {words}", service.destination));
         }
         let mut notes = Vec::new();
         let servers = self.kept(service, &mut notes);
         if servers.is_empty() {
             self.left_out.extend(notes);
-            let words = format!("{}: it has no server that can be a backend", service.destination);
+            let words = format!("{} has no server that can be a backend", service.destination);
             return self.left_out.push(Note { line: service.line, is_left_out: true, words });
         }
         let differences = differences::of_service(service, &servers).into_iter();
@@ -149,7 +155,7 @@ impl Translation {
         self.vip(address.ip(), at).services.extend(entry);
     }
 
-    /// The VIP of an address, which is new unless it stands somewhere.
+    /// Returns the VIP with this address. If `at` is `None`, the VIP is created.
     fn vip(&mut self, address: IpAddr, at: Option<usize>) -> &mut Vip {
         let at = at.unwrap_or(self.vips.len());
         self.addresses.insert(address, Some(at));
@@ -159,7 +165,7 @@ impl Translation {
         &mut self.vips[at]
     }
 
-    /// A service with its pool; `None`: of a firewall mark.
+    /// Translates the service. Returns `None` for a firewall mark.
     fn entry(&mut self, service: &Service, servers: &[&Server], notes: Vec<Note>) -> Option<Entry> {
         let Destination::Address(protocol, address) = service.destination else { return None };
         let port = if protocol == Protocol::Sctp { 0 } else { address.port() };
@@ -171,24 +177,25 @@ impl Translation {
         Some(Entry { protocol, port, pool, by_source, notes })
     }
 
-    /// Nothing of a service stays, and nothing of its servers.
-    fn leave_out(&mut self, service: &Service, why: &str) {
+    /// Records that the configuration does not contain a service and its servers.
+    fn leave_out(&mut self, service: &Service, words: String) {
         let note = |line, words| Note { line, is_left_out: true, words };
         let destination = &service.destination;
-        self.left_out.push(note(service.line, format!("{destination}: {why}")));
+        self.left_out.push(note(service.line, words));
         let servers = service.servers.iter();
-        self.left_out.extend(servers.map(|server| note(server.line, format!("a server of {destination}"))));
+        self.left_out.extend(servers.map(|server| note(server.line, format!("server of {destination}"))));
     }
 
-    /// The servers that can be backends, and what is different of each.
+    /// Returns the servers that can be backends. Adds a note for each difference and for each other
+    /// server.
     fn kept<'s>(&self, service: &'s Service, notes: &mut Vec<Note>) -> Vec<&'s Server> {
         let (mut seen, mut kept) = (BTreeSet::new(), Vec::new());
         for server in &service.servers {
             let address = server.address.ip();
             let why = if !is_unicast(address) || self.addresses.contains_key(&address) {
-                Some("the balancer itself, or a VIP, is no backend")
+                Some("VIPs and addresses that are not unicast cannot be backends")
             } else if !seen.insert(address) {
-                Some("a second port of a backend: ports are not translated")
+                Some("a backend cannot have a second port, because ports are not translated")
             } else {
                 None
             };
@@ -204,7 +211,8 @@ impl Translation {
         kept
     }
 
-    /// The name of a pool of these tiers, under `name` when it is new.
+    /// Returns the name of the pool with these tiers. If there is no such pool, one with the name
+    /// `name` is created.
     fn pool_of(&mut self, tiers: Vec<Tier>, name: String) -> String {
         if let Some(known) = self.by_tiers.get(&tiers) {
             return known.clone();
@@ -218,7 +226,8 @@ impl Translation {
         name
     }
 
-    /// A pool, with one inside for each encapsulation where there are several.
+    /// Adds a pool. If its backends need different encapsulations, the pool contains another pool
+    /// for each encapsulation.
     fn add_pool(&mut self, name: String, tier: &Tier, fallback: Option<String>) {
         let all: BTreeSet<Encapsulation> = tier.iter().map(|backend| backend.encapsulation).collect();
         let pool = |name, encapsulation, fallback| {
@@ -238,17 +247,18 @@ impl Translation {
     }
 }
 
-/// The name of a section, which is written without quotes.
+/// Returns a name for a TOML section that needs no quotes.
 fn key_of(address: IpAddr) -> String {
     name_of(&address.to_string().replace(['.', ':'], "-"))
 }
 
-/// A name may not begin with a sign.
+/// Returns a valid name. A name must not begin with a hyphen.
 fn name_of(text: &str) -> String {
     if text.starts_with('-') { format!("0{text}") } else { text.to_owned() }
 }
 
-/// The servers of each step of a failover, the heaviest first; of other schedulers, all together.
+/// Returns the failover tiers, beginning with the highest weight. Only the scheduler `fo` has more
+/// than one tier.
 fn tiers(service: &Service, servers: &[&Server]) -> Vec<Tier> {
     let most = servers.iter().map(|server| server.weight).max().unwrap_or(0);
     let divisor = most.div_ceil(MAX_WEIGHT).max(1);

@@ -1,7 +1,9 @@
-//! Which server has a key, where clients use ketama: `cargo run --example where -- user:17 192.0.2.1 192.0.2.2:11212 192.0.2.3=5`.
+//! Prints the server that stores a key when clients use ketama. Run it with `cargo run --example
+//! where -- user:17 192.0.2.1 192.0.2.2:11212 192.0.2.3=5`.
 //!
-//! Servers as the clients' files name them, in their order, with their weights. Beside the owner stands where the key is looked for
-//! once clients have ejected that server.
+//! Give the servers with the same names, order and weights as in the configuration of the clients.
+//! Each output line also names a second server. Clients use the second server after they have
+//! ejected the first one.
 
 use std::process::ExitCode;
 
@@ -14,7 +16,7 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let Some(servers) = servers.iter().map(|text| server(text)).collect::<Option<Vec<_>>>() else {
-        eprintln!("where: found a port or weight that is no number");
+        eprintln!("where: a port or weight is not a number");
         return ExitCode::from(2);
     };
     for (name, hash) in [("md5", md5_ketama(key.as_bytes())), ("fnv1a_64", fnv1a_64(key.as_bytes()))] {
@@ -30,14 +32,14 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A server's name on the ring and its weight.
+/// Parses a server argument into a ring name and a weight.
 fn server(text: &str) -> Option<(String, u32)> {
     let (address, weight) = text.split_once('=').unwrap_or((text, "1"));
     let (host, port) = address.split_once(':').unwrap_or((address, "11211"));
     Some((ring_name(host, port.parse().ok()?), weight.parse().ok()?))
 }
 
-/// The owner of a hash, and the one in a ring without it.
+/// Returns the server of a key hash, and the server that clients choose after they have ejected it.
 fn owners(servers: &[(String, u32)], hash: u64) -> Result<(&str, Option<&str>), RingError> {
     let ring = |ejected: Option<u16>| {
         let servers = (0..).zip(servers).map(|(index, (ring_name, weight))| Server {

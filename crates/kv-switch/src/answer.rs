@@ -1,56 +1,61 @@
-//! What servers are asked by us, and what they answer.
+//! Types for the answers of servers to upstream requests.
 //!
-//! In: what a protocol reads of a server's answer. Out: words for it, and for why a datagram is none.
-//! Not here: bytes of a protocol, sockets, who waits for what (`exchange`, `gather`).
-//! Invariant: offsets of a [`Value`] lie in the answer that it was read from; with another payload they name other bytes or none.
+//! The methods of [`Application`](crate::Application) that parse an answer return these types, or a
+//! [`NoAnswer`] if the datagram does not answer the request. The offsets in a [`Value`] refer to
+//! the answer from which the value was parsed. Using these offsets with another payload yields
+//! unrelated bytes or an empty slice.
 
 use thiserror::Error;
 
-/// What a request of our own carries, so that its answer is known by it.
+/// The identifiers that an upstream request contains. The answer to the request must contain the
+/// same identifiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnId {
-    /// The request id: [`crate::ExchangeId::request`].
+    /// The request id of the protocol, which equals [`crate::ExchangeId::request`].
     pub request: u16,
-    /// What nobody else can know: a keyed hash of a counter. A protocol with less room carries its lower bits.
+    /// An unpredictable number, computed as a keyed hash of a counter. If a protocol field has
+    /// fewer than 64 bits, the field contains the low bits.
     pub nonce: u64,
 }
 
-/// What a server says of one key.
+/// The answer of a server about one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer<'a> {
-    /// The key, as stored.
+    /// The key as the server stores it, not base64-encoded.
     pub key: &'a [u8],
-    /// What the server has under it.
+    /// The value of the key on the server, or the reason why the answer contains no value.
     pub content: Content,
 }
 
-/// What a server has under a key.
+/// The value of a key on a server, or the reason why the answer contains no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// A value, whole in this datagram.
+    /// The server has a value, and the datagram contains the whole value.
     Value(Value),
-    /// Nothing.
+    /// The server has no value for the key.
     Missing,
-    /// A value that goes on in further datagrams. Those carry nothing but a request id of 16 bits and cannot be distinguished
-    /// from forged ones, so that they are not waited for.
+    /// The server has a value that continues in further datagrams. Such values are not accepted,
+    /// because the further datagrams contain only a 16-bit request id, which an attacker could
+    /// guess.
     TooLong,
 }
 
-/// A value, and where it lies in the answer.
+/// A value that a server returned. The bytes of the value stay in the payload of the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Value {
-    /// Offset of its first byte.
+    /// The offset of the value in the payload, in bytes.
     pub start: u16,
-    /// Its bytes.
+    /// The length of the value, in bytes.
     pub len: u16,
-    /// Flags that clients store with it.
+    /// The client flags that are stored with the value.
     pub flags: u32,
-    /// Its version; 0 where it was not asked for.
+    /// The version (CAS) of the value, or 0 if the version was not requested.
     pub cas: u64,
 }
 
 impl Value {
-    /// With its bytes; empty where `answer` is not the payload that it was read from.
+    /// Returns the value with its bytes from `answer`. The bytes are empty if `answer` is too short
+    /// for the offsets.
     #[must_use]
     pub fn within<'a>(&self, answer: &'a [u8]) -> Stored<'a> {
         let start = usize::from(self.start);
@@ -59,126 +64,132 @@ impl Value {
     }
 }
 
-/// What a reply says of a key that is there.
+/// A value with its flags and version, to be written into a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stored<'a> {
-    /// Flags that clients store with a value.
+    /// The client flags that are stored with the value.
     pub flags: u32,
-    /// The value's version.
+    /// The version (CAS) of the value.
     pub cas: u64,
-    /// The value.
+    /// The bytes of the value.
     pub bytes: &'a [u8],
 }
 
-/// What a server is asked for a key that is to be copied.
+/// An upstream request with which the cache obtains a value or the version of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Fetch<'a> {
-    /// The key, as stored.
+    /// The key as the server stores it, not base64-encoded.
     pub key: &'a [u8],
-    /// The version of the copy that there is: the version alone is asked for. `None`: the value.
+    /// The version of the cached value, if only the current version of the key is requested. `None`
+    /// requests the value itself.
     pub known: Option<u64>,
-    /// The server is to count the key as used, so that it keeps it.
+    /// `true` if the server should mark the key as recently used, which protects it from eviction.
     pub touches: bool,
 }
 
 impl<'a> Fetch<'a> {
-    /// With these fields.
+    /// Creates a request from its fields.
     #[must_use]
     pub const fn new(key: &'a [u8], known: Option<u64>, touches: bool) -> Self {
         Self { key, known, touches }
     }
 }
 
-/// What a server says to a [`Fetch`].
+/// The answer of a server to a [`Fetch`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fetched<'a> {
-    /// The key, as stored.
+    /// The key as the server stores it, not base64-encoded.
     pub key: &'a [u8],
-    /// What the server has under it.
+    /// The value or the version that the server returned.
     pub content: FetchedContent,
 }
 
-/// What a server has under a key that is to be copied. Times to live are in seconds; `None`: for ever.
+/// The value or the version that a server returned for a [`Fetch`]. A time to live (`ttl`) is in
+/// seconds, and `None` means that the value does not expire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FetchedContent {
-    /// A value, whole in the answer.
+    /// The server has a value, and the answer contains the whole value.
     Value {
-        /// It.
+        /// The value.
         value: Value,
-        /// How long it lives.
+        /// The remaining time to live.
         ttl: Option<u32>,
-        /// It was stored by a name in base64, and the answer has that name.
+        /// `true` if the server reported that it stores the key in base64 form.
         is_base64: bool,
     },
-    /// A value of that version, which was asked for alone.
+    /// The server has a value with this version. Only the version was requested.
     Version {
         /// The version.
         cas: u64,
-        /// How long it lives.
+        /// The remaining time to live.
         ttl: Option<u32>,
     },
-    /// Nothing that may be copied: no value, one that goes on in further datagrams, or one that the server has a client make anew.
+    /// The server has no value that may be cached. The value is missing, continues in further
+    /// datagrams, or is stale and must be refilled by a client.
     Nothing,
 }
 
-/// A copy, as [`crate::Application::write_hit`] tells it to a client.
+/// A cached value, from which [`crate::Application::write_hit`] writes the reply to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Copied<'a> {
-    /// The key, as stored.
+    /// The key as the server stores it, not base64-encoded.
     pub key: &'a [u8],
     /// The value.
     pub stored: Stored<'a>,
-    /// Seconds that it lived when its server was asked; `None`: for ever.
+    /// The time to live in seconds that the server reported, or `None` if the value does not
+    /// expire.
     pub ttl: Option<u32>,
-    /// It was stored by a name in base64, and the answer has that name.
+    /// `true` if the server reported that it stores the key in base64 form.
     pub is_base64: bool,
-    /// The reply that was [prepared](crate::Application::prepare_hit); empty: none was.
+    /// The reply that [`crate::Application::prepare_hit`] wrote, or an empty slice if no reply was
+    /// prepared.
     pub prepared: &'a [u8],
-    /// What [`crate::CacheConfig::sum`] says of that.
+    /// The result of [`crate::CacheConfig::sum`] for the prepared reply.
     pub sum: u16,
 }
 
 impl<'a> Copied<'a> {
-    /// Of a value that lives for ever.
+    /// Creates a cached value that does not expire and has no prepared reply.
     #[must_use]
     pub const fn new(key: &'a [u8], stored: Stored<'a>) -> Self {
         Self { key, stored, ttl: None, is_base64: false, prepared: &[], sum: 0 }
     }
 }
 
-/// What a server says of a request that changes what is stored, whatever that was.
+/// The result of a write on one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was carried out.
+    /// The server carried out the request.
     Done,
-    /// It was, and there was nothing under the key.
+    /// The server carried out the request, but the key did not exist.
     NotFound,
-    /// It was not, for a reason that the protocol has a number for.
+    /// The server refused the request with this status code of the protocol.
     Refused(u16),
 }
 
-/// Why a datagram is no answer to a request of ours.
+/// The reason why a datagram is not accepted as the answer to an upstream request.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NoAnswer {
-    /// The protocol, or this kind of request, is never asked by us.
-    #[error("requests of this kind are not asked by the balancer")]
+    /// The protocol does not support this kind of upstream request.
+    #[error("this kind of upstream request is not supported")]
     NeverAsked,
-    /// It ends within its own header, or its lengths do not give that of the datagram.
+    /// The datagram ends within its header, or its length fields do not match its length.
     #[error("the answer is malformed")]
     Malformed,
-    /// Another request's id.
-    #[error("the answer has another request's id")]
+    /// The answer carries the id of another request.
+    #[error("the answer carries the id of another request")]
     OtherRequest,
-    /// Another request's nonce, or none: an error that a server reports has none.
-    #[error("the answer does not carry the request's nonce")]
+    /// The datagram contains another nonce or no nonce. Error messages of a server in the text
+    /// protocol contain no nonce.
+    #[error("the answer does not carry the nonce of the request")]
     OtherNonce,
-    /// About a key that was not asked for.
+    /// The answer is about a key that was not requested.
     #[error("the answer is for another key")]
     OtherKey,
-    /// The second datagram of an answer, or a later one.
-    #[error("the datagram continues an answer, and carries nothing that shows whose")]
+    /// The datagram is not the first one of an answer, and therefore contains no nonce.
+    #[error("the datagram continues an answer and carries no nonce")]
     Continuation,
 }

@@ -1,43 +1,54 @@
-//! What the forwarder asks of a protocol, and what a protocol says of a request.
+//! The trait [`Application`], which is implemented for each key-value protocol, and the types of
+//! parsed requests.
 //!
-//! In: the payload of one datagram, or of its first fragment ([`Datagram`]). Out: an [`Ask`]: offsets and no bytes.
-//! Not here: any protocol, who may ask, which server has a key.
-//! Invariant: offsets of an [`Ask`] lie in the payload that it was read from; with another payload they name other bytes or
-//! none, and never panic.
+//! The forwarder uses this trait to parse a request into an [`Ask`]. The `Ask` contains the offsets
+//! of the keys instead of their bytes. The offsets refer to the payload from which the `Ask` was
+//! parsed. Using these offsets with another payload yields unrelated bytes or an empty slice, but
+//! never causes a panic.
 
 use std::fmt;
 use std::ops::ControlFlow;
 
 use crate::{Answer, Copied, Fetch, Fetched, NoAnswer, Outcome, OwnId, Refusal, Stored};
 
-/// A protocol whose requests name keys. The forwarder knows none of its verbs and none of its bytes.
+/// A request-response protocol in which requests contain keys.
 ///
-/// An implementation holds settings at most: no state that requests change, no clock, no allocation.
-/// The first three methods route requests by key. Those behind [`Self::key`] ask servers themselves, for a request whose keys are
-/// on several of them; they refuse unless a protocol says otherwise, so that one of three methods is whole.
+/// The forwarder uses a protocol only through this trait. An implementation may hold settings, but
+/// no state that changes with requests. Its methods must not allocate memory or read a clock.
+///
+/// The three required methods are sufficient to route requests by key. The other methods write and
+/// parse upstream requests, for example if the keys of a request are on several servers. Their
+/// default implementations report that the operation is not supported.
 pub trait Application: fmt::Debug + Send + Sync {
-    /// Reads one request.
+    /// Parses one request.
     ///
     /// # Errors
-    /// [`Refusal`]: a server could misread the datagram, or it is more than one command, or no client's business.
+    /// Returns a [`Refusal`] if a server could parse the datagram differently, or if the datagram
+    /// contains several commands or an administrative command.
     fn read(&self, datagram: Datagram<'_>) -> Result<Ask, Refusal>;
 
-    /// Calls `each` with every key of the request in order, those that stand in it twice too, until `each` breaks.
-    /// `payload` is what `ask` was read from.
+    /// Calls `each` with every key of the request in order, including duplicates, until `each`
+    /// returns `Break`. `payload` must be the payload from which `ask` was parsed.
     fn items(&self, payload: &[u8], ask: &Ask, each: &mut dyn FnMut(Item) -> ControlFlow<()>);
 
-    /// The key as the server stores it. It lies in `payload`, or in `room` where it had to be decoded.
+    /// Returns the key as the server stores it. The result borrows from `payload`, or from `room`
+    /// if the key had to be decoded from base64.
     fn key<'a>(&self, payload: &'a [u8], item: &Item, room: &'a mut KeyRoom) -> &'a [u8];
 
-    /// Writes `request` to `out` with times to live that are no longer than `life`, if it stores something for longer. Its ask stays
-    /// true for what is written but for `end`, and keys behind a time have other places.
+    /// Writes `request` to `out` and limits its times to live to `life`. The request stays
+    /// unchanged if it stores no value for longer than `life`. The [`Ask`] of the request can also
+    /// be used with the payload in `out`. Only the field `end`, and the offsets of keys after a
+    /// time to live, may no longer be correct.
     fn shorten_life(&self, _request: &Request<'_>, _life: ShortLife, _out: &mut [u8]) -> Shortened {
         Shortened::Unchanged
     }
 
-    /// Writes to `out` what one server is asked for `items`, which are keys of `request`: a payload of one datagram, to which each
-    /// of these keys has an answer of its own. Returns its length; `None`: such a request is never asked by parts, `items` has none,
-    /// or `out` is too short (ask for fewer keys at once).
+    /// Writes the upstream request for `items` to `out`, as the payload of one datagram. `items`
+    /// are the keys of `request` that belong to one server. The server answers each key in a
+    /// separate datagram. Returns the length in bytes.
+    ///
+    /// Returns `None` if the protocol cannot split such a request, if `items` is empty, or if `out`
+    /// is too short. If `out` is too short, the caller can retry with fewer keys.
     fn write_part(
         &self,
         _request: &Request<'_>,
@@ -48,22 +59,27 @@ pub trait Application: fmt::Debug + Send + Sync {
         None
     }
 
-    /// What a datagram to one of our own ports says of the answer that it is of. `None`: nothing, or requests of this protocol have no
-    /// id in their first two bytes, in network order, that each datagram of an answer has there too: then it passes one way alone.
+    /// Returns the position of a datagram within the answer of a server, or `None` if the datagram
+    /// has no valid frame. The datagrams must begin with the 16-bit request id in network byte
+    /// order. A protocol without this id must always return `None`, and its requests cannot be
+    /// proxied.
     fn answer_frame(&self, _payload: &[u8]) -> Option<AnswerFrame> {
         None
     }
 
-    /// The id in a datagram to one of our own ports, to find the exchange by that it may answer.
+    /// Returns the request id of a datagram that arrived at a port of the source port pool. The
+    /// caller uses this id to find the exchange.
     fn answer_id(&self, payload: &[u8]) -> Option<u16> {
         self.answer_frame(payload).map(|frame| frame.request)
     }
 
-    /// Reads a server's answer to a part of `request` that was written with `own`. Whether it came from that server's address to
-    /// the right port is the caller's to see. The key lies in `payload`, or in `room` where it had to be decoded.
+    /// Parses the answer of a server to an upstream request that [`Self::write_part`] wrote with
+    /// the identifiers `own`. The caller must check the source address and the destination port.
+    /// The key in the result borrows from `payload`, or from `room` if it had to be decoded.
     ///
     /// # Errors
-    /// [`NoAnswer`]: it is not one, whichever host sent it. The exchange waits on.
+    /// Returns a [`NoAnswer`] if the datagram does not answer the upstream request. The exchange
+    /// then stays in progress.
     fn read_answer<'a>(
         &self,
         _request: &Request<'_>,
@@ -74,8 +90,9 @@ pub trait Application: fmt::Debug + Send + Sync {
         Err(NoAnswer::NeverAsked)
     }
 
-    /// How many datagrams the reply to `request` has. `found`: what there is under its keys, by their numbers in the order of the
-    /// request. `None`: as [`Self::write_part`], or the reply is too long for the protocol.
+    /// Returns the number of datagrams in the reply to `request`. `found` returns the stored value
+    /// of a key, given the index of the key in the request. Returns `None` if the protocol cannot
+    /// split the request, or if the reply would be too long for the protocol.
     fn reply_datagrams<'a>(
         &self,
         _request: &Request<'_>,
@@ -84,8 +101,9 @@ pub trait Application: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Writes to `out` the reply's datagram of that number, counted from 0, and returns its length. `None`: there is no such
-    /// datagram, or `out` is too short.
+    /// Writes one datagram of the reply to `out` and returns its length in bytes. `number` is the
+    /// index of the datagram, starting at 0. Returns `None` if the reply has no such datagram, or
+    /// if `out` is too short.
     fn write_reply<'a>(
         &self,
         _request: &Request<'_>,
@@ -96,16 +114,17 @@ pub trait Application: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Writes to `out` the question for a key that is to be copied: a payload of one datagram. Returns its length; `None`: this key
-    /// is never copied, or `out` is too short.
+    /// Writes the upstream request for a cache fetch to `out`, as the payload of one datagram.
+    /// Returns the length in bytes, or `None` if the key cannot be cached or `out` is too short.
     fn write_fetch(&self, _fetch: &Fetch<'_>, _own: OwnId, _out: &mut [u8]) -> Option<usize> {
         None
     }
 
-    /// Reads a server's answer to `fetch`, as [`Self::read_answer`] does to a part.
+    /// Parses the answer of a server to `fetch`. The arguments are the same as for
+    /// [`Self::read_answer`], and the caller must make the same checks.
     ///
     /// # Errors
-    /// [`NoAnswer`].
+    /// Returns a [`NoAnswer`] if the datagram does not answer `fetch`.
     fn read_fetched<'a>(
         &self,
         _fetch: &Fetch<'_>,
@@ -116,38 +135,46 @@ pub trait Application: fmt::Debug + Send + Sync {
         Err(NoAnswer::NeverAsked)
     }
 
-    /// Writes to `out` what a server that has this value under its key would answer to `request`, which reads one key and is
-    /// cacheable: one datagram. Returns its length; `None`: the server has to answer, or `out` is too short.
+    /// Writes the reply to `request` from a cached value to `out`. The reply has the same bytes as
+    /// the reply that the server would send. The request must read one key and be cacheable, and
+    /// the reply must fit into one datagram. Returns the length in bytes, or `None` if only the
+    /// server can answer the request or `out` is too short.
     fn write_hit(&self, _request: &Request<'_>, _copied: &Copied<'_>, _out: &mut [u8]) -> Option<usize> {
         None
     }
 
-    /// Writes to `out` the commonest reply that a server which has this value under its key gives to a read of it, without what is each
-    /// request's own ([`Self::write_front`]): it is written once a copy, and sent as it is. `None`: there is none, or `out` is too short.
+    /// Writes the most common reply for a value to `out`, without the first bytes of the reply. The
+    /// first bytes differ between requests and are written by [`Self::write_front`]. The cache
+    /// stores this reply with the value and sends it unchanged. Returns `None` if the protocol has
+    /// no such reply, or if `out` is too short.
     fn prepare_hit(&self, _key: &[u8], _stored: &Stored<'_>, _out: &mut [u8]) -> Option<Prepared> {
         None
     }
 
-    /// Writes to `out` what stands in front of a prepared reply to `request`, which is as [`Self::write_hit`] has it. Returns its
-    /// length; `None`: this request's reply is another.
+    /// Writes the bytes that precede a prepared reply to `out`. The conditions of
+    /// [`Self::write_hit`] apply to `request`. Returns the length in bytes, or `None` if the
+    /// prepared reply is not correct for this request.
     fn write_front(&self, _request: &Request<'_>, _out: &mut [u8]) -> Option<usize> {
         None
     }
 
-    /// Whether the client of `request`, which stores something, may have a reply that says so. `false`: surely not.
+    /// Returns `true` if the server may send a reply to `request`, which is a write. Returns
+    /// `false` only if the server never sends a reply to such a request.
     fn is_acknowledged(&self, _request: &Request<'_>) -> bool {
         true
     }
 
-    /// What `request`, which stores something, is to several servers that are all to have it. `None`: what it does depends on what a
-    /// server has, so that they would come to differ.
+    /// Returns the properties of `request` if the request has the same result on every server of
+    /// the key. Returns `None` if the result depends on stored data, because replicas with
+    /// different data would then diverge further.
     fn replicated(&self, _request: &Request<'_>) -> Option<Replicated> {
         None
     }
 
-    /// Writes to `out` what one of several servers is asked, that all carry out `request`; what it stores lives no longer than `life`.
-    /// Returns its length, at most 40 more than the request's; `None`: it is none that is [replicated](Self::replicated), or `out`
-    /// is too short.
+    /// Writes the upstream request for one replica of `request` to `out`, and reduces the time to
+    /// live to `life`. The upstream request is at most 40 bytes longer than the client's request.
+    /// Returns the length in bytes, or `None` if the request is not [replicated](Self::replicated)
+    /// or `out` is too short.
     fn write_replica(
         &self,
         _request: &Request<'_>,
@@ -158,10 +185,11 @@ pub trait Application: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Reads a server's answer to that, as [`Self::read_answer`] does to a part.
+    /// Parses the answer of a server to a [replicated](Self::replicated) request. The caller must
+    /// make the same checks as for [`Self::read_answer`].
     ///
     /// # Errors
-    /// [`NoAnswer`].
+    /// Returns a [`NoAnswer`] if the datagram does not answer the request.
     fn read_outcome(
         &self,
         _request: &Request<'_>,
@@ -171,51 +199,55 @@ pub trait Application: fmt::Debug + Send + Sync {
         Err(NoAnswer::NeverAsked)
     }
 
-    /// Writes the reply to the client of a [replicated](Self::replicated) request to `out`: one datagram. Returns its length; `None`:
-    /// it is none, or `out` is too short.
+    /// Writes the reply to the client of a [replicated](Self::replicated) request to `out`, as one
+    /// datagram. Returns the length in bytes, or `None` if the request is not replicated or `out`
+    /// is too short.
     fn write_outcome(&self, _request: &Request<'_>, _outcome: Outcome, _out: &mut [u8]) -> Option<usize> {
         None
     }
 
-    /// Writes to `out` the protocol's error for a request that is not served: one datagram. Returns its length; `None`: the protocol
-    /// has none, the client waits for no answer, or `out` is too short.
+    /// Writes the error message of the protocol for an unsupported request to `out`, as one
+    /// datagram. Returns the length in bytes. Returns `None` if the protocol has no such error, if
+    /// the client expects no reply, or if `out` is too short.
     fn write_unsupported(&self, _request: &Request<'_>, _out: &mut [u8]) -> Option<usize> {
         None
     }
 }
 
-/// A reply that was written once for many: how long it is, and at which offsets the key and the value stand in it.
+/// A reply that is written once when a value is cached, with the offsets of its key and value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prepared {
-    /// Bytes of all of it.
+    /// The length of the reply in bytes.
     pub length: usize,
-    /// Where the key begins.
+    /// The offset of the key.
     pub key: usize,
-    /// Where the value does.
+    /// The offset of the value.
     pub value: usize,
 }
 
-/// What a request is to several servers that all carry it out.
+/// The properties of a write that is sent to all servers of its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replicated {
-    /// Its client waits for an answer.
+    /// `true` if the client expects a reply.
     pub wants_answer: bool,
-    /// It takes the key away: who had it has lost it, and one that had it is enough to say so.
+    /// `true` if the request deletes the key. The client then receives a success reply if at least
+    /// one server had the key.
     pub is_removal: bool,
 }
 
-/// How long what is stored may live.
+/// The maximum time to live of a stored value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShortLife {
-    /// Seconds from now.
+    /// The time to live in seconds.
     pub seconds: u32,
-    /// Now, in seconds since 1970.
+    /// The current time in seconds since 1970.
     pub now: u32,
 }
 
 impl ShortLife {
-    /// A shorter time in place of one as memcached writes it: 0 for ever, up to 30 days a span, above seconds since 1970. `None`: it is
-    /// short enough.
+    /// Returns the reduced time to live, or `None` if `time` does not exceed the limit. `time` has
+    /// the format of memcached: 0 means no expiry, values up to 30 days are relative, and larger
+    /// values are seconds since 1970.
     pub(crate) fn shorter(self, time: u64) -> Option<u32> {
         let left = match time {
             0 => u64::MAX,
@@ -226,32 +258,33 @@ impl ShortLife {
     }
 }
 
-/// A request whose times to live are to be shorter.
+/// The result of [`Application::shorten_life`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shortened {
-    /// It stores nothing, or nothing for longer.
+    /// No time to live in the request exceeds the limit.
     Unchanged,
-    /// It was written anew, with so many bytes.
+    /// The request was rewritten. The field contains the new length of the request in bytes.
     To(usize),
-    /// There was no room for it.
+    /// The output buffer is too small for the rewritten request.
     NoRoom,
 }
 
-/// 30 days, in seconds.
+/// The longest relative time to live of memcached, which is 30 days in seconds.
 const LONGEST_SPAN: u64 = 2_592_000;
 
-/// A datagram's place in an answer.
+/// The position of a datagram within an answer that may consist of several datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnswerFrame {
     /// The id of the request.
     pub request: u16,
-    /// Its number among the answer's datagrams, counted from 0.
+    /// The index of the datagram within the answer, starting at 0.
     pub number: u16,
-    /// How many these are; 0: the answer is that there is none.
+    /// The number of datagrams in the answer. The value 0 means that the server sends no answer.
     pub total: u16,
 }
 
-/// The payload of a UDP datagram, as far as it is at hand.
+/// The payload of a UDP datagram. If the datagram is fragmented, only the start of the payload may
+/// be available.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
     payload: &'a [u8],
@@ -259,15 +292,16 @@ pub struct Datagram<'a> {
 }
 
 impl<'a> Datagram<'a> {
-    /// All of a datagram's payload.
+    /// Creates a datagram whose whole payload is available.
     #[inline]
     #[must_use]
     pub const fn whole(payload: &'a [u8]) -> Self {
         Self { payload, length: payload.len() }
     }
 
-    /// The payload in a datagram's first IP fragment, and how long the payload of the whole datagram is by its UDP header.
-    /// Bytes beyond that length are padding and are cut.
+    /// Creates a datagram of which only the first IP fragment is available. `length` is the length
+    /// of the whole UDP payload according to the UDP header. Bytes of `payload` after `length` are
+    /// padding and are removed.
     #[inline]
     #[must_use]
     pub fn first_piece(payload: &'a [u8], length: u16) -> Self {
@@ -275,21 +309,21 @@ impl<'a> Datagram<'a> {
         Self { payload: payload.get(..length).unwrap_or(payload), length }
     }
 
-    /// What is at hand.
+    /// Returns the available bytes of the payload.
     #[inline]
     #[must_use]
     pub const fn payload(&self) -> &'a [u8] {
         self.payload
     }
 
-    /// Bytes of the whole payload: those at hand and those of later fragments.
+    /// Returns the length of the whole payload in bytes, including later fragments.
     #[inline]
     #[must_use]
     pub const fn length(&self) -> usize {
         self.length
     }
 
-    /// Whether all of it is at hand.
+    /// Returns `true` if the whole payload is available.
     #[inline]
     #[must_use]
     pub const fn is_whole(&self) -> bool {
@@ -297,28 +331,31 @@ impl<'a> Datagram<'a> {
     }
 }
 
-/// One request: what becomes of it, and where its keys stand.
+/// A parsed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// How it is served when its keys are of several servers.
+    /// Determines how the request is served if its keys are on several servers.
     pub plan: Plan,
-    /// What it does to its keys.
+    /// The effect of the request on its keys.
     pub effect: Effect,
-    /// Number of the verb, for counters: [`Verb::number`](crate::Verb::number). A protocol of other verbs has
-    /// [`Verb::Request`](crate::Verb::Request).
+    /// The number of the verb (the command of the request), as
+    /// [`Verb::number`](crate::Verb::number) returns it. Counters use it. A protocol with other
+    /// verbs uses [`Verb::Request`](crate::Verb::Request).
     pub verb: u8,
-    /// Number of keys. 0 for [`Plan::Keyless`] alone.
+    /// The number of keys, which is 0 only for [`Plan::Keyless`].
     pub keys: u16,
-    /// Offset behind the last key, where [`Application::items`] ends.
+    /// The offset of the first byte after the last key. [`Application::items`] stops at this
+    /// offset.
     pub end: u16,
-    /// The first key; empty where there is none.
+    /// The first key of the request, or an empty item if the request has no key.
     pub first: Item,
 }
 
-const _: () = assert!(size_of::<Ask>() <= 32); // a batch of them stands beside the packets' state
+// Packet threads store one `Ask` for each packet of a batch.
+const _: () = assert!(size_of::<Ask>() <= 32);
 
 impl Ask {
-    /// A request with one key.
+    /// Creates a request with one key.
     #[inline]
     #[must_use]
     pub const fn one(verb: u8, effect: Effect, key: Item) -> Self {
@@ -326,7 +363,7 @@ impl Ask {
         Self { plan: Plan::One, effect, verb, keys: 1, end, first: key }
     }
 
-    /// A request without a key.
+    /// Creates a request without a key.
     #[inline]
     #[must_use]
     pub const fn keyless(verb: u8) -> Self {
@@ -334,60 +371,64 @@ impl Ask {
     }
 }
 
-/// A client's request.
+/// A client request, which consists of the payload and its parsed form.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// Its datagram, whole.
+    /// The complete payload of the datagram.
     pub payload: &'a [u8],
-    /// What was read of it.
+    /// The parsed form of the payload.
     pub ask: &'a Ask,
 }
 
-/// How a request is served.
+/// Determines how a request is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Plan {
-    /// One key, one server.
+    /// The request has one key, so one server answers it.
     One,
-    /// Several keys, one reply: whose keys are on several servers wants the replies joined.
+    /// The request has several keys and one reply. If the keys are on several servers, the answers
+    /// must be combined into that reply.
     Join,
-    /// No key: any server will do, so the flow decides.
+    /// The request has no key. Any server can answer it, so the server is chosen by the hash of the
+    /// flow.
     Keyless,
 }
 
-/// What a request does to its keys.
+/// The effect of a request on its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Effect {
-    /// Reads.
+    /// The request reads values.
     Read {
-        /// The reply depends on key and value alone, so that a copy may give it.
+        /// `true` if the reply depends only on the key and its value, so that the cache can answer
+        /// the request.
         cacheable: bool,
     },
-    /// Changes what is stored, whatever was there: the same at every replica.
+    /// The request changes stored data. The result does not depend on the old value and is the same
+    /// on every replica.
     Write,
-    /// Changes what is stored by what was there: replicas that differ would stay different.
+    /// The request changes stored data, and the result depends on the old value. If replicas have
+    /// different data, such a request leaves them different.
     Conditional,
-    /// Touches no key.
+    /// The request uses no key.
     None,
 }
 
-/// Where a key stands in a payload, and how it is written there.
+/// The position and the encoding of a key in a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// Offset of its first byte.
+    /// The offset of the key, in bytes.
     pub start: u16,
-    /// Bytes as written.
+    /// The length of the encoded key, in bytes.
     pub len: u16,
-    /// How it is written.
+    /// The encoding of the key.
     pub encoding: Encoding,
 }
 
 impl Item {
-    /// No key.
     pub(crate) const EMPTY: Self = Self { start: 0, len: 0, encoding: Encoding::Raw };
 
-    /// The key as written; empty where `payload` is shorter than the one that it was read from.
+    /// Returns the key in its encoded form, or an empty slice if `payload` is too short.
     #[inline]
     #[must_use]
     pub fn bytes<'a>(&self, payload: &'a [u8]) -> &'a [u8] {
@@ -395,7 +436,8 @@ impl Item {
         payload.get(start..start + usize::from(self.len)).unwrap_or_default()
     }
 
-    /// The key at these offsets, if both fit: a UDP payload has fewer bytes than `u16` counts.
+    /// Returns a key in raw encoding. Returns `None` if an offset exceeds `u16`, which cannot
+    /// happen in a UDP payload.
     #[inline]
     pub(crate) fn raw(start: usize, len: usize) -> Option<Self> {
         let (start, len) = (u16::try_from(start).ok()?, u16::try_from(len).ok()?);
@@ -403,25 +445,26 @@ impl Item {
     }
 }
 
-/// How a key is written in a request.
+/// The encoding of a key in a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Encoding {
-    /// As it is stored.
+    /// The bytes in the request are the key.
     Raw,
-    /// In base64 (RFC 4648 §4, padded).
+    /// The bytes in the request are the base64 form of the key (RFC 4648 §4, padded).
     Base64,
 }
 
-/// Room for a key that has to be decoded: one a thread.
+/// A buffer for a decoded key. Each packet thread needs its own buffer.
 #[derive(Clone, Debug)]
 pub struct KeyRoom([u8; DECODED]);
 
-/// What 250 letters of base64 decode to, in whole groups of three.
+/// The maximum length of a key that is decoded from 250 base64 characters, rounded up to a multiple
+/// of three bytes.
 const DECODED: usize = 189;
 
 impl KeyRoom {
-    /// The room, to decode into.
+    /// Returns the buffer for the decoded key.
     #[inline]
     pub fn bytes(&mut self) -> &mut [u8] {
         &mut self.0

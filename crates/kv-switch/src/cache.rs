@@ -1,12 +1,15 @@
-//! One thread's copies of hot values, by which it answers reads itself.
+//! The cache from which one packet thread answers reads of frequently requested values.
 //!
-//! In: reads of keys, each with the server that has it; what servers answer to us; the time in nanoseconds. Out: a copy that may be
-//! served, and what servers are to be asked.
-//! Not here: addresses and exchanges (the caller keeps `T` of each fetch), bytes of a protocol ([`Application`]).
-//! Invariants: no copy is served later than a lease after its server was asked, after a write of its key (or an answer to one) came by, or under
-//! another generation of the caller's; one fetch a key is under way; of a hundred hits come at most five fetches, and of each
-//! second [`FREE_FETCHES`] besides. All memory is taken at the start.
-//! Source: leases as of Gray and Cheriton, SOSP 1989, without the server's promise: versions are compared instead.
+//! [`Cache`] decides whether a cached value may answer a read, and which keys to fetch from their
+//! servers. The caller sends the fetches and provides the time in nanoseconds.
+//!
+//! A cached value is no longer served if its lease has ended, if the configuration generation has
+//! changed, or if a write of its key or the answer to such a write has passed this machine. Each
+//! key has at most one fetch in progress. The number of fetches is at most 5 % of the number of
+//! hits, plus [`FREE_FETCHES`] per second. All memory is reserved when the cache is created.
+//!
+//! The leases follow Gray and Cheriton, SOSP 1989. Servers do not notify the cache of changes, so
+//! the cache compares versions instead.
 
 mod epochs;
 mod fill;
@@ -30,23 +33,24 @@ use self::shard::{Name, Shard};
 use self::sketch::Sketch;
 use crate::{Copied, KeyHash, MAX_KEY_BYTES, Stored};
 
-/// What a thread's cache is made of.
+/// The parameters of a [`Cache`].
 #[derive(Clone, Debug)]
 pub struct CacheConfig {
-    /// Bytes that copies and what is known of them take.
+    /// The memory for cached values and their metadata, in bytes.
     pub memory: usize,
-    /// Shared by all threads.
+    /// The write epochs, shared by all packet threads.
     pub epochs: Arc<Epochs>,
-    /// A secret that no other cache has and no earlier one had, for what answers are known by.
+    /// A random secret for nonces. Use a new secret for each cache and after each restart.
     pub seed: [u64; 2],
-    /// Called with the addresses of its memory before this is touched, so that the kernel may give it in large pages.
+    /// A function that is called with each allocated address range before its first use. The
+    /// function can request huge pages from the kernel.
     pub advise: fn(Range<usize>),
-    /// Called once with each reply that is prepared for a copy; what it returns is told with the copy. For a checksum of what is sent
-    /// as it is.
+    /// A function that is called once for each prepared reply, for example to compute a checksum.
+    /// The cache stores the result with the value.
     pub sum: fn(&[u8]) -> u16,
 }
 
-/// The cache. `T`: what the caller keeps of a fetch.
+/// A cache of hot values. `T` is the type of the data that the caller stores with a fetch.
 #[derive(Debug)]
 pub struct Cache<T> {
     epochs: Arc<Epochs>,
@@ -62,19 +66,21 @@ pub struct Cache<T> {
 /// A read of one key.
 #[derive(Clone, Copy, Debug)]
 pub struct Read<'a, T> {
-    /// Of the key, under a secret that all threads share: [`Epochs`] go by it.
+    /// The keyed hash of the key. All packet threads must use the same secret, because they share
+    /// the [`Epochs`], which are found by this hash.
     pub hash: u64,
-    /// The caller's number of the server that has the key.
+    /// The caller's number for the server that stores the key.
     pub server: u32,
-    /// It.
+    /// The key.
     pub key: &'a [u8],
-    /// How long a copy of it is taken for true.
+    /// The lease for cached values of this key.
     pub lease: Lease,
-    /// Fetches that its server may have under way from this thread.
+    /// The maximum number of fetches from this server that this thread may have in progress.
     pub fills_per_server: u16,
-    /// Copies of another are not served.
+    /// The current configuration generation. Values that were cached in another generation are not
+    /// served.
     pub generation: u64,
-    /// Goes with the fetch, if one comes of it.
+    /// The caller's data, which is stored with the fetch if this read starts a fetch.
     pub context: T,
 }
 
@@ -84,31 +90,31 @@ impl<T> Read<'_, T> {
     }
 }
 
-/// What has happened.
+/// Counters of cache events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CacheCounts {
-    /// Reads that were answered.
+    /// Reads that were answered from the cache.
     pub hits: u64,
-    /// Fetches that were asked for.
+    /// Fetches that the cache requested.
     pub asked: u64,
-    /// Values that were kept.
+    /// Values that were stored in the cache.
     pub fills: u64,
-    /// Copies whose version was the server's still.
+    /// Cached values whose lease was renewed because the server still had the same version.
     pub renewals: u64,
-    /// Copies and values that a write came by in time to keep from being served.
+    /// Cached or fetched values that were not served because their key had been written.
     pub stale_avoided: u64,
-    /// Copies that gave way to others.
+    /// Cached values that were evicted to make room for others.
     pub evictions: u64,
-    /// Of keys and values that there are copies of.
+    /// Bytes of keys and values in the cache.
     pub bytes: u64,
 }
 
 impl<T: Copy> Cache<T> {
-    /// An empty cache.
+    /// Creates an empty cache.
     ///
     /// # Cost
-    /// Takes all memory that it will ever have: [`CacheConfig::memory`] and 340 KB.
+    /// Reserves [`CacheConfig::memory`] and 340 KB.
     #[must_use]
     pub fn new(config: &CacheConfig) -> Self {
         let [first, second] = config.seed;
@@ -124,11 +130,13 @@ impl<T: Copy> Cache<T> {
         }
     }
 
-    /// Loads what [`Self::look_up`] will read for these keys' hashes, all of a step at once: a copy is found in three steps, each of
-    /// which may wait for memory.
+    /// Loads the memory that [`Self::look_up`] will read for these hashes into the CPU caches. A
+    /// lookup needs three memory accesses, and each access depends on the previous one. This method
+    /// performs each access for all hashes together, so that the cache misses overlap.
     ///
     /// # Cost
-    /// Three waits for memory in all, and some thirty instructions a key. It takes 64 of the hashes, and leaves the others to the next call.
+    /// The time of three cache misses, and about thirty instructions per key. At most 64 hashes are
+    /// taken from the iterator.
     pub fn load(&self, hashes: impl Iterator<Item = u64>) {
         let mut candidates = [None; LOADED_AT_ONCE];
         let mut epochs = 0;
@@ -139,11 +147,13 @@ impl<T: Copy> Cache<T> {
         let candidates = || candidates.iter().flatten();
         let copies = candidates().fold(0, |all, number| all ^ self.shard.load(*number));
         let blocks = candidates().fold(0, |all, number| all ^ self.shard.load_block(*number));
-        // The values are not used: `black_box` keeps the compiler from leaving the loads out.
+        // `black_box` prevents the compiler from removing the loads, because their results are not
+        // used.
         std::hint::black_box((epochs, copies, blocks));
     }
 
-    /// The number of the copy that may answer a read now. `None`: the server has to; if such reads come often, it is asked by us too.
+    /// Returns the index of the cached value that may answer this read. Returns `None` if the
+    /// server must answer. If reads of an uncached key are frequent, this method requests a fetch.
     pub fn look_up(&mut self, now: u64, read: &Read<'_, T>) -> Option<u32> {
         let Some(number) = self.shard.find(&read.name()) else {
             self.miss(now, read);
@@ -163,7 +173,7 @@ impl<T: Copy> Cache<T> {
         Some(number)
     }
 
-    /// What a copy says.
+    /// Returns the cached value with this index.
     #[must_use]
     pub fn copy(&self, number: u32) -> Option<Copied<'_>> {
         let copy = self.shard.copy(number)?;
@@ -173,7 +183,8 @@ impl<T: Copy> Cache<T> {
         Some(Copied { key, stored, ttl: state.ttl, is_base64: state.is_base64, prepared, sum: copy.sum })
     }
 
-    /// A read was answered by that copy. `true`: it is near its end, and [`Self::renew`] is to be called with the read.
+    /// Counts a read that was answered from the cached value with index `number`. Returns `true` if
+    /// the lease ends soon. The caller must then call [`Self::renew`].
     #[inline]
     #[must_use]
     pub fn served(&mut self, now: u64, number: u32) -> bool {
@@ -184,14 +195,14 @@ impl<T: Copy> Cache<T> {
         now >= copy.state.renewed_at && !copy.is_asked_for
     }
 
-    /// Asks the server again for a copy that is near its end.
+    /// Requests a fetch that renews a cached value whose lease ends soon.
     #[cold]
     pub fn renew(&mut self, now: u64, read: &Read<'_, T>, number: u32) {
         let Some(reads) = self.shard.copy(number).map(|copy| copy.state.reads) else { return };
         self.want(now, read, reads >= COST);
     }
 
-    /// There is no copy: asked for is what comes often.
+    /// Handles a read of an uncached key, and requests a fetch if the key is read often.
     fn miss(&mut self, now: u64, read: &Read<'_, T>) {
         let rate = self.sketch.count(now, read.hash);
         if rate >= read.lease.worth_asking() {
@@ -202,7 +213,8 @@ impl<T: Copy> Cache<T> {
         }
     }
 
-    /// There is a copy that may not be served: what was read since it was asked for last says whether it pays to ask again.
+    /// Handles a read whose cached value may not be served, and requests a fetch if the key was
+    /// read often enough since the last fetch.
     fn stale(&mut self, now: u64, read: &Read<'_, T>, number: u32) {
         let Some(copy) = self.shard.copy_mut(number) else { return };
         copy.state.reads = copy.state.reads.saturating_add(1);
@@ -212,7 +224,7 @@ impl<T: Copy> Cache<T> {
         }
     }
 
-    /// Asks for a key, if there is credit and room.
+    /// Requests a fetch if the fetch budget suffices and the fetch table has room.
     #[cold]
     fn want(&mut self, now: u64, read: &Read<'_, T>, pays: bool) {
         let epoch = self.epochs.of(read.hash, read.server);
@@ -226,14 +238,15 @@ impl<T: Copy> Cache<T> {
         self.counts.asked += 1;
     }
 
-    /// What has happened since the beginning; of bytes what there is.
+    /// Returns the counters since the cache was created. The field `bytes` is the current number of
+    /// bytes, not a total.
     #[must_use]
     pub fn counts(&self) -> CacheCounts {
         CacheCounts { evictions: self.shard.evictions, bytes: self.shard.used_bytes, ..self.counts }
     }
 }
 
-/// What fetches are paid with: a hit earns one, a fetch costs [`COST`].
+/// The budget for fetches. Each hit earns one credit, and each fetch costs [`COST`] credits.
 #[derive(Debug, Default)]
 struct Credit {
     left: u32,
@@ -246,7 +259,9 @@ impl Credit {
         self.left = (self.left + 1).min(MOST_CREDIT);
     }
 
-    /// For one fetch. `pays`: the key itself brings what it costs. Others leave a reserve to such.
+    /// Returns `true` if the credit suffices for one fetch. `pays` is `true` if the key is read so
+    /// often that its hits earn enough credits for its own fetches. Fetches of other keys may not
+    /// use up the whole credit.
     fn is_enough(&mut self, now: u64, pays: bool) -> bool {
         if self.given.is_none_or(|given| now.saturating_sub(given) >= SECOND) {
             self.given = Some(now);
@@ -256,8 +271,8 @@ impl Credit {
     }
 }
 
-/// Keys that are not kept though they come often: what is not there, or too long, is not asked for again at once unless it was
-/// written since.
+/// Frequently read keys that cannot be cached because their value is missing or too long. Such a
+/// key is not fetched again for one second, unless it is written.
 #[derive(Debug)]
 struct Useless(Box<[(u64, u64, Epoch)]>);
 
@@ -278,14 +293,15 @@ impl Useless {
     }
 }
 
-/// Hits that pay for a fetch: fetches are at most 5 % of them.
+/// The cost of a fetch in credits. A hit earns one credit, so fetches are limited to 5 % of hits.
 const COST: u32 = 20;
-/// Fetches of each second that no hit pays for: how a cache begins.
+/// The number of fetches per second that are allowed without credit, so that an empty cache can be
+/// filled.
 pub const FREE_FETCHES: u32 = 16;
 const MOST_CREDIT: u32 = 128 * COST;
 const RESERVE: u32 = FREE_FETCHES / 2 * COST;
 const SKETCH_WIDTH: usize = 1 << 15;
 const USELESS_KEYS: usize = 1 << 10;
 const SECOND: u64 = 1_000_000_000;
-/// As many as a batch has packets at most.
+/// The maximum number of packets in a batch.
 const LOADED_AT_ONCE: usize = 64;

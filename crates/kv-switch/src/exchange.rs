@@ -1,79 +1,89 @@
-//! Requests of our own that wait for an answer: a table of fixed size for one packet thread.
+//! A fixed-size table of upstream requests that are waiting for an answer, for one packet thread.
+//! Such a request is called an exchange.
 //!
-//! In: what the caller keeps of a request, and the time in nanoseconds. Out: the id that the request is sent under and that finds it
-//! again; requests whose time is over, in the order of their deadlines.
-//! Not here: datagrams, sockets, the clock, what an answer has to say (`Application::read_answer`).
-//! Invariant: an id names one exchange at a time, and none for [`EXCHANGE_REST_NS`] after that has ended: a late answer finds nobody.
+//! The table assigns a source port and a request id to each exchange, and finds the exchange to
+//! which an answer belongs. Exchanges expire in the order of their deadlines. The caller provides
+//! the time in nanoseconds, and parses answers with `Application::read_answer`.
 //!
-//! A slot has a share of all ids and uses them in turn. Behind the last of them it rests, by which time all of them have. The slot
-//! that became free last is used next: were all used alike, all would come to rest together.
+//! An id (port and request id) names at most one exchange. An id is not reused for
+//! [`EXCHANGE_REST_NS`] after its exchange has ended, so a late answer matches no exchange. Each
+//! slot has a fixed share of all ids and uses them one after another. After a slot has used its
+//! last id, the slot is blocked until its ids may be reused. The slot that became free last is used
+//! next. If all slots were used equally often, they would all be blocked at the same time.
 
 use std::mem;
 use std::ops::RangeInclusive;
 
 use thiserror::Error;
 
-/// Nanoseconds between an exchange's end and the next one of its id.
+/// The time in nanoseconds for which the id of an ended exchange is not reused.
 pub const EXCHANGE_REST_NS: u64 = 2_000_000_000;
 
-/// What an answer comes to: one of our own UDP ports, and the id that the protocol carries.
+/// The identifier of an exchange, which is a port of the source port pool and a request id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ExchangeId {
-    /// The port that the request leaves from.
+    /// The source port of the upstream request.
     pub port: u16,
-    /// The request id in its frame.
+    /// The request id in the frame of the protocol.
     pub request: u16,
 }
 
-/// Why there is no such table.
+/// The reason why an exchange table cannot be created.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ExchangeError {
-    /// A range of ports without one.
-    #[error("no port to send requests from")]
+    /// The range of source ports is empty.
+    #[error("the range of source ports is empty")]
     NoPorts,
-    /// No room, or more than there are ids.
-    #[error("found a capacity of {capacity}, allowed 1 to {ids}, the number of ids")]
+    /// The capacity is 0, or larger than the number of ids.
+    #[error("capacity {capacity} is out of range, use 1 to {ids} (65536 for each source port)")]
     Capacity {
-        /// What was asked for.
+        /// The requested capacity.
         capacity: usize,
-        /// 65,536 for each port.
+        /// The number of available ids, which is 65,536 for each port.
         ids: usize,
     },
 }
 
-/// The table. `T`: what the caller keeps of a request.
+/// A fixed-size table of exchanges. `T` is the type of the data that the caller stores with each
+/// exchange.
 #[derive(Debug)]
 pub struct Exchanges<T> {
-    /// Those that were ever used: what is never used is never touched.
+    /// Slots are appended on first use, so that unused slots occupy no physical memory.
     slots: Vec<Slot<T>>,
     capacity: usize,
-    /// [`FREE`], [`RESTING`], then one for each timeout.
+    /// The chain [`FREE`] of free slots and the chain [`RESTING`] of blocked slots, followed by one
+    /// chain for each timeout.
     chains: Box<[Chain]>,
     first_port: u16,
-    /// How many there are, and which is the first one that is used.
+    /// The number of ids. Internally, ids are numbered from 0. The value `first` is added to them
+    /// modulo `ids`.
     ids: usize,
     first: usize,
-    /// Ids of a slot: `slot + turn * capacity` behind the first one, by which an id finds its slot.
+    /// The number of ids per slot. A slot uses the ids `first + slot + turn * capacity`, modulo
+    /// `ids`.
     turns: usize,
     live: usize,
     latest: u64,
 }
 
-/// Room for one exchange: free, at rest, or under way.
+/// The storage for one exchange. A slot is free, is in use by an exchange, or is blocked until its
+/// ids may be reused.
 #[derive(Debug)]
 struct Slot<T> {
     entry: Option<T>,
-    /// Which of its ids is used, or will be next.
+    /// The position of the current or next id among the ids of this slot.
     turn: usize,
-    /// When it leaves its chain: the deadline, or the end of its rest.
+    /// The time when the slot must leave its chain. For a slot in use, this is the deadline of its
+    /// exchange. For a blocked slot, it is the time at which the ids may be reused.
     due: u64,
     chain: usize,
     previous: usize,
     next: usize,
 }
 
-/// Slots in the order in which they came, each due `span` after it did: so also in the order of their time.
+/// A list of slots ordered by insertion. Each slot must leave the list `span` nanoseconds after its
+/// insertion, so the list is also ordered by due time.
 #[derive(Debug)]
 struct Chain {
     span: u64,
@@ -82,14 +92,17 @@ struct Chain {
 }
 
 impl<T> Exchanges<T> {
-    /// A table whose requests leave from `ports`, with room for `capacity` at once, slots at rest included. `timeouts`:
-    /// nanoseconds that a request may wait, named by their index.
+    /// Creates a table with `capacity` slots that uses the source ports `ports`. Blocked slots,
+    /// whose ids may not be reused yet, count toward the capacity. `timeouts` are in nanoseconds,
+    /// and an exchange refers to its timeout by index.
     ///
     /// # Errors
-    /// [`ExchangeError`].
+    /// Returns an [`ExchangeError`] if `ports` is empty or `capacity` is out of range.
     /// # Cost
-    /// Takes all memory that it will ever have, `T` and 48 bytes a slot, and touches what is used: the most at once. `ids / EXCHANGE_REST_NS` exchanges a second at most, half a million
-    /// with 16 ports; at half of that rate half of the slots rest.
+    /// Reserves memory for all slots, which take 48 bytes and the size of `T` each. The kernel
+    /// provides physical memory when a slot is used for the first time. The table supports at most
+    /// `ids / EXCHANGE_REST_NS` exchanges per second, which is half a million with 16 ports. At
+    /// half of that rate, half of the slots are blocked.
     pub fn new(ports: RangeInclusive<u16>, capacity: usize, timeouts: &[u64]) -> Result<Self, ExchangeError> {
         let first_port = *ports.start();
         match ports.len() * IDS_OF_A_PORT {
@@ -114,18 +127,20 @@ impl<T> Exchanges<T> {
         }
     }
 
-    /// The same, for a table without exchanges yet, that begins with another id, by a number that another process does not have:
-    /// what answers requests of the process before finds none of this one's, but for as few as were under way of all ids.
+    /// Sets the first id of a table that has no exchanges yet. Use a different `random` number in
+    /// each process. Late answers to requests of the previous process then rarely match an exchange
+    /// of this process.
     #[must_use]
     pub fn starting_at(self, random: u64) -> Self {
         let ids = self.ids as u64;
         Self { first: usize::try_from(random % ids).unwrap_or_default(), ..self }
     }
 
-    /// A new exchange, which ends by itself at `now` and the timeout of that index.
+    /// Begins an exchange. `timeout` is the index of the timeout for this exchange.
     ///
     /// # Errors
-    /// `entry` itself: no slot is free, or there is no such timeout. Nothing has begun.
+    /// Returns `entry` if no slot is free or the timeout does not exist. The table is
+    /// then unchanged.
     pub fn begin(&mut self, now: u64, timeout: usize, entry: T) -> Result<ExchangeId, T> {
         let now = self.clock(now);
         let Some(number) = self.unused(now).filter(|_| TIMEOUTS + timeout < self.chains.len()) else {
@@ -139,26 +154,27 @@ impl<T> Exchanges<T> {
         Ok(self.id(number))
     }
 
-    /// What the caller keeps of an exchange under way.
+    /// Returns the data that the caller stored with an exchange in progress.
     #[must_use]
     pub fn find(&self, id: ExchangeId) -> Option<&T> {
         self.slots.get(self.number(id)?)?.entry.as_ref()
     }
 
-    /// The same, to change.
+    /// Returns a mutable reference to the data of an exchange in progress.
     pub fn find_mut(&mut self, id: ExchangeId) -> Option<&mut T> {
         let number = self.number(id)?;
         self.slots.get_mut(number)?.entry.as_mut()
     }
 
-    /// Ends an exchange under way.
+    /// Ends an exchange in progress and returns its data.
     pub fn end(&mut self, now: u64, id: ExchangeId) -> Option<T> {
         let number = self.number(id)?;
         let now = self.clock(now);
         self.finish(now, number)
     }
 
-    /// Ends the exchange whose deadline is the earliest, if it has come: to be called until there is none.
+    /// Ends the exchange with the earliest deadline if that deadline has passed. Call this method
+    /// until it returns `None`.
     pub fn expire(&mut self, now: u64) -> Option<(ExchangeId, T)> {
         let now = self.clock(now);
         let (due, number) = self.earliest()?;
@@ -169,28 +185,29 @@ impl<T> Exchanges<T> {
         Some((id, self.finish(now, number)?))
     }
 
-    /// The earliest deadline.
+    /// Returns the earliest deadline of all exchanges.
     ///
     /// # Cost
-    /// A look at each timeout.
+    /// Reads the first slot of each timeout.
     #[must_use]
     pub fn next_due(&self) -> Option<u64> {
         self.earliest().map(|(due, _)| due)
     }
 
-    /// Number of exchanges under way.
+    /// Returns the number of exchanges in progress.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.live
     }
 
-    /// Whether none is under way.
+    /// Returns `true` if no exchange is in progress.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.live == 0
     }
 
-    /// Time that goes back is taken for the latest: chains are in the order of their time.
+    /// Returns `now`, or the latest time seen so far if `now` is earlier. Chains must stay ordered
+    /// by time.
     fn clock(&mut self, now: u64) -> u64 {
         self.latest = self.latest.max(now);
         self.latest
@@ -205,7 +222,7 @@ impl<T> Exchanges<T> {
         if self.slots.len() < self.capacity {
             let number = self.slots.len();
             let slot = Slot { entry: None, turn: 0, due: 0, chain: FREE, previous: NONE, next: NONE };
-            self.slots.push(slot); // within its capacity
+            self.slots.push(slot); // does not allocate, because the capacity is reserved
             self.append(FREE, number, 0);
             return Some(number);
         }
@@ -239,7 +256,7 @@ impl<T> Exchanges<T> {
         ExchangeId { port: self.first_port.wrapping_add(low(id / IDS_OF_A_PORT)), request: low(id) }
     }
 
-    /// The slot of an id, while it is at that id's turn.
+    /// Returns the slot that currently uses an id.
     fn number(&self, id: ExchangeId) -> Option<usize> {
         let port = usize::from(id.port.checked_sub(self.first_port)?);
         let id = port * IDS_OF_A_PORT + usize::from(id.request);
@@ -277,15 +294,14 @@ impl<T> Exchanges<T> {
     }
 }
 
-/// Ids in 16 bits.
 const IDS_OF_A_PORT: usize = 1 << 16;
-/// No slot.
+/// The index that marks the end of a chain.
 const NONE: usize = usize::MAX;
-/// Slots that can be used, the last one first.
+/// The chain of free slots. The slot that was added last is used first.
 const FREE: usize = 0;
-/// Slots whose ids are used up.
+/// The chain of slots that have used all their ids.
 const RESTING: usize = 1;
-/// The first timeout's.
+/// The index of the chain for the first timeout.
 const TIMEOUTS: usize = 2;
 
 #[cfg(test)]

@@ -1,23 +1,25 @@
-//! One request whose keys are on several servers: which key waits for which part of it, and where its answer lies.
+//! The state of one request whose keys are on several servers.
 //!
-//! In: the request's keys, each with the number of the part that it is asked by; answers, by part; parts whose time is over. Out:
-//! what to ask, whether all is there, and where.
-//! Not here: exchanges, frames (the caller holds them under numbers of its own), what becomes of a request that failed.
-//! Invariant: a key is filled once, by an answer of its own part with its own name; once all are, or one cannot be, nothing changes.
+//! [`Gather`] assigns each key to a part, which is one upstream request to one server. [`Gather`]
+//! also records where the answer for each key is stored. The caller manages the exchanges and the
+//! received frames, and identifies frames by numbers. A key receives at most one answer, which must
+//! be an answer to the part of the key and must contain the key. After the request is complete or
+//! has failed, the state does not change.
 
 use std::ops::ControlFlow;
 
 use crate::{Answer, Application, Content, Item, KeyRoom, Request, Value};
 
-/// Keys of one request, at most.
+/// The maximum number of keys in one gathered request.
 pub const MAX_KEYS: usize = 32;
 
-/// The state of one request.
+/// The state of one request whose keys are on several servers.
 #[derive(Clone, Debug)]
 pub struct Gather {
     slots: [Slot; MAX_KEYS],
     keys: usize,
-    /// Keys that have no answer; 0 once it is over.
+    /// The number of keys that have no answer yet. The number is 0 after the request is complete or
+    /// has failed.
     waiting: usize,
 }
 
@@ -25,7 +27,8 @@ pub struct Gather {
 struct Slot {
     item: Item,
     part: u8,
-    /// An earlier key of this part has the same name: it is asked for both.
+    /// `true` if this part already contains the same key. The upstream request contains the key
+    /// only once.
     is_repeated: bool,
     state: State,
 }
@@ -37,55 +40,57 @@ enum State {
     Found(Place),
 }
 
-/// Where a value lies.
+/// The position of a value in a received answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Place {
-    /// The caller's number for the frame that the answer came in.
+    /// The number that the caller assigned to the frame with the answer.
     pub frame: u32,
-    /// Where in its payload.
+    /// The position of the value in the payload of the frame.
     pub value: Value,
 }
 
-/// An answer to a part.
+/// An answer to one of the upstream requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival<'a> {
-    /// The number of the part.
+    /// The index of the part that was answered.
     pub part: u8,
-    /// The caller's number for the frame that it came in.
+    /// The number that the caller assigned to the frame with the answer.
     pub frame: u32,
-    /// What it says.
+    /// The parsed answer.
     pub answer: Answer<'a>,
 }
 
-/// What a key counts as that has no answer in time.
+/// Determines the result for a key whose server does not answer in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Late {
-    /// The request fails whole.
+    /// The whole request fails.
     Fails,
-    /// It is not there.
+    /// The key is treated as missing.
     IsMissing,
 }
 
-/// What became of a request.
+/// The state of a request after an answer or a timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Nothing: no key of that part waits for this, or all is over.
+    /// The request has not changed. Either no key of the part was waiting, or the request was
+    /// already complete or had failed.
     Unchanged,
-    /// Other keys wait.
+    /// Other keys are still waiting for an answer.
     Waiting,
-    /// All is there: the reply can be written. It is over.
+    /// All keys have an answer, and the reply can be written.
     Complete,
-    /// There will be no reply. It is over.
+    /// The request has failed and has no reply.
     Failed,
 }
 
 impl Gather {
-    /// The keys of a request, each given to `part` (number and name), which returns the part that asks for it. `None`: `part` returns that,
-    /// or these are none, or more than [`MAX_KEYS`].
+    /// Creates the state of a request. `part` is called with the index and the bytes of each key,
+    /// and returns the index of the part to which the key belongs. Returns `None` if `part` returns
+    /// `None`, or if the request has no keys or more than [`MAX_KEYS`].
     ///
     /// # Cost
-    /// Two keys of one part are compared: 496 comparisons where 32 keys are in one.
+    /// Compares each pair of keys in a part, which is 496 comparisons for a part with 32 keys.
     pub fn new(
         application: &dyn Application,
         request: &Request<'_>,
@@ -119,24 +124,26 @@ impl Gather {
         Some(())
     }
 
-    /// The keys that a part asks for, each once.
+    /// Returns the keys of a part, without duplicates.
     pub fn part(&self, part: u8) -> impl Iterator<Item = Item> {
         self.of(part).filter(|slot| !slot.is_repeated).map(|slot| slot.item)
     }
 
-    /// Whether keys of a part have no answer yet: its exchange goes on.
+    /// Returns `true` if a key of the part has no answer yet. The exchange of the part must then
+    /// stay open.
     #[must_use]
     pub fn waits_for(&self, part: u8) -> bool {
         self.waiting > 0 && self.of(part).any(|slot| slot.state == State::Waiting)
     }
 
-    /// Whether it is over: no answer changes anything any more.
+    /// Returns `true` if the request is complete or has failed. Further answers are then ignored.
     #[must_use]
     pub const fn is_over(&self) -> bool {
         self.waiting == 0
     }
 
-    /// Takes an answer. Its frame is wanted until the reply is written if it has a value and this is not [`Progress::Unchanged`].
+    /// Applies an answer. The caller must keep the frame until the reply is written, if the answer
+    /// contains a value and the result is not [`Progress::Unchanged`].
     pub fn answer(
         &mut self,
         application: &dyn Application,
@@ -153,7 +160,7 @@ impl Gather {
         self.settle(arrival.part, state, |item| application.key(request.payload, item, &mut room) == key)
     }
 
-    /// The time of a part is over.
+    /// Applies a timeout to all keys of a part that have no answer yet.
     pub fn expire(&mut self, part: u8, late: Late) -> Progress {
         let state = match late {
             Late::Fails => State::Waiting,
@@ -162,7 +169,8 @@ impl Gather {
         self.settle(part, state, |_| true)
     }
 
-    /// Gives the waiting keys of a part that `is_meant` a state; [`State::Waiting`]: one that they cannot leave.
+    /// Sets the state of all waiting keys in a part for which `is_meant` returns `true`. If `state`
+    /// is [`State::Waiting`], the request fails.
     fn settle(&mut self, part: u8, state: State, mut is_meant: impl FnMut(&Item) -> bool) -> Progress {
         if self.waiting == 0 {
             return Progress::Unchanged;
@@ -185,7 +193,8 @@ impl Gather {
         if self.waiting == 0 { Progress::Complete } else { Progress::Waiting }
     }
 
-    /// Where the value of a key lies, by its number in the request; `None`: it is not there, or not yet.
+    /// Returns the position of the value of a key, given the index of the key in the request.
+    /// Returns `None` if the key is missing or has no answer yet.
     #[must_use]
     pub fn place(&self, key: u16) -> Option<Place> {
         match self.slots.get(usize::from(key))?.state {
@@ -194,7 +203,7 @@ impl Gather {
         }
     }
 
-    /// The frames that hold values, each once.
+    /// Returns the numbers of the frames that contain values, without duplicates.
     pub fn frames(&self) -> impl Iterator<Item = u32> {
         let slots = self.slots.iter().take(self.keys).filter(|slot| !slot.is_repeated);
         slots.filter_map(|slot| match slot.state {

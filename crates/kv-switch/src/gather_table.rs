@@ -1,11 +1,14 @@
-//! Requests that several servers are asked for, under way: a table of fixed size for one packet thread. It has the exchanges of all
-//! that this thread asks: those that are no part of such a request are the caller's own.
+//! A fixed-size table, used by one packet thread, of the requests in progress whose keys are on
+//! several servers.
 //!
-//! In: a client's request, and which server has each of its keys; what comes to our own ports; the time. Out: what each server is
-//! asked; then the reply's datagrams, or that there will be none.
-//! Not here: addresses and frames (the caller keeps `T` of each request), which server has a key, who sent an answer.
-//! Invariant: all memory is taken at the start. A request begins whole or not at all: with an exchange for each part, and room for an
-//! answer to each key. What is over has neither.
+//! [`GatherTable`] stores the requests, their [`Gather`] states, their exchanges and the received
+//! answers. The table writes the upstream requests, processes the answers, and writes the reply to
+//! the client. The caller chooses the server of each key and checks the source of each answer. The
+//! caller can also begin exchanges of its own in the table.
+//!
+//! All memory is reserved when the table is created. A request begins only if an exchange for each
+//! part and answer memory for each key are available. A request that has ended holds no exchange
+//! and no answer memory.
 
 use std::convert::Infallible;
 use std::ops::{ControlFlow, RangeInclusive};
@@ -15,92 +18,93 @@ use crate::{
     KeyRoom, Late, MAX_KEYS, NoAnswer, OwnId, Progress, Request, Stored,
 };
 
-/// What a table is made of.
+/// The parameters of a [`GatherTable`].
 #[derive(Clone, Debug)]
 pub struct GatherConfig<'a> {
-    /// Ports that requests of our own leave from, for this table alone.
+    /// The source ports of upstream requests. No other table may use these ports.
     pub ports: RangeInclusive<u16>,
-    /// Requests under way at once, at least one.
+    /// The maximum number of client requests in progress.
     pub requests: usize,
-    /// Exchanges of the caller's own for which there is room besides.
+    /// The maximum number of exchanges that the caller begins itself.
     pub others: usize,
-    /// Nanoseconds that a request may wait, named by their index.
+    /// The timeouts of upstream requests in nanoseconds. A request refers to its timeout by index.
     pub timeouts: &'a [u64],
-    /// A secret that no other table has and no earlier one had, for what answers are known by, and for the first id.
+    /// A random secret for nonces and the first exchange id. Use a new secret for each table and
+    /// after each restart.
     pub seed: [u64; 2],
 }
 
-/// The table. `T`: what the caller keeps of a client's request; `X`: what it keeps of an exchange of its own.
+/// A table of gathered requests in progress. `T` is the type of the caller's data for a client
+/// request, and `X` is the type of the caller's data for other exchanges.
 #[derive(Debug)]
 pub struct GatherTable<T, X = Infallible> {
     exchanges: Exchanges<Sent<X>>,
-    /// Those that were ever used: what is never used is never touched.
+    /// Entries are appended on first use, so that unused entries occupy no physical memory.
     entries: Vec<Option<Entry<T>>>,
-    /// Numbers of those that are free.
+    /// The indices of free entries.
     free: Vec<u32>,
-    /// How many there may be.
     at_most: usize,
-    /// [`REQUEST_BYTES`] for each entry.
+    /// One region of [`REQUEST_BYTES`] for each entry.
     requests: Box<[u8]>,
-    /// [`ANSWER_BYTES`] for each number that is free, or an entry's.
+    /// One region of [`ANSWER_BYTES`] for each answer index.
     answers: Box<[u8]>,
     free_answers: Vec<u32>,
     nonces: KeyHash,
     asked: u64,
 }
 
-/// A client's request, to begin.
+/// The arguments of [`GatherTable::begin`].
 #[derive(Debug)]
 pub struct NewGather<'a, T> {
-    /// It.
+    /// The client request.
     pub request: Request<'a>,
-    /// How long its servers may take: an index into [`GatherConfig::timeouts`].
+    /// The timeout of the upstream requests, as an index into [`GatherConfig::timeouts`].
     pub timeout: usize,
-    /// What a key counts as whose server takes longer, or that no server has.
+    /// Determines the result for a key that has no server or whose server does not answer in time.
     pub late: Late,
-    /// For the caller.
+    /// The caller's data for the request.
     pub context: T,
 }
 
-/// Who is asked for a key.
+/// The server that stores a key, and the maximum payload of a datagram to that server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
     /// The caller's number for the server.
     pub server: u32,
-    /// Bytes of payload that one datagram to it may have.
+    /// The maximum payload of one datagram to the server, in bytes.
     pub room: u16,
 }
 
-/// Why a request was not begun. Nothing has changed.
+/// The reason why a request could not begin. The table is then unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotBegun {
-    /// It is never asked by parts: too many keys, or too long, or of a protocol that does not.
+    /// The request cannot be split. The request has too many keys or is too long, or the protocol
+    /// does not support it.
     Unaskable,
-    /// No server has one of its keys, and it fails by that.
+    /// A key has no server, and [`NewGather::late`] is [`Late::Fails`].
     NoServer,
-    /// As many are under way as there is room for.
+    /// The table has no room for another request.
     Full,
 }
 
-/// Why a datagram is no answer that anybody waits for. Nothing has changed.
+/// The reason why a datagram was not accepted as an answer. The table is then unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotTaken {
-    /// No exchange has its port and id: it came too late or twice, or was never asked for.
+    /// No exchange has this port and id. The answer is late, a duplicate, or unsolicited.
     Late,
-    /// It is none.
+    /// The protocol does not accept the datagram as an answer.
     NoAnswer(NoAnswer),
-    /// No key of its part that it names waits: it came twice, or names another part's.
+    /// No key of the part is waiting for this answer. The answer is a duplicate, or its key belongs
+    /// to another part.
     Unasked,
 }
 
-/// What an exchange is for.
 #[derive(Debug)]
 enum Sent<X> {
     Part(SentPart),
     Other(X),
 }
 
-/// A part under way.
 #[derive(Clone, Copy, Debug)]
 struct SentPart {
     entry: u32,
@@ -108,21 +112,21 @@ struct SentPart {
     nonce: u64,
 }
 
-/// What an exchange under way is for.
+/// The request to which an exchange in progress belongs.
 #[derive(Debug)]
 pub enum ExchangeFor<'a, X> {
-    /// A part of the request of this number.
+    /// The exchange is an upstream request of the gathered request with this index.
     Part(u32),
-    /// The caller's own.
+    /// The exchange was begun by [`GatherTable::begin_other`] with this data.
     Other(&'a X),
 }
 
-/// What has waited as long as it may.
+/// An exchange that has timed out.
 #[derive(Debug)]
 pub enum Expired<X> {
-    /// A request of this number, and what has become of it.
+    /// An upstream request of the gathered request with this index has timed out.
     Gather(u32, Progress),
-    /// The caller's own exchange, which has ended.
+    /// An exchange that [`GatherTable::begin_other`] began has timed out and has ended.
     Other(X),
 }
 
@@ -135,23 +139,23 @@ impl<X> Sent<X> {
     }
 }
 
-/// A request under way.
 #[derive(Debug)]
 struct Entry<T> {
     gather: Gather,
     ask: Ask,
     length: usize,
     late: Late,
-    /// Whether a key counts as missing because nobody has said.
+    /// `true` if a key counts as missing because its server did not answer.
     is_incomplete: bool,
     parts: Parts,
-    /// Numbers of answers' memory: as many as keys; those in use first.
+    /// The indices of the answer memory reserved for the keys. The first `used` of them contain
+    /// answers.
     answers: [u32; MAX_KEYS],
     used: usize,
     context: T,
 }
 
-/// The datagrams that servers are asked by.
+/// The upstream requests of one client request.
 #[derive(Clone, Copy, Debug)]
 struct Parts {
     parts: [Part; MAX_KEYS],
@@ -161,17 +165,17 @@ struct Parts {
 #[derive(Clone, Copy, Debug)]
 struct Part {
     server: u32,
-    /// Bytes that are left in its datagram.
+    /// The number of unused payload bytes in the datagram.
     room: usize,
-    /// `None`: it has all its answers, or none will come.
+    /// `None` if no further answer is expected.
     exchange: Option<ExchangeId>,
 }
 
 impl Parts {
     const NONE: Self = Self { parts: [Part { server: 0, room: 0, exchange: None }; MAX_KEYS], count: 0 };
 
-    /// The number of the part that asks `target` for a key of that length: an earlier one, or one more. `None`: one datagram does not
-    /// hold the key.
+    /// Returns the index of the part for a key of `key` bytes, and adds a part if necessary.
+    /// Returns `None` if no part has room.
     fn place(&mut self, target: Target, key: usize) -> Option<u8> {
         let needed = key + COMMAND_BYTES;
         let fits = |part: &Part| part.server == target.server && part.room >= needed;
@@ -193,11 +197,11 @@ impl Parts {
     }
 }
 
-/// A request's keys, each with the part that asks for it.
+/// The keys of a request, assigned to parts.
 struct Assigned {
     gather: Gather,
     parts: Parts,
-    /// No server has one of them.
+    /// `true` if a key has no server.
     lacks: bool,
 }
 
@@ -224,12 +228,12 @@ impl Assigned {
 }
 
 impl<T, X> GatherTable<T, X> {
-    /// An empty table.
+    /// Creates an empty table.
     ///
     /// # Errors
-    /// [`ExchangeError`]: no ports, or too few for so many requests.
+    /// Returns an [`ExchangeError`] if the number of ports is 0 or too small for the requests.
     /// # Cost
-    /// Takes all memory that it will ever have: 22 KB a request, of which the system gives most only when it is first used.
+    /// Reserves 22 KB for each request. The kernel provides physical memory on first use.
     pub fn new(config: &GatherConfig<'_>) -> Result<Self, ExchangeError> {
         let ids = config.ports.len() << 16;
         let (count, [first, second]) = (config.requests, config.seed);
@@ -250,10 +254,12 @@ impl<T, X> GatherTable<T, X> {
         })
     }
 
-    /// Begins a request, of which `target` says who is asked for each key, and gives its number. Its parts are counted from 0.
+    /// Begins a request and returns its index. `target` returns the server of each key. The parts
+    /// of the request have indices from 0.
     ///
     /// # Errors
-    /// [`NotBegun`].
+    /// Returns a [`NotBegun`] if the request cannot be split, a required server is missing, or the
+    /// table is full.
     pub fn begin(
         &mut self,
         now: u64,
@@ -271,7 +277,7 @@ impl<T, X> GatherTable<T, X> {
         let mut answers = [0; MAX_KEYS];
         answers.iter_mut().zip(self.free_answers.drain(left..).rev()).for_each(|(to, from)| *to = from);
         if self.free.pop().is_none() {
-            self.entries.push(None); // within its capacity
+            self.entries.push(None); // does not allocate, because the capacity is reserved
         }
         let (ask, length) = (*request.ask, request.payload.len());
         if let Some(copy) = self.requests.get_mut(request_place(number, length)) {
@@ -285,7 +291,8 @@ impl<T, X> GatherTable<T, X> {
         Ok(number)
     }
 
-    /// One for each part, or none at all.
+    /// Begins an exchange for each part. If one of the exchanges cannot begin, the function ends
+    /// the others.
     fn begin_exchanges(
         &mut self,
         now: u64,
@@ -311,19 +318,20 @@ impl<T, X> GatherTable<T, X> {
         Ok(())
     }
 
-    /// How many datagrams servers are asked by.
+    /// Returns the number of upstream requests of a client request.
     #[must_use]
     pub fn parts(&self, number: u32) -> u8 {
         self.entry(number).and_then(|entry| u8::try_from(entry.parts.count).ok()).unwrap_or_default()
     }
 
-    /// The server that a part is for.
+    /// Returns the server to which an upstream request is sent.
     #[must_use]
     pub fn server(&self, number: u32, part: u8) -> Option<u32> {
         Some(self.entry(number)?.parts.each().get(usize::from(part))?.server)
     }
 
-    /// Writes a part's payload to `out`; the port that it leaves from, and its length.
+    /// Writes the payload of an upstream request to `out`. Returns the source port and the length
+    /// in bytes.
     pub fn write_part(
         &self,
         application: &dyn Application,
@@ -339,7 +347,7 @@ impl<T, X> GatherTable<T, X> {
         Some((id.port, length))
     }
 
-    /// What an answer to this port with this id would be for.
+    /// Returns the request to which the exchange with this id belongs.
     #[must_use]
     pub fn find(&self, id: ExchangeId) -> Option<ExchangeFor<'_, X>> {
         self.exchanges.find(id).map(|sent| match sent {
@@ -348,24 +356,24 @@ impl<T, X> GatherTable<T, X> {
         })
     }
 
-    /// The number of the part that is asked under this id.
+    /// Returns the index of the part whose exchange has this id.
     #[must_use]
     pub fn part_of(&self, id: ExchangeId) -> Option<u8> {
         Some(self.exchanges.find(id)?.part()?.part)
     }
 
-    /// Begins an exchange of the caller's own, which ends by itself after the timeout of that index.
+    /// Begins an exchange for the caller. `timeout` is the index of the timeout for this exchange.
     ///
     /// # Errors
-    /// `other` itself, as [`Exchanges::begin`].
+    /// Returns `other` if no slot is free or the timeout does not exist.
     pub fn begin_other(&mut self, now: u64, timeout: usize, other: X) -> Result<ExchangeId, X> {
         self.exchanges.begin(now, timeout, Sent::Other(other)).map_err(|sent| match sent {
             Sent::Other(other) => other,
-            Sent::Part(_) => unreachable!("what was given comes back"),
+            Sent::Part(_) => unreachable!("begin returns the entry that was passed to it"),
         })
     }
 
-    /// What the caller keeps of an exchange of its own, to change.
+    /// Returns a mutable reference to the data of an exchange that [`Self::begin_other`] began.
     pub fn other_mut(&mut self, id: ExchangeId) -> Option<&mut X> {
         match self.exchanges.find_mut(id)? {
             Sent::Other(other) => Some(other),
@@ -373,7 +381,8 @@ impl<T, X> GatherTable<T, X> {
         }
     }
 
-    /// Ends an exchange of the caller's own. What still comes for it is late.
+    /// Ends an exchange that [`Self::begin_other`] began. For later answers to this exchange,
+    /// [`Self::answer`] returns [`NotTaken::Late`].
     pub fn end_other(&mut self, now: u64, id: ExchangeId) -> Option<X> {
         self.other_mut(id)?;
         match self.exchanges.end(now, id)? {
@@ -382,16 +391,13 @@ impl<T, X> GatherTable<T, X> {
         }
     }
 
-    /// What the caller keeps of a request.
+    /// Returns the data that the caller stored with a request.
     #[must_use]
     pub fn context(&self, number: u32) -> Option<&T> {
         self.entry(number).map(|entry| &entry.context)
     }
 
-    /// Takes what a server has sent; the request, and what has become of it.
-    ///
-    /// # Errors
-    /// [`NotTaken`].
+    /// Applies a datagram from a server. Returns the index of the request and its progress.
     pub fn answer(
         &mut self,
         now: u64,
@@ -427,7 +433,8 @@ impl<T, X> GatherTable<T, X> {
         Ok((number, progress))
     }
 
-    /// What has waited the longest of all whose time is over: to be called until there is none.
+    /// Ends the exchange with the earliest deadline if that deadline has passed. Call this method
+    /// until it returns `None`.
     pub fn expire(&mut self, now: u64) -> Option<Expired<X>> {
         match self.exchanges.expire(now)?.1 {
             Sent::Other(other) => Some(Expired::Other(other)),
@@ -439,7 +446,8 @@ impl<T, X> GatherTable<T, X> {
         }
     }
 
-    /// A part's server cannot be asked: what has become of the request, as if its time were over.
+    /// Treats an unreachable server like one that has timed out. Returns the progress of the
+    /// request.
     pub fn give_up(&mut self, now: u64, number: u32, part: u8) -> Progress {
         let entry = self.entries.get_mut(number as usize).and_then(Option::as_mut);
         let Some(entry) = entry else { return Progress::Unchanged };
@@ -449,19 +457,20 @@ impl<T, X> GatherTable<T, X> {
         entry.give_up(part)
     }
 
-    /// Whether all keys have an answer, or count as missing.
+    /// Returns `true` if each key has an answer or counts as missing.
     #[must_use]
     pub fn is_complete(&self, number: u32) -> bool {
         self.entry(number).is_some_and(|entry| entry.gather.is_over())
     }
 
-    /// Whether a key counts as missing because nobody has said.
+    /// Returns `true` if a key counts as missing because its server did not answer.
     #[must_use]
     pub fn is_incomplete(&self, number: u32) -> bool {
         self.entry(number).is_some_and(|entry| entry.is_incomplete)
     }
 
-    /// Calls `each` with every key of a request that may store something, as stored; of another with none.
+    /// Calls `each` with every key that the request may write, as the server stores it. For
+    /// requests that only read, the method does not call `each`.
     pub fn written_keys(&self, application: &dyn Application, number: u32, each: &mut dyn FnMut(&[u8])) {
         let Some(entry) = self.entry(number) else { return };
         if !matches!(entry.ask.effect, Effect::Write | Effect::Conditional) {
@@ -474,14 +483,14 @@ impl<T, X> GatherTable<T, X> {
         });
     }
 
-    /// As [`Application::reply_datagrams`].
+    /// Returns the number of datagrams in the reply, from [`Application::reply_datagrams`].
     pub fn reply_datagrams(&self, application: &dyn Application, number: u32) -> Option<u16> {
         let entry = self.entry(number)?;
         let request = Request { payload: self.payload(number, entry), ask: &entry.ask };
         application.reply_datagrams(&request, &|key| self.found(entry, key))
     }
 
-    /// As [`Application::write_reply`].
+    /// Writes one datagram of the reply with [`Application::write_reply`].
     pub fn write_reply(
         &self,
         application: &dyn Application,
@@ -494,43 +503,44 @@ impl<T, X> GatherTable<T, X> {
         application.write_reply(&request, &|key| self.found(entry, key), datagram, out)
     }
 
-    /// Forgets a request. What still comes for it is late.
+    /// Removes a request. For later answers, [`Self::answer`] returns [`NotTaken::Late`].
     pub fn end(&mut self, now: u64, number: u32) {
         let Some(entry) = self.entries.get_mut(number as usize).and_then(Option::take) else { return };
         for id in entry.parts.each().iter().filter_map(|part| part.exchange) {
             self.exchanges.end(now, id);
         }
-        // The last that were taken are the next, as the caches know them.
+        // The answer memory that was used last is reused first, because it is still in the CPU
+        // cache.
         let answers = entry.answers.get(..usize::from(entry.ask.keys)).unwrap_or_default();
         self.free_answers.extend(answers.iter().rev());
         self.free.push(number);
     }
 
-    /// The earliest time at which [`Self::expire`] has something.
+    /// Returns the earliest deadline of all exchanges.
     #[must_use]
     pub fn next_due(&self) -> Option<u64> {
         self.exchanges.next_due()
     }
 
-    /// Number of requests under way.
+    /// Returns the number of requests in progress.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len() - self.free.len()
     }
 
-    /// Whether none is under way.
+    /// Returns `true` if no request is in progress.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether none is under way, and no exchange of the caller's own either.
+    /// Returns `true` if no request and no other exchange is in progress.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.is_empty() && self.exchanges.is_empty()
     }
 
-    /// The number that the next request has.
+    /// Returns the index for the next request, or `None` if the table is full.
     fn vacant(&self) -> Option<u32> {
         let fresh = || u32::try_from(self.entries.len()).ok().filter(|_| self.entries.len() < self.at_most);
         self.free.last().copied().or_else(fresh)
@@ -553,7 +563,7 @@ impl<T, X> GatherTable<T, X> {
 }
 
 impl<T> Entry<T> {
-    /// A part has no exchange any more; the one that it had.
+    /// Takes the exchange id out of a part whose exchange has ended.
     fn has_ended(&mut self, part: u8) -> Option<ExchangeId> {
         self.parts.parts.get_mut(usize::from(part))?.exchange.take()
     }
@@ -574,15 +584,17 @@ fn answer_place(number: u32, length: usize) -> std::ops::Range<usize> {
     start..start + length
 }
 
-/// Of a client's longest request: 32 binary reads of 250-byte keys and a NOOP have 8,800.
+/// The maximum length of a client request in bytes. A request of 32 binary reads with 250-byte keys
+/// and a NOOP has 8,800 bytes.
 const REQUEST_BYTES: usize = 9_216;
-/// Of a server's longest datagram.
+/// The maximum length of the payload of an answer, in bytes.
 const ANSWER_BYTES: usize = 1_408;
-/// On average, as is room for exchanges: requests of more keys leave room for fewer requests.
+/// The average number of keys per request for which answer memory is reserved. If requests have
+/// more keys, fewer requests fit into the table.
 const ANSWERS_A_REQUEST: usize = 8;
 const PARTS_A_REQUEST: usize = 8;
-/// What is written around a key, at most.
+/// The maximum number of bytes in the command for one key, not counting the key itself.
 const COMMAND_BYTES: usize = 48;
 const FRAME_BYTES: usize = 8;
-/// The part of keys that no server has.
+/// The part index of keys that have no server.
 const NOBODY: u8 = u8::MAX;

@@ -1,16 +1,18 @@
-//! AppSwitch's preamble, which clients put in front of any protocol.
+//! The AppSwitch preamble, a header that clients can put before the payload of any protocol.
 //!
-//! In: a payload that begins with an application's number (1 byte), and where the key starts and ends (4 bytes each, big-endian,
-//! counted from the payload's start; the end is behind the last byte). Out: an [`Ask`].
-//! Not here: what follows. The preamble does not say what a request does, so that it may do anything.
-//! Source: Cho et al., *AppSwitch*, §5.1 and Figure 4, which leaves the preamble's value and the origin of the offsets open.
+//! The preamble has 9 bytes: the application id (1 byte), and the start and the end of the key (4
+//! bytes each, big-endian). Start and end are offsets from the first byte of the UDP payload, and
+//! the end is exclusive. The preamble does not describe the effect of a request, so every request
+//! is treated as a conditional write.
+//!
+//! The preamble is described in §5.1 and Figure 4 of the AppSwitch paper (Cho et al.). The paper
+//! defines neither the values of the application id nor the origin of the offsets.
 
 use std::ops::ControlFlow;
 
 use crate::{Application, Ask, Datagram, Effect, Item, KeyRoom, MAX_KEY_BYTES, Refusal, Verb};
 
-/// Requests with AppSwitch's preamble.
-///
+/// The protocol of requests that begin with the AppSwitch preamble.
 /// ```
 /// use kv_switch::{Application, Datagram, Header, KeyRoom};
 ///
@@ -26,7 +28,8 @@ pub struct Header {
 }
 
 impl Header {
-    /// `id`: the application's number. Requests with another are refused.
+    /// Creates the protocol for the application id `id`. Requests with another application id are
+    /// refused.
     #[must_use]
     pub const fn new(id: u8) -> Self {
         Self { id }
@@ -51,7 +54,7 @@ impl Application for Header {
             _ => return Err(Refusal::KeyTooLong),
         };
         if key.bytes(datagram.payload()).is_empty() {
-            return Err(Refusal::FirstPieceTooShort);
+            return Err(Refusal::FirstFragmentTooShort);
         }
         Ok(Ask::one(Verb::Request.number(), Effect::Conditional, key))
     }
@@ -65,7 +68,6 @@ impl Application for Header {
     }
 }
 
-/// Bytes of the preamble.
 const PREAMBLE: usize = 9;
 
 #[cfg(test)]
@@ -97,7 +99,8 @@ mod tests {
             (request(7, 9, 10, b"a")[..8].to_vec(), Refusal::ShortFrame),
             (request(8, 9, 10, b"a"), Refusal::OtherApplication),
             (request(7, 9, 13, b"abc"), Refusal::WrongOffsets),
-            (request(7, 8, 10, b"abc"), Refusal::WrongOffsets), // within the preamble
+            // the key starts within the preamble
+            (request(7, 8, 10, b"abc"), Refusal::WrongOffsets),
             (request(7, 11, 10, b"abc"), Refusal::WrongOffsets),
             (request(7, 10, 10, b"abc"), Refusal::KeyEmpty),
             (request(7, u32::MAX, u32::MAX, b"abc"), Refusal::WrongOffsets),
@@ -115,7 +118,7 @@ mod tests {
         for at_hand in 9..payload.len() {
             let read = header
                 .read(Datagram::first_piece(&payload[..at_hand], u16::try_from(payload.len()).unwrap()));
-            assert_eq!(read.err(), (at_hand < 12).then_some(Refusal::FirstPieceTooShort));
+            assert_eq!(read.err(), (at_hand < 12).then_some(Refusal::FirstFragmentTooShort));
         }
     }
 

@@ -1,42 +1,45 @@
-//! The keys that are asked for most, found in memory of a fixed size.
+//! Finds the most requested keys in a fixed amount of memory.
 //!
-//! In: each key of each request, with its service's number. Out: the keys with the highest counts, with bounds of what they are.
-//! Not here: time, which server has a key, who asks for this (`control-plane`).
-//! Invariant: a key that is not in was counted at most [`HotKeys::missed`] times, which is no more than all that was counted
-//! divided by the room; of one that is in, `count - over` is at most what is true, and `count` at least.
-//! Source: Metwally, Agrawal and El Abbadi, *Efficient Computation of Frequent and Top-k Elements in Data Streams*, ICDT 2005, §3
-//! (Space-Saving); with a heap for its list of buckets.
+//! [`HotKeys`] counts how often keys are requested, for each service, and [`hottest`] merges the
+//! counts of several packet threads. The algorithm is Space-Saving, with a heap instead of the list
+//! of buckets. A fixed number of cells hold the counted keys. If a key has a cell, the true count
+//! of the key is between `count - over` and `count`. If a key has no cell, the true count of the
+//! key is at most [`HotKeys::missed`]. This limit is at most the total count divided by the number
+//! of cells.
+//!
+//! The algorithm is described in §3 of Metwally, Agrawal and El Abbadi, *Efficient Computation of
+//! Frequent and Top-k Elements in Data Streams*, ICDT 2005.
 
 use std::collections::BTreeMap;
 
 use crate::{KeyHash, MAX_KEY_BYTES};
 
-/// Counts keys. One for each packet thread; its asker brings the memory and takes it away.
+/// Counts how often keys are requested on one packet thread.
 #[derive(Debug)]
 pub struct HotKeys {
     hash: KeyHash,
-    /// By number; whose keys are counted, and how many of each.
+    /// The services whose keys are counted, sorted by service number.
     services: Box<[Asked]>,
     cells: Box<[Cell]>,
-    /// Of each cell. Apart from the keys, so that a step in the heap reads no other line.
+    /// The count of each cell. The counts are in a separate array, so that heap operations do not
+    /// load the keys into the CPU cache.
     counts: Box<[u64]>,
-    /// Numbers of cells, the lowest count first. The cells in use are the first ones.
+    /// The indices of cells, as a heap with the lowest count on top. Unused cells are at the end.
     heap: Box<[u16]>,
-    /// Where each cell stands in the heap.
+    /// The position of each cell in the heap.
     places: Box<[u16]>,
-    /// Numbers of cells by hash, linearly probed, at most half full.
+    /// The hash index, which contains indices of cells. The index uses linear probing and is at
+    /// most half full.
     index: Box<[u16]>,
     used: usize,
 }
 
-/// One service.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     service: u32,
     keys: u64,
 }
 
-/// One key, inline.
 #[derive(Clone, Debug)]
 struct Cell {
     hash: u64,
@@ -52,26 +55,27 @@ impl Cell {
     }
 }
 
-/// One key of several threads together.
+/// A frequently requested key, with counts from several packet threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HotKey {
-    /// The service's number.
+    /// The number of the service.
     pub service: u32,
-    /// The key as its server stores it.
+    /// The key as the server stores it, not base64-encoded.
     pub key: Box<[u8]>,
-    /// It was asked for at least so often.
+    /// A lower bound for the number of requests.
     pub at_least: u64,
-    /// And no more often than that.
+    /// An upper bound for the number of requests.
     pub at_most: u64,
 }
 
 impl HotKeys {
-    /// Counts the keys of these services, of others none, and knows up to `room` keys at once (1 to 16,384).
-    /// `hash` must be secret: who knows it makes each count cost a walk through the index.
+    /// Creates counters for the keys of `services`, with cells for up to `room` keys (1 to 16,384).
+    /// Keys of other services are ignored. `hash` must use a secret. A client that knows the secret
+    /// could choose keys that make each lookup slow.
     ///
     /// # Cost
-    /// All memory that it will ever have: 290 bytes a key of `room`.
+    /// Reserves 290 bytes for each of `room` keys.
     #[must_use]
     pub fn new(room: usize, services: impl IntoIterator<Item = u32>, hash: KeyHash) -> Self {
         let room = room.clamp(1, MOST_ROOM);
@@ -91,10 +95,12 @@ impl HotKeys {
         }
     }
 
-    /// Counts a key once. One of more than 250 bytes, which no memcached stores, is in its service's sum alone.
+    /// Counts one request for a key. A key of more than 250 bytes, which memcached does not store,
+    /// only increases the total of its service.
     ///
     /// # Cost
-    /// A hash of the key, a look-up, and at most twice log2 of the room steps in the heap. Takes no memory.
+    /// One hash of the key, one lookup, and at most 2 log2(`room`) heap steps. Does not allocate
+    /// memory.
     #[inline(never)]
     pub fn count(&mut self, service: u32, key: &[u8]) {
         let place = self.services.binary_search_by_key(&service, |asked| asked.service);
@@ -111,7 +117,7 @@ impl HotKeys {
         self.sink(usize::from(at(&self.places, cell)));
     }
 
-    /// Gives a key that is not in the cell of another.
+    /// Assigns a cell to a key that has none.
     fn begin(&mut self, hash: u64, service: u32, key: &[u8]) -> usize {
         let number = self.vacant();
         let over = at(&self.counts, number);
@@ -126,14 +132,14 @@ impl HotKeys {
         number
     }
 
-    /// Keys of requests for a service since the beginning.
+    /// Returns how many keys were requested from a service since this object was created.
     #[must_use]
     pub fn asked(&self, service: u32) -> u64 {
         let place = self.services.binary_search_by_key(&service, |asked| asked.service);
         place.ok().and_then(|place| self.services.get(place)).map_or(0, |asked| asked.keys)
     }
 
-    /// The most often that a key which is not in can have been counted.
+    /// Returns the maximum count of a key that has no cell.
     #[must_use]
     pub fn missed(&self) -> u64 {
         if self.used < self.cells.len() { 0 } else { self.lowest() }
@@ -143,7 +149,8 @@ impl HotKeys {
         self.heap.first().map_or(0, |&cell| at(&self.counts, usize::from(cell)))
     }
 
-    /// The keys that are in: service, key, count, and the most that the count is too high by.
+    /// Returns the service, the key, the count and the maximum error of the count for each cell in
+    /// use.
     fn keys(&self) -> impl Iterator<Item = (u32, &[u8], u64, u64)> {
         let cells = self.cells.iter().zip(&self.counts).take(self.used);
         cells.map(|(cell, count)| (cell.service, cell.key(), *count, cell.over))
@@ -161,10 +168,12 @@ impl HotKeys {
         }
     }
 
-    /// A cell that was never used, or that of the lowest count, whose key is forgotten. It has a place in the heap.
+    /// Returns the index of an unused cell. If all cells are in use, evicts the key with the lowest
+    /// count. The returned cell is already in the heap.
     fn vacant(&mut self) -> usize {
         if self.used < self.cells.len() {
-            // It has count 0, and no other has: the heap is in order again once it stands at the top.
+            // The new cell is the only one with count 0, so moving it to the top restores the heap
+            // order.
             let cell = self.used;
             self.used += 1;
             self.set_place(cell, cell);
@@ -180,9 +189,9 @@ impl HotKeys {
         self.cells.get(cell).map_or(0, |cell| cell.hash)
     }
 
-    /// Where a hash is looked for first.
+    /// Returns the first position in the index for a hash.
     fn home(&self, hash: u64) -> usize {
-        #[expect(clippy::cast_possible_truncation, reason = "the mask keeps what fits")]
+        #[expect(clippy::cast_possible_truncation, reason = "the mask limits the value to the length")]
         let place = hash as usize & (self.index.len() - 1);
         place
     }
@@ -191,7 +200,7 @@ impl HotKeys {
         (place + 1) & (self.index.len() - 1)
     }
 
-    /// Enters a cell into the index.
+    /// Adds a cell to the index.
     fn enter(&mut self, cell: usize, hash: u64) {
         let mut place = self.home(hash);
         while self.index.get(place).is_some_and(|number| *number != NONE) {
@@ -200,7 +209,8 @@ impl HotKeys {
         put(&mut self.index, place, number(cell));
     }
 
-    /// Takes a cell out of the index; those behind it move up, so that none is cut off from its home.
+    /// Removes a cell from the index, and moves later entries into the gap so that linear probing
+    /// still finds them.
     fn leave(&mut self, cell: usize) {
         let mut free = self.home(self.hash_of(cell));
         while self.index.get(free).is_some_and(|found| *found != NONE && *found != number(cell)) {
@@ -210,7 +220,7 @@ impl HotKeys {
         while let Some(&found) = self.index.get(place).filter(|found| **found != NONE) {
             let home = self.home(self.hash_of(usize::from(found)));
             let mask = self.index.len() - 1;
-            // As far from its home as from the gap, or farther: it may stand in the gap.
+            // An entry may move into the gap only if its home position is at or before the gap.
             if place.wrapping_sub(home) & mask >= place.wrapping_sub(free) & mask {
                 put(&mut self.index, free, found);
                 free = place;
@@ -220,7 +230,7 @@ impl HotKeys {
         put(&mut self.index, free, NONE);
     }
 
-    /// Brings a cell that may count less than the one above it to where it belongs.
+    /// Moves a cell toward the top of the heap until its parent has no higher count.
     fn rise(&mut self, mut place: usize) {
         while place > 0 && self.count_at(place) < self.count_at((place - 1) / 2) {
             self.swap(place, (place - 1) / 2);
@@ -228,7 +238,7 @@ impl HotKeys {
         }
     }
 
-    /// The same of one that may count more than those below it.
+    /// Moves a cell toward the bottom of the heap until no child has a lower count.
     fn sink(&mut self, mut place: usize) {
         loop {
             let below = [2 * place + 1, 2 * place + 2].into_iter().filter(|below| *below < self.used);
@@ -261,7 +271,8 @@ impl HotKeys {
     }
 }
 
-/// The hottest keys of several threads together, at most `most` of them: those that were surely asked for most come first.
+/// Merges the counts of several packet threads and returns at most `most` keys, sorted by
+/// descending lower bound of the count.
 #[must_use]
 pub fn hottest<'a>(threads: impl IntoIterator<Item = &'a HotKeys>, most: usize) -> Vec<HotKey> {
     let (mut found, mut missed) = (BTreeMap::<(u32, &[u8]), [u64; 3]>::new(), 0);
@@ -271,14 +282,15 @@ pub fn hottest<'a>(threads: impl IntoIterator<Item = &'a HotKeys>, most: usize) 
             let [at_least, at_most, known] = found.entry((service, key)).or_default();
             *at_least += count - over;
             *at_most += count;
-            // Where it is in, its count says it all.
+            // The count of a key is exact in threads whose table contains the key. In all other
+            // threads the count is at most `missed`.
             *known += thread.missed();
         }
     }
     let merged =
         found.into_iter().map(|(of, [at_least, at_most, known])| (of, at_least, at_most + missed - known));
     let mut keys: Vec<_> = merged.collect();
-    // Those that are equal stay in the order of their names.
+    // The sort is stable, so keys with equal counts stay in alphabetical order.
     keys.sort_by_key(|&(_, at_least, at_most)| std::cmp::Reverse((at_least, at_most)));
     keys.truncate(most);
     let owned = |((service, key), at_least, at_most): ((u32, &[u8]), u64, u64)| HotKey {
@@ -300,16 +312,17 @@ fn put<T>(row: &mut [T], place: usize, value: T) {
     }
 }
 
-/// Of a cell or a place: there are at most [`MOST_ROOM`].
+/// Converts a cell index or a heap position to `u16`. Both are at most [`MOST_ROOM`].
 fn number(place: usize) -> u16 {
     u16::try_from(place).unwrap_or(NONE)
 }
 
 const EMPTY: Cell = Cell { hash: 0, over: 0, service: 0, len: 0, key: [0; MAX_KEY_BYTES] };
-/// No cell has this number.
+/// The value of an empty position in the index.
 const NONE: u16 = u16::MAX;
 const MOST_ROOM: usize = 16_384;
-/// An odd number, by which the same key of two services has two homes.
+/// An odd number by which the service number is multiplied. As a result, a key has different hashes
+/// in different services.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 #[cfg(test)]

@@ -1,9 +1,12 @@
-//! Hashes of keys.
+//! Hash functions for memcached keys.
 //!
-//! In: a key's bytes as its server stores them. Out: the hash that a table or ring is asked with.
-//! Not here: which server that is (`maglev-hash`, `ring`), where the secret comes from (`forwarder`).
-//! Source: Aumasson and Bernstein, *SipHash*, 2012; libmemcached 1.1 `libhashkit/{md5,fnv_64}.cc` and nutcracker 0.5
-//! `hashkit/{nc_md5,nc_fnv}.c`, which agree with each other.
+//! A [`KeyHash`] hashes a key as the server stores it. The hash selects an entry of a Maglev table
+//! or a point on a ketama ring. The ketama hash functions give the same results as those in
+//! libmemcached and nutcracker.
+//!
+//! SipHash is described in Aumasson and Bernstein, *SipHash*, 2012. The ketama hash functions are
+//! in libmemcached 1.1 (`libhashkit/{md5,fnv_64}.cc`) and in nutcracker 0.5
+//! (`hashkit/{nc_md5,nc_fnv}.c`).
 
 use std::fmt;
 
@@ -22,25 +25,26 @@ enum Kind {
 }
 
 impl KeyHash {
-    /// SipHash-1-3 under a secret of two words, for Maglev's table: nobody without the secret picks keys of one server.
+    /// Returns SipHash-1-3 with a secret of two 64-bit words, for use with a Maglev table. Clients
+    /// that do not know the secret cannot choose keys that all belong to one server.
     #[must_use]
     pub const fn sip(first: u64, second: u64) -> Self {
         Self(Kind::Sip { first, second })
     }
 
-    /// [`md5_ketama`], for a [`crate::Ring`].
+    /// Returns the hash function [`md5_ketama`], for use with a [`crate::Ring`].
     #[must_use]
     pub const fn md5() -> Self {
         Self(Kind::Md5)
     }
 
-    /// [`fnv1a_64`], for a [`crate::Ring`].
+    /// Returns the hash function [`fnv1a_64`], for use with a [`crate::Ring`].
     #[must_use]
     pub const fn fnv1a_64() -> Self {
         Self(Kind::Fnv1a64)
     }
 
-    /// Its name.
+    /// Returns the name of the hash function.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self.0 {
@@ -50,10 +54,11 @@ impl KeyHash {
         }
     }
 
-    /// The key's hash: 64 bits of SipHash, or the 32 of the others.
+    /// Returns the hash of a key. SipHash gives 64 bits, and the other functions give 32 bits.
     ///
     /// # Cost
-    /// SipHash: a round for each 8 bytes. MD5: a block for each 64 bytes, of which 9 are padding. FNV: a multiplication a byte.
+    /// SipHash runs one round for each 8 bytes. MD5 processes one block for each 64 bytes,
+    /// including 9 bytes of padding. FNV runs one multiplication for each byte.
     #[inline]
     #[must_use]
     pub fn hash(&self, key: &[u8]) -> u64 {
@@ -71,22 +76,26 @@ impl fmt::Debug for KeyHash {
     }
 }
 
-/// The first four bytes of the key's MD5, little-endian: the hash of libmemcached's and nutcracker's ketama.
+/// Returns the ketama hash of libmemcached and nutcracker, which is the first four bytes of the MD5
+/// digest of the key in little-endian order.
 #[must_use]
 pub fn md5_ketama(key: &[u8]) -> u32 {
     let [point, ..] = md5_points(key);
     point
 }
 
-/// MD5 as four little-endian words: four points of a server on the ring.
+/// Returns the MD5 digest as four little-endian words. Each word is a point of a server on the
+/// ring.
 pub(crate) fn md5_points(text: &[u8]) -> [u32; 4] {
     let digest: [u8; 16] = Md5::digest(text).into();
     let (words, _) = digest.as_chunks::<4>();
     std::array::from_fn(|index| words.get(index).map_or(0, |&word| u32::from_le_bytes(word)))
 }
 
-/// What libmemcached and nutcracker call `fnv1a_64`, nutcracker's default: FNV-1a with the offset and the prime of 64 bits cut to
-/// 32, over bytes that are signed, as `char` is on x86-64. It balances badly, and is here to find what others have stored.
+/// Returns the hash that libmemcached and nutcracker call `fnv1a_64`. This hash is the default of
+/// nutcracker. The function is FNV-1a with the offset and the prime of the 64-bit variant truncated
+/// to 32 bits. The bytes of the key are treated as signed, because `char` is signed on x86-64. The
+/// hash distributes keys unevenly. Use it only to find keys that other clients have stored.
 #[inline]
 #[must_use]
 pub fn fnv1a_64(key: &[u8]) -> u32 {
@@ -95,7 +104,7 @@ pub fn fnv1a_64(key: &[u8]) -> u32 {
     })
 }
 
-/// The low words of 0xcbf2_9ce4_8422_2325 and of 0x100_0000_01b3.
+/// The lower 32 bits of the 64-bit FNV constants 0xcbf2_9ce4_8422_2325 and 0x100_0000_01b3.
 const OFFSET: u32 = 0x8422_2325;
 const PRIME: u32 = 0x1b3;
 
@@ -105,7 +114,8 @@ mod tests {
 
     use super::*;
 
-    /// By `memcached_generate_hash_value` of libmemcached 1.1.4, with `MEMCACHED_HASH_MD5` and `MEMCACHED_HASH_FNV1A_64`.
+    /// The expected values come from `memcached_generate_hash_value` of libmemcached 1.1.4 with
+    /// `MEMCACHED_HASH_MD5` and `MEMCACHED_HASH_FNV1A_64`.
     #[test]
     fn keys_hash_as_libmemcached_hashes_them() {
         let long = [b'x'; 250];
@@ -114,7 +124,7 @@ mod tests {
             (b"a", 0xb975_c10c, 0x8601_ec8c),
             (b"foo", 0xdb18_bdac, 0xfed9_d577),
             (b"user:17", 0x05e8_e214, 0xdcc9_09d4),
-            (b"k\x80\xff", 0x4595_2d61, 0x366e_ccb3), // bytes are signed
+            (b"k\x80\xff", 0x4595_2d61, 0x366e_ccb3), // bytes above 0x7f are negative
             (&long, 0x4b51_c179, 0x1603_5bad),
         ] {
             assert_eq!((md5_ketama(key), fnv1a_64(key)), (md5, fnv), "{}", key.escape_ascii());
@@ -123,7 +133,7 @@ mod tests {
         }
     }
 
-    /// The standard library's hasher is SipHash-1-3 under a key of zeros.
+    /// `DefaultHasher` of the standard library is SipHash-1-3 with a zero key.
     #[test]
     fn sip_is_siphash_1_3_and_depends_on_both_words_of_its_key() {
         for len in 0..300 {

@@ -1,14 +1,14 @@
-//! Requests of key-value protocols over UDP: which keys they name, what they do to them, and which server has each key.
+//! Parses and routes requests of key-value protocols over UDP, such as memcached.
 //!
-//! In: the payload of one datagram ([`Datagram`]), a protocol ([`Application`]), routes
-//! and servers by name. Out: an [`Ask`] that says where the keys stand, or the [`Refusal`]; a key's hash ([`KeyHash`]); the
-//! target of a key ([`Routes`]); the server on a ketama ring ([`Ring`]); what servers are asked for a request whose keys are on
-//! several of them, and the reply that comes of it.
-//! Not here: addresses and ports, who is alive, Maglev's table (`maglev-hash`), what is done with a request (`forwarder`).
-//! Invariant: bytes from the network never panic; what is accepted is one command that memcached reads the same way, with
-//! the same keys and to the same last byte.
-//! No clock, no I/O, and no allocation once a table is built.
+//! An [`Application`] parses the payload of one [`Datagram`] into an [`Ask`], which contains the
+//! offsets of the keys, or refuses it with a [`Refusal`]. [`Routes`] maps keys to pools.
+//! [`KeyHash`] hashes keys, and [`Ring`] maps hashes to servers as ketama clients do.
+//! [`GatherTable`] handles requests whose keys are on several servers, [`Cache`] holds hot values,
+//! and [`HotKeys`] counts the most requested keys.
 //!
+//! The crate does not read the clock, does no I/O, and allocates memory only while tables are
+//! built. Bytes from the network never cause a panic. A request is accepted only if memcached would
+//! parse the whole datagram as one command with the same keys.
 //! ```
 //! use kv_switch::{Application, Datagram, Effect, KeyRoom, Memcached, Plan};
 //!
@@ -20,30 +20,36 @@
 //! assert_eq!(memcached.key(payload, &ask.first, &mut KeyRoom::default()), b"user:17");
 //! ```
 //!
-//! # Requests of our own
+//! # Upstream requests
 //!
-//! Where the keys of a request are on several servers, each is asked for its [part](Application::write_part), the answers are
-//! [gathered](Gather), and one [reply](Application::write_reply) goes to the client. An [exchange](Exchanges) is one such part under
-//! way: its id finds what an answer answers, and what a server says is believed only if it carries the nonce too.
-//!
+//! If the keys of a request are on several servers, each server receives an upstream request for
+//! its [part](Application::write_part) of the keys. In this crate, an *answer* is the datagram that
+//! a server returns to an upstream request, and a *reply* is what the client receives. The answers
+//! are [gathered](Gather) into one [reply](Application::write_reply). An [exchange](Exchanges) is
+//! one upstream request that waits for its answer. The request id in an answer identifies the
+//! exchange. The answer is accepted only if it also contains the nonce of the exchange.
 //! ```
-//! use kv_switch::{Application, Arrival, Datagram, ExchangeId, Exchanges, Gather, KeyRoom, Memcached, OwnId, Progress, Request};
+//! use kv_switch::{
+//!     Application, Arrival, Datagram, ExchangeId, Exchanges, Gather, KeyRoom, Memcached, OwnId,
+//!     Progress, Request,
+//! };
 //!
 //! let payload = b"\x12\x34\0\0\0\x01\0\0get a b\r\n";
 //! let memcached = Memcached::new(32);
 //! let ask = memcached.read(Datagram::whole(payload)).unwrap();
 //! let request = Request { payload, ask: &ask };
-//! // Server 0 has `a`, server 1 has `b`; each is asked within 20 ms.
-//! let mut gather = Gather::new(&memcached, &request, &mut |_, key| Some(u8::from(key == b"b"))).unwrap();
+//! // Server 0 has `a` and server 1 has `b`. Each server has 20 ms to answer.
+//! let mut server = |_: usize, key: &[u8]| Some(u8::from(key == b"b"));
+//! let mut gather = Gather::new(&memcached, &request, &mut server).unwrap();
 //! let mut exchanges = Exchanges::new(61_000..=61_015, 4_096, &[20_000_000]).unwrap();
-//! let (now, nonce) = (0, 0x0123_4567_89ab_cdef); // nobody may guess the nonce
+//! let (now, nonce) = (0, 0x0123_4567_89ab_cdef); // the nonce must be unpredictable
 //! let ids = [0, 1].map(|part| exchanges.begin(now, 0, part).unwrap());
 //! let mut out = [0; 1_472];
 //! let own = OwnId { request: ids[0].request, nonce };
 //! let length = memcached.write_part(&request, &mut gather.part(0), own, &mut out).unwrap();
 //! assert_eq!(out[8..length], *b"mg a k f v O0123456789abcdef\r\n");
 //!
-//! // Server 1 answers first, to the port that it was asked from. Frames have whatever numbers the caller gives them.
+//! // Server 1 answers first. The caller chooses the frame numbers.
 //! let frames = [&b"EN kb O0123456789abcdef\r\n"[..], b"VA 2 ka f7 O0123456789abcdef\r\nhi\r\n"];
 //! let frames = [(1, 0), (0, 1)].map(|(part, frame): (usize, usize)| {
 //!     [&ids[part].request.to_be_bytes(), &[0, 0, 0, 1, 0, 0][..], frames[frame]].concat()
@@ -55,29 +61,35 @@
 //!     let (own, mut room) = (OwnId { request: id.request, nonce }, KeyRoom::default());
 //!     let answer = memcached.read_answer(&request, own, bytes, &mut room).unwrap();
 //!     progress = gather.answer(&memcached, &request, &Arrival { part, frame, answer });
-//!     exchanges.end(now, id); // it has all that it was asked
+//!     exchanges.end(now, id); // all keys of this part have an answer
 //! }
 //! assert_eq!(progress, Progress::Complete);
 //!
-//! let found = |key| gather.place(key).map(|place| place.value.within(&frames[place.frame as usize]));
+//! let frame = |place: kv_switch::Place| place.value.within(&frames[place.frame as usize]);
+//! let found = |key| gather.place(key).map(frame);
 //! assert_eq!(memcached.reply_datagrams(&request, &found), Some(1));
 //! let length = memcached.write_reply(&request, &found, 0, &mut out).unwrap();
 //! assert_eq!(out[..length], *b"\x12\x34\0\0\0\x01\0\0VALUE a 7 2\r\nhi\r\nEND\r\n");
 //! ```
 //!
-//! # Another application
+//! # Other applications
 //!
-//! A protocol is a type that reads one datagram: [`Application`] wants three methods and refuses the rest, none of which may allocate, keep state
-//! or look at a clock. What gives it a name is the reader of the file (`kv.protocol`). This one is SmartSwitch's case, read-only blocks of a
-//! file system as Hadoop's: a request names a block by (file id, offset), 16 bytes behind a byte for the operation. All
-//! readers of a block are sent to one server, whose memory then has it.
+//! To add a protocol, implement [`Application`] for a type. Three methods are required. The default
+//! implementations of the others report that the operation is not supported. Methods must not
+//! allocate memory, keep state or read a clock. In Sluicegate, the configuration key `kv.protocol`
+//! selects the protocol. This example is the use case of the SmartSwitch paper, in which servers
+//! provide read-only blocks of a distributed file system such as Hadoop's. A request identifies a
+//! block by the 16 bytes after the operation byte, which are a file id and an offset. All requests
+//! for a block go to the same server, which then has the block in memory.
 //!
 //! ```
 //! use std::ops::ControlFlow;
 //!
-//! use kv_switch::{Application, Ask, Datagram, Effect, Encoding, Item, KeyHash, KeyRoom, Plan, Refusal, Verb};
+//! use kv_switch::{
+//!     Application, Ask, Datagram, Effect, Encoding, Item, KeyHash, KeyRoom, Plan, Refusal, Verb,
+//! };
 //!
-//! /// `1`, file id (8 bytes), offset (8 bytes), length (4 bytes), all big-endian: read that much of a block.
+//! /// Reads a part of a block: `1`, file id (8 bytes), offset (8), length (4), all big-endian.
 //! #[derive(Debug)]
 //! struct Blocks;
 //!
@@ -87,7 +99,7 @@
 //! impl Application for Blocks {
 //!     fn read(&self, datagram: Datagram<'_>) -> Result<Ask, Refusal> {
 //!         let bytes = datagram.payload();
-//!         // Judge everything that the server would misread, and the length first: nothing may follow the request.
+//!         // The length must match exactly, because extra bytes could be a second request.
 //!         match bytes.first() {
 //!             Some(&READ) if datagram.length() == REQUEST && bytes.len() == REQUEST => {}
 //!             Some(&READ) => return Err(Refusal::WrongLength),
@@ -95,12 +107,12 @@
 //!             None => return Err(Refusal::ShortFrame),
 //!         }
 //!         let key = Item { start: 1, len: 16, encoding: Encoding::Raw };
-//!         // Blocks never change: any client may be answered from a copy.
+//!         // Blocks never change, so a copy may answer any client.
 //!         Ok(Ask::one(Verb::Request.number(), Effect::Read { cacheable: true }, key))
 //!     }
 //!
 //!     fn items(&self, _: &[u8], ask: &Ask, each: &mut dyn FnMut(Item) -> ControlFlow<()>) {
-//!         let _ = each(ask.first); // one key a request
+//!         let _ = each(ask.first); // a request has one key
 //!     }
 //!
 //!     fn key<'a>(&self, payload: &'a [u8], item: &Item, _: &'a mut KeyRoom) -> &'a [u8] {
@@ -119,16 +131,17 @@
 //! let key = Blocks.key(&request, &ask.first, &mut room);
 //! assert_eq!(ask.plan, Plan::One);
 //! assert_eq!(key, &request[1..17]);
-//! let server = KeyHash::sip(1, 2).hash(key); // Maglev's table or a ring has the rest
+//! let server = KeyHash::sip(1, 2).hash(key); // to be looked up in a Maglev table or a ring
 //! assert_eq!(server, KeyHash::sip(1, 2).hash(&request[1..17]));
 //!
-//! // One byte more could be another request.
-//! assert_eq!(Blocks.read(Datagram::whole(&[&request[..], &[0]].concat())), Err(Refusal::WrongLength));
+//! // A longer datagram could hold a second request.
+//! let longer = [&request[..], &[0]].concat();
+//! assert_eq!(Blocks.read(Datagram::whole(&longer)), Err(Refusal::WrongLength));
 //! ```
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
-// What the fuzzer compiles too names the crate from outside.
+// The code that is shared with the fuzz targets refers to this crate as `kv_switch`.
 #[cfg(test)]
 extern crate self as kv_switch;
 
@@ -171,12 +184,12 @@ pub use crate::memcached::{MAX_KEY_BYTES, Memcached, Verb};
 pub use crate::offset::Offset;
 pub use crate::refusal::Refusal;
 pub use crate::replicas::{
-    Ack, Answered, Asker, CopyId, MAX_REPLICAS, NewWrite, NotWritten, Replica, Writes, Written,
+    Ack, Answered, CopyId, MAX_REPLICAS, NewWrite, NotWritten, Replica, Requester, Writes, Written,
 };
 pub use crate::ring::{Choice, Ring, RingError, Server, ring_name};
 pub use crate::routes::{RouteError, Routes};
 
-/// The example of the README is a test too.
+/// Compiles and runs the example in README.md as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

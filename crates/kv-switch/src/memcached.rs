@@ -1,12 +1,15 @@
-//! Memcached over UDP: ASCII, binary and meta commands.
+//! The memcached protocol over UDP, with ASCII, binary and meta commands.
 //!
-//! In: a datagram. Out: an [`Ask`], or why it is refused; a request for some of its keys (`parts`), what a server answers to that
-//! (`answers`), and one reply for all (`replies`); the
-//! question for a key that is copied (`fetches`), and replies from a copy (`hits`); a write for several servers (`replicas`); whether
-//! a write has a reply (`quiet`).
-//! Invariant: what is accepted is read by memcached (1.6.18 was asked, case by case; tests hold what it said) as this one command,
-//! with these keys, and to the datagram's last byte. Where memcached reads more than it should, less is accepted here.
-//! Source: memcached 1.6 `doc/protocol.txt`, `proto_text.c`, `proto_bin.c`, `proto_parser.c`.
+//! [`Memcached`] parses a datagram into an [`Ask`] or refuses it. The submodules `parts`, `answers`
+//! and `replies` split requests and combine the answers. `fetches` and `hits` fill the cache and
+//! reply from it, `replicas` replicates writes, `expiry` limits times to live, and `quiet` detects
+//! writes without a reply.
+//!
+//! Memcached parses an accepted datagram as exactly one command with the same keys, and this
+//! command ends at the last byte of the datagram. Some requests that memcached tolerates are
+//! refused. Tests compare each case with the recorded behavior of memcached 1.6.18.
+//!
+//! References: memcached 1.6 `doc/protocol.txt`, `proto_text.c`, `proto_bin.c`, `proto_parser.c`.
 
 mod answers;
 mod ascii;
@@ -40,17 +43,17 @@ use crate::{
     NoAnswer, Outcome, OwnId, Plan, Prepared, Refusal, Replicated, Request, ShortLife, Shortened, Stored,
 };
 
-/// Bytes of the longest key.
+/// The maximum length of a key in bytes.
 pub const MAX_KEY_BYTES: usize = 250;
 
-/// Memcached's protocols.
+/// The memcached protocol with ASCII, binary and meta commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memcached {
     max_keys: u16,
 }
 
 impl Memcached {
-    /// `max_keys`: keys that one request may name.
+    /// Creates the protocol. Requests with more than `max_keys` keys are refused.
     #[must_use]
     pub const fn new(max_keys: u16) -> Self {
         Self { max_keys }
@@ -194,15 +197,15 @@ impl Application for Memcached {
     }
 }
 
-/// What `written` says in base64. Canonical alone: memcached skips letters that are none and leaves surplus bits, so that one key
-/// would have many names.
+/// Decodes a base64 key, which must be in canonical form. Memcached skips invalid characters and
+/// ignores surplus bits, so other forms would give the same key several names.
 fn decode<'a>(written: &[u8], room: &'a mut KeyRoom) -> Result<&'a [u8], Refusal> {
     let bytes = room.bytes();
     let len = STANDARD.decode_slice(written, bytes).map_err(|_| Refusal::BadBase64)?;
     bytes.get(..len).ok_or(Refusal::BadBase64)
 }
 
-/// A key at these offsets, of a length that memcached takes.
+/// Returns the raw key with this offset and length, if memcached accepts a key of this length.
 #[inline]
 fn item(start: usize, len: usize) -> Result<Item, Refusal> {
     match len {
@@ -212,6 +215,6 @@ fn item(start: usize, len: usize) -> Result<Item, Refusal> {
     }
 }
 
-/// Reads that a copy may answer, and others.
+/// The effect on the cache of a read that may be answered from it.
 const CACHEABLE: Effect = Effect::Read { cacheable: true };
 const UNCACHED: Effect = Effect::Read { cacheable: false };

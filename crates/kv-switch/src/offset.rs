@@ -1,14 +1,13 @@
-//! Keys at one place of every request.
+//! A protocol whose requests contain the key at a fixed position.
 //!
-//! In: a payload. Out: an [`Ask`] whose key is so many bytes from such an offset.
-//! Not here: what stands around it, so that a request may do anything.
+//! The rest of the payload is not parsed. The effect of a request is therefore unknown, and every
+//! request is treated as a conditional write.
 
 use std::ops::ControlFlow;
 
 use crate::{Application, Ask, Datagram, Effect, Encoding, Item, KeyRoom, Refusal, Verb};
 
-/// Requests whose key has a fixed place.
-///
+/// The protocol of requests that contain the key at a fixed position, with a fixed length.
 /// ```
 /// use kv_switch::{Application, Datagram, KeyRoom, Offset};
 ///
@@ -22,7 +21,7 @@ pub struct Offset {
 }
 
 impl Offset {
-    /// The key is `length` bytes from byte `start` of the payload.
+    /// Creates the protocol for keys of `length` bytes that start at offset `start` of the payload.
     #[must_use]
     pub const fn new(start: u16, length: u16) -> Self {
         Self { key: Item { start, len: length, encoding: Encoding::Raw } }
@@ -38,7 +37,7 @@ impl Application for Offset {
             return Err(Refusal::ShortFrame);
         }
         if self.key.bytes(datagram.payload()).is_empty() {
-            return Err(Refusal::FirstPieceTooShort);
+            return Err(Refusal::FirstFragmentTooShort);
         }
         Ok(Ask::one(Verb::Request.number(), Effect::Conditional, self.key))
     }
@@ -69,7 +68,7 @@ mod tests {
                     assert_eq!(offset.key(&payload, &ask.unwrap().first, &mut KeyRoom::default()), wanted);
                     assert_eq!(piece, ask);
                 } else {
-                    assert_eq!((ask, piece), (Err(Refusal::ShortFrame), Err(Refusal::FirstPieceTooShort)));
+                    assert_eq!((ask, piece), (Err(Refusal::ShortFrame), Err(Refusal::FirstFragmentTooShort)));
                 }
             }
         }

@@ -1,63 +1,66 @@
-//! Why a request goes nowhere.
+//! The reasons why a request is refused.
 
 use thiserror::Error;
 
-/// Why a request is refused. Each is a reason of its own, and none is "other".
+/// The reason why a request is refused.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The payload ends before the protocol's own header does, or right behind it.
-    #[error("the payload ends within the protocol's header")]
+    /// The payload ends within the header of the protocol or directly after it.
+    #[error("the payload is too short for the header of the protocol")]
     ShortFrame,
-    /// Memcached's frame says that the request has another number of datagrams than one: servers drop these.
-    #[error("the request says that it has more or fewer than one datagram")]
+    /// The number of datagrams in the memcached frame is not 1. Memcached servers drop such
+    /// requests.
+    #[error("the request does not consist of exactly one datagram")]
     TotalNotOne,
-    /// Something follows the first command.
-    #[error("the datagram holds more than one command")]
+    /// Bytes follow after the first command in the datagram.
+    #[error("the datagram contains more than one command")]
     SeveralCommands,
-    /// No verb that memcached reads, or no operation of the protocol.
+    /// The command is unknown to memcached, or the operation is unknown to the protocol.
     #[error("the verb is unknown")]
     UnknownVerb,
-    /// A command for operators: statistics, flush, log level, shutdown, authentication.
-    #[error("the command is an administrator's")]
+    /// The command is for administrators, for example to read statistics, delete all data, change
+    /// the log level, shut down or authenticate.
+    #[error("the command is reserved for administrators")]
     Administrative,
-    /// A line without CR LF at its end, or a value without.
-    #[error("a line or a value does not end in CR LF")]
+    /// A line or a value does not end with CR LF.
+    #[error("a line or a value does not end with CR LF")]
     LineEnd,
-    /// A zero byte in a line: memcached takes it for the line's end.
-    #[error("the line holds a zero byte")]
+    /// A line contains a zero byte, which memcached treats as the end of the line.
+    #[error("the line contains a zero byte")]
     ZeroByte,
-    /// The first fragment ends before the keys do.
-    #[error("the first fragment does not hold the whole key")]
-    FirstPieceTooShort,
-    /// A command without a key, or with an empty one.
+    /// The first fragment of the datagram does not contain all keys.
+    #[error("the first fragment does not contain the whole key")]
+    FirstFragmentTooShort,
+    /// The command has no key, or its key is empty.
     #[error("the key is empty")]
     KeyEmpty,
-    /// A key above 250 bytes.
-    #[error("the key is longer than allowed")]
+    /// The key is longer than 250 bytes.
+    #[error("the key is longer than 250 bytes")]
     KeyTooLong,
-    /// More keys than one request may name.
-    #[error("the request names more keys than allowed")]
+    /// The request names more keys than the protocol allows.
+    #[error("the request contains too many keys")]
     TooManyKeys,
-    /// The number of words is not the verb's.
+    /// The command has too few or too many arguments.
     #[error("the command has too few or too many words")]
     WrongArguments,
-    /// A word that must be a number is none, or is out of its range.
+    /// A number is malformed or out of range.
     #[error("a number is malformed or out of range")]
     BadNumber,
-    /// A flag of a meta command that its verb does not have, that stands twice, or whose token is malformed.
-    #[error("a flag is unknown, given twice or malformed")]
+    /// A flag of a meta command is not valid for this command, is repeated, or has a malformed
+    /// token.
+    #[error("a flag is unknown, repeated or malformed")]
     BadFlag,
-    /// The key of a meta command with flag `b` is no canonical base64.
-    #[error("the key is no canonical base64")]
+    /// The key of a meta command with flag `b` is not canonical base64.
+    #[error("the key is not canonical base64")]
     BadBase64,
-    /// The lengths in the command do not give the datagram's.
-    #[error("the command's lengths do not give the length of the datagram")]
+    /// The length fields of the command do not match the length of the datagram.
+    #[error("the lengths in the command do not match the length of the datagram")]
     WrongLength,
-    /// Offsets of a key that lie outside of the payload or the wrong way round.
-    #[error("the key's offsets lie outside of the payload")]
+    /// The key would start or end outside the payload, or would end before its start.
+    #[error("the offsets of the key are outside the payload or in the wrong order")]
     WrongOffsets,
-    /// The preamble is another application's.
-    #[error("the preamble is another application's")]
+    /// The application id in the preamble is not the configured one.
+    #[error("the application id in the preamble differs from the configured one")]
     OtherApplication,
 }

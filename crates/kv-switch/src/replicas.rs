@@ -1,27 +1,29 @@
-//! Requests that every server of a key is to carry out, under way: a table of fixed size for one packet thread. Its exchanges are in
-//! the [`GatherTable`] that has all of the thread's.
+//! A fixed-size table, used by one packet thread, of writes in progress. Each write is sent to all
+//! servers of its key.
 //!
-//! In: a client's request and the servers of its key; what they answer; whose time is over. Out: what each is asked; once, the
-//! client's reply, or that it has none.
-//! Not here: addresses and frames (the caller keeps `T` of each request), which servers have a key, who sent an answer.
-//! Invariants: a request begins whole or not at all, with an exchange for each server. The reply says that it is done only once as many
-//! servers as wanted have said so. It is over when each server has answered or had its time, and then nothing is left of it.
+//! [`Writes`] writes the upstream request for each server, collects the outcomes, and decides which
+//! reply the client receives. The exchanges are stored in the [`GatherTable`] of the thread. The
+//! caller chooses the servers and checks the source of each answer.
+//!
+//! A write begins only if an exchange for each server is available. The client receives a success
+//! reply only after the required number of servers have reported success. A write is removed when
+//! every server has answered or timed out and no reply has to be sent.
 
 use crate::{
     Application, Ask, ExchangeId, GatherTable, KeyHash, NotTaken, Outcome, OwnId, Request, ShortLife, Target,
 };
 
-/// Servers of one key, at most.
+/// The maximum number of servers per key.
 pub const MAX_REPLICAS: usize = 4;
 
-/// How many servers have to carry a write out before its client has the reply that it is done.
+/// The number of servers that must carry out a write before the client receives a success reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ack {
-    /// All that were asked.
+    /// All servers of the key must carry out the write.
     All,
-    /// More than half of them.
+    /// More than half of the servers must carry out the write.
     Majority,
-    /// One.
+    /// One server must carry out the write.
     First,
 }
 
@@ -35,90 +37,96 @@ impl Ack {
     }
 }
 
-/// What is asked of one server: the number of the request here, and of the server among its own.
+/// Identifies the upstream request of a write to one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyId {
-    /// The request.
+    /// The index of the write.
     pub write: u32,
-    /// The server.
+    /// The index of the server in [`NewWrite::replicas`].
     pub part: u8,
 }
 
-/// A server that a request is for.
+/// A server to which a write is sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Replica {
-    /// It.
+    /// The server, and the maximum payload of a datagram to it.
     pub target: Target,
-    /// It stands in for another: what it stores lives no longer than that.
+    /// The maximum time to live of the stored value. This limit is set if the server replaces
+    /// another server that is not serving.
     pub life: Option<ShortLife>,
 }
 
-/// A client's request, to begin.
+/// The arguments of [`Writes::begin`].
 #[derive(Debug)]
 pub struct NewWrite<'a, T> {
-    /// It.
+    /// The client request.
     pub request: Request<'a>,
-    /// The servers that it is for, the most important first.
+    /// The servers to which the write is sent, in order of preference.
     pub replicas: &'a [Replica],
-    /// How many of them have to carry it out.
+    /// The number of servers that must carry out the write before the client receives a success
+    /// reply.
     pub ack: Ack,
-    /// How long each may take: an index into [`GatherConfig::timeouts`](crate::GatherConfig::timeouts).
+    /// The timeout for each server, as an index into
+    /// [`GatherConfig::timeouts`](crate::GatherConfig::timeouts).
     pub timeout: usize,
-    /// For the caller.
+    /// The caller's data for the write.
     pub context: T,
 }
 
-/// Where exchanges begin and end, and when.
+/// The table in which exchanges begin and end, and the current time.
 #[derive(Debug)]
-pub struct Asker<'a, G, X> {
-    /// The thread's exchanges.
+pub struct Requester<'a, G, X> {
+    /// The table with the exchanges of the packet thread.
     pub table: &'a mut GatherTable<G, X>,
-    /// Nanoseconds.
+    /// The current time in nanoseconds.
     pub now: u64,
 }
 
-/// Why a request was not begun. Nothing has changed.
+/// The reason why a write could not begin. The tables are then unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotWritten {
-    /// What it does depends on what is stored, or it is of a protocol that knows no such requests.
+    /// The result of the request depends on stored data, or the protocol does not support
+    /// replicated writes.
     Unsupported,
-    /// Nobody has its key.
+    /// The key has no server.
     NoServer,
-    /// One datagram to a server does not hold it.
+    /// The request does not fit into one datagram to a server.
     TooLong,
-    /// As many are under way as there is room for.
+    /// The table has no room for another write.
     Full,
 }
 
-/// What has become of a request.
+/// The state of a write after an answer or a timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// No reply is due to its client now.
+    /// No reply has to be sent now.
     Waiting,
-    /// Its client has this reply now, unless it waits for none; the caller calls [`Writes::answered`] when it is sent.
+    /// The outcome is decided. The caller sends the reply if the client expects one, and then calls
+    /// [`Writes::answered`].
     Decided(Outcome),
-    /// Its client never has a reply.
+    /// The client never receives a reply, because too few servers answered.
     Lost,
 }
 
-/// What an answer was, or that there is none.
+/// The effect of an answer or a timeout on a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answered {
-    /// What has become of the request by it.
+    /// The state of the write.
     pub written: Written,
-    /// It is the first that says another thing than one before; silence says another than any answer.
+    /// `true` if this answer is the first one that differs from the earlier answers to the write. A
+    /// timeout differs from every answer.
     pub differs: bool,
 }
 
-/// The table.
+/// A table of replicated writes in progress. `T` is the type of the caller's data for a write.
 #[derive(Debug)]
 pub struct Writes<T> {
-    /// Those that were ever used: what is never used is never touched.
+    /// Entries are appended on first use, so that unused entries occupy no physical memory.
     entries: Vec<Option<Entry<T>>>,
-    /// Numbers of those that are free.
+    /// The indices of free entries.
     free: Vec<u32>,
     at_most: usize,
-    /// [`REQUEST_BYTES`] for each entry.
+    /// One region of [`REQUEST_BYTES`] for each entry.
     requests: Box<[u8]>,
     nonces: KeyHash,
     asked: u64,
@@ -139,18 +147,18 @@ struct Part {
     server: u32,
     life: Option<ShortLife>,
     nonce: u64,
-    /// `None`: it has its answer, or none will come.
+    /// `None` if no answer is expected any longer.
     exchange: Option<ExchangeId>,
 }
 
-/// What servers have said, and what follows.
+/// The outcomes reported by the servers, and the resulting reply to the client.
 #[derive(Clone, Copy, Debug)]
 struct Acks {
     said: [Said; MAX_REPLICAS],
     count: usize,
     wanted: usize,
     is_removal: bool,
-    /// What was refused first.
+    /// The first refusal of a server.
     refusal: Option<Outcome>,
     differs: bool,
     end: End,
@@ -160,16 +168,16 @@ struct Acks {
 enum Said {
     Nothing,
     This(Outcome),
-    /// And never will.
+    /// The server has timed out or is unreachable.
     Never,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Open,
-    /// This reply is due to the client.
+    /// This reply must be sent to the client.
     Due(Outcome),
-    /// No reply is due any more.
+    /// The reply was sent, or no reply will be sent.
     Closed,
 }
 
@@ -192,7 +200,7 @@ impl Acks {
         Answered { written: self.conclude(), differs }
     }
 
-    /// Its client's reply, once that is known.
+    /// Decides the reply to the client as soon as enough outcomes are known.
     fn conclude(&mut self) -> Written {
         if self.end != End::Open {
             return Written::Waiting;
@@ -210,7 +218,9 @@ impl Acks {
         reply.map_or(Written::Lost, Written::Decided)
     }
 
-    /// Of those that carried it out: a key that a server did not have could be missed there, unless it is gone from all now.
+    /// Combines the outcomes of the servers that carried out the write. A deletion reports that the
+    /// key was missing if no server had the key. Other writes report a missing key if at least one
+    /// server did not have the key.
     fn honest(&self) -> Outcome {
         let has = |wanted| self.outcomes().any(|outcome| outcome == wanted);
         let is_missing = if self.is_removal { !has(Outcome::Done) } else { has(Outcome::NotFound) };
@@ -230,10 +240,11 @@ impl Acks {
 }
 
 impl<T> Writes<T> {
-    /// An empty table of so many requests. `seed`: a secret that no other table has and no earlier one had.
+    /// Creates an empty table for `requests` writes in progress. The second argument is a random
+    /// secret for nonces. Use a new secret for each table and after each restart.
     ///
     /// # Cost
-    /// Takes all memory that it will ever have: 2 KB a request, of which the system gives most only when it is first used.
+    /// Reserves 2 KB for each write. The kernel provides physical memory on first use.
     #[must_use]
     pub fn new(requests: usize, [first, second]: [u64; 2]) -> Self {
         Self {
@@ -246,13 +257,15 @@ impl<T> Writes<T> {
         }
     }
 
-    /// Begins a request, and gives its number. `exchange` makes what the table of exchanges keeps of each server's.
+    /// Begins a write and returns its index. `exchange` creates the data that the [`GatherTable`]
+    /// stores with the exchange of each server.
     ///
     /// # Errors
-    /// [`NotWritten`].
+    /// Returns a [`NotWritten`] if the request cannot be replicated or does not fit into a
+    /// datagram, if the key has no server, or if the table is full.
     pub fn begin<G, X>(
         &mut self,
-        asker: &mut Asker<'_, G, X>,
+        requester: &mut Requester<'_, G, X>,
         application: &dyn Application,
         new: NewWrite<'_, T>,
         exchange: impl Fn(CopyId) -> X,
@@ -266,9 +279,9 @@ impl<T> Writes<T> {
             return Err(NotWritten::TooLong);
         }
         let write = self.vacant().ok_or(NotWritten::Full)?;
-        let parts = self.begin_exchanges(asker, &new, &|part| exchange(CopyId { write, part }))?;
+        let parts = self.begin_exchanges(requester, &new, &|part| exchange(CopyId { write, part }))?;
         if self.free.pop().is_none() {
-            self.entries.push(None); // within its capacity
+            self.entries.push(None); // does not allocate, because the capacity is reserved
         }
         if let Some(copy) = self.requests.get_mut(request_place(write, length)) {
             copy.copy_from_slice(request.payload);
@@ -283,10 +296,11 @@ impl<T> Writes<T> {
         Ok(write)
     }
 
-    /// One for each server, or none at all.
+    /// Begins an exchange for each server. If one of the exchanges cannot begin, the function ends
+    /// the others.
     fn begin_exchanges<G, X>(
         &mut self,
-        asker: &mut Asker<'_, G, X>,
+        requester: &mut Requester<'_, G, X>,
         new: &NewWrite<'_, T>,
         exchange: &dyn Fn(u8) -> X,
     ) -> Result<[Part; MAX_REPLICAS], NotWritten> {
@@ -294,9 +308,9 @@ impl<T> Writes<T> {
         for ((number, part), replica) in (0..).zip(parts.iter_mut()).zip(new.replicas) {
             self.asked = self.asked.wrapping_add(1);
             let nonce = self.nonces.hash(&self.asked.to_le_bytes());
-            let Ok(id) = asker.table.begin_other(asker.now, new.timeout, exchange(number)) else {
+            let Ok(id) = requester.table.begin_other(requester.now, new.timeout, exchange(number)) else {
                 for id in parts.iter().filter_map(|part| part.exchange) {
-                    asker.table.end_other(asker.now, id);
+                    requester.table.end_other(requester.now, id);
                 }
                 return Err(NotWritten::Full);
             };
@@ -306,31 +320,32 @@ impl<T> Writes<T> {
         Ok(parts)
     }
 
-    /// How many servers a request is for.
+    /// Returns the number of servers to which a write is sent.
     #[must_use]
     pub fn parts(&self, write: u32) -> u8 {
         self.entry(write).and_then(|entry| u8::try_from(entry.acks.count).ok()).unwrap_or_default()
     }
 
-    /// The server of a part.
+    /// Returns the server to which an upstream request is sent.
     #[must_use]
     pub fn server(&self, copy: CopyId) -> Option<u32> {
         Some(self.part(copy)?.1.server)
     }
 
-    /// What the caller keeps of a request.
+    /// Returns the data that the caller stored with a write.
     #[must_use]
     pub fn context(&self, write: u32) -> Option<&T> {
         self.entry(write).map(|entry| &entry.context)
     }
 
-    /// Whether its client waits for an answer.
+    /// Returns `true` if the client expects a reply.
     #[must_use]
     pub fn wants_answer(&self, write: u32) -> bool {
         self.entry(write).is_some_and(|entry| entry.wants_answer)
     }
 
-    /// Its client's reply, until [`Self::answered`].
+    /// Returns the outcome for the reply that must be sent to the client. Returns `None` after
+    /// [`Self::answered`] was called.
     #[must_use]
     pub fn outcome(&self, write: u32) -> Option<Outcome> {
         match self.entry(write)?.acks.end {
@@ -339,7 +354,8 @@ impl<T> Writes<T> {
         }
     }
 
-    /// Writes what a server is asked to `out`; the port that it leaves from, and its length.
+    /// Writes the upstream request for one server to `out`. Returns the source port and the length
+    /// in bytes.
     pub fn write_copy(
         &self,
         application: &dyn Application,
@@ -354,20 +370,21 @@ impl<T> Writes<T> {
         Some((id.port, length))
     }
 
-    /// Writes its client's reply to `out`, and returns its length.
+    /// Writes the reply to the client to `out` and returns its length in bytes.
     pub fn write_outcome(&self, application: &dyn Application, write: u32, out: &mut [u8]) -> Option<usize> {
         let entry = self.entry(write)?;
         let request = Request { payload: self.payload(write, entry), ask: &entry.ask };
         application.write_outcome(&request, self.outcome(write)?, out)
     }
 
-    /// Takes what a server has sent, which ends its exchange.
+    /// Applies the answer of a server and ends its exchange.
     ///
     /// # Errors
-    /// [`NotTaken`]. Nothing has changed.
+    /// Returns a [`NotTaken`] if the datagram is not an expected answer. The write is then
+    /// unchanged.
     pub fn answer<G, X>(
         &mut self,
-        asker: &mut Asker<'_, G, X>,
+        requester: &mut Requester<'_, G, X>,
         application: &dyn Application,
         copy: CopyId,
         payload: &[u8],
@@ -377,24 +394,24 @@ impl<T> Writes<T> {
         let own = OwnId { request: id.request, nonce: part.nonce };
         let request = Request { payload: self.payload(copy.write, entry), ask: &entry.ask };
         let outcome = application.read_outcome(&request, own, payload).map_err(NotTaken::NoAnswer)?;
-        asker.table.end_other(asker.now, id);
+        requester.table.end_other(requester.now, id);
         Ok(self.take(copy, Said::This(outcome)))
     }
 
-    /// The time of a server is over, and its exchange has ended.
+    /// Records that a server did not respond within the timeout.
     pub fn expire(&mut self, copy: CopyId) -> Answered {
         self.take(copy, Said::Never)
     }
 
-    /// A server cannot be asked: what has become of the request, as if its time were over.
-    pub fn give_up<G, X>(&mut self, asker: &mut Asker<'_, G, X>, copy: CopyId) -> Answered {
+    /// Treats an unreachable server like one that has timed out. Returns the effect on the write.
+    pub fn give_up<G, X>(&mut self, requester: &mut Requester<'_, G, X>, copy: CopyId) -> Answered {
         if let Some(id) = self.part(copy).and_then(|(_, part)| part.exchange) {
-            asker.table.end_other(asker.now, id);
+            requester.table.end_other(requester.now, id);
         }
         self.expire(copy)
     }
 
-    /// Its client's reply was sent, or cannot be.
+    /// Records that the reply to the client was sent or cannot be sent.
     pub fn answered(&mut self, write: u32) {
         if let Some(entry) = self.entries.get_mut(write as usize).and_then(Option::as_mut) {
             entry.acks.end = End::Closed;
@@ -402,13 +419,13 @@ impl<T> Writes<T> {
         self.forget_if_over(write);
     }
 
-    /// Number of requests under way.
+    /// Returns the number of writes in progress.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len() - self.free.len()
     }
 
-    /// Whether none is under way.
+    /// Returns `true` if no write is in progress.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -427,7 +444,7 @@ impl<T> Writes<T> {
         answered
     }
 
-    /// No server is waited for, and no reply is left to be sent.
+    /// Removes a write if every server has answered or timed out and no reply has to be sent.
     fn forget_if_over(&mut self, write: u32) {
         let Some(place) = self.entries.get_mut(write as usize) else { return };
         let is_over = place.as_ref().is_some_and(|entry| {
@@ -439,7 +456,7 @@ impl<T> Writes<T> {
         }
     }
 
-    /// The number that the next request has.
+    /// Returns the index for the next write, or `None` if the table is full.
     fn vacant(&self) -> Option<u32> {
         let fresh = || u32::try_from(self.entries.len()).ok().filter(|_| self.entries.len() < self.at_most);
         self.free.last().copied().or_else(fresh)
@@ -468,9 +485,11 @@ fn request_place(write: u32, length: usize) -> std::ops::Range<usize> {
     start..start + length
 }
 
-/// Of a client's longest request: what one Ethernet frame carries, and what is written around it.
+/// The maximum length of an upstream request, which is the payload of one Ethernet frame and the
+/// bytes that this machine adds.
 const REQUEST_BYTES: usize = 1_536;
-/// Bytes that a request for one server has more than the client's, at most: names of flags, a time and the nonce.
+/// The maximum number of bytes by which an upstream request is longer than the client's request.
+/// The additional bytes are needed for flag letters, a time to live and the nonce.
 const MOST_ADDED: usize = 40;
 
 #[cfg(test)]

@@ -1,9 +1,12 @@
-//! Ketama's ring: where libmemcached and nutcracker put a key.
+//! The ketama ring, which maps keys to servers exactly as libmemcached and nutcracker do.
 //!
-//! In: servers by the names that *their* files give them, with weights, and a key's 32-bit hash. Out: a server's index.
-//! Not here: the hash (`key_hash`), who is alive.
-//! Invariant: a ring depends on names, weights, order and who is ejected alone, bit for bit, and single precision is part of it.
-//! Source: libmemcached 1.1 `hosts.cc` (`update_continuum`, KETAMA_WEIGHTED) and `hash.cc`; nutcracker 0.5 `nc_ketama.c`.
+//! A [`Ring`] is built from the names and weights of the servers in the configuration of the
+//! clients. A lookup takes the 32-bit hash of a key and returns the index of a server. Rings with
+//! the same names, weights, order and ejected servers are identical. The share of each server is
+//! computed with single precision, as in libmemcached and nutcracker.
+//!
+//! References: libmemcached 1.1 `hosts.cc` (`update_continuum`, KETAMA_WEIGHTED) and `hash.cc`;
+//! nutcracker 0.5 `nc_ketama.c`.
 
 use std::iter;
 
@@ -11,49 +14,51 @@ use thiserror::Error;
 
 use crate::key_hash::md5_points;
 
-/// A server of a ring.
+/// A server on a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Server<'a> {
-    /// Its name: [`ring_name`], or what a client's file calls it.
+    /// The name of the server on the ring. By default this is [`ring_name`], but the configuration
+    /// of the clients can set another name.
     pub ring_name: &'a str,
-    /// Its share relative to the others', at least 1.
+    /// The weight of the server, which must be at least 1. The share of a server is its weight
+    /// divided by the sum of all weights.
     pub weight: u32,
-    /// Left out, as clients leave out a server that does not answer: the ring is that of the others.
+    /// `true` if the server is left out of the ring. Clients do this if a server does not respond.
     pub is_ejected: bool,
 }
 
-/// Why servers give no ring.
+/// The reason why a ring cannot be built.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RingError {
-    /// No server, or all ejected.
-    #[error("no server is left")]
+    /// The list of servers is empty, or all servers are ejected.
+    #[error("the ring has no servers, or all of them are ejected")]
     NoServers,
-    /// A weight of 0, which nutcracker refuses and libmemcached takes for 1.
-    #[error("server {index} has weight 0, allowed from 1")]
+    /// A server has weight 0. Nutcracker refuses this weight, and libmemcached treats it as 1.
+    #[error("server {index} has weight 0, but the weight must be at least 1")]
     NoWeight {
-        /// Its index.
+        /// The index of the server.
         index: usize,
     },
-    /// More servers than `u16` counts.
-    #[error("found {count} servers, allowed up to 65535")]
+    /// There are more than 65,535 servers.
+    #[error("the ring has {count} servers, but the maximum is 65535")]
     TooManyServers {
-        /// How many.
+        /// The number of servers.
         count: usize,
     },
 }
 
-/// A server that a ring chose.
+/// The result of [`Ring::choose`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Choice {
-    /// Its index.
+    /// The index of the server.
     pub server: u16,
-    /// The index of the point that named it, below [`Ring::len`].
+    /// The index of the point on the ring, which is less than [`Ring::len`].
     pub point: u32,
 }
 
-/// Points on a circle of 32 bits, and whose each is.
+/// A ketama ring, which is a list of points on a 32-bit circle. Each point belongs to a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ring {
     points: Box<[u32]>,
@@ -61,12 +66,15 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Builds the ring. The order of servers decides where two points are equal, and gives the indices of answers.
+    /// Builds the ring. Lookups identify a server by its index in `servers`. If two servers have an
+    /// equal point, the order of `servers` decides which point comes first.
     ///
     /// # Errors
-    /// [`RingError`], before anything is allocated.
+    /// Returns a [`RingError`] if there are no usable servers or too many servers, or if a weight
+    /// is 0.
     /// # Cost
-    /// An MD5 for four points, of which a server has about 160, and a sort; 6 bytes a point.
+    /// One MD5 digest for every four points, and one sort. A server has about 160 points, and a
+    /// point takes 6 bytes.
     pub fn build(servers: &[Server<'_>]) -> Result<Self, RingError> {
         let live = || (0_u16..).zip(servers).filter(|(_, server)| !server.is_ejected);
         if u16::try_from(servers.len()).is_err() {
@@ -93,23 +101,25 @@ impl Ring {
         Ok(Self { points: points.into(), owners: owners.into() })
     }
 
-    /// The server of a key: the owner of the first point at or behind its 32-bit hash.
+    /// Returns the server of a key. This is the server with the first point at or after the 32-bit
+    /// hash.
     ///
     /// # Cost
-    /// A binary search: 14 steps for 100 servers.
+    /// One binary search, which takes 14 steps for 100 servers.
     #[inline]
     #[must_use]
     pub fn lookup(&self, hash: u64) -> u16 {
-        self.choose(hash, |_| true).map_or(0, |chosen| chosen.server) // a ring has points
+        self.choose(hash, |_| true).map_or(0, |chosen| chosen.server) // a ring always has points
     }
 
-    /// The first server behind the hash that is `usable`, or `None` if none is. While weights are equal this is where clients go
-    /// once they have ejected the others, but for servers whose number makes 1/n round down; who wants exactly their ring
-    /// [builds](Self::build) it.
+    /// Returns the server with the first point at or after the hash for which `usable` returns
+    /// `true`, or `None` if no server is usable. Clients that have ejected the unusable servers
+    /// usually choose the same server if all weights are equal. To match the clients exactly,
+    /// [build](Self::build) a ring with ejected servers.
     ///
     /// # Cost
-    /// As [`Self::lookup`], and a step for each point of servers that are not usable: one and a half where a third of them are
-    /// down, all points where all are.
+    /// The cost of [`Self::lookup`], and one step for each skipped point. On average, 1.5 steps are
+    /// needed if a third of the servers are down. If all servers are down, every point is visited.
     #[inline]
     pub fn choose(&self, hash: u64, mut usable: impl FnMut(u16) -> bool) -> Option<Choice> {
         let at = self.points.partition_point(|&point| u64::from(point) < hash);
@@ -119,39 +129,37 @@ impl Ring {
         Some(Choice { server, point: u32::try_from(point).unwrap_or(u32::MAX) })
     }
 
-    /// All points in their order, each with its server.
+    /// Returns all points in ascending order, each with the index of its server.
     pub fn iter(&self) -> impl Iterator<Item = (u32, u16)> {
         self.points.iter().copied().zip(self.owners.iter().copied())
     }
 
-    /// Number of points.
+    /// Returns the number of points.
     #[must_use]
     pub fn len(&self) -> usize {
         self.points.len()
     }
 
-    /// Never: a ring has points.
+    /// Returns `false`, because a ring always has points.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.points.is_empty()
     }
 }
 
-/// Digests of a server, four points each: floor(share x 40 x servers), in single precision and in the order in which both libraries
-/// write it. 1/n of n servers is 39 for some n.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 40 times 65,535")]
-#[allow(clippy::cast_precision_loss, reason = "as in the libraries")]
+/// Returns the number of MD5 digests of a server. Each digest gives four points. The number is
+/// floor(share x 40 x servers), computed with single precision and with the same order of
+/// operations as in libmemcached and nutcracker. For some numbers of servers with equal weights,
+/// rounding gives 39 instead of 40.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 40 times 65,535 fits u32")]
+#[allow(clippy::cast_precision_loss, reason = "both libraries use single precision")]
 fn rounds(weight: u32, total: u64, servers: u16) -> u32 {
     let share = weight as f32 / total as f32;
     (share * 160.0 / 4.0 * f32::from(servers)).floor() as u32
 }
 
-/// A server's name where its file gives it none: without the port when that is 11211.
-///
-/// ```
-/// assert_eq!(kv_switch::ring_name("192.0.2.1", 11_211), "192.0.2.1");
-/// assert_eq!(kv_switch::ring_name("192.0.2.1", 11_212), "192.0.2.1:11212");
-/// ```
+/// Returns the default name of a server on the ring. The default name consists of the host and the
+/// port, or only of the host if the port is 11211.
 #[must_use]
 pub fn ring_name(host: &str, port: u16) -> String {
     if port == 11_211 { host.to_owned() } else { format!("{host}:{port}") }

@@ -1,28 +1,30 @@
-//! Routes of keys: an exact key, else the longest prefix, else none.
+//! Maps keys to targets by exact key or by prefix.
 //!
-//! In: rules of the configuration, each with the number of its target. Out: a key's target, or `None`: the pool's own servers.
-//! Not here: what a target is.
-//! Invariant: no rule is found for a key that it does not name, whatever the number of rules.
-//! Source: AppSwitch §3.2 for exact keys.
+//! A rule for the exact key takes precedence over prefix rules. Among prefix rules, the longest
+//! matching prefix takes precedence. [`Routes`] returns the target of the matching rule. A key
+//! without a matching rule has no target and belongs to the servers of the pool.
+//!
+//! Routing by exact key is described in §3.2 of the AppSwitch paper.
 
 use thiserror::Error;
 
-/// Why rules give no table.
+/// The reason why a table of routes cannot be built.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RouteError {
-    /// A key or a prefix that stands twice.
-    #[error("the route `{}` stands twice", .0.escape_ascii())]
+    /// Two rules have the same key or the same prefix.
+    #[error("route `{}` is defined twice", .0.escape_ascii())]
     Twice(Box<[u8]>),
-    /// An exact key without a byte, which no request has. (A prefix without a byte is every key's.)
-    #[error("a route's key is empty")]
+    /// The key of an exact rule is empty, but no request has an empty key. An empty prefix is valid
+    /// and matches every key.
+    #[error("the key of a route is empty")]
     EmptyKey,
-    /// More rules than `u32` counts.
-    #[error("more routes than 2^32 - 1")]
+    /// The number of rules exceeds `u32`.
+    #[error("too many routes, the maximum is 2^32 - 1")]
     TooMany,
 }
 
-/// Rules, built once.
+/// An immutable table of rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Routes {
     exact: Box<[Rule]>,
@@ -33,13 +35,13 @@ pub struct Routes {
 struct Rule {
     text: Box<[u8]>,
     target: u32,
-    /// The longest other rule that begins this one, as an index; its own index where there is none.
+    /// The index of the longest other rule that is a prefix of this rule. If no other rule is a
+    /// prefix, this is the index of this rule itself.
     shorter: u32,
 }
 
 impl Routes {
-    /// Builds the table from (key, target) and (prefix, target), in any order.
-    ///
+    /// Builds the table from pairs of a key or prefix and its target. The pairs can have any order.
     /// ```
     /// use kv_switch::Routes;
     ///
@@ -52,9 +54,9 @@ impl Routes {
     /// ```
     ///
     /// # Errors
-    /// [`RouteError`].
+    /// Returns a [`RouteError`] if a rule is repeated or an exact key is empty.
     /// # Cost
-    /// A sort. 24 bytes a rule and its text.
+    /// One sort. A rule takes 24 bytes and the length of its text.
     pub fn build(exact: &[(&[u8], u32)], prefixes: &[(&[u8], u32)]) -> Result<Self, RouteError> {
         if exact.iter().any(|(key, _)| key.is_empty()) {
             return Err(RouteError::EmptyKey);
@@ -62,11 +64,12 @@ impl Routes {
         Ok(Self { exact: sorted(exact)?, prefixes: nested(sorted(prefixes)?)? })
     }
 
-    /// The target of a key.
+    /// Returns the target of a key, or `None` if no rule matches.
     ///
     /// # Cost
-    /// A binary search by whole keys for each of both tables that has rules: 14 comparisons for 10,000. Behind the search for
-    /// prefixes one comparison with the key, and a step for each prefix within a prefix, at most as many as the key has bytes.
+    /// One binary search among exact keys and one among prefixes, each with 14 comparisons for
+    /// 10,000 rules. The search among prefixes then takes one step for each nested prefix, at most
+    /// the length of the key.
     #[inline]
     #[must_use]
     pub fn lookup(&self, key: &[u8]) -> Option<u32> {
@@ -76,8 +79,9 @@ impl Routes {
         self.longest(key).map(|rule| rule.target)
     }
 
-    /// All rules between a prefix of the key and the key begin with that prefix. So the longest prefix of the key begins the rule
-    /// in front of the key, or is it.
+    /// Returns the rule with the longest prefix of the key. The rules are sorted. All rules between
+    /// a prefix of the key and the key itself begin with that prefix. The search therefore starts
+    /// at the last rule that is not greater than the key, and follows `shorter`.
     fn longest(&self, key: &[u8]) -> Option<&Rule> {
         let behind = self.prefixes.partition_point(|rule| rule.text.as_ref() <= key);
         let mut at = behind.checked_sub(1)?;
@@ -102,7 +106,8 @@ fn sorted(rules: &[(&[u8], u32)]) -> Result<Box<[Rule]>, RouteError> {
     Ok(sorted.into())
 }
 
-/// Fills in `shorter`: rules that begin this one stand in front of it, each within the one before.
+/// Sets `shorter` in all rules. Because the rules are sorted, all prefixes of a rule precede it,
+/// and each of them is a prefix of the next one.
 fn nested(mut rules: Box<[Rule]>) -> Result<Box<[Rule]>, RouteError> {
     let mut open: Vec<(u32, Box<[u8]>)> = Vec::new();
     for (index, rule) in rules.iter_mut().enumerate() {
@@ -127,7 +132,7 @@ mod tests {
         rules.iter().map(|(text, &target)| (text.as_slice(), target)).collect()
     }
 
-    /// Every beginning of the key, the longest first.
+    /// Tests every prefix of the key, the longest first.
     fn slow(exact: &HashMap<Vec<u8>, u32>, prefixes: &HashMap<Vec<u8>, u32>, key: &[u8]) -> Option<u32> {
         exact
             .get(key)
@@ -135,14 +140,14 @@ mod tests {
             .or_else(|| (0..=key.len()).rev().find_map(|len| prefixes.get(&key[..len]).copied()))
     }
 
-    /// Few letters, so that rules lie within each other.
+    /// Generates texts from only a few letters, so that many rules are prefixes of others.
     fn text(at_least: usize) -> impl Strategy<Value = Vec<u8>> {
         vec(prop::sample::select(vec![0, b'a', b'b', 0xff]), at_least..7)
     }
 
     proptest! {
         #[test]
-        fn a_key_has_the_target_of_its_exact_rule_else_of_its_longest_prefix(
+        fn routes_exact_rule_precedes_longest_prefix(
             exact in hash_map(text(1), any::<u32>(), 0..8),
             prefixes in hash_map(text(0), any::<u32>(), 0..40),
             keys in vec(text(0), 40),
@@ -155,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_thousand_rules_of_each_kind_and_prefixes_250_deep_are_found() {
+    fn routes_finds_10000_rules_and_250_nested_prefixes() {
         let exact = (0..10_000).map(|n| (format!("user:{n}").into_bytes(), n)).collect();
         let mut prefixes: HashMap<_, _> =
             (0..10_000).map(|n| (format!("u{}:", n * 7).into_bytes(), 20_000 + n)).collect();
@@ -172,7 +177,7 @@ mod tests {
     #[test]
     fn what_stands_twice_is_named() {
         let twice = Routes::build(&[(b"a\n", 1), (b"b", 2), (b"a\n", 1)], &[]).unwrap_err();
-        assert_eq!(twice.to_string(), "the route `a\\n` stands twice");
+        assert_eq!(twice.to_string(), "route `a\\n` is defined twice");
         assert_eq!(Routes::build(&[], &[(b"a", 1), (b"a", 2)]), Err(RouteError::Twice(Box::from(*b"a"))));
         assert_eq!(Routes::build(&[(b"", 1)], &[]), Err(RouteError::EmptyKey));
         assert_eq!(Routes::build(&[], &[(b"", 1)]).unwrap().lookup(b"anything"), Some(1));

@@ -1,4 +1,5 @@
-//! Atomics by one name, so that loom can stand in.
+//! Re-exports the atomic types. In tests with loom, this module re-exports the types of loom
+//! instead.
 
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{AtomicU64, Ordering};

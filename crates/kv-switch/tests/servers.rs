@@ -1,9 +1,10 @@
-//! What we ask real memcached servers by parts, and the reply that we make of it, beside what one server with all keys answers.
+//! Sends upstream requests to three real memcached servers, and compares the resulting replies with
+//! those of one server that has all keys.
 //!
-//! Needs root and memcached: `cargo test -p sluicegate-kv-switch --test servers`. All of it happens in a network namespace of its own
-//! that ends with the test.
+//! The test needs root and memcached. Run it with `cargo test -p sluicegate-kv-switch --test
+//! servers`. The servers run in a network namespace that is removed when the test ends.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 #[path = "../src/memcached/tests/reader.rs"]
 mod reader;
@@ -21,14 +22,14 @@ use kv_switch::{
 use nix::sched::{CloneFlags, unshare};
 
 const MEMCACHED: Memcached = Memcached::new(32);
-/// Three that have a third of the keys each, and one that has all.
+/// The addresses of three servers with a third of the keys each, and of one server with all keys.
 const SERVERS: [&str; 4] = ["192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4"];
 const ALL: usize = 3;
-/// Ten times what a server takes to begin on two busy cores.
+/// A timeout that is ten times the start time of a server on two busy cores.
 const BOUND: Duration = Duration::from_secs(20);
 const NOOP: [u8; 4] = *b"last";
 
-/// A memcached, and a socket to ask it from.
+/// A memcached process, and a socket that sends requests to it.
 struct Server {
     process: Child,
     socket: UdpSocket,
@@ -43,7 +44,7 @@ impl Drop for Server {
 
 impl Server {
     fn start(address: &str) -> Self {
-        // It ends with the thread that started it. As root it stays who it is: a change of user would clear that signal.
+        // The option --pdeathsig only works if the server does not change its user.
         let args = ["-u", "root", "-l", address, "-p", "11211", "-U", "11211", "-t", "1", "-m", "64"];
         let process =
             Command::new("setpriv").args(["--pdeathsig", "KILL", "memcached"]).args(args).spawn().unwrap();
@@ -52,18 +53,19 @@ impl Server {
         let server = Self { process, socket };
         let end = Instant::now() + BOUND;
         while !server.is_there() {
-            assert!(Instant::now() < end, "memcached at {address} does not answer");
+            assert!(Instant::now() < end, "memcached at {address} does not respond");
         }
         server
     }
 
     fn is_there(&self) -> bool {
         self.socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-        let _ = self.socket.send(&framed(b"version\r\n")); // an error of the one before: nobody is there
+        // The first call can return an error of an earlier send, because the server was not up.
+        let _ = self.socket.send(&framed(b"version\r\n"));
         let mut room = [0; 64];
         let is_there =
             self.socket.recv(&mut room).is_ok_and(|length| room[8..length].starts_with(b"VERSION"));
-        // What it answers to those before comes too.
+        // Discards the answers to earlier requests.
         while is_there && self.socket.recv(&mut room).is_ok() {}
         self.socket.set_read_timeout(Some(BOUND)).unwrap();
         is_there
@@ -75,13 +77,13 @@ impl Server {
         room[..length].to_vec()
     }
 
-    /// The one datagram that it answers a command with, without its frame.
+    /// Sends a command and returns its answer without the frame. The answer must be one datagram.
     fn ask(&self, command: &[u8]) -> Vec<u8> {
         self.socket.send(&framed(command)).unwrap();
         self.receive()[8..].to_vec()
     }
 
-    /// All that it answers a client's request with, in one.
+    /// Sends a client request and returns the whole answer, joined from all its datagrams.
     fn whole(&self, payload: &[u8]) -> Vec<u8> {
         self.socket.send(payload).unwrap();
         let mut bytes = Vec::new();
@@ -100,9 +102,10 @@ fn framed(command: &[u8]) -> Vec<u8> {
     [b"\x12\x34\0\0\0\x01\0\0", command].concat()
 }
 
-/// Servers with the keys `key0` to `key39`, some of them long, and none under `no..`. A key is on the server of its last letter.
+/// Starts the servers and stores the keys `key0` to `key39`, some of them with long values. Keys
+/// that begin with `no` are missing. The last letter of a key selects its server.
 fn servers() -> Vec<Server> {
-    unshare(CloneFlags::CLONE_NEWNET).unwrap(); // this thread's, and its children's
+    unshare(CloneFlags::CLONE_NEWNET).unwrap();
     let addresses = SERVERS.map(|address| format!("addr add {address}/32 dev lo"));
     for arguments in addresses.iter().map(String::as_str).chain(["link set lo up"]) {
         let status = Command::new("ip").args(arguments.split_whitespace()).status().unwrap();
@@ -122,7 +125,7 @@ fn servers() -> Vec<Server> {
             assert_eq!(servers[server].ask(&[line.as_bytes(), &value, b"\r\n"].concat()), b"STORED\r\n");
         }
     }
-    // A key that was stored by its name in base64: `mg` says so of it, `get` does not.
+    // The server reports the base64 form of this key in answers to `mg`, but not to `get`.
     for server in [owner(b"k"), ALL] {
         assert_eq!(servers[server].ask(b"ms aw== 2 b F9\r\nhi\r\n"), b"HD\r\n");
     }
@@ -133,7 +136,7 @@ fn owner(key: &[u8]) -> usize {
     usize::from(key[key.len() - 1]) % 3
 }
 
-/// The reply that is made of what the three servers say.
+/// Returns the reply that results from the answers of the three servers.
 fn gathered(servers: &[Server], payload: &[u8], nonce: u64) -> Vec<u8> {
     let ask = MEMCACHED.read(Datagram::whole(payload)).unwrap();
     let request = Request { payload, ask: &ask };
@@ -175,7 +178,7 @@ fn gathered(servers: &[Server], payload: &[u8], nonce: u64) -> Vec<u8> {
     reader::joined([0x12, 0x34], &datagrams)
 }
 
-/// A request in binary, whose reads tell their keys by turns.
+/// Writes a binary batch of reads. Every second answer contains its key.
 fn batch(keys: &[Vec<u8>]) -> Vec<u8> {
     let header = |opcode: u8, key: &[u8], opaque: [u8; 4]| {
         let length = u8::try_from(key.len()).unwrap();
@@ -187,7 +190,7 @@ fn batch(keys: &[Vec<u8>]) -> Vec<u8> {
     framed(&[reads.collect::<Vec<_>>().concat(), header(0x0a, b"", NOOP)].concat())
 }
 
-/// Lists of keys: few and many, there and not, and some twice.
+/// Returns lists of short and long keys, some of them missing or repeated.
 fn lists() -> Vec<Vec<Vec<u8>>> {
     let key = |number: usize| match number % 7 {
         6 => format!("no{number}").into_bytes(),
@@ -213,7 +216,7 @@ fn a_reply_of_three_servers_is_that_of_one_with_all_keys() {
                 (gathered(&servers, &text(verb), number * nonce), servers[ALL].whole(&text(verb)));
             assert_eq!(ours, theirs, "{verb} {}", names.escape_ascii());
         }
-        // Each server counts versions by itself: they are those of the key's own.
+        // Each server counts versions separately.
         for (verb, nonce) in [("gets", 3_000), ("gats 0", 4_000)] {
             let ours = reader::text(&gathered(&servers, &text(verb), number * nonce), true);
             let theirs = reader::text(&servers[ALL].whole(&text(verb)), true);
@@ -233,7 +236,7 @@ fn a_reply_of_three_servers_is_that_of_one_with_all_keys() {
         assert_eq!(without(&ours), without(&theirs));
         assert!(ours.iter().all(|hit| hit.cas > 0));
     }
-    // `gat` did what it says: whole seconds are left, on the key's own server.
+    // The `gat` command must have set the time to live on the server of the key.
     assert_eq!(
         gathered(&servers, &framed(b"gat 100 key3 key4\r\n"), 9),
         servers[ALL].whole(&framed(b"get key3 key4\r\n"))
@@ -274,12 +277,13 @@ fn a_value_that_one_datagram_does_not_hold_fails_the_request() {
     }
 }
 
-/// Seconds that a key has left, by the server itself; `None`: it is not there. -1: for ever.
+/// Returns how many seconds the value of a key remains stored. Returns `None` if the key is
+/// missing, and -1 if the value does not expire.
 fn left(server: &Server, key: &str) -> Option<i64> {
     server.socket.send(&framed(format!("mg {key} t\r\n").as_bytes())).unwrap();
     let said = server.receive();
     let line = std::str::from_utf8(&said[8..]).unwrap().trim_end();
-    // What was vivified says so behind it.
+    // The answer for an item that `mg N` created contains further flags.
     line.strip_prefix("HD t").map(|rest| rest.split(' ').next().unwrap().parse().unwrap())
 }
 
@@ -318,18 +322,16 @@ fn what_a_shortened_request_stores_lives_as_long_and_no_longer() {
         said(b"md c\r\n");
         said(b"md d\r\n");
     }
-    // Shorter ones stay, and what is over is gone.
+    // Shorter times are not changed, and expired items are missing.
     said(b"set a 0 500 2\r\nab\r\n");
     assert!((400..=500).contains(&left(server, "a").unwrap()));
     said(b"set a 0 -1 2\r\nab\r\n");
     assert_eq!(left(server, "a"), None);
-    // Binary SET, for ever.
     let set = [&[0x80, 1, 0, 1, 8, 0, 0, 0, 0, 0, 0, 11][..], &[0; 12], &[0; 8], b"eab"].concat();
     assert_eq!(said(&set)[..2], [0x81, 1]);
     assert!((900..=1_000).contains(&left(server, "e").unwrap()));
 }
 
-/// What a server says to a fetch of a key.
 fn fetched(server: &Server, key: &[u8], known: Option<u64>, nonce: u64) -> (Vec<u8>, FetchedContent) {
     let (fetch, own, mut out) = (Fetch::new(key, known, false), OwnId { request: 77, nonce }, [0; 1_400]);
     let length = MEMCACHED.write_fetch(&fetch, own, &mut out).unwrap();
@@ -342,7 +344,7 @@ fn fetched(server: &Server, key: &[u8], known: Option<u64>, nonce: u64) -> (Vec<
     (datagram, content)
 }
 
-/// A reply to be printed, without the seconds that are left: they pass meanwhile.
+/// Formats a reply without the remaining seconds, because they change during the test.
 fn untimed(reply: &[u8]) -> String {
     let words = reply.split(|byte| *byte == b' ').map(|word| word.escape_ascii().to_string());
     let untimed =
@@ -391,7 +393,7 @@ fn a_reply_from_a_copy_is_the_server_s_own() {
             let theirs = server.receive();
             assert_eq!(untimed(&out[..length.unwrap()]), untimed(&theirs));
         }
-        // Its version alone, as long as it is that.
+        // Fetches only the version. The version has not changed.
         let (_, content) = fetched(server, key, Some(copied.stored.cas), nonce + 100);
         assert_eq!(content, FetchedContent::Version { cas: copied.stored.cas, ttl });
     }
@@ -406,7 +408,7 @@ fn a_reply_from_a_copy_is_the_server_s_own() {
     assert!(after > before);
     assert_eq!(fetched(server, b"no1", None, 302).1, FetchedContent::Nothing);
     assert_eq!(fetched(server, b"no1", Some(3), 303).1, FetchedContent::Nothing);
-    // One that the server has a client make anew, and one that a datagram does not hold.
+    // The cache stores neither stale items nor values that exceed one datagram.
     server.ask(b"set stale 0 0 1\r\nx\r\n");
     server.ask(b"md stale I\r\n");
     assert_eq!(fetched(server, b"stale", None, 304).1, FetchedContent::Nothing);
@@ -415,7 +417,7 @@ fn a_reply_from_a_copy_is_the_server_s_own() {
     assert_eq!(fetched(server, b"long", None, 305).1, FetchedContent::Nothing);
 }
 
-/// A request to a server as one of those that all have its key, and its client's reply.
+/// Sends a replicated write to one server, and returns the reply to the client.
 fn replicated(server: &Server, payload: &[u8], nonce: u64, life: Option<ShortLife>) -> Vec<u8> {
     let ask = MEMCACHED.read(Datagram::whole(payload)).unwrap();
     let request = Request { payload, ask: &ask };
@@ -423,7 +425,6 @@ fn replicated(server: &Server, payload: &[u8], nonce: u64, life: Option<ShortLif
     let (own, mut out) = (OwnId { request: 99, nonce }, [0; 2_048]);
     let length = MEMCACHED.write_replica(&request, life, own, &mut out).unwrap();
     assert!(length <= payload.len() + 40, "{} for {}", length, payload.len());
-    // A server reads it as one command with the same key.
     let copy = MEMCACHED.read(Datagram::whole(&out[..length])).unwrap();
     let mut rooms = [KeyRoom::default(), KeyRoom::default()];
     let [one, other] = &mut rooms;
@@ -437,7 +438,7 @@ fn replicated(server: &Server, payload: &[u8], nonce: u64, life: Option<ShortLif
 }
 
 #[test]
-fn what_a_client_of_replicas_is_told_is_what_a_server_says_and_stored_is_the_same() {
+fn replicated_write_reply_and_value_equal_one_server() {
     let servers = servers();
     let (server, other) = (&servers[0], &servers[1]);
     let binary = |opcode: u8, extras: &[u8], value: &[u8]| {
@@ -491,9 +492,9 @@ fn what_a_client_of_replicas_is_told_is_what_a_server_says_and_stored_is_the_sam
         other.socket.send(&payload).unwrap();
         let mut theirs = other.receive();
         if theirs[8] == 0x81 {
-            theirs[24..32].fill(0); // a version, of which each server has its own
+            theirs[24..32].fill(0); // versions differ between servers
             if theirs[9] == 0x1c && theirs[15] == 0 {
-                // It tells flags besides, which its document does not say.
+                // The server returns more flags here than its documentation lists.
                 theirs.truncate(32);
                 (theirs[12], theirs[19]) = (0, 0);
             }
@@ -509,7 +510,7 @@ fn what_a_client_of_replicas_is_told_is_what_a_server_says_and_stored_is_the_sam
     }
 }
 
-/// A reply to be compared with another a moment later: seconds that are left, in tens.
+/// Formats a reply for comparison, with the remaining seconds rounded to tens.
 fn untimed_by_one(reply: &[u8]) -> Vec<String> {
     let text = reply.escape_ascii().to_string();
     let words =
@@ -558,7 +559,7 @@ fn what_stands_in_stores_for_a_short_while_whatever_the_command() {
 
 #[test]
 fn a_server_s_error_is_a_refusal_and_another_s_answer_is_none() {
-    // One that takes no value of more than 1 KB.
+    // The second server accepts only values up to 1 KB.
     let servers = servers();
     let small = Command::new("setpriv")
         .args(["--pdeathsig", "KILL", "memcached", "-u", "root", "-l", "192.0.2.4", "-p", "11311"])
@@ -570,7 +571,7 @@ fn a_server_s_error_is_a_refusal_and_another_s_answer_is_none() {
     let server = Server { process: small, socket };
     let end = Instant::now() + BOUND;
     while !server.is_there() {
-        assert!(Instant::now() < end, "memcached does not answer");
+        assert!(Instant::now() < end, "memcached does not respond");
     }
     let value = "v".repeat(1_200);
     let set = framed(format!("set a 0 0 1200\r\n{value}\r\n").as_bytes());
@@ -585,7 +586,7 @@ fn a_server_s_error_is_a_refusal_and_another_s_answer_is_none() {
         (&said[8..10], &said[14..16], &said[20..24]),
         (&[0x81, 1][..], &[0, 3][..], &[9, 8, 7, 6][..])
     );
-    // An answer to another nonce acknowledges nothing.
+    // An answer with another nonce must not acknowledge the request.
     let payload = framed(b"set a 0 0 2\r\nhi\r\n");
     let ask = MEMCACHED.read(Datagram::whole(&payload)).unwrap();
     let request = Request { payload: &payload, ask: &ask };

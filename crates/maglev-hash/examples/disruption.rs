@@ -1,4 +1,5 @@
-//! How many flows move when a backend goes, for a number of backends: `cargo run --example disruption -- 20`.
+//! Prints how many flows move when one of several backends is removed. Run it with `cargo run
+//! --example disruption -- 20` for 20 backends.
 
 use std::process::ExitCode;
 
@@ -13,7 +14,7 @@ fn main() -> ExitCode {
     let names: Vec<String> = (0..count).map(|n| format!("b{n}")).collect();
     let backends: Vec<Backend<'_>> =
         names.iter().map(|name| Backend { name: name.as_bytes(), weight: 1 }).collect();
-    // A cluster's machines share one secret seed, or they build different tables.
+    // All machines of a cluster need the same secret seed, or they build different tables.
     let options = Options::new(Seed::new(*b"a demonstration!"));
     let tables = build(&backends, &options).and_then(|all| Ok((all, build(&backends[1..], &options)?)));
     let (all, rest) = match tables {
@@ -25,8 +26,8 @@ fn main() -> ExitCode {
     };
     let Ok(moved) = disruption(&all, &rest) else { return ExitCode::FAILURE };
     let percent = |slots: u32| 100.0 * f64::from(slots) / f64::from(all.size());
-    println!("{count} backends, {} slots; b0 goes:", all.size());
-    println!("  its own flows that must move: {:6.2} %", percent(moved.backend_gone));
-    println!("  others that move with them:   {:6.2} %", percent(moved.moved_needlessly));
+    println!("{count} backends, {} slots, after b0 was removed:", all.size());
+    println!("  flows of b0, which must move: {:6.2} %", percent(moved.backend_gone));
+    println!("  other flows that moved:       {:6.2} %", percent(moved.moved_needlessly));
     ExitCode::SUCCESS
 }

@@ -1,54 +1,58 @@
-//! What a change of backends or weights moves.
+//! Counts the table slots that get another backend when the set of backends or a weight changes.
+//! Each such slot is counted by the cause of the change.
 //!
-//! In: two tables of one size. Out: changed slots, by cause.
-//! Backends are compared by name: ranks shift when one comes or goes.
-//! Not here: how many flows that is; equal slots stand for equal ranges of hashes, so shares of slots are shares of
-//! new flows.
-//! Source: Maglev §3.4 (minimal disruption) and §5.3, Figure 12.
+//! Backends are compared by name, because ranks change when a backend is added or removed. Every
+//! slot covers an equal range of hashes, so a fraction of the slots is also the expected fraction
+//! of the flows.
 
 use crate::{Backend, Table};
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 
-/// Slots of two tables, by what became of them. Each slot is counted once, under the first cause that fits.
+/// The slots of two tables, counted by cause. If several causes apply to a slot, the first one in
+/// this order counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Disruption {
-    /// Same backend before and after.
+    /// Slots with the same backend in both tables.
     pub unchanged: u32,
-    /// The old backend is out: no longer given, or its weight is now 0.
+    /// Slots whose old backend was removed or now has weight 0.
     pub backend_gone: u32,
-    /// The new backend was not in before: not given, or with weight 0.
+    /// Slots whose new backend was added or had weight 0 before.
     pub backend_new: u32,
-    /// Both serve before and after, and the old one's weight fell or the new one's rose.
+    /// Slots that moved between two backends of both tables because the old backend lost weight or
+    /// the new one gained weight.
     pub weight_changed: u32,
-    /// None of these: the price of Maglev's even shares.
+    /// Slots that moved between two backends although the old backend did not lose weight and the
+    /// new one did not gain weight. Maglev causes these moves because it keeps the shares even.
     pub moved_needlessly: u32,
 }
 
 impl Disruption {
-    /// Slots that answer with another backend than before.
+    /// Returns the number of slots whose backend changed.
     #[must_use]
     pub fn changed(&self) -> u32 {
         self.backend_gone + self.backend_new + self.weight_changed + self.moved_needlessly
     }
 }
 
-/// Tables of different sizes have no slots in common to compare.
+/// The error of [`disruption`] if the tables differ in size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("tables of {before} and {after} slots cannot be compared")]
+#[error("cannot compare a table of {before} slots with a table of {after} slots")]
 pub struct SizesDiffer {
-    /// Slots of the table before.
+    /// The number of slots in the old table.
     pub before: u32,
-    /// Slots of the table after.
+    /// The number of slots in the new table.
     pub after: u32,
 }
 
-/// Counts the slots that changed between two tables, by cause.
+/// Counts the slots whose backend differs between two tables, by cause.
 ///
 /// # Errors
-/// [`SizesDiffer`].
+/// Returns [`SizesDiffer`] if the tables differ in size.
+///
 /// # Cost
-/// `O(M + N)`: two loads a slot, no hashing. Control plane.
+/// `O(M + N)` for `M` slots and `N` backends, with two loads per slot and no hashing. The function
+/// is intended for the control plane.
 pub fn disruption(before: &Table, after: &Table) -> Result<Disruption, SizesDiffer> {
     if before.size() != after.size() {
         return Err(SizesDiffer { before: before.size(), after: after.size() });
@@ -73,16 +77,17 @@ pub fn disruption(before: &Table, after: &Table) -> Result<Disruption, SizesDiff
     Ok(count)
 }
 
-/// A backend of one table, and what the other table makes of its name.
+/// A backend of one table, with its rank and weight in the other table.
 struct Paired {
     weight: u32,
-    /// `None`: the other table has not heard of it.
+    /// `None` if the other table does not contain the backend.
     other_rank: Option<u32>,
-    /// 0 when it has not heard of it.
+    /// 0 if the other table does not contain the backend.
     other_weight: u32,
 }
 
-/// The backends of `this` by rank, each with its namesake in `other`: both sides come in the order of names.
+/// Returns the backends of `this` by rank, each paired with the backend of the same name in
+/// `other`. Both tables sort their backends by name.
 fn pair(this: &Table, other: &Table) -> Vec<Paired> {
     let mut others = (0u32..).zip(other.backends()).peekable();
     let namesake = |mine: Backend<'_>| loop {

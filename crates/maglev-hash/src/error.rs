@@ -1,53 +1,53 @@
-//! Why a set of backends cannot become a table.
-//!
-//! Out: [`BuildError`]. Its messages say what was found and what is allowed; names stay with the caller, who gets
-//! indices into what it gave.
+//! The reasons why a table cannot be built. Errors contain indexes into the caller's slice instead
+//! of backend names.
 
 use crate::SLOTS_PER_BACKEND;
 
-/// Why a set of backends cannot become a lookup table.
+/// The reason why a lookup table cannot be built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// There is nothing to send traffic to: no backend at all, or none with a weight.
-    #[error("no backend with a weight above 0")]
+    /// The set of backends is empty, or all weights are 0.
+    #[error("no backend has a weight above 0")]
     NoBackends,
-    /// The size is not prime, so a backend's preferences would miss slots.
-    #[error("table size {size} is not prime")]
+    /// The size is not a prime number. The preferences of a backend would then not include all
+    /// slots.
+    #[error("table size {size} is not a prime number")]
     SizeNotPrime {
-        /// Slots asked for.
+        /// The requested number of slots.
         size: u32,
     },
     /// The size is above [`MAX_SIZE`](crate::MAX_SIZE).
-    #[error("table size {size} is above {max}")]
+    #[error("table size {size} exceeds the maximum of {max}")]
     SizeTooLarge {
-        /// Slots asked for.
+        /// The requested number of slots.
         size: u32,
-        /// Most slots allowed.
+        /// The largest allowed number of slots.
         max: u32,
     },
-    /// Fewer than [`SLOTS_PER_BACKEND`] slots a backend, and the caller did not allow a coarse table.
-    #[error("table size {size} is below {SLOTS_PER_BACKEND} slots for each of {backends} backends")]
+    /// The table has fewer than [`SLOTS_PER_BACKEND`] slots per backend, and the caller did not
+    /// allow a coarse table.
+    #[error("table size {size} is too small for {backends} backends with {SLOTS_PER_BACKEND} slots each")]
     TableTooSmall {
-        /// Slots asked for.
+        /// The requested number of slots.
         size: u32,
-        /// Backends given, weight 0 included.
+        /// The number of backends, including those with weight 0.
         backends: usize,
     },
-    /// Not even one slot for each backend.
-    #[error("table size {size} is below one slot for each of {backends} backends")]
+    /// The table has fewer slots than backends.
+    #[error("table size {size} is too small for {backends} backends")]
     MoreBackendsThanSlots {
-        /// Slots asked for.
+        /// The requested number of slots.
         size: u32,
-        /// Backends given, weight 0 included.
+        /// The number of backends, including those with weight 0.
         backends: usize,
     },
-    /// Two backends with one name: they would be one backend.
+    /// Two backends have the same name, which must be unique.
     #[error("backends {first} and {second} (counted from 0) have the same name")]
     DuplicateName {
-        /// Index of the one in the slice given.
+        /// The index of one backend in the caller's slice.
         first: usize,
-        /// Index of the other, greater than `first`.
+        /// The index of the other backend, which is greater than `first`.
         second: usize,
     },
 }

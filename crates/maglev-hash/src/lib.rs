@@ -1,11 +1,14 @@
-//! Maglev consistent hashing: the lookup table from flow hash to backend.
+//! Maglev consistent hashing: a lookup table that maps flow hashes to backends.
 //!
-//! In: a set of (name, weight), a size, a seed ([`build`]). Out: a [`Table`] that answers with ranks (the backends
-//! in the order of their names), and the [`Disruption`] between two tables.
-//! Not here: who is healthy, what a backend's address is, how a flow is hashed.
-//! Invariant: equal sets, sizes and seeds give equal tables, bit for bit, on any machine and in any order of input.
-//! `no_std` with `alloc`; no clock, no I/O, no floating point.
-//! Source: Eisenbud et al., *Maglev*, NSDI 2016, §3.4 and §5.3.
+//! [`build`] creates a [`Table`] from a set of backend names with weights, a size and a seed. A
+//! lookup returns the rank of a backend, which is its index in the sorted list of names.
+//! [`disruption`] counts the slots that differ between two tables.
+//!
+//! Invariant: for equal sets, sizes and seeds, the tables are identical on every machine,
+//! regardless of the order of the input. The crate is `no_std` with `alloc`, and uses no clock, no
+//! I/O and no floating-point numbers.
+//!
+//! Reference: Eisenbud et al., *Maglev*, NSDI 2016, §3.4 and §5.3.
 //!
 //! ```
 //! use maglev_hash::{Backend, Options, Seed, build, disruption};
@@ -13,9 +16,10 @@
 //! let backends = [b"b1", b"b2", b"b3"].map(|name| Backend { name, weight: 1 });
 //! let options = Options::new(Seed::new(*b"secret, 16 bytes"));
 //! let [before, after] = [build(&backends, &options)?, build(&backends[..2], &options)?];
-//! assert!(before.shares().iter().all(|share| (21_845..=21_846).contains(share))); // of 65,537 slots
+//! // Each of the three backends has a third of the 65,537 slots.
+//! assert!(before.shares().iter().all(|share| (21_845..=21_846).contains(share)));
 //! let changed = disruption(&before, &after).expect("one size").changed();
-//! assert!((21_845..24_000).contains(&changed), "those of b3, and few others: {changed}");
+//! assert!((21_845..24_000).contains(&changed), "the slots of b3 and a few others: {changed}");
 //! # Ok::<_, maglev_hash::BuildError>(())
 //! ```
 #![no_std]
@@ -48,24 +52,28 @@ use populate::{Walk, endgame_at, populate};
 use table::Entries;
 use turns::Turns;
 
-/// Slots of a table unless the caller says otherwise: the paper's small table, prime.
+/// The default number of slots. The default is a prime number. It is the small table size in the
+/// Maglev paper.
 pub const DEFAULT_SIZE: u32 = 65_537;
 
-/// Most slots a table may have. The largest prime below it is 16,777,213.
+/// The maximum number of slots. The largest prime below this limit is 16,777,213.
 pub const MAX_SIZE: u32 = 1 << 24;
 
-/// Slots a backend below which shares are coarse: one slot more or less is then over 1 %.
+/// The minimum number of slots per backend for even shares. With fewer slots per backend, a single
+/// slot is more than 1 % of a backend's share.
 pub const SLOTS_PER_BACKEND: u32 = 100;
 
-/// Version of the table algorithm: changes whenever the same input would give another table.
+/// The version of the table algorithm. The version changes whenever the same input would produce a
+/// different table.
 pub const ALGORITHM_VERSION: u32 = 1;
 
-/// The secret from which both hash functions of a name get their keys. Equal on all machines of a cluster.
+/// The secret from which the keys of both hash functions are derived. All machines of a cluster
+/// must use the same seed.
 #[derive(Clone, Copy)]
 pub struct Seed([u8; 16]);
 
 impl Seed {
-    /// Takes 16 bytes, which should be random and unknown to clients.
+    /// Creates a seed from 16 bytes. The bytes should be random and unknown to clients.
     #[must_use]
     pub const fn new(bytes: [u8; 16]) -> Self {
         Self(bytes)
@@ -78,29 +86,33 @@ impl fmt::Debug for Seed {
     }
 }
 
-/// One backend of the set: its identity and how often it takes its turn.
+/// A backend with its name and weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backend<'a> {
-    /// Identity, and the only thing that decides the backend's preferences. Any bytes.
+    /// The name that identifies the backend. The name may contain any bytes. The preferences of the
+    /// backend depend only on its name.
     pub name: &'a [u8],
-    /// Share relative to the other weights: 2, 2, 2 builds the slots of 1, 1, 1. 0: a rank but no slots.
+    /// The weight relative to the weights of the other backends. The weights 2, 2, 2 give the same
+    /// table as 1, 1, 1. A backend with weight 0 has a rank but no slots.
     pub weight: u32,
 }
 
-/// What a table depends on beside its backends, and how strict to be: [`Options::new`], and what else is wanted set.
+/// The table parameters other than the backends. [`Options::new`] returns the defaults, which the
+/// caller can change.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// Slots of the table: a prime, at most [`MAX_SIZE`].
+    /// The number of slots, which must be a prime of at most [`MAX_SIZE`].
     pub size: u32,
-    /// Equal across the cluster, or its machines build different tables.
+    /// The seed. Machines with different seeds build different tables, so all machines of a cluster
+    /// must use the same seed.
     pub seed: Seed,
-    /// Build even with fewer than [`SLOTS_PER_BACKEND`] slots for each backend.
+    /// `true` to build a table with fewer than [`SLOTS_PER_BACKEND`] slots per backend.
     pub allow_coarse: bool,
 }
 
 impl Options {
-    /// [`DEFAULT_SIZE`] slots, coarse tables refused.
+    /// Returns the default options, with [`DEFAULT_SIZE`] slots and without coarse tables.
     #[must_use]
     pub const fn new(seed: Seed) -> Self {
         Self { size: DEFAULT_SIZE, seed, allow_coarse: false }
@@ -109,29 +121,35 @@ impl Options {
 
 /// Builds the table that maps a flow hash to a backend.
 ///
-/// The order of `backends` does not matter. Each share is its exact proportion of the table, rounded down or up to
-/// a whole slot; so a weight worth less than a slot may get none. Only the ratios of the weights count.
-///
+/// The order of `backends` does not matter, and only the ratios of the weights count. Each backend
+/// gets its exact proportion of the slots, rounded down or up to a whole slot. A backend whose
+/// proportion is less than one slot may get no slot.
 /// ```
 /// use maglev_hash::{Backend, Options, Seed, build};
 ///
 /// let backends = [Backend { name: b"b2", weight: 1 }, Backend { name: b"b1", weight: 3 }];
 /// let table = build(&backends, &Options::new(Seed::new([7; 16])))?;
-/// assert_eq!(table.shares(), [49_153, 16_384]); // by rank: b1, b2
+/// assert_eq!(table.shares(), [49_153, 16_384]); // The shares of b1 and b2, by rank.
 /// assert!(table.lookup(0x0123_4567_89ab_cdef) < 2);
 /// # Ok::<(), maglev_hash::BuildError>(())
 /// ```
 ///
 /// # Errors
-/// [`BuildError`]. The limits count every backend given, weight 0 included, so that a weight that returns from 0
-/// cannot make a good set an error.
+/// Returns [`BuildError`] if the input is invalid. The limits count all backends including those
+/// with weight 0, so that a weight can rise from 0 without causing an error.
+///
 /// # Cost
-/// Expected `O(M log M)` for `M` slots, less at the end, where free slots are searched instead of preferences; with
-/// many distinct weights `O(M log N)` more. Control plane only. Memory: 2 bytes a slot (4 above 65,535 backends), one
-/// bit a slot and 16 bytes a backend while building. `cargo bench -p sluicegate-benches --bench maglev`.
-/// # Source
-/// Eisenbud et al., *Maglev*, NSDI 2016, §3.4 and its pseudocode 1. The paper leaves weights open; `turns` says how
-/// they alter the frequency of turns.
+/// The expected time is `O(M log M)` for `M` slots. The last slots are found by searching the free
+/// slots, which is faster than stepping through the preferences. Many distinct weights add `O(M log
+/// N)` for `N` backends. The function is intended for the control plane.
+///
+/// The table takes 2 bytes per slot, or 4 with more than 65,535 backends. During the build, each
+/// slot takes one more bit and each backend 16 bytes. `cargo bench -p sluicegate-benches --bench
+/// maglev` measures the time.
+///
+/// # References
+/// Eisenbud et al., *Maglev*, NSDI 2016, §3.4 and its pseudocode 1. The paper does not specify
+/// weights. Module `turns` describes how the weight of a backend determines its number of turns.
 pub fn build(backends: &[Backend<'_>], options: &Options) -> Result<Table, BuildError> {
     check(backends, options)?;
     let order = name_order(backends)?;
@@ -152,7 +170,7 @@ pub fn build(backends: &[Backend<'_>], options: &Options) -> Result<Table, Build
     Ok(Table::new(options.size, entries, &ranked))
 }
 
-/// Everything that can be refused without looking at names.
+/// Checks all limits that do not depend on names.
 fn check(backends: &[Backend<'_>], options: &Options) -> Result<(), BuildError> {
     let (size, count) = (options.size, backends.len());
     if size > MAX_SIZE {
@@ -173,7 +191,7 @@ fn check(backends: &[Backend<'_>], options: &Options) -> Result<(), BuildError> 
     Ok(())
 }
 
-/// Indices of `backends` in the order of their names: rank to place in the input.
+/// Returns the indexes of `backends`, sorted by name.
 fn name_order(backends: &[Backend<'_>]) -> Result<Vec<usize>, BuildError> {
     let mut order: Vec<usize> = (0..backends.len()).collect();
     order.sort_unstable_by_key(|&input| (backends[input].name, input));
@@ -185,7 +203,8 @@ fn name_order(backends: &[Backend<'_>]) -> Result<Vec<usize>, BuildError> {
     Ok(order)
 }
 
-/// Lets the backends of `seats` (ranks, in the order of `turns`) take their slots.
+/// Assigns each slot to a backend. `seats` contains the ranks of the backends. The module `turns`
+/// determines the order in which backends take slots.
 fn fill<E: Copy + Default>(
     ranks: &[E],
     seats: &[usize],
@@ -201,7 +220,7 @@ fn fill<E: Copy + Default>(
     populate(size, &mut walks, turns, endgame_at(size))
 }
 
-/// The example of the README is a test too.
+/// Compiles the example of the README as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,10 +1,7 @@
-//! A backend's preferences, as two numbers.
+//! The order in which a backend prefers slots, stored as an offset and a skip.
 //!
-//! In: the seed, a name, a size. Out: (offset, skip), which stand for the permutation `offset + j * skip mod M`, and
-//! [`Preference`], which says which of two slots comes first in it.
-//! Not here: the permutation itself; nobody ever holds one.
-//! Invariant: `offset < M`, `1 <= skip < M`.
-//! Source: Maglev §3.4.
+//! The two numbers define the permutation `offset + j * skip mod M`, which is never stored.
+//! [`Preference`] compares two slots by their position in the permutation.
 
 use alloc::vec::Vec;
 
@@ -13,10 +10,12 @@ use siphasher::sip128::SipHasher24;
 
 use crate::Seed;
 
-/// The two keyed hash functions of a name, SipHash-1-3 each.
+/// The two keyed hash functions for names. Both are SipHash-1-3.
 ///
-/// Their keys are SipHash-2-4 with 128 bits of output, under the seed, of `sluicegate maglev offset` and of
-/// `sluicegate maglev skip`; 16 bytes, little-endian. So the functions are independent, and one secret serves a cluster.
+/// The key of each function is the 128-bit SipHash-2-4 of a label, with the seed as the key. The
+/// labels are `sluicegate maglev offset` and `sluicegate maglev skip`. Each key has 16 bytes in
+/// little endian. The functions are therefore independent of each other, although a cluster needs
+/// only one secret.
 pub(crate) struct Keys {
     offset: SipHasher13,
     skip: SipHasher13,
@@ -29,28 +28,33 @@ impl Keys {
         Self { offset: function(b"sluicegate maglev offset"), skip: function(b"sluicegate maglev skip") }
     }
 
-    /// `h1(name) mod M` and `h2(name) mod (M - 1) + 1`, for a size of 2 or more.
+    /// Returns `h1(name) mod M` and `h2(name) mod (M - 1) + 1`. The size must be at least 2.
     pub(crate) fn offset_and_skip(&self, name: &[u8], size: u32) -> (u32, u32) {
         (remainder(self.offset.hash(name), size), remainder(self.skip.hash(name), size - 1) + 1)
     }
 }
 
-/// Orders slots as one backend prefers them, by one multiplication a slot.
+/// Compares slots by the preference of one backend, with one multiplication per slot.
 ///
-/// A slot's place among the preferences is `(slot - start) * skip^-1 mod M`. As a fraction of `M`, in 64 bits, it needs no
-/// division: overflow is the modulus. The factor, `2^64 * skip^-1 / M`, is rounded down to a multiple of 2^[`INDEX_BITS`].
-/// So two keys are off by less than `M * 2^16` against each other, and places are `2^64 / M` apart, which is more
-/// up to [`MAX_SIZE`](crate::MAX_SIZE); and the low bits of a key are free to say which slot it belongs to.
+/// The position of a slot among the preferences is `(slot - start) * skip^-1 mod M`. The code
+/// represents the position as a 64-bit fraction of `M`. Integer overflow then replaces the
+/// division. The factor `2^64 * skip^-1 / M` is rounded down to a multiple of 2^[`INDEX_BITS`]. The
+/// error of the difference between two keys is therefore below `M * 2^16`. Two positions differ by
+/// at least `2^64 / M`, which is more than this error for all sizes up to
+/// [`MAX_SIZE`](crate::MAX_SIZE). The low bits of a key are not needed for the comparison, so they
+/// store the index of the slot.
 pub(crate) struct Preference {
     factor: u64,
     start: u64,
 }
 
-/// Low bits of a key that hold the index of its slot. 16 is the most for which keys of the largest table are in order.
+/// The number of low bits of a key that contain the index of its slot. With more than 16 bits, the
+/// keys of the largest table would not be in the correct order.
 const INDEX_BITS: u32 = 16;
 
 impl Preference {
-    /// For the preferences that begin at slot `start`; `inverse` is `skip^-1 mod M` (see [`invert_all`]).
+    /// Creates the preferences that begin with slot `start`. `inverse` is `skip^-1 mod M` (see
+    /// [`invert_all`]).
     pub(crate) fn new(start: u32, inverse: u32, size: u32) -> Self {
         #[expect(clippy::cast_possible_truncation, reason = "inverse < size, so the quotient is below 2^48")]
         let fraction = ((u128::from(inverse) << (64 - INDEX_BITS)) / u128::from(size)) as u64;
@@ -58,21 +62,24 @@ impl Preference {
         Self { factor, start: u64::from(start).wrapping_mul(factor) }
     }
 
-    /// The earlier a slot comes, the less its key. `index`, below 2^16, comes back from [`Preference::index`].
+    /// Returns the key of a slot. A slot that the backend prefers has a smaller key. `index` must
+    /// be below 2^16, and [`Preference::index`] extracts it from the key.
     #[inline]
     pub(crate) fn key(&self, slot: u32, index: u64) -> u64 {
         u64::from(slot).wrapping_mul(self.factor).wrapping_sub(self.start).wrapping_add(index)
     }
 
-    /// The index that was given for a key.
+    /// Returns the index that was passed to [`Preference::key`].
     pub(crate) fn index(key: u64) -> usize {
         (key % (1 << INDEX_BITS)) as usize
     }
 }
 
-/// Replaces each of `values` by its inverse modulo a prime above all of them; none is 0.
+/// Replaces every element of `values` with its inverse modulo `prime`. The values must be above 0
+/// and below `prime`.
 ///
-/// Montgomery's trick: one inversion, and three multiplications for each.
+/// The function uses Montgomery's trick: one inversion in total, and three multiplications per
+/// value.
 pub(crate) fn invert_all(values: &mut [u32], prime: u32) {
     let product = |a: u32, b: u32| remainder(u64::from(a) * u64::from(b), prime);
     let mut before = Vec::with_capacity(values.len());
@@ -94,15 +101,16 @@ fn remainder(hash: u64, divisor: u32) -> u32 {
     (hash % u64::from(divisor)) as u32
 }
 
-/// `value^-1 mod prime` for `1 <= value < prime <= 2^24`, by Euclid's extended algorithm.
+/// Returns `value^-1 mod prime` for `1 <= value < prime <= 2^24`, by Euclid's extended algorithm.
 fn inverse(value: u32, prime: u32) -> u32 {
     let (mut high, mut low) = (prime, value);
-    let (mut high_factor, mut low_factor) = (0u32, 1u32); // modulo 2^32; |factor| <= prime throughout
+    // The factors are numbers modulo 2^32. Their absolute values never exceed `prime`.
+    let (mut high_factor, mut low_factor) = (0u32, 1u32);
     while low != 0 {
         let quotient = high / low;
         (high, low) = (low, high - quotient * low);
         (high_factor, low_factor) = (low_factor, high_factor.wrapping_sub(quotient.wrapping_mul(low_factor)));
     }
-    // A negative factor has its top bit set: no factor reaches 2^31.
+    // A negative factor has its top bit set, because no factor reaches 2^31.
     if high_factor >> 31 == 0 { high_factor } else { high_factor.wrapping_add(prime) }
 }

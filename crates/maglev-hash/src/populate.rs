@@ -1,12 +1,13 @@
-//! Filling the table: each turn takes its backend's most preferred slot that is still free.
+//! The loop that fills the table. In each turn a backend takes the free slot that it prefers most.
 //!
-//! In: one [`Walk`] a seat, the order of turns. Out: the entries.
-//! While many slots are free, a walk steps along its preferences over a bit set (which fits in the first-level cache,
-//! where the table would not). The walks of a run are first advanced side by side without taking anything, so that no
-//! branch waits for a look-up; then they take their slots in order. When few slots are left, they are compared by
-//! their places in the preferences, and the least wins.
-//! Invariant: every preference before a walk's `next` is taken.
-//! Source: Maglev §3.4, pseudocode 1.
+//! While many slots are free, each backend steps along its preferences and tests slots in a bit
+//! set, which fits into the L1 cache. Backends with consecutive turns first advance together
+//! without taking slots, so that no branch waits for a memory access. Then they take their slots in
+//! order. When few slots are free, the code compares all free slots by their position in the
+//! preferences, and takes the first one.
+//!
+//! For each walk, all slots that the backend prefers to the slot `next` are already taken. The loop
+//! implements pseudocode 1 in §3.4 of the Maglev paper.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -14,26 +15,29 @@ use alloc::vec::Vec;
 use crate::permutation::{Preference, invert_all};
 use crate::turns::Turns;
 
-/// How far one backend has come in its preferences.
+/// The position of one backend in its list of preferences.
 pub(crate) struct Walk<E> {
-    /// Slot of its next preference.
+    /// The slot of the next preference.
     pub(crate) next: u32,
-    /// From one preference to the next, modulo the size.
+    /// The distance from one preference to the next, modulo the size.
     pub(crate) skip: u32,
-    /// What it writes into a slot.
+    /// The value that the walk writes into its slots.
     pub(crate) rank: E,
 }
 
-/// Free slots at which searching them becomes cheaper than stepping: one and a half times the square root of the size.
+/// Returns the number of free slots below which searching is faster than stepping: 1.5 times the
+/// square root of the size.
 ///
-/// A step succeeds with probability free/size, so stepping costs size/free and searching costs free. The optimum is
-/// flat: the root alone is within a few hundredths.
+/// A step finds a free slot with probability free/size, so stepping costs size/free steps, and
+/// searching costs one comparison per free slot. The exact limit hardly matters: the square root
+/// without the factor would cost only a few percent more.
 pub(crate) fn endgame_at(size: u32) -> u32 {
     size.isqrt() * 3 / 2
 }
 
-/// Gives every slot to a backend. The turns add up to `size`; `endgame`, below 2^16, changes the time only, never the
-/// result.
+/// Assigns every slot to a backend. The number of turns must equal `size`. `endgame` is the number
+/// of free slots at which the search begins. This number must be below 2^16, and affects only the
+/// running time.
 pub(crate) fn populate<E: Copy + Default>(
     size: u32,
     walks: &mut [Walk<E>],
@@ -60,14 +64,14 @@ pub(crate) fn populate<E: Copy + Default>(
     filling.entries
 }
 
-/// A table on its way.
+/// A table under construction.
 struct Filling<E> {
     size: u32,
     entries: Vec<E>,
     taken: Taken,
-    /// Slots without a backend.
+    /// The number of slots without a backend.
     free: u32,
-    /// Room for the numbers of walks that have not found a slot yet.
+    /// Scratch space for the indexes of walks that are still searching for a slot.
     pending: Vec<u32>,
 }
 
@@ -77,13 +81,15 @@ impl<E: Copy + Default> Filling<E> {
         Self { size, entries: vec![E::default(); size as usize], taken, free: size, pending: vec![0; walks] }
     }
 
-    /// One turn of each of `walks`, in their order, by stepping.
+    /// Gives every walk in `walks` one turn, in order. The slots of a backend are found by stepping
+    /// through its permutation.
     fn step(&mut self, walks: &mut [Walk<E>]) {
         let size = self.size;
         let advanced = walks.len() >= SHORT as usize;
         if advanced {
             let pending = &mut self.pending[..walks.len()];
-            // About as many lanes as preferences are looked at before one is free.
+            // The number of lanes is about the expected number of preferences that must be tested
+            // to find a free slot.
             match u64::from(self.free) * 16 / u64::from(size) {
                 11.. => advance::<1, E>(walks, &self.taken, size, pending),
                 5.. => advance::<2, E>(walks, &self.taken, size, pending),
@@ -102,7 +108,8 @@ impl<E: Copy + Default> Filling<E> {
         }
     }
 
-    /// One turn of each of `walks`, in their order, by looking through `left`, the slots that are free.
+    /// Gives every walk in `walks` one turn. Slots are found by searching `left`, which contains
+    /// all free slots.
     fn search(&mut self, walks: &[Walk<E>], left: &mut Vec<u32>) {
         let mut inverses: Vec<u32> = walks.iter().map(|walk| walk.skip).collect();
         invert_all(&mut inverses, self.size);
@@ -114,9 +121,11 @@ impl<E: Copy + Default> Filling<E> {
     }
 }
 
-/// Advances each walk to its first free preference, `LANES` preferences a pass, until few are left to find one.
+/// Advances each walk to its first free preference. Each pass tests `LANES` preferences per walk,
+/// and the passes end when few walks are still searching.
 ///
-/// It takes nothing, and no branch depends on what it finds: unfinished walks go to the front of `pending`.
+/// The function takes no slots. Walks that are still searching move to the front of `pending`, so
+/// that no branch depends on the result of a test.
 fn advance<const LANES: usize, E>(walks: &mut [Walk<E>], taken: &Taken, size: u32, pending: &mut [u32]) {
     let mut count = 0;
     for (index, walk) in (0..).zip(walks.iter_mut()) {
@@ -134,9 +143,11 @@ fn advance<const LANES: usize, E>(walks: &mut [Walk<E>], taken: &Taken, size: u3
     }
 }
 
-/// Takes the slot out of `left` that comes first in the preferences.
+/// Finds the slot in `left` that the backend prefers most, and removes it.
 fn take_first(left: &mut Vec<u32>, preference: &Preference) -> u32 {
-    let mut least = [u64::MAX; 4]; // four, as each comparison waits for the one before
+    // The code computes four independent minimums, because the comparisons for a single minimum
+    // would wait for each other.
+    let mut least = [u64::MAX; 4];
     let mut index = 0;
     let mut fours = left.chunks_exact(4);
     for four in &mut fours {
@@ -154,7 +165,8 @@ fn take_first(left: &mut Vec<u32>, preference: &Preference) -> u32 {
 }
 
 impl<E> Walk<E> {
-    /// Looks at `LANES` preferences and stays at the first free one; `true` when there was none.
+    /// Tests the next `LANES` preferences, and moves to the first free one. Returns `true` if all
+    /// of them are taken.
     #[inline]
     fn advance<const LANES: usize>(&mut self, taken: &Taken, size: u32) -> bool {
         let mut lanes = [0; LANES];
@@ -168,7 +180,7 @@ impl<E> Walk<E> {
         self.next == beyond
     }
 
-    /// Takes `slot`, which is free, and goes on behind it.
+    /// Takes `slot`, which must be free, and moves to the preference after it.
     #[inline]
     fn take(&mut self, slot: u32, taken: &mut Taken, size: u32) -> u32 {
         taken.insert(slot);
@@ -178,7 +190,8 @@ impl<E> Walk<E> {
 
     /// Steps to the first free preference and takes it.
     ///
-    /// [`LANES`] preferences are looked at together: one mispredicted branch ends the walk, not one a step.
+    /// The loop tests [`LANES`] preferences per iteration, so that a walk costs one mispredicted
+    /// branch instead of one per step.
     #[inline]
     fn step(&mut self, taken: &mut Taken, size: u32) -> u32 {
         let double = wrap(self.skip + self.skip, size);
@@ -196,11 +209,11 @@ impl<E> Walk<E> {
     }
 }
 
-/// The slots that have a backend, one bit each.
+/// A bit set with the slots that have a backend.
 struct Taken(Vec<u64>);
 
 impl Taken {
-    /// 1 when `slot` is free, else 0.
+    /// Returns 1 if `slot` is free, otherwise 0.
     #[inline]
     fn is_free(&self, slot: u32) -> u64 {
         !(self.0[slot as usize / 64] >> (slot % 64)) & 1
@@ -216,17 +229,19 @@ impl Taken {
     }
 }
 
-/// `sum mod size` for a sum below twice the size, without a branch.
+/// Returns `sum mod size` without a branch. The sum must be below twice the size.
 #[inline]
 fn wrap(sum: u32, size: u32) -> u32 {
     sum.min(sum.wrapping_sub(size))
 }
 
-/// Walks below which a run is too short to advance its walks side by side.
+/// The minimum length of a run whose walks advance together.
 const SHORT: u32 = 16;
 
-/// Free slots for each walk that is advanced, or too many would find their slot taken by one before them.
+/// The minimum number of free slots for each walk that advances together with others. With fewer
+/// slots, too many walks would find their slot already taken by an earlier walk.
 const CROWD: u32 = 8;
 
-/// Preferences looked at together by one walk alone. Eight were no faster, and one took a seventh longer.
+/// The number of preferences that one walk tests in each iteration. A build with eight lanes was
+/// not faster, and a build with one lane took a seventh longer.
 const LANES: usize = 4;

@@ -1,9 +1,7 @@
-//! Is a table size prime?
-//!
-//! In: a size up to [`MAX_SIZE`](crate::MAX_SIZE). Only a prime is coprime to every skip, so only then does each
-//! backend's walk visit every slot.
+//! The primality test for table sizes up to [`MAX_SIZE`](crate::MAX_SIZE). Every skip must be
+//! coprime to the size, so that the walk of each backend visits every slot.
 
-/// Trial division: at most 2,048 steps for the largest size.
+/// Returns `true` if `size` is a prime. The function uses trial division with at most 2,048 steps.
 pub(crate) fn is_prime(size: u32) -> bool {
     if size < 4 {
         return size >= 2;

@@ -1,8 +1,8 @@
-//! The finished table: flow hash to rank, immutable.
+//! The immutable lookup table that [`build`](crate::build) returns.
 //!
-//! In: entries and the backends by rank, from [`build`](crate::build). Out: ranks.
-//! Not here: what a rank means to the caller; names and weights are kept so that two tables can be compared.
-//! Invariant: as many entries as slots, each below the number of backends.
+//! The table also stores the names and weights of the backends, which are needed to compare two
+//! tables. Invariant: the table has one entry per slot, and each entry is below the number of
+//! backends.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -11,33 +11,35 @@ use core::fmt;
 
 use crate::Backend;
 
-/// A lookup table. Equal tables have equal backends, weights and slots.
+/// A lookup table. Two tables are equal if their backends, weights and slots are equal.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Table {
     size: u32,
     entries: Entries,
-    /// All names by rank, without separators.
+    /// The names, ordered by rank and without separators.
     names: Box<[u8]>,
     backends: Box<[Span]>,
 }
 
-/// Ranks by slot, as narrow as the number of backends allows.
+/// The rank in each slot. Ranks have 16 bits if there are at most 65,535 backends, otherwise 32
+/// bits.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Entries {
     Narrow(Vec<u16>),
     Wide(Vec<u32>),
 }
 
-/// A rank in the table's memory.
+/// A reference to a rank in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry<'a> {
-    /// Of a table of up to 65,535 backends.
+    /// An entry of a table with up to 65,535 backends.
     Narrow(&'a u16),
-    /// Of a larger one.
+    /// An entry of a table with more than 65,535 backends.
     Wide(&'a u32),
 }
 
-/// Where a name ends in `names` (it starts where the one before ends), and its weight.
+/// The weight of a backend, and the end of its name in `names`. The name starts at the end of the
+/// previous name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Span {
     end: usize,
@@ -55,20 +57,23 @@ impl Table {
         Self { size, entries, names: names.into(), backends: backends.into() }
     }
 
-    /// The rank of the backend that serves flows with this hash.
+    /// Returns the rank of the backend for flows with this hash.
     ///
-    /// A rank is a backend's place among all the backends given to [`build`](crate::build), weight 0 included, in the
-    /// bytewise order of their names. The hash should be uniform over 64 bits; its high bits count most.
+    /// The rank is the index of the backend in the list of all backends passed to
+    /// [`build`](crate::build), sorted by name as bytes. Backends with weight 0 are included. The
+    /// hash should be uniform over 64 bits, because its high bits select the slot.
     ///
     /// # Cost
-    /// One multiplication and one load from a table of [`entry_bytes`](Self::entry_bytes) a slot.
+    /// One multiplication and one load. The table takes [`entry_bytes`](Self::entry_bytes) per
+    /// slot.
     #[inline]
     #[must_use]
     pub fn lookup(&self, hash: u64) -> u32 {
         self.get(self.slot_of(hash))
     }
 
-    /// The slot of this hash, below [`size`](Self::size): `hash * size / 2^64`, so equal ranges of hashes.
+    /// Returns the slot of a hash, which is `hash * size / 2^64`. All slots cover hash ranges of
+    /// equal size.
     #[inline]
     #[must_use]
     pub fn slot_of(&self, hash: u64) -> u32 {
@@ -77,10 +82,10 @@ impl Table {
         slot
     }
 
-    /// The rank in a slot.
+    /// Returns the rank in a slot.
     ///
     /// # Panics
-    /// When `slot` is not below [`size`](Self::size).
+    /// Panics if `slot` is not below [`size`](Self::size).
     #[inline]
     #[must_use]
     pub fn get(&self, slot: u32) -> u32 {
@@ -90,10 +95,10 @@ impl Table {
         }
     }
 
-    /// The rank in a slot where it lies in memory, for who asks the CPU for it ahead.
+    /// Returns a reference to the rank in a slot, which the caller can prefetch.
     ///
     /// # Panics
-    /// When `slot` is not below [`size`](Self::size).
+    /// Panics if `slot` is not below [`size`](Self::size).
     #[inline]
     #[must_use]
     pub fn entry(&self, slot: u32) -> Entry<'_> {
@@ -103,19 +108,19 @@ impl Table {
         }
     }
 
-    /// Slots of the table.
+    /// Returns the number of slots.
     #[inline]
     #[must_use]
     pub fn size(&self) -> u32 {
         self.size
     }
 
-    /// The ranks by slot.
+    /// Returns an iterator over the rank in each slot.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = u32> + '_ {
         (0..self.size).map(|slot| self.get(slot))
     }
 
-    /// Bytes of one slot: 2 up to 65,535 backends, else 4.
+    /// Returns the number of bytes per slot: 2 with at most 65,535 backends, otherwise 4.
     #[must_use]
     pub fn entry_bytes(&self) -> usize {
         match self.entries {
@@ -124,7 +129,7 @@ impl Table {
         }
     }
 
-    /// Slots by rank; they add up to [`size`](Self::size).
+    /// Returns the number of slots for each rank. The numbers add up to [`size`](Self::size).
     #[must_use]
     pub fn shares(&self) -> Vec<u32> {
         let mut shares = vec![0; self.backends.len()];
@@ -132,7 +137,8 @@ impl Table {
         shares
     }
 
-    /// The backends by rank, as they were given to [`build`](crate::build).
+    /// Returns the backends ordered by rank, with the names and weights passed to
+    /// [`build`](crate::build).
     pub fn backends(&self) -> impl ExactSizeIterator<Item = Backend<'_>> {
         let mut start = 0;
         self.backends.iter().map(move |span| {

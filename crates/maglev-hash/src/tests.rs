@@ -1,4 +1,5 @@
-//! Known answers, properties against the oracle, and how a table behaves when backends come and go.
+//! Tests with known answers, property tests against a simple model, and tests of changing sets of
+//! backends.
 
 mod oracle;
 
@@ -39,7 +40,8 @@ fn table(set: &Set, size: u32) -> Table {
     build(&backends(set), &options(size)).unwrap()
 }
 
-/// `backend-0000` and on, which sort as they count.
+/// Returns backends with the names `backend-0000`, `backend-0001` and so on, which sort in numeric
+/// order.
 fn weighted(weights: impl IntoIterator<Item = u32>) -> Set {
     (0..)
         .zip(weights)
@@ -56,7 +58,7 @@ fn names_by_slot(table: &Table) -> Vec<Vec<u8>> {
     table.iter().map(|rank| names[rank as usize].clone()).collect()
 }
 
-/// The paper's table from (offset, skip, rank), equal weights.
+/// Builds the table of the paper. A pair contains offset, skip and rank, and all weights are equal.
 fn from_pairs(pairs: &[(u32, u32, u16)], size: u32, endgame: u32) -> Vec<u16> {
     let mut walks: Vec<Walk<u16>> =
         pairs.iter().map(|&(next, skip, rank)| Walk { next, skip, rank }).collect();
@@ -73,12 +75,13 @@ fn table_1_of_the_paper_comes_out_before_and_after_b1_goes() {
     }
 }
 
-/// Computed by a separate program with its own SipHash. When this fails, raise `ALGORITHM_VERSION`.
+/// A separate program with its own SipHash computed the expected table. If this test fails,
+/// increase `ALGORITHM_VERSION`.
 #[test]
 fn version_1_builds_this_table_from_these_names() {
     assert_eq!(ALGORITHM_VERSION, 1);
     let set = Set::from([(b"red".to_vec(), 1), (b"green".to_vec(), 2), (b"blue".to_vec(), 4)]);
-    let ranks: Vec<u32> = table(&set, 53).iter().collect(); // 0 blue, 1 green, 2 red
+    let ranks: Vec<u32> = table(&set, 53).iter().collect(); // Rank 0 is blue, 1 is green, 2 is red.
     assert_eq!(ranks, GOLDEN);
 }
 
@@ -99,12 +102,14 @@ fn equal_backends_have_equal_shares_to_one_slot() {
 #[test]
 fn shares_follow_weights() {
     let rows: &[(&[u32], u32, &[u32])] = &[
-        (&[2, 13, 111, 10], 1_021, &[15, 98, 833, 75]), // another implementation: 16, 98, 832, 75
+        // Another implementation gives 16, 98, 832 and 75 slots.
+        (&[2, 13, 111, 10], 1_021, &[15, 98, 833, 75]),
         (&[1, 1, 1, 1], 1_021, &[256, 255, 255, 255]),
-        (&[1, 2, 2, 2], 1_021, &[146, 292, 292, 291]), // another, 1,024 slots: 146, 292, 293, 293
+        // Another implementation with 1,024 slots gives 146, 292, 293 and 293 slots.
+        (&[1, 2, 2, 2], 1_021, &[146, 292, 292, 291]),
         (&[0, 1, 1, 1], 1_021, &[0, 341, 340, 340]),
         (&[0, 0, 9, 0], 1_021, &[0, 0, 1_021, 0]),
-        (&[1_000, 1], 101, &[101, 0]), // a tenth of a slot is none
+        (&[1_000, 1], 101, &[101, 0]), // A tenth of a slot is rounded to 0.
         (&[u32::MAX, 1, u32::MAX], 11, &[6, 0, 5]),
     ];
     for &(weights, size, shares) in rows {
@@ -114,7 +119,7 @@ fn shares_follow_weights() {
 
 #[test]
 fn one_heavy_backend_among_many_light_ones_gets_its_exact_share() {
-    // Rules that round each backend by itself go wrong here by hundreds of slots.
+    // Algorithms that round the share of each backend separately are off by hundreds of slots here.
     let shares =
         table(&weighted((0..1_000).map(|i| if i == 500 { 1_000 } else { 1 })), DEFAULT_SIZE).shares();
     assert_eq!(shares[500], 32_785); // 65,537 x 1,000 / 1,999 = 32,784.9
@@ -128,7 +133,7 @@ fn only_the_ratios_of_weights_count() {
 }
 
 #[test]
-fn a_draining_backend_keeps_its_rank_and_changes_no_slot_of_the_set_without_it() {
+fn backend_with_weight_0_keeps_its_rank_and_moves_no_slot() {
     let (with, without) =
         (weighted([3, 0, 5]), Set::from_iter(weighted([3, 0, 5]).into_iter().filter(|b| b.1 > 0)));
     assert_eq!(names_by_slot(&table(&with, 1_021)), names_by_slot(&table(&without, 1_021)));
@@ -167,16 +172,16 @@ fn what_cannot_become_a_table_is_refused_by_name() {
     let (many, sparse) = (backends(&many), options(7));
     let strict = |size| Options { allow_coarse: false, ..options(size) };
     let rows: &[(&[Backend<'_>], Options, &str)] = &[
-        (&[], options(7), "no backend with a weight above 0"),
-        (&[idle], options(7), "no backend with a weight above 0"),
-        (&[a], options(0), "table size 0 is not prime"),
-        (&[a], options(1), "table size 1 is not prime"),
-        (&[a], options(65_536), "table size 65536 is not prime"),
-        (&[a], options(16_777_216), "table size 16777216 is not prime"),
-        (&[a], options(16_777_259), "table size 16777259 is above 16777216"),
-        (&[a, b], strict(199), "table size 199 is below 100 slots for each of 2 backends"),
-        (&[a, idle], strict(199), "table size 199 is below 100 slots for each of 2 backends"),
-        (&many, sparse, "table size 7 is below one slot for each of 11 backends"),
+        (&[], options(7), "no backend has a weight above 0"),
+        (&[idle], options(7), "no backend has a weight above 0"),
+        (&[a], options(0), "table size 0 is not a prime number"),
+        (&[a], options(1), "table size 1 is not a prime number"),
+        (&[a], options(65_536), "table size 65536 is not a prime number"),
+        (&[a], options(16_777_216), "table size 16777216 is not a prime number"),
+        (&[a], options(16_777_259), "table size 16777259 exceeds the maximum of 16777216"),
+        (&[a, b], strict(199), "table size 199 is too small for 2 backends with 100 slots each"),
+        (&[a, idle], strict(199), "table size 199 is too small for 2 backends with 100 slots each"),
+        (&many, sparse, "table size 7 is too small for 11 backends"),
         (&[b, a, idle, b], options(7), "backends 0 and 3 (counted from 0) have the same name"),
         (&[idle, a, idle], options(7), "backends 0 and 2 (counted from 0) have the same name"),
     ];
@@ -217,7 +222,7 @@ fn sizes_are_prime_exactly_when_a_sieve_says_so() {
     assert!(!is_prime(4_093 * 4_093) && !is_prime(4_091 * 4_093));
 }
 
-/// Small, deterministic and good enough to pick backends.
+/// A small deterministic generator (xorshift) that selects backends.
 fn pick(state: &mut u64, below: usize) -> usize {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -225,7 +230,8 @@ fn pick(state: &mut u64, below: usize) -> usize {
     usize::try_from(*state % below as u64).unwrap()
 }
 
-/// Average shares (changed, moved needlessly) when `gone` of 1,000 backends go at random.
+/// Removes `gone` random backends of 1,000. Returns the average share of slots that changed, and
+/// the average share of slots that moved needlessly.
 fn resilience(gone: usize, rounds: u32) -> (f64, f64) {
     let full = equal(1_000);
     let before = table(&full, DEFAULT_SIZE);
@@ -248,12 +254,13 @@ fn resilience(gone: usize, rounds: u32) -> (f64, f64) {
 fn assert_resilience(rounds: u32) {
     for (gone, bound) in [(1, 0.010), (10, 0.040), (50, 0.095), (200, 0.250)] {
         let (changed, needless) = resilience(gone, rounds);
-        println!("{gone} of 1,000 gone: {changed:.4} changed, {needless:.4} needlessly");
+        println!("{gone} of 1,000 backends removed: {changed:.4} changed, {needless:.4} needlessly");
         assert!(changed > gone as f64 / 1_010.0 && changed < bound, "{gone} gone: {changed}");
     }
 }
 
-/// Figure 12: the paper's 200 rounds with `SLUICEGATE_LONG` set.
+/// Reproduces Figure 12 of the paper. If `SLUICEGATE_LONG` is set, the test runs 200 rounds, as the
+/// paper does.
 #[test]
 fn backends_that_go_take_little_more_than_their_own_slots() {
     assert_resilience(if std::env::var_os("SLUICEGATE_LONG").is_some() { 200 } else { 2 });
@@ -278,7 +285,8 @@ fn disruption_tells_the_causes_apart() {
     };
     let moved = |before, after| disruption(&of(before), &of(after)).unwrap();
     let all = Disruption { unchanged: 1_021, ..Disruption::default() };
-    assert_eq!(moved(&[(b"b", 1)], &[(b"a", 0), (b"b", 7)]), all); // its rank changes, it does not
+    // The backend stays the same, but its rank changes.
+    assert_eq!(moved(&[(b"b", 1)], &[(b"a", 0), (b"b", 7)]), all);
     let gone = Disruption { backend_gone: 1_021, ..Disruption::default() };
     assert_eq!(moved(&[(b"b", 1)], &[(b"a", 1)]), gone);
     assert_eq!(moved(&[(b"b", 1)], &[(b"a", 1), (b"b", 0)]), gone);
@@ -292,10 +300,10 @@ fn disruption_tells_the_causes_apart() {
 #[test]
 fn tables_of_two_sizes_are_not_compared() {
     let error = disruption(&table(&equal(2), 7), &table(&equal(2), 11)).unwrap_err();
-    assert_eq!(error.to_string(), "tables of 7 and 11 slots cannot be compared");
+    assert_eq!(error.to_string(), "cannot compare a table of 7 slots with a table of 11 slots");
 }
 
-/// Counts with maps of names, a slot at a time.
+/// Counts the slots by cause, one slot at a time, with maps of names.
 fn naive_disruption(
     before: &(Set, Vec<Vec<u8>>),
     after: &(Set, Vec<Vec<u8>>),
@@ -321,11 +329,11 @@ fn sizes() -> impl Strategy<Value = u32> {
     select(&[41u32, 43, 53, 101, 251, 509, 1_021, 2_053][..])
 }
 
-/// Up to 40 backends, at least one with a weight; weights small, equal, huge and 0.
+/// Generates up to 40 backends. Weights are small, equal, huge or 0, and at least one is above 0.
 fn sets() -> impl Strategy<Value = Set> {
     let weight = prop_oneof![4 => 0..4u32, 2 => Just(1), 1 => 0..1_000u32, 1 => any::<u32>()];
     btree_map(vec_of(any::<u8>(), 0..6), weight, 1..40)
-        .prop_filter("someone serves", |set| set.values().any(|&w| w > 0))
+        .prop_filter("at least one backend has a weight", |set| set.values().any(|&w| w > 0))
 }
 
 proptest! {
@@ -433,7 +441,7 @@ proptest! {
         keep in vec_of(any::<bool>(), 40),
         size in sizes(),
     ) {
-        // Part of the old set, joined with a new one, so that all causes happen.
+        // The new set contains a part of the old one, so that all causes occur.
         let kept = before.clone().into_iter().zip(keep).filter(|(_, keep)| *keep).map(|(backend, _)| backend);
         let mut after = other;
         after.extend(kept);

@@ -1,31 +1,36 @@
-//! Whose turn is it: weights, as frequencies of turns.
+//! Computes, from the weights of the backends, the order in which they take slots.
 //!
-//! In: weights by rank, a size. Out: runs of seats ([`Turns`]), and which rank sits on which seat.
-//! Backends of one weight form a class and take their turns together, by rank. A class of weight `w` has its round `k`
-//! at time `(k + 1/2) / w`, so one backend's weight does not shift the times of the others; at equal times the heavier
-//! class goes first. A share is fixed beforehand by largest remainder, so it is exact to one slot at any weights,
-//! and a class that has its share takes no more turns. Equal weights are one class: the paper's pseudocode 1.
-//! Invariant: the runs add up to the size.
+//! Backends with equal weights form a class. The backends of a class take their turns together,
+//! ordered by rank. Round `k` of a class with weight `w` is at time `(k + 1/2) / w`, so the weight
+//! of one backend does not shift the times of the others. If two rounds have the same time, the
+//! round of the heavier class comes first. The number of slots per backend is computed beforehand
+//! with the largest remainder method. It is therefore exact to within one slot for any weights. A
+//! class that has all its slots takes no further turns. If all weights are equal, there is one
+//! class, and the order is that of pseudocode 1 in the paper.
+//!
+//! Invariant: the lengths of all runs add up to the size.
 
 use alloc::collections::{BinaryHeap, binary_heap::PeekMut};
 use alloc::vec::Vec;
 use core::cmp::{Ordering, Reverse};
 use core::ops::Range;
 
-/// The backends of one weight.
+/// The backends that have the same weight.
 struct Class {
     weight: u32,
     seats: Range<usize>,
-    /// Slots that each of them gets.
+    /// The number of slots that each backend of the class gets.
     rounds: u32,
-    /// How many of them, from the first, get one more.
+    /// The number of backends that get one additional slot. These are the first backends of the
+    /// class.
     extra: usize,
 }
 
-/// A class and its next round.
+/// The next round of a class.
 #[derive(PartialEq, Eq)]
 struct Event {
-    /// `2 k + 1` for round `k`: twice the time, times the weight.
+    /// The value `2 k + 1` for round `k`. The value equals twice the time of the round multiplied
+    /// by the weight.
     odd: u64,
     weight: u64,
     class: usize,
@@ -34,7 +39,7 @@ struct Event {
 
 impl Ord for Event {
     fn cmp(&self, other: &Self) -> Ordering {
-        // Fractions compared exactly: odd < 2^26 and weight < 2^32.
+        // The comparison of fractions is exact, because odd < 2^26 and weight < 2^32.
         let times = (self.odd * other.weight).cmp(&(other.odd * self.weight));
         times.then(self.class.cmp(&other.class))
     }
@@ -46,14 +51,16 @@ impl PartialOrd for Event {
     }
 }
 
-/// The order of turns: an iterator over runs of seats, each of which takes one slot.
+/// An iterator over the runs, ordered by when the backends take their slots. A run is a range of
+/// seats; every seat of the run takes one slot of the table.
 pub(crate) struct Turns {
     classes: Vec<Class>,
     due: BinaryHeap<Reverse<Event>>,
 }
 
 impl Turns {
-    /// The turns for `size` slots, and the rank on each seat. At least one weight is above 0.
+    /// Returns the turns that fill `size` slots, and the rank of the backend on each seat. At least
+    /// one weight must be above 0.
     pub(crate) fn new(weights: impl Iterator<Item = u32>, size: u32) -> (Self, Vec<usize>) {
         let mut ranks: Vec<(u32, usize)> = weights
             .enumerate()
@@ -100,9 +107,11 @@ fn first_event(class: usize, this: &Class) -> Option<Event> {
     (rounds > 0).then(|| Event { odd: 1, weight: u64::from(this.weight), class, last: 2 * rounds - 1 })
 }
 
-/// Shares by largest remainder: each rounded down, then one slot more in the order of what was cut off.
+/// Computes the number of slots of each class by the largest remainder method. Each share is
+/// rounded down, and the remaining slots go to the classes with the largest remainders.
 ///
-/// Nothing overflows: with at most 2^24 backends and slots and weights below 2^32 all products stay below 2^57.
+/// The products cannot overflow: with at most 2^24 backends, at most 2^24 slots and weights below
+/// 2^32, they stay below 2^57.
 fn apportion(classes: &mut [Class], size: u32) {
     let total: u64 = classes.iter().map(|class| u64::from(class.weight) * class.seats.len() as u64).sum();
     let exact = |class: &Class| u64::from(size) * u64::from(class.weight);
@@ -117,7 +126,9 @@ fn apportion(classes: &mut [Class], size: u32) {
         left -= rounds as usize * class.seats.len();
     }
     let mut order: Vec<usize> = (0..classes.len()).collect();
-    order.sort_by_key(|&class| Reverse(exact(&classes[class]) % total)); // stable: heavier first among equals
+    // `classes` is ordered by weight and the sort is stable. Of two classes with the same
+    // remainder, the heavier class therefore comes first.
+    order.sort_by_key(|&class| Reverse(exact(&classes[class]) % total));
     for class in order {
         let extra = left.min(classes[class].seats.len());
         classes[class].extra = extra;

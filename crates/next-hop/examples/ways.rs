@@ -1,4 +1,5 @@
-//! Where packets for the given addresses leave now, as the kernel would send them: `ways 192.0.2.7 2001:db8::7`.
+//! Prints the current next hop of each address, as the kernel would use it: `ways 192.0.2.7
+//! 2001:db8::7`.
 
 use std::error::Error;
 use std::net::IpAddr;
@@ -15,7 +16,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
                 let mac = way.destination.map(|byte| format!("{byte:02x}")).join(":");
                 let by = way.gateway.map(|gateway| format!(" by {gateway}")).unwrap_or_default();
                 println!(
-                    "{address}: to {mac}{by}, out of interface {}, {} bytes",
+                    "{address}: to {mac}{by}, on interface {}, MTU {} bytes",
                     way.leaves_by, way.mtu_bytes
                 );
             }

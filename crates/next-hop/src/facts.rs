@@ -1,7 +1,7 @@
-//! What the kernel's messages say, and what follows from it for one destination.
+//! Parses the rtnetlink messages of the kernel, and computes the next hop of a destination from
+//! them.
 //!
-//! In: rtnetlink messages. Out: [`Route`], [`Link`], [`Neighbour`], and the verdict of [`Facts::next_hop`].
-//! Not here: sockets, time. Invariant: every function is a function of its arguments alone.
+//! The functions depend only on their arguments. They do not use sockets or read the clock.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -19,20 +19,20 @@ use rtnetlink::packet_route::route::{
 
 use crate::{Gateway, Resolved, Unresolved};
 
-/// A neighbour's name: the index of the interface, and the address.
+/// The index of the interface and the address, which together identify a neighbor.
 pub(crate) type NeighbourKey = (u32, IpAddr);
 
-/// The kernel's answer to "which way to this address".
+/// The result of a route lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
     pub(crate) interface: u32,
     pub(crate) gateway: Option<IpAddr>,
     pub(crate) preferred_source: Option<IpAddr>,
-    /// `None`: the link's.
+    /// The MTU of the route. `None` means that the MTU of the link applies.
     pub(crate) mtu_bytes: Option<u32>,
 }
 
-/// An interface, as far as a next hop depends on it.
+/// The properties of an interface that affect a next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Link {
     pub(crate) mac: Option<[u8; 6]>,
@@ -41,23 +41,23 @@ pub(crate) struct Link {
     pub(crate) vlan: Option<Vlan>,
 }
 
-/// What a VLAN device does to frames.
+/// The effect of a VLAN device on frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Vlan {
-    /// Index of the interface that it hands them to.
+    /// The index of the lower interface.
     pub(crate) on: u32,
-    /// The tag that it puts in front of those that they have.
+    /// The tag that the device adds in front of existing tags.
     pub(crate) tag: Tag,
 }
 
-/// An entry of the neighbour table.
+/// An entry of the neighbor table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Neighbour {
     pub(crate) state: NeighbourState,
     pub(crate) mac: Option<[u8; 6]>,
 }
 
-/// Links and neighbours of one moment.
+/// The links and neighbors at one moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
     pub(crate) links: HashMap<u32, Link>,
@@ -65,7 +65,7 @@ pub(crate) struct Facts {
 }
 
 impl Route {
-    /// Reads the answer to one RTM_GETROUTE.
+    /// Parses the response to an RTM_GETROUTE request.
     pub(crate) fn read(message: &RouteMessage) -> Result<Self, Unresolved> {
         match message.header.kind {
             RouteType::Unicast => {}
@@ -92,20 +92,20 @@ impl Route {
         Ok(Self { interface, gateway: gateway_of(&message.attributes), preferred_source, mtu_bytes })
     }
 
-    /// The neighbour that frames for `destination` are addressed to.
+    /// Returns the neighbor that receives the frames for `destination`.
     pub(crate) fn neighbour(&self, destination: IpAddr) -> NeighbourKey {
         (self.interface, self.gateway.unwrap_or(destination))
     }
 }
 
 impl Neighbour {
-    /// The Ethernet address, when the kernel itself would send to it now.
+    /// Returns the Ethernet address if the kernel itself would send frames to this neighbor now.
     fn usable_mac(&self) -> Option<[u8; 6]> {
         use NeighbourState::{Delay, Noarp, Permanent, Probe, Reachable, Stale};
         self.mac.filter(|_| matches!(self.state, Reachable | Stale | Delay | Probe | Permanent | Noarp))
     }
 
-    /// The kernel does nothing for this entry until somebody uses it.
+    /// Returns `true` if the kernel does not try to resolve this entry until it is used.
     pub(crate) fn is_idle(&self) -> bool {
         use NeighbourState::{Failed, None, Stale};
         matches!(self.state, None | Failed | Stale)
@@ -113,7 +113,7 @@ impl Neighbour {
 }
 
 impl Facts {
-    /// What becomes of packets for `destination`, which `route` covers.
+    /// Returns the next hop for `destination`, using the result of its route lookup.
     pub(crate) fn next_hop(&self, destination: IpAddr, route: &Route) -> Result<Resolved, Unresolved> {
         let key @ (interface, neighbour) = route.neighbour(destination);
         let link = self.running(interface).ok_or(Unresolved::LinkDown { interface })?;
@@ -131,18 +131,19 @@ impl Facts {
         Ok(Resolved { interface, leaves_by, tags, destination, source, mtu_bytes, gateway, preferred_source })
     }
 
-    /// By which interface frames for `interface` leave, and with which tags: down through VLAN devices.
+    /// Returns the interface that actually sends the frames of `interface`, and the VLAN tags added
+    /// by the VLAN devices in between.
     fn way_out(&self, interface: u32) -> Result<(u32, Tags), Unresolved> {
         let (mut lowest, mut tags) = (interface, Tags::NONE);
         while let Some(vlan) = self.links.get(&lowest).and_then(|link| link.vlan) {
-            // Two tags at most, so that this ends whatever the kernel says.
+            // The limit of two tags ends the loop even for a cycle.
             tags = tags.push(vlan.tag).ok_or(Unresolved::TooManyTags { interface })?;
             lowest = vlan.on;
         }
         Ok((lowest, tags))
     }
 
-    /// `interfaces` and the VLAN devices on them.
+    /// Returns `interfaces` and all VLAN devices that are stacked on them.
     pub(crate) fn with_vlans(&self, interfaces: &[u32]) -> Vec<u32> {
         let stands_on = |index: &u32| self.way_out(*index).is_ok_and(|(on, _)| interfaces.contains(&on));
         let mut all = interfaces.to_vec();
@@ -152,7 +153,7 @@ impl Facts {
         all
     }
 
-    /// Those of `gateways` that frames can be sent to now, in their order.
+    /// Returns the gateways to which frames can be sent now, in the order of `gateways`.
     pub(crate) fn known_gateways(&self, gateways: &BTreeSet<NeighbourKey>) -> Vec<Gateway> {
         let known = |&(interface, address): &NeighbourKey| {
             self.running(interface)?;
@@ -162,7 +163,7 @@ impl Facts {
         gateways.iter().filter_map(known).collect()
     }
 
-    /// Of the `needed` neighbours, those that the kernel must be made to resolve.
+    /// Returns the neighbors in `needed` for which a resolution request must be sent to the kernel.
     pub(crate) fn to_ask(&self, needed: &BTreeSet<NeighbourKey>) -> Vec<NeighbourKey> {
         let can_ask = |index| self.running(index).is_some_and(|link| link.mac.is_some());
         let must_ask = |key| self.neighbours.get(key).is_none_or(Neighbour::is_idle);
@@ -174,7 +175,7 @@ impl Facts {
     }
 }
 
-/// Reads one link of a dump.
+/// Parses one message of a link dump.
 pub(crate) fn link(message: &LinkMessage) -> (u32, Link) {
     let header = &message.header;
     let has_mac =
@@ -199,7 +200,7 @@ pub(crate) fn link(message: &LinkMessage) -> (u32, Link) {
     (header.index, link)
 }
 
-/// The tag of a VLAN device; `None`: it is another kind of device.
+/// Returns the tag of a VLAN device, or `None` for other kinds of devices.
 fn tag_of(info: &LinkInfo) -> Option<Tag> {
     let LinkInfo::Data(InfoData::Vlan(facts)) = info else { return None };
     let id = facts.iter().find_map(|fact| match fact {
@@ -210,7 +211,8 @@ fn tag_of(info: &LinkInfo) -> Option<Tag> {
     if is_service { Tag::service(id, 0) } else { Tag::customer(id, 0) }
 }
 
-/// Reads one neighbour of a dump or of a notification; `None` when it is no neighbour by IP address.
+/// Parses one message of a neighbor dump, or a neighbor notification. Returns `None` if the entry
+/// has no IP address.
 pub(crate) fn neighbour(message: &NeighbourMessage) -> Option<(NeighbourKey, Neighbour)> {
     let (mut address, mut mac) = (None, None);
     for attribute in &message.attributes {
@@ -224,7 +226,8 @@ pub(crate) fn neighbour(message: &NeighbourMessage) -> Option<(NeighbourKey, Nei
     Some(((message.header.ifindex, address?), Neighbour { state: message.header.state, mac }))
 }
 
-/// The gateways of one route of a dump, with their interfaces. Local routes have none.
+/// Returns the gateways in one message of a route dump, with their interfaces. Local routes have no
+/// gateways.
 pub(crate) fn gateways(message: &RouteMessage) -> Vec<NeighbourKey> {
     if message.header.kind != RouteType::Unicast {
         return Vec::new();
@@ -243,7 +246,7 @@ pub(crate) fn gateways(message: &RouteMessage) -> Vec<NeighbourKey> {
     found
 }
 
-/// The gateway among `attributes`: of the route's own family, or an IPv6 one for IPv4 (RFC 5549).
+/// Returns the gateway among `attributes`. An IPv4 route may have an IPv6 gateway (RFC 5549).
 fn gateway_of(attributes: &[RouteAttribute]) -> Option<IpAddr> {
     attributes.iter().find_map(|attribute| match attribute {
         RouteAttribute::Gateway(address) => ip_of(address),
@@ -253,7 +256,7 @@ fn gateway_of(attributes: &[RouteAttribute]) -> Option<IpAddr> {
     })
 }
 
-/// A metric of 0 means that it was never set.
+/// Returns the MTU if `metric` contains one. The value 0 means that no MTU was set.
 fn mtu_of(metric: &RouteMetric) -> Option<u32> {
     match metric {
         RouteMetric::Mtu(bytes) if *bytes > 0 => Some(*bytes),
@@ -269,7 +272,8 @@ fn ip_of(address: &RouteAddress) -> Option<IpAddr> {
     }
 }
 
-/// Six bytes that a frame may carry as one station's address: not all zero, and not of a group.
+/// Returns the Ethernet address if it can belong to one station. It must have six bytes, must not
+/// be all zero, and must not be a group address.
 fn mac_of(bytes: &[u8]) -> Option<[u8; 6]> {
     <[u8; 6]>::try_from(bytes).ok().filter(|mac| *mac != [0; 6] && mac[0] & 1 == 0)
 }

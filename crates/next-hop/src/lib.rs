@@ -1,10 +1,13 @@
-//! Next hops: to which Ethernet address, and out of which interface, a packet for an address leaves.
+//! Resolves next hops: the Ethernet address and the interface for packets to an IP address.
 //!
-//! In: the kernel's routes, neighbours and links, by rtnetlink, of the network namespace of the thread that opens
-//! [`Resolver`] or [`Watch`]. Out: [`Table`]s of [`Resolved`] next hops, and the known [`Gateway`]s for `reflect`.
-//! Not here: packets of our own (the kernel does the asking), snapshots, the choice between `resolve` and `reflect`.
-//! Invariant: nothing is said resolved but what the kernel itself would use now; `PERMANENT` entries are never touched.
-//! Source: rtnetlink(7); Linux `include/uapi/linux/{rtnetlink,neighbour}.h`, `net/core/neighbour.c`.
+//! The crate reads routes, neighbors and links of the kernel through rtnetlink, in the network
+//! namespace of the thread that opens [`Resolver`] or [`Watch`]. It returns [`Table`]s of
+//! [`Resolved`] next hops, and the known [`Gateway`]s for `io.next_hop = "reflect"`.
+//!
+//! A destination is reported as resolved only if the kernel itself would use the same next hop now.
+//! `PERMANENT` neighbor entries are never changed.
+//!
+//! See rtnetlink(7) and Linux `include/uapi/linux/{rtnetlink,neighbour}.h`.
 //!
 //! ```
 //! use std::net::Ipv4Addr;
@@ -37,141 +40,145 @@ use packet::Tags;
 pub use resolver::{Resolver, look_up};
 pub use watch::Watch;
 
-/// Where packets for one destination go.
+/// The next hop of one destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolved {
-    /// Index of the interface that the route names.
+    /// The index of the interface that the route names.
     pub interface: u32,
-    /// Index of the one that frames leave by: the same, or what the VLAN device that the route names stands on.
+    /// The index of the interface that sends the frames. It differs from `interface` if that is a
+    /// VLAN device.
     pub leaves_by: u32,
-    /// The tags of the VLAN devices in between.
+    /// The VLAN tags that are added between `interface` and `leaves_by`.
     pub tags: Tags,
-    /// Ethernet address of the gateway, or of the destination itself when it is on the link.
+    /// The Ethernet address of the gateway, or of the destination itself if it is on the link.
     pub destination: [u8; 6],
-    /// Ethernet address of the interface.
+    /// The Ethernet address of the interface.
     pub source: [u8; 6],
-    /// The longest IP packet that fits, in bytes: the smaller of the link's MTU and the route's. The route's
-    /// takes in what the kernel learned by path MTU discovery.
+    /// The size of the longest IP packet that can be sent in one frame, in bytes. It is the smaller
+    /// of the MTU of the link and the MTU of the route. The MTU of the route includes the result of
+    /// the kernel's path MTU discovery.
     pub mtu_bytes: u32,
-    /// The router in between; none when the destination is on the link.
+    /// The router to which frames are sent, or `None` if the destination is on the link.
     pub gateway: Option<IpAddr>,
-    /// The source address that the kernel would choose.
+    /// The source address that the kernel would choose for packets to the destination.
     pub preferred_source: Option<IpAddr>,
 }
 
-/// A next hop for each address, or why there is none.
+/// The next hop of each address, or the reason why there is none.
 pub type NextHops = HashMap<IpAddr, Result<Resolved, Unresolved>>;
 
-/// Why packets for a destination cannot leave now.
+/// The reason why packets to a destination cannot be sent now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unresolved {
-    /// No route covers it.
+    /// There is no route to the destination.
     #[error("no route")]
     NoRoute,
-    /// A route says: drop silently.
-    #[error("its route is a blackhole")]
+    /// The route has type `blackhole`.
+    #[error("the route is a blackhole")]
     Blackhole,
-    /// A route says: unreachable.
-    #[error("its route says unreachable")]
+    /// The route has type `unreachable`.
+    #[error("the route has type unreachable")]
     Unreachable,
-    /// A route says: prohibited.
-    #[error("its route says prohibited")]
+    /// The route has type `prohibit`.
+    #[error("the route has type prohibit")]
     Prohibited,
-    /// The kernel refused to look it up, for another reason.
+    /// The kernel refused the route lookup for another reason.
     #[error("the kernel refused the route lookup: {}", io::Error::from_raw_os_error(*errno))]
     Refused {
-        /// The kernel's error number.
+        /// The error number from the kernel.
         errno: i32,
     },
-    /// It is one of the machine's own addresses.
-    #[error("it is an address of this machine")]
+    /// The destination is an address of this machine.
+    #[error("the address belongs to this machine")]
     Local,
-    /// It is a broadcast or multicast address.
-    #[error("it is a broadcast or multicast address")]
+    /// The destination is a broadcast or multicast address.
+    #[error("the address is a broadcast or multicast address")]
     NotUnicast,
-    /// The route puts another header in front (MPLS, SRv6, a tunnel's), which only the kernel can write.
-    #[error("its route adds a header that only the kernel writes")]
+    /// The route adds another header (MPLS, SRv6 or a tunnel header), which only the kernel can
+    /// write.
+    #[error("the route uses an encapsulation that only the kernel can write")]
     Encapsulated,
-    /// The interface is gone, switched off, or without carrier.
+    /// The interface is gone, down or without carrier.
     #[error("interface {interface} is down or has no carrier")]
     LinkDown {
-        /// Its index.
+        /// The index of the interface.
         interface: u32,
     },
-    /// The interface has no Ethernet address: loopback, TUN, point-to-point.
+    /// The interface has no Ethernet address, such as a loopback, TUN or point-to-point interface.
     #[error("interface {interface} has no Ethernet address")]
     NoMac {
-        /// Its index.
+        /// The index of the interface.
         interface: u32,
     },
-    /// The interface is a VLAN device on VLAN devices: three tags, of which two can be written.
+    /// The interface adds three or more VLAN tags, but a frame can have only two.
     #[error("interface {interface} adds more than two VLAN tags")]
     TooManyTags {
-        /// Its index.
+        /// The index of the interface.
         interface: u32,
     },
-    /// Frames would leave by an interface that packet threads have no socket on.
-    #[error("its route leaves by interface {interface}, which is not one of the balancer's")]
+    /// The load balancer has no socket on the interface that would send the frames.
+    #[error("the route uses interface {interface}, which the load balancer does not use")]
     OtherInterface {
-        /// Its index.
+        /// The index of the interface.
         interface: u32,
     },
-    /// The kernel does not know the neighbour's Ethernet address yet.
+    /// The kernel does not know the Ethernet address of the neighbor yet.
     #[error("neighbour {neighbour} on interface {interface} is not resolved yet")]
     NeighbourPending {
-        /// Index of the interface.
+        /// The index of the interface.
         interface: u32,
         /// The gateway, or the destination itself.
         neighbour: IpAddr,
     },
-    /// The neighbour did not answer the kernel.
-    #[error("neighbour {neighbour} on interface {interface} does not answer")]
+    /// The neighbor did not respond to the kernel.
+    #[error("neighbour {neighbour} on interface {interface} does not respond")]
     NeighbourFailed {
-        /// Index of the interface.
+        /// The index of the interface.
         interface: u32,
         /// The gateway, or the destination itself.
         neighbour: IpAddr,
     },
 }
 
-/// A router that some route goes through, and its Ethernet address.
+/// A router that is the gateway of some route, with its Ethernet address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Gateway {
-    /// Index of the interface that it is reached by.
+    /// The index of the interface to the gateway.
     pub interface: u32,
-    /// Its address, often link-local for IPv6.
+    /// The IP address of the gateway, often link-local for IPv6.
     pub address: IpAddr,
-    /// Its Ethernet address.
+    /// The Ethernet address of the gateway.
     pub mac: [u8; 6],
 }
 
-/// What a [`Watch`] is to keep fresh.
+/// The next hops and gateways that a [`Watch`] should keep up to date.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// Addresses that packets are sent to: backends and peers.
+    /// The addresses whose next hops are needed, which are backends and peers.
     pub destinations: Vec<IpAddr>,
-    /// Indices of the interfaces whose gateways `reflect` may answer, by VLAN devices on them too; empty when it is not in
-    /// use.
+    /// The indices of the interfaces whose gateways are needed for `io.next_hop = "reflect"`,
+    /// including gateways on their VLAN devices. The list is empty if `reflect` is not used.
     pub gateway_interfaces: Vec<u32>,
-    /// [`Table::interfaces`].
+    /// The interfaces that can send frames. See [`Table::interfaces`].
     pub interfaces: Vec<u32>,
 }
 
-/// All that was [`Wanted`], as it is now.
+/// The next hops and gateways that a [`Watch`] has found for [`Wanted`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
-    /// One entry for each destination.
+    /// One entry per destination.
     pub next_hops: NextHops,
-    /// The gateways whose Ethernet address is known, sorted.
+    /// The gateways with a known Ethernet address, sorted.
     pub gateways: Vec<Gateway>,
-    /// Indices of the interfaces that frames can leave by, in the order of the configuration; empty: by whichever it is, as
-    /// nothing is sent.
+    /// The indices of the interfaces that can send frames, in the order of the configuration. If
+    /// empty, every interface is accepted.
     pub interfaces: Vec<u32>,
 }
 
 impl Table {
-    /// With `interfaces` as those that frames can leave by: a way by another one is none.
+    /// Replaces [`Table::interfaces`]. A next hop on another interface becomes
+    /// [`Unresolved::OtherInterface`].
     #[must_use]
     pub fn by(mut self, interfaces: Vec<u32>) -> Self {
         self.interfaces = interfaces;
@@ -187,25 +194,26 @@ impl Table {
     }
 }
 
-/// Why the kernel could not be asked.
+/// The error when the kernel cannot be queried.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NextHopError {
-    /// No netlink socket.
+    /// A netlink socket cannot be opened.
     #[error("cannot open a netlink socket: {0}")]
     Open(#[source] io::Error),
-    /// The socket has failed, and a new [`Resolver`] is needed.
+    /// The netlink socket has failed, and a new [`Resolver`] is needed.
     #[error("the netlink socket is closed")]
     Closed,
-    /// A request was lost, as when the socket's buffer ran over. Trying again is right.
-    #[error("the kernel did not answer a netlink request within {0:?}")]
+    /// A request or its response was lost, for example because the socket buffer overflowed. The
+    /// caller should try again.
+    #[error("no response to a netlink request within {0:?}")]
     NoAnswer(Duration),
-    /// The kernel answered with an error.
+    /// The kernel returned an error.
     #[error("the kernel refused to {request}: {reason}")]
     Refused {
-        /// What was asked.
+        /// The request.
         request: &'static str,
-        /// The kernel's answer.
+        /// The error of the kernel.
         #[source]
         reason: io::Error,
     },

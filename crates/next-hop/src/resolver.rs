@@ -1,8 +1,10 @@
-//! The conversation with the kernel: one request, one answer.
+//! Queries the kernel through rtnetlink, one request at a time.
 //!
-//! In: addresses. Out: [`Facts`] and routes, or next hops at once. Not here: following changes (`watch`).
-//! Invariant: no request waits longer than [`PATIENCE`]; a dump that the kernel marks as torn is asked for again.
-//! Source: rtnetlink(7); Linux `Documentation/userspace-api/netlink/intro.rst`, "Dump consistency".
+//! No request waits longer than [`PATIENCE`]. A dump that the kernel marks as inconsistent is
+//! repeated.
+//!
+//! See rtnetlink(7) and Linux `Documentation/userspace-api/netlink/intro.rst`, section "Dump
+//! consistency".
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -25,36 +27,43 @@ use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 use crate::facts::{self, Facts, NeighbourKey, Route};
 use crate::{Gateway, NextHopError, NextHops, Unresolved};
 
-/// Asks the kernel, over one netlink socket.
+/// A netlink socket for queries.
 #[derive(Debug)]
 pub struct Resolver {
     handle: rtnetlink::Handle,
 }
 
 impl Resolver {
-    /// Opens a netlink socket in the network namespace of the calling thread. Later calls ask that namespace,
-    /// whatever thread they run on.
+    /// Opens a netlink socket in the network namespace of the calling thread. All later calls query
+    /// that namespace, regardless of the thread that makes them.
     ///
     /// # Errors
-    /// [`NextHopError::Open`].
+    /// Returns [`NextHopError::Open`].
+    ///
     /// # Panics
-    /// Outside a tokio runtime with I/O enabled.
+    /// Panics if the caller runs outside a tokio runtime with I/O enabled.
     pub fn open() -> Result<Self, NextHopError> {
         let (mut connection, handle, _) = rtnetlink::new_connection().map_err(NextHopError::Open)?;
-        connection.set_forward_done(true); // a torn dump may say so in its last message alone
+        // Without this option, the last message is hidden. It may be the only one that marks a dump
+        // as inconsistent.
+        connection.set_forward_done(true);
         tokio::spawn(connection);
         Ok(Self { handle })
     }
 
-    /// Resolves `destinations`; the answer has one entry for each.
+    /// Resolves `destinations`. The result has one entry per destination.
     ///
-    /// Nothing is sent to any neighbour: one that the kernel does not know is
-    /// [`Unresolved::NeighbourPending`] until something asks for it ([`Resolver::ask`], or a [`crate::Watch`]).
+    /// This method sends no packets to neighbors. A neighbor that the kernel does not know is
+    /// reported as [`Unresolved::NeighbourPending`] until [`Resolver::ask`] or a [`crate::Watch`]
+    /// requests it.
     ///
     /// # Errors
-    /// When the kernel cannot be asked; what it answers about one destination is in the map.
+    /// Returns an error if the kernel cannot be queried. Errors of single destinations are in the
+    /// map.
+    ///
     /// # Cost
-    /// One RTM_GETROUTE for each distinct destination, one dump of links and one of neighbours.
+    /// One RTM_GETROUTE request per distinct destination, one dump of links and one dump of
+    /// neighbors.
     pub async fn resolve(&mut self, destinations: &[IpAddr]) -> Result<NextHops, NextHopError> {
         let routes = self.routes(destinations).await?;
         let facts = self.facts().await?;
@@ -64,26 +73,28 @@ impl Resolver {
         Ok(routes.into_iter().map(next_hop).collect())
     }
 
-    /// The gateways of all routes over `interfaces` (their indices), in every routing table, whose Ethernet
-    /// address the kernel knows; sorted.
+    /// Returns the gateways of all routes on `interfaces` (indices), in all routing tables, sorted.
+    /// Gateways whose Ethernet address is unknown to the kernel are not included.
     ///
     /// # Errors
-    /// When the kernel cannot be asked.
+    /// Returns an error if the kernel cannot be queried.
+    ///
     /// # Cost
-    /// A dump of all routes of both families, one of links, one of neighbours.
+    /// One dump of all routes per address family, one dump of links and one dump of neighbors.
     pub async fn gateways(&mut self, interfaces: &[u32]) -> Result<Vec<Gateway>, NextHopError> {
         let addresses = self.gateway_keys(interfaces).await?;
         Ok(self.facts().await?.known_gateways(&addresses))
     }
 
-    /// Reports to the kernel that `neighbour`, on the interface with index `interface`, is in use: it resolves a
-    /// missing or failed one, and probes a stale one. Returns before the neighbour has answered. Not for
-    /// `PERMANENT` entries: this would end their permanence.
+    /// Tells the kernel that `neighbour` on the interface with index `interface` is in use. The
+    /// kernel then resolves a missing or failed entry, and probes a stale one. This method returns
+    /// before the neighbor has responded. Do not use it for `PERMANENT` entries, since it would
+    /// make them non-permanent.
+    ///
+    /// The request uses `NTF_USE` of Linux `include/uapi/linux/neighbour.h`.
     ///
     /// # Errors
-    /// [`NextHopError::Refused`] without CAP_NET_ADMIN, or when the neighbour table is full.
-    /// # Source
-    /// `NTF_USE` in Linux `include/uapi/linux/neighbour.h`.
+    /// Returns [`NextHopError::Refused`] without CAP_NET_ADMIN, or if the neighbor table is full.
     pub async fn ask(&mut self, interface: u32, neighbour: IpAddr) -> Result<(), NextHopError> {
         let mut message = NeighbourMessage::default();
         message.header.family = family(neighbour);
@@ -99,7 +110,7 @@ impl Resolver {
             .map_or(Ok(()), |reason| Err(NextHopError::Refused { request: "resolve a neighbour", reason }))
     }
 
-    /// Asks for the route to each of `destinations`, once for those given twice.
+    /// Looks up the route to each destination. Duplicates are looked up once.
     pub(crate) async fn routes(
         &mut self,
         destinations: &[IpAddr],
@@ -126,18 +137,18 @@ impl Resolver {
         Ok(route.unwrap_or_else(|| Err(refusal(&answer).map_or(Unresolved::NoRoute, |e| refused_route(&e)))))
     }
 
-    /// Dumps links and neighbours.
+    /// Dumps links and neighbors.
     pub(crate) async fn facts(&mut self) -> Result<Facts, NextHopError> {
         let mut facts = Facts::default();
         let mut links = LinkMessage::default();
         links.attributes.push(LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]));
-        for message in self.dump(RouteNetlinkMessage::GetLink(links), "list its links").await? {
+        for message in self.dump(RouteNetlinkMessage::GetLink(links), "list links").await? {
             if let RouteNetlinkMessage::NewLink(message) = message {
                 facts.links.extend([facts::link(&message)]);
             }
         }
         let neighbours = RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default());
-        for message in self.dump(neighbours, "list its neighbours").await? {
+        for message in self.dump(neighbours, "list neighbors").await? {
             if let RouteNetlinkMessage::NewNeighbour(message) = message {
                 facts.neighbours.extend(facts::neighbour(&message));
             }
@@ -145,7 +156,8 @@ impl Resolver {
         Ok(facts)
     }
 
-    /// The gateways of all routes over `interfaces`. Asks nothing when there are none.
+    /// Returns the gateways of all routes on `interfaces`. Sends no request if `interfaces` is
+    /// empty.
     pub(crate) async fn gateway_keys(
         &mut self,
         interfaces: &[u32],
@@ -157,7 +169,7 @@ impl Resolver {
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
             let mut message = RouteMessage::default();
             message.header.address_family = family;
-            for route in self.dump(RouteNetlinkMessage::GetRoute(message), "list its routes").await? {
+            for route in self.dump(RouteNetlinkMessage::GetRoute(message), "list routes").await? {
                 if let RouteNetlinkMessage::NewRoute(route) = route {
                     keys.extend(
                         facts::gateways(&route).into_iter().filter(|key| interfaces.contains(&key.0)),
@@ -168,8 +180,9 @@ impl Resolver {
         Ok(keys)
     }
 
-    /// All messages of a dump; after [`DUMP_ATTEMPTS`] torn ones the last is taken, since what tears a dump
-    /// is a change, and each change is followed by another pass.
+    /// Returns all messages of a dump. If [`DUMP_ATTEMPTS`] dumps are inconsistent, the last one is
+    /// used. The change that interrupted it also causes a notification, so the tables are read
+    /// again soon.
     async fn dump(
         &mut self,
         message: RouteNetlinkMessage,
@@ -188,7 +201,7 @@ impl Resolver {
         Ok(answer.into_iter().filter_map(inner).collect())
     }
 
-    /// Sends one message, and collects all that comes back for it.
+    /// Sends one message and collects all messages of the response.
     async fn request(
         &mut self,
         message: RouteNetlinkMessage,
@@ -200,7 +213,8 @@ impl Resolver {
         let answer = self.handle.request(message).map_err(|_| NextHopError::Closed)?.collect::<Vec<_>>();
         let answer =
             tokio::time::timeout(PATIENCE, answer).await.map_err(|_| NextHopError::NoAnswer(PATIENCE))?;
-        // The stream of a dump ends with DONE or an error; without either the connection died half-way.
+        // A complete dump ends with DONE or an error. Otherwise, the connection was closed before
+        // the end.
         let is_whole =
             answer.last().is_some_and(|last| !matches!(last.payload, NetlinkPayload::InnerMessage(_)));
         if is_dump && !is_whole { Err(NextHopError::Closed) } else { Ok(answer) }
@@ -214,7 +228,7 @@ fn inner(message: NetlinkMessage<RouteNetlinkMessage>) -> Option<RouteNetlinkMes
     }
 }
 
-/// The error in an answer, if it has one.
+/// Returns the error in a response, if there is one.
 fn refusal(answer: &[NetlinkMessage<RouteNetlinkMessage>]) -> Option<io::Error> {
     answer.iter().find_map(|message| match &message.payload {
         NetlinkPayload::Error(error) => error.code.map(|code| io::Error::from_raw_os_error(code.get().abs())),
@@ -222,12 +236,14 @@ fn refusal(answer: &[NetlinkMessage<RouteNetlinkMessage>]) -> Option<io::Error> 
     })
 }
 
-/// Looks next hops up, asks the kernel to resolve the neighbours that it does not know, and gives them `patience` to answer.
+/// Looks up next hops, and requests the kernel to resolve unknown neighbors. Waits for at most
+/// `patience` until they are resolved.
 ///
 /// # Errors
-/// The kernel can't be asked.
+/// Returns an error if the kernel cannot be queried.
+///
 /// # Cost
-/// [`Resolver::resolve`] every 50 ms until nothing is pending.
+/// One [`Resolver::resolve`] every 50 ms until no neighbor is pending.
 pub async fn look_up(addresses: &[IpAddr], patience: Duration) -> Result<NextHops, NextHopError> {
     let mut resolver = Resolver::open()?;
     let deadline = Instant::now() + patience;
@@ -248,7 +264,7 @@ pub async fn look_up(addresses: &[IpAddr], patience: Duration) -> Result<NextHop
     }
 }
 
-/// The neighbour that an answer is awaited from.
+/// Returns the interface and the address of the neighbor if its resolution is pending.
 fn pending(why: &Unresolved) -> Option<(u32, IpAddr)> {
     match *why {
         Unresolved::NeighbourPending { interface, neighbour } => Some((interface, neighbour)),
@@ -256,7 +272,8 @@ fn pending(why: &Unresolved) -> Option<(u32, IpAddr)> {
     }
 }
 
-/// The kernel answers a lookup that ends at a refusing route with the error that a sender would see.
+/// Converts the error of a route lookup. The kernel returns the same error that a sender would get
+/// for this type of route.
 pub(crate) fn refused_route(error: &io::Error) -> Unresolved {
     match error.kind() {
         io::ErrorKind::NetworkUnreachable => Unresolved::NoRoute,
@@ -271,9 +288,10 @@ fn family(address: IpAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
-/// The kernel answers in microseconds; only a lost message takes longer.
+/// The timeout of a request. The kernel responds in microseconds, so only a lost message takes
+/// longer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Dumps tried until one is not torn by a change.
+/// The number of attempts to get a consistent dump.
 const DUMP_ATTEMPTS: usize = 4;
 const STEP: Duration = Duration::from_millis(50);

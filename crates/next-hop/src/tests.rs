@@ -1,4 +1,5 @@
-//! Tables of known answers. The kernel's side is in `tests/next_hop.rs`, which needs root.
+//! Tests with tables that the tests construct. The tests against the kernel are in
+//! `tests/next_hop.rs` and need root.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -59,7 +60,7 @@ fn link() -> Link {
     Link { mac: Some(OURS), mtu_bytes: 1_500, is_running: true, vlan: None }
 }
 
-/// Interface 3, and the gateway on it in `state`.
+/// Returns interface 3 with a gateway in `state`.
 fn facts(state: NeighbourState) -> Facts {
     Facts {
         links: HashMap::from([(3, link())]),
@@ -109,7 +110,7 @@ fn a_next_hop_needs_the_link_its_mac_and_the_neighbours() {
     assert_eq!(
         reachable.next_hop(to(), &direct),
         Err(without),
-        "the gateway's entry is not the destination's"
+        "the entry of the gateway does not apply to the destination"
     );
     let on_link = Resolved { gateway: None, ..resolved() };
     assert_eq!(reachable.next_hop(via(), &direct), Ok(on_link));
@@ -192,7 +193,7 @@ fn a_routes_attributes_are_read_in_any_order() {
     assert_eq!(Route::read(&route_message(RouteType::Unicast, &mpls)), Err(Unresolved::Encapsulated));
 }
 
-/// Kind and attributes of a route, and its gateways.
+/// The type and attributes of a route, with the expected gateways.
 type GatewayCase<'a> = (RouteType, &'a [RouteAttribute], &'a [(u32, &'a str)]);
 
 #[test]
@@ -221,7 +222,7 @@ fn a_routes_gateways_are_its_own_and_those_of_its_paths() {
     }
 }
 
-/// What a link says, and its Ethernet address and whether it works.
+/// The fields of a link message, with the expected Ethernet address and running state.
 type LinkCase<'a> = (LinkLayerType, LinkFlags, &'a [u8], Option<[u8; 6]>, bool);
 
 #[test]
@@ -253,7 +254,7 @@ fn a_link_has_an_ethernet_address_only_if_it_is_ethernet() {
     }
 }
 
-/// A device on interface 3, which `info` describes.
+/// Returns a device on interface 3 with this link info.
 fn device(info: &[LinkInfo]) -> Link {
     let mut message = LinkMessage::default();
     message.header.link_layer_type = LinkLayerType::Ether;
@@ -272,12 +273,13 @@ fn a_vlan_device_says_its_tag_and_what_it_stands_on() {
     assert_eq!(vlan(&[id.clone(), protocol(VlanProtocol::Ieee8021Ad)]), on(Tag::service(100, 0)));
     assert_eq!(vlan(&[id]), on(Tag::customer(100, 0)));
     assert_eq!((vlan(&[]), vlan(&[InfoVlan::Id(4095)])), (None, None));
-    // A veth's link is its other end, maybe in another namespace.
+    // The link attribute of a veth device is its peer, which may be in another namespace.
     let veth = InfoData::Veth(InfoVeth::Peer(LinkMessage::default()));
     assert_eq!(device(&[LinkInfo::Kind(InfoKind::Veth), LinkInfo::Data(veth)]).vlan, None);
 }
 
-/// Interface 3, and a chain of VLAN devices on it: 4 with the first tag on 3, 5 with the second on 4, and so on.
+/// Returns interface 3 with a chain of VLAN devices: device 4 with the first tag on 3, device 5
+/// with the second tag on 4, and so on.
 fn stacked(tags: &[Tag]) -> Facts {
     let mut facts = facts(NeighbourState::Reachable);
     for (on, &tag) in (3..).zip(tags) {
@@ -289,7 +291,7 @@ fn stacked(tags: &[Tag]) -> Facts {
 }
 
 #[test]
-fn a_route_over_vlan_devices_leaves_by_what_they_stand_on_with_their_tags() {
+fn route_over_vlan_devices_uses_lower_device_and_tags() {
     let (outer, inner) = (Tag::service(30, 0).unwrap(), Tag::customer(7, 0).unwrap());
     let facts = stacked(&[outer, inner, inner]);
     let one = Tags::NONE.push(outer).unwrap();
@@ -312,7 +314,7 @@ fn a_route_over_vlan_devices_leaves_by_what_they_stand_on_with_their_tags() {
 fn a_way_by_an_interface_that_is_not_ours_is_none() {
     let next_hops = HashMap::from([(to(), Ok(resolved())), (via(), Err(pending()))]);
     let table = Table { next_hops, ..Table::default() };
-    assert_eq!(table.clone().by(vec![]), table, "nothing is sent");
+    assert_eq!(table.clone().by(vec![]), table, "an empty list accepts every interface");
     let ours = table.clone().by(vec![9, 3]);
     assert_eq!((&ours.next_hops, &ours.interfaces[..]), (&table.next_hops, &[9, 3][..]));
     let strange = table.by(vec![9]);
@@ -362,7 +364,7 @@ fn only_idle_neighbours_on_working_links_are_asked_for() {
         assert_eq!(facts(state).to_ask(&BTreeSet::new()), []);
     }
     let missing = BTreeSet::from([(3, to()), (4, via())]);
-    assert_eq!(facts(Stale).to_ask(&missing), [(3, to())], "interface 4 is not there");
+    assert_eq!(facts(Stale).to_ask(&missing), [(3, to())], "interface 4 does not exist");
     for broken in [Link { mac: Option::None, ..link() }, Link { is_running: false, ..link() }] {
         let facts = Facts { links: HashMap::from([(3, broken)]), ..facts(Failed) };
         assert_eq!(facts.to_ask(&needed), []);
@@ -422,9 +424,9 @@ fn every_notification_matters_but_of_strange_neighbours() {
 fn the_kernels_errors_become_words() {
     for (errno, expected, words) in [
         (101, Unresolved::NoRoute, "no route"),
-        (113, Unresolved::Unreachable, "its route says unreachable"),
-        (13, Unresolved::Prohibited, "its route says prohibited"),
-        (22, Unresolved::Blackhole, "its route is a blackhole"),
+        (113, Unresolved::Unreachable, "the route has type unreachable"),
+        (13, Unresolved::Prohibited, "the route has type prohibit"),
+        (22, Unresolved::Blackhole, "the route is a blackhole"),
         (
             105,
             Unresolved::Refused { errno: 105 },
@@ -435,5 +437,5 @@ fn the_kernels_errors_become_words() {
         assert_eq!(why, expected);
         assert_eq!(why.to_string(), words);
     }
-    assert_eq!(failed().to_string(), "neighbour 192.0.2.2 on interface 3 does not answer");
+    assert_eq!(failed().to_string(), "neighbour 192.0.2.2 on interface 3 does not respond");
 }

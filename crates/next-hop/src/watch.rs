@@ -1,9 +1,11 @@
-//! Next hops kept fresh: follows the kernel's notifications, and keeps the neighbours that are in use alive.
+//! Follows changes of next hops through kernel notifications, and keeps the entries of needed
+//! neighbors up to date.
 //!
-//! In: what is [`Wanted`], which may change at any time. Out: a [`Table`] for every difference.
-//! Not here: what is done with a table. Invariant: a notification that could matter is followed by a whole new look, so
-//! none has to be understood, and losing some costs no more than [`QUIET_PERIOD`].
-//! Source: rtnetlink(7); the neighbour states are those of Linux `net/core/neighbour.c`.
+//! The module reads the routes, links and neighbors again after each notification that could
+//! matter. It therefore does not need to interpret notifications in detail. A lost notification
+//! delays an update by at most [`QUIET_PERIOD`].
+//!
+//! See rtnetlink(7), and Linux `net/core/neighbour.c` for the neighbor states.
 
 use std::collections::{BTreeSet, HashMap};
 use std::future::{Future, pending};
@@ -23,27 +25,29 @@ use tokio::time::{Instant, sleep};
 use crate::facts::{self, Facts, NeighbourKey, Route};
 use crate::{NextHopError, Resolver, Table, Unresolved, Wanted};
 
-/// Two netlink sockets: one for requests, one for notifications.
+/// A watcher with two netlink sockets: one for requests and one for notifications.
 pub struct Watch {
     resolver: Resolver,
     events: BoxStream<'static, NetlinkMessage<RouteNetlinkMessage>>,
-    /// The neighbours that the last table stands on.
+    /// The neighbors that the last table depends on.
     needed: BTreeSet<NeighbourKey>,
-    /// When the kernel was made to resolve a neighbour, and the state that was the reason: while it lasts, the neighbour is
-    /// not asked again before [`ASK_AGAIN`].
+    /// The time of the last resolution request to the kernel, and the neighbor state that caused
+    /// it. If the state stays the same, the request is repeated only after [`ASK_AGAIN`].
     asked: HashMap<NeighbourKey, (Instant, Option<NeighbourState>)>,
-    /// The last complaint about asking, so that a lasting one is logged once.
+    /// The last error of a resolution request. It is stored so that a lasting error is logged only
+    /// once.
     complaint: Option<String>,
 }
 
 impl Watch {
-    /// Opens both sockets in the network namespace of the calling thread, and subscribes to changes of links,
-    /// neighbours, routes and routing rules.
+    /// Opens both sockets in the network namespace of the calling thread, and subscribes to changes
+    /// of links, neighbors, routes and routing rules.
     ///
     /// # Errors
-    /// [`NextHopError::Open`].
+    /// Returns [`NextHopError::Open`].
+    ///
     /// # Panics
-    /// Outside a tokio runtime with I/O and time enabled.
+    /// Panics if the caller runs outside a tokio runtime with I/O and time enabled.
     pub fn open() -> Result<Self, NextHopError> {
         let resolver = Resolver::open()?;
         let (connection, _, events) =
@@ -53,20 +57,26 @@ impl Watch {
         Ok(Self { resolver, events, needed: BTreeSet::new(), asked: HashMap::new(), complaint: None })
     }
 
-    /// Calls `on_change` with the first table, and then with every table that differs from the last, until
-    /// `stop` is ready.
+    /// Calls `on_change` with the first table and with each table that differs from the previous
+    /// one, until `stop` is ready.
     ///
-    /// A change in the kernel, or of `wanted`, is answered after 50 ms at the earliest, so that a burst counts once,
-    /// and within a few hundred milliseconds of the kernel's word, which comes at most once a second for carriers.
-    /// While a destination or gateway is unresolved all is looked at anew every second, otherwise every 10 s. The
-    /// kernel is made to resolve a needed neighbour that is missing, failed or stale. One that failed stays so until it
-    /// answers, even while it is asked again. When the sender of `wanted` is gone, its last value stands.
+    /// A kernel notification or a change of `wanted` is handled after at least 50 ms, so that a
+    /// burst of changes is handled only once. The delay after a kernel notification is at most a
+    /// few hundred milliseconds. The kernel reports carrier changes at most once per second. The
+    /// tables are also read every second while a destination or gateway is unresolved, and every 10
+    /// s otherwise.
+    ///
+    /// The kernel is requested to resolve needed neighbors that are missing, failed or stale. A
+    /// failed neighbor is reported as failed until it responds, even while the kernel tries again.
+    /// After the sender of `wanted` is dropped, its last value remains in use.
     ///
     /// # Errors
-    /// [`NextHopError::Closed`]; whatever may pass is logged, the last table stands, and a second later the kernel is
-    /// asked again.
+    /// Returns [`NextHopError::Closed`] if a netlink socket has failed. Temporary errors are
+    /// logged. The last table then stays in use, and the kernel is queried again a second later.
+    ///
     /// # Cost
-    /// [`Resolver::resolve`] for each look, and a dump of all routes if gateways are wanted.
+    /// One [`Resolver::resolve`] each time the tables are read, and a dump of all routes if
+    /// gateways are wanted.
     pub async fn run(
         mut self,
         mut wanted: watch::Receiver<Wanted>,
@@ -86,11 +96,15 @@ impl Watch {
                 Ok(false) => BUSY_PERIOD,
                 Err(NextHopError::Closed) => return Err(NextHopError::Closed),
                 Err(error) => {
-                    tracing::warn!(%error, "next hops could not be looked up; the last ones stand");
+                    // log: The kernel did not respond to a netlink request. The last next hops stay
+                    // in use, and the request is repeated. If this continues, check for memory
+                    // pressure and netlink errors.
+                    tracing::warn!(%error, "next hop lookup failed");
                     BUSY_PERIOD
                 }
             };
-            // A storm of changes may cost at most a fifth of a core.
+            // The wait is four times as long as the last reading of the tables took. Even constant
+            // changes therefore use at most a fifth of a core.
             let settle = (started.elapsed() * 4).clamp(SETTLE, SETTLE_MAX);
             if self.pause(&mut wanted, stop.as_mut(), period, settle).await? {
                 return Ok(());
@@ -98,7 +112,8 @@ impl Watch {
         }
     }
 
-    /// One look at the kernel. `true`: all that is wanted is resolved.
+    /// Reads the kernel's tables once. Returns `true` if all wanted next hops and gateways are
+    /// resolved.
     async fn pass(
         &mut self,
         wanted: &mut watch::Receiver<Wanted>,
@@ -121,7 +136,8 @@ impl Watch {
         Ok(is_whole)
     }
 
-    /// Gateways over `interfaces` and over the VLAN devices on them. Asks nothing when there are none.
+    /// Returns the gateways on `interfaces` and on the VLAN devices on top of them. Sends no
+    /// request if `interfaces` is empty.
     async fn gateways(&mut self, interfaces: &[u32]) -> Result<BTreeSet<NeighbourKey>, NextHopError> {
         if interfaces.is_empty() {
             return Ok(BTreeSet::new());
@@ -130,7 +146,7 @@ impl Watch {
         self.resolver.gateway_keys(&all).await
     }
 
-    /// Waits for the next reason to look again. `true`: to stop.
+    /// Waits until the tables must be read again. Returns `true` if the watch should stop.
     async fn pause(
         &mut self,
         wanted: &mut watch::Receiver<Wanted>,
@@ -144,7 +160,8 @@ impl Watch {
             () = next_change(wanted) => {}
             event = self.event() => event?,
         }
-        // Changes come in bursts: a link that goes down takes its routes and neighbours along.
+        // Changes come in bursts. For example, when a link goes down, its routes and neighbors
+        // change too.
         tokio::select! {
             () = stop => return Ok(true),
             () = sleep(settle) => {}
@@ -153,7 +170,7 @@ impl Watch {
         Ok(false)
     }
 
-    /// The next notification that could change the table. Dropping the future loses none.
+    /// Waits for a notification that could change the table. This future is cancel-safe.
     async fn event(&mut self) -> Result<(), NextHopError> {
         loop {
             let message = self.events.next().await.ok_or(NextHopError::Closed)?;
@@ -179,7 +196,9 @@ impl Watch {
             self.asked.insert(key, (Instant::now(), state(&key)));
         }
         if let Some(reason) = complaint.as_deref().filter(|new| self.complaint.as_deref() != Some(new)) {
-            tracing::warn!(reason, "neighbours cannot be kept alive");
+            // log: The kernel refuses to resolve neighbors, so next hops may become stale. The
+            // field `reason` has the error of the kernel.
+            tracing::warn!(reason, "neighbor keep-alive failed");
         }
         self.complaint = complaint.or(self.complaint.take());
         Ok(())
@@ -192,7 +211,8 @@ impl std::fmt::Debug for Watch {
     }
 }
 
-/// The table that follows from one look. A neighbour that failed before and is being asked again is still failed.
+/// Computes a table. A neighbor that has failed still counts as failed while it is being resolved
+/// again.
 pub(crate) fn table(
     routes: &HashMap<IpAddr, Result<Route, Unresolved>>,
     gateways: &BTreeSet<NeighbourKey>,
@@ -217,7 +237,8 @@ pub(crate) fn table(
     }
 }
 
-/// Whether a notification may change what was said. Neighbours of no concern are many on a busy link.
+/// Returns `true` if a notification may change the table. Most notifications on a busy link are
+/// about unrelated neighbors.
 pub(crate) fn matters(
     message: &NetlinkMessage<RouteNetlinkMessage>,
     needed: &BTreeSet<NeighbourKey>,
@@ -226,7 +247,8 @@ pub(crate) fn matters(
         NetlinkPayload::InnerMessage(
             RouteNetlinkMessage::NewNeighbour(message) | RouteNetlinkMessage::DelNeighbour(message),
         ) => facts::neighbour(message).is_some_and(|(key, _)| needed.contains(&key)),
-        _ => true, // a route, a link, a rule; or an overrun, which says that some were lost
+        // Other messages are about a route, link or rule, or report that notifications were lost.
+        _ => true,
     }
 }
 
@@ -245,14 +267,16 @@ const GROUPS: [MulticastGroup; 6] = [
     MulticastGroup::Ipv6Rule,
 ];
 
-/// A burst of changes is awaited for this long.
+/// The minimum wait after a change, during which further changes of the same burst can arrive.
 const SETTLE: Duration = Duration::from_millis(50);
-/// The longest wait, however long a look takes.
+/// The maximum wait after a change.
 const SETTLE_MAX: Duration = Duration::from_millis(400);
 
-/// Between two looks while something is unresolved.
+/// The interval between readings of the kernel's tables while a next hop or gateway is unresolved.
 const BUSY_PERIOD: Duration = Duration::from_secs(1);
-/// Between two looks while all is resolved.
+/// The interval between readings of the kernel's tables while all next hops and gateways are
+/// resolved.
 const QUIET_PERIOD: Duration = Duration::from_secs(10);
-/// A little less than [`BUSY_PERIOD`], so that each of its looks may ask.
+/// The minimum time between two resolution requests for a neighbor. It is slightly less than
+/// [`BUSY_PERIOD`], so that a request may be sent after each reading of the tables.
 const ASK_AGAIN: Duration = Duration::from_millis(800);

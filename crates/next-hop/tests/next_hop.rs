@@ -1,8 +1,9 @@
-//! Next hops against the kernel's own tables, in network namespaces that have no names and end with their test.
+//! Tests of next hops against the tables of the kernel. Each test creates unnamed network
+//! namespaces, which disappear at its end.
 //!
-//! Needs root, and `ip` (iproute2): `cargo test -p sluicegate-next-hop --test next_hop`.
-//! Every test has two machines: `ours`, where the code under test runs, and `theirs`, at the other end of one or two
-//! veth pairs `out0`-`in0` and `out1`-`in1`. Nothing leaves them.
+//! The tests need root and `ip` (iproute2): `cargo test -p sluicegate-next-hop --test next_hop`.
+//! Every test has two machines. The code under test runs in `ours`. The other machine is `theirs`.
+//! One or two veth pairs connect them, `out0`-`in0` and `out1`-`in1`.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -23,7 +24,7 @@ const IN0: [u8; 6] = [2, 0, 0, 0, 0, 0x20];
 const OUT1: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
 const IN1: [u8; 6] = [2, 0, 0, 0, 0, 0x21];
 
-/// A network namespace, held by one open file.
+/// A network namespace that exists as long as this file is open.
 struct Namespace(File);
 
 impl Namespace {
@@ -41,7 +42,7 @@ impl Namespace {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
     }
 
-    /// Runs `task` on a thread of its own inside.
+    /// Runs `task` on its own thread in the namespace.
     fn run<T: Send>(&self, task: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let inside = scope.spawn(|| {
@@ -67,7 +68,7 @@ impl Namespace {
         self.ip(&format!("-o link show {interface}")).split(':').next().unwrap().parse().unwrap()
     }
 
-    /// Runs `task` inside, with a resolver, to its end.
+    /// Runs `task` in the namespace with a resolver.
     fn resolve<T: Send>(&self, task: impl AsyncFnOnce(Resolver) -> T + Send) -> T {
         self.run(|| runtime().block_on(async { task(Resolver::open().unwrap()).await }))
     }
@@ -77,7 +78,8 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// `pairs` links between two machines: 192.0.2.0/24 and 2001:db8:0:1::/64 on the first, 198.18.0.0/24 on the second.
+/// Creates two machines with `pairs` links between them. The first link has 192.0.2.0/24 and
+/// 2001:db8:0:1::/64. The second link has 198.18.0.0/24.
 fn machines(pairs: usize) -> (Namespace, Namespace) {
     let (ours, theirs) = (Namespace::new(), Namespace::new());
     for pair in 0..pairs {
@@ -102,7 +104,7 @@ fn machines(pairs: usize) -> (Namespace, Namespace) {
             namespace.ip(&format!("address add {address} dev {device}"));
         }
     }
-    // A machine whose Ethernet address changes tells its link.
+    // The other machine announces changes of its Ethernet address on the link.
     theirs.sysctl("ipv4/conf/in0/arp_notify", "1");
     theirs.sysctl("ipv6/conf/in0/ndisc_notify", "1");
     (ours, theirs)
@@ -138,7 +140,7 @@ async fn settled(resolver: &mut Resolver, destination: IpAddr) -> Result<Resolve
     panic!("{destination} is still pending")
 }
 
-/// A watch at work in a namespace, on a thread of its own.
+/// A running watch in a namespace, on its own thread.
 struct Watching {
     tables: mpsc::Receiver<(Instant, Table)>,
     wanted: watch::Sender<Wanted>,
@@ -169,12 +171,13 @@ impl Watching {
         Self { tables, wanted, stop: Some(stop), thread: Some(thread) }
     }
 
-    /// Waits for a table that `accept`s, and prints how long after now it came.
+    /// Waits for a table that satisfies `accept`, and prints the delay.
     fn until(&self, what: &str, accept: impl FnMut(&Table) -> bool) -> Table {
         self.within(PATIENCE, what, accept)
     }
 
-    /// The same for a change that the kernel tells: sooner than the next look that comes without one.
+    /// Waits for a change that the kernel reports by a notification. The timeout is shorter than
+    /// the interval between regular passes.
     fn notified(&self, what: &str, accept: impl FnMut(&Table) -> bool) -> Table {
         self.within(9 * SECOND, what, accept)
     }
@@ -191,7 +194,7 @@ impl Watching {
         panic!("{what}: not within {limit:?}; last seen: {last:?}")
     }
 
-    /// Stops it, and says how long that took.
+    /// Stops the watch and returns how long that took.
     fn stop(mut self) -> Duration {
         let since = Instant::now();
         self.stop.take().unwrap().send(()).unwrap();
@@ -202,13 +205,14 @@ impl Watching {
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// For what must come: ten times the slowest of it, a neighbour that the kernel asks three times, once a second. How
-/// fast it comes is printed, and decides nothing: the machine may be busy, and the kernel tells of a carrier at most
-/// once a second, counted over all links of all namespaces (Linux `net/core/link_watch.c`).
+/// The timeout of every wait. It is ten times the longest delay, which occurs when the kernel
+/// probes a neighbor three times, once per second. The measured delays are printed and not checked,
+/// because the machine may be busy. The kernel also limits reports of carrier changes to one per
+/// second over all links of all namespaces (Linux `net/core/link_watch.c`).
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[test]
-fn a_neighbour_on_the_link_and_one_behind_a_gateway_resolve_in_both_families() {
+fn direct_and_gateway_neighbours_resolve_in_both_families() {
     let (ours, _theirs) = machines(1);
     ours.ip("route add 198.51.100.0/24 via 192.0.2.2");
     ours.ip("route add 203.0.113.0/24 via inet6 2001:db8:0:1::2");
@@ -310,13 +314,13 @@ fn gateways_are_those_of_the_given_interfaces_and_known() {
         assert_eq!(resolver.gateways(&[out1]).await.unwrap(), [second]);
         assert_eq!(resolver.gateways(&[out1, out0]).await.unwrap(), [&first[..], &[second]].concat());
         assert_eq!(resolver.gateways(&[]).await.unwrap(), []);
-        // Each path of the default route resolves, whichever the kernel picks.
+        // Each path of the default route resolves, whichever one the kernel selects.
         let to = ip("198.51.100.77");
         let next_hop = resolver.resolve(&[to]).await.unwrap()[&to].unwrap();
         let paths = [(out0, IN0, OUT0), (out1, IN1, OUT1)];
         assert!(paths.contains(&(next_hop.interface, next_hop.destination, next_hop.source)), "{next_hop:?}");
     });
-    // A watch has the kernel ask for them by itself.
+    // A watch makes the kernel resolve the gateways.
     ours.ip("neighbour flush dev out0");
     let watching = Watching::start(&ours, &[], &[out0]);
     watching.until("gateways", |table| table.gateways == first);
@@ -333,7 +337,8 @@ fn a_watch_follows_changes() {
         table.next_hops.values().all(|next_hop| next_hop.as_ref().is_ok_and(check))
     };
 
-    // The kernel's first questions meet an interface that is not quite up; it asks again each second.
+    // The first probes of the kernel arrive while the interface is still coming up. The kernel
+    // repeats them each second.
     let table = watching.until("first resolved", |table| all(table, &|_| true));
     assert_eq!(table.next_hops.len(), 3);
     assert_eq!(table.next_hops[&ip("198.51.100.7")], Ok(resolved(out0, Some("192.0.2.2"), "192.0.2.1")));
@@ -382,7 +387,7 @@ fn a_watch_follows_changes() {
 }
 
 #[test]
-fn a_stale_neighbour_stays_usable_and_is_asked_until_it_is_reachable() {
+fn stale_neighbour_stays_usable_and_is_probed() {
     let (ours, _theirs) = machines(1);
     ours.sysctl("ipv4/neigh/out0/delay_first_probe_time", "1");
     let watching = Watching::start(&ours, &["192.0.2.2"], &[]);
@@ -395,7 +400,7 @@ fn a_stale_neighbour_stays_usable_and_is_asked_until_it_is_reachable() {
         std::thread::sleep(Duration::from_millis(50));
     }
     println!("stale to reachable: {:?}", since.elapsed());
-    assert!(watching.tables.try_recv().is_err(), "the table never changed");
+    assert!(watching.tables.try_recv().is_err(), "the table did not change");
 }
 
 #[test]
@@ -405,9 +410,9 @@ fn a_dead_neighbour_fails_once_and_is_found_when_it_comes_back() {
     let (interface, neighbour) = (ours.index("out0"), ip("192.0.2.3"));
     let failed = Err(Unresolved::NeighbourFailed { interface, neighbour });
     watching.until("failed", |table| table.next_hops[&neighbour] == failed);
-    // Longer than the kernel needs to ask three times and fail again.
+    // The wait is longer than the time that the kernel needs for three probes and another failure.
     let more = watching.tables.recv_timeout(5 * SECOND);
-    assert!(more.is_err(), "no flapping between pending and failed: {more:?}");
+    assert!(more.is_err(), "the state flaps between pending and failed: {more:?}");
     theirs.ip("address add 192.0.2.3/24 dev in0");
     watching.until("back", |table| table.next_hops[&neighbour].is_ok());
 }
@@ -418,7 +423,8 @@ fn a_permanent_neighbour_stays_permanent() {
     ours.ip("neighbour add 192.0.2.9 lladdr 02:00:00:00:00:99 dev out0 nud permanent");
     let watching = Watching::start(&ours, &["192.0.2.9", "192.0.2.98"], &[]);
     watching.until("first resolved", |table| table.next_hops[&ip("192.0.2.9")].is_ok());
-    std::thread::sleep(2 * SECOND); // 192.0.2.98 makes it look every second
+    // The unresolved neighbor 192.0.2.98 makes the watch run every second.
+    std::thread::sleep(2 * SECOND);
     assert!(ours.ip("neighbour show 192.0.2.9").contains("PERMANENT"));
 }
 

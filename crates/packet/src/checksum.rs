@@ -1,25 +1,27 @@
-//! The Internet checksum: whole (RFC 1071) and incremental (RFC 1624).
+//! The Internet checksum: full computation (RFC 1071) and incremental update (RFC 1624).
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-/// A ones' complement sum under way.
+/// A ones' complement sum. Bytes and words are added one after the other.
 ///
-/// Each piece but the last must have an even length.
+/// Each added slice must have an even length, except the last one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum(u64);
 
 impl Sum {
-    /// The empty sum.
+    /// Creates an empty sum.
     #[inline]
     #[must_use]
     pub const fn new() -> Self {
         Self(0)
     }
 
-    /// Adds bytes; an odd last byte counts as the high half of a word.
+    /// Adds `bytes` to the sum. If the length is odd, the last byte is the upper half of a 16-bit
+    /// word.
     ///
     /// # Cost
-    /// One addition for each 4 bytes; of 64 bytes and more without turning each round (RFC 1071 §2(B)).
+    /// One addition per 4 bytes. A slice of 64 bytes or more is summed in native byte order, and
+    /// its sum is byte-swapped once at the end (RFC 1071 §2(B)).
     #[inline]
     #[must_use]
     pub fn add_bytes(self, bytes: &[u8]) -> Self {
@@ -27,7 +29,7 @@ impl Sum {
             return self.add_long(bytes);
         }
         let (blocks, rest) = bytes.as_chunks::<4>();
-        // 32-bit words into 64 bits: a carry would take 16 GiB.
+        // The 64-bit sum cannot overflow, because that would need 16 GiB of input.
         let mut sum = self.0 + blocks.iter().map(|block| u64::from(u32::from_be_bytes(*block))).sum::<u64>();
         let (words, odd) = rest.as_chunks::<2>();
         for word in words {
@@ -52,7 +54,8 @@ impl Sum {
         Self(self.0 + word as u64)
     }
 
-    /// Adds the IPv4 pseudo-header of TCP and UDP (RFC 9293 §3.1). `len` is that of the segment in bytes.
+    /// Adds the IPv4 pseudo-header that TCP and UDP checksums cover (RFC 9293 §3.1). `len` is the
+    /// length of the TCP segment or UDP datagram in bytes.
     #[must_use]
     pub fn add_pseudo_v4(self, source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, len: u16) -> Self {
         self.add_bytes(&source.octets())
@@ -61,7 +64,8 @@ impl Sum {
             .add_word(len)
     }
 
-    /// Adds the IPv6 pseudo-header (RFC 8200 §8.1). `len` is that of the upper layer in bytes.
+    /// Adds the IPv6 pseudo-header that upper-layer checksums cover (RFC 8200 §8.1). `len` is the
+    /// length of the upper-layer packet in bytes.
     #[must_use]
     pub fn add_pseudo_v6(self, source: Ipv6Addr, destination: Ipv6Addr, protocol: u8, len: u16) -> Self {
         self.add_bytes(&source.octets())
@@ -70,7 +74,7 @@ impl Sum {
             .add_word(len)
     }
 
-    /// The sum folded to 16 bits, not complemented.
+    /// Returns the sum folded to 16 bits. The result is not complemented.
     #[inline]
     #[must_use]
     pub const fn fold(self) -> u16 {
@@ -81,17 +85,19 @@ impl Sum {
         u16::from_be_bytes([hi, lo])
     }
 
-    /// The checksum of a sum that 32 bits hold, as that of a header.
+    /// Returns the checksum of a sum that fits into 32 bits. The sum of a single header always
+    /// fits.
     #[inline(always)]
     #[must_use]
     pub(crate) const fn finish_short(self) -> u16 {
         let sum = (self.0 >> 16) + (self.0 & 0xffff); // at most 17 bits
-        #[expect(clippy::cast_possible_truncation, reason = "one carry is left, and then none")]
+        #[expect(clippy::cast_possible_truncation, reason = "this addition absorbs the last carry")]
         let sum = ((sum >> 16) + sum) as u16;
         !sum
     }
 
-    /// The checksum: the complement of the folded sum. 0 over a header that carries a right one.
+    /// Returns the checksum, which is the complement of the folded sum. If the summed bytes contain
+    /// a correct checksum, the result is 0.
     #[inline]
     #[must_use]
     pub const fn finish(self) -> u16 {
@@ -99,22 +105,26 @@ impl Sum {
     }
 }
 
-/// The folded sum of `bytes`, not complemented: what [`Sum::add_word`] takes for them, where they begin at an even offset.
+/// Returns the sum of `bytes`, folded to 16 bits and not complemented. If the bytes begin at an
+/// even offset of a larger message, [`Sum::add_word`] can add this value instead of the bytes.
 #[must_use]
 pub fn folded_sum(bytes: &[u8]) -> u16 {
     Sum::new().add_bytes(bytes).fold()
 }
 
-/// The checksum of `bytes`; their own checksum field must be zero, or the result says 0 for a right one.
+/// Returns the checksum of `bytes`.
+///
+/// To compute a new checksum, set the checksum field in `bytes` to zero first. To verify a received
+/// checksum, leave the field unchanged: the result is 0 if the checksum is correct.
 #[inline]
 #[must_use]
 pub fn checksum(bytes: &[u8]) -> u16 {
     Sum::new().add_bytes(bytes).finish()
 }
 
-/// The checksum after one word of what it covers changed from `old` to `new`.
+/// Returns the new checksum after one of the summed 16-bit words has changed from `old` to `new`.
 ///
-/// # Source
+/// # References
 /// RFC 1624 §3, equation 3.
 #[inline]
 #[must_use]
@@ -124,7 +134,7 @@ pub const fn update(checksum: u16, old: u16, new: u16) -> u16 {
     Sum::new().add_word(!checksum).add_word(!old).add_word(new).finish()
 }
 
-/// Bytes from which on a sum in the machine's own order is cheaper.
+/// The minimum slice length in bytes for which a sum in native byte order is faster.
 const LONG: usize = 64;
 
 #[cfg(test)]

@@ -1,22 +1,27 @@
-//! UDP datagrams that are made here: IP and UDP headers in front of a payload, and the checksum of those that come in.
+//! Writes and updates UDP datagrams, and verifies received UDP checksums.
 //!
-//! Not here: link headers, pieces: what is written is one packet.
-//! Source: RFC 768; RFC 791 §3.1; RFC 8200 §3 and §8.1.
+//! [`write_udp`] writes the IP and UDP headers in front of a payload. [`refit_udp`] corrects
+//! lengths and checksums after the payload has changed. Link headers and fragmentation are handled
+//! by other modules.
+//!
+//! The formats are defined in RFC 768, RFC 791 §3.1 and RFC 8200 §3 and §8.1.
 
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::checksum::{Sum, checksum};
 use crate::{Family, Parsed, protocol};
 
-/// Bytes of IP header and UDP header in front of a payload.
+/// Returns the length of the IP header and the UDP header together, in bytes.
 #[must_use]
 pub const fn udp_headers_len(family: Family) -> usize {
     family.header_len() as usize + UDP_HEADER
 }
 
-/// Writes both headers to the front of `ip`, which the payload fills behind them: TTL or hop limit 64, DF set, with checksums.
+/// Writes the IP and UDP headers at the start of `ip`. The payload must already be in place after
+/// them. The TTL or hop limit is 64, DF is set in IPv4, and all checksums are filled in.
 ///
-/// `false`: the ends are of two families, or `ip` is shorter than the headers, or longer than a packet can be.
+/// Returns `false` if source and destination have different families, or if `ip` is shorter than
+/// the headers or longer than an IP packet can be.
 #[must_use]
 pub fn write_udp(ip: &mut [u8], source: SocketAddr, destination: SocketAddr) -> bool {
     let headers = udp_headers_len(if source.is_ipv4() { Family::V4 } else { Family::V6 });
@@ -24,7 +29,8 @@ pub fn write_udp(ip: &mut [u8], source: SocketAddr, destination: SocketAddr) -> 
     payload.is_some_and(|payload| write_udp_over(ip, source, destination, payload))
 }
 
-/// The same for a payload whose sum is known: it is not read.
+/// Writes the same headers as [`write_udp`], but does not read the payload. Instead, the caller
+/// passes the checksum of the payload bytes, not complemented, in `payload`.
 #[inline]
 #[must_use]
 pub fn write_udp_over(ip: &mut [u8], source: SocketAddr, destination: SocketAddr, payload: Sum) -> bool {
@@ -38,8 +44,9 @@ pub fn write_udp_over(ip: &mut [u8], source: SocketAddr, destination: SocketAddr
     written.is_some()
 }
 
-/// `behind`: the sum of the ports and the payload. Headers are summed from what they are made of: reading back what was written in
-/// single bytes waits for the stores.
+/// `behind` is the ones' complement sum of the ports and the payload. The header checksum is
+/// computed from the field values, because reading the header back would wait for the preceding
+/// single-byte stores.
 #[inline]
 fn write_v4(ip: &mut [u8], [from, to]: [Ipv4Addr; 2], ports: [u16; 2], behind: Sum) -> Option<()> {
     let total = u16::try_from(ip.len()).ok()?;
@@ -52,7 +59,7 @@ fn write_v4(ip: &mut [u8], [from, to]: [Ipv4Addr; 2], ports: [u16; 2], behind: S
     let ([t0, t1], [c0, c1]) = (total.to_be_bytes(), sum.finish().to_be_bytes());
     let ([d0, d1], [a, b, c, d]) = (DONT_FRAGMENT.to_be_bytes(), from.octets());
     let [e, f, g, h] = to.octets();
-    // No identification (RFC 6864 §4.1).
+    // The identification is 0, as RFC 6864 §4.1 permits for packets with DF.
     *header = [0x45, 0, t0, t1, 0, 0, d0, d1, HOPS, protocol::UDP, c0, c1, a, b, c, d, e, f, g, h];
     Some(())
 }
@@ -70,7 +77,8 @@ fn write_v6(ip: &mut [u8], [from, to]: [Ipv6Addr; 2], ports: [u16; 2], behind: S
     Some(())
 }
 
-/// `all`: the sum of what the checksum covers, but for the length in the header itself.
+/// `all` is the sum of all bytes covered by the checksum, except the length field in the UDP
+/// header.
 #[inline]
 fn write_header(udp: &mut [u8], [from, to]: [u16; 2], len: u16, all: Sum) -> Option<()> {
     let ([a, b], [c, d], [l0, l1]) = (from.to_be_bytes(), to.to_be_bytes(), len.to_be_bytes());
@@ -79,10 +87,11 @@ fn write_header(udp: &mut [u8], [from, to]: [u16; 2], len: u16, all: Sum) -> Opt
     Some(())
 }
 
-/// Makes all of `ip`, a UDP packet that is no fragment and has its UDP header at `udp`, one packet: its lengths and checksums are those of
-/// what it holds now. A UDP checksum that IPv4's sender left out stays out.
+/// Sets the lengths and checksums of a UDP packet to match its current content, after its payload
+/// has changed. `udp` is the offset of the UDP header in `ip`. The packet must not be a fragment. A
+/// UDP checksum of 0 means that the sender computed no checksum, and it stays 0.
 ///
-/// `false`: it has no such headers, or is longer than a packet can be.
+/// Returns `false` if `ip` does not have these headers or is longer than an IP packet can be.
 #[must_use]
 pub fn refit_udp(ip: &mut [u8], udp: usize) -> bool {
     refit(ip, udp).is_some()
@@ -119,9 +128,12 @@ fn refit(ip: &mut [u8], at: usize) -> Option<()> {
     write_checksum(udp, pseudo.add_word(protocol::UDP.into()).add_word(len))
 }
 
-/// Whether the UDP checksum of a frame that came in whole, of which `parsed` is what [`crate::parse`] said, may be right: it is; or
-/// IPv4's sender computed none; or it left the rest of it to hardware that there is not (Linux `CHECKSUM_PARTIAL`), which says
-/// nothing of the payload.
+/// Returns `true` if the UDP checksum of a received packet is acceptable. The packet must not be a
+/// fragment, and `parsed` must be the result of [`crate::parse`] for `frame`.
+///
+/// A checksum is acceptable if it is correct, or if it is 0 in an IPv4 packet. A checksum that
+/// covers only the pseudo-header is also acceptable, and the payload is then not verified. Linux
+/// writes such a checksum when it expects the NIC to complete it (`CHECKSUM_PARTIAL`).
 #[must_use]
 pub fn udp_checksum_ok(frame: &[u8], parsed: &Parsed) -> bool {
     let Some(udp) = frame.get(usize::from(parsed.l4)..usize::from(parsed.end)) else { return false };
@@ -133,7 +145,8 @@ pub fn udp_checksum_ok(frame: &[u8], parsed: &Parsed) -> bool {
     let addresses = parsed.addresses(frame);
     let from_v6 = |address: [u8; 16]| Ipv6Addr::from(address);
     let Ok(len) = u16::try_from(udp.len()) else { return false };
-    // The sum of an IPv4-mapped address has 0xffff more, which is another zero.
+    // The IPv6 pseudo-header is also correct for IPv4. The prefix of an IPv4-mapped address adds
+    // 0xffff to the sum, which is zero in ones' complement.
     let pseudo = Sum::new().add_pseudo_v6(from_v6(addresses.src), from_v6(addresses.dst), protocol::UDP, len);
     pseudo.fold() == field || pseudo.add_bytes(udp).finish() == 0
 }
@@ -155,7 +168,7 @@ fn sent(sum: Sum) -> u16 {
     }
 }
 
-/// In the word that is the flags and the fragment offset.
+/// The DF flag in the 16-bit word of flags and fragment offset.
 const DONT_FRAGMENT: u16 = 0x4000;
 const UDP_HEADER: usize = 8;
 const HOPS: u8 = 64;
@@ -168,7 +181,7 @@ mod tests {
     use super::*;
     use crate::parse;
 
-    /// The same datagram by another's hand.
+    /// Builds the same datagram with the `etherparse` crate.
     fn by_etherparse(source: SocketAddr, destination: SocketAddr, payload: &[u8]) -> Vec<u8> {
         let link = PacketBuilder::ethernet2([2; 6], [4; 6]);
         let step = match (source, destination) {
@@ -204,7 +217,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_datagram_is_as_etherparse_writes_it_and_its_checksum_holds_until_a_bit_changes(
+        fn write_udp_matches_etherparse_and_detects_bit_flips(
             (source, destination) in ends(),
             payload in prop::collection::vec(any::<u8>(), 0..1500),
             place: prop::sample::Index,
@@ -228,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checksum_that_is_zero_or_left_to_hardware_says_nothing() {
+    fn udp_checksum_ok_accepts_zero_and_partial_checksums() {
         for (source, destination) in
             [("192.0.2.1:5", "203.0.113.9:6"), ("[2001:db8::1]:5", "[2001:db8::9]:6")]
         {
@@ -255,7 +268,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_packet_that_holds_something_else_is_as_one_that_held_it_from_the_beginning(
+        fn refit_udp_matches_a_packet_built_with_the_new_payload(
             (source, destination) in ends(),
             before in prop::collection::vec(any::<u8>(), 0..300),
             after in prop::collection::vec(any::<u8>(), 0..300),
@@ -276,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_packet_is_not_made_one() {
+    fn refit_udp_rejects_invalid_packets() {
         let v4: SocketAddr = "192.0.2.1:5".parse().unwrap();
         let frame = by_etherparse(v4, v4, b"hello");
         for (length, udp) in [(27, 20), (19, 20), (33, 19), (33, 30), (0, 0)] {
@@ -290,14 +303,14 @@ mod tests {
     }
 
     #[test]
-    fn a_checksum_of_zero_is_written_as_all_ones() {
+    fn write_udp_sends_a_zero_checksum_as_all_ones() {
         for (end, family) in [("192.0.2.1:5", Family::V4), ("[2001:db8::1]:5", Family::V6)] {
             let end: SocketAddr = end.parse().unwrap();
             let payload = udp_headers_len(family);
             let mut ip = vec![0; payload + 2];
             assert!(write_udp(&mut ip, end, end));
             let field = payload - 2..payload;
-            // What is missing to a sum of all ones, whose complement is zero.
+            // This payload makes the sum 0xffff, and its complement 0.
             ip.copy_within(field.clone(), payload);
             assert!(write_udp(&mut ip, end, end));
             assert_eq!(ip[field], [0xff, 0xff]);
@@ -305,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_refused() {
+    fn write_udp_rejects_mixed_families_and_short_buffers() {
         let (v4, v6): (SocketAddr, SocketAddr) =
             ("192.0.2.1:5".parse().unwrap(), "[2001:db8::1]:5".parse().unwrap());
         assert!(!write_udp(&mut [0; 100], v4, v6));

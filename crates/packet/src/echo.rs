@@ -1,14 +1,16 @@
-//! An ICMP echo request becomes its reply in place.
+//! Turns an ICMP echo request into its reply in place.
 
 use crate::icmp_error::is_one_host;
 use crate::{Family, Fragment, Parsed, checksum, protocol};
 
-/// Turns the echo request in `frame` into the reply: MAC addresses and IP addresses swapped, type changed, TTL or
-/// hop limit 64, checksums repaired incrementally. `parsed` is what [`crate::parse`] said of this frame.
+/// Turns the ICMP echo request in `frame` into its reply. The function swaps the MAC and IP
+/// addresses, changes the ICMP type, sets the TTL or hop limit to 64, and updates the checksums
+/// incrementally. `parsed` is the result of [`crate::parse`] for `frame`.
 ///
-/// `false`, with `frame` untouched: not an echo request, a fragment, sent to or from a group MAC address
-/// (RFC 1122 §3.2.2.6 lets such requests go unanswered), from an address that is not one host's (RFC 1122 §3.2.1.3), or
-/// carrying IPv4 options or extension headers, which a reply would have to reverse.
+/// Returns `false` and leaves `frame` unchanged if the packet is not an echo request, is a
+/// fragment, or has IPv4 options or extension headers. Also returns `false` if a MAC address is a
+/// group address (RFC 1122 §3.2.2.6), or if the source IP address does not identify a single host
+/// (RFC 1122 §3.2.1.3).
 #[must_use]
 pub fn echo_reply(frame: &mut [u8], parsed: &Parsed) -> bool {
     let l3 = usize::from(parsed.l3);
@@ -44,7 +46,8 @@ fn turn_v4(ip: &mut [u8]) -> bool {
     let new = u16::from_be_bytes([h[8], h[9]]);
     let sum = checksum::update(u16::from_be_bytes([h[10], h[11]]), old, new);
     [h[10], h[11]] = sum.to_be_bytes();
-    h.last_chunk_mut::<8>().is_some_and(|both| swap_halves::<4>(both)) // the sum does not see order
+    // Swapping the addresses does not change the header checksum.
+    h.last_chunk_mut::<8>().is_some_and(|both| swap_halves::<4>(both))
 }
 
 fn turn_v6(ip: &mut [u8]) -> bool {
@@ -56,7 +59,7 @@ fn turn_v6(ip: &mut [u8]) -> bool {
     h.last_chunk_mut::<32>().is_some_and(|both| swap_halves::<16>(both))
 }
 
-/// Changes the type of an ICMP message with code 0 and repairs its checksum.
+/// Changes the type of an ICMP message with code 0 and updates its checksum.
 fn turn_icmp(icmp: &mut [u8], request: u8, reply: u8) -> bool {
     let Some(h) = icmp.first_chunk_mut::<8>() else { return false };
     if [h[0], h[1]] != [request, 0] {
@@ -66,14 +69,15 @@ fn turn_icmp(icmp: &mut [u8], request: u8, reply: u8) -> bool {
     let sum = checksum::update(sum, u16::from_be_bytes([request, 0]), u16::from_be_bytes([reply, 0]));
     h[0] = reply;
     [h[2], h[3]] = sum.to_be_bytes();
-    // Of words that are all zero the sum is 0, and its complement ffff (RFC 1071): an update can't tell it from the other zero.
+    // The checksum of an all-zero message is 0xffff (RFC 1071). An incremental update cannot
+    // distinguish 0xffff from 0, so this case is handled here.
     if sum == 0 && icmp.iter().all(|byte| *byte == 0) {
         icmp.iter_mut().skip(2).take(2).for_each(|byte| *byte = 0xff);
     }
     true
 }
 
-/// Swaps the first two runs of `N` bytes.
+/// Swaps the first two groups of `N` bytes.
 fn swap_halves<const N: usize>(bytes: &mut [u8]) -> bool {
     let Some((first, rest)) = bytes.split_first_chunk_mut::<N>() else { return false };
     let Some(second) = rest.first_chunk_mut::<N>() else { return false };

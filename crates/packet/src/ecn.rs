@@ -1,12 +1,13 @@
-//! Congestion marks when an outer header goes away. Source: RFC 6040 §4.2.
+//! Propagation of congestion marks at decapsulation (RFC 6040 §4.2).
 
 use crate::{Family, checksum};
 
-/// Gives the inner packet at the start of `ip` the ECN field that RFC 6040 makes of its own and of the outer header's
-/// TOS or traffic class, and repairs the IPv4 checksum. The other bits of the inner TOS stay.
+/// Merges the ECN field of the outer header into the inner packet at the start of `ip`, as RFC 6040
+/// defines. The function updates the IPv4 checksum and keeps the other bits of the inner TOS.
 ///
-/// `false`, with `ip` untouched: the packet met congestion and its sender does not know ECN, so it must be dropped; or
-/// `ip` is shorter than the IP header.
+/// Returns `false` and leaves `ip` unchanged if the outer header marks congestion but the inner
+/// packet is not ECN-capable. The caller must then drop the packet. The function also returns
+/// `false` if `ip` is shorter than the IP header.
 #[must_use]
 pub fn merge_ecn(ip: &mut [u8], family: Family, outer_tos: u8) -> bool {
     match family {
@@ -29,10 +30,11 @@ pub fn merge_ecn(ip: &mut [u8], family: Family, outer_tos: u8) -> bool {
     }
 }
 
-/// The table of RFC 6040 §4.2, figure 4. `None`: drop.
+/// Returns the ECN field from the table in RFC 6040 §4.2, figure 4, or `None` if the packet must be
+/// dropped.
 const fn merged(inner: u8, outer: u8) -> Option<u8> {
     match (inner, outer) {
-        // A sender without ECN learns of congestion by a loss alone.
+        // A sender without ECN notices congestion only by packet loss, so the packet is dropped.
         (NOT_ECT, CE) => None,
         (ECT_0 | ECT_1, CE) => Some(CE),
         (ECT_0, ECT_1) => Some(ECT_1),

@@ -1,28 +1,29 @@
-//! How a packet travels to its backend, and how many bytes that adds.
+//! The encapsulations that can be used for packets to backends, and their overhead in bytes.
 
 use core::fmt;
 use core::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::Family;
 
-/// How a packet travels to its backend. Displays as in the configuration: `gre`, `ipip`, `gue`, `l2`.
+/// The encapsulation of packets to a backend. `Display` prints the name that the configuration
+/// uses, such as `gre`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Encapsulation {
     /// GRE without optional fields (RFC 2784).
     Gre,
-    /// IP in IP, any mix of families (RFC 2003, RFC 2473, RFC 4213).
+    /// IP in IP, with any combination of inner and outer family (RFC 2003, RFC 2473, RFC 4213).
     Ipip,
-    /// Generic UDP encapsulation, variant 0, port 6080.
+    /// Generic UDP Encapsulation, variant 0, on UDP port 6080.
     Gue {
-        /// Compute the outer UDP checksum; else it is 0 (RFC 6936).
+        /// `true` to compute the outer UDP checksum; otherwise the checksum is 0 (RFC 6936).
         udp_checksum: bool,
     },
-    /// No outer header: the frame gets the backend's MAC address.
+    /// No outer headers: the frame is sent to the MAC address of the backend.
     L2,
 }
 
 impl Encapsulation {
-    /// The word of the configuration.
+    /// Returns the name of this encapsulation in the configuration.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -40,27 +41,27 @@ impl fmt::Display for Encapsulation {
     }
 }
 
-/// Addresses of an outer header.
+/// The source and destination address of an outer header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outer {
     /// The outer header is IPv4.
     V4 {
-        /// This machine.
+        /// The address of this machine.
         source: Ipv4Addr,
-        /// The backend.
+        /// The address of the backend.
         destination: Ipv4Addr,
     },
     /// The outer header is IPv6.
     V6 {
-        /// This machine.
+        /// The address of this machine.
         source: Ipv6Addr,
-        /// The backend.
+        /// The address of the backend.
         destination: Ipv6Addr,
     },
 }
 
 impl Outer {
-    /// The family of the outer header.
+    /// Returns the family of the outer header.
     #[inline]
     #[must_use]
     pub const fn family(&self) -> Family {
@@ -71,8 +72,10 @@ impl Outer {
     }
 }
 
-/// Bytes that stand in front of the inner IP header: 20 or 40 for IP-in-IP, 4 more for GRE, 12 more for GUE
-/// (UDP 8, GUE 4), none for L2.
+/// Returns the length of the outer headers in bytes.
+///
+/// IP-in-IP needs 20 bytes over IPv4 and 40 bytes over IPv6. GRE needs 4 more bytes, and GUE needs
+/// 12 more (8 for UDP and 4 for GUE). L2 needs 0 bytes.
 #[inline]
 #[must_use]
 pub const fn encap_overhead(kind: &Encapsulation, outer: Family) -> u8 {

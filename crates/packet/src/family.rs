@@ -5,8 +5,9 @@ use core::net::IpAddr;
 
 use crate::protocol;
 
-/// IPv4 or IPv6.
-// `bgp` has families of its own, those of MP-BGP: both crates stand alone.
+/// The IP version: IPv4 or IPv6.
+// The `bgp` crate has its own type for the address families of MP-BGP, so that neither crate
+// depends on the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
     /// IPv4.
@@ -16,7 +17,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// That of an address.
+    /// Returns the family of an address.
     #[inline]
     #[must_use]
     pub const fn of(address: IpAddr) -> Self {
@@ -26,7 +27,7 @@ impl Family {
         }
     }
 
-    /// The Ethernet type, which is also GRE's protocol type.
+    /// Returns the Ethernet type. GRE uses the same number as its protocol type.
     #[inline]
     #[must_use]
     pub const fn ethertype(self) -> u16 {
@@ -36,7 +37,8 @@ impl Family {
         }
     }
 
-    /// The IP protocol number of a packet of this family inside another (RFC 2003, RFC 2473).
+    /// Returns the protocol number that an outer IP header needs if its payload is a packet of this
+    /// family (RFC 2003, RFC 2473).
     #[inline]
     #[must_use]
     pub const fn protocol(self) -> u8 {
@@ -46,7 +48,7 @@ impl Family {
         }
     }
 
-    /// Bytes of the IP header without options or extension headers: 20 or 40.
+    /// Returns the length of the IP header without options or extension headers: 20 or 40 bytes.
     #[inline]
     #[must_use]
     pub const fn header_len(self) -> u8 {

@@ -1,28 +1,31 @@
-//! Which piece of a packet a frame carries, for both families.
+//! The fragment information of IPv4 and IPv6 packets.
 
-/// Whether a packet is a piece of another, and which.
+/// The fragment information of a packet: identification, offset and the more-fragments flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fragment {
-    /// A whole packet, or an atomic fragment (RFC 6946: offset 0, nothing follows).
+    /// The packet is not fragmented, or it is an atomic fragment (RFC 6946: offset 0 and no further
+    /// fragments).
     None,
-    /// The piece with the ports: offset 0, more follow.
+    /// The first fragment of a datagram, which has offset 0 and the more-fragments flag. The first
+    /// fragment carries the ports.
     First {
-        /// Identification; 16 bits for IPv4.
+        /// The identification of the datagram, which has 16 bits in IPv4.
         id: u32,
     },
-    /// A piece without ports.
+    /// A fragment that does not start at offset 0. Such a fragment carries no ports.
     Later {
-        /// Identification; 16 bits for IPv4.
+        /// The identification of the datagram, which has 16 bits in IPv4.
         id: u32,
-        /// Offset in bytes of this piece in the whole payload, a multiple of 8, never 0.
+        /// The offset of this fragment in the payload of the datagram, in bytes: a multiple of 8,
+        /// never 0.
         offset: u16,
-        /// More pieces follow.
+        /// `true` if more fragments follow.
         more: bool,
     },
 }
 
 impl Fragment {
-    /// From the fields of either family: offset in bytes, the more-fragments flag.
+    /// Builds the value from the offset in bytes and the more-fragments flag.
     #[inline]
     pub(crate) const fn from_parts(id: u32, offset: u16, more: bool) -> Self {
         match (offset, more) {

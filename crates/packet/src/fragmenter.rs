@@ -1,32 +1,35 @@
-//! Cuts an IP packet that is too long for a link into pieces.
+//! Fragmentation of IP packets that are longer than the MTU of a link.
 //!
-//! In: a packet, from its IP header on, and an MTU. Out: pieces, each a header of its own and a run of the payload.
-//! Not here: whether it may be cut (DF is obeyed, the rest is `forwarder`'s policy), putting pieces together.
-//! Invariant: the pieces' payloads, in order, are the packet's; each piece fits the MTU.
-//! Source: RFC 791 §2.3, §3.1, §3.2; RFC 8200 §4.5.
+//! [`pieces_v4`] and [`pieces_v6`] return an iterator over fragments. Each fragment has its own
+//! header and borrows a part of the payload. The fragments' payloads, joined in order, are
+//! identical to the payload of the packet. A packet with DF set is not fragmented. The crate does
+//! not reassemble fragments.
+//!
+//! The rules are in RFC 791 §2.3, §3.1 and §3.2, and in RFC 8200 §4.5.
 
 use crate::checksum::checksum;
 use crate::{Family, Fragment, Ipv4, Ipv6, Malformed, protocol};
 
-/// Cuts an IPv4 packet into pieces of at most `mtu` bytes, headers included. `ip` may be a fragment already; what lies
-/// behind its total length is ignored. The pieces carry the packet's identification. A packet that fits is its only
-/// piece, unchanged.
+/// Splits an IPv4 packet into fragments of at most `mtu` bytes, including headers. `ip` may already
+/// be a fragment. Bytes after its total length are ignored. The fragments keep the identification
+/// of the packet. A packet that fits the MTU is returned unchanged as the only item.
 ///
 /// # Errors
-/// [`FragmentError`], before anything is cut.
-pub fn pieces_v4(ip: &[u8], mtu: u16) -> Result<Pieces<'_>, FragmentError> {
+/// Returns [`FragmentError`] if the packet cannot be fragmented.
+pub fn pieces_v4(ip: &[u8], mtu: u16) -> Result<FragmentIter<'_>, FragmentError> {
     let packet = Ipv4::parse(ip)?;
     let mtu_bytes = usize::from(mtu);
     let (whole, _) = ip.split_at_checked(packet.header_len()).ok_or(Malformed::Truncated)?;
     let first = Header::new(whole.iter().copied());
     if usize::from(packet.total_len()) <= mtu_bytes {
-        return Ok(Pieces::whole(Family::V4, first, packet.payload(), mtu_bytes));
+        return Ok(FragmentIter::whole(Family::V4, first, packet.payload(), mtu_bytes));
     }
     if packet.dont_fragment() {
         return Err(FragmentError::DontFragment);
     }
+    // The fragments would get valid checksums, which would hide the wrong checksum of the packet.
     if !packet.checksum_ok() {
-        return Err(FragmentError::Checksum); // new headers would hide it
+        return Err(FragmentError::Checksum);
     }
     if mtu_bytes < first.len + 8 {
         return Err(FragmentError::MtuTooSmall { mtu });
@@ -41,22 +44,33 @@ pub fn pieces_v4(ip: &[u8], mtu: u16) -> Result<Pieces<'_>, FragmentError> {
     }
     let later = later_header(&first, packet.options());
     let rest = packet.payload();
-    Ok(Pieces { family: Family::V4, cut: true, next: Some(first), later, rest, offset, more, mtu: mtu_bytes })
+    Ok(FragmentIter {
+        family: Family::V4,
+        cut: true,
+        next: Some(first),
+        later,
+        rest,
+        offset,
+        more,
+        mtu: mtu_bytes,
+    })
 }
 
-/// Cuts an IPv6 packet without extension headers into pieces of at most `mtu` bytes, with a fragment header behind the
-/// IPv6 header of each. What lies behind the payload length is ignored. A packet that fits is its only piece, unchanged.
+/// Splits an IPv6 packet without extension headers into fragments of at most `mtu` bytes. Each
+/// fragment has a fragment header after the IPv6 header. Bytes after the payload length are
+/// ignored. A packet that fits the MTU is returned unchanged as the only item.
 ///
-/// Only a packet's source may do this: it is for outer packets.
+/// Only the sender of an IPv6 packet may fragment it. Use this function only for packets that this
+/// machine creates, such as the outer packets of a tunnel.
 ///
 /// # Errors
-/// [`FragmentError`], before anything is cut.
-pub fn pieces_v6(ip: &[u8], mtu: u16, identification: u32) -> Result<Pieces<'_>, FragmentError> {
+/// Returns [`FragmentError`] if the packet cannot be fragmented.
+pub fn pieces_v6(ip: &[u8], mtu: u16, identification: u32) -> Result<FragmentIter<'_>, FragmentError> {
     let packet = Ipv6::parse(ip)?;
     let mtu_bytes = usize::from(mtu);
     let plain = ip.iter().copied().take(40);
     if 40 + packet.payload().len() <= mtu_bytes {
-        return Ok(Pieces::whole(Family::V6, Header::new(plain), packet.payload(), mtu_bytes));
+        return Ok(FragmentIter::whole(Family::V6, Header::new(plain), packet.payload(), mtu_bytes));
     }
     if let protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION_OPTIONS | protocol::FRAGMENT =
         packet.next_header()
@@ -71,12 +85,23 @@ pub fn pieces_v6(ip: &[u8], mtu: u16, identification: u32) -> Result<Pieces<'_>,
     }
     let rest = packet.payload();
     let (next, later) = (Some(header), header);
-    Ok(Pieces { family: Family::V6, cut: true, next, later, rest, offset: 0, more: false, mtu: mtu_bytes })
+    Ok(FragmentIter {
+        family: Family::V6,
+        cut: true,
+        next,
+        later,
+        rest,
+        offset: 0,
+        more: false,
+        mtu: mtu_bytes,
+    })
 }
 
-/// Lets an IPv4 packet be cut: DF cleared, with an identification, the checksum repaired. An IPv6 packet is left as it is.
+/// Allows routers to fragment an IPv4 packet. The function clears DF, sets the identification, and
+/// updates the checksum. An IPv6 packet is left unchanged.
 ///
-/// Only a packet's source may do this: it is for outer packets.
+/// Only the sender of a packet may clear DF. Use this function only for packets that this machine
+/// creates, such as the outer packets of a tunnel.
 pub fn allow_cutting(ip: &mut [u8], identification: u16) {
     let Some(header) = ip.first_chunk_mut::<20>().filter(|header| header[0] == 0x45) else { return };
     [header[4], header[5]] = identification.to_be_bytes();
@@ -85,32 +110,33 @@ pub fn allow_cutting(ip: &mut [u8], identification: u16) {
     [header[10], header[11]] = checksum(&*header).to_be_bytes();
 }
 
-/// The pieces of a packet, in order; never none. Knows how many are left.
+/// An iterator over the fragments of a packet, in order. The iterator returns at least one fragment
+/// and knows its exact length.
 #[derive(Clone, Debug)]
-pub struct Pieces<'a> {
+pub struct FragmentIter<'a> {
     family: Family,
-    /// Whether there is more than one piece.
+    /// `true` if there is more than one fragment.
     cut: bool,
-    /// Header of the next piece, to be filled in; `None` when all are given out.
+    /// The header of the next fragment without lengths and offset, or `None` at the end.
     next: Option<Header>,
-    /// Header of the pieces behind that.
+    /// The header of all fragments after the next one.
     later: Header,
     rest: &'a [u8],
-    /// Offset in bytes of `rest` in the payload of the packet that the source sent.
+    /// The offset of `rest` in the payload of the original datagram, in bytes.
     offset: usize,
-    /// Whether that packet goes on behind this one.
+    /// `true` if this packet is itself a fragment and is not the last one of its datagram.
     more: bool,
-    /// At least 8 bytes above both headers where `cut`.
+    /// The MTU in bytes. If `cut` is set, the MTU exceeds the length of each header by at least 8.
     mtu: usize,
 }
 
-impl<'a> Pieces<'a> {
+impl<'a> FragmentIter<'a> {
     const fn whole(family: Family, header: Header, payload: &'a [u8], mtu: usize) -> Self {
         let (next, later) = (Some(header), header);
         Self { family, cut: false, next, later, rest: payload, offset: 0, more: false, mtu }
     }
 
-    /// Bytes of payload of the next piece with this header.
+    /// Returns the number of payload bytes in the next fragment with this header.
     fn share(&self, header: &Header) -> usize {
         let room = self.mtu - header.len;
         //= RFC 791 §3.2
@@ -119,10 +145,10 @@ impl<'a> Pieces<'a> {
     }
 }
 
-impl<'a> Iterator for Pieces<'a> {
-    type Item = Piece<'a>;
+impl<'a> Iterator for FragmentIter<'a> {
+    type Item = FragmentParts<'a>;
 
-    fn next(&mut self) -> Option<Piece<'a>> {
+    fn next(&mut self) -> Option<FragmentParts<'a>> {
         let mut header = self.next.take()?;
         let (payload, rest) = self.rest.split_at_checked(self.share(&header))?;
         let more = self.more || !rest.is_empty();
@@ -135,7 +161,7 @@ impl<'a> Iterator for Pieces<'a> {
         self.offset += payload.len();
         self.rest = rest;
         self.next = (!rest.is_empty()).then_some(self.later);
-        Some(Piece { header, payload })
+        Some(FragmentParts { header, payload })
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -155,36 +181,37 @@ impl<'a> Iterator for Pieces<'a> {
     }
 }
 
-impl ExactSizeIterator for Pieces<'_> {}
+impl ExactSizeIterator for FragmentIter<'_> {}
 
-/// One piece: a header with lengths, offset and checksum filled in, and what it carries.
+/// One fragment, which consists of a complete header and a part of the payload.
 #[derive(Clone, Copy, Debug)]
-pub struct Piece<'a> {
+pub struct FragmentParts<'a> {
     header: Header,
     payload: &'a [u8],
 }
 
-impl<'a> Piece<'a> {
-    /// The IP header with options, or with the fragment header: 20 to 60 bytes.
+impl<'a> FragmentParts<'a> {
+    /// Returns the IP header with its options or its fragment header, 20 to 60 bytes.
     #[must_use]
     pub fn header(&self) -> &[u8] {
         self.header.bytes.get(..self.header.len).unwrap_or_default()
     }
 
-    /// The run of the packet's payload.
+    /// Returns the payload bytes of this fragment.
     #[must_use]
     pub const fn payload(&self) -> &'a [u8] {
         self.payload
     }
 
-    /// Bytes of header and payload, at most the MTU.
-    #[expect(clippy::len_without_is_empty, reason = "a piece has a header at least")]
+    /// Returns the length of header and payload in bytes, at most the MTU.
+    #[expect(clippy::len_without_is_empty, reason = "a fragment always has a header")]
     #[must_use]
     pub const fn len(&self) -> usize {
         self.header.len + self.payload.len()
     }
 
-    /// Writes the piece to the start of `out` and says how long it is. `None`, with `out` untouched: no room.
+    /// Writes the fragment to the start of `out` and returns its length in bytes. Returns `None`
+    /// and leaves `out` unchanged if there is not enough room.
     #[must_use]
     pub fn write(&self, out: &mut [u8]) -> Option<usize> {
         let out = out.get_mut(..self.len())?;
@@ -195,34 +222,34 @@ impl<'a> Piece<'a> {
     }
 }
 
-/// Why a packet was not cut.
+/// The reason why a packet was not fragmented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FragmentError {
-    /// Not a packet.
+    /// The bytes are not a valid packet.
     #[error(transparent)]
     Malformed(#[from] Malformed),
     /// The IPv4 header checksum is wrong.
-    #[error("ipv4 header checksum is wrong")]
+    #[error("the IPv4 header checksum is wrong")]
     Checksum,
-    /// DF is set.
-    #[error("df is set")]
+    /// The packet is too long for the MTU, and its DF flag is set.
+    #[error("packet exceeds the MTU, but its DF flag forbids fragmentation")]
     DontFragment,
-    /// The MTU does not hold the header and 8 bytes.
-    #[error("mtu of {mtu} bytes does not hold the header and 8 bytes")]
+    /// The MTU is too small for the header and 8 bytes of payload.
+    #[error("MTU of {mtu} bytes is too small for the header and 8 bytes of payload")]
     MtuTooSmall {
         /// The MTU in bytes.
         mtu: u16,
     },
-    /// The packet is a fragment that reaches beyond 65,535 bytes.
-    #[error("fragment reaches beyond 65535 bytes")]
+    /// The packet is a fragment that ends after byte 65,535 of its datagram.
+    #[error("fragment ends after byte 65535 of its datagram")]
     Offset,
     /// The IPv6 packet has extension headers.
-    #[error("ipv6 packet with extension headers")]
+    #[error("cannot fragment an IPv6 packet that has extension headers")]
     Extensions,
 }
 
-/// `len` is at most 60.
+/// A header of `len` bytes, at most 60.
 #[derive(Clone, Copy, Debug)]
 struct Header {
     bytes: [u8; 60],
@@ -230,7 +257,7 @@ struct Header {
 }
 
 impl Header {
-    /// Of at most 60 bytes.
+    /// Copies at most 60 bytes.
     fn new(from: impl Iterator<Item = u8>) -> Self {
         let mut header = Self { bytes: [0; 60], len: 0 };
         for (slot, byte) in header.bytes.iter_mut().zip(from) {
@@ -241,25 +268,26 @@ impl Header {
     }
 
     fn fill_v4(&mut self, payload: usize, offset: usize, more: bool) {
-        // Both are below 65,536: `pieces_v4` has checked.
+        // Both values are below 65,536, because `pieces_v4` has checked them.
         let word = |len: usize| u16::try_from(len).unwrap_or(u16::MAX);
         let flags = u16::from(self.bytes[6] & 0x80) << 8 | u16::from(more) << 13;
         [self.bytes[2], self.bytes[3]] = word(self.len + payload).to_be_bytes();
         [self.bytes[6], self.bytes[7]] = (flags | word(offset / 8)).to_be_bytes();
         [self.bytes[10], self.bytes[11]] = [0, 0];
-        let sum = checksum(&self.bytes); // zeros behind `len` add nothing
+        let sum = checksum(&self.bytes); // The zeros after `len` do not change the sum.
         [self.bytes[10], self.bytes[11]] = sum.to_be_bytes();
     }
 
     fn fill_v6(&mut self, payload: usize, offset: usize, more: bool) {
         let word = |len: usize| u16::try_from(len).unwrap_or(u16::MAX);
         [self.bytes[4], self.bytes[5]] = word(payload + 8).to_be_bytes();
-        // The offset is a multiple of 8 and stands in the upper 13 bits.
+        // The offset is a multiple of 8, so its value is already in the upper 13 bits.
         [self.bytes[42], self.bytes[43]] = (word(offset) | u16::from(more)).to_be_bytes();
     }
 }
 
-/// The header of a piece behind the first: the options with the copied flag alone, packed, filled up with zeros.
+/// Returns the header for all fragments after the first one. The header keeps only the options that
+/// have the copied flag. The options are padded with zeros to a multiple of 4 bytes.
 fn later_header(first: &Header, options: &[u8]) -> Header {
     let mut bytes = [0; 60];
     let mut copied = 0;
@@ -267,7 +295,8 @@ fn later_header(first: &Header, options: &[u8]) -> Header {
     while let Some((option, behind)) = split_option(rest) {
         rest = behind;
         //= RFC 791 §3.1
-        //# The copied flag indicates that this option is copied into all fragments on fragmentation.
+        //# The copied flag indicates that this option is copied into all fragments on
+        //# fragmentation.
         if option.first().is_some_and(|kind| kind & 0x80 != 0) {
             bytes.iter_mut().skip(20 + copied).zip(option).for_each(|(slot, byte)| *slot = *byte);
             copied += option.len();
@@ -275,11 +304,13 @@ fn later_header(first: &Header, options: &[u8]) -> Header {
     }
     bytes.iter_mut().zip(first.bytes.iter().take(20)).for_each(|(slot, byte)| *slot = *byte);
     let words = copied.div_ceil(4);
-    bytes[0] = 0x45 + u8::try_from(words).unwrap_or(0); // at most 10: `copied` is a part of the options
+    // The options have at most 40 bytes, so the number of words is at most 10.
+    bytes[0] = 0x45 + u8::try_from(words).unwrap_or(0);
     Header { bytes, len: 20 + words * 4 }
 }
 
-/// The option at the start of `options`; `None` at their end, and where one lies about its length.
+/// Splits off the first option. Returns `None` at the end of the options, or if the length of the
+/// option is invalid.
 fn split_option(options: &[u8]) -> Option<(&[u8], &[u8])> {
     match *options {
         [] | [END_OF_OPTIONS, ..] => None,

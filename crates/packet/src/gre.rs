@@ -1,4 +1,5 @@
-//! The checked view of a GRE packet. Source: RFC 2784, RFC 2890; the recursion-control bits are RFC 1701's.
+//! A checked view of a GRE packet (RFC 2784, RFC 2890). The recursion control field is defined in
+//! RFC 1701.
 
 use crate::Malformed;
 use crate::checksum::checksum;
@@ -14,17 +15,19 @@ pub struct Gre<'a> {
 }
 
 impl<'a> Gre<'a> {
-    /// Takes the packet, all of `bytes`. The optional checksum is not verified.
+    /// Parses all of `bytes` as one GRE packet. The optional checksum is not verified.
     ///
     /// # Errors
-    /// [`Malformed::Truncated`], or [`Malformed::Gre`] for another version and for source routes (RFC 1701).
+    /// Returns [`Malformed::Truncated`] if the packet is too short. Returns [`Malformed::Gre`] if
+    /// the version is not 0 or if the packet has source routes (RFC 1701).
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (header, mut payload) = bytes.split_first_chunk::<4>().ok_or(Malformed::Truncated)?;
         //= RFC 2784 §2.3
-        //# a receiver MUST discard a packet where any of bits 1-5 are non-zero, unless that receiver implements
-        //# RFC 1701
-        // We do for the recursion bits (one of which is bit 5), RFC 2890 takes bits 2 and 3; routing is refused.
+        //# a receiver MUST discard a packet where any of bits 1-5 are non-zero, unless that
+        //# receiver implements RFC 1701
+        // Bits 2 and 3 announce the key and the sequence number (RFC 2890), and bit 5 belongs to
+        // the recursion control. The parser accepts these bits and rejects the routing bit.
         if header[0] & ROUTING != 0 || header[1] & VERSION != 0 {
             return Err(Malformed::Gre);
         }
@@ -42,54 +45,55 @@ impl<'a> Gre<'a> {
         Ok(Self { header, checksum, key, sequence, payload })
     }
 
-    /// Recursion control, 0 to 7.
+    /// Returns the recursion control field, 0 to 7.
     #[inline]
     #[must_use]
     pub const fn recursion(&self) -> u8 {
         self.header[0] & 0x07
     }
 
-    /// Ethernet type of the payload.
+    /// Returns the Ethernet type of the payload.
     #[inline]
     #[must_use]
     pub const fn protocol(&self) -> u16 {
         u16::from_be_bytes([self.header[2], self.header[3]])
     }
 
-    /// The checksum over header and payload, where present.
+    /// Returns the checksum field, if present. The checksum covers the header and the payload.
     #[inline]
     #[must_use]
     pub const fn checksum(&self) -> Option<u16> {
         self.checksum
     }
 
-    /// Whether the checksum, where present, is right; `packet` is what was parsed.
+    /// Returns `true` if the packet has no checksum or a correct one. `packet` must be the bytes
+    /// that were parsed.
     ///
     /// # Cost
-    /// A pass over the packet where there is one.
+    /// One pass over the packet if it has a checksum.
     #[must_use]
     pub fn checksum_ok(&self, packet: &[u8]) -> bool {
         //= RFC 2784 §2.5
-        //# The Checksum field contains the IP (one's complement) checksum sum of the all the 16 bit words in the GRE
-        //# header and the payload packet.
+        //# The Checksum field contains the IP (one's complement) checksum sum of the all the 16 bit
+        //# words in the GRE header and the payload packet.
         self.checksum.is_none() || checksum(packet) == 0
     }
 
-    /// The key, where present.
+    /// Returns the key, if present.
     #[inline]
     #[must_use]
     pub const fn key(&self) -> Option<u32> {
         self.key
     }
 
-    /// The sequence number, where present.
+    /// Returns the sequence number, if present.
     #[inline]
     #[must_use]
     pub const fn sequence(&self) -> Option<u32> {
         self.sequence
     }
 
-    /// What follows the header and its optional fields.
+    /// Returns the bytes after the header and its optional fields.
     #[inline]
     #[must_use]
     pub const fn payload(&self) -> &'a [u8] {
@@ -108,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn optional_fields_stand_in_the_order_checksum_key_sequence() {
+    fn optional_fields_are_in_the_order_checksum_key_sequence() {
         let gre = [0xb1, 0, 0x86, 0xdd, 1, 2, 9, 9, 3, 4, 5, 6, 7, 8, 9, 10, 0x60];
         let view = Gre::parse(&gre).unwrap();
         assert_eq!(
@@ -122,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn each_optional_field_may_come_alone() {
+    fn optional_fields_are_independent() {
         let read = |flags| {
             let bytes = [flags, 0, 8, 0, 0, 0, 0, 5];
             let view = Gre::parse(&bytes).unwrap();

@@ -1,4 +1,4 @@
-//! The checked view of a GUE packet, the payload of UDP port 6080. Source: draft-ietf-intarea-gue-09 §3.
+//! A checked view of a GUE packet, the payload of UDP port 6080 (draft-ietf-intarea-gue-09 §3).
 
 use crate::Malformed;
 
@@ -11,10 +11,11 @@ pub struct Gue<'a> {
 }
 
 impl<'a> Gue<'a> {
-    /// Takes the packet, all of `bytes`.
+    /// Parses all of `bytes` as one GUE packet.
     ///
     /// # Errors
-    /// [`Malformed::Truncated`], or [`Malformed::Gue`] for another variant.
+    /// Returns [`Malformed::Truncated`] if the packet is too short, or [`Malformed::Gue`] if the
+    /// variant is not 0.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (header, rest) = bytes.split_first_chunk::<4>().ok_or(Malformed::Truncated)?;
@@ -26,35 +27,37 @@ impl<'a> Gue<'a> {
         Ok(Self { header, fields, payload })
     }
 
-    /// Whether this is a control message, whose payload is no packet.
+    /// Returns `true` if this is a control message. The payload of a control message is not an IP
+    /// packet.
     #[inline]
     #[must_use]
     pub const fn is_control(&self) -> bool {
         self.header[0] & 0x20 != 0
     }
 
-    /// IP protocol number of the payload, or the type of the control message.
+    /// Returns the IP protocol number of the payload. For a control message, returns the message
+    /// type.
     #[inline]
     #[must_use]
     pub const fn protocol(&self) -> u8 {
         self.header[1]
     }
 
-    /// Flags.
+    /// Returns the 16-bit flags field.
     #[inline]
     #[must_use]
     pub const fn flags(&self) -> u16 {
         u16::from_be_bytes([self.header[2], self.header[3]])
     }
 
-    /// Extension fields and private data, 0 to 124 bytes.
+    /// Returns the extension fields and private data, 0 to 124 bytes.
     #[inline]
     #[must_use]
     pub const fn fields(&self) -> &'a [u8] {
         self.fields
     }
 
-    /// What follows the header.
+    /// Returns the bytes after the header.
     #[inline]
     #[must_use]
     pub const fn payload(&self) -> &'a [u8] {
@@ -86,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn control_messages_are_told_apart_and_other_variants_refused() {
+    fn parse_recognizes_control_messages_and_rejects_other_variants() {
         assert!(Gue::parse(&[0x20, 0, 0, 0]).unwrap().is_control());
         for variant in [0x40, 0x80, 0xc0] {
             assert_eq!(Gue::parse(&[variant, 4, 0, 0]).unwrap_err(), Malformed::Gue);

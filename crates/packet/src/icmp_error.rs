@@ -1,9 +1,10 @@
-//! A received frame becomes an ICMP error to its sender, in its own buffer.
+//! Writes an ICMP error about a received frame into the buffer of that frame.
 //!
-//! In: the frame, what [`crate::parse`] said of it when it came, what went wrong. Out: where the error's frame lies.
-//! Not here: how often (`forwarder` limits the rate), whether the packet deserves one.
-//! Invariant: without an answer not a byte of the buffer has changed.
-//! Source: RFC 792, RFC 1122 §3.2.2, RFC 1191 §4, RFC 1812 §4.3.2, RFC 4443 §2.2 to §3.3.
+//! [`may_answer`] implements the rules for packets that must not cause an ICMP error. The caller
+//! must limit the rate of errors. If no error is written, the buffer stays unchanged.
+//!
+//! The rules are in RFC 792, RFC 1122 §3.2.2, RFC 1191 §4, RFC 1812 §4.3.2 and RFC 4443 §2.2 to
+//! §3.3.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::ops::Range;
@@ -11,35 +12,45 @@ use core::ops::Range;
 use crate::checksum::{self, Sum};
 use crate::{Addresses, Family, Fragment, IcmpErrorKind, Ipv4, Mac, Parsed, protocol};
 
-/// What an ICMP error is to say, and who says it.
+/// The kind and the source address of an ICMP error to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ErrorOrder {
-    /// What went wrong.
+pub struct ErrorSpec {
+    /// The kind of error.
     pub kind: IcmpErrorKind,
-    /// Source address of the error: the VIP, or this machine's own; of the offending packet's family.
+    /// The source address of the error: the VIP or an address of this machine. The family must
+    /// match the received packet.
     pub source: IpAddr,
-    /// Identification of the error's IPv4 header, which has DF clear; IPv6 has none.
+    /// The identification in the IPv4 header of the error, which is sent without DF. Unused for
+    /// IPv6.
     pub identification: u16,
 }
 
-/// Turns the frame at `frame` of `buffer` into an ICMP error about it, to its sender, and says where that lies.
+/// Replaces the frame at `buffer[frame]` with an ICMP error to its sender, and returns the range of
+/// the error in `buffer`.
 ///
-/// `parsed` is what [`crate::parse`] said of the frame as it came. The quote has the TTL or hop limit of that moment,
-/// whether or not it was lowered since; everything else in the IP packet must be as it was received. MAC addresses are
-/// swapped, tags kept. The error grows towards the front by 28 bytes (IPv6: 48), and where there is less room in front
-/// of the frame, the quote moves back.
+/// `parsed` is the result of [`crate::parse`] for the frame as received. If the caller has
+/// decremented the TTL or hop limit in the meantime, this function restores the original value in
+/// the quoted packet. All other bytes of the packet must be as received. MAC addresses are swapped
+/// and VLAN tags are kept.
 ///
-/// `None`, with `buffer` untouched: an error must not be sent ([`may_answer`]), the family of `order.source` is not
-/// the packet's, the family cannot say `order.kind`, or there is no room.
+/// The headers of the error need 28 bytes of space in front of the packet (48 for IPv6). If the
+/// buffer has less space there, the quoted packet is moved toward the end of the buffer.
+///
+/// Returns `None` and leaves `buffer` unchanged in these cases:
+/// - [`may_answer`] forbids an error.
+/// - The source address in `order` and the packet have different families.
+/// - The family has no error of this kind.
+/// - The buffer is too small.
 ///
 /// # Cost
-/// A pass over at most 1,232 bytes for the checksum; a copy of them where the quote moves.
+/// One pass over at most 1,232 bytes for the checksum, and one copy of these bytes if the quoted
+/// packet is moved.
 #[must_use]
 pub fn write_icmp_error(
     buffer: &mut [u8],
     frame: Range<usize>,
     parsed: &Parsed,
-    order: &ErrorOrder,
+    order: &ErrorSpec,
 ) -> Option<Range<usize>> {
     let (start, link_len) = (frame.start, usize::from(parsed.l3));
     let received = buffer.get(frame)?;
@@ -63,11 +74,13 @@ pub fn write_icmp_error(
     Some(error)
 }
 
-/// Whether any ICMP error may be sent about `frame`: not about an ICMP error (or a type we do not know), a redirect, or
-/// a later fragment; not about an IPv4 header whose checksum is wrong; not when source or destination is multicast, broadcast,
-/// or a source that is nobody's, be it an IP or a MAC address.
+/// Returns `true` if an ICMP error may be sent about `frame`.
 ///
-/// # Source
+/// The result is `false` for ICMP errors, redirects, unknown ICMP types, fragments other than the
+/// first one, and IPv4 packets with a wrong header checksum. The result is also `false` if an IP or
+/// MAC address is multicast or broadcast, or if the source address does not identify a single host.
+///
+/// # References
 /// RFC 1122 §3.2.2, RFC 1812 §4.3.2.7, RFC 4443 §2.4 (e).
 #[must_use]
 pub fn may_answer(frame: &[u8], parsed: &Parsed) -> bool {
@@ -77,12 +90,13 @@ pub fn may_answer(frame: &[u8], parsed: &Parsed) -> bool {
     if Mac([d0, d1, d2, d3, d4, d5]).is_group() || Mac([s0, s1, s2, s3, s4, s5]).is_group() {
         return false;
     }
-    // RFC 4443 does not name later fragments, but whether one belongs to an ICMP error nobody can see.
+    // RFC 4443 does not mention later fragments, but a later fragment may belong to an ICMP error.
     if matches!(parsed.fragment, Fragment::Later { .. }) || !is_answerable_upper(frame, parsed) {
         return false;
     }
     let Addresses { src, dst } = parsed.addresses(frame);
-    // The exceptions of RFC 4443 §2.4 (e.3) for multicast destinations are not taken: a VIP is none.
+    // RFC 4443 §2.4 (e.3) has exceptions for multicast destinations. These exceptions are not
+    // needed, because a VIP is never multicast.
     let to_many = match parsed.family {
         Family::V4 => dst[12] >= 224,
         Family::V6 => Ipv6Addr::from(dst).is_multicast(),
@@ -90,13 +104,14 @@ pub fn may_answer(frame: &[u8], parsed: &Parsed) -> bool {
     !to_many && is_one_host(parsed.family, src) && ip_checksum_ok(frame, parsed)
 }
 
-/// Whether an answer may go to `source`: it is not unspecified, loopback, multicast or broadcast.
+/// Returns `true` if `source` identifies a single host. Unspecified, loopback, multicast and
+/// broadcast addresses do not.
 ///
-/// # Source
+/// # References
 /// RFC 1122 §3.2.1.3 and §3.2.2, RFC 4443 §2.4 (e.6).
 pub(crate) fn is_one_host(family: Family, source: [u8; 16]) -> bool {
     match family {
-        // Class E holds the limited broadcast address.
+        // The range also covers class E, which contains the limited broadcast address.
         Family::V4 => !matches!(source[12], 0 | 127 | 224..),
         Family::V6 => {
             let source = Ipv6Addr::from(source);
@@ -105,17 +120,19 @@ pub(crate) fn is_one_host(family: Family, source: [u8; 16]) -> bool {
     }
 }
 
-/// That of the IPv4 header; IPv6 has none.
+/// Returns `true` if the IPv4 header checksum is correct. IPv6 has no header checksum, so the
+/// result is always `true`.
 fn ip_checksum_ok(frame: &[u8], parsed: &Parsed) -> bool {
     let header = frame.get(usize::from(parsed.l3)..);
     parsed.family == Family::V6 || header.is_some_and(|ip| Ipv4::parse(ip).is_ok_and(|ip| ip.checksum_ok()))
 }
 
-/// Whether the upper layer is anything but ICMP's errors.
+/// Returns `true` unless the packet is an ICMP error or an unknown ICMP type.
 fn is_answerable_upper(frame: &[u8], parsed: &Parsed) -> bool {
     let kind = || frame.get(..usize::from(parsed.end)).and_then(|frame| frame.get(usize::from(parsed.l4)));
     match (parsed.family, parsed.protocol) {
-        // The queries and their answers (RFC 792, 950, 1256, 8335); a type we do not know may be an error.
+        // The listed types are the ICMP queries and replies (RFC 792, 950, 1256, 8335). An unknown
+        // type may be an error, so it gets no answer.
         (Family::V4, protocol::ICMP) => matches!(kind(), Some(0 | 8 | 9 | 10 | 13..=18 | 42 | 43)),
         //= RFC 4443 §2.1
         //# Thus, error messages have message types from 0 to 127
@@ -124,7 +141,7 @@ fn is_answerable_upper(frame: &[u8], parsed: &Parsed) -> bool {
     }
 }
 
-/// What stands in front of the quote.
+/// The IP and ICMP headers of the error, which precede the quoted packet.
 struct Head {
     link: [u8; 22],
     message: [u8; 8],
@@ -137,7 +154,7 @@ enum Ip {
 }
 
 impl Head {
-    fn new(received: &[u8], parsed: &Parsed, order: &ErrorOrder) -> Option<Self> {
+    fn new(received: &[u8], parsed: &Parsed, order: &ErrorSpec) -> Option<Self> {
         let mut link = [0; 22];
         let old = received.get(..usize::from(parsed.l3)).filter(|old| old.len() <= 22)?;
         let (destination, rest) = old.split_first_chunk::<6>()?;
@@ -158,7 +175,7 @@ impl Head {
         Some(Self { link, message: order.kind.header(parsed.family)?, ip })
     }
 
-    /// Bytes of IP and ICMP header.
+    /// Returns the length of the IP and ICMP headers together, in bytes.
     const fn growth(&self) -> usize {
         match self.ip {
             Ip::V4 { .. } => 28,
@@ -169,17 +186,18 @@ impl Head {
     const fn longest_quote(&self) -> usize {
         match self.ip {
             //= RFC 1812 §4.3.2.3
-            //# the ICMP datagram SHOULD contain as much of the original datagram as possible without the length of the
-            //# ICMP datagram exceeding 576 bytes
+            //# the ICMP datagram SHOULD contain as much of the original datagram as possible
+            //# without the length of the ICMP datagram exceeding 576 bytes
             Ip::V4 { .. } => 576 - self.growth(),
             //= RFC 4443 §2.4 (c)
-            //# as much of the IPv6 offending (invoking) packet (the packet that caused the error) as possible without
-            //# making the error message packet exceed the minimum IPv6 MTU
+            //# as much of the IPv6 offending (invoking) packet (the packet that caused the error)
+            //# as possible without making the error message packet exceed the minimum IPv6 MTU
             Ip::V6 { .. } => 1280 - self.growth(),
         }
     }
 
-    /// `packet` runs from the error's IP header to the end of the quote, which is in its place.
+    /// Writes the headers. `packet` reaches from the IP header of the error to the end of the
+    /// quoted packet, which is already in place.
     fn write(&self, packet: &mut [u8], parsed: &Parsed) -> Option<()> {
         let total = u16::try_from(packet.len()).ok()?;
         match self.ip {
@@ -209,24 +227,29 @@ impl Head {
     }
 }
 
-/// The TOS of the offending packet with the precedence of errors.
+/// Returns the TOS for an ICMP error: the TOS of the received packet with the precedence of ICMP
+/// errors.
 const fn error_tos(tos: u8) -> u8 {
     //= RFC 1812 §4.3.2.5
-    //# ICMP error messages SHOULD have their precedence value set to 6 (INTERNETWORK CONTROL) or 7 (NETWORK CONTROL).
-    // Its TOS bits stay, but for the two that have since become ECN's (RFC 3168): no ICMP message is ECN-capable.
+    //# ICMP error messages SHOULD have their precedence value set to 6 (INTERNETWORK CONTROL) or 7
+    //# (NETWORK CONTROL).
+    // The other TOS bits are kept, except the two ECN bits (RFC 3168), because ICMP messages are
+    // not ECN-capable.
     INTERNETWORK_CONTROL | tos & 0x1c
 }
 
 fn header_v4(source: Ipv4Addr, destination: Ipv4Addr, tos: u8, id: u16, total: u16) -> [u8; 20] {
     let ([t0, t1], [i0, i1]) = (total.to_be_bytes(), id.to_be_bytes());
     let ([a, b, c, d], [e, f, g, h]) = (source.octets(), destination.octets());
-    // DF is clear: an error too big for a link would be lost unseen, for errors cause no errors.
+    // DF is clear, so that routers can fragment a large error. With DF set, a large error would be
+    // lost silently, because routers send no ICMP errors about ICMP errors.
     let mut ip = [0x45, tos, t0, t1, i0, i1, 0, 0, HOPS, protocol::ICMP, 0, 0, a, b, c, d, e, f, g, h];
     [ip[10], ip[11]] = checksum::checksum(&ip).to_be_bytes();
     ip
 }
 
-/// Traffic class and flow label are 0: RFC 1812's precedence is a rule of IPv4, and RFC 4443 has none.
+/// Sets the traffic class and the flow label to 0. The precedence that RFC 1812 requires applies
+/// only to IPv4.
 fn fill_v6(ip: &mut [u8; 40], source: Ipv6Addr, destination: Ipv6Addr, payload: u16) {
     let [p0, p1] = payload.to_be_bytes();
     let fixed = [0x60, 0, 0, 0, p0, p1, protocol::ICMPV6, HOPS];
@@ -234,7 +257,7 @@ fn fill_v6(ip: &mut [u8; 40], source: Ipv6Addr, destination: Ipv6Addr, payload: 
     ip.iter_mut().zip(bytes).for_each(|(slot, byte)| *slot = byte);
 }
 
-/// Gives the quoted packet the TTL it came with, and the IPv4 checksum that belongs to it.
+/// Restores the original TTL of the quoted packet and updates its IPv4 checksum.
 fn restore_ttl(quote: &mut [u8], parsed: &Parsed) {
     match parsed.family {
         Family::V4 => {

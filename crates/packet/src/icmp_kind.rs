@@ -1,40 +1,42 @@
-//! What an ICMP error reports, for both families: one type for the errors read and the errors written.
+//! The kinds of ICMP errors for IPv4 and IPv6. Parsing and writing ICMP errors use the same type.
 //!
-//! Source: RFC 792, RFC 1191, RFC 4443 §3.
+//! The message types are defined in RFC 792, RFC 1191 and RFC 4443 §3.
 
 use crate::Family;
 
-/// What an ICMP error reports. Codes are those of its family.
+/// The kind of an ICMP error. ICMP and ICMPv6 use different code numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IcmpErrorKind {
-    /// The destination cannot be reached. IPv4: type 3 with any code but 4; IPv6: type 1.
+    /// The destination is unreachable (IPv4 type 3 with any code except 4, IPv6 type 1).
     Unreachable {
-        /// IPv4: 0 net, 1 host, 2 protocol, 3 port, 13 administratively prohibited. IPv6: 0 no route,
-        /// 1 administratively prohibited, 3 address, 4 port.
+        /// The ICMP code.
+        /// - IPv4: 0 network, 1 host, 2 protocol, 3 port, 13 administratively prohibited.
+        /// - IPv6: 0 no route, 1 administratively prohibited, 3 address, 4 port.
         code: u8,
     },
-    /// The packet exceeds the MTU of the next link. IPv4: type 3 code 4; IPv6: type 2.
+    /// The packet exceeds the MTU of the next link (IPv4 type 3 code 4, IPv6 type 2).
     TooBig {
-        /// Bytes of the largest IP packet that fits; 0 from a router older than RFC 1191. Written into IPv4 with
-        /// 65,535 at most.
+        /// The largest IP packet that fits, in bytes. Routers older than RFC 1191 send 0. An MTU
+        /// above 65,535 is written as 65,535 in IPv4.
         mtu: u32,
     },
-    /// IPv4: type 11; IPv6: type 3.
+    /// The TTL expired or reassembly timed out (IPv4 type 11, IPv6 type 3).
     TimeExceeded {
-        /// 0: no hop left; 1: fragments did not arrive in time.
+        /// The ICMP code: 0 if the TTL or hop limit expired, 1 if reassembly timed out.
         code: u8,
     },
-    /// A field is wrong. IPv4: type 12; IPv6: type 4.
+    /// A header field is invalid (IPv4 type 12, IPv6 type 4).
     ParameterProblem {
-        /// IPv4: 0 the pointer shows where. IPv6: 0 a field, 1 the next header, 2 an option.
+        /// The ICMP code. IPv4 uses 0. IPv6 uses 0 (header field), 1 (next header) or 2 (option).
         code: u8,
-        /// Offset in bytes of the field in the quoted packet; 255 at most in IPv4.
+        /// The offset of the invalid field in the quoted packet, in bytes. IPv4 allows at most 255.
         pointer: u32,
     },
 }
 
 impl IcmpErrorKind {
-    /// From the first 8 bytes of a message. `None`: no error, or one that nobody acts on (source quench, redirect).
+    /// Reads the kind from the first 8 bytes of an ICMP message. Returns `None` if the message is
+    /// not an error, or is a source quench or a redirect.
     pub(crate) fn read(family: Family, [kind, code, _, _, a, b, c, d]: [u8; 8]) -> Option<Self> {
         match (family, kind) {
             (Family::V4, 3) if code == FRAGMENTATION_NEEDED => {
@@ -53,11 +55,13 @@ impl IcmpErrorKind {
         }
     }
 
-    /// The first 8 bytes of a message, checksum 0. `None`: the family cannot say this.
+    /// Returns the first 8 bytes of the ICMP message, with checksum 0. Returns `None` if the family
+    /// has no error of this kind.
     pub(crate) fn header(self, family: Family) -> Option<[u8; 8]> {
         let message = |kind, code, [a, b, c, d]: [u8; 4]| Some([kind, code, 0, 0, a, b, c, d]);
         match (family, self) {
-            (Family::V4, Self::Unreachable { code: FRAGMENTATION_NEEDED }) => None, // has no MTU to give
+            // Code 4 (fragmentation needed) carries an MTU, so only `TooBig` may write it.
+            (Family::V4, Self::Unreachable { code: FRAGMENTATION_NEEDED }) => None,
             (Family::V4, Self::Unreachable { code }) => message(3, code, [0; 4]),
             (Family::V4, Self::TooBig { mtu }) => {
                 message(3, FRAGMENTATION_NEEDED, mtu.min(u32::from(u16::MAX)).to_be_bytes())

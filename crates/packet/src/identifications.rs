@@ -1,9 +1,12 @@
-//! Identifications for the IPv4 packets and IPv6 fragments that several threads write at once.
+//! Generators of identifications for IPv4 headers and IPv6 fragment headers. Each thread has its
+//! own generator.
 
-/// Identifications of one thread, from a range that no other thread of the process uses.
+/// A generator of identifications for one thread. The generators of different threads use disjoint
+/// ranges.
 ///
-/// # Source
-/// RFC 6864 §4.3: an identification is not used again while a packet that may be fragmented has it. RFC 8200 §4.5.
+/// # References
+/// RFC 6864 §4.3 forbids the reuse of an identification while a fragmentable packet with the same
+/// identification may still be in the network. RFC 8200 §4.5 has the same rule for IPv6.
 #[derive(Debug)]
 pub struct Identifications {
     first: u16,
@@ -13,7 +16,8 @@ pub struct Identifications {
 }
 
 impl Identifications {
-    /// Those of the thread with the number `thread`, of `threads`: `65_535 / threads` of IPv4.
+    /// Creates the generator for the thread with index `thread`, where `threads` is the number of
+    /// threads. The range of each thread has `65_535 / threads` IPv4 identifications.
     #[must_use]
     pub fn of(thread: u16, threads: u16) -> Self {
         let range = (u16::MAX / threads.max(1)).max(1);
@@ -21,7 +25,8 @@ impl Identifications {
         Self { first, last: first.saturating_add(range - 1), next: first, wide: 0 }
     }
 
-    /// One for an IPv4 header; the first again once the range is used up.
+    /// Returns the next identification for an IPv4 header. After the last value of its range, the
+    /// generator starts again with the first.
     #[inline]
     pub fn next_v4(&mut self) -> u16 {
         let this = self.next;
@@ -29,7 +34,8 @@ impl Identifications {
         this
     }
 
-    /// One for a fragment header of IPv6: apart from those of other threads by its upper half, again after 65,536.
+    /// Returns the next identification for an IPv6 fragment header. The upper 16 bits identify the
+    /// thread. The lower 16 bits repeat after 65,536 values.
     #[inline]
     pub fn next_v6(&mut self) -> u32 {
         self.wide = self.wide.wrapping_add(1);
@@ -42,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_never_share_an_identification_and_use_their_range_in_turn() {
+    fn threads_use_disjoint_ranges_of_identifications() {
         for threads in [1, 2, 7, 64] {
             let mut seen = std::collections::HashSet::new();
             for thread in 0..threads {

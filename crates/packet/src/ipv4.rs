@@ -1,11 +1,12 @@
-//! The checked view of an IPv4 packet. Source: RFC 791.
+//! A checked view of an IPv4 packet (RFC 791).
 
 use core::net::Ipv4Addr;
 
 use crate::fragment::Fragment;
 use crate::{Malformed, checksum};
 
-/// A borrowed IPv4 packet. `parse` checks every length; after it no accessor can fail or panic.
+/// A borrowed IPv4 packet. [`Ipv4::parse`] checks every length, so the accessors cannot fail or
+/// panic.
 #[derive(Clone, Copy, Debug)]
 pub struct Ipv4<'a> {
     header: &'a [u8; 20],
@@ -14,11 +15,11 @@ pub struct Ipv4<'a> {
 }
 
 impl<'a> Ipv4<'a> {
-    /// Takes the packet at the start of `bytes`; what lies behind its total length is ignored.
+    /// Parses the packet at the start of `bytes`. Bytes after its total length are ignored.
     ///
     /// # Errors
-    /// [`Malformed`]: too short, version not 4, header length below 20, total length below the header or beyond
-    /// the bytes.
+    /// Returns [`Malformed`] if the packet is too short, its version is not 4, its header length is
+    /// below 20, or its total length is below the header length or exceeds `bytes`.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (header, rest) = bytes.split_first_chunk::<20>().ok_or(Malformed::Truncated)?;
@@ -30,46 +31,47 @@ impl<'a> Ipv4<'a> {
         let total = usize::from(u16::from_be_bytes([header[2], header[3]]));
         let len = total.checked_sub(20 + options_len).ok_or(Malformed::TotalLength)?;
         let (options, rest) = rest.split_at_checked(options_len).ok_or(Malformed::Truncated)?;
-        let payload = rest.get(..len).ok_or(Malformed::Truncated)?; // Ethernet padding is left outside
+        // The range excludes Ethernet padding.
+        let payload = rest.get(..len).ok_or(Malformed::Truncated)?;
         Ok(Self { header, options, payload })
     }
 
-    /// Bytes of the header with its options, 20 to 60.
+    /// Returns the length of the header with its options, 20 to 60 bytes.
     #[inline]
     #[must_use]
     pub const fn header_len(&self) -> usize {
         20 + self.options.len()
     }
 
-    /// Bytes of the packet, header included.
+    /// Returns the length of the packet in bytes, including the header.
     #[inline]
     #[must_use]
     pub const fn total_len(&self) -> u16 {
         u16::from_be_bytes([self.header[2], self.header[3]])
     }
 
-    /// TOS: DSCP and ECN.
+    /// Returns the TOS byte, which contains DSCP and ECN.
     #[inline]
     #[must_use]
     pub const fn tos(&self) -> u8 {
         self.header[1]
     }
 
-    /// Identification.
+    /// Returns the identification.
     #[inline]
     #[must_use]
     pub const fn id(&self) -> u16 {
         u16::from_be_bytes([self.header[4], self.header[5]])
     }
 
-    /// The DF flag.
+    /// Returns `true` if the DF flag is set.
     #[inline]
     #[must_use]
     pub const fn dont_fragment(&self) -> bool {
         self.header[6] & 0x40 != 0
     }
 
-    /// Whether this is a piece of a packet.
+    /// Returns the fragment information of the packet.
     #[inline]
     #[must_use]
     pub fn fragment(&self) -> Fragment {
@@ -77,21 +79,21 @@ impl<'a> Ipv4<'a> {
         Fragment::from_parts(u32::from(self.id()), (word & 0x1fff) * 8, word & 0x2000 != 0)
     }
 
-    /// Time to live, in hops.
+    /// Returns the time to live, in hops.
     #[inline]
     #[must_use]
     pub const fn ttl(&self) -> u8 {
         self.header[8]
     }
 
-    /// Protocol number of the payload.
+    /// Returns the protocol number of the payload.
     #[inline]
     #[must_use]
     pub const fn protocol(&self) -> u8 {
         self.header[9]
     }
 
-    /// Source address.
+    /// Returns the source address.
     #[inline]
     #[must_use]
     pub const fn source(&self) -> Ipv4Addr {
@@ -99,7 +101,7 @@ impl<'a> Ipv4<'a> {
         Ipv4Addr::new(a, b, c, d)
     }
 
-    /// Destination address.
+    /// Returns the destination address.
     #[inline]
     #[must_use]
     pub const fn destination(&self) -> Ipv4Addr {
@@ -107,24 +109,24 @@ impl<'a> Ipv4<'a> {
         Ipv4Addr::new(a, b, c, d)
     }
 
-    /// The options, 0 to 40 bytes.
+    /// Returns the options, 0 to 40 bytes.
     #[inline]
     #[must_use]
     pub const fn options(&self) -> &'a [u8] {
         self.options
     }
 
-    /// What follows the header, Ethernet padding excluded.
+    /// Returns the bytes after the header, without Ethernet padding.
     #[inline]
     #[must_use]
     pub const fn payload(&self) -> &'a [u8] {
         self.payload
     }
 
-    /// Whether the header checksum is right.
+    /// Returns `true` if the header checksum is correct.
     ///
     /// # Cost
-    /// A pass over 20 to 60 bytes.
+    /// One pass over 20 to 60 bytes.
     #[must_use]
     pub fn checksum_ok(&self) -> bool {
         checksum::Sum::new().add_bytes(self.header).add_bytes(self.options).finish() == 0

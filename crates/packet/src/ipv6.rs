@@ -1,11 +1,12 @@
-//! The checked view of an IPv6 packet and the walk over its extension headers. Source: RFC 8200, RFC 4302.
+//! A checked view of an IPv6 packet and an iterator over its extension headers (RFC 8200, RFC
+//! 4302).
 
 use core::net::Ipv6Addr;
 
 use crate::fragment::Fragment;
 use crate::{Malformed, protocol};
 
-/// A borrowed IPv6 packet. `parse` checks every length; after it no accessor can panic.
+/// A borrowed IPv6 packet. [`Ipv6::parse`] checks every length, so the accessors cannot panic.
 #[derive(Clone, Copy, Debug)]
 pub struct Ipv6<'a> {
     header: &'a [u8; 40],
@@ -15,34 +16,36 @@ pub struct Ipv6<'a> {
 /// One extension header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extension<'a> {
-    /// Which one: hop-by-hop, routing, fragment, AH or destination options.
+    /// The type of the header: hop-by-hop options, routing, fragment, AH or destination options.
     pub kind: u8,
-    /// What follows it.
+    /// The protocol number of the next header.
     pub next: u8,
-    /// The whole header, its first two bytes included.
+    /// The whole header, including its first two bytes.
     pub bytes: &'a [u8],
 }
 
-/// What stands behind the extension headers.
+/// The upper layer of a packet, after its extension headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Upper<'a> {
-    /// Protocol number of the upper layer; for a later fragment what its fragment header says.
+    /// The protocol number of the upper layer. For a later fragment, this is the next-header value
+    /// of the fragment header.
     pub protocol: u8,
-    /// Bytes of extension headers.
+    /// The length of all extension headers in bytes.
     pub offset: u16,
-    /// Whether this is a piece of a packet.
+    /// The fragment information of the packet.
     pub fragment: Fragment,
-    /// The upper layer itself.
+    /// The bytes of the upper layer.
     pub payload: &'a [u8],
 }
 
 impl<'a> Ipv6<'a> {
-    /// Takes the packet at the start of `bytes`; what lies behind its payload length is ignored.
-    ///
-    /// Jumbograms (RFC 2675) are not known: a payload length of 0 means no payload.
+    /// Parses the packet at the start of `bytes`. Bytes after its payload length are ignored.
+    /// Jumbograms (RFC 2675) are not supported: a payload length of 0 means that there is no
+    /// payload.
     ///
     /// # Errors
-    /// [`Malformed`]: too short, version not 6, payload length beyond the bytes.
+    /// Returns [`Malformed`] if the packet is too short, its version is not 6, or its payload
+    /// length exceeds `bytes`.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (header, rest) = bytes.split_first_chunk::<40>().ok_or(Malformed::Truncated)?;
@@ -54,35 +57,36 @@ impl<'a> Ipv6<'a> {
         Ok(Self { header, payload })
     }
 
-    /// Traffic class: DSCP and ECN.
+    /// Returns the traffic class, which contains DSCP and ECN.
     #[inline]
     #[must_use]
     pub const fn traffic_class(&self) -> u8 {
         self.header[0] << 4 | self.header[1] >> 4
     }
 
-    /// Bytes behind the 40 of the header, extension headers included.
+    /// Returns the number of bytes after the fixed header of 40 bytes, including extension headers.
     #[inline]
     #[must_use]
     pub const fn payload_len(&self) -> u16 {
         u16::from_be_bytes([self.header[4], self.header[5]])
     }
 
-    /// What follows the header: an extension header or the upper layer.
+    /// Returns the next-header value of the fixed header. The value names an extension header or
+    /// the upper-layer protocol.
     #[inline]
     #[must_use]
     pub const fn next_header(&self) -> u8 {
         self.header[6]
     }
 
-    /// Hop limit.
+    /// Returns the hop limit.
     #[inline]
     #[must_use]
     pub const fn hop_limit(&self) -> u8 {
         self.header[7]
     }
 
-    /// Source address.
+    /// Returns the source address.
     #[inline]
     #[must_use]
     pub fn source(&self) -> Ipv6Addr {
@@ -90,31 +94,32 @@ impl<'a> Ipv6<'a> {
         Ipv6Addr::from(*source.unwrap_or(&[0; 16]))
     }
 
-    /// Destination address.
+    /// Returns the destination address.
     #[inline]
     #[must_use]
     pub fn destination(&self) -> Ipv6Addr {
         Ipv6Addr::from(*self.header.last_chunk::<16>().unwrap_or(&[0; 16]))
     }
 
-    /// What follows the 40 bytes of the header, extension headers included.
+    /// Returns the bytes after the fixed header of 40 bytes, including extension headers.
     #[inline]
     #[must_use]
     pub const fn payload(&self) -> &'a [u8] {
         self.payload
     }
 
-    /// The extension headers, in order. Ends behind the first error, and behind the header of a later fragment.
+    /// Returns an iterator over the extension headers, in order. The iterator ends after the first
+    /// error. In a later fragment, it ends after the fragment header.
     #[inline]
     #[must_use]
     pub const fn extensions(&self) -> Extensions<'a> {
         Extensions { next: self.next_header(), rest: self.payload, seen: 0, fragment: None }
     }
 
-    /// Walks the extension headers to the upper layer.
+    /// Skips the extension headers and returns the upper layer.
     ///
     /// # Errors
-    /// [`Malformed`], as [`Extensions`].
+    /// Returns [`Malformed`] in the same cases as [`Extensions`].
     #[inline]
     pub fn upper(&self) -> Result<Upper<'a>, Malformed> {
         match self.next_header() {
@@ -128,7 +133,8 @@ impl<'a> Ipv6<'a> {
         }
     }
 
-    /// Bytes up to the end of the fragment header, those of the IPv6 header included; `None`: there is no fragment header.
+    /// Returns the offset of the first byte after the fragment header, in bytes from the start of
+    /// the packet. Returns `None` if there is no fragment header.
     pub(crate) fn behind_fragment_header(&self) -> Option<u16> {
         let mut chain = self.extensions();
         chain.by_ref().map_while(Result::ok).find(|extension| extension.kind == protocol::FRAGMENT)?;
@@ -150,11 +156,12 @@ impl<'a> Ipv6<'a> {
     }
 }
 
-/// Walks the extension headers at the start of a quoted payload as far as it goes: where the bytes end in one, that
-/// header is the upper layer.
+/// Skips the extension headers at the start of a quoted payload. If the quote ends inside an
+/// extension header, this header is returned as the upper layer.
 ///
 /// # Errors
-/// [`Malformed::ExtensionChain`], [`Malformed::HeaderLength`]; never [`Malformed::Truncated`].
+/// Returns [`Malformed::ExtensionChain`] or [`Malformed::HeaderLength`], but never
+/// [`Malformed::Truncated`].
 pub(crate) fn quoted_upper(next: u8, payload: &[u8]) -> Result<Upper<'_>, Malformed> {
     let mut chain = Extensions { next, rest: payload, seen: 0, fragment: None };
     loop {
@@ -172,10 +179,12 @@ pub(crate) fn quoted_upper(next: u8, payload: &[u8]) -> Result<Upper<'_>, Malfor
     })
 }
 
-/// Iterator over extension headers: at most 8, hop-by-hop options only in first place, one fragment header.
+/// An iterator over extension headers. The iterator accepts at most 8 headers and one fragment
+/// header. Hop-by-hop options must come first.
 ///
-/// # Source
-/// RFC 8200 §4.1 for the order; the limit is ours (RFC 8504 §5.3 allows one).
+/// # References
+/// RFC 8200 §4.1 defines the order of extension headers. RFC 8504 §5.3 permits a limit on their
+/// number. The value 8 is the choice of this crate.
 #[derive(Clone, Debug)]
 pub struct Extensions<'a> {
     next: u8,
@@ -219,14 +228,16 @@ impl<'a> Iterator for Extensions<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         let item = self.step().transpose();
         if let Some(Err(_)) = item {
-            self.next = NO_NEXT_HEADER; // the next call gets an end, not the same error for ever
+            // Ends the iteration, so that the next call does not return the same error again.
+            self.next = NO_NEXT_HEADER;
         }
         item
     }
 }
 
 impl Upper<'_> {
-    /// Steps over the authentication header at the start of an IPv4 payload; a later fragment has none there.
+    /// Skips the authentication header at the start of an IPv4 payload. A later fragment does not
+    /// contain that header.
     #[cold]
     pub(crate) fn behind_authentication(self) -> Result<Self, Malformed> {
         if matches!(self.fragment, Fragment::Later { .. }) {
@@ -238,13 +249,14 @@ impl Upper<'_> {
     }
 }
 
-/// Next header and length in bytes of the authentication header at the start of `bytes`.
+/// Returns the next header and the length in bytes of the authentication header at the start of
+/// `bytes`.
 fn authentication(bytes: &[u8]) -> Result<(u8, u16), Malformed> {
     let &[next, words] = bytes.first_chunk().ok_or(Malformed::Truncated)?;
     //= RFC 4302 §2.2
     //# the length of AH in 32-bit words (4-byte units), minus "2"
     if words == 0 {
-        return Err(Malformed::HeaderLength); // the fixed part alone is 12 bytes
+        return Err(Malformed::HeaderLength); // The authentication header has at least 12 bytes.
     }
     Ok((next, (u16::from(words) + 2) * 4))
 }
@@ -253,8 +265,8 @@ fn fragment_header(bytes: &[u8]) -> Result<(u8, Fragment), Malformed> {
     let &[next, _, hi, lo, a, b, c, d] = bytes.first_chunk().ok_or(Malformed::Truncated)?;
     let word = u16::from_be_bytes([hi, lo]);
     //= RFC 6946 §4
-    //# A host that receives an IPv6 packet that includes a Fragment Header with the "Fragment Offset" equal to 0
-    //# and the "M" flag equal to 0 MUST process that packet in isolation
+    //# A host that receives an IPv6 packet that includes a Fragment Header with the "Fragment
+    //# Offset" equal to 0 and the "M" flag equal to 0 MUST process that packet in isolation
     Ok((next, Fragment::from_parts(u32::from_be_bytes([a, b, c, d]), word & 0xfff8, word & 1 != 0)))
 }
 

@@ -1,11 +1,15 @@
-//! Wire formats: one-pass parsing, checked views, checksums, outer headers, ICMP errors, fragments.
+//! Wire formats for programs that forward packets.
 //!
-//! In: the bytes of a frame. Out: [`Parsed`], borrowed views, headers written in place.
-//! Not here: what a packet means (`forwarder`), where it goes (`maglev-hash`, `conntrack`), any clock or socket.
-//! Invariant: bytes from the network never panic and are never read out of bounds; every offset that [`parse`]
-//! reports lies inside the frame it was given.
-//! Source: RFC 791, 8200, 9293, 768, 792, 1191, 1812, 4443, 6040, 2784, 2890, 1701, 2003, 2473, 4213;
-//! draft-ietf-intarea-gue-09.
+//! The crate parses frames in one pass and provides a checked view of each header. The crate also
+//! computes checksums, writes and removes outer headers, reads and writes ICMP errors, and
+//! fragments packets. The crate uses no clock and no sockets, and keeps no state. The caller
+//! decides where packets are forwarded.
+//!
+//! Bytes from the network never cause a panic or an out-of-bounds read. Every offset that [`parse`]
+//! returns is inside the frame.
+//!
+//! The formats are defined in RFC 791, 8200, 9293, 768, 792, 1191, 1812, 4443, 6040, 2784, 2890,
+//! 1701, 2003, 2473 and 4213, and in draft-ietf-intarea-gue-09.
 //!
 //! ```
 //! // UDP from 192.0.2.9, port 12345, to 203.0.113.10, port 53.
@@ -20,16 +24,19 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
-// What the fuzzer compiles too names the crate from outside.
+// The fuzzer also compiles some test files of this crate, so paths in these files start with
+// `packet::`.
 #[cfg(test)]
 extern crate self as packet;
 
 pub mod checksum;
 mod datagram;
+mod decapsulate;
 mod echo;
 mod ecn;
 mod encapsulation;
 mod family;
+mod fast_headers;
 mod fragment;
 mod fragmenter;
 mod gre;
@@ -41,11 +48,9 @@ mod ipv4;
 mod ipv6;
 mod link;
 mod malformed;
-mod open;
 #[cfg(test)]
 mod oracle;
 mod parse;
-mod plain;
 mod prepared;
 pub mod protocol;
 mod quote;
@@ -61,24 +66,26 @@ mod tunnel;
 mod udp;
 
 pub use crate::datagram::{refit_udp, udp_checksum_ok, udp_headers_len, write_udp, write_udp_over};
+pub use crate::decapsulate::{DecapsulateError, decapsulate_in_place};
 pub use crate::echo::echo_reply;
 pub use crate::ecn::merge_ecn;
 pub use crate::encapsulation::{Encapsulation, Outer, encap_overhead};
 pub use crate::family::Family;
+pub use crate::fast_headers::FastHeaders;
 pub use crate::fragment::Fragment;
-pub use crate::fragmenter::{FragmentError, Piece, Pieces, allow_cutting, pieces_v4, pieces_v6};
+pub use crate::fragmenter::{
+    FragmentError, FragmentIter, FragmentParts, allow_cutting, pieces_v4, pieces_v6,
+};
 pub use crate::gre::Gre;
 pub use crate::gue::Gue;
-pub use crate::icmp_error::{ErrorOrder, may_answer, write_icmp_error};
+pub use crate::icmp_error::{ErrorSpec, may_answer, write_icmp_error};
 pub use crate::icmp_kind::IcmpErrorKind;
 pub use crate::identifications::Identifications;
 pub use crate::ipv4::Ipv4;
 pub use crate::ipv6::{Extension, Extensions, Ipv6, Upper};
 pub use crate::link::{LinkHeader, Mac, MacError, rewrite_link, write_link};
 pub use crate::malformed::{Malformed, ParseError};
-pub use crate::open::{OpenError, open_in_place};
 pub use crate::parse::{Addresses, Parsed, network, parse, parse_ip};
-pub use crate::plain::Plain;
 pub use crate::prepared::Prepared;
 pub use crate::quote::{IcmpError, Quoted, QuotedTunnel, icmp_checksum_ok, icmp_error, quoted_tunnel};
 pub use crate::readdress::readdress_udp;
@@ -89,7 +96,7 @@ pub use crate::ttl::decrement_ttl;
 pub use crate::tunnel::{Tunnelled, decapsulate};
 pub use crate::udp::Udp;
 
-/// The example of the README is a test too.
+/// Compiles and runs the example of the README as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

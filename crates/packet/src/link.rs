@@ -1,16 +1,16 @@
-//! The link header of the frame that leaves: MAC addresses, tags kept, Ethernet type of the outer packet.
+//! Reads and writes link headers, which contain MAC addresses, VLAN tags and the Ethernet type.
 
 use core::fmt;
 use core::str::FromStr;
 
 use crate::{Tag, Tags};
 
-/// An Ethernet address. Displays as `02:00:5e:10:00:01`.
+/// A MAC address. `Display` prints the address in the form `02:00:5e:10:00:01`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// Whether the group bit is set: multicast or broadcast.
+    /// Returns `true` if the group bit is set, that is, for multicast and broadcast addresses.
     #[inline]
     #[must_use]
     pub const fn is_group(self) -> bool {
@@ -28,13 +28,13 @@ impl fmt::Display for Mac {
 impl FromStr for Mac {
     type Err = MacError;
 
-    /// Six groups of two hexadecimal digits with `:` between them.
+    /// Parses six groups of two hexadecimal digits that are separated by `:`.
     fn from_str(text: &str) -> Result<Self, MacError> {
         let mut groups = text.split(':');
         let mut mac = [0; 6];
         for byte in &mut mac {
             let group = groups.next().ok_or(MacError)?;
-            // `from_str_radix` alone would take a sign.
+            // The length and the digits are checked because `from_str_radix` accepts a sign.
             if group.len() != 2 || !group.bytes().all(|digit| digit.is_ascii_hexdigit()) {
                 return Err(MacError);
             }
@@ -44,29 +44,31 @@ impl FromStr for Mac {
     }
 }
 
-/// The text is no Ethernet address.
+/// The error for text that is not a MAC address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not six pairs of hexadecimal digits with ':' between them")]
+#[error("not a MAC address such as 02:00:5e:10:00:01")]
 pub struct MacError;
 
-/// What a link header says beside its tags.
+/// The fields of a link header, without its VLAN tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkHeader {
-    /// Destination address.
+    /// The destination address.
     pub dst: Mac,
-    /// Source address.
+    /// The source address.
     pub src: Mac,
-    /// The Ethernet type of what follows the tags.
+    /// The Ethernet type after the VLAN tags.
     pub ethertype: u16,
 }
 
-/// Moves the link header of `link_len` bytes at offset `from` of `buf` to offset 0, with the addresses
-/// and, behind the tags, the Ethernet type of `header`. The two places may overlap; bytes elsewhere stay as they are.
+/// Moves the link header of `link_len` bytes from offset `from` of `buf` to offset 0. The addresses
+/// and the Ethernet type are set from `header`, and the VLAN tags are kept. The old and the new
+/// position may overlap. All other bytes stay unchanged.
 ///
-/// With head room of `from` bytes in front of the frame this leaves room for outer headers of the same size
-/// between the link header and the inner IP header, so it comes before [`crate::Template::write`].
+/// The move opens a gap of `from` bytes between the link header and the inner IP header.
+/// [`crate::Template::write`] then fills this gap with the outer headers.
 ///
-/// `false`, with `buf` untouched: `link_len` is not 14, 18 or 22, or `buf` is too short.
+/// Returns `false` and leaves `buf` unchanged if `link_len` is not 14, 18 or 22, or if `buf` is too
+/// short.
 #[inline]
 #[must_use]
 pub fn rewrite_link(buf: &mut [u8], from: usize, link_len: usize, header: LinkHeader) -> bool {
@@ -79,7 +81,6 @@ pub fn rewrite_link(buf: &mut [u8], from: usize, link_len: usize, header: LinkHe
     }
 }
 
-/// `N`: bytes behind the addresses, tags and Ethernet type.
 #[inline]
 fn rewrite<const N: usize>(
     buf: &mut [u8],
@@ -96,13 +97,14 @@ fn rewrite<const N: usize>(
     true
 }
 
-/// Writes a link header with `tags`, whatever tags the frame had, so that it ends at offset `end` of `buf`, where the
-/// packet starts. Gives the offset at which it starts: `end - tags.link_len()`.
+/// Writes a link header with `tags` so that it ends at offset `end` of `buf`, where the packet
+/// starts. Returns the offset of the link header, which is `end - tags.link_len()`.
 ///
-/// For a frame that leaves with the tags it came with, [`rewrite_link`] does it in one move; here they are read first
-/// ([`Tags::read`]) and then pushed, popped or replaced. The old header may lie where the new one goes.
+/// The new header may overwrite the old one, so read the old tags first with [`Tags::read`]. For a
+/// frame that keeps its tags, [`rewrite_link`] is faster.
 ///
-/// `None`, with `buf` untouched: no room in front of `end`, or `end` lies outside.
+/// Returns `None` and leaves `buf` unchanged if there is not enough space in front of `end`, or if
+/// `end` is outside `buf`.
 #[must_use]
 pub fn write_link(buf: &mut [u8], end: usize, header: LinkHeader, tags: &Tags) -> Option<usize> {
     let LinkHeader { dst, src, ethertype } = header;

@@ -1,6 +1,7 @@
-//! Slow references for tests. They share no function with what they check.
+//! Slow reference implementations for tests. These implementations share no code with the functions
+//! under test.
 
-/// RFC 1071, a word at a time, the carry added at once.
+/// Computes the checksum of RFC 1071 word by word and adds each carry immediately.
 pub(crate) fn checksum(bytes: &[u8]) -> u16 {
     let mut sum = 0u32;
     for pair in bytes.chunks(2) {

@@ -1,56 +1,61 @@
-//! The one pass over a frame: what the balancer needs to know, and where it stands.
+//! The parser of received frames. [`parse`] reads all headers in one pass and returns a [`Parsed`],
+//! which contains offsets and header fields and borrows no data.
 //!
-//! In: a frame from Ethernet on. Out: [`Parsed`], offsets and fields, no borrow.
-//! Not here: IPv4 header and transport checksums (the NIC and the backend check them), payloads.
-//! Invariant: `l3 < l4 <= end <= frame.len()`.
-//! Source: RFC 791, 8200, 6946, 9293, 768. Agrees with etherparse (`tests.rs` lists the exceptions).
+//! The IPv4 header checksum and the transport checksums are not verified, because the NIC and the
+//! backend check them. The offsets in a `Parsed` satisfy `l3 < l4 <= end <= frame.len()`. The tests
+//! compare the result with the `etherparse` crate and list the differences.
+//!
+//! The header formats are defined in RFC 791, 8200, 6946, 9293 and 768.
 
 use crate::ipv6::{Ipv6, Upper};
 use crate::{Family, Fragment, Malformed, ParseError, protocol};
 
-/// What the balancer needs to know of a frame. Offsets are in bytes from the start of the frame.
+/// The header fields of a frame that a load balancer needs. Offsets are in bytes from the start of
+/// the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parsed {
-    /// IP version.
+    /// The IP version.
     pub family: Family,
-    /// Where the IP header starts: 14, 18 or 22, so also the length of the link header.
+    /// The offset of the IP header, which is also the length of the link header: 14, 18 or 22.
     pub l3: u16,
-    /// Where the upper layer starts, behind options and extension headers.
+    /// The offset of the upper layer, after IP options and extension headers.
     pub l4: u16,
-    /// Where the IP packet ends; Ethernet padding lies behind it.
+    /// The end of the IP packet. Ethernet padding may follow.
     pub end: u16,
-    /// IP protocol number of the upper layer. For a later IPv6 fragment: what its fragment header says, which may
-    /// be an extension header.
+    /// The IP protocol number of the upper layer. For a later IPv6 fragment, this is the
+    /// next-header value of the fragment header, which may name an extension header.
     pub protocol: u8,
-    /// Source port of TCP, UDP, SCTP, DCCP and UDP-Lite; 0 for other protocols and for later fragments.
+    /// The source port of TCP, UDP, SCTP, DCCP and UDP-Lite; 0 for other protocols and for later
+    /// fragments.
     pub src_port: u16,
-    /// Destination port, as `src_port`.
+    /// The destination port. The port is set for the same protocols as `src_port`.
     pub dst_port: u16,
-    /// TCP flags from CWR (0x80) to FIN (0x01); 0 where there are none, and in a first fragment too short for them.
+    /// The TCP flags from CWR (0x80) to FIN (0x01). The value is 0 for other protocols and for a
+    /// first fragment that ends before the flags.
     pub tcp_flags: u8,
-    /// Whether this is a piece of a packet.
+    /// The fragment information of the packet.
     pub fragment: Fragment,
-    /// IPv4 TOS or IPv6 traffic class.
+    /// The IPv4 TOS or the IPv6 traffic class.
     pub tos: u8,
-    /// IPv4 TTL or IPv6 hop limit.
+    /// The IPv4 TTL or the IPv6 hop limit.
     pub ttl: u8,
-    /// The DF flag; true for IPv6, which routers never fragment.
+    /// The DF flag; always `true` for IPv6, which routers never fragment.
     pub dont_fragment: bool,
 }
 
-/// Source and destination of a packet; IPv4 as IPv4-mapped (`::ffff:a.b.c.d`).
+/// The source and destination address of a packet. IPv4 addresses are IPv4-mapped
+/// (`::ffff:a.b.c.d`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Addresses {
-    /// Source address.
+    /// The source address.
     pub src: [u8; 16],
-    /// Destination address.
+    /// The destination address.
     pub dst: [u8; 16],
 }
 
 impl Parsed {
-    /// Source and destination of `frame`, the frame that was parsed.
-    ///
-    /// Total: a shorter frame gives zeros.
+    /// Returns the source and destination address of `frame`, which must be the frame that was
+    /// parsed. The addresses are zero if `frame` is too short.
     #[inline]
     #[must_use]
     pub fn addresses(&self, frame: &[u8]) -> Addresses {
@@ -70,11 +75,14 @@ impl Parsed {
         }
     }
 
-    /// Where a piece's share of its datagram starts in `frame`, the frame that was parsed: behind the IPv4 header, or behind the
-    /// fragment header of IPv6. `l4`, unless it is a first piece with extension headers (AH, destination options) in its share.
+    /// Returns the offset in `frame` at which the fragment payload starts. `frame` must be the
+    /// frame that was parsed.
     ///
-    /// # Source
-    /// RFC 791 §3.2; RFC 8200 §4.5: all behind the fragment header is cut, extension headers included.
+    /// The payload of an IPv4 fragment starts after the IPv4 header. The payload of an IPv6
+    /// fragment starts after the fragment header. The result equals `l4`, except for a first
+    /// fragment that contains extension headers (AH or destination options). The sender splits
+    /// everything after the fragment header, including extension headers (RFC 791 §3.2, RFC 8200
+    /// §4.5).
     #[must_use]
     pub fn share(&self, frame: &[u8]) -> u16 {
         if !matches!(self.fragment, Fragment::First { .. }) {
@@ -88,7 +96,7 @@ impl Parsed {
         behind.map_or(self.l4, |behind| (self.l3 + behind).min(self.l4))
     }
 
-    /// Bytes of the IP packet, header included.
+    /// Returns the length of the IP packet in bytes, including the header.
     #[inline]
     #[must_use]
     pub const fn ip_len(&self) -> u16 {
@@ -96,28 +104,31 @@ impl Parsed {
     }
 }
 
-/// Reads Ethernet, at most two VLAN tags (0x8100, 0x88a8), IPv4 with options or IPv6 with at most 8 extension
-/// headers, and the ports. The IPv4 header checksum is not verified; [`crate::Ipv4::checksum_ok`] does.
+/// Parses an Ethernet frame with at most two VLAN tags (0x8100, 0x88a8). The packet may be IPv4
+/// with options or IPv6 with at most 8 extension headers. The ports are read if the upper layer has
+/// ports. The IPv4 header checksum is not verified; see [`crate::Ipv4::checksum_ok`].
 ///
 /// # Errors
-/// [`ParseError::NotIp`], or what is [`Malformed`].
+/// Returns [`ParseError::NotIp`] for frames without IPv4 or IPv6, and [`Malformed`] for invalid
+/// headers.
 ///
 /// # Cost
-/// No allocation, no loop outside extension headers: `cargo xtask bench packet/parse`.
+/// No allocation, and no loop except over extension headers (`cargo xtask bench packet/parse`).
 #[inline]
 pub fn parse(frame: &[u8]) -> Result<Parsed, ParseError> {
     let (kind, rest, l3) = behind_link(frame)?;
     match kind {
         protocol::ETHERTYPE_IPV4 => ipv4(rest, l3),
         protocol::ETHERTYPE_IPV6 => ipv6(rest, l3),
-        _ => Err(ParseError::NotIp), // a third tag too
+        _ => Err(ParseError::NotIp), // A third VLAN tag is not supported.
     }
 }
 
-/// The same of an IP packet that stands alone, without a link header: `l3` is 0, and offsets count from the packet's first byte.
+/// Parses an IP packet that has no link header. In the result `l3` is 0, and offsets count from the
+/// first byte of the packet.
 ///
 /// # Errors
-/// [`ParseError::Malformed`].
+/// Returns [`ParseError::Malformed`] if a header is invalid.
 #[inline]
 pub fn parse_ip(packet: &[u8]) -> Result<Parsed, ParseError> {
     match packet.first().ok_or(Malformed::Truncated)? >> 4 {
@@ -127,8 +138,10 @@ pub fn parse_ip(packet: &[u8]) -> Result<Parsed, ParseError> {
     }
 }
 
-/// The family that a frame's Ethernet type names, behind two tags at most, and what follows. Nothing of that is looked at: the
-/// frame may be cut short anywhere.
+/// Returns the IP version of a frame, together with the bytes after the link header. The IP version
+/// is read from the Ethernet type, which may follow one or two VLAN tags. The bytes after the link
+/// header are not checked, so the packet may be truncated. Returns `None` if the Ethernet type is
+/// neither IPv4 nor IPv6.
 #[inline]
 #[must_use]
 pub fn network(frame: &[u8]) -> Option<(Family, &[u8])> {
@@ -139,7 +152,8 @@ pub fn network(frame: &[u8]) -> Option<(Family, &[u8])> {
     }
 }
 
-/// Ethernet type and bytes behind the link header, and where in the frame these start.
+/// Returns the Ethernet type, the bytes after the link header, and the offset of these bytes in the
+/// frame.
 #[inline]
 fn behind_link(frame: &[u8]) -> Result<(u16, &[u8], u16), Malformed> {
     let (link, rest) = frame.split_first_chunk::<14>().ok_or(Malformed::Truncated)?;
@@ -149,7 +163,8 @@ fn behind_link(frame: &[u8]) -> Result<(u16, &[u8], u16), Malformed> {
     }
 }
 
-/// Ethernet type and bytes behind the tag at the start of `rest`, or behind two, and where in the frame these start.
+/// Reads the one or two VLAN tags at the start of `rest`. Returns the Ethernet type after the tags,
+/// the bytes that follow, and the offset of these bytes in the frame.
 #[inline]
 fn behind_tags(rest: &[u8]) -> Result<(u16, &[u8], u16), Malformed> {
     let (tag, rest) = rest.split_first_chunk::<4>().ok_or(Malformed::Truncated)?;
@@ -212,7 +227,7 @@ fn ipv6(packet: &[u8], l3: u16) -> Result<Parsed, ParseError> {
     let ip = Ipv6::parse(packet)?;
     let upper = ip.upper()?;
     let ports = Ports::read(&upper)?;
-    // `upper.offset` counts bytes of the payload: once `end` fits, so does `l4`.
+    // `upper.offset` is at most the payload length, so `l4` fits into 16 bits if `end` does.
     let end = (l3 + 40).checked_add(ip.payload_len()).ok_or(Malformed::TooLong)?;
     Ok(Parsed {
         family: Family::V6,
@@ -285,7 +300,8 @@ impl Ports {
         }
     }
 
-    /// Lengths in the header speak of the whole packet, so only presence is checked.
+    /// Reads the ports of a first fragment. Length fields in the transport header count the whole
+    /// datagram, so they are not checked here.
     #[cold]
     fn first_fragment(protocol: u8, segment: &[u8]) -> Result<Self, Malformed> {
         match protocol {

@@ -1,40 +1,45 @@
-//! All that a backend's frames begin with, link header and outer headers, laid out once and written by wide stores.
+//! The complete headers for frames to a backend. The headers are prepared once and written with
+//! wide stores.
 //!
-//! In: a link header without tags, a [`Template`], the way's MTU. Out: the bytes in front of an inner packet.
-//! Not here: headers that need more of a packet than its length, TOS and hash (a source prefix, a UDP checksum, another cluster's
-//! destination): [`Template::write`] writes all.
-//! Invariant: what is written are the bytes of [`crate::rewrite_link`] and [`Template::write`] (`prepared/tests.rs`).
-//! Source: as of [`Template`].
+//! [`Prepared`] contains the link header and the outer headers of a [`Template`]. Writing prepared
+//! headers is faster than [`crate::rewrite_link`] and [`Template::write`], and produces the same
+//! bytes. A template with a source prefix, a UDP checksum or a destination in another cluster
+//! cannot be prepared, so its headers are written by [`Template::write`].
 
 use crate::LinkHeader;
 use crate::checksum::Sum;
 use crate::template::{Inner, LaidOut, Template};
 
-/// The headers of one backend for one inner family: two cache lines, of which outer headers over IPv4 touch the first.
+/// The link header and outer headers for packets to one backend. All inner packets have the same IP
+/// version. The value fills two cache lines. Outer headers over IPv4 use only the first one.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct Prepared<T> {
-    /// Bytes of link header and outer headers; 0: not laid out.
+    /// The length of link header and outer headers in bytes; 0 if the headers are not prepared.
     len: u8,
-    /// Whether an outer IPv4 header gets an identification.
+    /// `true` if an outer IPv4 header needs an identification.
     identified: bool,
-    /// Bytes of the largest inner packet that fits.
+    /// The length of the largest inner packet that fits the MTU, in bytes.
     most: u16,
-    /// Of the outer IPv4 header as it is laid out.
+    /// The sum of the prepared outer IPv4 header.
     sum: Sum,
-    /// What the caller keeps beside.
+    /// A value that the caller stores in the same cache lines.
     pub beside: T,
     bytes: [u8; ROOM],
 }
 
 impl<T> Prepared<T> {
-    /// Of nothing: it fits no packet.
+    /// Creates a value without headers. [`Prepared::overhead`] then returns `None` for every
+    /// packet.
     pub const fn none(beside: T) -> Self {
         Self { len: 0, identified: false, most: 0, sum: Sum::new(), beside, bytes: [0; ROOM] }
     }
 
-    /// Of `link` and, unless packets leave as they are, `template`. A template that has to see more of its packets gives
-    /// [`Prepared::none`]. `mtu` is that of the way, for the outer packet.
+    /// Prepares `link` and the outer headers of `template`. If `template` is `None`, packets get no
+    /// outer headers. `mtu` is the maximum length of the outer packet in bytes.
+    ///
+    /// Returns [`Prepared::none`] if the template has a source prefix, a UDP checksum or a
+    /// destination in another cluster.
     #[must_use]
     pub fn new(link: LinkHeader, template: Option<&Template>, mtu: u16, beside: T) -> Self {
         let headers = match template {
@@ -60,7 +65,8 @@ impl<T> Prepared<T> {
         Self { len, identified, most: mtu.saturating_sub(overhead), sum, beside, bytes }
     }
 
-    /// Bytes that outer headers add in front of an inner packet, if one of `inner_len` bytes fits.
+    /// Returns the length of the outer headers in bytes. Returns `None` if an inner packet of
+    /// `inner_len` bytes is too long.
     #[inline(always)]
     #[must_use]
     pub fn overhead(&self, inner_len: u16) -> Option<usize> {
@@ -68,13 +74,13 @@ impl<T> Prepared<T> {
         (inner_len <= self.most).then_some(overhead)
     }
 
-    /// Writes all headers of an untagged frame at the start of `buffer`, up to the inner packet. `false`, with `buffer`
-    /// untouched: it is too short.
+    /// Writes all headers of an untagged frame at the start of `buffer`, up to the inner packet.
+    /// Returns `false` and leaves `buffer` unchanged if it is too short.
     #[inline(always)]
     #[must_use]
     pub fn write(&self, buffer: &mut [u8], inner: &Inner) -> bool {
         let bytes = &self.bytes;
-        // GRE over IPv4 without the jump of a table.
+        // This branch handles GRE over IPv4, the most common case, without a jump table.
         if self.len == 38 {
             let out = copy::<38>(bytes, buffer);
             return out.and_then(|out| self.fill_v4(out.get_mut(LINK..)?, inner)).is_some();
@@ -91,8 +97,11 @@ impl<T> Prepared<T> {
         .is_some()
     }
 
-    /// The same for a frame that starts at `from` with a link header of `link_len` bytes, whose tags it keeps. `false`: `buffer`
-    /// is too short, or `link_len` is none of a tagged frame; the frame is garbage then.
+    /// Writes all headers of a frame with VLAN tags, and keeps the tags. The frame starts at `from`
+    /// with a link header of `link_len` bytes.
+    ///
+    /// Returns `false` if `buffer` is too short or if `link_len` is not 18 or 22. The frame may
+    /// then be partly overwritten.
     #[inline(never)]
     #[must_use]
     pub fn write_tagged(&self, buffer: &mut [u8], from: usize, link_len: u16, inner: &Inner) -> bool {
@@ -103,7 +112,7 @@ impl<T> Prepared<T> {
         }
     }
 
-    /// With `TAGS` bytes of tags.
+    /// Writes the headers after `TAGS` bytes of VLAN tags.
     #[inline(always)]
     fn write_behind<const TAGS: usize>(&self, buffer: &mut [u8], from: usize, inner: &Inner) -> Option<()> {
         let tags: [u8; TAGS] = *buffer.get(from.checked_add(ADDRESSES)?..)?.first_chunk()?;
@@ -111,7 +120,7 @@ impl<T> Prepared<T> {
         let behind = buffer.get_mut(ADDRESSES..)?;
         *behind.first_chunk_mut()? = tags;
         let (bytes, behind) = (self.bytes.get(ADDRESSES..)?, behind.get_mut(TAGS..)?);
-        // As in `write`.
+        // This branch avoids the jump table, as in [`Prepared::write`].
         if self.len == 38 {
             return self.fill_v4(copy::<26>(bytes, behind)?.get_mut(2..)?, inner);
         }
@@ -126,13 +135,14 @@ impl<T> Prepared<T> {
         }
     }
 
-    /// What a packet says, into outer headers over IPv4: as many bytes as those have.
+    /// Sets the fields of outer IPv4 headers that depend on the inner packet. `outer` contains
+    /// exactly the outer headers.
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "52 bytes at most")]
     fn fill_v4(&self, outer: &mut [u8], inner: &Inner) -> Option<()> {
         let overhead = outer.len();
         let (ip, behind) = outer.split_first_chunk_mut::<20>()?;
-        // `most` leaves room in 16 bits.
+        // The limit `most` ensures that the total length fits into 16 bits.
         let total = inner.len.wrapping_add(overhead as u16);
         let id = if self.identified { inner.identification } else { 0 };
         let sum = self.sum.add_word(u16::from(inner.tos)).add_word(total).add_word(id);
@@ -146,7 +156,7 @@ impl<T> Prepared<T> {
         Some(())
     }
 
-    /// The same over IPv6.
+    /// Sets the fields of outer IPv6 headers that depend on the inner packet.
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "52 bytes at most")]
     fn fill_v6(&self, outer: &mut [u8], inner: &Inner) -> Option<()> {
@@ -163,14 +173,15 @@ impl<T> Prepared<T> {
     }
 }
 
-/// Whole words: bytes that are assigned one by one are stored one by one.
+/// Writes `N` bytes with one store. If the bytes were assigned one by one, the compiler would
+/// generate separate stores.
 #[inline(always)]
 fn put<const N: usize>(header: &mut [u8], at: usize, bytes: [u8; N]) -> Option<()> {
     *header.get_mut(at..)?.first_chunk_mut()? = bytes;
     Some(())
 }
 
-/// The first `N` bytes, by stores of fixed size.
+/// Copies the first `N` bytes with stores of fixed size.
 #[inline(always)]
 fn copy<'a, const N: usize>(from: &[u8], to: &'a mut [u8]) -> Option<&'a mut [u8; N]> {
     let to = to.first_chunk_mut::<N>()?;
@@ -178,7 +189,7 @@ fn copy<'a, const N: usize>(from: &[u8], to: &'a mut [u8]) -> Option<&'a mut [u8
     Some(to)
 }
 
-/// Source port and length of GUE's UDP header.
+/// Writes the source port and the length into the UDP header of a GUE packet.
 #[inline(always)]
 fn fill_gue(udp: &mut [u8], len: u16, flow_hash: u64) -> Option<()> {
     let [.., hi, lo] = flow_hash.to_be_bytes();
@@ -186,13 +197,14 @@ fn fill_gue(udp: &mut [u8], len: u16, flow_hash: u64) -> Option<()> {
     put(udp, 4, len.to_be_bytes())
 }
 
-/// Bytes of a link header without tags.
+/// The length of a link header without tags, in bytes.
 const LINK: usize = 14;
-/// Of it, the addresses: tags follow.
+/// The length of both MAC addresses, after which the tags follow.
 const ADDRESSES: usize = 12;
-/// Of UDP and GUE.
+/// The length of the UDP and GUE headers together, in bytes.
 const GUE: usize = 12;
-/// The longest are GUE over IPv6: 66 bytes. What is left of two cache lines beside a byte of the caller's.
+/// The space in two cache lines that remains for headers if the caller's value has one byte. The
+/// longest headers, Ethernet and GUE over IPv6, need 66 bytes.
 const ROOM: usize = 108;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Assigned numbers: IP protocols, Ethernet types, TCP flags.
+//! Assigned numbers: IP protocols, Ethernet types and TCP flags.
 
 /// ICMP (RFC 792).
 pub const ICMP: u8 = 1;
-/// IPv4 inside IP (RFC 2003).
+/// IPv4 in IP (RFC 2003).
 pub const IPIP: u8 = 4;
 /// TCP (RFC 9293).
 pub const TCP: u8 = 6;
@@ -10,7 +10,7 @@ pub const TCP: u8 = 6;
 pub const UDP: u8 = 17;
 /// DCCP (RFC 4340).
 pub const DCCP: u8 = 33;
-/// IPv6 inside IP (RFC 4213, RFC 2473).
+/// IPv6 in IP (RFC 4213, RFC 2473).
 pub const IPV6: u8 = 41;
 /// GRE (RFC 2784).
 pub const GRE: u8 = 47;
@@ -32,23 +32,23 @@ pub const AH: u8 = 51;
 /// IPv6 destination options (RFC 8200 §4.6).
 pub const DESTINATION_OPTIONS: u8 = 60;
 
-/// IPv4 in Ethernet.
+/// The Ethernet type of IPv4.
 pub const ETHERTYPE_IPV4: u16 = 0x0800;
-/// IPv6 in Ethernet.
+/// The Ethernet type of IPv6.
 pub const ETHERTYPE_IPV6: u16 = 0x86dd;
-/// An 802.1Q tag follows.
+/// The Ethernet type of an 802.1Q VLAN tag.
 pub const ETHERTYPE_VLAN: u16 = 0x8100;
-/// An 802.1ad service tag follows (the outer one of QinQ).
+/// The Ethernet type of an 802.1ad service tag, the outer tag of QinQ.
 pub const ETHERTYPE_QINQ: u16 = 0x88a8;
 
-/// UDP port of GUE.
+/// The UDP port of GUE.
 pub const GUE_PORT: u16 = 6080;
 
-/// TCP flag.
+/// The TCP flag FIN.
 pub const TCP_FIN: u8 = 0x01;
-/// TCP flag.
+/// The TCP flag SYN.
 pub const TCP_SYN: u8 = 0x02;
-/// TCP flag.
+/// The TCP flag RST.
 pub const TCP_RST: u8 = 0x04;
-/// TCP flag.
+/// The TCP flag ACK.
 pub const TCP_ACK: u8 = 0x10;

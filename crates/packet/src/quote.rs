@@ -1,10 +1,12 @@
-//! The packet that an ICMP error quotes, as far as it was quoted.
+//! Reads ICMP errors and the packets that they quote.
 //!
-//! In: a frame with an ICMP message and what [`crate::parse`] said of it. Out: the error's kind, and addresses, protocol
-//! and ports of the quoted packet; its inner packet when it is a tunnel's.
-//! Not here: whether the quoted packet was ever sent (`forwarder` asks its tables): nothing in a quote is trusted.
-//! Invariant: `at < l4 <= end <= frame.len()` for each quoted packet.
-//! Source: RFC 792, RFC 1122 §3.2.2, RFC 1812 §4.3.2.3, RFC 4443 §2.4, RFC 4884.
+//! [`icmp_error`] returns the kind of error, and the addresses, protocol and ports of the quoted
+//! packet. [`quoted_tunnel`] finds the inner packet if the quoted packet was tunneled. A quoted
+//! packet may be forged, so the caller must check that this machine sent it. The offsets of a
+//! quoted packet satisfy `at < l4 <= end <= frame.len()`.
+//!
+//! The formats are defined in RFC 792, RFC 1122 §3.2.2, RFC 1812 §4.3.2.3, RFC 4443 §2.4 and RFC
+//! 4884.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -15,48 +17,54 @@ use crate::{
     Addresses, Encapsulation, Family, Fragment, Gre, Gue, IcmpErrorKind, Malformed, Parsed, protocol,
 };
 
-/// An ICMP error and the packet it speaks of.
+/// An ICMP error and the packet that it quotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IcmpError {
-    /// What went wrong.
+    /// The kind of error.
     pub kind: IcmpErrorKind,
-    /// The packet that it went wrong for.
+    /// The packet that caused the error.
     pub quoted: Quoted,
 }
 
-/// A packet of which only the start is there. Offsets are in bytes from the start of the frame.
+/// A packet that an ICMP error quotes, usually only its start. Offsets are in bytes from the start
+/// of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quoted {
-    /// IP version.
+    /// The IP version.
     pub family: Family,
-    /// Where its IP header starts.
+    /// The offset of the IP header.
     pub at: u16,
-    /// Where its upper layer starts; `end` when the quote ends before that.
+    /// The offset of the upper layer. This offset equals `end` if the quote ends before the upper
+    /// layer.
     pub l4: u16,
-    /// Where the quoted bytes end. An extension structure (RFC 4884) behind a longer packet's quote counts as quoted:
-    /// it has at least 128 bytes in front of it, so headers are not mistaken for it.
+    /// The end of the quoted bytes. If an extension structure (RFC 4884) follows the quoted packet,
+    /// the structure is included. At least 128 bytes precede that structure, so it is never parsed
+    /// as a header.
     pub end: u16,
-    /// Bytes that the packet had, header included, by its own words; mostly more than `end - at`.
+    /// The length of the original packet in bytes, including the header. The value comes from the
+    /// length field, because the quote is usually shorter than the packet.
     pub total_len: u32,
-    /// Source and destination; the source of a quoted packet is who gets to know of the error.
+    /// The source and destination address of the quoted packet.
     pub addresses: Addresses,
-    /// IP protocol number of the upper layer; that of the extension header in which the quote ends, if it ends in one.
+    /// The IP protocol number of the upper layer. If the quote ends in an extension header, this is
+    /// the number of that extension header.
     pub protocol: u8,
-    /// Source and destination port of TCP, UDP, SCTP, DCCP and UDP-Lite. `None` for other protocols, for later
-    /// fragments, and when the quote ends before them.
+    /// The source and destination port of TCP, UDP, SCTP, DCCP and UDP-Lite. `None` for other
+    /// protocols, for later fragments, and if the quote ends before the ports.
     pub ports: Option<(u16, u16)>,
-    /// Whether the quoted packet was a piece of another.
+    /// The fragment information of the quoted packet.
     pub fragment: Fragment,
 }
 
-/// What an ICMP message says of a packet that was sent.
+/// Reads the ICMP error in a frame. `parsed` is the result of [`crate::parse`] for `frame`.
 ///
-/// `None`: not ICMP, a fragment of ICMP, no error, or an error that asks for nothing (source quench, redirect).
-/// The message's checksum is not verified: [`icmp_checksum_ok`].
+/// Returns `None` if the packet is not ICMP, is a fragment, or is not an error. Source quench and
+/// redirect messages also return `None`. The checksum is not verified; see [`icmp_checksum_ok`].
 ///
 /// # Errors
-/// [`Malformed`]: an ICMP message below 8 bytes; a quote shorter than an IP header, of another version, or with
-/// lengths or an extension chain that no packet has. A quote that merely ends early is no error.
+/// Returns [`Malformed`] if the ICMP message is shorter than 8 bytes. Also returns [`Malformed`] if
+/// the quote is shorter than an IP header, has the wrong version, or has invalid lengths or
+/// extension headers. A truncated quote is not an error.
 #[must_use]
 pub fn icmp_error(frame: &[u8], parsed: &Parsed) -> Option<Result<IcmpError, Malformed>> {
     if parsed.fragment != Fragment::None || parsed.protocol != icmp_of(parsed.family) {
@@ -65,16 +73,17 @@ pub fn icmp_error(frame: &[u8], parsed: &Parsed) -> Option<Result<IcmpError, Mal
     let message = frame.get(usize::from(parsed.l4)..usize::from(parsed.end)).unwrap_or_default();
     let Some(header) = message.first_chunk::<8>() else { return Some(Err(Malformed::Truncated)) };
     let kind = IcmpErrorKind::read(parsed.family, *header)?;
-    // Eight bytes lie between `l4` and `end`.
+    // There are at least eight bytes between `l4` and `end`.
     let quoted = Quoted::read(frame, parsed.family, parsed.l4.saturating_add(8), parsed.end);
     Some(quoted.map(|quoted| IcmpError { kind, quoted }))
 }
 
-/// Whether the checksum of the ICMP or ICMPv6 message in `frame` is right; `false` for anything else, and for
-/// fragments. Code that acts on a message, instead of passing it on, asks first.
+/// Returns `true` if `frame` contains an unfragmented ICMP or ICMPv6 message with a correct
+/// checksum. Call this function before you act on a message. Messages that are only forwarded need
+/// no check.
 ///
 /// # Cost
-/// A pass over the message.
+/// One pass over the message.
 #[must_use]
 pub fn icmp_checksum_ok(frame: &[u8], parsed: &Parsed) -> bool {
     if parsed.fragment != Fragment::None || parsed.protocol != icmp_of(parsed.family) {
@@ -93,7 +102,7 @@ pub fn icmp_checksum_ok(frame: &[u8], parsed: &Parsed) -> bool {
 }
 
 impl Quoted {
-    /// The packet between `at` and `end` of `frame`.
+    /// Parses the packet between `at` and `end` of `frame`.
     fn read(frame: &[u8], family: Family, at: u16, end: u16) -> Result<Self, Malformed> {
         let ip = frame.get(usize::from(at)..usize::from(end)).ok_or(Malformed::Truncated)?;
         match family {
@@ -116,7 +125,8 @@ impl Quoted {
             return Err(Malformed::TotalLength);
         }
         let ip = ip.get(..usize::from(total)).unwrap_or(ip);
-        let payload = ip.get(header_len..).unwrap_or_default(); // empty, when the quote ends in the options
+        // The payload is empty if the quote ends in the options.
+        let payload = ip.get(header_len..).unwrap_or_default();
         let plain = Upper { protocol: h[9], offset: 0, fragment: ipv4_fragment(h), payload };
         let upper = match (h[9] == protocol::AH).then(|| plain.behind_authentication()) {
             None | Some(Err(Malformed::Truncated)) => plain,
@@ -153,7 +163,7 @@ impl Quoted {
     }
 }
 
-/// What the quoted IP header says.
+/// The fields of the quoted IP header.
 struct Header {
     family: Family,
     addresses: Addresses,
@@ -161,7 +171,8 @@ struct Header {
 }
 
 impl Header {
-    /// `ip`: the quoted bytes, of which `upper.payload` is the end.
+    /// Builds the result. `ip` contains the quoted bytes, and `upper.payload` reaches to the end of
+    /// `ip`.
     fn quoted(self, at: u16, ip: &[u8], upper: &Upper<'_>) -> Result<Quoted, Malformed> {
         let below = |len: usize| u16::try_from(usize::from(at) + len).map_err(|_| Malformed::TooLong);
         let Self { family, addresses, total_len } = self;
@@ -199,31 +210,37 @@ const fn icmp_of(family: Family) -> u8 {
     }
 }
 
-/// A quoted packet that is the outer packet of a tunnel.
+/// A quoted packet that is a tunnel packet with outer headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotedTunnel {
-    /// How the inner packet was carried; never [`Encapsulation::L2`]. `udp_checksum` is `false` when the quote ends
-    /// before that field.
+    /// The encapsulation; never [`Encapsulation::L2`]. `udp_checksum` is `false` if the quote ends
+    /// before the checksum field.
     pub kind: Encapsulation,
-    /// Outer source address: this machine or its source prefix, if the packet was ours.
+    /// The outer source address. If this machine sent the packet, the address is one of its own or
+    /// belongs to its source prefix.
     pub source: IpAddr,
-    /// Outer destination address: the backend.
+    /// The outer destination address, which is the address of the backend.
     pub destination: IpAddr,
-    /// Where the inner packet starts, in bytes from the outer IP header, by the outer headers that were quoted; the
-    /// inner packet itself may lie behind the quote. `None`: not even those are there.
+    /// The length of the outer headers in bytes, or `None` if the quote ends inside them.
     pub encap_overhead: Option<u16>,
-    /// The inner packet, when at least its IP header was quoted and makes sense.
+    /// The inner packet, or `None` if its IP header is invalid or not completely quoted.
     pub inner: Option<Quoted>,
 }
 
-/// Reads `quoted`, of the same `frame`, as the outer packet of GRE, IP-in-IP or GUE.
+/// Parses `quoted` as the outer packet of GRE, IP-in-IP or GUE. `frame` must be the frame that
+/// contains the quote.
 ///
-/// A router may quote as little as 8 bytes behind the outer IP header (RFC 792): for GRE and IP-in-IP that gives the
-/// kind, for GUE too (by its port), and the inner packet is unknown. So it is for later fragments of GRE and
-/// IP-in-IP.
+/// A router may quote only 8 bytes after the outer IP header (RFC 792). The result then contains
+/// the encapsulation, but not the inner packet. The inner packet is also missing if the quoted
+/// packet is a later fragment of GRE or IP-in-IP.
 ///
-/// `None`: another protocol or port, a later fragment of GUE, GRE or GUE in a form that is not ours (version or
-/// variant not 0, source routes, control messages), or carrying neither IPv4 nor IPv6.
+/// Returns `None` in these cases:
+///
+/// - The protocol or port does not belong to a supported encapsulation.
+/// - The quoted packet is a later fragment of GUE.
+/// - The inner packet is neither IPv4 nor IPv6.
+/// - The GRE or GUE header is one that this crate never writes: version or variant not 0, source
+///   routes, or a control message.
 #[must_use]
 pub fn quoted_tunnel(frame: &[u8], quoted: &Quoted) -> Option<QuotedTunnel> {
     let upper = frame.get(usize::from(quoted.l4)..usize::from(quoted.end))?;
@@ -240,7 +257,7 @@ pub fn quoted_tunnel(frame: &[u8], quoted: &Quoted) -> Option<QuotedTunnel> {
         _ => return None,
     };
     let carried = carried.filter(|_| whole);
-    // The inner packet reaches to the end of the quote: its offset is what is left in front of it.
+    // The inner packet reaches to the end of the quote, so its offset follows from its length.
     let at = carried.map(|(_, inner)| quoted.end.saturating_sub(u16::try_from(inner.len()).unwrap_or(0)));
     let inner =
         carried.zip(at).and_then(|((family, _), at)| Quoted::read(frame, family, at, quoted.end).ok());
@@ -253,10 +270,12 @@ pub fn quoted_tunnel(frame: &[u8], quoted: &Quoted) -> Option<QuotedTunnel> {
     })
 }
 
-/// Family and bytes of an inner packet; `None` when the quote ends in the headers in front of it.
+/// The family and the bytes of an inner packet, or `None` if the quote ends inside the outer
+/// headers.
 type Carried<'a> = Option<(Family, &'a [u8])>;
 
-/// `None`: not what we send.
+/// Returns the packet inside GRE. The outer `Option` is `None` if this crate never writes such a
+/// header.
 fn behind_gre(upper: &[u8]) -> Option<Carried<'_>> {
     let gre = match Gre::parse(upper) {
         Ok(gre) => gre,
@@ -271,7 +290,9 @@ fn behind_gre(upper: &[u8]) -> Option<Carried<'_>> {
     Some(Some((family, gre.payload())))
 }
 
-/// `None`: not what we send. The UDP length speaks of the whole packet, so it is not asked.
+/// Returns the packet inside GUE. The outer `Option` is `None` if this crate never writes such a
+/// header. The UDP length counts the whole packet, which may be longer than the quote, so it is
+/// ignored.
 fn behind_gue(upper: &[u8]) -> Option<Carried<'_>> {
     let gue = match Gue::parse(upper.get(8..).unwrap_or_default()) {
         Ok(gue) => gue,

@@ -1,19 +1,24 @@
-//! Other ends for a UDP packet on its way, as a translator of addresses gives it.
+//! Translation of the addresses and ports of a UDP packet, as in NAT.
 //!
-//! Invariant: besides addresses, ports, the first word of the payload and the checksums over them nothing changes. A wrong checksum
-//! stays wrong, and one that IPv4's sender left out stays out: who reads the packet judges it.
-//! Source: RFC 1624 §3; RFC 768; RFC 3022 §4.1.
+//! Only the addresses, the ports, the first word of the payload and the checksums change. The
+//! receiver can still verify the packet, because a wrong checksum stays wrong. A UDP checksum of 0
+//! means that the sender computed no checksum, and it stays 0.
+//!
+//! The checksum rules are in RFC 1624 §3, RFC 768 and RFC 3022 §4.1.
 
 use core::net::{IpAddr, SocketAddr};
 
 use crate::checksum::Sum;
 
-/// Gives a UDP packet that is no fragment other ends, and its payload another first word. `ip` starts at the IP header, and has the
-/// UDP header at `udp`.
+/// Replaces the source and destination of a UDP packet and the first 16-bit word of its payload.
+/// `ip` starts at the IP header, and `udp` is the offset of the UDP header. The packet must not be
+/// a fragment.
 ///
-/// `false`, with `ip` unchanged: the ends are not both of the packet's family, or it ends before that word does.
+/// Returns `false` and leaves `ip` unchanged if an address has the wrong family, or if the packet
+/// ends before the first word of the payload.
+///
 /// # Cost
-/// Sums over the addresses, before and after; none over the payload.
+/// Two sums over the addresses, one before and one after the change. The payload is not read.
 #[must_use]
 pub fn readdress_udp(
     ip: &mut [u8],
@@ -42,9 +47,11 @@ pub fn readdress_udp(
     true
 }
 
-/// Gives an IP header other addresses, and IPv4's the checksum that follows; what that changes for the sum of its payload.
+/// Replaces the addresses of an IP header and updates the IPv4 checksum. Returns the difference
+/// between the old and the new pseudo-header sum.
 ///
-/// `None`, with nothing changed: they are not both of the packet's family, or it ends before its addresses do.
+/// Returns `None` and leaves the header unchanged if an address has the wrong family or if the
+/// header is too short.
 #[inline]
 fn readdress_ip(header: &mut [u8], source: IpAddr, destination: IpAddr) -> Option<Change> {
     match (source, destination, header.first()? >> 4) {
@@ -62,12 +69,12 @@ fn readdress_ip(header: &mut [u8], source: IpAddr, destination: IpAddr) -> Optio
     }
 }
 
-/// What a change adds to the sum of what it changes.
+/// The difference between a checksum before and after a change.
 #[derive(Clone, Copy)]
 struct Change(Sum);
 
 impl Change {
-    /// Of a header's two addresses, in the place of those before.
+    /// Replaces both addresses of a header and returns the difference.
     #[inline]
     fn of<const N: usize>(addresses: &mut [u8], source: [u8; N], destination: [u8; N]) -> Self {
         let before = Sum::new().add_bytes(addresses).fold();
@@ -100,7 +107,7 @@ mod tests {
     use super::*;
     use crate::{parse, udp_checksum_ok};
 
-    /// The same datagram by another's hand, from Ethernet on.
+    /// Builds the same datagram with the `etherparse` crate, starting at Ethernet.
     fn by_etherparse(source: SocketAddr, destination: SocketAddr, payload: &[u8]) -> Vec<u8> {
         let link = PacketBuilder::ethernet2([2; 6], [4; 6]);
         let step = match (source, destination) {
@@ -121,7 +128,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_packet_is_as_one_that_had_these_ends_from_the_beginning(
+        fn readdress_udp_matches_a_packet_built_with_the_new_addresses(
             [source, destination, new_source, new_destination] in ends(),
             payload in prop::collection::vec(any::<u8>(), 3..1500),
             first: u16,
@@ -135,7 +142,7 @@ mod tests {
             let mut wrong = frame.clone();
             prop_assert!(readdress_udp(&mut frame[14..], udp, new_source, new_destination, first));
             prop_assert_eq!(&frame, &wanted);
-            // What was broken before arrives broken.
+            // A packet with a wrong checksum still has a wrong checksum.
             let at = wrong.len() - 1 - place.index(payload.len() - 2);
             wrong[at] ^= 0x40;
             prop_assert!(readdress_udp(&mut wrong[14..], udp, new_source, new_destination, first));
@@ -145,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checksum_that_comes_to_zero_is_sent_as_all_ones() {
+    fn readdress_udp_sends_a_zero_checksum_as_all_ones() {
         let [a, b]: [SocketAddr; 2] = ["192.0.2.1:5", "203.0.113.9:6"].map(|end| end.parse().unwrap());
         let frame = by_etherparse(a, b, b"hello");
         let with = |first: u16| by_etherparse(b, a, &[&first.to_be_bytes(), &b"llo"[..]].concat());
@@ -156,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checksum_that_was_left_out_stays_out() {
+    fn readdress_udp_keeps_a_zero_checksum() {
         let [a, b]: [SocketAddr; 2] = ["192.0.2.1:5", "203.0.113.9:6"].map(|end| end.parse().unwrap());
         let mut frame = by_etherparse(a, b, b"hello");
         frame[40..42].fill(0);
@@ -165,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_such_ends_or_no_first_word_is_left_alone() {
+    fn readdress_udp_rejects_wrong_families_and_short_packets() {
         let [a, b, c]: [SocketAddr; 3] =
             ["192.0.2.1:5", "203.0.113.9:6", "[2001:db8::1]:5"].map(|end| end.parse().unwrap());
         let frame = by_etherparse(a, b, b"hello");

@@ -1,7 +1,8 @@
-//! Outer source addresses chosen per flow, so that backends' NICs spread GRE and IP-in-IP over their queues.
+//! Chooses an outer source address for each flow, so that NICs of backends can spread GRE and
+//! IP-in-IP packets over their queues.
 //!
-//! Every host part is used, all zeros and all ones too, so it should not be the prefix of a link.
-//! Not here: prefixes as values of the configuration (`forwarder::Prefix`); this is one in a [`Template`](crate::Template).
+//! Every value of the host bits is used, including all zeros and all ones. The prefix should
+//! therefore not be the prefix of a link.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -12,7 +13,8 @@ pub(crate) struct SourcePrefix {
 }
 
 impl SourcePrefix {
-    /// `None` when `len` exceeds the family's 32 or 128 bits, or `network` has bits behind it.
+    /// Returns `None` if `len` exceeds the 32 or 128 bits of the family, or if `network` has bits
+    /// set after the prefix.
     pub(crate) fn new(network: IpAddr, len: u8) -> Option<Self> {
         let (max, host_bits) = match network {
             IpAddr::V4(address) => (32, address.to_bits() & host_mask_v4(len) != 0),
@@ -21,7 +23,7 @@ impl SourcePrefix {
         (len <= max && !host_bits).then_some(Self { network, len })
     }
 
-    /// The source address of a flow: network bits kept, host bits from its hash.
+    /// Returns the source address for a flow. The host bits come from the flow hash.
     #[inline]
     pub(crate) fn pick(&self, flow_hash: u64) -> IpAddr {
         match self.network {
@@ -31,7 +33,8 @@ impl SourcePrefix {
     }
 }
 
-// The upper half of the hash serves IPv4: the lower bits already make the GUE port and the flow label.
+// The host bits are taken from the upper half of the hash. The lower bits already determine the GUE
+// port and the flow label.
 #[inline]
 fn pick_v4(network: Ipv4Addr, len: u8, flow_hash: u64) -> Ipv4Addr {
     let [a, b, c, d, ..] = flow_hash.to_be_bytes();
@@ -40,7 +43,8 @@ fn pick_v4(network: Ipv4Addr, len: u8, flow_hash: u64) -> Ipv4Addr {
 
 #[inline]
 fn pick_v6(network: Ipv6Addr, len: u8, flow_hash: u64) -> Ipv6Addr {
-    let upper = flow_hash.wrapping_mul(0x9e37_79b9_7f4a_7c15); // only prefixes shorter than /64 show it
+    // The upper 64 bits matter only for prefixes shorter than /64.
+    let upper = flow_hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let host = u128::from(upper) << 64 | u128::from(flow_hash.rotate_left(32));
     Ipv6Addr::from_bits(network.to_bits() | host & host_mask_v6(len))
 }

@@ -1,37 +1,40 @@
-//! Which VLAN tags a frame leaves with.
+//! Rules for the VLAN tags of outgoing frames.
 //!
-//! In: the tags that it came with. Out: those that its link header gets.
-//! Not here: link headers (`link`), where the frame goes.
-//! Invariant: the priority bits that a frame came with stay with it for as long as it has a tag.
-//! Source: IEEE 802.1Q-2022 §6.9, §9.6.
+//! [`Tagging::after`] computes the tags of an outgoing frame from the tags that the frame had when
+//! it was received. A frame that is sent with a tag keeps its received priority bits.
+//!
+//! The rules of a VLAN bridge are in IEEE 802.1Q-2022 §6.9 and §9.6.
 
 use std::sync::Arc;
 
 use crate::Tags;
 
-/// What becomes of a frame's tags on its way out.
+/// The rule for the VLAN tags of outgoing frames.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Tagging {
-    /// They stay as they are.
+    /// The tags stay unchanged.
     #[default]
     Keep,
-    /// These take their place; with [`Tags::NONE`] the frame leaves untagged.
+    /// The given tags replace the existing ones, and [`Tags::NONE`] removes all tags.
     Set(Tags),
-    /// The first rule for them says what takes their place; without one the frame is dropped.
+    /// The first rule that matches the VLANs of the frame sets the new tags. A frame without a
+    /// matching rule is dropped.
     Translate(Arc<[Translation]>),
 }
 
 /// One rule of [`Tagging::Translate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Translation {
-    /// The VLANs that it is for, outermost first, as [`Tags::ids`] has them; `None`: whatever they are.
+    /// The VLANs that the rule matches, outermost first, in the format of [`Tags::ids`]. `None`
+    /// matches every frame.
     pub from: Option<[Option<u16>; 2]>,
-    /// What takes the tags' place.
+    /// The new tags.
     pub to: Tags,
 }
 
 impl Tagging {
-    /// The tags with which a frame leaves that came with `tags`. `None`: no rule is for it.
+    /// Returns the tags of the outgoing frame for a frame that was received with `tags`. Returns
+    /// `None` if no rule matches and the frame must be dropped.
     #[must_use]
     pub fn after(&self, tags: &Tags) -> Option<Tags> {
         let to = match self {

@@ -1,19 +1,22 @@
-//! The VLAN tags of a frame as a value: read, pushed, popped, replaced. Source: IEEE 802.1Q.
+//! The VLAN tags of a frame as a value that can be read, pushed, popped and replaced (IEEE 802.1Q).
 
 use crate::protocol;
 
-/// One tag as it stands in a frame: Ethernet type (0x8100 or 0x88a8), priority, drop eligibility, VLAN identifier.
+/// One VLAN tag, which contains the Ethernet type (0x8100 or 0x88a8), priority, drop eligibility
+/// and VLAN identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tag([u8; 4]);
 
 impl Tag {
-    /// An 802.1Q tag. `None`: `id` above 4,094 or `priority` above 7. Identifier 0 says priority alone.
+    /// Creates an 802.1Q tag. Returns `None` if `id` exceeds 4,094 or `priority` exceeds 7. An
+    /// identifier of 0 means that the tag carries only a priority.
     #[must_use]
     pub const fn customer(id: u16, priority: u8) -> Option<Self> {
         Self::new(protocol::ETHERTYPE_VLAN, id, priority)
     }
 
-    /// An 802.1ad service tag, the outer one of QinQ, as [`Tag::customer`].
+    /// Creates an 802.1ad service tag, the outer tag of QinQ. Returns `None` if `id` exceeds 4,094
+    /// or `priority` exceeds 7.
     #[must_use]
     pub const fn service(id: u16, priority: u8) -> Option<Self> {
         Self::new(protocol::ETHERTYPE_QINQ, id, priority)
@@ -21,27 +24,27 @@ impl Tag {
 
     const fn new(kind: u16, id: u16, priority: u8) -> Option<Self> {
         if id > 4094 || priority > 7 {
-            return None; // 4,095 is reserved
+            return None; // The identifier 4,095 is reserved.
         }
         let ([k0, k1], [hi, lo]) = (kind.to_be_bytes(), id.to_be_bytes());
         Some(Self([k0, k1, priority << 5 | hi, lo]))
     }
 
-    /// VLAN identifier, 0 to 4095.
+    /// Returns the VLAN identifier, from 0 to 4,095.
     #[inline]
     #[must_use]
     pub const fn id(self) -> u16 {
         u16::from_be_bytes([self.0[2] & 0x0f, self.0[3]])
     }
 
-    /// Priority code point, 0 to 7.
+    /// Returns the priority code point, 0 to 7.
     #[inline]
     #[must_use]
     pub const fn priority(self) -> u8 {
         self.0[2] >> 5
     }
 
-    /// With the priority and the drop eligibility of `other`.
+    /// Returns this tag with the priority and the drop eligibility of `other`.
     #[inline]
     #[must_use]
     pub const fn with_priority_of(self, other: Self) -> Self {
@@ -49,7 +52,7 @@ impl Tag {
         Self([k0, k1, other.0[2] & 0xf0 | hi & 0x0f, lo])
     }
 
-    /// Whether this is a service tag (0x88a8).
+    /// Returns `true` if this is a service tag (0x88a8).
     #[inline]
     #[must_use]
     pub const fn is_service(self) -> bool {
@@ -61,19 +64,20 @@ impl Tag {
     }
 }
 
-/// The tags of a frame, outermost first: none, one, or two.
+/// The VLAN tags of a frame, outermost first. A frame has at most two tags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Tags {
     outer: Option<Tag>,
-    /// `None` wherever `outer` is.
+    /// The inner tag is always `None` if `outer` is `None`.
     inner: Option<Tag>,
 }
 
 impl Tags {
-    /// An untagged frame.
+    /// The tags of an untagged frame.
     pub const NONE: Self = Self { outer: None, inner: None };
 
-    /// The tags of `frame`, whose IP header starts at `l3` ([`crate::Parsed::l3`]). `None`: these are no tags.
+    /// Reads the tags of `frame`, whose IP header starts at `l3` ([`crate::Parsed::l3`]). Returns
+    /// `None` if the bytes in front of `l3` are not VLAN tags.
     #[must_use]
     pub fn read(frame: &[u8], l3: u16) -> Option<Self> {
         let tag = |at: usize| {
@@ -89,7 +93,7 @@ impl Tags {
         }
     }
 
-    /// With `tag` in front of the others. `None`: there are two already.
+    /// Adds `tag` as the outermost tag. Returns `None` if there are already two tags.
     #[must_use]
     pub const fn push(self, tag: Tag) -> Option<Self> {
         match self.inner {
@@ -98,20 +102,21 @@ impl Tags {
         }
     }
 
-    /// Without the outermost tag; an untagged frame has none to lose.
+    /// Removes the outermost tag. An untagged frame stays untagged.
     #[must_use]
     pub const fn pop(self) -> Self {
         Self { outer: self.inner, inner: None }
     }
 
-    /// With `tag` in place of the outermost one, or as the only one.
+    /// Replaces the outermost tag with `tag`. An untagged frame gets `tag` as its only tag.
     #[must_use]
     pub const fn replace(self, tag: Tag) -> Self {
         Self { outer: Some(tag), ..self }
     }
 
-    /// The same with the priorities of a frame's tags: each that of the tag in its place, or of the frame's outermost where
-    /// there was none. An untagged frame has none to give.
+    /// Returns these tags with the priorities of the tags in `frame`, copied by position. If
+    /// `frame` has only one tag, both tags get its priority. If `frame` is untagged, the priorities
+    /// stay unchanged.
     #[must_use]
     pub fn with_priorities_of(self, frame: &Self) -> Self {
         let Some(outermost) = frame.outer else { return self };
@@ -122,7 +127,8 @@ impl Tags {
         }
     }
 
-    /// The VLANs, outermost first: a lone tag with identifier 0 says priority alone, so that its frame is in none.
+    /// Returns the VLAN identifiers, outermost first. A single tag with identifier 0 carries only a
+    /// priority, so its frame belongs to no VLAN.
     #[must_use]
     pub fn ids(&self) -> [Option<u16>; 2] {
         match (self.outer, self.inner) {
@@ -131,21 +137,21 @@ impl Tags {
         }
     }
 
-    /// The outermost tag.
+    /// Returns the outermost tag.
     #[inline]
     #[must_use]
     pub const fn outer(&self) -> Option<Tag> {
         self.outer
     }
 
-    /// The tag behind the outermost one.
+    /// Returns the tag after the outermost one.
     #[inline]
     #[must_use]
     pub const fn inner(&self) -> Option<Tag> {
         self.inner
     }
 
-    /// Bytes of a link header with these tags: 14, 18 or 22.
+    /// Returns the length of a link header with these tags: 14, 18 or 22 bytes.
     #[inline]
     #[must_use]
     pub const fn link_len(&self) -> usize {

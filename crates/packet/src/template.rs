@@ -1,9 +1,12 @@
-//! Outer headers of one backend, laid out once, so that writing them is a copy, a length and a checksum fix.
+//! The outer headers for packets to one backend, prepared once. Writing the headers costs a copy, a
+//! length field and a checksum update.
 //!
-//! In: how the backend is reached. Out: the bytes from the outer IP header to the inner one.
-//! Not here: the link header ([`crate::rewrite_link`]), the inner bytes, which MAC or route.
-//! Invariant: a write fills exactly `len()` bytes or, on an error, none.
-//! Source: RFC 768, 791, 8200, 6864, 6437, 2784, 1701, 2003, 2473, 4213, 6936; draft-ietf-intarea-gue-09.
+//! A [`Template`] contains the bytes from the outer IP header up to the inner IP header, for GRE,
+//! IP-in-IP and GUE. The link header is written by [`crate::rewrite_link`]. A successful
+//! [`Template::write`] fills exactly [`Template::len`] bytes, and a failed one changes no byte.
+//!
+//! The formats are defined in RFC 768, 791, 8200, 6864, 6437, 2784, 1701, 2003, 2473, 4213 and
+//! 6936, and in draft-ietf-intarea-gue-09.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -12,7 +15,8 @@ use crate::encapsulation::{Encapsulation, Outer, encap_overhead};
 use crate::source_prefix::SourcePrefix;
 use crate::{Family, protocol};
 
-/// Outer headers of one backend for one inner family, ready to copy. At most 52 bytes, no heap.
+/// The outer headers for packets to one backend. All inner packets have the same IP version. A
+/// template has at most 52 bytes of headers and uses no heap memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Template {
     kind: Encapsulation,
@@ -24,41 +28,46 @@ pub struct Template {
     completion: Completion,
 }
 
-/// What depends on the bytes behind the headers.
+/// The fields that are set after [`Template::write`], because they depend on the bytes of the inner
+/// packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Completion {
     Nothing,
-    /// The UDP checksum of GUE.
+    /// The UDP checksum of GUE is computed.
     Checksum,
-    /// The destination keeps the last `kept` bits of the inner one, and recursion control counts.
+    /// The last `kept` bits of the outer destination are copied from the inner destination. The
+    /// recursion control is incremented.
     Redirect {
         kept: u8,
     },
 }
 
-/// Outer headers as bytes, zeros where a packet fills in.
+/// The outer headers as bytes. Fields that depend on the packet are zero.
 pub(crate) enum LaidOut {
     Nothing,
     V4 { bytes: [u8; 32], sum: Sum, dont_fragment: bool },
     V6 { bytes: [u8; 52] },
 }
 
-/// What the outer headers take from the packet that they are written in front of.
+/// The fields of an inner packet that are needed to write its outer headers.
 #[derive(Clone, Copy, Debug)]
 pub struct Inner {
-    /// Bytes of its IP packet.
+    /// The length of the inner IP packet in bytes.
     pub len: u16,
-    /// Its TOS or traffic class.
+    /// The TOS or traffic class of the inner packet.
     pub tos: u8,
-    /// The hash of its flow: makes the GUE source port, the IPv6 flow label and, with a prefix, the source address.
+    /// The flow hash of the inner packet. The flow hash determines the GUE source port, the IPv6
+    /// flow label and, with a source prefix, the source address.
     pub flow_hash: u64,
-    /// The identification of the outer packet: written only into IPv4 headers without DF.
+    /// The identification of the outer packet. The identification is written only into IPv4 headers
+    /// without DF.
     pub identification: u16,
 }
 
 impl Template {
-    /// The outer headers for packets of family `inner`. For [`Encapsulation::L2`] there are none and `outer` is
-    /// ignored. `dont_fragment` sets DF in an outer IPv4 header; an outer IPv6 header has no such flag.
+    /// Creates the outer headers for packets of family `inner`. [`Encapsulation::L2`] has no outer
+    /// headers and ignores `outer`. `dont_fragment` sets DF in an outer IPv4 header and has no
+    /// effect on IPv6.
     #[must_use]
     pub fn new(kind: Encapsulation, outer: Outer, inner: Family, dont_fragment: bool) -> Self {
         let (payload, shim) = match kind {
@@ -79,8 +88,10 @@ impl Template {
         Self { kind, inner, len: encap_overhead(&kind, outer.family()), ip, shim, prefix: None, completion }
     }
 
-    /// Takes the outer source from the prefix `network/length`, per flow. `None` when there is no outer header of that
-    /// family, the length exceeds the family's bits, or `network` has bits behind it.
+    /// Chooses the outer source address of each flow from the prefix `network/length`.
+    ///
+    /// Returns `None` if the template has no outer header of this family, if the length exceeds the
+    /// number of bits in an address, or if `network` has bits set after the prefix.
     #[must_use]
     pub fn with_source(self, network: IpAddr, length: u8) -> Option<Self> {
         let fits = match self.ip {
@@ -92,8 +103,8 @@ impl Template {
         Some(Self { prefix: Some(prefix), ..self })
     }
 
-    /// Sets the recursion-control bits of GRE (RFC 1701), 0 to 7; other encapsulations have none and are left as they
-    /// are. A packet redirected to a peer carries 1.
+    /// Sets the recursion control field of GRE (RFC 1701), 0 to 7. Templates with other
+    /// encapsulations stay unchanged. A packet that is redirected to a peer carries the value 1.
     #[must_use]
     pub fn with_recursion(self, recursion: u8) -> Self {
         match self.shim {
@@ -102,12 +113,16 @@ impl Template {
         }
     }
 
-    /// Makes it the headers of packets for another cluster: the outer destination keeps the last `kept` bits of the inner
-    /// one, and recursion control is one more than the machines that the packet was redirected by before. `None` unless it
-    /// is GRE, both headers are of one family, and this has so many bits.
+    /// Converts this template for packets that are redirected to another cluster. The last `kept`
+    /// bits of the outer destination are copied from the inner destination. The recursion control
+    /// is one more than the number of earlier redirections.
     ///
-    /// # Source
-    /// Eisenbud et al., *Maglev*, NSDI 2016, §4.2: the VIP of the same service in another cluster.
+    /// Returns `None` unless the encapsulation is GRE, both headers have the same family, and
+    /// `kept` does not exceed the number of bits in an address.
+    ///
+    /// # References
+    /// Eisenbud et al., *Maglev*, NSDI 2016, §4.2, describes how packets are redirected to the same
+    /// service's VIP in another cluster.
     #[must_use]
     pub fn to_cluster(self, kept: u8) -> Option<Self> {
         let most = match (&self.ip, self.inner) {
@@ -119,7 +134,8 @@ impl Template {
         fits.then(|| Self { completion: Completion::Redirect { kept }, ..self.with_recursion(1) })
     }
 
-    /// GRE's recursion control as it is written; 0 for other encapsulations.
+    /// Returns the recursion control field that is written into GRE headers. The result is 0 for
+    /// other encapsulations.
     #[inline]
     #[must_use]
     pub const fn recursion(&self) -> u8 {
@@ -129,7 +145,8 @@ impl Template {
         }
     }
 
-    /// How many last bits of the inner destination the outer one keeps; 0 unless it is for another cluster.
+    /// Returns the number of trailing bits of the outer destination that are copied from the inner
+    /// destination. The result is 0 unless the template is for another cluster.
     #[must_use]
     pub const fn kept(&self) -> u8 {
         match self.completion {
@@ -138,22 +155,23 @@ impl Template {
         }
     }
 
-    /// Bytes that [`Template::write`] writes: 0, or 20 to 52.
-    #[expect(clippy::len_without_is_empty, reason = "a template is no collection; L2 alone has length 0")]
+    /// Returns the number of bytes written by [`Template::write`], which is 0 or 20 to 52.
+    #[expect(clippy::len_without_is_empty, reason = "a template is not a collection; only L2 has length 0")]
     #[inline]
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// The encapsulation it was made for.
+    /// Returns the encapsulation of this template.
     #[inline]
     #[must_use]
     pub const fn encapsulation(&self) -> Encapsulation {
         self.kind
     }
 
-    /// The Ethernet type of the frame that leaves: that of the outer family, or of the inner one for L2.
+    /// Returns the Ethernet type of the outgoing frame. With L2, this is the type of the inner
+    /// packet, otherwise the type of the outer packet.
     #[inline]
     #[must_use]
     pub const fn ethertype(&self) -> u16 {
@@ -164,7 +182,8 @@ impl Template {
         }
     }
 
-    /// The headers as bytes; `None` where a packet's source, its bytes or its destination go into them.
+    /// Returns the headers as bytes. Returns `None` if the template has a source prefix, a UDP
+    /// checksum or a destination in another cluster.
     pub(crate) fn laid_out(&self) -> Option<LaidOut> {
         if self.prefix.is_some() || self.completion != Completion::Nothing {
             return None;
@@ -178,13 +197,14 @@ impl Template {
         })
     }
 
-    /// Writes the headers in front of an inner packet. A GUE checksum is left 0: [`Template::finish_checksum`].
+    /// Writes the headers for an inner packet to `out`. The UDP checksum of GUE stays 0 until
+    /// [`Template::finish_checksum`] computes it.
     ///
     /// # Errors
-    /// [`WriteError`], with `out` untouched.
+    /// Returns [`WriteError`] and leaves `out` unchanged.
     ///
     /// # Cost
-    /// A copy of fixed size and a sum of five words: `cargo xtask bench packet/template`.
+    /// One copy of fixed size and a sum of five words (`cargo xtask bench packet/template`).
     #[inline]
     pub fn write(&self, out: &mut [u8], inner: &Inner) -> Result<(), WriteError> {
         let Inner { len: inner_len, tos, flow_hash, identification } = *inner;
@@ -215,12 +235,13 @@ impl Template {
         }
     }
 
-    /// Fills in what depends on the bytes behind the headers; `packet` runs from the outer IP header to the end of the
-    /// inner packet. `redirected`: how many machines have redirected it before. `false`: `packet` is not what this
-    /// template wrote.
+    /// Sets the fields that depend on the bytes of the inner packet. `packet` reaches from the
+    /// outer IP header to the end of the inner packet, and `redirected` is the number of earlier
+    /// redirections. Returns `false` if `packet` was not written by this template.
     ///
     /// # Cost
-    /// Nothing, but for GUE with a checksum ([`Template::finish_checksum`]) and for packets to another cluster.
+    /// Zero for most templates. GUE with a checksum costs one call of
+    /// [`Template::finish_checksum`]. Packets to another cluster cost a few loads and stores.
     #[inline]
     #[must_use]
     pub fn complete(&self, packet: &mut [u8], redirected: u8) -> bool {
@@ -231,12 +252,13 @@ impl Template {
         }
     }
 
-    /// Fills in the UDP checksum of a GUE packet; `packet` runs from the outer IP header to the end of the inner
-    /// packet. Does nothing unless the template says `udp_checksum`. `false`: `packet` is not what this template
-    /// wrote.
+    /// Computes the UDP checksum of a GUE packet. `packet` reaches from the outer IP header to the
+    /// end of the inner packet. The packet stays unchanged unless the template has `udp_checksum`.
+    /// Returns `false` if `packet` was not written by this template.
     ///
     /// # Cost
-    /// A pass over the whole packet: about 90 ns for 1,500 bytes (`cargo xtask bench packet/template`).
+    /// One pass over the whole packet: about 90 ns for 1,500 bytes (`cargo xtask bench
+    /// packet/template`).
     #[must_use]
     pub fn finish_checksum(&self, packet: &mut [u8]) -> bool {
         if self.kind != (Encapsulation::Gue { udp_checksum: true }) {
@@ -257,29 +279,32 @@ impl Template {
     }
 }
 
-/// Why headers could not be written.
+/// The reason why headers could not be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// The room given is not exactly that of the headers.
-    #[error("room of {found} bytes for headers of {expected}")]
+    /// The buffer does not have exactly the length of the headers.
+    #[error("buffer has {found} bytes, but the outer headers need {expected}")]
     Size {
-        /// Bytes given.
+        /// The length of the buffer in bytes.
         found: usize,
-        /// Bytes of the headers.
+        /// The length of the headers in bytes.
         expected: u8,
     },
-    /// Inner packet and outer headers exceed the 16-bit length of the outer IP header.
-    #[error("inner packet of {inner_len} bytes and headers of {encap_overhead} exceed the 16-bit length")]
+    /// The inner packet and the outer headers together exceed the 16-bit length of the outer IP
+    /// header.
+    #[error(
+        "inner packet of {inner_len} bytes and headers of {encap_overhead} bytes exceed the maximum IP length"
+    )]
     TooLong {
-        /// Bytes of the inner packet.
+        /// The length of the inner packet in bytes.
         inner_len: u16,
-        /// Bytes of the headers.
+        /// The length of the headers in bytes.
         encap_overhead: u8,
     },
 }
 
-/// The outer IP header with zeros where a packet fills in.
+/// The outer IP header. Fields that depend on the packet are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ip {
     None,
@@ -314,12 +339,12 @@ impl Ip {
     }
 }
 
-/// What stands between outer and inner IP header.
+/// The headers between the outer and the inner IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shim {
     None,
     Gre([u8; 4]),
-    /// UDP and GUE; source port and length are filled in.
+    /// The UDP and GUE headers. The source port and the length are set for each packet.
     Gue([u8; 12]),
 }
 
@@ -327,8 +352,8 @@ impl Shim {
     fn gre(inner: Family, recursion: u8) -> Self {
         let [hi, lo] = inner.ethertype().to_be_bytes();
         //= RFC 1701, "Recursion control (bits 5-7)"
-        //# Recursion control contains a three bit unsigned integer which contains the number of additional
-        //# encapsulations which are permissible.
+        //# Recursion control contains a three bit unsigned integer which contains the number of
+        //# additional encapsulations which are permissible.
         Self::Gre([recursion & 0x07, 0, hi, lo])
     }
 
@@ -337,7 +362,7 @@ impl Shim {
         Self::Gue([0, 0, hi, lo, 0, 0, 0, 0, 0, inner.protocol(), 0, 0])
     }
 
-    /// Behind an IP header, with zeros where a packet fills in.
+    /// Returns the bytes of `header` followed by the bytes of this shim.
     fn behind<const N: usize>(&self, header: &[u8]) -> [u8; N] {
         let shim: &[u8] = match self {
             Self::None => &[],
@@ -349,7 +374,8 @@ impl Shim {
         bytes
     }
 
-    /// `len` counts from the end of the outer IP header to the end of the inner packet.
+    /// Writes the shim to `out`. `len` is the number of bytes from the end of the outer IP header
+    /// to the end of the inner packet.
     #[inline]
     fn write(&self, out: &mut [u8], len: u16, flow_hash: u64) {
         match self {
@@ -371,7 +397,8 @@ impl Shim {
     }
 }
 
-/// `ip` holds the template's header and the identification, `sum` their sum.
+/// Sets the fields of the outer IPv4 header that depend on the packet. `ip` already contains the
+/// header of the template and the identification, and `sum` is the sum of their words.
 #[inline]
 fn fill_v4(ip: &mut [u8; 20], sum: Sum, prefix: Option<SourcePrefix>, total: u16, inner: &Inner) {
     let mut sum = sum.add_word(u16::from(inner.tos)).add_word(total);
@@ -379,7 +406,8 @@ fn fill_v4(ip: &mut [u8; 20], sum: Sum, prefix: Option<SourcePrefix>, total: u16
     [ip[2], ip[3]] = total.to_be_bytes();
     if let Some(IpAddr::V4(source)) = prefix.map(|prefix| prefix.pick(inner.flow_hash)) {
         let [a, b, c, d] = source.octets();
-        // The template's source leaves the sum as its complement: -x = ~x in ones' complement.
+        // Adding the complement of the template's source address removes this address from the sum,
+        // because -x = ~x in ones' complement.
         sum = sum.add_bytes(&[!ip[12], !ip[13], !ip[14], !ip[15]]).add_bytes(&[a, b, c, d]);
         [ip[12], ip[13], ip[14], ip[15]] = [a, b, c, d];
     }
@@ -398,7 +426,8 @@ fn fill_v6(ip: &mut [u8; 40], prefix: Option<SourcePrefix>, payload: u16, tos: u
     }
 }
 
-/// Keeps the last bits of the inner destination, and counts the redirection.
+/// Copies the last bits of the inner destination into the outer one, and increments the recursion
+/// control.
 #[cold]
 fn redirect(packet: &mut [u8], kept: u8, redirected: u8) -> Option<()> {
     let gre = if packet.first()? >> 4 == 4 {
@@ -423,7 +452,8 @@ fn redirect(packet: &mut [u8], kept: u8, redirected: u8) -> Option<()> {
     Some(())
 }
 
-/// `addresses` is the sum of the outer addresses, the larger part of the pseudo-header.
+/// Computes the UDP checksum. `addresses` is the sum of the outer addresses, which belong to the
+/// pseudo-header.
 fn finish_udp(addresses: Sum, udp: &mut [u8]) -> bool {
     let Ok(len) = u16::try_from(udp.len()) else { return false };
     let Some(header) = udp.first_chunk_mut::<12>() else { return false };

@@ -1,10 +1,12 @@
-//! One hop less.
+//! Decrements the TTL or hop limit of a forwarded packet.
 
 use crate::Family;
 
-/// Lowers TTL or hop limit by one and repairs the IPv4 checksum in place; `ip` starts at the IP header.
+/// Decrements the TTL or hop limit in place and updates the IPv4 checksum. `ip` starts at the IP
+/// header.
 ///
-/// `false`, with `ip` untouched: the packet has no hop left and must not go on, or `ip` is shorter than the header.
+/// Returns `false` and leaves `ip` unchanged if the TTL has expired or if `ip` is shorter than the
+/// header.
 #[inline]
 #[must_use]
 pub fn decrement_ttl(ip: &mut [u8], family: Family) -> bool {
@@ -16,7 +18,7 @@ pub fn decrement_ttl(ip: &mut [u8], family: Family) -> bool {
 
 #[inline]
 fn decrement_v4(h: &mut [u8; 20]) -> bool {
-    // TTL, protocol, checksum: one word, read and written whole.
+    // TTL, protocol and checksum are read and written as one word.
     let Some(place) = h.get_mut(8..).and_then(|rest| rest.first_chunk_mut::<4>()) else { return false };
     let word = u32::from_be_bytes(*place);
     //= RFC 1812 §5.3.1
@@ -27,7 +29,7 @@ fn decrement_v4(h: &mut [u8; 20]) -> bool {
     //= RFC 1624 §3, equation 3
     //# HC' = ~(~HC + ~m + m')
     let sum = (!word & 0xffff) + 0xfeff; // m' = m - 0x0100
-    let sum = (sum & 0xffff) + (sum >> 16); // two terms carry once
+    let sum = (sum & 0xffff) + (sum >> 16); // A sum of two terms carries at most once.
     *place = ((word - 0x0100_0000) & 0xffff_0000 | !sum & 0xffff).to_be_bytes();
     true
 }
@@ -64,14 +66,14 @@ mod tests {
             [expected[10], expected[11]] = [0, 0];
             let sum = oracle::checksum(&expected);
             [expected[10], expected[11]] = sum.to_be_bytes();
-            // 0x0000 and 0xffff are one number in ones' complement; a header is never all zeros, so both sides
-            // write 0x0000 only for a sum of 0xffff.
+            // The values 0x0000 and 0xffff are equal in ones' complement. A header is never all
+            // zeros, so both functions write 0x0000 only for a sum of 0xffff.
             prop_assert_eq!(&ip[..20], &expected[..]);
             prop_assert_eq!(&ip[20..], &options[..]);
         }
 
         #[test]
-        fn an_ipv6_hop_limit_falls_and_nothing_else_changes(mut h: [u8; 40]) {
+        fn decrement_ttl_changes_only_the_hop_limit_of_ipv6(mut h: [u8; 40]) {
             h[7] = h[7].max(2);
             let mut ip = h;
             prop_assert!(decrement_ttl(&mut ip, Family::V6));
@@ -81,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_hop_and_a_short_header_are_refused_and_left_alone() {
+    fn decrement_ttl_rejects_expired_and_short_packets() {
         for ttl in [0, 1] {
             let mut v4 = [7; 20];
             v4[8] = ttl;

@@ -1,44 +1,47 @@
-//! What an outer packet carries: the reader for what [`crate::Template`] writes.
+//! Reads the outer headers of tunneled packets. [`decapsulate`] finds the inner IP packet of a GRE,
+//! IP-in-IP or GUE packet.
 //!
-//! In: an IP packet, from its header on. Out: where the inner IP packet starts and who sent it.
-//! Not here: whether that sender may (`forwarder`), taking the outer headers off (`open`).
-//! Source: as `template`.
+//! [`crate::Template`] writes the headers that this module reads. [`crate::decapsulate_in_place`]
+//! removes these headers. The caller must check that the outer source address is allowed to send
+//! tunneled packets.
 
 use core::net::IpAddr;
 
 use crate::{Encapsulation, Family, Fragment, Gre, Gue, Ipv4, Ipv6, Udp, protocol};
 
-/// An IP packet inside another.
+/// The position of an encapsulated IP packet within the outer packet, and some fields of the outer
+/// headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tunnelled {
-    /// How it is carried; never [`Encapsulation::L2`].
+    /// The encapsulation; never [`Encapsulation::L2`].
     pub kind: Encapsulation,
-    /// Outer source address.
+    /// The outer source address.
     pub source: IpAddr,
-    /// Outer destination address.
+    /// The outer destination address.
     pub destination: IpAddr,
-    /// Where the inner IP header starts, in bytes from the outer one.
+    /// The offset of the inner IP header, in bytes from the outer IP header.
     pub inner: usize,
-    /// Where the carried bytes end, in bytes from the outer IP header.
+    /// The end of the inner packet, in bytes from the outer IP header.
     pub end: usize,
-    /// Family of the inner packet.
+    /// The family of the inner packet.
     pub family: Family,
-    /// Outer TOS or traffic class.
+    /// The outer TOS or traffic class.
     pub tos: u8,
-    /// GRE's recursion control, 0 to 7; 0 for other encapsulations.
+    /// The recursion control field of GRE, 0 to 7. The value is 0 for other encapsulations.
     pub recursion: u8,
 }
 
-/// Reads the outer headers of an IP packet.
+/// Reads the outer headers of the IP packet in `ip`.
 ///
-/// `None`: malformed, a fragment, not GRE, IP-in-IP or GUE, or not carrying IPv4 or IPv6. Of the inner packet only
-/// the version is looked at. Optional fields of GRE are stepped over.
+/// Returns `None` if the packet is malformed or a fragment, is not GRE, IP-in-IP or GUE, or does
+/// not carry IPv4 or IPv6. Only the version field of the inner packet is checked. Optional fields
+/// of GRE are skipped.
 ///
-/// A GRE checksum, where present, is verified: who sends one asks for it, and nobody behind us sees it. Other outer
-/// checksums are not: the NIC does that, and ours carry none beside IPv4's.
+/// The GRE checksum is verified if the packet has one, because no later device checks it. The
+/// checksums of the outer IP and UDP headers are not verified, because the NIC checks them.
 ///
 /// # Cost
-/// A pass over the packet where it carries a GRE checksum; else that of the headers.
+/// Reads the headers only, or the whole packet if it has a GRE checksum.
 #[must_use]
 pub fn decapsulate(ip: &[u8]) -> Option<Tunnelled> {
     match ip.first()? >> 4 {
@@ -61,13 +64,13 @@ pub fn decapsulate(ip: &[u8]) -> Option<Tunnelled> {
     }
 }
 
-/// The inner packet and what the headers in front of it said.
+/// The inner packet and the fields of the headers in front of it.
 struct Carried<'a> {
     kind: Encapsulation,
     family: Family,
     recursion: u8,
     bytes: &'a [u8],
-    /// Bytes of the outer packet behind `bytes`.
+    /// The number of bytes that follow `bytes` in the outer packet.
     slack: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The checked view of a UDP datagram. Source: RFC 768.
+//! A checked view of a UDP datagram (RFC 768).
 
 use crate::Malformed;
 
@@ -10,10 +10,11 @@ pub struct Udp<'a> {
 }
 
 impl<'a> Udp<'a> {
-    /// Takes the datagram at the start of `bytes`; what lies behind its length is ignored.
+    /// Parses the datagram at the start of `bytes`. Bytes after its length are ignored.
     ///
     /// # Errors
-    /// [`Malformed`]: below 8 bytes, length below 8 or beyond the bytes.
+    /// Returns [`Malformed`] if `bytes` is shorter than 8, or if the length field is below 8 or
+    /// exceeds `bytes`.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (header, rest) = bytes.split_first_chunk::<8>().ok_or(Malformed::Truncated)?;
@@ -23,28 +24,28 @@ impl<'a> Udp<'a> {
         Ok(Self { header, payload })
     }
 
-    /// Source port.
+    /// Returns the source port.
     #[inline]
     #[must_use]
     pub const fn src_port(&self) -> u16 {
         u16::from_be_bytes([self.header[0], self.header[1]])
     }
 
-    /// Destination port.
+    /// Returns the destination port.
     #[inline]
     #[must_use]
     pub const fn dst_port(&self) -> u16 {
         u16::from_be_bytes([self.header[2], self.header[3]])
     }
 
-    /// Checksum; 0 means none.
+    /// Returns the checksum; 0 means that the sender did not compute a checksum.
     #[inline]
     #[must_use]
     pub const fn checksum(&self) -> u16 {
         u16::from_be_bytes([self.header[6], self.header[7]])
     }
 
-    /// The data.
+    /// Returns the payload.
     #[inline]
     #[must_use]
     pub const fn payload(&self) -> &'a [u8] {

@@ -1,5 +1,6 @@
-//! How many machines a cluster needs so that one that leaves while a backend drains breaks few connections:
-//! `cargo run --release --example machines`. One line for each size, and one column for each way of hashing.
+//! Prints how many connections break if a machine leaves while a backend drains. Run the example
+//! with `cargo run --release --example machines`. The output has one line for each cluster size and
+//! one column for each hashing method.
 
 use std::error::Error;
 use std::path::Path;
@@ -9,7 +10,7 @@ use simulate::{Hashing, script};
 const FLOWS: u32 = 20_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    println!("connections of {FLOWS} that break when a machine leaves while a backend of 50 drains");
+    println!("broken connections of {FLOWS} if a machine leaves while one of 50 backends drains");
     println!("machines {}", Hashing::ALL.map(|hashing| format!("{:>12}", hashing.name())).concat());
     for machines in [2, 4, 8, 16] {
         let text = format!(

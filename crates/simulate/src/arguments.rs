@@ -1,6 +1,5 @@
-//! The verb: what the operator types, and the report that it gives.
-//!
-//! In: words of the command line. Out: a [`Report`], and the drawing's file. Not here: printing, exit codes.
+//! The arguments of `sluicegate simulate`, and the function that runs the simulation and returns
+//! its report.
 
 use std::fs;
 use std::io;
@@ -18,89 +17,96 @@ use crate::scenario::{Scenario, ScenarioError};
 use crate::script::{self, Base};
 use crate::{Hashing, svg};
 
-/// Simulates a cluster behind ECMP, offline: what breaks when machines or backends change. A script says what changes when; with
-/// --config the cluster is that of the file, and with --to its change is the question.
+/// Simulate a cluster behind ECMP and count broken connections
+///
+/// The simulation runs offline. A script sets the traffic and the events. With --config, machines
+/// and backends come from a configuration. With --to, the simulated event is the change to a second
+/// configuration.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// The script, TOML: traffic, router, flow tables, events.
+    /// Read traffic, router, flow tables and events from this TOML script
     #[arg(value_name = "SCRIPT.toml", required_unless_present = "config")]
     pub script: Option<PathBuf>,
-    /// A configuration: its machines, pools, weights, key, table size and timeouts.
+    /// Take machines, pools, weights, hash key, table size and timeouts from this configuration
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// The configuration as it would be: each pool that it changes is simulated.
+    /// Simulate the change to this configuration, for each pool that it affects
     #[arg(long, value_name = "NEWFILE", requires = "config")]
     pub to: Option<PathBuf>,
-    /// Only this pool.
+    /// Simulate only this pool
     #[arg(long, value_name = "NAME", requires = "config")]
     pub pool: Option<String>,
-    /// Do not read keys and certificates: tables are then built under a stand-in key.
+    /// Skip reading keys and certificates; tables are built with a placeholder key
     #[arg(long, requires = "config")]
     pub without_secrets: bool,
-    /// When the change of --to is reloaded.
+    /// Set the time at which the configuration of --to is loaded, at most 24h
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
     pub at: Duration,
-    /// How far the machines are apart when they reload.
+    /// Set the time between the first and the last machine that loads the new configuration, at
+    /// most 24h
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = time)]
     pub skew: Duration,
-    /// Flows that live at once, in place of the script's.
+    /// Set the number of concurrent flows, overriding the script
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     pub flows: Option<u32>,
-    /// The seed, in place of the script's.
+    /// Set the seed of the random numbers, overriding the script
     #[arg(long, value_name = "NUMBER")]
     pub seed: Option<u64>,
-    /// Draw broken connections over the time.
+    /// Write an SVG chart of broken connections over time to this file
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
-    /// Print JSON.
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// Why there is no report.
+/// The reason why the simulation failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SimulateError {
-    /// A file is refused.
+    /// The script or the configuration has problems.
     #[error("the {what} has problems:\n{problems}")]
     Refused {
-        /// The script, or the configuration.
+        /// The name of the invalid input: the script or the configuration.
         what: &'static str,
-        /// All of them.
+        /// The problems that were found.
         problems: Problems,
     },
-    /// No service uses such a pool.
-    #[error("no service uses a pool {found:?}, allowed {allowed}")]
+    /// No service uses the requested pool.
+    #[error("no service uses pool {found:?}; the pools in use are {allowed}")]
     NoPool {
-        /// What was asked for.
+        /// The requested pool.
         found: String,
-        /// Those that are used.
+        /// The pools that services use.
         allowed: String,
     },
-    /// It cannot be run.
-    #[error("{label}: {cause}")]
+    /// The scenario that the arguments describe is invalid.
+    #[error("cannot simulate {label}: {cause}")]
     Scenario {
-        /// Whose scenario.
+        /// The label of the scenario.
         label: String,
-        /// Why.
+        /// The cause.
         cause: ScenarioError,
     },
-    /// The drawing cannot be written.
-    #[error("{file}: {cause}")]
+    /// The SVG file cannot be written.
+    #[error("cannot write {file}: {cause}")]
     Drawing {
-        /// The file.
+        /// The path of the file.
         file: String,
-        /// Why.
+        /// The cause.
         cause: io::Error,
     },
 }
 
-/// Simulates, and draws where that is asked for.
+/// Runs the simulations that `arguments` describe. If an SVG chart is requested, the chart is
+/// written to its file.
 ///
 /// # Errors
-/// [`SimulateError`].
+/// Returns [`SimulateError`] if an input is invalid or if the chart cannot be written.
+///
 /// # Cost
-/// See [`run`](crate::run), six times for each pool, on all processors: three ways of hashing, with flow tables and without.
+/// Each pool costs six calls of [`run`](crate::run): three hashing methods, each with and without
+/// flow tables. The calls run on all processors.
 pub fn simulate(arguments: &Arguments) -> Result<Report, SimulateError> {
     let mut report = Report { runs: Vec::new() };
     for scenario in scenarios(arguments)? {
@@ -131,7 +137,7 @@ fn scenarios(arguments: &Arguments) -> Result<Vec<Scenario>, SimulateError> {
         scenario.seed = arguments.seed.unwrap_or(scenario.seed);
         if let Some(flows) = arguments.flows {
             let traffic = &mut scenario.traffic;
-            // As many more arrive.
+            // The rate of new flows is multiplied by the same factor as the number of flows.
             traffic.arrivals *= f64::from(flows) / f64::from(traffic.flows.max(1));
             traffic.flows = flows;
         }
@@ -172,8 +178,8 @@ fn millis(time: Duration) -> u32 {
     u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
 }
 
-/// `60s`, to a day.
+/// Parses a duration of at most one day.
 fn time(text: &str) -> Result<Duration, String> {
     let time = config::parse_duration(text).filter(|time| *time <= Duration::from_secs(86_400));
-    time.ok_or_else(|| "a whole number with us, ms, s, m or h, to 24h".to_owned())
+    time.ok_or_else(|| "use a whole number with a unit (us, ms, s, m or h), at most 24h".to_owned())
 }

@@ -1,23 +1,23 @@
-//! Flows: when they begin, when they send, what is kept of one.
+//! Generates the flows of a scenario, ordered by their first packets.
 //!
-//! In: [`Traffic`](crate::Traffic) and a seed. Out: flows in the order of their first packets. 32 bytes a flow.
-//! Not here: where a flow goes. Its hashes follow from its number, and are not kept.
+//! A [`Flow`] takes 32 bytes. The hashes of a flow are not stored but computed from the index of
+//! the flow.
 
 use crate::random::{Stream, draw, unit};
 use crate::scenario::Scenario;
 
-/// A flow that lives.
+/// A live flow.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flow {
-    /// Its place among all flows.
+    /// The index of the flow. Flows are ordered by their first packets.
     pub(crate) number: u32,
-    /// Its first packet.
+    /// The time of the first packet.
     pub(crate) first_ms: u32,
-    /// Its last packet.
+    /// The time of the last packet.
     pub(crate) last_ms: u32,
-    /// Where its first packet went.
+    /// The backend that received the first packet.
     pub(crate) backend: u16,
-    /// Machines that hold it in their flow tables, by bits; as far as that has not timed out.
+    /// One bit for each machine whose flow table may contain the flow. The entry may have expired.
     holders: [u64; 2],
 }
 
@@ -27,7 +27,7 @@ impl Flow {
         Self { number, first_ms, last_ms, backend, holders: [0; 2] }
     }
 
-    /// Whether the machine may hold it.
+    /// Returns `true` if the flow table of the machine may contain the flow.
     #[inline]
     pub(crate) fn is_held(&self, machine: u16) -> bool {
         self.holders[usize::from(machine / 64)] >> (machine % 64) & 1 == 1
@@ -39,21 +39,23 @@ impl Flow {
         *word = *word & !(1 << (machine % 64)) | u64::from(is_held) << (machine % 64);
     }
 
-    /// Its first packet from a time on that is not before its first; it may have ended before.
+    /// Returns the time of the first packet at or after `at_ms`. The result may be after the end of
+    /// the flow.
     #[inline]
     pub(crate) fn packet_from(&self, at_ms: u32, interval_ms: u32) -> u32 {
         self.first_ms
             .saturating_add((at_ms - self.first_ms).div_ceil(interval_ms).saturating_mul(interval_ms))
     }
 
-    /// Its last packet before a time that is after its first.
+    /// Returns the time of the last packet before `at_ms`. `at_ms` must be later than the first
+    /// packet.
     #[inline]
     pub(crate) fn packet_before(&self, at_ms: u32, interval_ms: u32) -> u32 {
         self.first_ms + (at_ms - 1 - self.first_ms) / interval_ms * interval_ms
     }
 }
 
-/// A flow that begins.
+/// A new flow.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Begun {
     pub(crate) number: u32,
@@ -61,11 +63,12 @@ pub(crate) struct Begun {
     pub(crate) last_ms: u32,
 }
 
-/// All flows by their first packets: those that live at the start, then those that arrive.
+/// An iterator over all flows. The flows that are live at the start come first, and new flows
+/// follow.
 pub(crate) struct Arrivals<'a> {
     scenario: &'a Scenario,
     next: u32,
-    /// When the last one arrived.
+    /// The time at which the last flow arrived.
     clock_ms: f64,
     waiting: Option<Begun>,
 }
@@ -75,7 +78,8 @@ impl<'a> Arrivals<'a> {
         Self { scenario, next: 0, clock_ms: 0.0, waiting: None }
     }
 
-    /// The next one, if it begins before a time, which does not go back.
+    /// Returns the next flow if it begins before `at_ms`. Later calls must not pass an earlier
+    /// time.
     #[inline]
     pub(crate) fn next_before(&mut self, at_ms: u32) -> Option<Begun> {
         if self.waiting.is_none() {
@@ -84,7 +88,7 @@ impl<'a> Arrivals<'a> {
         self.waiting.take_if(|begun| begun.first_ms < at_ms)
     }
 
-    /// `None`: no more come in this scenario's time.
+    /// Creates the next flow. Returns `None` if the scenario ends before another flow begins.
     fn begin(&mut self) -> Option<Begun> {
         let Scenario { seed, traffic, duration_ms, .. } = self.scenario;
         let (number, interval) = (self.next, traffic.packet_interval_ms);
@@ -104,7 +108,8 @@ impl<'a> Arrivals<'a> {
         Some(Begun { number, first_ms, last_ms })
     }
 
-    /// The time of the next arrival: these begin behind the flows of the start, so that all are in the order of time.
+    /// Returns the start time of the next new flow. New flows start after the initial flows have
+    /// started, so that all flows are ordered by time.
     fn arrival(&mut self, seed: u64) -> Option<u32> {
         let traffic = &self.scenario.traffic;
         if traffic.arrivals <= 0.0 {
@@ -113,7 +118,7 @@ impl<'a> Arrivals<'a> {
         let place = u64::from(self.next);
         self.clock_ms -= unit(draw(seed, Stream::Arrival, place)).ln() * 1_000.0 / traffic.arrivals;
         let at = self.clock_ms + f64::from(traffic.packet_interval_ms);
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
         let at = at as u32;
         Some(at)
     }

@@ -1,9 +1,12 @@
-//! What changes of machines and backends break: a cluster behind ECMP, simulated offline and the same by the same seed.
+//! Simulates a load balancer cluster behind ECMP offline. The result shows how many connections
+//! break when machines and backends change.
 //!
-//! In: a [`Scenario`]: machines, backends, flows, a script of events. Out: an [`Outcome`] for each way of hashing, with flow tables
-//! and without: connections that break, and how even the load is.
-//! Not here: packets. What matters of a flow is which machine sees it, and which backend that machine chooses when asked.
-//! Source: Eisenbud et al., *Maglev*, NSDI 2016, §3.3, §3.4, §5.3.
+//! A [`Scenario`] describes machines, backends, flows and events. [`run`] returns an [`Outcome`]
+//! for one hashing method, with or without flow tables. Equal seeds give equal results. Single
+//! packets are not simulated. For each flow, the simulation computes only which machine receives it
+//! and which backend this machine selects.
+//!
+//! References: Eisenbud et al., *Maglev*, NSDI 2016, §3.3, §3.4, §5.3.
 //!
 //! ```
 //! use simulate::{Hashing, script};
@@ -26,7 +29,7 @@
 //! let scenario = script::parse(text, "both.toml".as_ref(), None)?;
 //! let with_tables = simulate::run(&scenario, Hashing::Maglev, true)?;
 //! let without = simulate::run(&scenario, Hashing::Maglev, false)?;
-//! // Of the flows of b7, a tenth, those break that came to another machine: three of four.
+//! // One flow in ten belongs to b7, and three of four of these moved to another machine.
 //! assert!((50..100).contains(&with_tables.counts.broken), "{with_tables:?}");
 //! assert!(without.counts.broken > with_tables.counts.broken);
 //! # Ok::<_, Box<dyn std::error::Error>>(())
@@ -63,13 +66,15 @@ pub use scenario::{
 };
 pub use svg::svg;
 
-/// Runs a scenario.
+/// Runs a scenario with one hashing method.
 ///
 /// # Errors
-/// [`ScenarioError`]: it cannot be run.
+/// Returns [`ScenarioError`] if the scenario is invalid.
+///
 /// # Cost
-/// Some 50 ns for each flow and epoch (moment at which something changes) in which it sends. No memory a flow; where places of flow
-/// tables are limited, 40 bytes a living flow.
+/// A flow costs about 50 ns for each epoch in which it sends packets. An epoch is the time between
+/// two changes of the cluster. Memory is needed only if the size of the flow tables is limited: 40
+/// bytes per live flow.
 pub fn run(scenario: &Scenario, hashing: Hashing, with_tables: bool) -> Result<Outcome, ScenarioError> {
     scenario.check()?;
     Ok(run::run(&world::World::new(scenario, hashing)?, with_tables))

@@ -1,6 +1,4 @@
-//! How many flows each backend and each machine has, at the end and before each event.
-//!
-//! In: flows, and for how long nothing becomes of them. Out: how even that is. Not here: what befalls flows.
+//! Counts the flows on each backend and machine before each event and at the end.
 
 use std::ops::RangeInclusive;
 
@@ -8,12 +6,12 @@ use crate::flow::Flow;
 use crate::outcome::Balance;
 use crate::world::World;
 
-/// Counts at the moments at which they are taken, in the order of time.
+/// The measurements, ordered by time.
 pub(crate) struct Loads(Vec<Load>);
 
 struct Load {
     at_ms: u32,
-    /// The epoch that ends then.
+    /// The index of the epoch that ends at this time.
     epoch: usize,
     backends: Vec<u64>,
     machines: Vec<u64>,
@@ -32,7 +30,8 @@ impl Loads {
         Self(before_events.chain([epochs.len()]).map(load).collect())
     }
 
-    /// A flow that lives through a time: what is taken at its first moment is not its.
+    /// Adds a flow that is live during the time range `lives`. A measurement in the first
+    /// millisecond of this range does not count the flow.
     #[inline]
     pub(crate) fn add(&mut self, world: &World<'_>, flow: &Flow, lives: RangeInclusive<u32>) {
         for load in self.0.iter_mut().filter(|load| load.at_ms > *lives.start() && load.at_ms <= *lives.end())
@@ -44,7 +43,9 @@ impl Loads {
         }
     }
 
-    /// Over backends, by the weights that the first machine has for them, and over the machines that routers send to.
+    /// Returns the balance over backends and the balance over machines. The expected share of a
+    /// backend is its weight in the version of the first machine. All machines that receive packets
+    /// from routers have the same expected share.
     pub(crate) fn balances(&self, world: &World<'_>) -> (Balance, Balance) {
         let (mut backends, mut machines) = (Balance::default(), Balance::default());
         for load in &self.0 {

@@ -1,54 +1,58 @@
-//! What became of the flows of one run.
-//!
-//! In: what `run` meets. Out: counts, by event and over time, and how even the load was. Not here: words and drawings.
+//! The result of one run. The result contains the counts of broken, moved and lost flows, by event
+//! and over time, and the balance of the load.
 
 use serde::Serialize;
 
 use crate::Hashing;
 
-/// One run: a way of hashing, with flow tables or without.
+/// The result of one run with one hashing method, with or without flow tables.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
-    /// How backends are chosen.
+    /// The hashing method.
     pub hashing: Hashing,
-    /// Whether machines keep flow tables.
+    /// `true` if machines keep flow tables.
     pub flow_tables: bool,
-    /// All flows that were seen.
+    /// The number of simulated flows.
     pub flows: u64,
-    /// Sums over all events, and what was before the first.
+    /// The counts over the whole run.
     #[serde(flatten)]
     pub counts: Counts,
-    /// The same by event, what was before the first at place 0.
+    /// The counts between each event and the next. Index 0 contains the counts before the first
+    /// event.
     pub by_event: Vec<Counts>,
-    /// Broken connections in each of [`SPANS`] equal spans of the time.
+    /// The broken connections in each of [`SPANS`] equal time spans.
     pub broken_over_time: Vec<u64>,
-    /// Living flows over backends that serve, by weight.
+    /// The balance of live flows over the serving backends, relative to the weights of the
+    /// backends.
     pub backends: Balance,
-    /// Living flows over machines.
+    /// The balance of live flows over machines.
     pub machines: Balance,
 }
 
-/// What befell flows.
+/// The number of flows with each outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// Packets that met another machine than the one before: routers had changed.
+    /// The number of times that a flow moved to another machine because the next hops of routers
+    /// changed.
     pub moved: u64,
-    /// Flows of which a packet went to another backend than the first, or to none, while that one lived: these connections break.
+    /// The number of broken flows. A flow breaks if one of its packets reaches no backend, or a
+    /// different backend than its first packet, although the first backend is up.
     pub broken: u64,
-    /// Flows whose backend died, or was dead when they began.
+    /// The number of flows whose backend failed, or was already down when the flow began.
     pub lost: u64,
-    /// Flows that met no machine, or no backend, at their first packet.
+    /// The number of flows whose first packet found no machine or no backend.
     pub unserved: u64,
-    /// Flows that found no place in the first machine's flow table.
+    /// The number of flows that found no free entry in the flow table of their first machine.
     pub untracked: u64,
 }
 
-/// How even a load is: the most that one has by what it should have. 1 is even.
+/// The balance of a load, which is the largest ratio of an actual to an expected share. A value of
+/// 1 means that the load is perfectly even.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Balance {
-    /// Before the first event.
+    /// The balance before the first event.
     pub at_start: f64,
-    /// The worst before an event, and at the end.
+    /// The worst of the balances before each event and at the end.
     pub worst: f64,
 }
 
@@ -66,7 +70,7 @@ impl Outcome {
         }
     }
 
-    /// Broken connections as a share of all flows.
+    /// Returns the broken connections as a fraction of all flows.
     #[must_use]
     pub fn broken_share(&self) -> f64 {
         if self.flows == 0 { 0.0 } else { self.counts.broken as f64 / self.flows as f64 }
@@ -89,7 +93,9 @@ impl Counts {
 }
 
 impl Balance {
-    /// Takes a measure in; the first is that of the start. Loads are by what each should have, which may be 0 for none.
+    /// Adds a measurement. The first measurement is also stored as `at_start`. `wanted` contains
+    /// the expected share of each backend or machine. A backend or machine with an expected share
+    /// of 0 is ignored.
     pub(crate) fn add(&mut self, loads: &[u64], wanted: &[f64]) {
         let all: u64 =
             loads.iter().zip(wanted).filter(|(_, wanted)| **wanted > 0.0).map(|(load, _)| *load).sum();
@@ -108,7 +114,7 @@ impl Balance {
     }
 }
 
-/// Spans into which [`Outcome::broken_over_time`] parts the time.
+/// The number of time spans in [`Outcome::broken_over_time`].
 pub const SPANS: usize = 200;
 
 #[cfg(test)]
@@ -116,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn balance_is_the_most_by_what_it_should_be() {
+    fn balance_divides_the_largest_load_by_the_expected_load() {
         let mut balance = Balance::default();
         balance.add(&[30, 10, 7], &[2.0, 1.0, 0.0]);
         assert_eq!(balance, Balance { at_start: 1.125, worst: 1.125 });

@@ -1,8 +1,10 @@
-//! The user's own configuration as a cluster, and a change of it as a rollout.
+//! Converts the configuration of a user to a simulated cluster, and a change of this configuration
+//! to a rollout.
 //!
-//! In: one configuration or two. Out: a [`Cluster`] for each pool that services use, or that they would use after the change.
-//! Not here: keyed pools, whose requests are no connections; other clusters; fallbacks, health, slow start.
-//! Invariant: a backend is the same server while name and address are; hashing knows it by its name alone, as in `run`.
+//! [`clusters`] returns a [`Cluster`] for each pool that services use before or after the change.
+//! The model does not include keyed pools (their requests are not connections), other clusters,
+//! fallback pools, health checks and slow start. A backend remains the same server as long as its
+//! name and address stay the same. Only the name is hashed, as in the load balancer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -13,8 +15,9 @@ use config::{Config, Pool, Protocol, Service, Vip};
 use crate::plan::{Cluster, Rollout};
 use crate::scenario::{Backend, BackendState, FlowTables, Machine, Version};
 
-/// The clusters of a configuration, one a pool; with `new` those of which something changes. `only`: that pool, by its old name or
-/// its new one.
+/// Returns one cluster for each pool that services of `old` use. If `new` is given, returns only
+/// the pools that the change affects. If `only` is given, returns only the pool that has this name
+/// before or after the change.
 #[must_use]
 pub fn clusters(old: &Config, new: Option<&Config>, only: Option<&str>) -> Vec<Cluster> {
     let wanted =
@@ -24,21 +27,22 @@ pub fn clusters(old: &Config, new: Option<&Config>, only: Option<&str>) -> Vec<C
     clusters.filter(|cluster| new.is_none() || cluster.change.is_some()).collect()
 }
 
-/// The pools that services of a configuration use.
+/// Returns the names of the pools that services of a configuration use.
 #[must_use]
 pub fn pools(config: &Config) -> BTreeSet<Arc<str>> {
     let services = config.vips().iter().flat_map(|vip| &vip.services).filter(|service| !is_keyed(service));
     services.map(|service| Arc::clone(&service.pool.name)).collect()
 }
 
-/// What serves before a change and after it, on the same machines.
+/// The pools of a service before and after a change.
 struct Pair<'a> {
     from: &'a Pool,
     to: &'a Pool,
     vip: &'a str,
 }
 
-/// Each pair once for each set of machines.
+/// Returns for each service its pools before and after the change. Services with the same pools on
+/// the same machines are returned once.
 fn pairs<'a>(old: &'a Config, new: Option<&'a Config>) -> Vec<Pair<'a>> {
     let mut found = BTreeMap::new();
     for vip in old.vips() {
@@ -57,7 +61,7 @@ fn pairs<'a>(old: &'a Config, new: Option<&'a Config>) -> Vec<Pair<'a>> {
     found.into_values().collect()
 }
 
-/// The same service of another configuration.
+/// Returns the service of the new configuration that has the same VIP name, protocol and ports.
 fn namesake<'a>(new: &'a Config, vip: &Vip, service: &Service) -> Option<&'a Service> {
     let vip = new.vips().iter().find(|other| other.name == vip.name)?;
     let same = |other: &&Service| other.protocol == service.protocol && other.ports == service.ports;
@@ -68,7 +72,7 @@ fn is_keyed(service: &Service) -> bool {
     service.protocol == Protocol::Udp && service.pool.kv.is_some()
 }
 
-/// The machines that serve a VIP.
+/// Returns the names of the machines that serve a VIP.
 fn machines(config: &Config, vip: &str) -> BTreeSet<String> {
     let serves = |machine: &&config::Machine| config.vips_of(machine).any(|served| *served.name == *vip);
     config.machines().iter().filter(serves).map(|machine| machine.name().to_owned()).collect()
@@ -120,14 +124,14 @@ fn label(pair: &Pair<'_>) -> String {
 
 type Server = (Arc<str>, IpAddr);
 
-/// The servers of both pools, in the order of their names.
+/// Returns the servers of both pools, sorted by name.
 fn servers(pair: &Pair<'_>) -> Vec<Server> {
     let members = pair.from.members.iter().chain(&pair.to.members);
     let servers = members.map(|member| (Arc::clone(&member.backend.name), member.backend.address));
     servers.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// A name that two addresses have is shown with them.
+/// Returns the backends. If a name has two addresses, the report shows the name with its address.
 fn backends(servers: &[Server]) -> Vec<Backend> {
     let shown = |server: &Server| {
         let (name, address) = server;
@@ -138,7 +142,8 @@ fn backends(servers: &[Server]) -> Vec<Backend> {
     servers.iter().map(backend).collect()
 }
 
-/// The state that a configuration gives; `absent`: what is made of servers that the pool has not.
+/// Returns the version that a configuration defines. Servers that are not in the pool have the
+/// state `absent`.
 fn version(config: &Config, servers: &[Server], pool: &Pool, absent: BackendState) -> Version {
     let members = pool.members.iter();
     let weights: BTreeMap<Server, u32> = members
@@ -200,7 +205,7 @@ services = [{ ports = [80], protocol = "tcp", pool = "all" }, { ports = [81], pr
     }
 
     #[test]
-    fn tables_are_those_that_run_makes() {
+    fn cluster_tables_match_the_tables_of_the_product() {
         let config = config(FILE);
         let compiled = compile::compile_file(&config, "lb1").unwrap();
         let clusters = clusters(&config, None, None);
@@ -221,7 +226,7 @@ services = [{ ports = [80], protocol = "tcp", pool = "all" }, { ports = [81], pr
     }
 
     #[test]
-    fn what_a_reload_takes_from_a_pool_drains_and_is_then_gone() {
+    fn removed_backends_drain_and_are_then_gone() {
         use BackendState::{Draining, Gone, Serving};
         let [all, web] = &changed("{ name = \"b1\", address = \"198.18.1.1\" },", "")[..] else { panic!() };
         assert_eq!((&*all.label, &*web.label), ("pool all", "pool web"));
@@ -233,7 +238,7 @@ services = [{ ports = [80], protocol = "tcp", pool = "all" }, { ports = [81], pr
     }
 
     #[test]
-    fn a_name_at_another_address_is_another_server_that_hashes_alike() {
+    fn same_name_at_another_address_is_another_server() {
         let [all, _] = &changed("198.18.1.2\"", "198.18.9.2\"")[..] else { panic!() };
         let names: Vec<&str> = all.backends.iter().map(|backend| &*backend.name).collect();
         assert_eq!(names, ["b1", "b10", "b2@198.18.1.2", "b2@198.18.9.2", "s1", "s2"]);
@@ -241,7 +246,7 @@ services = [{ ports = [80], protocol = "tcp", pool = "all" }, { ports = [81], pr
     }
 
     #[test]
-    fn machines_that_come_or_go_are_a_change() {
+    fn added_or_removed_machines_are_a_change() {
         let machine = "[machine.lb2]\naddresses = [\"192.0.2.2\"]\ninterfaces = [\"eth0\"]\n";
         let gone = changed(machine, "");
         assert_eq!(

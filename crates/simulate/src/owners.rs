@@ -1,9 +1,12 @@
-//! The three ways of hashing, each as a table from slot to backend, as the paper compares them.
+//! The three hashing methods that the Maglev paper compares. Each method fills a table that maps
+//! slots to backends.
 //!
-//! In: backends with weights, a key, a size. Out: the owner of each slot. Maglev's table is the product's, and ketama's ring is
-//! `kv_switch`'s; a slot asks the ring, and rendezvous, by a hash of its number.
-//! Source: Maglev §5.3 ("we populate one lookup table using each method"); weights of rendezvous: Schindelhauer and
-//! Schomaker, *Weighted distributed hash tables*, SPAA 2005 (the logarithmic method).
+//! `maglev_hash` builds the Maglev table, and `kv_switch` builds the ketama ring. Ketama and
+//! rendezvous hashing select the backend of a slot by a hash of the slot number.
+//!
+//! References: Maglev §5.3 ("we populate one lookup table using each method"). Schindelhauer and
+//! Schomaker, *Weighted distributed hash tables*, SPAA 2005, describe the logarithmic method for
+//! weighted rendezvous hashing.
 
 use kv_switch::{Ring, Server};
 use maglev_hash::{Options, Seed};
@@ -11,23 +14,23 @@ use maglev_hash::{Options, Seed};
 use crate::random::{mix, unit};
 use crate::scenario::{Backend, Version};
 
-/// How a flow's backend is chosen.
+/// The method that selects the backend of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Hashing {
-    /// Maglev's table, as packet threads have it.
+    /// The Maglev table of the load balancer.
     Maglev,
-    /// Ketama's ring of about 160 points a backend.
+    /// A ketama ring with about 160 points per backend.
     Ketama,
-    /// Rendezvous: the highest weight wins.
+    /// Rendezvous hashing, which selects the backend with the highest score.
     Rendezvous,
 }
 
 impl Hashing {
-    /// All of them.
+    /// All methods.
     pub const ALL: [Self; 3] = [Self::Maglev, Self::Ketama, Self::Rendezvous];
 
-    /// The word for it.
+    /// Returns the name of the method, which reports show.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -38,12 +41,14 @@ impl Hashing {
     }
 }
 
-/// The backend of each slot; no slots: nobody serves.
+/// Returns the backend of each slot. The table is empty if no backend serves.
 ///
 /// # Errors
-/// In words, what does not give a table.
+/// Returns a message if the table cannot be built.
+///
 /// # Cost
-/// Maglev's and ketama's: milliseconds. Rendezvous: slots times backends.
+/// Maglev and ketama take milliseconds. Rendezvous hashing computes a score for each slot and
+/// backend.
 pub(crate) fn owners(hashing: Hashing, backends: &[Backend], version: &Version) -> Result<Vec<u16>, String> {
     let serving: Vec<Seat<'_>> = version
         .serving()
@@ -59,7 +64,7 @@ pub(crate) fn owners(hashing: Hashing, backends: &[Backend], version: &Version) 
     }
 }
 
-/// A backend that serves.
+/// A serving backend.
 struct Seat<'a> {
     name: &'a str,
     weight: u32,
@@ -67,14 +72,14 @@ struct Seat<'a> {
 }
 
 fn maglev(mut serving: Vec<Seat<'_>>, version: &Version) -> Result<Vec<u16>, String> {
-    serving.sort_by_key(|seat| seat.name); // ranks are in the order of names
+    serving.sort_by_key(|seat| seat.name); // Ranks follow the order of names.
     let given: Vec<maglev_hash::Backend<'_>> = serving
         .iter()
         .map(|seat| maglev_hash::Backend { name: seat.name.as_bytes(), weight: seat.weight })
         .collect();
     let mut options = Options::new(Seed::new(version.key));
     options.size = version.table_size;
-    options.allow_coarse = true; // as `run` builds them
+    options.allow_coarse = true; // The load balancer also builds its tables with this option.
     let table = maglev_hash::build(&given, &options).map_err(|error| error.to_string())?;
     Ok(table.iter().map(|rank| serving[rank as usize].backend).collect())
 }
@@ -92,7 +97,8 @@ fn rendezvous(serving: &[Seat<'_>], version: &Version) -> Vec<u16> {
     let hash = |seat: &Seat<'_>| seat.name.bytes().fold(salt, |hash, byte| mix(hash ^ u64::from(byte)));
     let seats: Vec<(u64, f64, u16)> =
         serving.iter().map(|seat| (hash(seat), f64::from(seat.weight), seat.backend)).collect();
-    // Of equal weights the logarithm changes no order, and costs most of the time.
+    // With equal weights, the logarithm does not change the order of the scores. The logarithm is
+    // then skipped, because computing it takes most of the time.
     let is_even = serving.windows(2).all(|pair| pair[0].weight == pair[1].weight);
     let owner = |slot: u32| {
         let slot = mix(u64::from(slot) + 1);

@@ -1,25 +1,27 @@
-//! How many places of each machine's flow table are taken, when there is a limit.
+//! Counts the occupied entries of flow tables whose size is limited.
 //!
-//! In: flows that ask for a place, and from when on a place is free. Out: whether there was one.
-//! Not here: whose place it is (`run` knows which machines hold a flow).
-//! Without a limit nothing is counted. Invariant: what was said of a table before it was emptied frees nothing in it.
+//! [`Places`] counts the entries of each machine and frees an entry at the time that the caller has
+//! scheduled. The caller stores which machine has an entry for which flow. Without a limit, the
+//! counts are not used. Releases that were scheduled before a table is emptied have no effect on
+//! the new entries of the table.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-/// Of all machines.
+/// The occupied entries of the flow tables of all machines.
 #[derive(Debug)]
 pub(crate) struct Places {
     limit: Option<u32>,
     taken: Vec<u32>,
-    /// How often a table was emptied.
+    /// The number of times that the table of each machine was emptied.
     lives: Vec<u16>,
     leaving: BinaryHeap<Reverse<Leaving>>,
-    /// Of those, how many stay after all.
+    /// The number of scheduled releases that were canceled, because the flow returned.
     kept: HashMap<Leaving, u32>,
 }
 
-/// A place that is free at a time: the time, the machine, which of its lives.
+/// A scheduled release: the time in milliseconds, the machine, and the number of times that the
+/// table of the machine had been emptied before.
 type Leaving = (u32, u16, u16);
 
 impl Places {
@@ -28,12 +30,12 @@ impl Places {
         Self { limit, taken, lives, leaving: BinaryHeap::new(), kept: HashMap::new() }
     }
 
-    /// Whether the order in which flows ask makes a difference.
+    /// Returns `true` if tables have a limit. Flows must then be processed in order of time.
     pub(crate) fn are_limited(&self) -> bool {
         self.limit.is_some()
     }
 
-    /// Frees what is free by now.
+    /// Performs all releases that are scheduled up to `now_ms`.
     #[inline]
     pub(crate) fn pass_until(&mut self, now_ms: u32) {
         while let Some(Reverse(next)) = self.leaving.peek().copied().filter(|next| next.0.0 <= now_ms) {
@@ -47,7 +49,8 @@ impl Places {
         }
     }
 
-    /// A place for a flow.
+    /// Reserves an entry for a flow in the flow table of a machine. Returns `false` if the table is
+    /// full.
     #[inline]
     pub(crate) fn take(&mut self, machine: u16) -> bool {
         let taken = &mut self.taken[usize::from(machine)];
@@ -56,7 +59,7 @@ impl Places {
         is_room
     }
 
-    /// Its flow will be forgotten then.
+    /// Schedules the release of an entry of the machine for the time `at_ms`.
     #[inline]
     pub(crate) fn free_at(&mut self, at_ms: u32, machine: u16) {
         if self.are_limited() {
@@ -64,14 +67,14 @@ impl Places {
         }
     }
 
-    /// It will not: the flow came back.
+    /// Cancels a scheduled release, because the flow returned to the machine.
     pub(crate) fn keep(&mut self, at_ms: u32, machine: u16) {
         if self.are_limited() {
             *self.kept.entry((at_ms, machine, self.lives[usize::from(machine)])).or_default() += 1;
         }
     }
 
-    /// The machine starts anew.
+    /// Empties the table of a machine that restarts.
     pub(crate) fn empty(&mut self, machine: usize) {
         self.taken[machine] = 0;
         self.lives[machine] += 1;

@@ -1,43 +1,43 @@
-//! A cluster to which events are added one after the other: from names and words to numbers and versions.
-//!
-//! In: a [`Cluster`], events by name. Out: the lists of a [`Scenario`](crate::Scenario). Not here: files (`script`, `own`).
+//! The list of events of a simulation. A [`Plan`] collects events and builds the lists of a
+//! [`Scenario`](crate::Scenario). Events come from scripts (`script`) and from configurations
+//! (`own`).
 
 use crate::random::{Stream, draw};
 use crate::scenario::{Backend, BackendState, Change, Event, FlowTables, Machine, Version};
 
-/// Where a script begins.
+/// A cluster before the first event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cluster {
-    /// What it is called in the report.
+    /// The name in the report.
     pub label: String,
-    /// Its machines.
+    /// The machines.
     pub machines: Vec<Machine>,
-    /// Its backends, and those that a change will bring.
+    /// The backends, including those that a change adds later.
     pub backends: Vec<Backend>,
-    /// The state at the start.
+    /// The version of the configuration that is active at the start.
     pub version: Version,
     /// The flow table of each machine.
     pub flow_tables: FlowTables,
-    /// A change of the configuration; `None`: the script's events alone.
+    /// The change of the configuration. `None` if all events come from the script.
     pub change: Option<Rollout>,
 }
 
-/// Another configuration, as machines take it over.
+/// A change of the cluster from one configuration to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rollout {
-    /// After the reload: what it took from the file drains.
+    /// The version that the reload activates. Removed backends drain in this version.
     pub reloaded: Version,
-    /// After the drain time, when that is another.
+    /// The version after the drain time. `None` if it equals the version before.
     pub drained: Option<Version>,
-    /// The drain time.
+    /// The drain time in milliseconds.
     pub drain_ms: u32,
-    /// Machines that come with it.
+    /// The indexes of the machines that the change adds.
     pub joining: Vec<usize>,
-    /// Machines that go with it.
+    /// The indexes of the machines that the change removes.
     pub leaving: Vec<usize>,
 }
 
-/// Events so far, and what stands after them.
+/// The events that were added, and the state of the cluster after them.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) machines: Vec<Machine>,
@@ -49,7 +49,7 @@ pub(crate) struct Plan {
     seed: u64,
 }
 
-/// How a change of a version is taken over.
+/// The time at which a change starts, and the time until all machines have adopted it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Takeover {
     pub(crate) at_ms: u32,
@@ -81,7 +81,7 @@ impl Plan {
         self.events.push(Event { at_ms, label, change });
     }
 
-    /// A machine comes or goes; one that was never there is new.
+    /// Adds an event in which a machine joins or leaves the cluster.
     pub(crate) fn route(&mut self, at_ms: u32, machine: usize, joins: bool) {
         let name = &self.machines[machine].name;
         let label = if joins { format!("{name} joins") } else { format!("{name} leaves") };
@@ -126,27 +126,27 @@ impl Plan {
         self.set(takeover, Some(label), backend, BackendState::Serving(weight));
     }
 
-    /// Another hash key, made of the seed.
+    /// Adds an event that changes the hash key. The new key is derived from the seed.
     pub(crate) fn rekey(&mut self, takeover: Takeover) {
         let key = key(self.seed, self.versions.len() as u64);
-        let label = format!("another hash key{}", known(takeover));
+        let label = format!("the hash key changes{}", known(takeover));
         let version = Version { key, ..self.newest().clone() };
         self.adopt(takeover, Some(label), version);
     }
 
-    /// A reload of another configuration.
+    /// Adds the events of a reload of another configuration.
     pub(crate) fn roll_out(&mut self, takeover: Takeover, rollout: &Rollout) {
         let at_ms = takeover.at_ms;
         self.adopt(
             takeover,
-            Some(format!("the change is reloaded{}", known(takeover))),
+            Some(format!("the new configuration is loaded{}", known(takeover))),
             rollout.reloaded.clone(),
         );
         rollout.joining.iter().for_each(|machine| self.route(at_ms, *machine, true));
         rollout.leaving.iter().for_each(|machine| self.route(at_ms, *machine, false));
         if let Some(drained) = &rollout.drained {
             let later = Takeover { at_ms: at_ms.saturating_add(rollout.drain_ms), ..takeover };
-            self.adopt(later, Some(format!("the drain time is over{}", known(takeover))), drained.clone());
+            self.adopt(later, Some(format!("the drain time ends{}", known(takeover))), drained.clone());
         }
     }
 
@@ -160,7 +160,8 @@ impl Plan {
         self.adopt(takeover, label, version);
     }
 
-    /// Without a label it is a part of the event before.
+    /// Adds a version of the configuration. A version without a label belongs to the previous
+    /// event.
     fn adopt(&mut self, takeover: Takeover, label: Option<String>, version: Version) {
         self.versions.push(version);
         let change = Change::Adopt { version: self.versions.len() - 1, skew_ms: takeover.skew_ms };
@@ -175,12 +176,12 @@ fn known(takeover: Takeover) -> String {
     }
 }
 
-/// A time as TOML writes it.
+/// Formats a time as a duration in TOML.
 pub(crate) fn in_words(time_ms: u32) -> String {
     config_text::format_duration(std::time::Duration::from_millis(u64::from(time_ms)))
 }
 
-/// A hash key of the seed's.
+/// Derives a hash key from the seed.
 pub(crate) fn key(seed: u64, place: u64) -> [u8; 16] {
     let mut key = [0; 16];
     let (high, low) = key.split_at_mut(8);

@@ -1,36 +1,38 @@
-//! Numbers that follow from the seed alone, each by its place: no state, so no order of asking changes them.
+//! Random numbers that are computed from the seed, a stream and an index. The generator has no
+//! state, so the result does not depend on the order of calls.
 //!
-//! In: a seed, a stream, a place. Out: 64 bits, or a fraction. Not here: what they stand for.
-//! Source: `mix` is the finalizer of SplitMix64 (Steele, Lea, Flood, *Fast splittable pseudorandom number generators*, OOPSLA 2014).
+//! Reference: `mix` is the finalizer of SplitMix64 (Steele, Lea, Flood, *Fast splittable
+//! pseudorandom number generators*, OOPSLA 2014).
 
-/// What a number is for: streams are independent of each other.
+/// The stream of a random number, which corresponds to its purpose. Streams are independent of each
+/// other.
 #[derive(Clone, Copy, Debug)]
 #[repr(u64)]
 pub(crate) enum Stream {
-    /// The hash by which routers choose the next hop of a flow.
+    /// The hash that a router uses to select the next hop of a flow.
     Router = 1,
-    /// What a machine's hash of a flow is made of.
+    /// The value from which machines compute the hash of a flow.
     Flow = 2,
-    /// How long a flow lives.
+    /// The lifetime of a flow.
     Lifetime = 3,
-    /// The same, where it takes two numbers.
+    /// The second random number that a log-normal lifetime needs.
     Second = 4,
-    /// How much of it is left at the start.
+    /// The remaining fraction of the lifetime of a flow that is live at the start.
     Residual = 5,
-    /// The time between two arrivals.
+    /// The time between two new flows.
     Arrival = 6,
-    /// Hash keys.
+    /// The hash keys.
     Key = 7,
 }
 
-/// The number at a place of a stream.
+/// Returns the random number with index `place` in a stream.
 #[inline]
 pub(crate) fn draw(seed: u64, stream: Stream, place: u64) -> u64 {
     let start = mix(seed.wrapping_add((stream as u64).wrapping_mul(GOLDEN)));
     mix(start.wrapping_add(place.wrapping_mul(GOLDEN)))
 }
 
-/// A bijection that scatters.
+/// Scrambles 64 bits with a bijective function.
 #[inline]
 pub(crate) fn mix(mut bits: u64) -> u64 {
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -38,20 +40,20 @@ pub(crate) fn mix(mut bits: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
-/// A fraction above 0 and below 1.
+/// Converts random bits to a fraction above 0 and below 1.
 #[inline]
 pub(crate) fn unit(bits: u64) -> f64 {
     ((bits >> 12) as f64 + 0.5) / (1u64 << 52) as f64
 }
 
-/// 2^64 divided by the golden ratio, odd.
+/// 2^64 divided by the golden ratio, rounded to an odd number.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The published first outputs of SplitMix64 from state 1234567 are `mix(1234567 + n * GOLDEN)`.
+    /// The published outputs of SplitMix64 from state 1234567 are `mix(1234567 + n * GOLDEN)`.
     #[test]
     fn the_mix_is_that_of_splitmix64() {
         let outputs = (1..=3).map(|n: u64| mix(1_234_567u64.wrapping_add(n.wrapping_mul(GOLDEN))));

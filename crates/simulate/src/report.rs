@@ -1,6 +1,5 @@
-//! What runs say, in words and as JSON.
-//!
-//! In: scenarios and their outcomes. Out: a [`Report`], displayed as tables. Not here: the drawing (`svg`).
+//! The report of a simulation, printed as tables or serialized as JSON. Module `svg` draws the
+//! chart.
 
 use std::fmt;
 
@@ -10,59 +9,61 @@ use crate::outcome::{Counts, Outcome};
 use crate::plan::in_words;
 use crate::scenario::{Lifetimes, Router, Scenario};
 
-/// The answer of `simulate`.
+/// The report of `sluicegate simulate`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// One for each pool; none: nothing that moves a flow changes.
+    /// One run for each simulated pool. The list is empty if the change affects no flow.
     pub runs: Vec<Run>,
 }
 
-/// A scenario, and what came of it.
+/// A scenario and its results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Run {
-    /// The pool, or the script.
+    /// The label of the run: a pool, or "the script".
     pub label: String,
-    /// The seed.
+    /// The seed of the random numbers.
     pub seed: u64,
-    /// How long.
+    /// The simulated time in seconds.
     pub duration_seconds: f64,
-    /// Machines and backends that are ever there.
+    /// The number of machines, including machines that join later.
     pub machines: usize,
-    /// The same.
+    /// The number of backends, including backends that are added later.
     pub backends: usize,
-    /// Slots of the tables.
+    /// The number of slots in the table of a version.
     pub table_size: u32,
-    /// `plain`, or the number of buckets.
+    /// The router type: `plain`, or `resilient` followed by the number of buckets.
     pub router: String,
-    /// Flows that live at the start.
+    /// The number of live flows at the start.
     pub living_flows: u32,
-    /// New ones in a second.
+    /// The number of new flows per second.
     pub arrivals_per_second: f64,
-    /// Mean lifetime.
+    /// The mean lifetime of a flow in seconds.
     pub lifetime_seconds: f64,
-    /// Its distribution.
+    /// The distribution of the lifetimes.
     pub lifetimes: &'static str,
-    /// Between two packets of a flow.
+    /// The time between two packets of a flow in seconds.
     pub packet_interval_seconds: f64,
-    /// Places of a machine's flow table; `null`: as many as it takes.
+    /// The maximum number of flows in the flow table of a machine. JSON `null` means that the size
+    /// is unlimited.
     pub flow_table_places: Option<u32>,
-    /// What changed, and when.
+    /// The events of the scenario.
     pub events: Vec<Occurrence>,
-    /// By hashing, with flow tables and without.
+    /// The results. Each hashing method has one result with and one result without flow tables.
     pub outcomes: Vec<Outcome>,
 }
 
-/// An event.
+/// An event in the report.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Occurrence {
-    /// When.
+    /// The time of the event in seconds from the start.
     pub at_seconds: f64,
-    /// What.
+    /// The description of the event.
     pub what: String,
 }
 
 impl Run {
-    /// Of a scenario and its outcomes; parts of one event are one.
+    /// Creates the report of a scenario. An event without a label belongs to the event before it,
+    /// so its counts are added to that event.
     #[must_use]
     pub fn new(scenario: &Scenario, mut outcomes: Vec<Outcome>) -> Self {
         outcomes.iter_mut().for_each(|outcome| outcome.by_event = joined(scenario, &outcome.by_event));
@@ -97,7 +98,7 @@ impl Run {
     }
 }
 
-/// By events that have a label; the others belong to the one before.
+/// Adds the counts of each event without a label to the event before it.
 fn joined(scenario: &Scenario, counts: &[Counts]) -> Vec<Counts> {
     let mut all: Vec<Counts> = counts.iter().take(1).copied().collect();
     for (event, count) in scenario.events.iter().zip(counts.iter().skip(1)) {
@@ -115,7 +116,7 @@ fn joined(scenario: &Scenario, counts: &[Counts]) -> Vec<Counts> {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.runs.is_empty() {
-            return writeln!(f, "no pool, key, table or machine changes: no flow moves");
+            return writeln!(f, "no flow moves: the change affects no pool, hash key, table size or machine");
         }
         for (place, run) in self.runs.iter().enumerate() {
             if place > 0 {
@@ -132,14 +133,14 @@ impl fmt::Display for Run {
         let Self { label, machines, backends, table_size, router, living_flows, lifetimes, seed, .. } = self;
         let time = |seconds: f64| format!("{seconds}s");
         let places =
-            self.flow_table_places.map_or("as many places as it takes".to_owned(), |n| format!("{n} places"));
+            self.flow_table_places.map_or("unlimited size".to_owned(), |n| format!("{n} entries each"));
         writeln!(
             f,
             "{label}: {machines} machines ({router} ECMP), {backends} backends, tables of {table_size} slots"
         )?;
         writeln!(
             f,
-            "{living_flows} flows live at once, {lifetimes} lifetimes of {} in the mean, a packet each {}; flow tables: {places}",
+            "{living_flows} concurrent flows, {lifetimes} lifetimes with a mean of {}, one packet per flow every {}; flow tables: {places}",
             time(self.lifetime_seconds),
             time(self.packet_interval_seconds)
         )?;
@@ -198,7 +199,7 @@ impl Run {
         };
         let rows: Vec<Vec<String>> =
             self.events.iter().enumerate().map(|(place, event)| row(place, event)).collect();
-        format!("\nbroken from each event to the next:\n{}", table(&head, &rows, 2))
+        format!("\nbroken connections from each event to the next:\n{}", table(&head, &rows, 2))
     }
 }
 
@@ -206,7 +207,7 @@ fn with(flow_tables: bool) -> &'static str {
     if flow_tables { "with" } else { "without" }
 }
 
-/// Lines of columns, of which the first `words` are aligned to the left.
+/// Formats a table. The first `words` columns are left-aligned, the others right-aligned.
 fn table(head: &[String], rows: &[Vec<String>], words: usize) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).chain(head.get(column));
@@ -225,17 +226,17 @@ fn table(head: &[String], rows: &[Vec<String>], words: usize) -> String {
     text
 }
 
-/// Milliseconds as seconds.
+/// Converts milliseconds to seconds.
 fn seconds(time_ms: u32) -> f64 {
     f64::from(time_ms) / 1_000.0
 }
 
-/// A time in the words of the script.
+/// Formats a time as in a script.
 pub(crate) fn at(seconds: f64) -> String {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "a time of a scenario: 32 bits of milliseconds"
+        reason = "the time of a scenario fits 32 bits of milliseconds"
     )]
     let time_ms = (seconds * 1_000.0) as u32;
     in_words(time_ms)

@@ -1,12 +1,15 @@
-//! The next hops of a router: which machine a flow's packets reach.
+//! The ECMP next hops of a router. The next hops determine which machine receives the packets of a
+//! flow.
 //!
-//! In: the machines that it may send to, and where it sent before. Out: next hops, of which a flow has that at its hash
-//! modulo their number. Not here: hashes, weights of next hops, timers of resilient groups.
-//! Invariant: with buckets, shares are even to a bucket, and no more buckets move than that takes.
+//! The hash of a flow modulo the number of next hops is the index of its next hop. A resilient
+//! router has a constant number of next hops, which are called buckets. Each machine gets an equal
+//! share of the buckets, rounded up or down, and a change moves as few buckets as possible. The
+//! model does not include weights of next hops and timers of resilient groups.
 
 use crate::scenario::Router;
 
-/// The next hops after `before`, with the machines of `live`, which ascend.
+/// Returns the next hops after a change. `before` contains the next hops before the change, and
+/// `live` contains the available machines in ascending order.
 pub(crate) fn next_hops(router: Router, before: &[u16], live: &[u16]) -> Vec<u16> {
     match router {
         Router::Plain => live.to_vec(),
@@ -18,8 +21,8 @@ pub(crate) fn next_hops(router: Router, before: &[u16], live: &[u16]) -> Vec<u16
     }
 }
 
-/// A machine above its quota gives up its last buckets; those, and the ones of machines that are gone, go in their order to the first
-/// machine below its quota.
+/// Takes buckets from machines that left and from machines that exceed their quota. The freed
+/// buckets are assigned in order, each to the first machine that is below its quota.
 fn rebalanced(before: &[u16], live: &[u16]) -> Vec<u16> {
     let mut left = quotas(before, live);
     let mut after = Vec::with_capacity(before.len());
@@ -34,7 +37,8 @@ fn rebalanced(before: &[u16], live: &[u16]) -> Vec<u16> {
     after.into_iter().map(|kept| kept.or_else(|| free.next()).unwrap_or_default()).collect()
 }
 
-/// How many buckets each machine is to have: those that have most get one more where it does not come out even.
+/// Returns the number of buckets for each machine. If the division has a remainder, the machines
+/// that already have the most buckets get one more.
 fn quotas(before: &[u16], live: &[u16]) -> Vec<usize> {
     let (share, more) = (before.len() / live.len(), before.len() % live.len());
     let mut order: Vec<usize> = (0..live.len()).collect();
@@ -55,7 +59,7 @@ mod tests {
     const RESILIENT: Router = Router::Resilient { buckets: 64 };
 
     #[test]
-    fn a_router_of_buckets_moves_those_of_the_machine_that_left_and_no_other() {
+    fn resilient_router_moves_only_buckets_of_the_left_machine() {
         let before = next_hops(RESILIENT, &[], &[0, 1, 2, 3]);
         let after = next_hops(RESILIENT, &before, &[0, 1, 3]);
         for (old, new) in before.iter().zip(&after) {
@@ -66,9 +70,10 @@ mod tests {
     }
 
     proptest! {
-        /// Against the least that any router must move: buckets of the gone, and what machines have above an even share.
+        /// The minimum is the number of buckets of machines that left, plus the number of buckets
+        /// above an even share.
         #[test]
-        fn shares_are_even_and_as_few_buckets_move_as_can(
+        fn resilient_router_moves_the_minimum_of_buckets(
             first in prop::collection::btree_set(0_u16..12, 1..12),
             second in prop::collection::btree_set(0_u16..12, 1..12),
         ) {

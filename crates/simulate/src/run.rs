@@ -1,10 +1,14 @@
-//! One run through a scenario, flow by flow.
+//! Runs a scenario, flow by flow.
 //!
-//! In: a [`World`], with flow tables or without. Out: an [`Outcome`]. A flow is looked at once an epoch, at its first packet
-//! there: all its packets in an epoch meet the same machine and the same tables. A flow table holds where a living flow began:
-//! where it says anything else, the flow is broken, and is followed no further. So a bit a machine is all that is kept.
-//! Flows meet only where places are limited: else each is followed to its end at once, and none is kept.
-//! Invariant: with a limit of places flows ask for them in the order of time, and of their numbers in one millisecond.
+//! All packets of a flow in one epoch reach the same machine and the same tables, so only the first
+//! packet in each epoch is examined. If a packet would reach a different backend than the first
+//! packet of its flow, the flow is broken and its simulation ends. An entry of a flow table
+//! therefore always refers to the backend of the first packet, and one bit per machine is enough to
+//! store it.
+//!
+//! If flow tables have no size limit, flows do not affect each other, and each flow is simulated to
+//! its end before the next flow begins. With a limit, flows are processed in order of time. Packets
+//! in the same millisecond are processed in the order of flow indexes.
 
 use crate::flow::{Arrivals, Begun, Flow};
 use crate::load::Loads;
@@ -13,10 +17,11 @@ use crate::places::Places;
 use crate::scenario::BackendState;
 use crate::world::World;
 
-/// Runs it.
+/// Runs the scenario.
 ///
 /// # Cost
-/// Some 50 ns for each flow and epoch in which it sends. No memory a flow; with a limit of places 40 bytes a living flow.
+/// A flow costs about 50 ns for each epoch in which it sends packets. With a limited flow table,
+/// each live flow needs 40 bytes of memory.
 pub(crate) fn run(world: &World<'_>, with_tables: bool) -> Outcome {
     let scenario = world.scenario;
     let limit = scenario.flow_tables.places.filter(|_| with_tables);
@@ -47,18 +52,18 @@ struct Run<'a> {
     places: Places,
     loads: Loads,
     outcome: Outcome,
-    /// The one under way.
+    /// The current epoch.
     epoch: usize,
 }
 
-/// When a flow is looked at next.
+/// A flow, and the time at which it is examined next.
 #[derive(Clone, Copy)]
 struct Due {
     at_ms: u32,
     flow: Flow,
 }
 
-/// Where a packet of a flow went.
+/// The time and the machine of one packet of a flow.
 #[derive(Clone, Copy)]
 struct Visit {
     epoch: usize,
@@ -113,7 +118,7 @@ impl Run<'_> {
         }
     }
 
-    /// A flow's first packet.
+    /// Processes the first packet of a flow.
     fn begin(&mut self, begun: Begun) -> Option<Due> {
         let (world, now) = (self.world, begun.first_ms);
         let epoch = &world.timeline.epochs[self.epoch];
@@ -138,7 +143,7 @@ impl Run<'_> {
         self.go_on(flow, now)
     }
 
-    /// A flow's first packet in this epoch, which is not its first at all.
+    /// Processes the first packet in the current epoch of a flow that exists already.
     fn look(&mut self, mut flow: Flow, now: u32) -> Option<Due> {
         self.places.pass_until(now);
         let machine = self.world.machine(flow.number, self.epoch);
@@ -161,7 +166,8 @@ impl Run<'_> {
         self.go_on(flow, now)
     }
 
-    /// Whether a machine sends a packet to where its flow began. If not, the flow is broken.
+    /// Returns `true` if the machine sends the packet to the same backend as the first packet.
+    /// Otherwise the flow counts as broken.
     fn reaches_its_backend(&mut self, flow: &mut Flow, machine: u16, before: Visit) -> bool {
         let (world, now) = (self.world, before.at_ms + self.world.interval_ms());
         let view = world.timeline.epochs[self.epoch].views[usize::from(machine)];
@@ -181,7 +187,8 @@ impl Run<'_> {
         true
     }
 
-    /// When it is to be looked at again; until then it is a load. `None`: it has ended, or the time is over.
+    /// Adds the flow to the load, and returns the time at which the flow is examined next. Returns
+    /// `None` if the flow or the scenario ends before that time.
     #[inline]
     fn go_on(&mut self, flow: Flow, now: u32) -> Option<Due> {
         let at_ms = flow.packet_from(self.world.timeline.end_ms(self.epoch), self.world.interval_ms());
@@ -191,7 +198,7 @@ impl Run<'_> {
         goes_on.then_some(Due { at_ms, flow })
     }
 
-    /// Where its packet before `now` went.
+    /// Returns the last packet before `now` and the machine that received it.
     #[inline]
     fn last_visit(&self, flow: &Flow, now: u32) -> Visit {
         let at_ms = now - self.world.interval_ms();
@@ -199,7 +206,8 @@ impl Run<'_> {
         Visit { epoch, at_ms, machine: self.world.machine(flow.number, epoch) }
     }
 
-    /// The last time that a machine which may hold the flow saw it; `visit` is that of its packet before.
+    /// Returns the last packet of the flow that `machine` received. The search begins with `visit`,
+    /// which is the packet before the current one.
     fn last_visit_of(&self, flow: &Flow, machine: u16, mut visit: Visit) -> Visit {
         let (timeline, interval) = (&self.world.timeline, self.world.interval_ms());
         while visit.machine != Some(machine) {
@@ -214,7 +222,7 @@ impl Run<'_> {
         visit
     }
 
-    /// Whether the machine's flow table has the flow now.
+    /// Returns `true` if the flow table of the machine contains a valid entry for the flow.
     fn is_known(&mut self, flow: &mut Flow, machine: u16, before: Visit) -> bool {
         if !flow.is_held(machine) {
             return false;
@@ -230,7 +238,7 @@ impl Run<'_> {
         }
         match (is_known, stays) {
             (true, false) => self.places.keep(visit.at_ms + idle, machine),
-            // Under another hash key: nobody asks for it there.
+            // The hash key has changed. Lookups no longer find the entry, so it expires.
             (false, true) if epoch.emptied[usize::from(machine)] <= visit.epoch => {
                 self.places.free_at(visit.at_ms + idle, machine);
             }
@@ -239,7 +247,7 @@ impl Run<'_> {
         is_known
     }
 
-    /// A place for the flow in a flow table.
+    /// Adds the flow to the flow table of the machine. Returns `false` if the table is full.
     fn hold(&mut self, flow: &mut Flow, machine: u16) -> bool {
         let is_full = self.world.timeline.epochs[self.epoch].full[usize::from(machine)];
         let is_held = !is_full && self.places.take(machine);
@@ -247,7 +255,8 @@ impl Run<'_> {
         is_held
     }
 
-    /// The flow sends no more by the machine of a visit.
+    /// Schedules the release of the entry on the machine of `visit`, because the flow no longer
+    /// uses that machine.
     fn release(&mut self, flow: &Flow, visit: Visit) {
         let Some(machine) = visit.machine.filter(|machine| flow.is_held(*machine)) else { return };
         if self.world.timeline.epochs[self.epoch].emptied[usize::from(machine)] <= visit.epoch {
@@ -255,7 +264,7 @@ impl Run<'_> {
         }
     }
 
-    /// If its last packet is in this epoch, its place will be free.
+    /// If the flow ends in this epoch, schedules the release of its entry.
     fn leave_if_done(&mut self, flow: &Flow, machine: u16) {
         if flow.last_ms < self.world.timeline.end_ms(self.epoch) && flow.is_held(machine) {
             self.places.free_at(flow.last_ms + self.world.scenario.flow_tables.closing_ms, machine);

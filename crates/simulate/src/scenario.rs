@@ -1,200 +1,214 @@
-//! What is simulated: machines, backends, traffic, and what changes when.
+//! The input of a simulation: machines, backends, traffic and events.
 //!
-//! In: values of the caller's, or of a script or a configuration (`plan`). Out: a [`Scenario`], checked before it is run.
-//! Not here: what becomes of flows. Times are milliseconds from the start.
+//! A [`Scenario`] is built by the caller, from a script, or from a configuration.
+//! [`Scenario::check`] validates it before a run. All times are in milliseconds from the start of
+//! the scenario.
 
 use crate::random::{Stream, draw, mix, unit};
 
-/// A cluster, its traffic, and a script of events.
+/// A cluster, its traffic and a list of events.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
-    /// What it is called in the report.
+    /// The label of the scenario in the report.
     pub label: String,
-    /// All that is random follows from it.
+    /// The seed of all random numbers.
     pub seed: u64,
-    /// How long it goes on: to 24 h.
+    /// The simulated time in milliseconds, at most 24 h.
     pub duration_ms: u32,
-    /// The flows.
+    /// The traffic model of the scenario.
     pub traffic: Traffic,
-    /// How routers spread flows over machines.
+    /// The router that distributes flows over machines.
     pub router: Router,
     /// The flow table of each machine.
     pub flow_tables: FlowTables,
-    /// All machines that are ever there: 1 to [`MAX_MACHINES`].
+    /// All machines, including machines that join later: 1 to [`MAX_MACHINES`].
     pub machines: Vec<Machine>,
-    /// All backends that are ever there: 1 to 65,535.
+    /// All backends, including backends that are added later: 1 to 65,535.
     pub backends: Vec<Backend>,
-    /// The states of the configuration; the first is in force at the start. At most 65,535.
+    /// The versions of the configuration, at most 65,535. The first version is active at the start.
     pub versions: Vec<Version>,
-    /// What changes, in the order of time.
+    /// The events, ordered by time.
     pub events: Vec<Event>,
 }
 
-/// Flows: all send a packet at each interval, from the first to the last that their lifetime has room for.
+/// The traffic model. Each flow sends one packet per interval until its lifetime ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Traffic {
-    /// How many live at the start, as after a long time of such traffic; their first packets fall evenly into the first interval.
+    /// The number of live flows at the start. These flows have remaining lifetimes as in a system
+    /// in steady state. The first packets of these flows are spread evenly over the first packet
+    /// interval.
     pub flows: u32,
-    /// How many begin in a second on average, at random times (Poisson).
+    /// The mean number of new flows per second. New flows form a Poisson process.
     pub arrivals: f64,
-    /// The mean lifetime: from 1.
+    /// The mean lifetime in milliseconds, at least 1.
     pub lifetime_ms: u32,
-    /// How lifetimes vary.
+    /// The distribution of the lifetimes.
     pub lifetimes: Lifetimes,
-    /// Between two packets of a flow: from 1, below the idle timeout of flow tables.
+    /// The time between two packets of a flow in milliseconds. The value is at least 1 and must be
+    /// below the idle timeout of the flow tables.
     pub packet_interval_ms: u32,
 }
 
-/// A distribution of lifetimes, by its mean.
+/// The distribution of the lifetimes around their mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lifetimes {
-    /// All are the mean.
+    /// All flows have the mean lifetime.
     Fixed,
-    /// Exponential: what is left of a flow does not depend on its age.
+    /// Exponential: the remaining lifetime of a flow does not depend on its age.
     Exponential,
-    /// Log-normal with a sigma of [`SIGMA`]: most flows are short, and most packets are of long ones.
+    /// Log-normal with a sigma of [`SIGMA`]: most flows are short, but most packets belong to long
+    /// flows.
     LogNormal,
 }
 
-/// How a router spreads flows over its next hops.
+/// The method that a router uses to distribute flows over its next hops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Router {
-    /// Hash modulo the number of next hops, in the order of the machines.
+    /// The router uses the hash modulo the number of next hops. The next hops are in the same order
+    /// as the machines.
     Plain,
-    /// Hash modulo a number of buckets, each with a next hop. A change moves as few buckets as shares that are even to a bucket allow, all
-    /// at once: a router that waits until a bucket is idle moves fewer flows.
+    /// The router uses the hash modulo a number of buckets, each of which has a next hop. A change
+    /// moves as few buckets as even shares permit, and it moves all of them at the same time. Real
+    /// routers can wait until a bucket is idle, and then move fewer flows.
     Resilient {
-        /// From 1, and no less than machines.
+        /// The number of buckets: at least 1, and at least the number of machines.
         buckets: u32,
     },
 }
 
-/// The flow table of a machine: all its packet threads' together.
+/// The flow table of a machine, which all its packet threads share.
 ///
-/// Differs from the crate `conntrack` in this: any place may hold any flow (there, two buckets of four); a new flow
-/// never displaces one on probation; time-outs do not shrink while the table fills; a flow that found no place asks again after
-/// the next event, not by its next packet.
+/// The model is simpler than the crate `conntrack` in four points:
+/// - Every entry can store every flow. In `conntrack` a flow has two buckets of four entries.
+/// - A new flow never evicts a flow on probation.
+/// - Timeouts do not shrink when the table fills.
+/// - A flow that found no free entry tries again after the next event, not with its next packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowTables {
-    /// Places for flows; `None`: as many as it takes.
+    /// The maximum number of flows. `None` means that the number is not limited.
     pub places: Option<u32>,
-    /// How long a flow is remembered that sends no more by this machine.
+    /// The time in milliseconds after which the entry of an idle flow expires.
     pub idle_ms: u32,
-    /// How long one is that ended.
+    /// The time in milliseconds after which the entry of a closed flow expires.
     pub closing_ms: u32,
 }
 
-/// A machine.
+/// A machine of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
-    /// Its name.
+    /// The name of the machine.
     pub name: String,
-    /// Whether it is there at the start.
+    /// `true` if the machine is part of the cluster at the start.
     pub is_there: bool,
 }
 
-/// A backend: a server that a flow can be broken away from. The same name under two addresses are two.
+/// A backend server. Two servers with the same name and different addresses are two backends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backend {
-    /// What it is called.
+    /// The name that the report shows.
     pub name: String,
-    /// What hashing knows it by.
+    /// The name that is hashed to select slots.
     pub hash_name: String,
 }
 
-/// One state of the configuration: all that the choice of a backend depends on.
+/// A version of the configuration. A version contains everything that the selection of a backend
+/// depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// The cluster's hash key.
+    /// The hash key of the cluster.
     pub key: [u8; 16],
-    /// Slots of the tables: a prime.
+    /// The number of slots in the table, a prime.
     pub table_size: u32,
-    /// By backend.
+    /// The state of each backend.
     pub states: Vec<BackendState>,
 }
 
-/// What a machine makes of a backend.
+/// The state of a backend in one version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackendState {
-    /// New flows go there, by its weight; 0: none.
+    /// The backend receives new flows in proportion to this weight. With a weight of 0 it receives
+    /// no new flows.
     Serving(u32),
-    /// Known flows go on.
+    /// The backend keeps its existing flows, but receives no new flows.
     Draining,
-    /// Nothing goes there: it is down, or not configured.
+    /// The backend is down or not configured, and receives no packets.
     Gone,
 }
 
-/// What changes, and when.
+/// An event of the scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// At which time.
+    /// The time in milliseconds from the start.
     pub at_ms: u32,
-    /// In words.
+    /// The description that the report shows.
     pub label: String,
-    /// What changes.
+    /// The change that the event causes.
     pub change: Change,
 }
 
-/// A change of the cluster. Numbers are places in the scenario's lists.
+/// A change of the cluster. Machines, backends and versions are indexes into the lists of the
+/// scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Routers send to a machine, whose flow table is empty; it has the newest version.
+    /// Routers start to send packets to a machine. The machine starts with an empty flow table and
+    /// the newest version.
     Join(usize),
-    /// Routers send to a machine no more.
+    /// Routers stop sending packets to a machine.
     Leave(usize),
-    /// A backend dies, and its flows with it.
+    /// A backend fails, and its flows are lost.
     Die(usize),
-    /// It lives again, as another: old flows are not known to it.
+    /// A backend that failed is up again, but does not know its earlier flows.
     Revive(usize),
-    /// Machines take a version over, one after the other in their order: number k of n at `skew_ms * k / n` after the event.
+    /// Machines adopt a version one after another. Machine k of n adopts it `skew_ms * k / n` after
+    /// the event.
     Adopt {
-        /// The version.
+        /// The index of the version.
         version: usize,
-        /// How far the machines are apart.
+        /// The time in milliseconds within which all machines adopt the version.
         skew_ms: u32,
     },
-    /// A flow table takes no new flows for a time, as in a flood.
+    /// A flow table accepts no new flows for some time, as in a SYN flood.
     Full {
-        /// The machine; `None`: all.
+        /// The index of the machine. `None` means all machines.
         machine: Option<usize>,
-        /// How long.
+        /// The duration in milliseconds.
         for_ms: u32,
     },
 }
 
-/// Why a scenario cannot be run.
+/// The reason why a scenario is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScenarioError {
-    /// A number is out of its range.
-    #[error("found {found} {what}, allowed {allowed}")]
+    /// A value of the scenario is out of range.
+    #[error("the scenario has {found} {what}, but the range is {allowed}")]
     Range {
-        /// Of what.
+        /// The name of the value in the plural, such as "machines".
         what: &'static str,
-        /// How many.
+        /// The invalid value.
         found: u64,
-        /// What is allowed.
+        /// The allowed range.
         allowed: String,
     },
-    /// An event is out of order, or names what is not there.
-    #[error("event {event}: {what}")]
+    /// An event is out of order, or refers to a machine, backend or version that does not exist.
+    #[error("event {event} is invalid: {what}")]
     Event {
-        /// Its place, from 0.
+        /// The index of the event.
         event: usize,
-        /// What is wrong.
+        /// The description of the error.
         what: &'static str,
     },
-    /// A table cannot be built.
-    #[error("version {version}: {cause}")]
+    /// The table of a version cannot be built.
+    #[error("cannot build the table of version {version}: {cause}")]
     Table {
-        /// Its place, from 0.
+        /// The index of the version.
         version: usize,
-        /// Why.
+        /// The cause.
         cause: String,
     },
 }
 
-/// What a number may be.
+/// A value and its allowed range.
 struct Range {
     what: &'static str,
     found: u64,
@@ -203,10 +217,10 @@ struct Range {
 }
 
 impl Scenario {
-    /// Checks that it can be run.
+    /// Checks that the scenario is valid.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// Returns the first problem.
     pub fn check(&self) -> Result<(), ScenarioError> {
         for Range { what, found, from, to } in self.ranges() {
             if !(from..=to).contains(&found) {
@@ -222,7 +236,7 @@ impl Scenario {
             Router::Plain => MAX_BUCKETS,
             Router::Resilient { buckets } => buckets,
         };
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
         let arrivals = traffic.arrivals.ceil() as u64;
         let longest = self.flow_tables.idle_ms.saturating_sub(1);
         let range = |what, found, from, to: u32| Range { what, found, from, to: u64::from(to) };
@@ -234,7 +248,7 @@ impl Scenario {
             range("buckets", u64::from(buckets), machines, MAX_BUCKETS),
             range("milliseconds of duration", u64::from(self.duration_ms), 1, longest_run),
             range("flows", u64::from(traffic.flows), 0, MAX_FLOWS),
-            range("arrivals a second", arrivals, 0, MAX_FLOWS),
+            range("arrivals per second", arrivals, 0, MAX_FLOWS),
             range("milliseconds of lifetime", u64::from(traffic.lifetime_ms), 1, longest_run),
             range("milliseconds between packets", u64::from(traffic.packet_interval_ms), 1, longest),
         ]
@@ -252,23 +266,23 @@ impl Scenario {
             };
             let wrong = |what| Err(ScenarioError::Event { event: number, what });
             if !known {
-                return wrong("it names what is not in the scenario");
+                return wrong("the scenario has no such machine, backend or version");
             }
             if event.at_ms < before || event.at_ms > self.duration_ms {
-                return wrong("its time is before the one before it, or after the end");
+                return wrong("its time is earlier than the previous event, or later than the end");
             }
             before = event.at_ms;
         }
         let odd = self.versions.iter().position(|version| version.states.len() != self.backends.len());
         odd.map_or(Ok(()), |version| {
-            let cause = "as many states as backends are wanted".to_owned();
+            let cause = "the number of states differs from the number of backends".to_owned();
             Err(ScenarioError::Table { version, cause })
         })
     }
 }
 
 impl Version {
-    /// The backends that are in the tables, each with its weight.
+    /// Returns the backends that the table contains, with their weights.
     pub(crate) fn serving(&self) -> impl Iterator<Item = (u16, u32)> {
         let weight = |state: &BackendState| match state {
             BackendState::Serving(weight) => *weight,
@@ -277,21 +291,24 @@ impl Version {
         (0..).zip(self.states.iter().map(weight)).filter(|(_, weight)| *weight > 0)
     }
 
-    /// What of the hash of a flow depends on the key.
+    /// Returns the salt for the hash of a flow, which makes the hash depend on the key.
     pub(crate) fn salt(&self) -> u64 {
         let bits = u128::from_be_bytes(self.key);
-        #[expect(clippy::cast_possible_truncation, reason = "the halves of the key")]
+        #[expect(clippy::cast_possible_truncation, reason = "the casts split the key into halves")]
         let (high, low) = ((bits >> 64) as u64, bits as u64);
         mix(mix(high) ^ low)
     }
 }
 
 impl Traffic {
-    /// How long a flow lives, in milliseconds; `is_residual`: how long from the start, of those that live then.
+    /// Returns the lifetime of a flow in milliseconds. If `is_residual` is set, returns the
+    /// remaining lifetime of a flow that is live at the start.
     ///
-    /// # Source
-    /// What is left of a flow met at random: its lifetime is drawn by length, and the rest is an even share of it (the inspection
-    /// paradox). By length, a log-normal of mu and sigma is one of mu + sigma^2 and sigma; an exponential's rest is exponential.
+    /// The probability that a flow is live at a given time is proportional to its lifetime, and the
+    /// time is uniformly distributed over this lifetime (inspection paradox). A log-normal
+    /// distribution with mu and sigma, weighted by length, is a log-normal distribution with mu +
+    /// sigma^2 and sigma. For an exponential distribution, the remaining lifetime is also
+    /// exponential.
     pub(crate) fn lifetime(&self, seed: u64, number: u32, is_residual: bool) -> u32 {
         let fraction = |stream| unit(draw(seed, stream, u64::from(number)));
         let (mean, first) = (f64::from(self.lifetime_ms), fraction(Stream::Lifetime));
@@ -307,13 +324,13 @@ impl Traffic {
                 rest((mu + SIGMA * normal).exp())
             }
         };
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
         let length = length as u32;
         length
     }
 }
 
-/// Most machines of a scenario.
+/// The maximum number of machines in a scenario.
 pub const MAX_MACHINES: usize = 128;
 /// The sigma of log-normal lifetimes.
 pub const SIGMA: f64 = 1.5;

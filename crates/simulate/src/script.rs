@@ -1,7 +1,8 @@
-//! The script: a small TOML file of traffic, routers, flow tables and events.
+//! The script of a simulation, which is a small TOML file with traffic, router, flow tables and
+//! events.
 //!
-//! In: its text, and the cluster where a configuration gives one. Out: a [`Scenario`], or every problem at once with line and field.
-//! Not here: what an event does to a cluster (`plan`), one event's keys (`script/event`).
+//! [`parse`] returns a [`Scenario`], or all problems of the script with their lines and keys. The
+//! cluster comes from the script or from a configuration.
 
 mod event;
 
@@ -17,30 +18,31 @@ use crate::scenario::{
     Scenario, Traffic, Version,
 };
 
-/// Reads and checks a script.
+/// Reads and checks a script file.
 ///
 /// # Errors
-/// All [`Problems`].
+/// Returns all [`Problems`] of the script.
 pub fn load(file: &Path, from: Option<Base<'_>>) -> Result<Scenario, Problems> {
     let text = read_text(file, MAX_BYTES).map_err(Problems::from)?;
     parse(&text, file, from)
 }
 
-/// What a configuration gives a script.
+/// The cluster and the change that a configuration provides for a script.
 #[derive(Clone, Copy, Debug)]
 pub struct Base<'a> {
-    /// The cluster, with a change or without.
+    /// The cluster, with or without a change.
     pub cluster: &'a Cluster,
-    /// When the change begins.
+    /// The time in milliseconds at which the first machine applies the change.
     pub at_ms: u32,
-    /// How far machines are apart.
+    /// The time in milliseconds between the first and the last machine that applies the change.
     pub skew_ms: u32,
 }
 
-/// Checks the text of a script; `file` names it in messages. `from`: the cluster, in place of a section `[cluster]`.
+/// Parses the text of a script. `file` is the file name in messages. If `from` is given, it
+/// replaces the section `[cluster]`.
 ///
 /// # Errors
-/// All [`Problems`], sorted by line.
+/// Returns all [`Problems`] of the script, sorted by line.
 pub fn parse(text: &str, file: &Path, from: Option<Base<'_>>) -> Result<Scenario, Problems> {
     let report = Report::default();
     let parts = gather(&report, file, text.to_owned(), &[], None);
@@ -59,7 +61,7 @@ fn read(mut root: Root<'_>, from: Option<Base<'_>>) -> Scenario {
     let mut cluster = match (from, section) {
         (Some(from), section) => {
             if let Some(node) = section {
-                node.refuse("nothing here: the configuration says it");
+                node.refuse(("[cluster] is not allowed with --config", "remove the section from the script"));
             }
             from.cluster.clone()
         }
@@ -71,7 +73,8 @@ fn read(mut root: Root<'_>, from: Option<Base<'_>>) -> Scenario {
         cluster.flow_tables = read_tables(section, cluster.flow_tables, traffic.packet_interval_ms);
     }
     let mut plan = Plan::new(&cluster, seed);
-    let events = root.once("event").and_then(|node| node.list("tables [[event]]")).unwrap_or_default();
+    let events =
+        root.once("event").and_then(|node| node.list("a list of tables [[event]]")).unwrap_or_default();
     event::read_all(&events, &mut plan, duration_ms, cluster.change.is_some());
     root.finish();
     if let (Some(from), Some(change)) = (from, &cluster.change) {
@@ -83,13 +86,15 @@ fn read(mut root: Root<'_>, from: Option<Base<'_>>) -> Scenario {
     Scenario { label, seed, duration_ms, traffic, router, flow_tables, machines, backends, versions, events }
 }
 
-/// How long it takes until a change has done all it does, and a minute.
+/// Returns the minimum duration of a script: the time until the change is complete, plus one
+/// minute.
 fn shortest(from: Base<'_>) -> u32 {
     let drain = from.cluster.change.as_ref().map_or(0, |change| change.drain_ms);
     from.at_ms.saturating_add(drain).saturating_add(from.skew_ms).saturating_add(60_000)
 }
 
-/// Machines m1, m2, ... and backends b1, b2, ... of weight 1.
+/// Reads the cluster. Its machines are called m1, m2 and so on. Its backends are called b1, b2 and
+/// so on, and have weight 1.
 fn read_cluster(section: Option<Section<'_>>, seed: u64) -> Cluster {
     let (mut machines, mut backends, mut table_size) = (4, 10, maglev_hash::DEFAULT_SIZE);
     if let Some(mut section) = section {
@@ -97,7 +102,10 @@ fn read_cluster(section: Option<Section<'_>>, seed: u64) -> Cluster {
         backends = section.or("backends", backends, |node| node.number(1..=MAX_BACKENDS));
         table_size = section.or("table_size", table_size, |node| {
             let size = node.number(101..=maglev_hash::MAX_SIZE)?;
-            if is_prime(size) { Some(size) } else { node.wrong("a prime, such as 65537") }
+            if is_prime(size) {
+                return Some(size);
+            }
+            node.wrong((format!("\"table_size\" must be a prime, got {size}"), "for example 65537"))
         });
         section.finish();
     }
@@ -144,7 +152,7 @@ fn read_router(section: Option<Section<'_>>, machines: usize) -> Router {
     let least = u32::try_from(machines).unwrap_or(u32::MAX);
     let buckets = section.optional("buckets");
     if let Some(node) = buckets.as_ref().filter(|_| !is_resilient) {
-        node.refuse("nothing here: it is for hashing = \"resilient\"");
+        node.needs("hashing = \"resilient\"");
     }
     let buckets = buckets.and_then(|node| node.number(least..=MAX_BUCKETS)).unwrap_or(1_024.max(least));
     section.finish();
@@ -160,7 +168,7 @@ fn read_tables(mut section: Section<'_>, default: FlowTables, interval_ms: u32) 
     FlowTables { places, idle_ms, closing_ms }
 }
 
-/// A duration in whole milliseconds.
+/// Reads a duration in whole milliseconds.
 fn millis(node: &Node<'_>, allowed: RangeInclusive<Duration>) -> Option<u32> {
     u32::try_from(node.duration(allowed)?.as_millis()).ok()
 }

@@ -1,13 +1,12 @@
-//! The drawing: broken connections over the time, a line for each way of hashing, dashed without flow tables.
-//!
-//! In: a [`Run`](crate::Run). Out: SVG 1.1 of few elements. Not here: files.
+//! Draws the SVG chart of a report, which shows broken connections over time. Each hashing method
+//! has a solid line for runs with flow tables and a dashed line for runs without.
 
 use std::fmt::Write as _;
 
 use crate::outcome::{Outcome, SPANS};
 use crate::report::{Report, Run, at};
 
-/// Draws all runs, one below the other.
+/// Draws one chart for each run, one below the other.
 #[must_use]
 pub fn svg(report: &Report) -> String {
     let height = HEIGHT * report.runs.len().max(1);
@@ -27,7 +26,7 @@ fn panel(run: &Run) -> String {
     let lines: Vec<Vec<f64>> = run.outcomes.iter().map(cumulated).collect();
     let top = scale(lines.iter().filter_map(|line| line.last()).copied().fold(0.0, f64::max));
     let title = format!(
-        "{}: broken connections, in percent of all flows; {} machines, {} backends, {} flows at once",
+        "{}: broken connections in percent of all flows; {} machines, {} backends, {} concurrent flows",
         run.label, run.machines, run.backends, run.living_flows
     );
     let mut text = format!("<text x=\"14\" y=\"20\" font-size=\"15\">{}</text>\n", escaped(&title));
@@ -61,7 +60,7 @@ fn events(run: &Run) -> String {
     let mut text = String::new();
     for (number, event) in run.events.iter().enumerate() {
         let x = LEFT + (RIGHT - LEFT) * event.at_seconds / run.duration_seconds;
-        // One above the other, or they would cover each other.
+        // The labels of neighboring events have different heights, so that they do not overlap.
         let y = TOP - 4.0 - 13.0 * (number % 3) as f64;
         let (from, beside, when, what) = (y + 2.0, x + 2.0, at(event.at_seconds), escaped(&event.what));
         let _ = writeln!(
@@ -73,7 +72,7 @@ fn events(run: &Run) -> String {
     text
 }
 
-/// Broken by the end of each span, in percent of all flows.
+/// Returns the total of broken connections at the end of each time span, in percent of all flows.
 fn cumulated(outcome: &Outcome) -> Vec<f64> {
     let percent =
         |broken: u64| if outcome.flows == 0 { 0.0 } else { 100.0 * broken as f64 / outcome.flows as f64 };
@@ -107,7 +106,8 @@ fn legend(outcome: &Outcome, number: usize) -> String {
     )
 }
 
-/// Told apart in print and by the color-blind (Okabe, Ito).
+/// Returns the line style. The colors are distinguishable in print and for color-blind readers
+/// (Okabe, Ito).
 fn stroke(outcome: &Outcome) -> String {
     let color = match outcome.hashing {
         crate::Hashing::Maglev => "#0072b2",
@@ -118,7 +118,8 @@ fn stroke(outcome: &Outcome) -> String {
     format!("stroke=\"{color}\" stroke-width=\"2\"{dashes}")
 }
 
-/// The least of 1, 2, 4 or 5 times a power of ten that is no less.
+/// Returns the smallest number of the form 1, 2, 4 or 5 times a power of ten that is at least
+/// `most`.
 fn scale(most: f64) -> f64 {
     let mut unit = 1e-6;
     loop {

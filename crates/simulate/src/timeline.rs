@@ -1,49 +1,52 @@
-//! The script as epochs: spans of time in which nothing changes.
+//! Divides the time of a scenario into epochs. An epoch is a time span in which routers, versions,
+//! flow tables and backends do not change.
 //!
-//! In: a [`Scenario`]. Out: an [`Epoch`] for each moment at which routers, a machine's version, a table or a backend changes.
-//! Not here: flows. They follow from what they meet in each epoch: so packets within one need not be looked at one by one.
-//! Invariant: epochs ascend in time, and the first begins at 0.
+//! All packets of a flow in one epoch are forwarded in the same way, so the simulation examines one
+//! packet per flow and epoch. Epochs are ordered by time, and the first one starts at time 0.
 
 use crate::router::next_hops;
 use crate::scenario::{Change, Scenario};
 
-/// How the cluster is from one moment to the next.
+/// The state of the cluster during one epoch.
 #[derive(Clone, Debug)]
 pub(crate) struct Epoch {
-    /// When it begins.
+    /// The start of the epoch, in milliseconds.
     pub(crate) from_ms: u32,
-    /// The last event before, if there was one.
+    /// The index of the last event before the epoch, or `None` if there is no earlier event.
     pub(crate) event: Option<usize>,
-    /// The machine at each next hop.
+    /// The machine that each next hop leads to.
     pub(crate) hops: Vec<u16>,
-    /// The version of each machine.
+    /// The index of the version that each machine uses.
     pub(crate) views: Vec<u16>,
-    /// The first epoch from which on the flow table of a machine can be read: an older entry is under another hash key.
+    /// For each machine, the first epoch whose flow table entries can still be found. Older entries
+    /// were added with another hash key.
     pub(crate) readable: Vec<usize>,
-    /// The epoch in which a machine came with an empty flow table.
+    /// For each machine, the epoch in which it joined. When a machine joins, its flow table is
+    /// empty.
     pub(crate) emptied: Vec<usize>,
-    /// Flow tables that take no new flows.
+    /// `true` for each machine whose flow table accepts no new flows.
     pub(crate) full: Vec<bool>,
-    /// Backends that are dead.
+    /// `true` for each backend that is down.
     pub(crate) dead: Vec<bool>,
 }
 
-/// All epochs of a scenario.
+/// The epochs of a scenario.
 #[derive(Debug)]
 pub(crate) struct Timeline {
     pub(crate) epochs: Vec<Epoch>,
-    /// Where they begin, close together: the search goes through it for each packet that is looked at.
+    /// The start times of the epochs, in a compact vector. The simulation searches this vector for
+    /// each examined packet.
     starts: Vec<u32>,
     duration_ms: u32,
 }
 
-/// A change of one thing.
+/// A change of a single part of the cluster.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Join(usize),
     Leave(usize),
     Dead(usize, bool),
-    /// From now on machines come with this version.
+    /// Machines that join after this step use this version.
     Newest(usize),
     View(usize, usize),
     Full(usize, bool),
@@ -66,25 +69,26 @@ impl Timeline {
         Self { epochs, starts, duration_ms: scenario.duration_ms }
     }
 
-    /// When an epoch ends: that is no part of it.
+    /// Returns the time in milliseconds at which an epoch ends. The epoch does not include its end
+    /// time.
     pub(crate) fn end_ms(&self, epoch: usize) -> u32 {
         self.starts.get(epoch + 1).copied().unwrap_or(self.duration_ms)
     }
 
-    /// The epoch of a time that is not before `earliest`.
+    /// Returns the epoch that contains `at_ms`. This epoch must be `earliest` or a later one.
     #[inline]
     pub(crate) fn epoch_from(&self, at_ms: u32, earliest: usize) -> usize {
         earliest + self.starts[earliest + 1..].partition_point(|start| *start <= at_ms)
     }
 
-    /// The epoch of a time that is not after `latest`.
+    /// Returns the epoch that contains `at_ms`. This epoch must be `latest` or an earlier one.
     #[inline]
     pub(crate) fn epoch_at(&self, at_ms: u32, latest: usize) -> usize {
         self.starts[1..=latest].partition_point(|start| *start <= at_ms)
     }
 }
 
-/// The epoch that is under way, and what the next one needs beside it.
+/// The current epoch, and the data from which the next epoch is computed.
 struct State {
     epoch: Epoch,
     is_there: Vec<bool>,
@@ -108,7 +112,7 @@ impl State {
         Self { epoch, is_there, newest: 0 }
     }
 
-    /// `number` is that of the epoch in which it takes effect.
+    /// Applies a step. `number` is the index of the epoch in which the step takes effect.
     fn take(&mut self, scenario: &Scenario, step: Step, number: usize) {
         let epoch = &mut self.epoch;
         match step {
@@ -136,7 +140,8 @@ impl State {
     }
 }
 
-/// A checked scenario has at most 65,535 of what is numbered so.
+/// Converts an index to 16 bits. A scenario that was checked has at most 65,535 machines, backends
+/// and versions.
 #[expect(clippy::cast_possible_truncation, reason = "checked: below 2^16")]
 fn place(number: usize) -> u16 {
     number as u16
@@ -146,7 +151,8 @@ fn live(is_there: &[bool]) -> Vec<u16> {
     (0..).zip(is_there).filter(|(_, there)| **there).map(|(machine, _)| machine).collect()
 }
 
-/// All steps in the order of time, those of one moment in that of their events; what would come at the end or after is left out.
+/// Returns all steps, ordered by time. Steps at the same time are in the order of their events.
+/// Steps at or after the end of the scenario are dropped.
 fn steps(scenario: &Scenario) -> Vec<(u32, Step)> {
     let machines = scenario.machines.len();
     let mut steps = Vec::new();
@@ -178,7 +184,8 @@ fn steps(scenario: &Scenario) -> Vec<(u32, Step)> {
     steps
 }
 
-/// When machine `number` of `machines` follows.
+/// Returns the time at which the machine with index `number` applies a change. There are `machines`
+/// machines.
 fn after(now: u32, skew_ms: u32, number: usize, machines: usize) -> u32 {
     let late = u64::from(skew_ms) * number as u64 / machines as u64;
     now.saturating_add(u32::try_from(late).unwrap_or(u32::MAX))

@@ -1,6 +1,6 @@
-//! What a run asks: which machine a flow meets in an epoch, and which backend a version's tables give it.
-//!
-//! In: a checked [`Scenario`] and a way of hashing. Out: pure answers. Not here: flow tables, counts.
+//! A scenario whose tables are built. [`World`] returns the machine that receives a flow in an
+//! epoch, and the backend that the table of a version selects for a flow. Flow tables and counters
+//! are in other modules.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::random::{Stream, draw, mix};
 use crate::scenario::{BackendState, Scenario, ScenarioError};
 use crate::timeline::Timeline;
 
-/// A scenario with its tables built.
+/// A scenario with its timeline and its tables.
 pub(crate) struct World<'a> {
     pub(crate) scenario: &'a Scenario,
     pub(crate) timeline: Timeline,
@@ -17,7 +17,7 @@ pub(crate) struct World<'a> {
     views: Vec<View>,
 }
 
-/// A version's table, and what it makes of a flow's hash.
+/// The table of one version, and the salt for flow hashes.
 struct View {
     owners: Arc<[u16]>,
     salt: u64,
@@ -27,7 +27,8 @@ impl<'a> World<'a> {
     pub(crate) fn new(scenario: &'a Scenario, hashing: Hashing) -> Result<Self, ScenarioError> {
         let mut views: Vec<View> = Vec::with_capacity(scenario.versions.len());
         for (number, version) in scenario.versions.iter().enumerate() {
-            // Many differ by what is not in tables: who drains, who is gone.
+            // Many versions have the same table, because they differ only in backends that drain or
+            // are removed.
             let same = scenario.versions[..number].iter().position(|before| {
                 (before.key, before.table_size) == (version.key, version.table_size)
                     && before.serving().eq(version.serving())
@@ -47,7 +48,8 @@ impl<'a> World<'a> {
         self.scenario.traffic.packet_interval_ms
     }
 
-    /// The machine that a flow's packets meet in an epoch; `None`: there is none.
+    /// Returns the machine that receives the packets of a flow in an epoch. Returns `None` if there
+    /// is no machine.
     #[inline]
     pub(crate) fn machine(&self, number: u32, epoch: usize) -> Option<u16> {
         let hops = &self.timeline.epochs[epoch].hops;
@@ -55,7 +57,8 @@ impl<'a> World<'a> {
         hops.get(usize::try_from(hash.checked_rem(hops.len() as u64)?).ok()?).copied()
     }
 
-    /// The backend that a version's table gives a flow; `None`: nobody serves.
+    /// Returns the backend that the table of a version selects for a flow. Returns `None` if no
+    /// backend serves.
     #[inline]
     pub(crate) fn choice(&self, number: u32, version: u16) -> Option<u16> {
         let View { owners, salt } = &self.views[usize::from(version)];
@@ -68,7 +71,8 @@ impl<'a> World<'a> {
         self.scenario.versions[usize::from(version)].states[usize::from(backend)]
     }
 
-    /// The weights by which backends share new flows.
+    /// Returns the weight of each backend for new flows. The weight is 0 for backends that are not
+    /// serving.
     pub(crate) fn weights(&self, version: u16) -> Vec<f64> {
         let weight = |state: &BackendState| match state {
             BackendState::Serving(weight) => f64::from(*weight),

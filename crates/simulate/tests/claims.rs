@@ -1,14 +1,15 @@
-//! What the paper says of Maglev hashing and connection tracking, as figures of the simulation.
+//! Checks claims of the Maglev paper about hashing and connection tracking with the simulation.
 //!
-//! Source: Maglev §3.4: "changes to the lookup table do not lead to connection resets because connections' affinity to Maglev
-//! machines does not change at the same time. When connections' affinity to Maglevs does change, resets are proportional to the
-//! number of lookup table disruptions."
+//! References: Maglev §3.4: "changes to the lookup table do not lead to connection resets because
+//! connections' affinity to Maglev machines does not change at the same time. When connections'
+//! affinity to Maglevs does change, resets are proportional to the number of lookup table
+//! disruptions."
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use simulate::{Counts, Hashing, Outcome, Scenario, script};
 
-/// 8 machines, 20 backends, 20,000 flows that outlive the script.
+/// Builds a scenario with 8 machines, 20 backends, and 20,000 flows that outlive the script.
 fn scenario(events: &str, more: &str) -> Scenario {
     let text = format!(
         "duration = \"60s\"\n[cluster]\nmachines = 8\nbackends = 20\ntable_size = 10007\n\
@@ -25,30 +26,32 @@ const MACHINE: &str = "[[event]]\nat = \"20s\"\nmachine_leaves = \"m3\"\n";
 const BACKEND: &str = "[[event]]\nat = \"20s\"\nbackend_drains = \"b7\"\n";
 
 #[test]
-fn a_change_of_machines_alone_breaks_nothing_even_without_flow_tables() {
+fn machine_changes_only_break_no_flow() {
     for hashing in Hashing::ALL {
         for with_tables in [false, true] {
             let counts = run(&scenario(MACHINE, ""), hashing, with_tables).counts;
             assert_eq!(counts.broken, 0, "{hashing:?}");
-            // Of 56 pairs of old and new next hop that hashes give, 7 are the same machine at most.
+            // The hash selects one of 56 pairs of an old and a new next hop. In at most 7 of these
+            // pairs, both next hops are the same machine.
             assert!(counts.moved > 16_000, "{counts:?}");
         }
     }
 }
 
 #[test]
-fn a_change_of_backends_alone_breaks_nothing_with_flow_tables() {
+fn backend_changes_only_break_no_flow_with_flow_tables() {
     for hashing in Hashing::ALL {
         let with = run(&scenario(BACKEND, ""), hashing, true);
         assert_eq!(with.counts, Counts::default(), "{hashing:?}");
-        // Without them each flow of the backend breaks, and those that the change moves needlessly.
+        // Without flow tables, all flows of the drained backend break. Flows that the new table
+        // moves needlessly break too.
         let without = run(&scenario(BACKEND, ""), hashing, false);
         assert!(without.counts.broken >= 600, "{hashing:?}: {:?}", without.counts);
     }
 }
 
 #[test]
-fn a_backend_that_dies_takes_its_own_flows_with_it_and_no_others() {
+fn failed_backend_loses_only_its_own_flows() {
     let events = "[[event]]\nat = \"20s\"\nbackend_down = \"b7\"\nskew = \"3s\"\n";
     for hashing in Hashing::ALL {
         let counts = run(&scenario(events, ""), hashing, true).counts;
@@ -56,28 +59,29 @@ fn a_backend_that_dies_takes_its_own_flows_with_it_and_no_others() {
     }
 }
 
-/// What both changes break is what of the flows moved, times what of the table changed: without a flow table the latter breaks,
-/// whichever machine a flow meets.
+/// If a machine and a backend change together, the fraction of broken flows is the product of two
+/// fractions: that of moved flows and that of changed table slots. In a run without flow tables,
+/// every flow in a changed slot breaks.
 #[test]
-fn both_changes_at_once_break_the_product_of_what_each_moves() {
+fn both_changes_break_the_product_of_both_shares() {
     for hashing in Hashing::ALL {
         let both = run(&scenario(&format!("{MACHINE}{BACKEND}"), ""), hashing, true);
         let flows = both.flows as f64;
         let moved = both.counts.moved as f64 / flows;
         let changed = run(&scenario(BACKEND, ""), hashing, false).counts.broken as f64 / flows;
         let expected = moved * changed * flows;
-        // Five standard deviations of the number of flows in the product.
+        // The tolerance is five standard deviations of the expected number of flows.
         let off = (both.counts.broken as f64 - expected).abs();
         assert!(both.counts.broken > 0 && off < 5.0 * expected.sqrt(), "{hashing:?}: {both:?}, {expected}");
     }
 }
 
 #[test]
-fn a_resilient_router_moves_the_flows_of_the_machine_that_left_alone() {
+fn resilient_router_moves_only_flows_of_the_left_machine() {
     let resilient = "[router]\nhashing = \"resilient\"\nbuckets = 1024\n";
     let plain = run(&scenario(MACHINE, ""), Hashing::Maglev, true).counts.moved;
     let few = run(&scenario(MACHINE, resilient), Hashing::Maglev, true).counts.moved;
-    // An eighth of 20,000, within five standard deviations.
+    // The expected number is an eighth of 20,000. The limits are five standard deviations from it.
     assert!((2_270..2_730).contains(&few), "{few}");
     assert!(plain > 6 * few, "{plain} {few}");
     let both = format!("{MACHINE}{BACKEND}");
@@ -86,7 +90,7 @@ fn a_resilient_router_moves_the_flows_of_the_machine_that_left_alone() {
 }
 
 #[test]
-fn machines_that_disagree_break_flows_only_while_routers_change() {
+fn rollout_skew_breaks_flows_only_if_routers_change() {
     let skewed = "[[event]]\nat = \"20s\"\nbackend_drains = \"b7\"\nskew = \"20s\"\n";
     let leaves = "[[event]]\nat = \"30s\"\nmachine_leaves = \"m3\"\n";
     let back = "[[event]]\nat = \"35s\"\nmachine_joins = \"m3\"\n";
@@ -97,47 +101,50 @@ fn machines_that_disagree_break_flows_only_while_routers_change() {
 }
 
 #[test]
-fn a_full_table_keeps_nobody() {
+fn full_flow_table_protects_no_flow() {
     let full = "[[event]]\nat = \"0s\"\ntable_full = \"all\"\nfor = \"10s\"\n";
     let events = format!("{full}[[event]]\nat = \"5s\"\nbackend_drains = \"b7\"\n");
     let with = run(&scenario(&events, ""), Hashing::Maglev, true);
     let without = run(&scenario(&events, ""), Hashing::Maglev, false);
     assert_eq!((with.counts.broken, with.counts.untracked), (without.counts.broken, 20_000));
-    // After it was full, each flow asks again.
+    // After the table is no longer full, each flow gets an entry.
     let later = format!("{full}{BACKEND}");
     assert_eq!(run(&scenario(&later, ""), Hashing::Maglev, true).counts.broken, 0);
-    // Half of the places keep half of the flows.
+    // A table that has entries for half of the flows protects half of the flows.
     let half = run(&scenario(BACKEND, "[flow_tables]\nplaces = 1250\n"), Hashing::Maglev, true).counts;
     let (none, half) = (without.counts.broken as f64, half.broken as f64);
     assert!((0.4..0.6).contains(&(half / none)), "{half} of {none}");
 }
 
 #[test]
-fn another_hash_key_breaks_all_flows_but_one_for_each_backend() {
+fn new_hash_key_breaks_all_flows_except_chance_matches() {
     let rekeyed = |skew| format!("[[event]]\nat = \"20s\"\nhash_key = \"new\"\nskew = \"{skew}\"\n");
     for with_tables in [true, false] {
         let broken = run(&scenario(&rekeyed("0s"), ""), Hashing::Maglev, with_tables).counts.broken;
-        // One of 20 backends is the old one again: 1,000 of 20,000, within five standard deviations.
+        // By chance, one flow in 20 keeps its backend. That is 1,000 of 20,000 flows. The limits
+        // are five standard deviations from the expected number.
         assert!((18_845..19_155).contains(&broken), "{broken}");
     }
-    // In turns it is not better.
+    // A slow rollout breaks the same number of flows.
     let slowly = run(&scenario(&rekeyed("30s"), ""), Hashing::Maglev, true).counts.broken;
     assert!((18_845..19_155).contains(&slowly), "{slowly}");
 }
 
-/// The least and the most of 20 backends among 10,007 slots differ by one.
+/// The table has 10,007 slots for 20 backends, so the numbers of slots per backend differ by at
+/// most one.
 #[test]
-fn maglev_is_the_most_even_of_the_three() {
+fn maglev_has_the_best_balance() {
     let worst = |hashing| run(&scenario(MACHINE, ""), hashing, true).backends.worst;
     let [maglev, ketama, rendezvous] = Hashing::ALL.map(worst);
-    // 1,000 flows a backend vary by 3 %: four standard deviations are chance.
+    // The number of flows per backend is 1,000 on average, with a standard deviation of 3 %. The
+    // limit is four standard deviations.
     assert!(maglev < 1.13, "{maglev}");
     assert!(maglev < ketama && maglev < rendezvous, "{maglev} {ketama} {rendezvous}");
 }
 
-/// All that is drawn follows from the seed, and another gives another.
+/// The same seed gives the same report, and another seed gives another report.
 #[test]
-fn the_seed_says_all() {
+fn report_depends_only_on_the_seed() {
     let text = |seed: u64| {
         format!(
             "seed = {seed}\nduration = \"30s\"\n[traffic]\nflows = 5_000\nlifetimes = \"log-normal\"\n{MACHINE}{BACKEND}"
@@ -153,9 +160,10 @@ fn the_seed_says_all() {
     assert_ne!(report(7), report(8));
 }
 
-/// In words, as JSON and as a drawing; what a backend's death is made of is one event.
+/// Checks the report as text, as JSON and as a chart. The failure of a backend is a single event in
+/// each format.
 #[test]
-fn a_report_has_a_row_a_column_and_a_line_for_each_run() {
+fn report_contains_every_run_in_each_format() {
     let events = format!("[[event]]\nat = \"10s\"\nbackend_down = \"b7\"\nskew = \"1s\"\n{MACHINE}");
     let scenario = scenario(&events, "");
     let outcomes = Hashing::ALL.map(|hashing| run(&scenario, hashing, true)).to_vec();
@@ -175,6 +183,6 @@ fn a_report_has_a_row_a_column_and_a_line_for_each_run() {
     assert_eq!((drawn.matches("<polyline").count(), drawn.matches("m3 leaves").count()), (3, 1));
     assert_eq!(
         simulate::Report { runs: vec![] }.to_string(),
-        "no pool, key, table or machine changes: no flow moves\n"
+        "no flow moves: the change affects no pool, hash key, table size or machine\n"
     );
 }

@@ -1,4 +1,5 @@
-//! The model of a flow table against the product's, `conntrack`, packet by packet: how many flows find no place.
+//! Compares the flow table of the simulation with `conntrack`, packet by packet. The tests count
+//! the flows that find no entry.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -7,7 +8,8 @@ use std::time::Duration;
 use conntrack::{Config, FlowTable, Inserted, Signal, Target, Tick, Timeouts};
 use simulate::{Hashing, script};
 
-/// Ends of this many flows, with 100 that begin a second, on one machine of this many places.
+/// Simulates one machine with a flow table of `places` entries and 100 new flows per second.
+/// Returns the number of flows and the number of untracked flows.
 fn model(places: u32) -> (u64, u64) {
     let text = format!(
         "duration = \"120s\"\n[cluster]\nmachines = 1\nbackends = 4\ntable_size = 1009\n\
@@ -19,12 +21,14 @@ fn model(places: u32) -> (u64, u64) {
     (outcome.flows, outcome.counts.untracked)
 }
 
-/// The same traffic by the real table: a SYN, data each second for 20 s, a FIN. How many SYNs found no place.
+/// Sends the same traffic to a `conntrack` table. Each flow sends a SYN, data each second for 20 s,
+/// and a FIN. Returns the number of flows and the number of SYNs that found no entry.
 fn real(places: usize) -> (u64, u64) {
     let timeouts = Timeouts { closing: Duration::from_secs(10), ..Timeouts::default() };
     let mut table = FlowTable::new(&Config { capacity: places, timeouts }).unwrap();
     let (mut flows, mut untracked) = (0, 0);
-    // Of one second each: who begins in it, by number; those of the start are spread over their lifetimes.
+    // Each iteration is one second. Flows are numbered by their start. At time 0, the ages of the
+    // existing flows are spread evenly over the lifetime.
     for second in 0..120_u64 {
         let mut packet = |flow: u64, age: u64| {
             let hash = (flow + 1)
@@ -46,7 +50,7 @@ fn real(places: usize) -> (u64, u64) {
             }
         };
         for age in (0..=20).rev() {
-            // 100 flows of each age.
+            // There are 100 flows of each age.
             if let Some(begun) = (second + 20).checked_sub(age) {
                 (begun * 100..begun * 100 + 100).for_each(|flow| packet(flow, age));
             }
@@ -57,16 +61,17 @@ fn real(places: usize) -> (u64, u64) {
 }
 
 #[test]
-fn at_half_load_both_have_a_place_for_every_flow() {
-    // 2,000 flows, and 1,000 that ended in the last 10 s.
+fn half_full_tables_track_every_flow() {
+    // The table holds 2,000 live flows and 1,000 flows that ended in the last 10 s.
     assert_eq!(model(6_000).1, 0);
     assert_eq!(real(6_000).1, 0);
 }
 
-/// Too small a table: the model keeps as many as there are places. The real one lets ended flows go sooner while it fills, and gives a
-/// new flow the place of one on probation: so it refuses fewer. The difference has its sign and its bounds.
+/// Both tables are too small. The flow table of the simulation can use all its entries. `conntrack`
+/// removes closed flows earlier when it fills, and evicts flows on probation for new flows, so
+/// fewer flows find no entry.
 #[test]
-fn a_table_that_is_too_small_refuses_more_in_the_model_than_in_the_product() {
+fn model_rejects_more_flows_than_conntrack_when_full() {
     let ((flows, refused), (real_flows, really)) = (model(1_500), real(1_500));
     let (model, real) = (refused as f64 / flows as f64, really as f64 / real_flows as f64);
     eprintln!("refused: model {model:.3}, conntrack {real:.3}");

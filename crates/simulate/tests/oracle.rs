@@ -1,6 +1,8 @@
-//! The simulation against one that is slow and plain: packet by packet, with flow tables as lists, no epochs.
+//! A slow reference simulation that processes each packet and stores flow tables as lists. It does
+//! not use epochs.
 //!
-//! It shares no function with the crate: numbers, hashes, next hops and versions are made here again, from what the docs say.
+//! The reference shares no code with the crate. Random numbers, hashes, next hops and versions are
+//! implemented again from the documentation.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![expect(clippy::cast_possible_truncation, reason = "small numbers")]
@@ -27,7 +29,7 @@ fn fraction(bits: u64) -> f64 {
     ((bits / 4096) as f64 + 0.5) / 4_503_599_627_370_496.0
 }
 
-/// First and last packet of each flow.
+/// Returns the time of the first and the last packet of each flow.
 fn flows(scenario: &Scenario) -> Vec<(u32, u32)> {
     let (traffic, mut flows, mut clock) = (&scenario.traffic, Vec::new(), 0.0);
     for n in 0_u64.. {
@@ -60,7 +62,7 @@ fn flows(scenario: &Scenario) -> Vec<(u32, u32)> {
     flows
 }
 
-/// A change of one thing at one time.
+/// A change of a single part of the cluster.
 #[derive(Clone, Copy)]
 enum Turn {
     There(usize, bool),
@@ -104,7 +106,7 @@ struct Entry {
     is_readable: bool,
 }
 
-/// The cluster as it is.
+/// The current state of the cluster.
 struct Cluster<'a> {
     scenario: &'a Scenario,
     there: Vec<bool>,
@@ -200,7 +202,7 @@ impl<'a> Cluster<'a> {
     }
 }
 
-/// The owner of a flow's slot; `owners` are a version's.
+/// Returns the backend that the version selects for a flow. `owners` is the table of the version.
 fn choice(scenario: &Scenario, version: usize, owners: &[usize], flow: usize) -> Option<usize> {
     let half =
         |from: usize| u64::from_be_bytes(scenario.versions[version].key[from..from + 8].try_into().unwrap());
@@ -209,7 +211,7 @@ fn choice(scenario: &Scenario, version: usize, owners: &[usize], flow: usize) ->
     owners.get(((u128::from(hash) * owners.len() as u128) >> 64) as usize).copied()
 }
 
-/// The owner of each slot.
+/// Returns the backend of each slot.
 fn owners(scenario: &Scenario, hashing: Hashing, version: usize) -> Vec<usize> {
     let Version { key, table_size, states } = &scenario.versions[version];
     let weights = states.iter().map(|state| match state {
@@ -269,7 +271,7 @@ fn owners(scenario: &Scenario, hashing: Hashing, version: usize) -> Vec<usize> {
     }
 }
 
-/// What is followed of a flow.
+/// The state of a flow.
 struct State {
     backend: usize,
     before: Option<(u32, Option<usize>)>,
@@ -280,11 +282,11 @@ struct Slow {
     flows: u64,
     by_event: Vec<Counts>,
     broken_over_time: Vec<u64>,
-    /// The most that a backend, and a machine, has by what it should have; when it was taken.
+    /// The balance over backends and the balance over machines, for each measurement.
     excess: Vec<[f64; 2]>,
 }
 
-/// How uneven the load is at a time.
+/// Returns the balance over backends and the balance over machines at the time `now`.
 fn excess(cluster: &Cluster<'_>, flows: &[(u32, u32)], states: &[State], now: u32) -> [f64; 2] {
     let scenario = cluster.scenario;
     let (mut backends, mut machines) = (vec![0.0; scenario.backends.len()], vec![0.0; cluster.there.len()]);
@@ -333,7 +335,8 @@ fn simulate_slowly(scenario: &Scenario, hashing: Hashing, with_tables: bool) -> 
     };
     let owners: Vec<Vec<usize>> =
         (0..scenario.versions.len()).map(|version| owners(scenario, hashing, version)).collect();
-    // The end is no packet, and all that changes before it does.
+    // The last element is no packet. It stands for the end of the scenario, so that all earlier
+    // changes take effect.
     packets.push((scenario.duration_ms, usize::MAX));
     for (now, flow) in packets {
         while next < turns.len() && turns[next].0 <= now.min(scenario.duration_ms - 1) {
@@ -488,7 +491,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn epochs_say_what_packets_say(scenario in scenario(), with_tables in prop::bool::weighted(0.8), way in 0..3_usize) {
+    fn run_matches_the_packet_by_packet_reference(scenario in scenario(), with_tables in prop::bool::weighted(0.8), way in 0..3_usize) {
         let hashing = Hashing::ALL[way];
         let fast = simulate::run(&scenario, hashing, with_tables).unwrap();
         let slow = simulate_slowly(&scenario, hashing, with_tables);
@@ -501,14 +504,15 @@ proptest! {
             let off = (balance.at_start - start).abs() + (balance.worst - worst).abs();
             prop_assert!(off < 1e-9, "{balance:?}: {start} {worst}");
         }
-        // The same seed, the same figures.
+        // The same seed gives the same result.
         prop_assert_eq!(simulate::run(&scenario, hashing, with_tables).unwrap(), fast);
     }
 }
 
-/// By way of another machine and back while its place is kept: a place counted free too early would let others in.
+/// A flow moves to another machine and returns before its entry expires. If the entry had been
+/// released too early, another flow would have taken it.
 #[test]
-fn a_flow_that_comes_back_to_its_machine_has_its_place_still() {
+fn returning_flow_keeps_its_flow_table_entry() {
     let event = |at_ms, change| Event { at_ms, label: String::new(), change };
     let scenario = Scenario {
         label: String::new(),

@@ -1,6 +1,4 @@
-//! Which of so many shards each of eight sessions belongs to, under a key that clients do not know.
-//!
-//! `cargo run -p sluicegate-sip-lanes --example spread -- 4`
+//! Assigns eight sessions to shards, with a key that clients do not know.
 #![forbid(unsafe_code)]
 
 use std::env::args;

@@ -1,14 +1,17 @@
-//! SipHash-1-3 of whole words: one message, or eight side by side.
+//! SipHash-1-3 over messages that consist of complete 64-bit words. The crate hashes one message,
+//! or eight messages side by side.
 //!
-//! In: a key, messages of a fixed number of little-endian words. Out: the hashes that the crate `siphasher` gives for their bytes.
-//! Not here: what a message says (`forwarder`); lanes by vector instructions, which need `unsafe` ([`LaneHashers`] takes them in).
-//! Source: Aumasson and Bernstein, *SipHash: a fast short-input PRF*, INDOCRYPT 2012, §2; 1-3 are its rounds.
+//! The results equal those of the crate `siphasher` for the words in little-endian byte order.
+//! Implementations with vector instructions need `unsafe`, so they are outside this crate.
+//! [`LaneHashers`] holds function pointers to them.
+//!
+//! See §2 of Aumasson and Bernstein, *SipHash: a fast short-input PRF*, INDOCRYPT 2012.
 //!
 //! ```
 //! use sip_lanes::{LANES, LaneHashers, SipKey};
 //!
 //! let key = SipKey::new(b"sixteen bytes ..");
-//! // Word by word, eight messages next to each other: lane n says n and 7.
+//! // The message of lane n consists of the words n and 7.
 //! let messages = [[[0, 1, 2, 3, 4, 5, 6, 7], [7; LANES]]];
 //! let mut hashes = [[0; LANES]];
 //! (LaneHashers::PORTABLE.two)(key, &messages, &mut hashes);
@@ -16,31 +19,31 @@
 //! ```
 #![forbid(unsafe_code)]
 
-/// Messages that are hashed side by side.
+/// The number of messages that are hashed side by side.
 pub const LANES: usize = 8;
 
-/// Eight messages of `WORDS` words: word by word, the lanes of each next to each other.
+/// Eight messages of `WORDS` words each. Element `n` holds word `n` of all eight messages.
 pub type Lanes<const WORDS: usize> = [[u64; LANES]; WORDS];
 
-/// A key of SipHash. Never printed.
+/// A SipHash key. The type does not implement `Debug`, so that keys do not appear in logs.
 #[derive(Clone, Copy)]
 pub struct SipKey([u64; 2]);
 
 impl SipKey {
-    /// From its 16 bytes.
+    /// Creates a key from its 16 bytes.
     #[must_use]
     pub fn new(bytes: &[u8; 16]) -> Self {
         let [first, second] = halves(bytes);
         Self([first, second])
     }
 
-    /// The 16 bytes.
+    /// Returns the 16 bytes of the key.
     #[must_use]
     pub fn bytes(self) -> [u8; 16] {
         (u128::from(self.0[0]) | u128::from(self.0[1]) << 64).to_le_bytes()
     }
 
-    /// The state before the first word.
+    /// Returns the initial SipHash state for this key.
     #[must_use]
     #[inline(always)]
     pub fn start(self) -> [u64; 4] {
@@ -53,7 +56,7 @@ impl SipKey {
         ]
     }
 
-    /// The hash of one message.
+    /// Returns the hash of a single message.
     #[must_use]
     #[inline(always)]
     pub fn hash<const WORDS: usize>(self, words: &[u64; WORDS]) -> u64 {
@@ -73,7 +76,8 @@ impl SipKey {
     }
 }
 
-/// The word that ends a message of `words` words: its length in bytes, modulo 256, in the highest byte.
+/// Returns the final word that SipHash appends to a message of `words` words. The highest byte of
+/// this word contains the message length in bytes, modulo 256.
 #[must_use]
 #[inline(always)]
 pub const fn last_word(words: usize) -> u64 {
@@ -95,35 +99,38 @@ const fn round([mut a, mut b, mut c, mut d]: [u64; 4]) -> [u64; 4] {
     [a, b, c, d]
 }
 
-/// Both halves of 16 bytes, as little-endian words.
+/// Splits 16 bytes into two little-endian words.
 #[must_use]
 #[inline(always)]
 pub fn halves(bytes: &[u8; 16]) -> [u64; 2] {
     let all = u128::from_le_bytes(*bytes);
-    #[expect(clippy::cast_possible_truncation, reason = "both halves are wanted")]
+    #[expect(clippy::cast_possible_truncation, reason = "each half is taken separately")]
     let halves = [all as u64, (all >> 64) as u64];
     halves
 }
 
-/// Hashes many messages of `WORDS` words: `hashes[n][lane]` is that of lane `lane` of `messages[n]`; the shorter slice sets the
-/// number.
+/// A function that hashes many messages of `WORDS` words. The function writes the hash of lane
+/// `lane` in `messages[n]` to `hashes[n][lane]`. If the slices differ in length, the shorter length
+/// is used.
 pub type HashMany<const WORDS: usize> = fn(SipKey, &[Lanes<WORDS>], &mut [[u64; LANES]]);
 
-/// How the flows of a batch are hashed: the same hashes, by the instructions that this processor has.
+/// The functions that hash the flows of a batch. All implementations return the same hashes; they
+/// use different CPU instructions.
 #[derive(Clone, Copy, Debug)]
 pub struct LaneHashers {
-    /// Two words, for IPv4.
+    /// Hashes messages of two words, for IPv4.
     pub two: HashMany<2>,
-    /// Five words, for IPv6.
+    /// Hashes messages of five words, for IPv6.
     pub five: HashMany<5>,
 }
 
 impl LaneHashers {
-    /// By instructions that every processor has.
+    /// The implementation that runs on any CPU.
     pub const PORTABLE: Self = Self { two: hash_many, five: hash_many };
 }
 
-/// [`HashMany`] lane by lane. A compiler that may use vectors of 64-bit rotations makes vectors of it.
+/// Implements [`HashMany`] one lane at a time. Compilers vectorize this function if the target has
+/// vector rotations of 64-bit words.
 #[inline(always)]
 pub fn hash_many<const WORDS: usize>(key: SipKey, messages: &[Lanes<WORDS>], hashes: &mut [[u64; LANES]]) {
     for (message, hashes) in messages.iter().zip(hashes) {

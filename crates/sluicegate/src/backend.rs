@@ -1,4 +1,5 @@
-//! `sluicegate decap`: the backend's side.
+//! Implements `sluicegate decap`, which runs on a backend and removes the tunnel headers from
+//! packets of the load balancer.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -11,38 +12,40 @@ use serde_json::{Map, Value, json};
 use crate::{logging, privileges};
 use admin_client::{EndSignals, json_line, outln};
 
-/// What to take off, and from which sources.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// The interface that tunnelled packets come in on.
+    /// Attach to this interface, which receives the tunneled packets
     #[arg(long, value_name = "NAME")]
     interface: String,
-    /// Take headers off only from these sources: an address or ADDRESS/LENGTH. May be given again.
+    /// Accept tunneled packets only from this source, as ADDRESS or ADDRESS/LENGTH; repeat the
+    /// option for several sources
     #[arg(long, value_name = "PREFIX", required = true, value_parser = prefix)]
     from: Vec<Prefix>,
-    /// Open tunnels to these inner destinations alone: the VIPs, an address or ADDRESS/LENGTH. May be given again.
+    /// Accept only inner packets to this destination, usually a VIP, as ADDRESS or ADDRESS/LENGTH;
+    /// repeat the option for several destinations
     #[arg(long, value_name = "PREFIX", required = true, value_parser = prefix)]
     vip: Vec<Prefix>,
-    /// The addresses that packets are tunnelled to. Default: all of this host.
+    /// Accept packets tunneled to this address (default: all addresses of this host)
     #[arg(long, value_name = "ADDRESS")]
     local: Vec<IpAddr>,
-    /// Print the counts as JSON lines.
+    /// Print the counters as JSON, one object per line
     #[arg(long)]
     json: bool,
-    /// Print the counts this often, not only at the end: "1s", "500ms".
+    /// Print the counters at this interval, such as 1s, at least 100ms (default: print them once,
+    /// at the end)
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     interval: Option<Duration>,
 }
 
 fn prefix(text: &str) -> Result<Prefix, String> {
     let (address, len) = text.split_once('/').map_or((text, None), |(address, len)| (address, Some(len)));
-    let address: IpAddr = address.parse().map_err(|_| format!("`{address}` is no IP address"))?;
+    let address: IpAddr = address.parse().map_err(|_| format!("\"{address}\" is not an IP address"))?;
     let most = if address.is_ipv4() { 32 } else { 128 };
     let len = match len {
         None => most,
         Some(len) => {
             let parsed = len.parse().ok().filter(|len| *len <= most);
-            parsed.ok_or_else(|| format!("`{len}` is no prefix length from 0 to {most}"))?
+            parsed.ok_or_else(|| format!("\"{len}\" is not a prefix length from 0 to {most}"))?
         }
     };
     Ok((address, len))
@@ -50,17 +53,18 @@ fn prefix(text: &str) -> Result<Prefix, String> {
 
 fn duration(text: &str) -> Result<Duration, String> {
     let parsed = config::parse_duration(text).filter(|duration| *duration >= SHORTEST);
-    parsed.ok_or_else(|| format!("`{text}` is no duration of at least 100 ms, such as \"1s\""))
+    parsed.ok_or_else(|| "expected a duration of at least 100ms, such as 1s".to_owned())
 }
 
-/// Until SIGTERM or SIGINT; then the interface is as it was found.
+/// Removes tunnel headers until SIGTERM or SIGINT arrives, and then detaches from the interface.
 pub(crate) fn decap(arguments: &Arguments) -> anyhow::Result<()> {
     logging::start_plain()?;
     let local = if arguments.local.is_empty() { host_addresses()? } else { arguments.local.clone() };
     privileges::seal();
     let decap = Decap::attach(&arguments.interface, &local, &arguments.from, &arguments.vip);
     let decap = decap.or_else(|error| {
-        // The kernel's refusal names a map; what is missing says more.
+        // If attaching failed, missing privileges are the likely cause. The error of the kernel
+        // names only a map, so the missing privileges are reported instead.
         let missing = privilege_findings(Privileges::read()?);
         let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
         Err(if missing.is_empty() {
@@ -77,7 +81,9 @@ pub(crate) fn decap(arguments: &Arguments) -> anyhow::Result<()> {
 
 async fn until_signalled(arguments: &Arguments, decap: &Decap, addresses: usize) -> anyhow::Result<()> {
     let mut end = EndSignals::catch()?;
-    // Not before the signals are caught: a program that waits for this line may send one.
+    // The signal handlers are installed before the log line, because a script that waits for the
+    // line may send a signal immediately.
+    // log: `decap` is attached to the interface and accepts tunneled packets.
     tracing::info!(interface = %arguments.interface, xdp = decap.mode().name(), addresses, "ready");
     let every = arguments.interval;
     loop {

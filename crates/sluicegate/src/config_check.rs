@@ -1,7 +1,9 @@
-//! `sluicegate config check`, and `config schema`, which says what it takes.
+//! Implements `sluicegate config check`, which reports the problems of a configuration, and
+//! `sluicegate config schema`.
 //!
-//! In: a file. Out: its problems, and what each of the checked machines would serve, compiled as `run` compiles it.
-//! Not here: next hops, health, anything of this machine but its name.
+//! The check compiles the configuration of each machine like `sluicegate run`, and prints how many
+//! VIPs, pools and backends the machine serves. It does not resolve next hops and runs no health
+//! checks.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -18,26 +20,27 @@ use serde_json::{Value, json};
 
 use admin_client::{errln, out, outln, print_json, verdict};
 
-/// What to check.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// The file.
+    /// Check this configuration file
     file: PathBuf,
-    /// Compile for this machine. Default: the one with this host's name, else all of them.
+    /// Check the configuration of this machine (default: the machine with the name of this host, or
+    /// all machines if the configuration has no such machine)
     #[arg(long, value_name = "NAME")]
     machine: Option<String>,
-    /// Compile for every machine of every shard.
+    /// Check the configurations of all machines in all shards
     #[arg(long, conflicts_with = "machine")]
     all_shards: bool,
-    /// Do not read keys and certificates: for a machine that has the file but not those, such as a CI runner.
+    /// Do not read keys and certificates, for example on a CI runner that does not have the secrets
     #[arg(long)]
     without_secrets: bool,
-    /// Print everything as JSON.
+    /// Print the results as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// What one machine would serve, or why it could not.
+/// The result for one machine: the number of objects that it serves, or the error that prevents it
+/// from running.
 #[derive(Serialize)]
 struct Outcome {
     #[serde(rename = "name")]
@@ -49,7 +52,8 @@ struct Outcome {
     error: Option<String>,
 }
 
-/// Prints all problems. 1 when one of them is an error, or a machine could not run with the file.
+/// Prints all problems. The exit code is 1 if a problem is an error, or if a machine cannot run
+/// with the file.
 pub(crate) fn check(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let loaded = if arguments.without_secrets {
         config::load_without_secrets(&arguments.file)
@@ -72,13 +76,13 @@ pub(crate) fn check(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     Ok(verdict(config.is_some() && outcomes.iter().all(|outcome| outcome.error.is_none())))
 }
 
-/// Prints the schema of a file.
+/// Prints the JSON schema of the configuration file.
 pub(crate) fn schema() -> ExitCode {
     outln!("{:#}", config::schema());
     ExitCode::SUCCESS
 }
 
-/// The machines to compile for.
+/// Returns the machines that the command line selects.
 fn machines<'c>(config: &'c Config, arguments: &Arguments) -> anyhow::Result<Vec<&'c Machine>> {
     if let Some(name) = &arguments.machine {
         return Ok(vec![compile::find_machine(config, name)?]);
@@ -92,7 +96,8 @@ fn machines<'c>(config: &'c Config, arguments: &Arguments) -> anyhow::Result<Vec
     })
 }
 
-/// One compiler for all machines: what they have in common is built once.
+/// Compiles the configurations of all machines. The machines share one compiler, so a table that
+/// several machines use is built only once.
 fn compile(config: &Config, machines: &[&Machine]) -> Vec<Outcome> {
     let mut compiler = Compiler::default();
     let outcome = |machine: &&Machine| {
@@ -124,7 +129,6 @@ fn words(file: &Path, problems: &Problems, outcomes: &[Outcome]) -> String {
             Some(error) => format!("error: {error}"),
             None => format!("VIPs {vips}, pools {pools}, backends {backends}"),
         };
-        // Writing to a string cannot fail.
         let _ = writeln!(text, "{machine}{shard}: {said}");
     }
     text
@@ -146,7 +150,7 @@ fn report(
     })
 }
 
-/// Loads a file for a verb that needs it whole; its warnings go to standard error.
+/// Loads a configuration and prints its warnings to standard error.
 pub(crate) fn load(file: &Path) -> anyhow::Result<Config> {
     let (config, warnings) = read(file)?;
     if !warnings.is_empty() {
@@ -155,7 +159,7 @@ pub(crate) fn load(file: &Path) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-/// Loads a file for a verb that needs it whole, with its warnings.
+/// Loads a configuration and returns it with its warnings.
 pub(crate) fn read(file: &Path) -> anyhow::Result<(Config, Problems)> {
     let refused = |problems: Problems| anyhow::anyhow!("the configuration has problems:\n{problems}");
     config::load(file).map_err(refused)

@@ -1,4 +1,5 @@
-//! `sluicegate config diff`: what a change of files would change, and how many slots of each table it would move.
+//! Implements `sluicegate config diff`, which prints the differences between two configurations,
+//! and how many slots of each Maglev table change their backend.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,26 +13,25 @@ use serde_json::json;
 
 use admin_client::{outln, print_json};
 
-/// Which files.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// The file as it is.
+    /// Use this configuration file as the old side of the comparison
     old: PathBuf,
-    /// The file as it would be.
+    /// Use this configuration file as the new side of the comparison
     new: PathBuf,
-    /// Compare what this machine would serve. Default: each machine of the new file.
+    /// Compare only this machine (default: every machine in the new file)
     #[arg(long, value_name = "NAME")]
     machine: Option<String>,
-    /// Do not read keys and certificates: for a machine that has the files but not the secrets. Tables are then built
-    /// under a stand-in key: as many slots move, within chance.
+    /// Do not read keys and certificates, for machines that do not have the secrets. Tables are
+    /// built with a placeholder key, so the number of moved slots is an estimate
     #[arg(long)]
     without_secrets: bool,
-    /// Print the differences as JSON.
+    /// Print the differences as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Prints the differences. 1 when one of the files would be refused.
+/// Prints the differences. The exit code is 1 if one of the files is invalid.
 pub(crate) fn diff(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let old = load(&arguments.old, arguments.without_secrets)?;
     let new = load(&arguments.new, arguments.without_secrets)?;
@@ -62,7 +62,7 @@ pub(crate) fn diff(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What changes for each machine that is asked for.
+/// Returns the differences for each selected machine.
 fn rows(
     arguments: &Arguments,
     [old, new]: [&Config; 2],
@@ -72,10 +72,10 @@ fn rows(
         Some(name) => vec![name],
         None => new.machines().iter().map(Machine::name).collect(),
     };
-    // One compiler for all: tables of the same content are built once, and differ by where they stand.
+    // All machines share one compiler, so tables with equal content are built only once.
     let mut compiler = Compiler::default();
     let row = |machine: &str| {
-        // Asked for by either name.
+        // `--machine` accepts both the old and the new name of a renamed machine.
         let pair = renamed.iter().find(|(from, to)| [*from, *to].contains(&machine)).copied();
         let (before, machine) = pair.map_or((None, machine), |(from, to)| (Some(from), to));
         let said = |what: &str| Changes {
@@ -92,7 +92,8 @@ fn rows(
     machines.into_iter().map(row).collect()
 }
 
-/// Machines that are in the old file alone with those that have their addresses in the new one alone: by both names.
+/// Returns pairs of old and new machine names. A machine counts as renamed if its name disappears
+/// and a new machine has exactly its addresses.
 fn renamed<'a>(old: &'a Config, new: &'a Config) -> Vec<(&'a str, &'a str)> {
     let gone = old.machines().iter().filter(|machine| new.machine(machine.name()).is_none());
     let come = || new.machines().iter().filter(|machine| old.machine(machine.name()).is_none());
@@ -101,7 +102,7 @@ fn renamed<'a>(old: &'a Config, new: &'a Config) -> Vec<(&'a str, &'a str)> {
     gone.filter_map(|machine| Some((machine.name(), heir(&machine)?.name()))).collect()
 }
 
-/// What changes for a machine, which had the name `before` if it had another.
+/// Returns the differences for one machine. If the machine was renamed, `before` is its old name.
 fn compared(
     compiler: &mut Compiler,
     [old, new]: [&Config; 2],
@@ -114,13 +115,11 @@ fn compared(
     let running = Running::of(old, machine);
     let mut found = changes(&running, side(old, &from), side(new, &to), machine);
     if let Some(before) = before {
-        // The rest of the sentences is as if it had always been called so.
+        // All other differences are computed as if the machine had its new name in both files.
         if old == new {
             found.sentences.clear();
         }
-        found
-            .sentences
-            .insert(0, format!("machine {before}: called {machine} from now on, with the same addresses"));
+        found.sentences.insert(0, format!("machine {before}: renamed to {machine}, with the same addresses"));
         found.needs_restart.insert(0, format!("machine: {before} -> {machine}"));
     }
     Ok(found)
@@ -128,7 +127,7 @@ fn compared(
 
 fn load(file: &Path, without_secrets: bool) -> anyhow::Result<Config> {
     let loaded = if without_secrets { config::load_without_secrets(file) } else { config::load(file) };
-    let refused = |problems: Problems| anyhow::anyhow!("{} would be refused:\n{problems}", file.display());
+    let refused = |problems: Problems| anyhow::anyhow!("{} has problems:\n{problems}", file.display());
     Ok(loaded.map_err(refused)?.0)
 }
 

@@ -1,8 +1,8 @@
-//! `sluicegate config import`.
+//! Implements `sluicegate config import`, which converts the rules of another load balancer to a
+//! configuration.
 //!
-//! In: rules of another load balancer, by a file or standard input. Out: a configuration on standard output, and on standard
-//! error a line for each rule that is different there.
-//! Not here: what becomes of a rule (`import`).
+//! The configuration is printed to standard output. Rules that cannot be converted exactly are
+//! reported on standard error. The crate `import` converts the rules.
 
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -14,23 +14,21 @@ use config_text::{MAX_BYTES, read_text};
 
 use admin_client::{errln, out, verdict};
 
-/// Whose rules.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ImportVerb {
-    /// Of IPVS: `ipvsadm -S -n | sluicegate config import ipvs`. 1 when a rule is left out; each rule that is different is said
-    /// on standard error, and in a comment.
+    /// Convert the IPVS rules that `ipvsadm -S -n` prints. Rules without an exact equivalent are
+    /// reported on standard error and in comments; the exit code is 1 if a rule is left out
     Ipvs(Rules),
 }
 
-/// Where the rules are.
 #[derive(Debug, Args)]
 pub(crate) struct Rules {
-    /// The file; `-` for standard input.
+    /// Read the rules from this file, or from standard input for `-`
     #[arg(default_value = "-")]
     file: PathBuf,
 }
 
-/// Prints the configuration. 1 when a rule is left out of it.
+/// Prints the configuration. The exit code is 1 if a rule is left out.
 pub(crate) fn import(verb: &ImportVerb) -> anyhow::Result<ExitCode> {
     let ImportVerb::Ipvs(Rules { file }) = verb;
     let is_stdin = file == Path::new("-");
@@ -53,7 +51,10 @@ pub(crate) fn import(verb: &ImportVerb) -> anyhow::Result<ExitCode> {
 fn read_stdin() -> anyhow::Result<String> {
     let mut text = String::new();
     let read = io::stdin().lock().take(MAX_BYTES + 1).read_to_string(&mut text);
-    let read = read.context("standard input")?;
-    anyhow::ensure!(u64::try_from(read).is_ok_and(|read| read <= MAX_BYTES), "standard input: over 16 MiB");
+    let read = read.context("cannot read standard input")?;
+    anyhow::ensure!(
+        u64::try_from(read).is_ok_and(|read| read <= MAX_BYTES),
+        "standard input is larger than 16 MiB"
+    );
     Ok(text)
 }

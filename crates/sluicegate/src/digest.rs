@@ -1,8 +1,8 @@
-//! `sluicegate digest`: by what machines of a cluster are compared.
+//! Implements `sluicegate digest`, which prints digests for comparing the machines of a cluster.
 //!
-//! In: a running balancer, or a file. Out: three lines that are equal, byte for byte, on machines that agree, and a line for each
-//! operator's order in force, which other machines may not have: it changes the tables.
-//! Not here: what a digest covers (`control_plane::digest`).
+//! The first three lines of the output are equal on machines that have the same configuration and
+//! tables. Each active override adds a line, because an override changes the tables of one machine
+//! only. `control_plane::digest` defines the digests.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,40 +16,37 @@ use serde::Serialize;
 use crate::config_check;
 use admin_client::{Client, Reach, clean, or_dash, override_words, patience, show};
 
-/// Of which configuration.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Compute the digest of this configuration file, with the key that it names, and ask no balancer.
+    /// Compute the digest of this configuration file, including its hash key, without connecting to
+    /// a running balancer
     #[arg(long, value_name = "FILE", conflicts_with_all = ["socket", "wait"])]
     config: Option<PathBuf>,
-    /// The admin socket of the running balancer.
+    /// Connect to this admin socket (default: /run/sluicegate/admin.sock)
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Give up when the balancer has not answered by then. Default: 10s.
+    /// Fail if the balancer does not respond within this time, 1ms to 1h (default: 10s)
     #[arg(long, value_name = "DURATION", value_parser = patience)]
     wait: Option<Duration>,
-    /// Print JSON.
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// What is printed.
 #[derive(Debug, Default, Serialize)]
 struct Compared {
     #[serde(flatten)]
     digests: DigestView,
-    /// Operators' overrides in force.
-    orders: Vec<OverrideRow>,
+    overrides: Vec<OverrideRow>,
 }
 
-/// Prints the digests.
 pub(crate) fn digest(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let view = match &arguments.config {
         Some(file) => {
             let configuration = hex(&of_configuration(&config_check::load(file)?));
             let digests =
                 DigestView { table_algorithm: TABLE_ALGORITHM, configuration, ..DigestView::default() };
-            Compared { digests, orders: Vec::new() }
+            Compared { digests, overrides: Vec::new() }
         }
         None => ask(arguments)?,
     };
@@ -60,18 +57,21 @@ pub(crate) fn digest(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 fn ask(arguments: &Arguments) -> anyhow::Result<Compared> {
     let reach = Reach { socket: arguments.socket.clone(), config: None, wait: arguments.wait };
     let status: Status = Client::new(&reach)?.get("/v1/status")?;
-    Ok(Compared { digests: status.digests, orders: status.overrides })
+    Ok(Compared { digests: status.digests, overrides: status.overrides })
 }
 
 fn words(view: &Compared) -> String {
     let DigestView { table_algorithm, configuration, tables, .. } = &view.digests;
     let tables = or_dash(tables.as_deref());
-    let mut orders: Vec<String> =
-        view.orders.iter().map(|row| format!("order          {}\n", clean(&override_words(row)))).collect();
-    orders.sort();
+    let mut overrides: Vec<String> = view
+        .overrides
+        .iter()
+        .map(|row| format!("override       {}\n", clean(&override_words(row))))
+        .collect();
+    overrides.sort();
     format!(
         "algorithm      {table_algorithm}\nconfiguration  {configuration}\ntables         {tables}\n{}",
-        orders.concat()
+        overrides.concat()
     )
 }
 
@@ -82,14 +82,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn machines_that_agree_print_the_same_whatever_their_shards_are_called() {
+    fn digest_output_does_not_depend_on_shard_name() {
         let of = |shard: Option<&str>| Compared {
             digests: DigestView {
                 configuration: "ab".into(),
                 shard: shard.map(Into::into),
                 ..DigestView::default()
             },
-            orders: Vec::new(),
+            overrides: Vec::new(),
         };
         assert_eq!(words(&of(None)), "algorithm      0\nconfiguration  ab\ntables         -\n");
         assert_eq!(words(&of(None)), words(&of(Some("west"))));
@@ -106,16 +106,16 @@ mod tests {
             reason: None,
             ends_in_seconds: None,
         };
-        let of = |orders| Compared { digests: DigestView::default(), orders };
-        let words_of = |orders| words(&of(orders));
+        let of = |overrides| Compared { digests: DigestView::default(), overrides };
+        let words_of = |overrides| words(&of(overrides));
         assert!(words_of(vec![row("b2", 7.0), row("b1", 1.0)]).ends_with(
-            "tables         -\norder          b1 in web: draining\norder          b2 in web: draining\n"
+            "tables         -\noverride       b1 in web: draining\noverride       b2 in web: draining\n"
         ));
         assert_eq!(
             words_of(vec![row("b2", 7.0), row("b1", 1.0)]),
             words_of(vec![row("b1", 3.0), row("b2", 9.0)])
         );
         let json = serde_json::to_value(of(vec![row("b1", 1.0)])).unwrap();
-        assert_eq!((&json["orders"][0]["backend"], &json["table_algorithm"]), (&"b1".into(), &0.into()));
+        assert_eq!((&json["overrides"][0]["backend"], &json["table_algorithm"]), (&"b1".into(), &0.into()));
     }
 }

@@ -1,4 +1,5 @@
-//! `sluicegate where`: which backend a flow would go to, and why, by the very function that packets go through.
+//! Implements `sluicegate where`, which prints the backend that a flow is sent to, and the reason
+//! for the choice. It calls the function that also forwards packets.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -15,35 +16,36 @@ use serde::Serialize;
 use crate::{Source, USUAL_FILE, config_check};
 use admin_client::{Client, Reach, ago, escape, or_dash, show, table, verdict, word};
 
-/// The flow.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// The client: `192.0.2.7:40000`, or `[2001:db8::7]:40000`.
+    /// Address and port of the client, such as `192.0.2.7:40000` or `[2001:db8::7]:40000`
     #[arg(value_name = "SRC:PORT", value_parser = socket)]
     source: SocketAddr,
-    /// The VIP.
+    /// Address and port of the VIP
     #[arg(value_name = "DST:PORT", value_parser = socket)]
     destination: SocketAddr,
-    /// tcp, udp, icmp (of either family; ports say nothing then), or a protocol number.
+    /// Protocol of the flow: tcp, udp, icmp (for both address families; ports are ignored) or a
+    /// number from 0 to 255
     #[arg(value_name = "PROTO", value_parser = protocol)]
     protocol: Wanted,
-    /// Of a request for this key, to a service that chooses by key; its source says only whether it is a client.
+    /// Look up a request for this memcached key, for a service with a keyed pool; the source
+    /// address is only compared with the client list of the pool
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
     #[command(flatten)]
     from: Source,
-    /// Ask every packet thread of the running balancer, whose connection tables go before the choice.
+    /// Query all packet threads of the running balancer, which also search their connection tables
     #[arg(long, conflicts_with = "machine")]
     live: bool,
-    /// The admin socket of the running balancer. Default: that of the configuration.
+    /// Connect to this admin socket (default: the socket in the configuration)
     #[arg(long, value_name = "PATH", requires = "live", conflicts_with = "config")]
     socket: Option<PathBuf>,
-    /// Print JSON.
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// An IP protocol; the number of ICMP depends on the family.
+/// The protocol argument. The protocol number of ICMP depends on the address family of the flow.
 #[derive(Clone, Copy, Debug)]
 enum Wanted {
     Number(u8),
@@ -61,8 +63,9 @@ impl Arguments {
 }
 
 pub(crate) fn socket(text: &str) -> Result<SocketAddr, String> {
-    text.parse()
-        .map_err(|_| "wanted an address with a port: 192.0.2.7:40000 or [2001:db8::7]:40000".to_owned())
+    text.parse().map_err(|_| {
+        "expected an address with a port, such as 192.0.2.7:40000 or [2001:db8::7]:40000".to_owned()
+    })
 }
 
 fn protocol(text: &str) -> Result<Wanted, String> {
@@ -73,11 +76,11 @@ fn protocol(text: &str) -> Result<Wanted, String> {
         number => number
             .parse()
             .map(Wanted::Number)
-            .map_err(|_| format!("`{number}` is neither tcp, udp, icmp nor a number from 0 to 255")),
+            .map_err(|_| "expected tcp, udp, icmp or a number from 0 to 255".to_owned()),
     }
 }
 
-/// Prints the answer. 1 when a packet of the flow would be dropped.
+/// Prints the backend. The exit code is 1 if packets of the flow are dropped.
 pub(crate) fn answer(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     if arguments.live {
         return ask(arguments);
@@ -86,8 +89,8 @@ pub(crate) fn answer(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let snapshot = compile_file(&config, &arguments.from.machine_or_first(&config))?.snapshot;
     let (source, destination) = (arguments.source, arguments.destination);
     let flow = Flow::new(source, destination, arguments.protocol())
-        .ok_or_else(|| anyhow::anyhow!("{source} and {destination} are of different families"))?;
-    // No table knows it.
+        .ok_or_else(|| anyhow::anyhow!("{source} and {destination} have different address families"))?;
+    // An offline lookup has no connection table, so the flow is treated as new.
     let explanation = match &arguments.key {
         Some(key) => snapshot.explain_key(&flow, key.as_bytes()),
         None => snapshot.explain(&flow, None),
@@ -103,7 +106,7 @@ pub(crate) fn answer(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     Ok(verdict(explained.is_served()))
 }
 
-/// By the file alone.
+/// The result of a lookup in the configuration, without a running balancer.
 #[derive(Serialize)]
 struct Answer<'a> {
     source: SocketAddr,
@@ -111,18 +114,20 @@ struct Answer<'a> {
     protocol: u8,
     #[serde(flatten)]
     explained: &'a Explained,
-    /// The cluster that it goes to while no backend here serves; null: none.
+    /// The other cluster that receives the flow if no local backend is serving, or `None` if the
+    /// service has no such fallback.
     elsewhere: Option<WhereBackend>,
 }
 
 impl Answer<'_> {
-    /// Another cluster is the choice already.
+    /// Returns `true` if the configuration already sends the flow to another cluster.
     fn is_elsewhere(&self) -> bool {
         self.explained.step == Some(Step::Remote)
     }
 }
 
-/// A file says nothing of health: where the flow goes when no backend of its service serves, as on a machine that runs.
+/// Finds the cluster to which a flow falls back. This function repeats the lookup with all backends
+/// of the service down, because the configuration does not contain health states.
 fn elsewhere(
     snapshot: &Snapshot,
     flow: &Flow,
@@ -141,9 +146,10 @@ fn elsewhere(
     Ok(explained.backend.filter(|_| explained.step == Some(Step::Remote)))
 }
 
-/// As the packet threads say.
+/// Queries the packet threads of the running balancer about the flow.
 fn ask(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    // A file that was not named says nothing of the socket.
+    // The default configuration file is ignored here: only a file that the user names selects the
+    // socket.
     let config = Some(arguments.from.config.clone()).filter(|config| *config != Path::new(USUAL_FILE));
     let client = Client::new(&Reach { socket: arguments.socket.clone(), config, wait: None })?;
     let Arguments { source, destination, .. } = arguments;
@@ -177,14 +183,14 @@ fn thread(row: &WhereRow) -> [String; 8] {
     ]
 }
 
-/// What happens to ICMP, in words.
+/// Explains the verdict for an ICMP packet to a VIP.
 fn of_icmp(verdict: &Verdict) -> Option<&'static str> {
     match verdict {
         Verdict::Reply => Some(
-            "an echo request to a VIP is answered in place, at a limited rate; one in fragments goes to a backend, and an \
-             error to the backend of the flow that it quotes; all else of ICMP is dropped as icmp",
+            "echo requests to a VIP are answered in place, at a limited rate; fragmented echo requests go to a \
+             backend; ICMP errors go to the backend of the flow that they quote; other ICMP is dropped (icmp)",
         ),
-        Verdict::Drop(reason) if reason == "icmp" => Some("icmp: this is the other family's ICMP"),
+        Verdict::Drop(reason) if reason == "icmp" => Some("icmp: ICMP of the other address family"),
         _ => None,
     }
 }
@@ -199,14 +205,14 @@ fn words(answer: &Answer<'_>) -> String {
         ("pool", explained.pool.clone()),
         ("entry", explained.table_entry.map(entry)),
         (if answer.is_elsewhere() { "cluster" } else { "backend" }, explained.backend.as_ref().map(place)),
-        ("all", replicas(explained)),
+        ("replicas", replicas(explained)),
     ];
-    let said = said.into_iter().filter_map(|(what, words)| Some(format!("  {what:<7}  {}\n", words?)));
+    let said = said.into_iter().filter_map(|(what, words)| Some(format!("  {what:<8} {}\n", words?)));
     let head = format!("{source} -> {destination}, protocol {protocol}\n");
     head + &said.collect::<String>() + &outcome(answer)
 }
 
-/// All that have the key, where there are several.
+/// Returns the names of all replicas, or `None` if the key has only one backend.
 fn replicas(explained: &Explained) -> Option<String> {
     let names: Vec<&str> = explained.replicas.iter().map(|found| &*found.name).collect();
     (!names.is_empty()).then(|| names.join(", "))
@@ -216,13 +222,13 @@ fn outcome(answer: &Answer<'_>) -> String {
     match &answer.explained.verdict {
         Verdict::Forward => {
             let known =
-                "The connection table of a running machine goes before this, for flows that it knows.\n";
+                "On a running machine, an existing flow may have another backend in the connection table.\n";
             let other = answer.elsewhere.as_ref().filter(|_| !answer.is_elsewhere());
             let pool = or_dash(answer.explained.pool.as_deref());
             other.map_or_else(String::new, |found| {
                 format!(
-                    "  else     cluster {}, while no backend of pool {pool} serves\n\
-                     By the file alone every backend serves; --live says which do.\n",
+                    "  else     cluster {}, if no backend of pool {pool} is serving\n\
+                     Every backend is assumed to be serving; use --live for the current states.\n",
                     place(found),
                 )
             }) + known
@@ -233,12 +239,12 @@ fn outcome(answer: &Answer<'_>) -> String {
                 "no_vip" => "no_vip: no service has this address, port and protocol",
                 "not_allowed" => "not_allowed: the source is not on the VIP's allow list",
                 "denied" => "denied: the source is on the VIP's deny list",
-                "kv_client" => "kv_client: the source is none of the pool's clients",
+                "kv_client" => "kv_client: the source is not in the client list of the pool",
                 "kv_source_port" => {
-                    "kv_source_port: requests come from ports of clients, not below 1024 or 11211"
+                    "kv_source_port: the source port is below 1024 or is 11211, so it is not the port of a client"
                 }
-                "from_vip" => "from_vip: the source is a VIP, whose services would answer this one for ever",
-                _ => of_icmp(verdict).unwrap_or("no_backend: no backend of the pool has a weight"),
+                "from_vip" => "from_vip: the source is a VIP, and two VIPs could reply to each other forever",
+                _ => of_icmp(verdict).unwrap_or("no_backend: all backends of the pool have weight 0"),
             };
             format!("  dropped  {words}\n")
         }

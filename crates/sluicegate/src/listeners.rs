@@ -1,10 +1,11 @@
-//! The listeners of the admin API, as the configuration has them, and has them after a reload.
+//! Manages the listeners of the admin API: the Unix socket, the TCP ports with TLS, and the metrics
+//! ports.
 //!
-//! In: `[admin]`; where orders go; what is known of readiness. Out: listeners at work, until [`Listeners`] is dropped; the socket's
-//! file is made again when it is removed.
-//! A reload asks for new listeners before it changes anything ([`bind`]), and for the change when it has come into force
-//! ([`Listeners::take`]): a port that is taken refuses it whole. Connections that are open go on, with the role that they have.
-//! `/healthz` and `/readyz` watch: their answers do not wait for the run loop. `admin.metrics` has these and `/metrics` alone.
+//! A reload first binds the new sockets with [`bind`] and later applies the configuration with
+//! [`Listeners::take`]. If a port is already in use, the reload fails before anything has changed.
+//! Open connections keep their role. `/healthz` and `/readyz` read a watch channel, so they do not
+//! wait for the control loop. The ports in `admin.metrics` serve only `/healthz`, `/readyz` and
+//! `/metrics`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -25,27 +26,28 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-/// Listeners, which end when it is dropped; the socket's file goes with it.
+/// The running listeners. Dropping this value stops all listeners and removes the socket file.
 #[derive(Debug)]
 pub(crate) struct Listeners {
     api: Router,
     watched: Router,
     rules: Rules,
     hosts: Hosts,
-    /// The names of this machine, by which metrics may always be asked for.
+    /// The names of this machine. Metrics requests with one of these names in the Host header are
+    /// always allowed.
     names: Vec<String>,
     socket: Option<(Socket, Task)>,
     tls: Option<watch::Sender<Tls>>,
     tcp: BTreeMap<SocketAddr, Task>,
     metrics: BTreeMap<SocketAddr, Task>,
-    /// Why the socket's file is not as the configuration has it.
+    /// The reason why the socket file could not be changed as configured.
     fault: Option<String>,
 }
 
-/// Ends when it is dropped.
+/// A listener task. Dropping it stops the listener.
 type Task = JoinSet<Infallible>;
 
-/// Where there are listeners already.
+/// The addresses that already have a listener.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Existing {
     socket: Option<PathBuf>,
@@ -53,7 +55,7 @@ pub(crate) struct Existing {
     metrics: BTreeSet<SocketAddr>,
 }
 
-/// Listeners that a configuration wants and that were not there, bound and not yet open.
+/// New listeners, which are bound but do not accept connections yet.
 #[derive(Debug)]
 pub(crate) struct Bound {
     socket: Option<(Socket, UnixListener)>,
@@ -62,10 +64,11 @@ pub(crate) struct Bound {
     metrics: Vec<(SocketAddr, TcpListener)>,
 }
 
-/// Binds what `config` wants for `machine` and does not stand.
+/// Binds the listeners in `config` that are not in `existing`.
 ///
 /// # Errors
-/// An address or the socket's path is taken, its folder or group is not there, or certificates do not go together.
+/// Returns an error if an address or the socket path is in use, if the folder or the group of the
+/// socket does not exist, or if a certificate does not match its key.
 pub(crate) async fn bind(config: &Config, machine: &str, existing: &Existing) -> anyhow::Result<Bound> {
     let admin = config.admin();
     let socket = match &admin.socket {
@@ -79,7 +82,7 @@ pub(crate) async fn bind(config: &Config, machine: &str, existing: &Existing) ->
     Ok(Bound { socket, tls, tcp, metrics })
 }
 
-/// Of TCP and of metrics: those of the file that this machine listens on.
+/// Returns the TCP addresses of the API and the metrics addresses on which this machine listens.
 fn addresses(config: &Config, machine: &str) -> anyhow::Result<[BTreeSet<SocketAddr>; 2]> {
     let (admin, machine) = (config.admin(), find_machine(config, machine)?);
     let own = |all: &[SocketAddr]| {
@@ -101,16 +104,21 @@ async fn listeners(
     Ok(bound)
 }
 
-/// The socket; `None`: nobody asked for it, and it can't be made.
+/// Creates the admin socket. Returns `None` if the default socket cannot be created, because only a
+/// configured socket is required.
 fn open_file(wanted: &AdminSocket) -> Result<Option<(Socket, UnixListener)>, SocketError> {
     match listen(&wanted.path, wanted.mode, group(wanted)) {
         Err(error) if wanted.is_default => {
-            let off = "admin.socket = false in the file turns it off";
+            let hint = "set admin.socket = false to disable the socket";
             match error {
                 SocketError::NoFolder { folder, .. } => {
-                    tracing::info!(folder = %folder.display(), "no admin socket, for want of its folder: {off}");
+                    // log: The directory of the admin socket does not exist. The systemd unit
+                    // creates `/run/sluicegate`.
+                    tracing::info!(folder = %folder.display(), hint, "admin socket not created, folder missing");
                 }
-                error => tracing::warn!(%error, "no admin socket: {off}"),
+                // log: The admin socket could not be created for the reason in `error`. Commands
+                // that connect to the balancer exit with code 3.
+                error => tracing::warn!(%error, hint, "admin socket not created"),
             }
             Ok(None)
         }
@@ -129,22 +137,22 @@ fn tls(tcp: &AdminTcp) -> anyhow::Result<Tls> {
 }
 
 impl Listeners {
-    /// None is open yet.
+    /// Creates the state of the listeners without opening any.
     pub(crate) fn new(
         machine: &str,
-        orders: mpsc::Sender<Command>,
+        overrides: mpsc::Sender<Command>,
         readiness: watch::Receiver<Readiness>,
     ) -> Self {
         let (rules, hosts) = (Rules::default(), Hosts::default());
-        let watched = metrics::router(Sources { readiness, commands: orders.clone() });
-        let api = router(orders, rules.clone(), watched.clone().merge(status_page()));
+        let watched = metrics::router(Sources { readiness, commands: overrides.clone() });
+        let api = router(overrides, rules.clone(), watched.clone().merge(status_page()));
         let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
         let names = [machine.to_owned()].into_iter().chain(host).collect();
         let (tcp, metrics) = Default::default();
         Self { api, watched, rules, hosts, names, socket: None, tls: None, tcp, metrics, fault: None }
     }
 
-    /// Where there are listeners.
+    /// Returns the addresses that have a listener.
     pub(crate) fn existing(&self) -> Existing {
         Existing {
             socket: self.socket.as_ref().map(|(socket, _)| socket.path().to_owned()),
@@ -153,26 +161,27 @@ impl Listeners {
         }
     }
 
-    /// Nobody comes in any more; the socket's file goes.
+    /// Closes all listeners and removes the socket file.
     pub(crate) fn close(&mut self) {
         self.socket = None;
         self.tcp.clear();
         self.metrics.clear();
     }
 
-    /// What of the configuration does not run.
+    /// Returns the error if the permissions of the socket file could not be changed as configured.
     pub(crate) fn fault(&self) -> Option<String> {
         self.fault.clone()
     }
 
-    /// As `config` has them from now on: what it does not want is closed, `bound` is opened.
+    /// Applies `config`: closes the listeners that are no longer configured, and starts those in
+    /// `bound`.
     pub(crate) fn take(&mut self, config: &Config, machine: &str, bound: Bound) {
         let admin = config.admin();
         self.rules.set_put(admin.put);
         let listed = admin.metrics_hosts.iter().map(ToString::to_string);
         self.hosts.replace(listed.chain(self.names.iter().cloned()));
         self.take_socket(admin.socket.as_ref(), bound.socket);
-        // The machine is in the file: `bind` has found it.
+        // The lookup succeeds, because `bind` has already found the machine.
         let [of_tcp, of_metrics] = addresses(config, machine).unwrap_or_default();
         self.take_tls(bound.tls);
         self.tcp.retain(|address, _| of_tcp.contains(address));
@@ -208,7 +217,9 @@ impl Listeners {
         } else if let (Some((socket, _)), Some(wanted)) = (&self.socket, wanted)
             && let Err(error) = socket.open_to(wanted.mode, group(wanted))
         {
-            tracing::error!(%error, "the admin socket's file is not as the configuration has it");
+            // log: The mode or group of the admin socket could not be changed. A group that the
+            // process does not belong to needs a restart.
+            tracing::error!(%error, "admin socket permissions not changed");
             self.fault = Some(error.to_string());
         }
     }
@@ -231,7 +242,6 @@ mod tests {
 
     use super::*;
 
-    /// A folder for sockets, and listeners that open by what `[admin]` says.
     struct Scene {
         folder: PathBuf,
         listeners: Listeners,
@@ -243,10 +253,11 @@ mod tests {
             let folder =
                 std::env::temp_dir().join(format!("sluicegate-listeners-{name}-{}", std::process::id()));
             fs::create_dir_all(&folder).unwrap();
-            let (orders, commands) = mpsc::channel(1);
+            let (overrides, commands) = mpsc::channel(1);
             let readiness = watch::Sender::new(Readiness { not_ready: Vec::new(), ..Readiness::default() });
-            let listeners = Listeners::new("lb1", orders, readiness.subscribe());
-            // `/healthz` watches it until the end.
+            let listeners = Listeners::new("lb1", overrides, readiness.subscribe());
+            // The sender must live until the end of the test, because `/healthz` reads this
+            // channel.
             std::mem::forget(readiness);
             Self { folder, listeners, _commands: commands }
         }
@@ -255,7 +266,7 @@ mod tests {
             self.folder.join(name)
         }
 
-        /// As a reload to a file with these keys of `[admin]`.
+        /// Reloads with `keys` as the content of the section `[admin]`.
         async fn follow(&mut self, keys: &str) -> anyhow::Result<()> {
             let config = config(keys);
             let bound = bind(&config, "lb1", &self.listeners.existing()).await?;
@@ -290,7 +301,7 @@ mod tests {
         let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer).await; // a reset is an end too
+        let _ = stream.read_to_end(&mut answer).await; // A reset connection also counts as its end.
         String::from_utf8_lossy(&answer).into_owned()
     }
 
@@ -298,7 +309,7 @@ mod tests {
         Some(get(TcpStream::connect(address).await.ok()?, "/healthz", host).await)
     }
 
-    /// A listener is closed when its task has been ended, which the runtime does in its own time.
+    /// Waits until a listener is closed. The runtime closes listeners asynchronously.
     async fn closes(address: SocketAddr) {
         let end = Instant::now() + Duration::from_secs(20);
         while TcpStream::connect(address).await.is_ok() {
@@ -315,6 +326,7 @@ mod tests {
         fs::metadata(path).unwrap().permissions().mode() & 0o7777
     }
 
+    // Promise: reload-access
     #[tokio::test]
     async fn a_reload_moves_the_socket_and_changes_who_may_open_it() {
         let mut scene = Scene::new("socket");
@@ -330,16 +342,16 @@ mod tests {
         open.write_all(b"Host: localhost\r\nConnection: close\r\n\r\n").await.unwrap();
         let mut answer = String::new();
         open.read_to_string(&mut answer).await.unwrap();
-        assert!(answer.starts_with("HTTP/1.1 200"), "what was open goes on: {answer}");
+        assert!(answer.starts_with("HTTP/1.1 200"), "open connections continue: {answer}");
         let refused = scene.follow("socket = { path = \"/none/admin.sock\" }\n").await.unwrap_err();
-        assert!(refused.to_string().contains("there is no folder /none"), "{refused}");
-        assert!(scene.serves("other.sock").await, "what is refused changes nothing");
+        assert!(refused.to_string().contains("create directory /none"), "{refused}");
+        assert!(scene.serves("other.sock").await, "a failed reload changes nothing");
         scene.follow("socket = false\n").await.unwrap();
         assert!(!other.exists());
     }
 
     #[tokio::test]
-    async fn a_group_that_is_not_there_is_said_and_nobody_else_gets_in() {
+    async fn missing_group_is_reported_and_mode_unchanged() {
         let mut scene = Scene::new("group");
         let path = scene.socket("admin.sock");
         scene.follow(&format!("socket = {{ path = {path:?}, mode = \"0660\" }}\n")).await.unwrap();
@@ -350,8 +362,9 @@ mod tests {
         assert_eq!(scene.listeners.fault(), None);
     }
 
+    // Promise: reload-access
     #[tokio::test]
-    async fn a_reload_opens_and_closes_ports_and_one_that_is_taken_refuses_it_whole() {
+    async fn reload_opens_and_closes_ports_or_fails_on_used_port() {
         let mut scene = Scene::new("metrics");
         let (one, other) = (free(), free());
         let well =
@@ -371,11 +384,11 @@ mod tests {
         let keys = format!("socket = {{ path = {new:?} }}\nmetrics = [\"{taken}\"]\n");
         let refused = format!("{:#}", scene.follow(&keys).await.unwrap_err());
         assert!(refused.starts_with(&format!("admin.metrics: {taken}: ")), "{refused}");
-        assert!(!new.exists() && well(other, "lb1").await, "what is refused changes nothing");
+        assert!(!new.exists() && well(other, "lb1").await, "a failed reload changes nothing");
     }
 
     #[tokio::test]
-    async fn the_usual_socket_is_there_where_its_folder_is_and_one_that_was_asked_for_must_be() {
+    async fn default_socket_is_optional_and_configured_one_required() {
         let scene = Scene::new("usual");
         let at = |folder: &str, is_default| {
             let path = scene.folder.join(folder).join("admin.sock");
@@ -384,7 +397,10 @@ mod tests {
         assert!(open_file(&at("none", true)).unwrap().is_none());
         assert!(matches!(open_file(&at("none", false)), Err(SocketError::NoFolder { .. })));
         let made = open_file(&at("", true)).unwrap();
-        assert!(made.is_some() && open_file(&at("", true)).unwrap().is_none(), "another balancer has it");
+        assert!(
+            made.is_some() && open_file(&at("", true)).unwrap().is_none(),
+            "another process uses the socket"
+        );
         assert!(matches!(open_file(&at("", false)), Err(SocketError::Taken { .. })));
     }
 }

@@ -1,9 +1,10 @@
-//! Whether the balancer carries traffic, and whether it should be sent any: for `/healthz`, `/readyz`, announcers, the
+//! Tracks the health and readiness of the process for `/healthz`, `/readyz`, BGP announcements, the
 //! service manager and the log.
 //!
-//! In: what the data plane says of itself, looked at every [`EVERY`]; the start of a drain. Out: a watched [`State`], one
-//! log line for each change, and heartbeats while the forwarder is healthy.
-//! Invariant: a heartbeat says that the control loop turns (it sends it) and that the packet threads do (it looked).
+//! The control loop checks the data plane at the interval [`EVERY`]. Each change is logged once and
+//! published as a [`State`]. The process sends heartbeats to the service manager only while the
+//! forwarder is healthy. A heartbeat therefore proves that the control loop and the packet threads
+//! make progress.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -17,31 +18,32 @@ use tokio::sync::watch;
 
 use crate::notify::Notifier;
 
-/// What others may go by.
+/// The health and readiness of the process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State {
-    /// Of the forwarder.
+    /// The health of the data plane.
     pub(crate) health: Health,
-    /// The end has begun: no new traffic.
+    /// `true` after a drain has started.
     pub(crate) draining: bool,
-    /// Every check has had its first result, or the time for it is over.
+    /// `true` if all health checks have a first result, or if the wait for first results has timed
+    /// out.
     pub(crate) set_up: bool,
-    /// The machine's VIPs, each with whether every service of it has a backend.
+    /// The VIPs of the machine. The value is `true` if every service of the VIP has a backend.
     pub(crate) vips: BTreeMap<String, bool>,
 }
 
 impl State {
-    /// Whether traffic should be sent here.
+    /// Returns `true` if this machine should receive traffic.
     pub(crate) fn is_ready(&self) -> bool {
         self.health.is_healthy() && !self.draining && self.set_up && self.vips_without().next().is_none()
     }
 
-    /// VIPs with a service that no backend serves.
+    /// Returns the VIPs that have a service without a backend.
     pub(crate) fn vips_without(&self) -> impl Iterator<Item = &String> {
         self.vips.iter().filter(|(_, served)| !**served).map(|(vip, _)| vip)
     }
 
-    /// Why not, one sentence each; of VIPs as many as are named.
+    /// Returns the reasons why the machine is not ready. The list names a limited number of VIPs.
     pub(crate) fn why_not(&self) -> Vec<String> {
         let vips = self.vips_without().take(DownView::MOST).map(|vip| format!("no backend serves VIP {vip}"));
         let more = self.vips_without().count().saturating_sub(DownView::MOST);
@@ -49,7 +51,7 @@ impl State {
         self.why_nothing().into_iter().chain(vips).chain(more).collect()
     }
 
-    /// Why no traffic should be sent here, whatever its VIP.
+    /// Returns the reasons that concern the whole machine and not a single VIP.
     fn why_nothing(&self) -> Vec<String> {
         let mut why = Vec::new();
         if !self.health.is_healthy() {
@@ -65,7 +67,7 @@ impl State {
     }
 }
 
-/// Keeps the [`State`].
+/// Updates the [`State`] and informs the service manager.
 #[derive(Debug)]
 pub(crate) struct Liveness {
     state: State,
@@ -75,19 +77,19 @@ pub(crate) struct Liveness {
 }
 
 impl Liveness {
-    /// Healthy until it is looked at.
+    /// Creates a healthy state.
     pub(crate) fn new(manager: Rc<Notifier>) -> Self {
         let heart = manager.watchdog_time().map(Heart::new);
         let (state, readiness) = (State::default(), watch::Sender::new(Readiness::default()));
         Self { state, readiness, manager, heart }
     }
 
-    /// Follows the state.
+    /// Returns a receiver of state changes.
     pub(crate) fn subscribe(&self) -> watch::Receiver<Readiness> {
         self.readiness.subscribe()
     }
 
-    /// Takes over what the data plane says now.
+    /// Updates the health of the data plane.
     pub(crate) fn take(&mut self, health: Health, now: Instant) {
         if health.is_healthy() {
             self.beat(now);
@@ -96,26 +98,31 @@ impl Liveness {
             return;
         }
         match &health {
-            Health::Healthy => tracing::info!(change = "machine", "the forwarder is healthy again"),
-            unhealthy => tracing::error!(change = "machine", why = %unhealthy, "the forwarder is unhealthy"),
+            // log: The fault that was logged before has ended.
+            Health::Healthy => tracing::info!(change = "machine", "forwarder healthy again"),
+            // log: A packet thread is stuck, or a socket or XDP program is lost; see `why`. Routes
+            // are withdrawn, and the service manager restarts the process if the fault persists.
+            unhealthy => tracing::error!(change = "machine", why = %unhealthy, "forwarder unhealthy"),
         }
         self.manager.status(&health.to_string());
         self.change(|state| state.health = health);
     }
 
-    /// The heartbeat, when it is due.
+    /// Sends a heartbeat if one is due.
     pub(crate) fn beat(&mut self, now: Instant) {
         if self.heart.as_mut().is_some_and(|heart| heart.beats(now)) {
             self.manager.heartbeat();
         }
     }
 
-    /// The state now.
+    /// Returns the current state.
     pub(crate) fn state(&self) -> &State {
         &self.state
     }
 
-    /// The machine's VIPs now, each with whether every service of it has a backend; `without` names those of a VIP that have none.
+    /// Updates the readiness of the VIPs and logs each change. A VIP is `true` in the map if every
+    /// service of the VIP has a backend. The closure `without` returns the names of the services
+    /// without a backend.
     pub(crate) fn vips(&mut self, vips: BTreeMap<String, bool>, without: impl Fn(&str) -> String) {
         if self.state.vips == vips {
             return;
@@ -125,10 +132,13 @@ impl Liveness {
             match (was_served(vip), served) {
                 (true, false) => {
                     let service = without(vip);
-                    tracing::warn!(change = "vip", %vip, service, "no backend serves a service of this VIP");
+                    // log: Clients of this service get no response, unless a fallback pool or
+                    // another cluster serves it. Check the backends that are down.
+                    tracing::warn!(change = "vip", %vip, service, "VIP not ready");
                 }
                 (false, true) => {
-                    tracing::info!(change = "vip", %vip, "all services of this VIP have a backend again")
+                    // log: All services of the VIP have a backend again.
+                    tracing::info!(change = "vip", %vip, "VIP ready again")
                 }
                 _ => {}
             }
@@ -136,12 +146,12 @@ impl Liveness {
         self.change(|state| state.vips = vips);
     }
 
-    /// Ready from now on, if healthy.
+    /// Records that the first health checks are complete.
     pub(crate) fn is_set_up(&mut self) {
         self.change(|state| state.set_up = true);
     }
 
-    /// Not ready while it drains.
+    /// Sets or clears the draining state.
     pub(crate) fn set_draining(&mut self, draining: bool) {
         self.change(|state| state.draining = draining);
     }
@@ -154,7 +164,7 @@ impl Liveness {
     }
 }
 
-/// When heartbeats are due.
+/// The schedule of heartbeats.
 #[derive(Debug)]
 struct Heart {
     every: Duration,
@@ -162,7 +172,8 @@ struct Heart {
 }
 
 impl Heart {
-    /// Twice in the time that the manager waits, and not later for the grain of the looks.
+    /// Creates a schedule with two heartbeats per watchdog timeout. The control loop checks the
+    /// schedule only every [`EVERY`], so the interval is shorter by this time.
     fn new(watchdog_time: Duration) -> Self {
         Self { every: (watchdog_time / 2).saturating_sub(EVERY), last: None }
     }
@@ -176,7 +187,7 @@ impl Heart {
     }
 }
 
-/// How often the data plane is looked at.
+/// The interval between two checks of the data plane.
 pub(crate) const EVERY: Duration = Duration::from_millis(250);
 
 #[cfg(test)]
@@ -218,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn followers_hear_of_changes_alone() {
+    fn subscribers_receive_changes_only() {
         let mut liveness = Liveness::new(Rc::default());
         let mut readiness = liveness.subscribe();
         for (health, news) in
@@ -231,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_heartbeats_are_further_apart_than_half_the_managers_time() {
+    fn heartbeat_interval_is_at_most_half_the_watchdog_time() {
         for millis in [1, 400, 500, 2_000, 3_100, 10_000, 30_000] {
             let (watchdog, start) = (Duration::from_millis(millis), Instant::now());
             let mut heart = Heart::new(watchdog);

@@ -1,83 +1,100 @@
-//! Where log lines go: standard error for people or as JSON, or the journal; and those that say a change, to the events.
+//! Initializes logging to standard error or the journal. Log lines with the field `change` are also
+//! stored as events.
 
 use std::io::IsTerminal;
 use std::time::Duration;
 
 use admin::EventLog;
-use admin::view::{LogChange, LogOrderRow, LogView};
+use admin::view::{LogChange, LogLevelOverrideRow, LogView};
 use anyhow::Context;
 use config::{Log, LogFormat, LogLevel};
-use control_plane::LogOrders;
+use control_plane::LogLevelOverrides;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, reload};
 
-/// What stays of the start: the events, and the level, which follows the configuration and operators' orders.
+/// The log level and the stored events. The level is the configured one, unless an operator
+/// overrides it.
 #[derive(Debug)]
 pub(crate) struct Logging {
     pub(crate) events: EventLog,
-    orders: LogOrders,
+    overrides: LogLevelOverrides,
     written: reload::Handle<LevelFilter, Registry>,
 }
 
 impl Logging {
-    /// The configuration in force has this level; the events have theirs whatever is written.
+    /// Sets the level from the configuration. An override stays in force, and the level does not
+    /// filter events.
     pub(crate) fn follow(&mut self, level: LogLevel) {
-        self.orders.follow(level);
-        self.write(self.orders.level());
+        self.overrides.follow(level);
+        self.write(self.overrides.level());
     }
 
-    /// Takes an order, or takes it back (`None`). Times are from the start of the process, here and below.
-    pub(crate) fn order(&mut self, order: Option<admin::LogOrder>, now: Duration) -> LogChange {
-        let change = self.orders.answer(order, now);
-        self.write(self.orders.level());
+    /// Sets an override of the level, or removes it if `level_override` is `None`. The argument
+    /// `now` is the time since the start of the process, here and in the following functions.
+    pub(crate) fn override_level(
+        &mut self,
+        level_override: Option<admin::LogLevelOverride>,
+        now: Duration,
+    ) -> LogChange {
+        let change = self.overrides.answer(level_override, now);
+        self.write(self.overrides.level());
         change
     }
 
-    /// Ends an order whose time is over.
+    /// Ends the override if its time has passed.
     pub(crate) fn expire(&mut self, now: Duration) {
-        let before = self.orders.level();
-        let Some(order) = self.orders.expire(now) else { return };
-        let (after, file) = (self.orders.level(), self.orders.view(now).level);
-        // Who reads the lines of either level reads that it ends.
+        let before = self.overrides.level();
+        let Some(level_override) = self.overrides.expire(now) else { return };
+        let (after, file) = (self.overrides.level(), self.overrides.view(now).level);
+        // The line about the end of the override must pass the filter, so the more verbose of both
+        // levels is set first.
         self.write(before.max(after));
-        let why = format!("{} ordered it for {} s", order.by, (order.until - order.at).as_secs());
-        tracing::info!(change = "order", %file, why, "an ordered log level has ended by its time");
+        let why = format!(
+            "{} set it for {} s",
+            level_override.by,
+            (level_override.until - level_override.at).as_secs()
+        );
+        // log: A temporary log level has ended and the configured level applies again.
+        tracing::info!(change = "override", %file, why, "log level override expired");
         self.write(after);
     }
 
-    /// Which level holds, and why.
+    /// Returns the current level, and whether the level comes from the configuration or an
+    /// override.
     pub(crate) fn view(&self, now: Duration) -> LogView {
-        self.orders.view(now)
+        self.overrides.view(now)
     }
 
-    /// The order in force.
-    pub(crate) fn order_row(&self, now: Duration) -> Option<LogOrderRow> {
-        self.orders.row(now)
+    /// Returns the active override.
+    pub(crate) fn override_row(&self, now: Duration) -> Option<LogLevelOverrideRow> {
+        self.overrides.row(now)
     }
 
-    /// Writes lines of this level and above from now on.
+    /// Sets the filter of the log output to `level`.
     fn write(&self, level: LogLevel) {
         if let Err(error) = self.written.reload(filter(level)) {
-            tracing::error!(%error, "the log level could not be changed");
+            // log: The log level could not be changed. Set it again, or restart the service to use
+            // the configured level.
+            tracing::error!(%error, "log level not changed");
         }
     }
 }
 
-/// Starts logging as the configuration says. Where there is no journal, lines go to standard error.
+/// Starts logging to the journal, or to standard error if there is no journal.
 pub(crate) fn start(log: Log) -> anyhow::Result<Logging> {
     let (layers, logging) = layers(writer(log.format), log.level);
-    tracing_subscriber::registry().with(layers).try_init().context("starting the log")?;
+    tracing_subscriber::registry().with(layers).try_init().context("cannot initialize logging")?;
     Ok(logging)
 }
 
-/// `lines` by level, and the events beside them.
+/// Combines the layer `lines`, filtered by level, with the layer that stores events.
 fn layers(lines: Box<dyn Layer<Registry> + Send + Sync>, level: LogLevel) -> (impl Layer<Registry>, Logging) {
     let ((filter, written), events) = (reload::Layer::new(filter(level)), EventLog::default());
     let layers: Vec<Box<dyn Layer<Registry> + Send + Sync>> =
         vec![lines.with_filter(filter).boxed(), events.layer().boxed()];
-    (layers, Logging { events, orders: LogOrders::new(level), written })
+    (layers, Logging { events, overrides: LogLevelOverrides::new(level), written })
 }
 
 const fn filter(level: LogLevel) -> LevelFilter {
@@ -99,18 +116,23 @@ fn writer(format: LogFormat) -> Box<dyn Layer<Registry> + Send + Sync> {
     }
 }
 
-/// Escape sequences are for a terminal alone, and not for one whose owner wants none (<https://no-color.org>).
+/// Returns `true` if the output may have colors. This requires that standard error is a terminal
+/// and that `NO_COLOR` is empty (<https://no-color.org>).
 fn in_colour() -> bool {
     std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// For verbs without a configuration.
+/// Starts logging to standard error, for subcommands without a configuration.
 pub(crate) fn start_plain() -> anyhow::Result<()> {
     let layer = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_target(false)
         .with_ansi(in_colour());
-    tracing_subscriber::registry().with(LevelFilter::INFO).with(layer).try_init().context("starting the log")
+    tracing_subscriber::registry()
+        .with(LevelFilter::INFO)
+        .with(layer)
+        .try_init()
+        .context("cannot initialize logging")
 }
 
 #[cfg(test)]
@@ -124,7 +146,7 @@ mod tests {
 
     use super::*;
 
-    /// What is written while `act` has the log, which begins at a level; and the events.
+    /// Runs `act` with logging at `level`, and returns the log lines and the events.
     fn written(level: LogLevel, act: impl FnOnce(&mut Logging)) -> (String, Vec<EventRow>) {
         let (text, pipe) = io::pipe().unwrap();
         let lines = tracing_subscriber::fmt::layer().with_writer(Arc::new(pipe)).with_ansi(false).boxed();
@@ -134,13 +156,13 @@ mod tests {
         (io::read_to_string(text).unwrap(), events)
     }
 
-    fn order(level: admin::view::LogLevel) -> Option<admin::LogOrder> {
+    fn level_override(level: admin::view::LogLevel) -> Option<admin::LogLevelOverride> {
         let (lasts, by) = (Duration::from_secs(60), "uid 0".to_owned());
-        Some(admin::LogOrder { level, lasts, by, reason: None })
+        Some(admin::LogLevelOverride { level, lasts, by, reason: None })
     }
 
     #[test]
-    fn the_level_follows_the_configuration_and_the_events_keep_theirs() {
+    fn log_level_follows_reload_and_events_do_not() {
         let (text, events) = written(LogLevel::Warn, |logging| {
             for level in [LogLevel::Warn, LogLevel::Debug, LogLevel::Error] {
                 logging.follow(level);
@@ -166,9 +188,11 @@ mod tests {
     }
 
     #[test]
-    fn an_order_holds_over_reloads_until_its_time_and_says_when_it_ends() {
+    fn log_override_survives_reload_and_logs_its_end() {
         let (text, events) = written(LogLevel::Error, |logging| {
-            assert!(logging.order(order(admin::view::LogLevel::Debug), Duration::ZERO).changed);
+            assert!(
+                logging.override_level(level_override(admin::view::LogLevel::Debug), Duration::ZERO).changed
+            );
             tracing::debug!("while it is ordered");
             logging.follow(LogLevel::Warn);
             tracing::debug!("after a reload");
@@ -178,17 +202,17 @@ mod tests {
             tracing::info!("after its time");
             logging.expire(Duration::from_secs(61));
             tracing::warn!("by the file");
-            logging.order(order(admin::view::LogLevel::Error), Duration::from_secs(70));
+            logging.override_level(level_override(admin::view::LogLevel::Error), Duration::from_secs(70));
             tracing::warn!("while less is ordered");
-            logging.order(None, Duration::from_secs(71));
+            logging.override_level(None, Duration::from_secs(71));
             tracing::warn!("after it was taken back");
         });
         let seen: Vec<&str> = text.lines().map(|line| line.rsplit(": ").next().unwrap()).collect();
-        let ended = "an ordered log level has ended by its time change=\"order\" file=warn why=\"uid 0 ordered it for 60 s\"";
+        let ended = "log level override expired change=\"override\" file=warn why=\"uid 0 set it for 60 s\"";
         let all = ["while it is ordered", "after a reload", "before its time", ended, "by the file"];
         assert_eq!(seen, [&all[..], &["after it was taken back"]].concat());
         let [event] = &events[..] else { panic!("{events:?}") };
-        assert_eq!(event.cause.as_deref(), Some("uid 0 ordered it for 60 s"));
+        assert_eq!(event.cause.as_deref(), Some("uid 0 set it for 60 s"));
         assert_eq!(event.about, [("file".to_owned(), "warn".to_owned())].into());
     }
 }

@@ -1,13 +1,16 @@
-//! The command line: what the operator types, and the exit code it ends with.
+//! Parses the command line, runs the selected subcommand and returns its exit code.
 //!
-//! The daemon: `run` (wired from both planes), `listeners` (of its API), `stats`, `liveness`, `notify` (the service
-//! manager), `privileges`, `logging`. What needs none, or only may ask it: `config_check`, `config_diff`, `config_import`, `digest`,
-//! `doctor`, `probe`, `flow_path` (`where`), `trace`, `replay`, `simulate`, `backend` (`decap`), `shell` (`completions`, `man`). Not
-//! here: verbs that ask it and print (`admin_client`).
-//! Exit codes: 0 well, 1 a finding, 2 wrong usage, 3 no daemon.
+//! The modules `run`, `listeners`, `stats`, `liveness`, `notify`, `privileges` and `logging` form
+//! the daemon. Every other module implements a subcommand that needs no daemon. Such a module has
+//! the name of its subcommand, with three exceptions: `flow_path` is `where`, `backend` is `decap`,
+//! and `shell` is `completions` and `man`. Subcommands that only query the daemon are in the crate
+//! `admin_client`.
+//!
+//! Exit codes are 0 for success, 1 for a finding, 2 for wrong usage, and 3 if the daemon cannot be
+//! reached.
 
 #![forbid(unsafe_code)]
-// They panic when the pipe is closed: `out` does not.
+// `println!` panics if standard output is a closed pipe. The macros of the module `out` do not.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod backend;
@@ -39,7 +42,7 @@ use admin_client::{
 };
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
-/// A layer-4 load balancer in user space on AF_XDP.
+/// Run and control a layer-4 load balancer in user space on AF_XDP
 #[derive(Debug, Parser)]
 #[command(version, propagate_version = true)]
 struct Cli {
@@ -49,112 +52,130 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Carry traffic until SIGTERM or SIGINT, drain, leave; a second one ends at once. SIGHUP reloads the configuration.
+    /// Run the load balancer. SIGHUP reloads the configuration, SIGTERM or SIGINT drains and exits,
+    /// a second one exits immediately
     Run(Source),
-    /// Look at configuration files.
+    /// Check, compare, read and change configurations
     #[command(subcommand)]
     Config(ConfigVerb),
-    /// Look at the machine before it carries traffic: what is wrong, why it matters, which command mends it.
+    /// Check this machine for problems and print how to fix them
     Doctor(doctor::Arguments),
-    /// How the running balancer is; 1 when traffic would not be served, or something is wrong.
+    /// Show the state of the running balancer; the exit code is 1 if it is not ready or a fault is
+    /// shown
     Status(Common),
-    /// Digests of the configuration and of the tables in force, by which machines of a cluster are compared.
+    /// Print digests of the configuration and of the lookup tables, to compare the machines of a
+    /// cluster
     Digest(digest::Arguments),
-    /// The last changes of state of the running balancer, with time and cause.
+    /// Print recent state changes of the running balancer with their times and causes
     Events(EventsArguments),
-    /// Rates of the running balancer, live.
+    /// Show live traffic rates
     Top(TopArguments),
-    /// Backends of the running balancer, and an operator's orders to them.
+    /// List backends, and drain, stop or reweight them
     #[command(subcommand)]
     Backend(BackendVerb),
-    /// VIPs of the running balancer.
+    /// List VIPs
     #[command(subcommand)]
     Vip(VipVerb),
-    /// Health checks of the running balancer.
+    /// List health checks
     #[command(subcommand)]
     Health(HealthVerb),
-    /// Routers that the running balancer announces its VIPs to.
+    /// Show BGP sessions and announced routes
     #[command(subcommand)]
     Bgp(BgpVerb),
-    /// The machine on which the balancer runs.
+    /// Drain or upgrade this machine
     #[command(subcommand)]
     Machine(MachineVerb),
-    /// Tracked flows of the running balancer.
+    /// List or delete tracked flows
     #[command(subcommand)]
     Flow(FlowVerb),
-    /// Requests by key of the running balancer.
+    /// Show the most requested keys of keyed services
     #[command(subcommand)]
     Kv(KvVerb),
-    /// The log of the running balancer.
+    /// Show or temporarily change the log level
     #[command(subcommand)]
     Log(LogVerb),
-    /// Say which backend a flow would go to, and why: from the file alone, or by the running balancer.
+    /// Print which backend a flow is sent to and why, using the configuration file or the running
+    /// balancer
     Where(flow_path::Arguments),
-    /// Write packets of the running balancer to a file that Wireshark reads, as they came and as they left, with what was decided.
+    /// Write packets of the running balancer to a pcapng file for Wireshark
+    ///
+    /// Each packet is written twice: on the interface `before` as received, and on `after` as sent,
+    /// with the verdict as comment. A packet must match all given conditions. Later fragments of a
+    /// packet that was too large, replies to fragments, and packets dropped after the verdict
+    /// (`tx_full`, `mailbox_full`, `no_frame`) are not captured. A fragment that is held is
+    /// captured when it arrives and when it leaves.
     Capture(CaptureArguments),
-    /// Send marked packets by a router, and print by which machines, and why, they go to which backend. Needs CAP_NET_RAW.
+    /// Send marked packets through a router and print which machines forward them and to which
+    /// backends; needs CAP_NET_RAW
     Trace(trace::Arguments),
-    /// Run a capture through the packet thread's own loop, offline.
+    /// Run a capture file through the packet processing loop, offline
+    ///
+    /// Time is taken from the timestamps of the capture, so fragments, flows and rate limits expire
+    /// as they did in the capture. One packet thread forwards the packets, and every backend is
+    /// considered up. Outgoing frames in the capture are skipped. Packets that the capture
+    /// truncated are padded with zeros.
     Replay(replay::Arguments),
-    /// Simulate a cluster behind ECMP, offline: what breaks when machines or backends change, or by a change of the configuration.
+    /// Simulate a cluster behind ECMP, offline, and print which connections break after a change
     Simulate(::simulate::Arguments),
-    /// The backend's side: take outer headers off, where a tunnel device is not wanted.
+    /// Remove tunnel headers on a backend with an XDP program; replaces a tunnel device
     Decap(backend::Arguments),
-    /// Ask VIPs again and again, as a client would: are they reachable, and how fast. Needs no privileges.
+    /// Measure reachability and latency of VIPs as a client; needs no privileges
     Probe(probe::Arguments),
-    /// Print a script by which a shell completes verbs and options.
+    /// Print a shell script that completes subcommands and options
     Completions(shell::Completions),
-    /// Write manual pages of the program and all its verbs into a folder.
+    /// Write manual pages of all subcommands to a folder
     Man(shell::Manual),
 }
 
 #[derive(Debug, Subcommand)]
 enum ConfigVerb {
-    /// Report every problem of a file at once, with line, field, what was found and what is allowed.
+    /// Report all problems of a configuration file, with line and key
     Check(config_check::Arguments),
-    /// Say in words what a change of files would change, and how many slots of each table would move.
+    /// Print what changes between two configurations, and how many slots of each Maglev table
+    /// change their backend
     Diff(config_diff::Arguments),
-    /// Print a configuration made of another load balancer's.
+    /// Convert the configuration of another load balancer
     #[command(subcommand)]
     Import(config_import::ImportVerb),
-    /// Print a JSON schema of the file, by which editors complete and judge keys.
+    /// Print a JSON schema of the configuration file, for completion and checks in editors
     Schema,
-    /// Print the configuration that is in force in the running balancer.
+    /// Print the configuration of the running balancer
     Get(Common),
-    /// Have the running balancer take a configuration in its file's place, where `admin.put` allows it.
+    /// Replace the configuration of the running balancer through the API; needs `admin.put`
     Put(live_config::Put),
-    /// Have the running balancer read its file again.
+    /// Reload the configuration file in the running balancer
     Reload(live_config::Reload),
-    /// Keep what came with `--confirm`, before its time is up.
+    /// Confirm a change that was made with `--confirm`, so that it is not rolled back
     Confirm(Common),
-    /// List the last generations of the running balancer, or print the texts of one.
+    /// List recent generations of the running balancer, or print the files of one generation
     History(live_config::History),
-    /// Have the running balancer go back to a generation that was in force before; the file stays as it is.
+    /// Return the running balancer to an earlier generation, without changing the file
     Rollback(live_config::Rollback),
 }
 
-/// Which configuration, and which machine of it.
 #[derive(Debug, Args)]
 struct Source {
-    /// The configuration file.
+    /// Read this configuration file
     #[arg(long, value_name = "FILE", default_value = USUAL_FILE)]
     config: PathBuf,
-    /// The machine's name in the file. Default: the host's name, up to its first dot.
+    /// Use this machine of the configuration (default: the host name up to the first dot)
     #[arg(long, value_name = "NAME")]
     machine: Option<String>,
-    /// Come in the place of the process at the other end of standard input: `machine upgrade` starts a balancer so.
+    /// Take over from the process that is connected to standard input; only `machine upgrade` uses
+    /// this option
     #[arg(long, hide = true)]
     take_over: bool,
 }
 
 impl Source {
-    /// The machine's name: as given, or the first of the file, for what is the same on every machine of the cluster.
+    /// Returns the given machine, or the first machine of the configuration. This default is for
+    /// subcommands whose result is the same on all machines.
     fn machine_or_first(&self, config: &config::Config) -> String {
         let first = || config.machines().first().map(|machine| machine.name().to_owned());
         self.machine.clone().or_else(first).unwrap_or_default()
     }
 
-    /// The machine's name: as given, or the host's up to its first dot.
+    /// Returns the given machine, or the host name up to the first dot.
     fn machine(&self) -> anyhow::Result<String> {
         if let Some(name) = &self.machine {
             return Ok(name.clone());
@@ -165,7 +186,7 @@ impl Source {
     }
 }
 
-/// Where the configuration is, unless it is said.
+/// The default path of the configuration.
 const USUAL_FILE: &str = "/etc/sluicegate/sluicegate.toml";
 
 fn main() -> ExitCode {
@@ -205,7 +226,7 @@ fn carry_out(verb: Verb) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The verbs of `config`: of files, then of the configuration in force.
+/// Runs a subcommand of `config`, either on files or on the running balancer.
 fn configure(verb: ConfigVerb) -> anyhow::Result<ExitCode> {
     match verb {
         ConfigVerb::Check(arguments) => config_check::check(&arguments),

@@ -1,10 +1,12 @@
-//! Messages to the service manager: readiness, reloads, the end, a heartbeat, and a line of status.
+//! Notifies the service manager of readiness, reloads and shutdown, and sends heartbeats and a
+//! status line.
 //!
-//! In: `$NOTIFY_SOCKET`, a path or an abstract name, and `$WATCHDOG_USEC`. Out: one datagram for each change. Without a
-//! manager nothing is sent. Not here: whether a heartbeat is due (`liveness`).
-//! Written by hand: the crate `sd-notify` knows no abstract names, and opens a socket for each message.
-//! Invariant: a message never waits. What the manager's full socket refuses is lost, and logged.
-//! Source: sd_notify(3), sd_watchdog_enabled(3).
+//! The environment variable `NOTIFY_SOCKET` names the socket, by a path or an abstract name. The
+//! watchdog timeout is in `WATCHDOG_USEC`. Each message is one datagram. Sending never blocks: if
+//! the socket buffer is full, the message is lost and the loss is logged. The crate `sd-notify` is
+//! not used, because it does not support abstract names and opens a socket for each message.
+//!
+//! References: sd_notify(3), sd_watchdog_enabled(3).
 
 use std::ffi::OsStr;
 use std::io;
@@ -15,7 +17,7 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-/// The way to the service manager, where there is one.
+/// The connection to the service manager. Without a service manager, messages are discarded.
 #[derive(Debug, Default)]
 pub(crate) struct Notifier {
     manager: Option<(UnixDatagram, SocketAddr)>,
@@ -23,7 +25,8 @@ pub(crate) struct Notifier {
 }
 
 impl Notifier {
-    /// As the environment says. A manager that cannot be reached is logged, and gets no message.
+    /// Opens the socket that the environment names. A failure is logged, and all messages are then
+    /// discarded.
     pub(crate) fn from_environment() -> Self {
         let variable = |name: &str| std::env::var(name).ok();
         let watchdog = watchdog(
@@ -35,51 +38,55 @@ impl Notifier {
         match open(&name) {
             Ok(manager) => Self { manager: Some(manager), watchdog },
             Err(error) => {
-                tracing::warn!(socket = %name.display(), %error, "the service manager cannot be notified");
+                // log: The socket in `NOTIFY_SOCKET` cannot be used, so the service manager does
+                // not learn that the process is ready. Start the process with the systemd unit.
+                tracing::warn!(socket = %name.display(), %error, "service manager not reachable");
                 Self::default()
             }
         }
     }
 
-    /// How long the manager waits for a heartbeat.
+    /// Returns the watchdog timeout of the service manager.
     pub(crate) fn watchdog_time(&self) -> Option<Duration> {
         self.watchdog
     }
 
-    /// Started, or a reload is over, whether or not it took effect.
+    /// Reports that the start or a reload is complete. A failed reload also ends with this message.
     pub(crate) fn ready(&self, status: &str) {
         self.send(&format!("READY=1\n{}", status_line(status)));
     }
 
-    /// A reload begins.
+    /// Reports that a reload has started.
     pub(crate) fn reloading(&self) {
-        // Since systemd 253 a reload without the time is not believed.
+        // Since version 253, systemd ignores this message if it has no timestamp.
         match clock_gettime(ClockId::CLOCK_MONOTONIC) {
             Ok(now) => {
                 let micros = Duration::from(now).as_micros();
                 self.send(&format!("RELOADING=1\nMONOTONIC_USEC={micros}\nSTATUS=reloading\n"));
             }
-            Err(error) => tracing::warn!(%error, "the service manager cannot be notified of the reload"),
+            // log: The clock could not be read, so `systemctl reload` may wait until it times out.
+            // The reload itself is not affected.
+            Err(error) => tracing::warn!(%error, "reload notification not sent"),
         }
     }
 
-    /// The end begins, and takes up to `at_most`.
+    /// Reports that the shutdown has started and takes up to `at_most`.
     pub(crate) fn stopping(&self, at_most: Duration, status: &str) {
         let micros = at_most.as_micros();
         self.send(&format!("STOPPING=1\nEXTEND_TIMEOUT_USEC={micros}\n{}", status_line(status)));
     }
 
-    /// Another process is the service from now on: its messages count, and this one's do not.
+    /// Reports that process `pid` is the main process of the service from now on.
     pub(crate) fn main_process(&self, pid: u32) {
         self.send(&format!("MAINPID={pid}\n"));
     }
 
-    /// A line for `systemctl status`.
+    /// Sets the status line of `systemctl status`.
     pub(crate) fn status(&self, status: &str) {
         self.send(&status_line(status));
     }
 
-    /// Still alive.
+    /// Sends a heartbeat.
     pub(crate) fn heartbeat(&self) {
         self.send("WATCHDOG=1\n");
     }
@@ -87,7 +94,10 @@ impl Notifier {
     fn send(&self, message: &str) {
         let Some((socket, manager)) = &self.manager else { return };
         if let Err(error) = socket.send_to_addr(message.as_bytes(), manager) {
-            tracing::warn!(message = message.trim_end(), %error, "the service manager did not take a message");
+            // log: The socket of the service manager is full and a message was lost. Without
+            // heartbeats, the watchdog may restart the service. Check whether systemd is
+            // overloaded.
+            tracing::warn!(message = message.trim_end(), %error, "service manager message lost");
         }
     }
 }
@@ -96,14 +106,14 @@ fn open(name: &OsStr) -> io::Result<(UnixDatagram, SocketAddr)> {
     let address = match name.as_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
         [b'/', ..] => SocketAddr::from_pathname(name)?,
-        _ => return Err(io::Error::other("neither a path from the root on nor an abstract name")),
+        _ => return Err(io::Error::other("not an absolute path or an abstract name")),
     };
     let socket = UnixDatagram::unbound()?;
     socket.set_nonblocking(true)?;
     Ok((socket, address))
 }
 
-/// `process`: the one that the watchdog is meant for, where that is set.
+/// Returns the watchdog timeout, or `None` if the watchdog supervises another process than `me`.
 fn watchdog(micros: Option<&str>, process: Option<&str>, me: u32) -> Option<Duration> {
     if process.is_some_and(|process| process.parse() != Ok(me)) {
         return None;
@@ -112,7 +122,7 @@ fn watchdog(micros: Option<&str>, process: Option<&str>, me: u32) -> Option<Dura
     micros.map(Duration::from_micros)
 }
 
-/// One line, whatever the text holds: the next one would be a message of its own.
+/// Formats the status as one line, because a line break would begin another message.
 fn status_line(status: &str) -> String {
     format!("STATUS={}\n", status.replace(['\n', '\r'], " "))
 }
@@ -148,7 +158,7 @@ mod tests {
             received.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").and_then(|rest| rest.split('\n').next());
         let micros: u128 = micros.unwrap().parse().unwrap();
         assert!((before..=now()).contains(&micros), "{received}");
-        // A manager that is gone, or that does not read, stops nobody.
+        // A full or closed socket must not block the sender.
         for _ in 0..2_000 {
             notifier.heartbeat();
         }
@@ -157,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_manager_hears_everything_by_path_and_by_abstract_name() {
+    fn notifier_sends_to_path_and_abstract_name() {
         let name = format!("sluicegate-notify-{}", std::process::id());
         let folder = std::env::temp_dir().join(&name);
         std::fs::create_dir(&folder).unwrap();

@@ -1,10 +1,13 @@
-//! What the process may do, and giving up what it does not need.
+//! Drops privileges that the process does not need.
 //!
-//! At the start of every verb: no core dump. At the start of `run`, before any other thread: nothing that is executed can gain privileges. After set-up: all
-//! capabilities but those that the control loop needs while it runs. Packet threads give up all when they start
-//! (`datapath`). A capability belongs to a thread: threads that the loop starts later have the loop's.
-//! A process that takes over is executed with what this one has by then ([`handed_down`]), and gets nothing else.
-//! Source: capabilities(7), prctl(2) PR_SET_NO_NEW_PRIVS, Linux `kernel/bpf/syscall.c`.
+//! Every subcommand first disables core dumps. The subcommand `run` also prevents programs that it
+//! executes from gaining privileges. After the setup, `run` drops all capabilities that the control
+//! loop does not need. Each packet thread drops all its capabilities when it starts (`datapath`).
+//! Capabilities belong to threads, so threads that are started later inherit the reduced
+//! capabilities of the control loop. The new process of an upgrade receives only the capabilities
+//! that the old process still has ([`handed_down`]).
+//!
+//! References: capabilities(7), prctl(2) PR_SET_NO_NEW_PRIVS, Linux `kernel/bpf/syscall.c`.
 
 use std::fs;
 
@@ -17,24 +20,31 @@ use rustix::thread::{
     set_no_new_privs,
 };
 
-/// No core dump is written of this process, whatever the limits, and nobody but root reads its memory: keys are in it.
+/// Disables core dumps, and tracing by users other than root, because the memory of the process
+/// contains keys.
 pub(crate) fn keep_out_of_cores() {
     if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
-        tracing::warn!(%error, "a core dump of this process would hold its keys");
+        // log: The kernel refused to exclude the process from core dumps, so a dump would contain
+        // keys. Disable core dumps in the unit with `LimitCORE=0`.
+        tracing::warn!(%error, "core dumps not disabled");
     }
 }
 
-/// Nothing that this process executes gains privileges, from its file or as root.
+/// Prevents programs that this process executes from gaining privileges through file capabilities
+/// or the root user.
 pub(crate) fn seal() {
-    // While they may still be: what lasts is what a process that takes over is given (`handed_down`).
+    // Capabilities must be inheritable before `handed_down` can pass them to a new process.
     if let Ok(sets) = capabilities(None) {
         let inheritable = sets.permitted & lasting();
-        let _ = set_capabilities(None, CapabilitySets { inheritable, ..sets }); // then it has none to hand down
+        // If the call fails, a new process receives no capabilities.
+        let _ = set_capabilities(None, CapabilitySets { inheritable, ..sets });
     }
     if let Err(error) = set_no_new_privs(true) {
-        tracing::warn!(%error, "no_new_privs is not set");
+        // log: The kernel refused to set `no_new_privs`. Set `NoNewPrivileges=yes` in the unit.
+        tracing::warn!(%error, "no_new_privs not set");
     }
-    // Without CAP_SETPCAP this is refused, and then the parent process has set the bounds.
+    // Without CAP_SETPCAP the kernel refuses this call. The parent process has then already limited
+    // the bounding set.
     for capability in CapabilitySet::all() {
         if remove_capability_from_bounding_set(capability).is_err() {
             return;
@@ -42,27 +52,36 @@ pub(crate) fn seal() {
     }
 }
 
-/// Gives up, for the calling thread, what set-up alone needed. `can_change_filter` is asked whether the filter's maps can
-/// be changed without a capability: since Linux 5.19 a descriptor is enough.
+/// Drops the capabilities of the calling thread that only the setup needed.
+///
+/// The closure `can_change_filter` returns `true` if the process can change the BPF maps without a
+/// capability. Linux 5.19 and later allow this.
 pub(crate) fn give_up(can_change_filter: impl FnOnce() -> bool) -> std::io::Result<()> {
     keep(&LASTING, can_change_filter)
 }
 
-/// Gives up all that is needed no more once `decap`'s program is attached: root's user too, for which files that are
-/// root's need no capability. The process must have one thread. `can_read_maps` is asked as in [`give_up`].
+/// Drops all capabilities and changes from root to another user after `decap` has attached its XDP
+/// program. Dropping the capabilities is not enough, because a root user without capabilities can
+/// still access files that belong to root.
+///
+/// The process must have only one thread. The closure `can_read_maps` returns `true` if the process
+/// can read the BPF maps without a capability.
 pub(crate) fn give_up_all(can_read_maps: impl FnOnce() -> bool) -> std::io::Result<()> {
     if let Err(error) = leave_root() {
-        tracing::warn!(%error, "still root's user, without its capabilities");
+        // log: The subcommand `decap` could not change to the user `nobody` and runs as root
+        // without capabilities. Start `decap` with its systemd unit.
+        tracing::warn!(%error, "user not changed from root");
     }
     keep(&[], can_read_maps)
 }
 
-/// From root to the user that owns nothing; capabilities stay permitted until the caller gives them up.
+/// Changes from root to the user `nobody`, which owns no files. The permitted capabilities are
+/// kept, and the caller drops them.
 fn leave_root() -> nix::Result<()> {
     if !geteuid().is_root() {
         return Ok(());
     }
-    // A change of user takes back what the parent had asked for.
+    // A change of user clears the parent-death signal, so it is set again.
     let at_parents_death = prctl::get_pdeathsig()?;
     prctl::set_keepcaps(true)?;
     setgroups(&[])?;
@@ -76,35 +95,39 @@ fn keep(lasting: &[(CapabilitySet, &str, &str)], can_use_maps: impl FnOnce() -> 
     let lasting =
         had & lasting.iter().fold(CapabilitySet::empty(), |all, (capability, _, _)| all | *capability);
     set_capabilities(None, CapabilitySets { effective: lasting, permitted: had, inheritable: handed })?;
-    // What is executed gets none of them by itself. A kernel that has no such set gives none.
+    // Executed programs inherit no capabilities when the ambient set is empty. The call fails only
+    // on a kernel without an ambient set.
     let _ = clear_ambient_capability_set();
     let kept = if can_use_maps() { lasting } else { lasting | had & for_maps(had) };
     set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: handed & kept })?;
+    // log: The setup is complete, and the process has dropped the capabilities that only the setup
+    // needed. The field `kept` lists the remaining ones.
     tracing::info!(
         kept = %words(kept),
         given_up = (had - kept).iter().count(),
-        "capabilities that only the start needs are given up"
+        "capabilities dropped"
     );
     for (thread, more) in threads_with_more(kept)? {
-        tracing::warn!(
-            thread,
-            capabilities = format!("{more:#x}"),
-            "a thread that started earlier keeps more"
-        );
+        // log: A thread of a library has more capabilities than expected. Report a bug with this
+        // line.
+        tracing::warn!(thread, capabilities = format!("{more:#x}"), "thread with extra capabilities found");
     }
     Ok(())
 }
 
-/// Runs `start`, which executes a program: that gets the capabilities that this thread has, as far as they last.
+/// Calls `start`, which executes a program. The program inherits the capabilities that this thread
+/// still has.
 pub(crate) fn handed_down<T>(start: impl FnOnce() -> T) -> T {
     let handed = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.inheritable & sets.permitted);
     for capability in handed.iter() {
         if let Err(error) = configure_capability_in_ambient_set(capability, true) {
-            tracing::warn!(%error, capability = format!("{capability:?}"), "a capability is not handed down");
+            // log: The new process of an upgrade will lack a capability. Report a bug with this
+            // line.
+            tracing::warn!(%error, capability = format!("{capability:?}"), "capability not inherited");
         }
     }
     let started = start();
-    let _ = clear_ambient_capability_set(); // it was set here
+    let _ = clear_ambient_capability_set(); // The set was filled above.
     started
 }
 
@@ -114,7 +137,8 @@ fn lasting() -> CapabilitySet {
     })
 }
 
-/// Kernels before 5.8 know CAP_SYS_ADMIN alone.
+/// Returns the capability for BPF maps. Kernels before 5.8 do not have CAP_BPF and require
+/// CAP_SYS_ADMIN.
 fn for_maps(had: CapabilitySet) -> CapabilitySet {
     if had.contains(CapabilitySet::BPF) { CapabilitySet::BPF } else { CapabilitySet::SYS_ADMIN }
 }
@@ -124,17 +148,17 @@ fn words(kept: CapabilitySet) -> String {
     let mut words: Vec<String> = lasting.map(|(_, name, why)| format!("{name}: {why}")).collect();
     if kept.intersects(CapabilitySet::BPF | CapabilitySet::SYS_ADMIN) {
         words.push(
-            "CAP_BPF or CAP_SYS_ADMIN: this kernel asks for it when the XDP program's maps are used".into(),
+            "CAP_BPF or CAP_SYS_ADMIN: this kernel requires it to use the maps of the XDP program".into(),
         );
     }
     if words.is_empty() { "none".into() } else { words.join("; ") }
 }
 
-/// Threads of this process that may do more than `kept`: their names and their capabilities.
+/// Returns the names and capabilities of threads with more capabilities than `kept`.
 fn threads_with_more(kept: CapabilitySet) -> std::io::Result<Vec<(String, u64)>> {
     let mut found = Vec::new();
     for thread in fs::read_dir("/proc/self/task")? {
-        // One that has just ended is no matter.
+        // A thread may end during the loop.
         let Ok(status) = fs::read_to_string(thread?.path().join("status")) else { continue };
         let Some(permitted) = field(&status, "CapPrm:").and_then(|mask| u64::from_str_radix(mask, 16).ok())
         else {
@@ -151,31 +175,23 @@ fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
 
-/// What the control loop needs while it runs, and for what.
+/// The capabilities that the control loop keeps, each with its name and the reason.
 const LASTING: [(CapabilitySet, &str, &str); 4] = [
-    (
-        CapabilitySet::NET_ADMIN,
-        "CAP_NET_ADMIN",
-        "makes the kernel resolve neighbours, marks checks that go through a tunnel",
-    ),
-    (
-        CapabilitySet::NET_RAW,
-        "CAP_NET_RAW",
-        "raw sockets of checks through a tunnel, which a reload may bring",
-    ),
+    (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN", "resolves neighbors and marks packets of tunneled checks"),
+    (CapabilitySet::NET_RAW, "CAP_NET_RAW", "opens raw sockets for tunneled checks after a reload"),
     (
         CapabilitySet::NET_BIND_SERVICE,
         "CAP_NET_BIND_SERVICE",
-        "ports of bgp.listen below 1,024, which a reload may bring",
+        "listens on ports of bgp.listen below 1024 after a reload",
     ),
     (
         CapabilitySet::IPC_LOCK,
         "CAP_IPC_LOCK",
-        "packet memory of a process that takes over, where the limit on locked memory is lower",
+        "locks packet memory beyond the limit when a new process takes over",
     ),
 ];
 
-/// The user and the group `nobody`, by the number that each system gives them.
+/// The user ID and group ID of `nobody`, which are the same on all common systems.
 const NOBODY: u32 = 65_534;
 
 #[cfg(test)]
@@ -185,14 +201,17 @@ mod tests {
     #[test]
     fn the_log_names_what_is_kept() {
         let both = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW;
-        assert!(words(both).contains("CAP_NET_ADMIN: makes") && words(both).contains("CAP_NET_RAW: raw"));
+        assert!(
+            words(both).contains("CAP_NET_ADMIN: resolves") && words(both).contains("CAP_NET_RAW: opens")
+        );
         assert!(!words(both).contains("CAP_BPF") && words(both | CapabilitySet::BPF).contains("CAP_BPF"));
         assert_eq!(words(CapabilitySet::empty()), "none");
     }
 
     #[test]
     fn a_thread_keeps_what_lasts_and_what_the_filter_proves_to_need() {
-        // Capabilities are a thread's own: this one is thrown away. Without root there is nothing to give up.
+        // Each test uses its own thread, because capabilities belong to a thread. Without root
+        // there are no capabilities to drop.
         let left = |can_change: bool| {
             std::thread::spawn(move || {
                 let had = capabilities(None).unwrap().permitted;

@@ -1,11 +1,13 @@
-//! `sluicegate probe`: are the VIPs reachable, and how fast, as a client sees it. Runs anywhere, without privileges.
+//! Implements `sluicegate probe`, which measures the reachability and latency of VIPs as a client
+//! sees them.
 //!
-//! In: targets by address on the command line, or the VIPs of a configuration (`target`). Out: a live table, lines or JSON
-//! (`view`), Prometheus metrics (`metrics`), and an exit code.
-//! Not here: what an attempt asks (`health`), what follows from a failure: it watches and changes nothing.
-//! Latency is from the first packet of the connection to the answer that passes, TLS handshake and name in between
-//! included; of failed attempts none is counted.
-//! Source: Eisenbud et al., *Maglev*, NSDI 2016, §4.4.
+//! The subcommand runs on any machine without privileges and changes no state. Targets are URLs on
+//! the command line, or the VIPs of a configuration (`target`). The results are shown as a live
+//! table, as lines or as JSON (`view`), and as Prometheus metrics (`metrics`). Latency is the time
+//! from the first packet of a connection to the response that passes the check. It includes the TLS
+//! handshake. Failed attempts have no latency. The crate `health` implements the attempts.
+//!
+//! References: Eisenbud et al., *Maglev*, NSDI 2016, §4.4.
 
 mod metrics;
 mod target;
@@ -30,73 +32,79 @@ use self::view::{Form, View};
 
 use admin_client::{EndSignals, errln, usage, verdict};
 
-/// What to probe, and how.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP, override_usage = USAGES)]
 pub(crate) struct Arguments {
-    /// Targets, by address and not by a host's name: tcp://ADDRESS:PORT, http://ADDRESS/PATH, https://…, grpc://ADDRESS:PORT/SERVICE, grpcs://…,
-    /// dns://ADDRESS/NAME?type=AAAA, memcached://ADDRESS, memcached+udp://ADDRESS, ntp://ADDRESS. IPv6 addresses in brackets.
+    /// Probe these URLs: tcp://ADDRESS:PORT, http://ADDRESS/PATH, https://…,
+    /// grpc://ADDRESS:PORT/SERVICE, grpcs://…, dns://ADDRESS/NAME?type=AAAA, memcached://ADDRESS,
+    /// memcached+udp://ADDRESS, ntp://ADDRESS. ADDRESS is an IP address; put IPv6 addresses in
+    /// brackets
     #[arg(value_name = "URL", required_unless_present = "config")]
     targets: Vec<Url>,
-    /// Take the VIPs of this configuration: TCP services by a connection to each port (of a range its first), and by the
-    /// checks with via = "vip" of their backends. Secrets are not read.
+    /// Probe the VIPs of this configuration: open a connection to each TCP port (for a range, to
+    /// its first port), and run the checks with via = "vip"; secrets are not read
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// From one attempt at a target to the next.
+    /// Start a new attempt at each target at this interval, 1ms to 1h
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration)]
     interval: Duration,
-    /// An attempt without an answer by then has failed; at most the interval.
+    /// Fail an attempt if no response arrives within this time, 1ms to the interval
     #[arg(long, value_name = "DURATION", default_value = "500ms", value_parser = duration)]
     timeout: Duration,
-    /// End after so many attempts at each target; 1 as the exit code when the last one failed at any of them.
+    /// Stop after N attempts at each target; the exit code is 1 if the last attempt at any target
+    /// failed
     #[arg(long, value_name = "N", value_parser = attempts_wanted)]
     count: Option<u64>,
-    /// Off a terminal: print the table each time so much has passed, besides a line for each change.
+    /// Print the table at this interval, 1ms to 1h, in addition to each change; only if the output
+    /// is not a terminal
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     summary_interval: Option<Duration>,
-    /// Print JSON, an object a line: each change, and each target's figures at each summary and at the end.
+    /// Print JSON, one object per line, for each change; the figures of each target follow at each
+    /// summary interval and at the end
     #[arg(long)]
     json: bool,
-    /// Serve Prometheus metrics at http://ADDRESS:PORT/metrics.
+    /// Serve Prometheus metrics at http://ADDRESS:PORT/metrics
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = listen)]
     metrics: Option<SocketAddr>,
-    /// Certificates that may have signed those of https and grpcs targets, PEM.
+    /// Trust the CA certificates in this PEM file for https and grpcs targets
     #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
     ca: Option<PathBuf>,
-    /// Let any certificate pass.
+    /// Accept all TLS certificates without verification
     #[arg(long)]
     insecure: bool,
-    /// The Host header of http and https targets of the command line, and the name that their certificate must have.
+    /// Send this Host header to the http and https targets of the command line; certificates must
+    /// be valid for this name
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
 }
 
-/// Probes until `--count` is reached or a signal comes.
+/// Probes all targets until `--count` is reached or a signal arrives.
 pub(crate) fn probe(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let targets = targets(arguments)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let done = runtime.block_on(watch(arguments, &targets));
-    // Attempts in flight end here, not at their time-out.
+    // Running attempts are abandoned, so the program does not wait for their timeouts.
     runtime.shutdown_background();
     match done {
-        // The pipe is closed: its reader has seen enough.
+        // The reader of the pipe has exited, which is a normal end.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
         Ok(all_up) => Ok(verdict(all_up)),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Those of the configuration, then those of the command line, each once.
+/// Returns the targets of the configuration and of the command line, without duplicates.
 fn targets(arguments: &Arguments) -> anyhow::Result<Vec<Target>> {
     if arguments.timeout > arguments.interval {
         let [timeout, interval] = [arguments.timeout, arguments.interval].map(format_duration);
         return Err(usage(format!(
-            "--timeout {timeout} is longer than --interval {interval}, and attempts at a target would overlap: raise --interval \
-             or lower --timeout"
+            "--timeout {timeout} is longer than --interval {interval}, so attempts would overlap; raise --interval or lower \
+             --timeout"
         )));
     }
-    let read =
-        |file: &PathBuf| std::fs::read_to_string(file).with_context(|| format!("--ca {}", file.display()));
+    let read = |file: &PathBuf| {
+        std::fs::read_to_string(file).with_context(|| format!("cannot read --ca {}", file.display()))
+    };
     let ca = arguments.ca.as_ref().map(read).transpose()?;
     let trust = Trust::new(ca, arguments.insecure);
     let mut targets = match &arguments.config {
@@ -110,10 +118,10 @@ fn targets(arguments: &Arguments) -> anyhow::Result<Vec<Target>> {
         }
     }
     match targets.len() {
-        0 => Err(usage("nothing to probe")),
+        0 => Err(usage("the configuration has no VIP to probe")),
         1..=MOST_TARGETS => Ok(targets),
         many => Err(usage(format!(
-            "{many} targets, at most {MOST_TARGETS}: each needs a descriptor and 30 series of metrics"
+            "{many} targets exceed the maximum of {MOST_TARGETS}, since each needs a file descriptor and 30 metric series"
         ))),
     }
 }
@@ -126,20 +134,21 @@ fn of_file(file: &Path, trust: &Trust) -> anyhow::Result<Vec<Target>> {
     Ok(targets)
 }
 
-/// One attempt that has ended.
+/// The result of one attempt.
 #[derive(Debug)]
 struct Outcome {
     target: usize,
     verdict: Result<Duration, Failure>,
 }
 
-/// Returns whether all targets were up at the end.
+/// Probes all targets, and returns `true` if all of them are up at the end.
 async fn watch(arguments: &Arguments, targets: &[Target]) -> std::io::Result<bool> {
     let metrics = Metrics::new(targets);
     if let Some(address) = arguments.metrics {
         let bound = metrics.serve(address).await;
-        let address = bound
-            .map_err(|error| std::io::Error::new(error.kind(), format!("--metrics {address}: {error}")))?;
+        let address = bound.map_err(|error| {
+            std::io::Error::new(error.kind(), format!("cannot serve --metrics {address}: {error}"))
+        })?;
         errln!("metrics at http://{address}/metrics");
     }
     let form = form(arguments);
@@ -175,7 +184,7 @@ fn form(arguments: &Arguments) -> Form {
     }
 }
 
-/// Begins to ask all targets, spread over the first interval, so that not all of them are asked at once.
+/// Starts the attempts at all targets. The first attempts are spread evenly over one interval.
 fn ask(arguments: &Arguments, targets: &[Target]) -> mpsc::Receiver<Outcome> {
     let (sender, outcomes) = mpsc::channel(targets.len());
     for (number, target) in targets.iter().enumerate() {
@@ -203,7 +212,7 @@ fn spread(interval: Duration, number: usize, of: usize) -> Duration {
     interval / part(of).max(1) * part(number)
 }
 
-/// Asks one target again and again; ends when the view does.
+/// Repeats attempts at one target until the view is closed.
 async fn attempts(
     number: usize,
     target: Target,
@@ -232,23 +241,23 @@ fn duration(text: &str) -> Result<Duration, String> {
     let least = Duration::from_millis(1);
     parse_duration(text)
         .filter(|duration| (least..=Duration::from_secs(3_600)).contains(duration))
-        .ok_or_else(|| "a duration from 1ms to 1h, such as \"500ms\"".into())
+        .ok_or_else(|| "expected a duration from 1ms to 1h, such as 500ms".into())
 }
 
 fn attempts_wanted(text: &str) -> Result<u64, String> {
-    text.parse().ok().filter(|count| *count > 0).ok_or_else(|| "wanted a whole number from 1".into())
+    text.parse().ok().filter(|count| *count > 0).ok_or_else(|| "expected a number of at least 1".into())
 }
 
 fn listen(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| "wanted an address with a port, such as 127.0.0.1:9852 or [::1]:9852".into())
+    text.parse().map_err(|_| "expected an address with a port, such as 127.0.0.1:9852 or [::1]:9852".into())
 }
 
 const USAGES: &str =
     "sluicegate probe [OPTIONS] <URL>...\n       sluicegate probe [OPTIONS] --config <FILE> [URL]...";
-/// Below the usual limit of 1,024 descriptors.
+/// The maximum number of targets, which stays below the usual limit of 1,024 file descriptors.
 const MOST_TARGETS: usize = 1_000;
 const REDRAW: Duration = Duration::from_secs(1);
-/// Ten years.
+/// Ten years, which stands for "no summaries".
 const NEVER: Duration = Duration::from_secs(315_360_000);
-const AFTER_HELP: &str = "Latency is from the start of the connection to the answer that passes, a TLS handshake included. \
-                          Exit codes: 0 all targets were up at the end, 1 one was not, 2 wrong usage.";
+const AFTER_HELP: &str = "Latency is measured from the start of the connection to the response, and includes the TLS handshake. \
+                          Exit codes: 0 if all targets are up at the end, 1 if one is down, 2 for wrong usage.";

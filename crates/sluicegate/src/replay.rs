@@ -1,9 +1,10 @@
-//! `sluicegate replay`: a capture through the packet thread's own loop, offline and without root.
+//! Implements `sluicegate replay`, which runs a capture file through the loop of a packet thread,
+//! offline and without root.
 //!
-//! In: a capture, the configuration, others that replace it on the way. Out: a capture of what would have been sent; figures
-//! that balance. Modules: `arrivals` (which frames), `control` (snapshots, by the capture's clock), `change` (`--reload`),
-//! `stats`. Not here: the loop (`datapath::Replay`), capture files (`datapath::CaptureReader`).
-//! Invariant: the clock is the capture's, and does not go back.
+//! The subcommand writes the packets that would have been sent to another capture file, and prints
+//! counters. The submodule `arrivals` reads the frames, `control` builds the snapshots, `change`
+//! implements `--reload`, and `stats` prints the counters. The crate `datapath` implements the loop
+//! and the file formats. Time is taken from the timestamps of the capture. It never goes backward.
 
 mod arrivals;
 mod change;
@@ -31,42 +32,42 @@ use crate::run::settings;
 use crate::{Source, config_check};
 use admin_client::{create_private, errln};
 
-/// What to replay. The clock is the capture's: held fragments, flows and limits time out by it. One packet thread, for which every
-/// backend is up, as the file has it. Frames that the capture marks as on their way out are left out; what it kept a part of is
-/// filled with zeros.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// The capture to read: pcap, or pcapng as `capture` writes it. Ethernet.
+    /// Read this capture file, pcap or pcapng with Ethernet frames
     #[arg(value_name = "IN")]
     input: PathBuf,
-    /// The capture to write: what would have been sent.
+    /// Write the packets that would have been sent to this pcap file
     #[arg(value_name = "OUT.pcap")]
     output: PathBuf,
     #[command(flatten)]
     from: Source,
-    /// Change over to another configuration on the way, as a reload does; may be given again. AT is the time since the first frame
-    /// (500ms, 12s), or the number of a frame, the first being 1, before which it happens.
+    /// Switch to configuration FILE at AT, like a reload; AT is a time since the first frame
+    /// (500ms, 12s) or the number of a frame, counted from 1; repeat the option for several
+    /// switches
     #[arg(long, value_name = "AT=FILE", value_parser = change)]
     reload: Vec<Change>,
-    /// The MAC address that stands for every next hop, and for the router to which `next_hop = "reflect"` sends back: offline no
-    /// neighbour can be asked.
+    /// Use this MAC address as the next hop of all packets, and as the router for `next_hop =
+    /// "reflect"`, because neighbors cannot be resolved offline
     #[arg(long, value_name = "MAC", default_value = "02:00:00:00:00:02")]
     next_hop: Mac,
-    /// The MAC address that stands for our own.
+    /// Use this MAC address as the address of the balancer
     #[arg(long, value_name = "MAC", default_value = "02:00:00:00:00:01")]
     own: Mac,
-    /// The interface by which frames leave, and come where the capture does not name one of the machine's. Default: its first.
+    /// Send all frames on this interface, and treat frames without a known interface as received on
+    /// it (default: the first interface of the machine)
     #[arg(long, value_name = "NAME")]
     interface: Option<String>,
-    /// The longest IP packet that the way to a backend takes. Default: `cluster.mtu.core`, else 1500.
+    /// Assume this path MTU to all backends, 576 to 65535 bytes (default: `cluster.mtu.core`, or
+    /// 1500 without it)
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(576..))]
     mtu: Option<u16>,
-    /// Print JSON.
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Replays, and prints what became of the frames.
+/// Replays the capture and prints the counters.
 pub(crate) fn replay(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let config = config_check::load(&arguments.from.config)?;
     let machine = arguments.from.machine_or_first(&config);
@@ -79,7 +80,9 @@ pub(crate) fn replay(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     };
     let settings = settings(&config);
     let input = File::open(&arguments.input).with_context(|| arguments.input.display().to_string())?;
-    // Beside the output and renamed when whole: bad input loses nothing, and the input may be the output.
+    // The output is written to a temporary file, which is renamed at the end. Invalid input
+    // therefore leaves an existing output file unchanged, and the input file may also be the output
+    // file.
     let mut partial = arguments.output.clone().into_os_string();
     partial.push(".partial");
     let stats = write_whole(partial.as_ref(), |output| {
@@ -98,17 +101,17 @@ pub(crate) fn replay(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A replay under way.
+/// A running replay.
 struct Run<W: Write> {
     control: Control,
     thread: Replay,
     writer: CaptureWriter<W>,
     stats: Stats,
-    /// When the first frame came, since 1970.
+    /// The timestamp of the first frame, as time since 1970.
     origin: Option<Duration>,
-    /// The capture's clock, from there.
+    /// The current time of the replay, counted from `origin`.
     now: Duration,
-    /// When the control plane looks again.
+    /// The time at which the control plane runs next.
     second: Duration,
 }
 
@@ -134,7 +137,7 @@ impl<W: Write> Run<W> {
             self.take(&arrival)?;
         }
         for late in changes {
-            errln!("sluicegate: the capture ends before {}: no reload", late.at);
+            errln!("sluicegate: no reload at {}, because the capture ends earlier", late.at);
         }
         self.stats.take_counters(self.thread.counters());
         Ok(self.stats)
@@ -155,7 +158,9 @@ impl<W: Write> Run<W> {
         Ok(())
     }
 
-    /// Lets the time pass in turns, as a thread that sleeps has them. What an hour without a frame leaves is what any more leaves.
+    /// Advances the clock to `time` in short steps, like a packet thread that sleeps between
+    /// packets. A pause of more than an hour is shortened to an hour, because all tables are empty
+    /// after an hour.
     fn pass_until(&mut self, time: Duration) -> anyhow::Result<()> {
         self.now = self.now.max(time.saturating_sub(LONGEST_PAUSE));
         while self.now + TURN < time {
@@ -188,7 +193,7 @@ impl<W: Write> Run<W> {
     }
 }
 
-/// Writes a file by `write`, and takes it away again if that fails.
+/// Calls `write` with a new file, and removes the file if `write` fails.
 fn write_whole<T>(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> anyhow::Result<T>,
@@ -199,14 +204,14 @@ fn write_whole<T>(
         Ok(done)
     });
     if written.is_err() {
-        // What the error was matters more than a file left behind.
+        // This error is ignored, because the error of `write` is returned.
         let _ = std::fs::remove_file(path);
     }
     written
 }
 
-/// How long a packet thread sleeps at most.
+/// The maximum time for which a packet thread sleeps.
 const TURN: Duration = Duration::from_millis(100);
 const SECOND: Duration = Duration::from_secs(1);
-/// A round through the connection table.
+/// The time of one pass through the connection table, after which all expired flows are removed.
 const LONGEST_PAUSE: Duration = Duration::from_hours(1);

@@ -1,12 +1,11 @@
-//! `sluicegate run`: both planes, wired.
+//! Implements `sluicegate run`: starts the control plane and the data plane, and connects them in
+//! one control loop.
 //!
-//! In: a configuration, signals, next hops, verdicts of health checks, commands of the admin API. Out: a running balancer.
-//! Each part owns its state; [`Daemon`] is all of them on one loop. Modules: `commands` and `status` (the API), `reload` (its
-//! steps), `configuration`, `first_generation`, `checks` with `health_tunnel`, `forwarding` with `links` and `reports`, `lifecycle`,
-//! `hot_keys`, `value_caches`, `counting`, `settings`, `turns` (work of other threads), `upgrade` (a new process in this one's place)
-//! with `predecessor`.
-//! Not here: any decision about a packet, a configuration, health, an order or a drain (`control_plane`).
-//! Invariant: nothing that takes more than a few milliseconds runs on the control loop.
+//! [`Daemon`] holds all components, and each component owns its state. The API is in `commands` and
+//! `status`, startup is in `first_generation`, and reloads are in `reload` and `configuration`.
+//! Health checks are in `checks` and `health_tunnel`. The data plane is in `forwarding`, `links`
+//! and `reports`. Upgrades are in `upgrade` and `predecessor`. Work that takes more than a few
+//! milliseconds runs on other threads, which send results to the control loop through `loop_tasks`.
 
 mod checks;
 mod commands;
@@ -18,12 +17,12 @@ mod health_tunnel;
 mod hot_keys;
 mod lifecycle;
 mod links;
+mod loop_tasks;
 mod predecessor;
 mod reload;
 mod reports;
 mod settings;
 mod status;
-mod turns;
 mod upgrade;
 mod value_caches;
 
@@ -43,7 +42,9 @@ use control_plane::digest::Digests;
 use control_plane::publisher::Publisher;
 use control_plane::questions::Questions;
 use control_plane::reload::Cause;
-use control_plane::{Captures, Controller, Observed, Orders, Paths, log_changes, log_flushed, services_seen};
+use control_plane::{
+    Captures, Controller, Observed, Overrides, Paths, log_changes, log_flushed, services_seen,
+};
 use datapath::DataPlane;
 use forwarder::{Notice, Slot, Snapshot};
 use health::{Event, Flushed};
@@ -63,48 +64,49 @@ use self::first_generation::{FIRST_NEXT_HOPS, first_generation, first_next_hops}
 use self::forwarding::Forwarding;
 use self::health_tunnel::HealthTunnel;
 use self::lifecycle::{HandOver, Lifecycle};
+use self::loop_tasks::LoopTasks;
 use self::settings::inspected;
-use self::turns::Turns;
-use self::upgrade::Coming;
+use self::upgrade::NewProcess;
 use crate::listeners::{self, Listeners};
 use crate::logging::Logging;
 use crate::stats::most_drops;
 use crate::{Source, config_check, liveness, logging, privileges};
 use admin_client::EndSignals;
 
-/// Runs until SIGTERM or SIGINT, and then until the drain is over; a second signal ends it at once.
+/// Runs until a signal starts a drain and the drain ends. A second signal ends the process.
 pub(crate) fn run(source: &Source) -> anyhow::Result<()> {
     if !source.take_over {
         return run_by(source, None);
     }
-    let (coming, refusing) = Coming::receive()?;
-    run_by(source, Some(coming)).inspect_err(|error| refusing.refuse(error))
+    let (new_process, refusing) = NewProcess::receive()?;
+    run_by(source, Some(new_process)).inspect_err(|error| refusing.refuse(error))
 }
 
-/// `coming`: in the place of another process.
-fn run_by(source: &Source, coming: Option<Coming>) -> anyhow::Result<()> {
+fn run_by(source: &Source, new_process: Option<NewProcess>) -> anyhow::Result<()> {
     let (config, warnings) = config_check::read(&source.config)?;
     let logging = logging::start(config.log())?;
     for warning in reload::sentences(&warnings) {
-        tracing::warn!("{warning}");
+        // log: The configuration has a warning. The field `warning` has the file, line and key. Fix
+        // the file and check it with `sluicegate config check`.
+        tracing::warn!(%warning, "configuration warning");
     }
     privileges::seal();
     let machine = source.machine()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(async {
-        // Before the start, so that none ends the process without its final counters.
+        // Signals are caught before the startup, so that the final counters are always logged.
         let signals = Signals::catch()?;
         let config = Arc::new(config);
         let configuration = Configuration::new(source.config.clone(), &config, &machine, warnings)?;
-        let mut daemon = match coming {
+        let mut daemon = match new_process {
             None => Daemon::start(configuration, config, &machine, logging).await?,
-            Some(coming) => Daemon::come(configuration, config, &machine, logging, coming).await?,
+            Some(new_process) => Daemon::come(configuration, config, &machine, logging, new_process).await?,
         };
         let ended = daemon.serve(signals).await;
         daemon.close().await;
         ended
     });
-    // A file system that does not answer must not keep the process.
+    // The process exits without waiting for blocked file accesses.
     runtime.shutdown_background();
     ended
 }
@@ -120,11 +122,10 @@ impl Signals {
     }
 }
 
-/// The parts, on one loop.
 struct Daemon {
     configuration: Configuration,
     controller: Controller,
-    orders: Orders,
+    overrides: Overrides,
     publisher: Publisher,
     announcer: Announcer,
     paths: Paths,
@@ -133,22 +134,20 @@ struct Daemon {
     inspections: Inspections,
     lifecycle: Lifecycle,
     api: Api,
-    turns: Turns<Self>,
+    tasks: LoopTasks<Self>,
 }
 
-/// What the operator asks of packet threads.
 #[derive(Default)]
 struct Inspections {
     questions: Questions,
     captures: Captures,
     counting: Counting,
-    /// Keys are being counted.
+    /// `true` while packet threads count memcached keys for `kv top`.
     counts_keys: bool,
-    /// Bytes of the caches that packet threads have, or are being given.
+    /// The size in bytes of the value cache of each packet thread.
     cached: usize,
 }
 
-/// The admin API's end in the daemon.
 struct Api {
     commands: mpsc::Receiver<Command>,
     listeners: Listeners,
@@ -170,14 +169,13 @@ impl Api {
         Ok(api)
     }
 
-    /// Before its listeners are open.
     fn closed(
         machine: &str,
         readiness: watch::Receiver<admin::metrics::Readiness>,
         logging: Logging,
     ) -> Self {
-        let (orders, commands) = mpsc::channel(COMMANDS_WAITING);
-        let listeners = Listeners::new(machine, orders, readiness);
+        let (overrides, commands) = mpsc::channel(COMMANDS_WAITING);
+        let listeners = Listeners::new(machine, overrides, readiness);
         Self { commands, listeners, boot_id: boot_id(), digests: Arc::default(), logging }
     }
 }
@@ -195,7 +193,7 @@ impl Daemon {
         let (controller, live) =
             first_generation(Compiler::default(), &config, machine, &next_hops, lifecycle.elapsed())?;
         let plane = DataPlane::start(interfaces, &settings(&config), &live)?;
-        let mut forwarding = Forwarding::new(plane, config.io().own_ports.clone());
+        let mut forwarding = Forwarding::new(plane, config.io().source_ports.clone());
         let api = Api::open(&config, machine, lifecycle.liveness.subscribe(), logging).await?;
         let paths = Paths::open(next_hops, &config, machine, &live.current())?;
         let announcer = open_announcer(&config, machine, &mut forwarding)?;
@@ -203,7 +201,7 @@ impl Daemon {
         let mut daemon = Self {
             configuration,
             controller,
-            orders: Orders::default(),
+            overrides: Overrides::default(),
             publisher: Publisher::new(live),
             announcer,
             paths,
@@ -212,13 +210,12 @@ impl Daemon {
             inspections: Inspections::default(),
             lifecycle,
             api,
-            turns: Turns::new(),
+            tasks: LoopTasks::new(),
         };
         daemon.begin().await?;
         Ok(daemon)
     }
 
-    /// The first packets, the first checks.
     async fn begin(&mut self) -> anyhow::Result<()> {
         self.know_gateways().await;
         let config = Arc::clone(self.controller.config());
@@ -228,7 +225,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// `reflect` drops what no known gateway sent: the first look comes before the first packet.
+    /// Looks up the next hops first, because `reflect` drops packets from unknown gateways.
     async fn know_gateways(&mut self) {
         if self.controller.config().io().next_hop == NextHop::Reflect
             && let Ok(Some(table)) = tokio::time::timeout(FIRST_NEXT_HOPS, self.paths.found()).await
@@ -237,13 +234,15 @@ impl Daemon {
         }
     }
 
-    /// Announces as another process did on this machine until now: what is announced is known before the first session.
+    /// Resumes the BGP announcements of the previous process before the first session starts.
     fn speak_again(&mut self) -> anyhow::Result<()> {
         let config = Arc::clone(self.controller.config());
         let machine = find_machine(&config, self.controller.machine())?;
         self.announcer = std::mem::take(&mut self.announcer).resume(&config, machine)?;
         if let Err(error) = privileges::give_up(|| self.forwarding.plane.steers.may_change()) {
-            tracing::warn!(%error, "capabilities that only the start needs are not given up");
+            // log: The kernel refused to drop capabilities, so the process has more privileges than
+            // it needs. Start the process with the packaged systemd unit.
+            tracing::warn!(%error, "capabilities not dropped");
         }
         self.look_at_vips();
         self.announcer.begin()?;
@@ -259,10 +258,7 @@ impl Daemon {
         self.become_ready_when_checked();
     }
 
-    /// Signals, verdicts, next hops and commands, one at a time.
-    ///
-    /// # Errors
-    /// When an interface is gone.
+    /// Runs the control loop, one event at a time. Fails if an interface no longer exists.
     async fn serve(&mut self, mut signals: Signals) -> anyhow::Result<()> {
         let mut housekeeping = interval(HOUSEKEEPING);
         let [mut looks, mut steps] = [liveness::EVERY, QUESTION_STEPS].map(|every| {
@@ -272,12 +268,13 @@ impl Daemon {
         });
         let ended = loop {
             tokio::select! {
-                biased; // verdicts first: a dead backend gets no packet ten milliseconds later
+                // Health states come first: a backend that is down must not receive packets.
+                biased;
                 Some(event) = self.checks.next() => self.take_event(event),
                 () = signals.end.recv() => if self.is_to_end() { break Ok(()) },
                 _ = looks.tick() => if self.look() { break Ok(()) },
                 _ = signals.hangup.recv(), if !self.is_draining() => self.read_file(Cause::Signal),
-                Some(turn) = self.turns.next() => turn(self),
+                Some(turn) = self.tasks.next() => turn(self),
                 Some(table) = self.paths.found() => self.take_next_hops(table),
                 Some(command) = self.api.commands.recv() => self.handle_command(command),
                 _ = steps.tick(), if !self.inspections.questions.is_idle() => self.step_questions(),
@@ -301,27 +298,30 @@ impl Daemon {
             self.take_flushed(outcomes);
         }
         let Some(turned) = self.checks.take(event) else { return };
-        let verdicts: Vec<_> = turned.iter().map(|turned| (turned.key.clone(), turned.state)).collect();
+        let health_states: Vec<_> = turned.iter().map(|turned| (turned.key.clone(), turned.state)).collect();
         let now = self.lifecycle.elapsed();
-        match self.controller.verdicts(&verdicts, &self.publisher.current(), now) {
+        match self.controller.health_states(&health_states, &self.publisher.current(), now) {
             Ok(Some(snapshot)) => self.publish_states(snapshot),
             Ok(None) => {}
-            Err(error) => tracing::error!(%error, "verdicts not taken over"),
+            // log: New health states could not be applied. The next change of a health state
+            // includes them. Report a bug if the line is repeated.
+            Err(error) => tracing::error!(%error, "health states not applied"),
         }
         log_changes(&self.controller, &turned);
     }
 
-    /// What came of emptying servers.
     fn take_flushed(&mut self, outcomes: &[Flushed]) {
         log_flushed(&self.controller, outcomes);
         match self.controller.flushed(outcomes, &self.publisher.current(), self.lifecycle.elapsed()) {
             Ok(Some(snapshot)) => self.publish_states(snapshot),
             Ok(None) => {}
-            Err(error) => tracing::error!(%error, "what came of emptying backends not taken over"),
+            // log: The result of a cache flush could not be applied, so the backend stays out of
+            // service until the next attempt. Report a bug if the line is repeated.
+            Err(error) => tracing::error!(%error, "flush results not applied"),
         }
     }
 
-    /// Other states or tables of the same configuration: nothing of the filter changes.
+    /// Publishes other health states or tables. The XDP filter stays unchanged.
     fn publish_states(&mut self, snapshot: Snapshot) {
         self.renew(snapshot);
         self.look_at_vips();
@@ -332,12 +332,14 @@ impl Daemon {
         self.renew_paths();
     }
 
-    /// The same snapshot over the paths that are known now.
+    /// Publishes the current snapshot with the current next hops and path MTUs.
     fn renew_paths(&mut self) {
         let (config, machine) = (self.controller.config(), self.controller.machine());
         match self.paths.renewed(&self.publisher.current(), config, machine) {
             Ok(snapshot) => self.publisher.renew(snapshot),
-            Err(error) => tracing::error!(%error, "next hops not taken over"),
+            // log: New next hops could not be applied, so the previous ones remain in use until the
+            // next change. Report a bug if the line is repeated.
+            Err(error) => tracing::error!(%error, "next hops not updated"),
         }
         self.follow_own_addresses();
     }
@@ -348,12 +350,13 @@ impl Daemon {
         match self.publisher.follow_own_addresses(config, machine, addresses_here, filter) {
             Ok(false) => {}
             Ok(true) => {
-                tracing::info!(
-                    change = "machine",
-                    "this machine's addresses have changed: the kernel keeps those of now"
-                );
+                // log: An address of this machine was added or removed. Packets to the new
+                // addresses are passed to the kernel.
+                tracing::info!(change = "machine", "machine addresses changed");
             }
-            Err(error) => tracing::error!(%error, "the XDP filter could not follow this machine's addresses"),
+            // log: The kernel refused an update of a BPF map. A new address of this machine may not
+            // be reachable if it is in a prefix group. Plan a restart.
+            Err(error) => tracing::error!(%error, "machine addresses not applied to the XDP filter"),
         }
     }
 
@@ -362,20 +365,19 @@ impl Daemon {
         self.inspections.questions.step(&mut self.forwarding, &snapshot, index);
     }
 
-    /// What the time alone brings, once a second.
-    ///
-    /// # Errors
-    /// When an interface is gone.
+    /// Runs the periodic tasks, once per second. Fails if an interface no longer exists.
     fn housekeeping(&mut self) -> anyhow::Result<()> {
         if self.lifecycle.hand_over == HandOver::Frozen {
             return Ok(());
         }
         self.forwarding.look_at_links()?;
         let (current, now) = (self.publisher.current(), self.lifecycle.elapsed());
-        match self.orders.expire(&mut self.controller, &current, now) {
+        match self.overrides.expire(&mut self.controller, &current, now) {
             Ok(Some(snapshot)) => self.publish_states(snapshot),
             Ok(None) => {}
-            Err(error) => tracing::error!(%error, "an order has not ended by its time"),
+            // log: An override has expired but could not be removed. Remove it with `backend
+            // undrain`, `backend up` or `backend weight NAME file`.
+            Err(error) => tracing::error!(%error, "expired override not removed"),
         }
         self.api.logging.expire(now);
         match self.controller.tick(&self.publisher.current(), self.lifecycle.elapsed()) {
@@ -383,34 +385,39 @@ impl Daemon {
                 self.publish_states(snapshot);
                 let (config, machine) = (self.controller.config(), self.controller.machine());
                 self.paths.follow(config, machine, &self.publisher.current());
-                tracing::info!("a drain time or a fallback's hold has passed");
+                // log: The drain time of a backend or the hold time of a fallback pool has elapsed,
+                // and the tables are rebuilt.
+                tracing::info!("drain or fallback time elapsed");
             }
             Ok(None) => {}
-            Err(error) => tracing::error!(%error, "draining not ended"),
+            // log: The drain time of a backend has elapsed, but the backend could not be removed
+            // from the tables. The removal is repeated. Report a bug if the line is repeated.
+            Err(error) => tracing::error!(%error, "drained backend not removed"),
         }
         self.publisher.live().reclaim();
         self.follow_own_addresses();
-        self.mend_tunnel();
+        self.repair_tunnel();
         Ok(())
     }
 
-    fn mend_tunnel(&mut self) {
-        // A reload may be opening it.
+    fn repair_tunnel(&mut self) {
+        // A running reload may be opening the tunnel at the moment.
         if !self.configuration.reloads.is_idle() {
             return;
         }
-        let Some(mending) = self.checks.begin_mending(Arc::clone(self.controller.config())) else { return };
-        let daemon = self.turns.handle();
+        let Some(repair) = self.checks.begin_repair(Arc::clone(self.controller.config())) else { return };
+        let daemon = self.tasks.handle();
         tokio::spawn(async move {
-            let found = mending.await;
-            daemon.send(|daemon| daemon.checks.mended(found, &daemon.controller));
+            let found = repair.await;
+            daemon.send(|daemon| daemon.checks.repaired(found, &daemon.controller));
         });
     }
 
-    /// Looks at the data plane, four times a second. Whether a drain is over.
+    /// Checks the data plane, four times per second. Returns `true` if a drain is complete.
     fn look(&mut self) -> bool {
         if self.lifecycle.hand_over == HandOver::Frozen {
-            // Half of the threads are another process's, and this one is the manager's still.
+            // During a hand-over some packet threads already run in the new process and cannot be
+            // checked. The service manager still expects heartbeats from this process.
             self.lifecycle.liveness.beat(Instant::now());
             return false;
         }
@@ -428,7 +435,6 @@ impl Daemon {
         self.lifecycle.advance_drain(seen, &mut self.announcer)
     }
 
-    /// What packet threads have noticed since the last look.
     fn take_notices(&mut self) {
         let now = self.lifecycle.elapsed();
         let mut changed = self.paths.expire(now);
@@ -439,7 +445,10 @@ impl Daemon {
                     if self.paths.learn(destination, mtu, now) {
                         lowered += 1;
                         if lowered <= PATHS_NAMED {
-                            tracing::info!(backend = %destination, mtu, "a router says what the path takes");
+                            // log: An ICMP error reported a path MTU below the MTU of the link.
+                            // Larger packets are fragmented, or the sender receives a
+                            // packet-too-big error.
+                            tracing::info!(backend = %destination, mtu, "path MTU lowered");
                         }
                     }
                 }
@@ -451,7 +460,9 @@ impl Daemon {
             self.forwarding.links.saw_partial(interface);
         }
         if let Some(more) = lowered.checked_sub(PATHS_NAMED).filter(|more| *more > 0) {
-            tracing::info!(more, "routers say what more paths take");
+            // log: More path MTUs were lowered at the same time than the log shows. The field
+            // `more` is the number of the others.
+            tracing::info!(more, "more path MTUs lowered");
         }
         changed |= lowered > 0;
         if changed {
@@ -460,7 +471,7 @@ impl Daemon {
         self.forwarding.report(&events, &self.publisher.current(), &self.controller);
     }
 
-    /// The machine is not ready while a VIP has no backend; and the announcer decides by what is seen of VIPs now.
+    /// Updates the readiness of the VIPs and their BGP announcements.
     fn look_at_vips(&mut self) {
         let rows = self.controller.vip_rows(&self.publisher.current(), |_| Default::default());
         let services = services_seen(&rows);
@@ -488,7 +499,7 @@ impl Daemon {
         self.lifecycle.shutdown.is_draining()
     }
 
-    /// SIGTERM or SIGINT: whether the process ends now.
+    /// Handles SIGTERM or SIGINT. Returns `true` if the process must end now.
     fn is_to_end(&mut self) -> bool {
         let seen = self.observed(Instant::now());
         self.lifecycle.signal(seen, &mut self.announcer)
@@ -502,6 +513,7 @@ impl Daemon {
     fn log_final_counters(&mut self) {
         let total = self.forwarding.stats(&self.publisher.current(), self.controller.index()).total;
         self.api.listeners.close();
+        // log: The process is stopping. The fields are its final counters.
         tracing::info!(
             event = "final_counters",
             received = total.rx,
@@ -513,10 +525,10 @@ impl Daemon {
         );
     }
 
-    /// Ends sessions with routers, detaches, and takes away what checks needed.
+    /// Closes the BGP sessions, detaches from the interfaces and removes the health check tunnel.
     async fn close(self) {
         let Self { checks, forwarding, announcer, .. } = self;
-        // Routers first: what they send until they have heard is still forwarded.
+        // BGP is closed first, so packets that routers still send until then are forwarded.
         announcer.close(FAREWELL).await;
         let tunnel = checks.stop();
         drop(forwarding.plane);
@@ -524,35 +536,40 @@ impl Daemon {
     }
 }
 
-/// Listens while ports below 1,024 may still be listened at, gives up what only the start needs, and begins to speak.
+/// Starts BGP and drops capabilities. The BGP listeners are opened first, because they may use
+/// privileged ports. The BGP sessions start after the capabilities of the setup have been dropped.
 fn open_announcer(config: &Config, machine: &str, forwarding: &mut Forwarding) -> anyhow::Result<Announcer> {
     let mut announcer = Announcer::open(config, find_machine(config, machine)?)?;
     if let Err(error) = privileges::give_up(|| forwarding.plane.steers.may_change()) {
-        tracing::warn!(%error, "capabilities that only the start needs are not given up");
+        // log: The kernel refused to drop capabilities, so the process has more privileges than it
+        // needs. Start the process with the packaged systemd unit.
+        tracing::warn!(%error, "capabilities not dropped");
     }
-    // From here on threads have no more capabilities than this one.
+    // Threads that start from now on inherit the reduced capabilities of this thread.
     announcer.begin()?;
     Ok(announcer)
 }
 
-/// Full-size packets of clients grow by the outer header: the path to a backend must take that.
+/// Warns if the path MTU to a backend is too small for full-size client packets.
 fn warn_of_small_mtus(config: &Config, snapshot: &Snapshot) {
     let clients = config.cluster().mtu.clients as usize;
     let wanted = |slot: &Slot| clients + slot.encap_overhead();
     let tight = |slot: &&Slot| slot.next_hop.is_some() && usize::from(slot.mtu) < wanted(slot);
     if let Some(slot) = snapshot.slots().iter().find(tight) {
+        // log: The path MTU to a backend is too small for full-size client packets plus the outer
+        // headers. Such packets are fragmented or rejected with an ICMP error. Raise the MTU toward
+        // the backends (`doctor` measures the path) or lower `cluster.mtu.clients`.
         tracing::warn!(
             backend = %slot.backend,
             mtu = slot.mtu,
             wanted = wanted(slot),
             count = snapshot.slots().iter().filter(tight).count(),
-            "full-size packets for such backends do not fit: clients get packet-too-big errors, or their packets are \
-             cut; raise the MTU towards these backends"
+            "path MTU too small"
         );
     }
 }
 
-/// The services of a VIP that nobody serves.
+/// Returns the names of the services of a VIP that have no serving backend.
 fn services_without(vip: Option<&VipRow>) -> String {
     let services = vip.into_iter().flat_map(|row| &row.services);
     few(services.filter(|service| !service.ready).map(|service| &service.name))
@@ -566,16 +583,15 @@ fn unix_seconds() -> u64 {
     unix_micros(SystemTime::now()) / 1_000_000
 }
 
-/// A number that no other start has.
 fn boot_id() -> String {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos());
     format!("{:x}{:x}", since, std::process::id())
 }
 
-/// What operators of routers read (RFC 9003).
-const FAREWELL: &str = "sluicegate stops";
+/// The shutdown communication (RFC 9003) that is sent to BGP routers.
+const FAREWELL: &str = "sluicegate is stopping";
 const COMMANDS_WAITING: usize = 64;
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 const QUESTION_STEPS: Duration = Duration::from_millis(1);
-/// Lines of the log about paths, of one look.
+/// The maximum number of lowered path MTUs that are logged at the same time.
 const PATHS_NAMED: usize = 8;

@@ -1,6 +1,5 @@
-//! `sluicegate completions` and `sluicegate man`: the command line as shells and `man` read it, made of this binary's own verbs.
-//!
-//! In: the command. Out: a script on standard output; pages in a folder. Packages ship both (`packages`).
+//! Implements `sluicegate completions` and `sluicegate man`, which generate shell completions and
+//! manual pages from the command line definition. The packages contain both.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,10 +10,9 @@ use anyhow::Context as _;
 use clap::{Args, Command, ValueEnum};
 use clap_complete::aot;
 
-/// Whose script.
 #[derive(Debug, Args)]
 pub(crate) struct Completions {
-    /// The shell that reads it.
+    /// Print the script for this shell
     shell: Shell,
 }
 
@@ -25,14 +23,13 @@ enum Shell {
     Zsh,
 }
 
-/// Where pages go.
 #[derive(Debug, Args)]
 pub(crate) struct Manual {
-    /// The folder; it is made where it is missing.
+    /// Write the pages to this folder, which is created if necessary
     folder: PathBuf,
 }
 
-/// Prints a script that completes verbs and options.
+/// Prints a completion script.
 pub(crate) fn completions(asked: &Completions, mut command: Command) -> ExitCode {
     let shell = match asked.shell {
         Shell::Bash => aot::Shell::Bash,
@@ -40,14 +37,16 @@ pub(crate) fn completions(asked: &Completions, mut command: Command) -> ExitCode
         Shell::Zsh => aot::Shell::Zsh,
     };
     let name = command.get_name().to_owned();
-    // Into memory: what writes it panics when a pipe is closed.
+    // The script is first written to memory, because the generator panics if standard output is a
+    // closed pipe.
     let mut script = Vec::new();
     aot::generate(shell, &mut command, name, &mut script);
     out!("{}", String::from_utf8_lossy(&script));
     ExitCode::SUCCESS
 }
 
-/// Writes a page for the program and for each of its verbs: `sluicegate.1`, `sluicegate-config-check.1`.
+/// Writes one page for the program and one for each subcommand, such as `sluicegate.1` and
+/// `sluicegate-config-check.1`.
 pub(crate) fn manual(asked: &Manual, command: Command) -> anyhow::Result<ExitCode> {
     let folder = &asked.folder;
     fs::create_dir_all(folder)

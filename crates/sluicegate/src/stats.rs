@@ -1,6 +1,5 @@
-//! The stats of a running balancer, read on demand; packet threads only add to their own counters.
-//!
-//! In: the data plane's counters, the snapshot that names slots and services. Out: [`Stats`].
+//! Reads all counters of the running balancer when an API client requests them. Each packet thread
+//! only increments its own counters.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -15,11 +14,13 @@ use config::words::few;
 use datapath::{DataPlane, SocketCounters};
 use forwarder::{Counter, DropReason, PairCounter, Service, SlotId, Snapshot, ThreadCounters, TraceRefusal};
 
-/// Everything that is counted, at one moment.
+/// Collects all counters. The names of slots and services come from the snapshot.
 pub(crate) fn stats(plane: &mut DataPlane, snapshot: &Snapshot, index: &Index) -> Stats {
     let xdp =
         plane.steers.counts().map(|counts| XdpStats::from_values(counts.values())).unwrap_or_else(|error| {
-            tracing::warn!(%error, "the XDP program's counters can't be read");
+            // log: The counters of the XDP program cannot be read, so its metrics are reported as
+            // 0. Report a bug if the line is repeated.
+            tracing::warn!(%error, "XDP counters not readable");
             XdpStats::default()
         });
     let threads: Vec<ThreadStats> = plane
@@ -45,14 +46,15 @@ pub(crate) fn stats(plane: &mut DataPlane, snapshot: &Snapshot, index: &Index) -
     }
 }
 
-/// The reasons for which most packets were dropped.
+/// Describes the most frequent drop reasons with their counts.
 pub(crate) fn most_drops(total: &ThreadStats) -> String {
     let mut drops: Vec<_> = total.drops.iter().filter(|(_, count)| **count > 0).collect();
     drops.sort_by_key(|(_, count)| Reverse(**count));
     few(drops.into_iter().map(|(reason, count)| format!("{reason} {count}")))
 }
 
-/// By name: a backend may have several slots. The other machines of a shard are none.
+/// Sums the traffic by backend name, because one backend may have several slots. Slots that
+/// redirect to other machines of the shard are left out.
 fn backends(
     threads: &[Arc<ThreadCounters>],
     snapshot: &Snapshot,
@@ -71,7 +73,7 @@ fn services(threads: &[Arc<ThreadCounters>], snapshot: &Snapshot) -> BTreeMap<St
     snapshot.services().iter().map(row).collect()
 }
 
-/// What the sockets of each interface carried, over all threads.
+/// Sums the traffic of each interface over the sockets of all threads.
 fn interfaces(plane: &DataPlane) -> BTreeMap<String, InterfaceStats> {
     let sum = |place: usize| {
         let links = plane.sockets.iter().flat_map(|thread| &thread.links);
@@ -86,12 +88,12 @@ fn interfaces(plane: &DataPlane) -> BTreeMap<String, InterfaceStats> {
     plane.interfaces.iter().enumerate().map(|(place, one)| (one.name.clone(), sum(place))).collect()
 }
 
-/// Packets of a slot, over all threads.
+/// Returns the traffic of one slot, summed over all threads.
 pub(crate) fn of_slot(threads: &[Arc<ThreadCounters>], slot: u32) -> TrafficStats {
     traffic(threads.iter().filter_map(|counters| counters.backend(slot)))
 }
 
-/// Packets of a service, over all threads.
+/// Returns the traffic of one service, summed over all threads.
 pub(crate) fn of_service(threads: &[Arc<ThreadCounters>], service: u32) -> TrafficStats {
     traffic(threads.iter().filter_map(|counters| counters.service(service)))
 }
@@ -108,7 +110,7 @@ fn traffic<'a>(pairs: impl Iterator<Item = &'a PairCounter>) -> TrafficStats {
     sum
 }
 
-/// One thread's.
+/// Returns the counters of one packet thread.
 pub(crate) fn thread(counters: &ThreadCounters, socket: &SocketCounters) -> ThreadStats {
     let by_name = |name: &str, count| (name.to_owned(), count);
     ThreadStats {

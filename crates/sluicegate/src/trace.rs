@@ -1,10 +1,12 @@
-//! `sluicegate trace`: by which machines a packet goes to which backend, as the machines report it.
+//! Implements `sluicegate trace`, which shows which machines and which backend a packet reaches.
 //!
-//! In: a packet's headers, the router to send it by, the configuration (its key, its receivers). Out: marked packets; a tree or
-//! JSON of what was reported. Modules: `frame` (the packets), `link` (the way out), `view` (the tree).
-//! Not here: marks (`trace-mark`), who sees them (`forwarder`), reports (`control_plane::trace_report`).
-//! The packet is a real one: it reaches the backend and enters the connection tables on its way.
-//! Source: Eisenbud et al., *Maglev*, NSDI 2016, §4.4.
+//! The subcommand sends marked packets to a router, collects the reports of the machines, and
+//! prints them as a tree or as JSON. The submodule `frame` builds the packets, `link` sends them,
+//! and `view` formats the result. The packets are real: they reach the backend and create flows on
+//! the way. The crate `forwarder` handles the marks, and `control_plane::trace_report` defines the
+//! reports.
+//!
+//! References: Eisenbud et al., *Maglev*, NSDI 2016, §4.4.
 
 mod frame;
 mod link;
@@ -32,46 +34,47 @@ use crate::flow_path::socket;
 use crate::run::unix_micros;
 use admin_client::{show, usage, verdict};
 
-/// The packet, and the way that it goes.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Arguments {
-    /// The packet's source, whether this machine has that address or not: `192.0.2.7:40000`, or `[2001:db8::7]:40000`.
+    /// Source address and port of the packet, such as `192.0.2.7:40000` or `[2001:db8::7]:40000`;
+    /// the address need not belong to this machine
     #[arg(value_name = "SRC:PORT", value_parser = socket)]
     source: SocketAddr,
-    /// The VIP.
+    /// Address and port of the VIP
     #[arg(value_name = "VIP:PORT", value_parser = socket)]
     destination: SocketAddr,
-    /// What the packet is.
+    /// Protocol of the packet
     #[arg(value_name = "PROTO")]
     protocol: Protocol,
-    /// The router that the packets are given to, by its address on a link of this machine.
+    /// Send the packets to this router, an IP address on a directly connected network
     #[arg(long, value_name = "ROUTER")]
     via: IpAddr,
-    /// The cluster's configuration file: the key of marks and reports, and the receivers.
+    /// Read the trace key and the allowed receivers from this configuration file
     #[arg(long, value_name = "FILE", default_value = crate::USUAL_FILE)]
     config: PathBuf,
-    /// Where reports are sent and awaited; one of the receivers of `[trace]`. Default: the address that this machine speaks to
-    /// the router from, and any free port.
+    /// Receive reports at this address, which must be a receiver in `[trace]` (default: the local
+    /// address that the kernel uses to reach the router, with any free port)
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<SocketAddr>,
-    /// How many packets, the same each time: the first of a new flow is for Maglev, the others for the flow table.
+    /// Send N equal packets, 1 to 100. The first packet of a new flow selects the backend with
+    /// Maglev, and later packets find it in the connection table
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=100))]
     count: u32,
-    /// From one packet to the next.
+    /// Wait this time between two packets, 1ms to 1m
     #[arg(long, value_name = "DURATION", default_value = "100ms", value_parser = duration)]
     interval: Duration,
-    /// How long reports are awaited after the last packet.
+    /// Wait this time for reports after the last packet is sent, 1ms to 1m
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = duration)]
     timeout: Duration,
-    /// The flags of a TCP packet. A SYN leaves a half-open connection on the backend; to any other it answers RST, when it
-    /// knows no such connection.
+    /// Set these TCP flags. A SYN leaves a half-open connection on the backend; other packets make
+    /// the backend reply with RST if it does not know the connection
     #[arg(long, value_name = "FLAGS", default_value = "ack")]
     flags: Flags,
-    /// Send each packet in two pieces, each marked, to follow the way of fragments.
+    /// Send each packet as two marked fragments
     #[arg(long)]
     fragments: bool,
-    /// Print JSON.
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -108,7 +111,8 @@ impl Flags {
     }
 }
 
-/// Sends, waits, prints. 1 when a packet was not reported by any machine, or was dropped by one.
+/// Sends the packets, waits for reports and prints the result. The exit code is 1 if a packet was
+/// not reported or was dropped.
 pub(crate) fn trace(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let config = config_check::load(&arguments.config)?;
     let reports = Reports::open(arguments, &config)?;
@@ -146,7 +150,7 @@ fn probe(arguments: &Arguments, reports: &Reports, trace: &Trace, number: u32) -
     }
 }
 
-/// Where reports come in.
+/// The socket that receives reports.
 struct Reports {
     socket: UdpSocket,
     receiver: SocketAddr,
@@ -157,11 +161,11 @@ impl Reports {
     fn open(arguments: &Arguments, config: &Config) -> anyhow::Result<Self> {
         let Arguments { source, destination, via, listen, .. } = arguments;
         if source.is_ipv4() != destination.is_ipv4() {
-            return Err(usage(format!("{source} and {destination} are of different families")));
+            return Err(usage(format!("{source} and {destination} have different address families")));
         }
         let Some(trace) = config.trace() else {
             return Err(usage(format!(
-                "{}: no section [trace], so no machine reports marked packets: give it one with receivers",
+                "{} has no [trace] section, so no machine reports marked packets; add the section with receivers",
                 arguments.config.display()
             )));
         };
@@ -170,24 +174,26 @@ impl Reports {
             None => SocketAddr::new(own_address(*via)?, 0),
         };
         if listen.ip().is_unspecified() {
-            return Err(usage(format!("--listen {listen}: an address that the machines can send to")));
+            return Err(usage(format!(
+                "--listen {listen} is not an address to which machines can send reports"
+            )));
         }
         let allowed = trace.receivers.iter().map(|prefix| (prefix.address(), prefix.length()));
         if !forwarder::PrefixSet::new(allowed).contains(listen.ip()) {
             let shown: Vec<String> = trace.receivers.iter().map(ToString::to_string).collect();
             let shown = shown.join(", ");
             return Err(usage(format!(
-                "{} is no receiver of [trace] (those are {shown}): see --listen",
+                "{} is not a receiver in [trace] (receivers: {shown}), use --listen to choose another address",
                 listen.ip()
             )));
         }
-        let socket = UdpSocket::bind(listen).with_context(|| format!("listening on {listen}"))?;
+        let socket = UdpSocket::bind(listen).with_context(|| format!("cannot listen on {listen}"))?;
         let receiver = socket.local_addr()?;
         Ok(Self { socket, receiver, key: trace_key(config) })
     }
 
-    /// Takes reports until `by`; of the `last` packet only until each was reported, and a little longer for what other machines
-    /// have to say.
+    /// Receives reports until `by`. If `last` is `true`, all packets have been sent, and this
+    /// function returns shortly after all expected reports have arrived.
     fn listen(&self, by: Instant, last: bool, trace: &mut Trace) -> anyhow::Result<()> {
         let mut buffer = [0; REPORT_BYTES + 1];
         let mut until = by;
@@ -205,7 +211,7 @@ impl Reports {
                     trace.take(Report::open(buffer.get(..length).unwrap_or_default(), &self.key))
                 }
                 Err(error) if is_silence(&error) => {}
-                Err(error) => return Err(error).context("waiting for reports"),
+                Err(error) => return Err(error).context("cannot receive reports"),
             }
         }
     }
@@ -216,14 +222,14 @@ fn is_silence(error: &std::io::Error) -> bool {
     matches!(error.kind(), WouldBlock | TimedOut | Interrupted)
 }
 
-/// The address that this machine speaks to `peer` from.
+/// Returns the local address from which the kernel sends packets to `peer`.
 fn own_address(peer: IpAddr) -> anyhow::Result<IpAddr> {
     let socket = any_port(peer)?;
-    socket.connect((peer, DISCARD)).with_context(|| format!("no way to {peer}"))?;
+    socket.connect((peer, DISCARD)).with_context(|| format!("no route to {peer}"))?;
     Ok(socket.local_addr()?.ip())
 }
 
-/// A UDP socket of the family of `peer`.
+/// Opens a UDP socket on any port, for the address family of `peer`.
 fn any_port(peer: IpAddr) -> std::io::Result<UdpSocket> {
     let any: IpAddr = if peer.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
     UdpSocket::bind((any, 0))
@@ -233,22 +239,26 @@ fn now_micros() -> u64 {
     unix_micros(SystemTime::now())
 }
 
-/// A number that cannot be guessed: the seed that the standard library takes from the kernel for its maps.
+/// Returns an unpredictable number. The number is derived from the random seed that the standard
+/// library uses for hash maps.
 fn random() -> u64 {
     std::collections::hash_map::RandomState::new().build_hasher().finish()
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
     let read = parse_duration(text).filter(|time| (Duration::from_millis(1)..=MOST).contains(time));
-    read.ok_or_else(|| "wanted a duration from 1ms to 1m, such as 100ms or 2s".to_owned())
+    read.ok_or_else(|| "expected a duration from 1ms to 1m, such as 100ms or 2s".to_owned())
 }
 
-/// The discard port: what is sent there only makes the kernel look up the way.
+/// The discard port. Connecting a UDP socket to it sends no packet; the kernel only looks up the
+/// route.
 const DISCARD: u16 = 9;
-/// Two looks of a machine's control loop, in which it sends its reports.
+/// The extra wait for reports. A machine sends reports once per iteration of its control loop, and
+/// this time covers two iterations.
 const SETTLE: Duration = Duration::from_millis(600);
 const MOST: Duration = Duration::from_secs(60);
-const AFTER_HELP: &str = "Needs CAP_NET_RAW, and [trace] in the configuration of the machines. The packets are real ones: they reach \
-                          the backend, which may answer the source, and their flow enters the connection tables. Times in the \
-                          tree are by the machines' clocks, marks are refused when these differ by more than a minute. Exit \
-                          codes: 0 every packet was reported and none dropped, 1 not so, 2 wrong usage.";
+const AFTER_HELP: &str = "This command needs CAP_NET_RAW, and a [trace] section in the configuration of the machines. The packets are \
+                          real: they reach the backend, which may reply to the source, and create a flow in the connection \
+                          tables. The times in the tree are from the clocks of the machines. Machines ignore marks if the \
+                          clocks differ by more than a minute. Exit codes: 0 if every packet was reported and none was \
+                          dropped, 1 otherwise, 2 for wrong usage.";

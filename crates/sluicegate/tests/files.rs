@@ -1,6 +1,6 @@
-//! The command line on files alone: no balancer runs.
+//! Tests subcommands that only read files and need no running balancer.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -39,7 +39,7 @@ impl Drop for Folder {
     }
 }
 
-/// The exit code, and what is printed to both.
+/// Runs a subcommand and returns its exit code and output.
 fn sluicegate(arguments: &[&str]) -> (i32, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_sluicegate")).args(arguments).output().unwrap();
     let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
@@ -60,12 +60,12 @@ fn a_machine_under_another_name_is_compared_with_itself() {
     let folder = Folder::new();
     let peer = |machine: &str| {
         format!(
-            "announce = {{ anchors = [\"{machine}\"] }}\n[[bgp.peers]]\naddress = \"192.0.2.0\"\nasn = 65000\nmachines = [\"{machine}\"]\n[bgp]\nasn = 65101\n"
+            "announce = {{ backups = [\"{machine}\"] }}\n[[bgp.peers]]\naddress = \"192.0.2.0\"\nasn = 65000\nmachines = [\"{machine}\"]\n[bgp]\nasn = 65101\n"
         )
     };
     let old = folder.write("old.toml", &config("lb1", &peer("lb1")));
     let new = folder.write("new.toml", &config("edge1", &peer("edge1")));
-    let called = "machine lb1: called edge1 from now on, with the same addresses";
+    let called = "machine lb1: renamed to edge1, with the same addresses";
     assert_eq!(sluicegate(&["config", "diff", &old, &new]), (0, format!("machine edge1:\n  {called}\n")));
     for name in ["lb1", "edge1"] {
         let (code, text) = sluicegate(&["config", "diff", &old, &new, "--machine", name, "--json"]);
@@ -104,7 +104,7 @@ fn machines_that_come_and_go_are_named_by_whichever_name() {
 }
 
 #[test]
-fn where_says_which_cluster_stands_in() {
+fn where_names_fallback_cluster() {
     let folder = Folder::new();
     let remote = "remotes = [\"fra2\"]\n[remote.fra2]\nsources = [\"198.51.100.96/28\"]\naddresses = { www = [\"203.0.113.74\"] }\n";
     let flow = ["192.0.2.77:1234", "203.0.113.10:80", "tcp", "--config"];
@@ -115,14 +115,14 @@ fn where_says_which_cluster_stands_in() {
     assert!(text.contains("  backend  b1 at 198.18.1.1 by gre\n"), "{text}");
     assert!(
         text.contains(
-            "  else     cluster fra2 at 203.0.113.74 by gre, while no backend of pool web serves\n"
+            "  else     cluster fra2 at 203.0.113.74 by gre, if no backend of pool web is serving\n"
         ),
         "{text}"
     );
-    assert!(text.contains("--live says which do"), "{text}");
+    assert!(text.contains("use --live for the current states"), "{text}");
     let said: Value = serde_json::from_str(&asked(&file, &["--json"]).1).unwrap();
     assert_eq!((&said["step"], &said["elsewhere"]["name"]), (&json!("maglev"), &json!("fra2")));
-    // By the file alone no backend serves: as on a machine that runs.
+    // If all weights are 0, the flow goes to the other cluster, as it would on a running machine.
     let none = folder
         .write("b.toml", &config("lb1", remote).replace("\"198.18.1.1\" }", "\"198.18.1.1\", weight = 0 }"));
     let (code, text) = asked(&none, &[]);
@@ -140,8 +140,12 @@ fn the_doctor_names_a_peers_key_that_will_not_do() {
     let peer = "announce = {}\n[bgp]\nasn = 65101\npeers = [{ address = \"192.0.2.0\", asn = 65000, password_file = \"bgp.key\" }]\n";
     let file = folder.write("a.toml", &config("lb1", peer));
     for (text, mode, words) in [
-        ("s3cret\n", 0o644, "with mode 0644, which others can read"),
-        ("s3cret\nother\n", 0o600, "2 lines, 12 characters, which is no key"),
+        ("s3cret\n", 0o644, "bgp.key\" can be read by other users (mode 0644)"),
+        (
+            "s3cret\nother\n",
+            0o600,
+            "the secret of \"password_file\" has 2 lines and 12 characters, and is not a valid key",
+        ),
     ] {
         folder.secret("bgp.key", text, mode);
         let (code, said) = sluicegate(&["doctor", "--json", "--machine", "lb1", "--config", &file]);
@@ -153,17 +157,17 @@ fn the_doctor_names_a_peers_key_that_will_not_do() {
             "{said:#}"
         );
         let what = finding["what"].as_str().unwrap();
-        assert!(what.contains("bgp.peers[0].password_file") && what.contains(words), "{what}");
+        assert!(what.contains("a.toml:15:64: ") && what.contains(words), "{what}");
         assert!(!what.contains("s3cret"), "{what}");
     }
 }
 
 #[test]
-fn rules_of_ipvs_become_a_configuration_that_is_checked_without_a_problem() {
+fn imported_ipvs_rules_pass_config_check() {
     let folder = Folder::new();
     let rules = "-A -t 203.0.113.10:80 -s mh\n-a -t 203.0.113.10:80 -r 198.18.1.1:80 -i -w 1\n";
     let file = folder.write("rules", rules);
-    let words = "rules:1: different: -s mh: the table is another, so that a client may get another backend than before\n";
+    let words = "rules:1: different: -s mh uses a different hash table here, so a client may get another backend than before\n";
     let of = |arguments: &[&str], input: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sluicegate"));
         command.args(arguments).stdin(process::Stdio::piped());
@@ -179,11 +183,11 @@ fn rules_of_ipvs_become_a_configuration_that_is_checked_without_a_problem() {
     assert_eq!(of(&["config", "import", "ipvs"], rules).1, toml);
     let (code, text) = sluicegate(&["config", "check", &folder.write("lb.toml", &toml)]);
     assert_eq!((code, text.contains("no problem found")), (0, true), "{text}");
-    // A rule that is left out is a finding; what is no rule has no configuration.
+    // A rule that is left out changes the exit code, and an invalid rule produces no configuration.
     let (code, more, said) = of(&["config", "import", "ipvs", "-"], &format!("{rules}-A -f 1\n"));
     assert_eq!((code, more.contains("[vip.203-0-113-10]")), (1, true), "{said}");
-    assert!(said.contains("standard input:3: left out: the firewall mark 1"), "{said}");
+    assert!(said.contains("standard input:3: left out: firewall mark 1"), "{said}");
     let (code, nothing, said) = of(&["config", "import", "ipvs"], "-A -t www:http\n");
     assert_eq!((code, nothing.as_str()), (1, ""), "{said}");
-    assert!(said.contains("standard input:1:7: -t: found \"www:http\", allowed an address"), "{said}");
+    assert!(said.contains("standard input:1:7: invalid value \"www:http\" for -t"), "{said}");
 }

@@ -1,6 +1,7 @@
-//! What programs read: under `--json` every answer of every verb is an object with its schema, and so is why there is none.
+//! Tests that every subcommand with `--json` prints only objects that match their schema, including
+//! errors.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -15,7 +16,7 @@ use tokio::runtime::Runtime;
 #[path = "../../admin/tests/api/mock.rs"]
 mod mock;
 
-/// A balancer that is played by the test, and what verbs without one want.
+/// A simulated balancer, and files for the subcommands that need no balancer.
 struct Bed {
     folder: PathBuf,
     _file: Socket,
@@ -43,7 +44,7 @@ impl Bed {
         Self { folder, _file: file, _runtime: runtime }
     }
 
-    /// Each line of words with the bed's paths, to its exit code and what it prints to both.
+    /// Runs a command line and returns its exit code and output. Each `@` stands for the folder.
     fn run(&self, line: &str) -> (i32, String) {
         let line = line.replace('@', self.folder.to_str().unwrap());
         sluicegate(&line.split_whitespace().collect::<Vec<_>>())
@@ -62,7 +63,7 @@ fn sluicegate(words: &[&str]) -> (i32, String) {
     (output.status.code().unwrap(), text)
 }
 
-/// All verbs whose help names the option `--json`.
+/// Returns all subcommands whose help lists `--json`.
 fn verbs_with_json() -> BTreeSet<String> {
     let (mut left, mut found) = (vec![String::new()], BTreeSet::new());
     while let Some(verb) = left.pop() {
@@ -81,11 +82,12 @@ fn verbs_with_json() -> BTreeSet<String> {
     found
 }
 
+// Promise: json-output
 #[test]
 fn every_answer_of_every_verb_is_an_object_with_a_schema() {
     let bed = Bed::new("answers");
     let run = ANSWERS.iter().map(|(verb, _)| (*verb).to_owned()).collect::<BTreeSet<_>>();
-    assert_eq!(verbs_with_json(), run, "each verb stands in ANSWERS");
+    assert_eq!(verbs_with_json(), run, "ANSWERS does not list all verbs");
     for (verb, rest) in ANSWERS {
         let line = format!("{verb} --json {}", rest.replace("SOCKET", "--socket @/admin.sock"));
         let (code, text) = bed.run(&line);
@@ -93,7 +95,7 @@ fn every_answer_of_every_verb_is_an_object_with_a_schema() {
             .into_iter()
             .collect::<Result<_, _>>()
             .unwrap_or_else(|error| panic!("{line}: {error}: {text}"));
-        assert!(!objects.is_empty(), "{line}: nothing");
+        assert!(!objects.is_empty(), "{line}: no output");
         for object in objects {
             assert_eq!(object["schema"], 1, "{line}: {object:#}");
             assert_eq!(object.get("error").is_some(), REFUSED.contains(verb), "{line}: {object:#}");
@@ -102,6 +104,7 @@ fn every_answer_of_every_verb_is_an_object_with_a_schema() {
     }
 }
 
+// Promise: json-output
 #[test]
 fn wrong_usage_is_an_object_too_on_standard_output_alone() {
     let bed = Bed::new("usage");
@@ -109,16 +112,16 @@ fn wrong_usage_is_an_object_too_on_standard_output_alone() {
         ("--json", "Usage: sluicegate"),
         ("status --json --bogus", "unexpected argument '--bogus' found"),
         ("backend drain --json", "<BACKEND>"),
-        ("backend weight b1 heavy --json", "neither a number nor `file`"),
+        ("backend weight b1 heavy --json", "expected a number or `file`"),
         ("no-such-verb --json", "unrecognized subcommand"),
         ("capture --json", "unexpected argument '--json' found"),
-        // Found by the verb itself.
-        ("flow purge --json", "say which flows"),
-        ("log level loud --json", "`loud` is no level, allowed error, warn, info, debug, trace or file"),
+        // The following errors come from the subcommand, not from the parser.
+        ("flow purge --json", "`flow purge` needs --vip"),
+        ("log level loud --json", "expected error, warn, info, debug, trace or file"),
         ("log level debug --json", "log level debug --for 10m"),
         ("log level --for 10m --json", "<LEVEL>"),
-        ("log level file --for 10m --json", "no --for and no --reason"),
-        ("top --json", "top --once --json"),
+        ("log level file --for 10m --json", "does not accept --for or --reason"),
+        ("top --json", "needs --once"),
     ] {
         let words: Vec<&str> = line.split_whitespace().collect();
         let output = Command::new(env!("CARGO_BIN_EXE_sluicegate")).args(&words).output().unwrap();
@@ -130,7 +133,7 @@ fn wrong_usage_is_an_object_too_on_standard_output_alone() {
         assert_eq!(shape, (&json!(1), &json!("usage"), &json!([])), "{line}: {said}");
         assert!(said["error"].as_str().unwrap().contains(why), "{line}: {said}");
     }
-    // After `--` it is a name.
+    // An argument after `--` is not an option.
     assert!(!bed.run("where --bogus -- --json").1.starts_with('{'));
     for help in ["--help --json", "status --help --json", "--version --json", "backend list --version --json"]
     {
@@ -140,7 +143,7 @@ fn wrong_usage_is_an_object_too_on_standard_output_alone() {
 }
 
 #[test]
-fn why_there_is_no_answer_has_the_shape_of_the_apis_refusals() {
+fn json_errors_have_the_fields_of_api_errors() {
     let bed = Bed::new("refusals");
     let asked = |line: &str| {
         let (code, text) = bed.run(line);
@@ -155,12 +158,13 @@ fn why_there_is_no_answer_has_the_shape_of_the_apis_refusals() {
     assert_eq!((code, kind, problems), (1, json!("invalid"), 2));
     let (code, kind, why, _) = asked("status --json --socket @/none.sock");
     assert_eq!((code, kind), (3, json!("no_daemon")));
-    assert!(why.as_str().unwrap().starts_with("no balancer answers: "), "{why}");
+    assert!(why.as_str().unwrap().starts_with("cannot reach the balancer at "), "{why}");
     let (code, kind, ..) = asked("config diff @/none.toml @/none.toml --json");
     assert_eq!((code, kind), (1, json!("failed")));
 }
 
-/// A verb, and what it is asked for; `SOCKET` stands for the balancer's.
+/// All subcommands with their arguments. `SOCKET` stands for the option that selects the socket of
+/// the simulated balancer.
 const ANSWERS: &[(&str, &str)] = &[
     ("backend down", "b1 SOCKET"),
     ("backend drain", "b1 SOCKET"),
@@ -199,7 +203,8 @@ const ANSWERS: &[(&str, &str)] = &[
     ("where", "192.0.2.77:4000 203.0.113.10:80 tcp --config @/lb.toml"),
 ];
 
-/// Without a link that packets take, which the tests in namespaces have; and what does not drain can't be undrained.
+/// The subcommands that fail in this test: two need a real interface, and `machine undrain` needs a
+/// machine that is draining.
 const REFUSED: [&str; 3] = ["decap", "machine undrain", "trace"];
 
 const FILE: &str = "[cluster]\nname = \"fra1\"\nhash_key_file = \"hash.key\"\n\
@@ -207,6 +212,6 @@ const FILE: &str = "[cluster]\nname = \"fra1\"\nhash_key_file = \"hash.key\"\n\
     [pool.web]\nbackends = [{ name = \"b1\", address = \"198.18.1.1\" }]\n\
     [vip.www]\naddresses = [\"203.0.113.10\"]\nservices = [{ ports = [80], protocol = \"tcp\", pool = \"web\" }]\n";
 
-/// The header of a capture of Ethernet frames: microseconds, little endian, version 2.4.
+/// The header of a pcap file with Ethernet frames: microseconds, little endian, version 2.4.
 const EMPTY_PCAP: [u8; 24] =
     [0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0];

@@ -1,6 +1,7 @@
-//! The command line against the admin API over a real Unix socket; the control loop behind it is played by the test.
+//! Tests the command line against the admin API over a real Unix socket. A mock replaces the
+//! control loop of the daemon.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -42,7 +43,7 @@ impl Balancer {
         Self { folder, log, _file: file, _runtime: runtime }
     }
 
-    /// Runs a verb; its exit code and what it prints.
+    /// Runs a subcommand and returns its exit code and output.
     fn run(&self, arguments: &[&str]) -> (i32, String) {
         let output = sluicegate(arguments, &self.folder.join("admin.sock"));
         let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
@@ -84,15 +85,15 @@ fn status_says_what_is_and_ends_with_a_finding() {
     let wanted = [
         "lb1 of fra1, sluicegate 0.1.0, up 1h02m",
         "ready        no\n             no VIP is ready",
-        "7 (files 000000000000) of /etc/sluicegate/sluicegate.toml, the file has changed since",
-        "digests      configuration 111111111111: must be the same on all machines of the cluster, which is not compared here\n             \
-         tables 222222222222: must be the same on all machines of the shard west, soon after a change\n",
+        "7 (files 000000000000) of /etc/sluicegate/sluicegate.toml, the file has changed since the last reload",
+        "digests      configuration 111111111111: must be equal on all machines of the cluster (not compared here)\n             \
+         tables 222222222222: must be equal on all machines of the shard west shortly after a change\n",
         "VIPs         0 of 1 ready\n             not ready: www\n",
         "1 serving, 1 draining, 12 down, 0 unknown\n             down: b3 in web, b4 in web and 10 more\n",
         "2 of 3 VIPs announced\n             without a session: tor2\n",
         "refused 1h00m ago, took 3.5 ms: pool.web: no backend",
-        "confirmation generation 7 goes back to 5 in 4m51s, unless `sluicegate config confirm` comes",
-        "b2 in web: draining, for 12s",
+        "confirmation generation 7 is rolled back to 5 in 4m51s unless `sluicegate config confirm` is run",
+        "b2 in web: draining, set 12s ago",
         "local failure",
         "interface    eth0, 2 packet threads, copy, driver",
         "next start   io.batch: 64 -> 32",
@@ -159,7 +160,7 @@ fn orders_reach_the_loop_as_typed() {
         &balancer.run(&["backend", "drain", "b1"]).1,
         &["serving", "draining", "note: kept over reloads"],
     );
-    assert_says(&balancer.run(&["flow", "purge", "--all"]).1, &["7 flows forgotten"]);
+    assert_says(&balancer.run(&["flow", "purge", "--all"]).1, &["7 flows deleted"]);
     assert_says(&balancer.run(&["flow", "list"]).1, &["00c0ffee1234", "established"]);
     let (code, text) = balancer.run(&["where", "--live", "192.0.2.7:1", "203.0.113.10:80", "tcp"]);
     assert_eq!(code, 0);
@@ -167,7 +168,7 @@ fn orders_reach_the_loop_as_typed() {
 }
 
 #[test]
-fn what_the_balancer_refuses_is_said_and_ends_with_a_finding() {
+fn rejected_request_exits_with_1_and_reason() {
     let balancer = Balancer::start();
     let (code, text) = balancer.run(&["backend", "drain", "b9"]);
     assert_eq!((code, text.as_str()), (1, "sluicegate: no backend b9\n"));
@@ -187,17 +188,12 @@ fn a_configuration_goes_there_and_back() {
     assert_eq!((code, balancer.last().as_str()), (0, "put \"schema = 1 # new\\n\" onto Some(\"b00t-7\")"));
     assert_says(
         &text,
-        &[
-            "generation 8 is in force",
-            "backend b3 comes",
-            "waits for a restart: io.batch: 64 -> 32",
-            "warning: ",
-        ],
+        &["generation 8 is in force", "backend b3 comes", "needs a restart: io.batch: 64 -> 32", "warning: "],
     );
     fs::write(&file, "schema = 1\n").unwrap();
     let (code, text) = balancer.run(&["config", "put", path, "--if-match", "*"]);
     assert_eq!(code, 0);
-    assert!(text.starts_with("nothing changed: generation 7 stays in force\n"), "{text}");
+    assert!(text.starts_with("nothing changed, generation 7 stays in force\n"), "{text}");
     fs::write(&file, "schema = 1 # new\n").unwrap();
     assert_eq!(balancer.run(&["config", "put", path, "--if-match", "*"]).0, 0);
     assert_eq!(balancer.run(&["config", "put", path, "--if-match", "b00t-6"]).0, 1);
@@ -208,8 +204,8 @@ fn a_configuration_goes_there_and_back() {
         &text,
         &[
             "2 problems",
-            "\nput:1:2: error: wrong: found a key, allowed schema\n",
-            "\nput: error: found a key, allowed schema\n",
+            "\nerror: put:1:2: unknown key \"wrong\"\nhelp: known keys: schema\n",
+            "\nerror: put: unknown key \"wrong\"\nhelp: known keys: schema\n",
         ],
     );
 }
@@ -219,7 +215,7 @@ fn top_once_gives_rates() {
     let balancer = Balancer::start();
     let (code, rates) = balancer.json(&["top", "--once", "--interval", "100ms"]);
     assert_eq!(code, 0);
-    // The mock's readings are 1,000 packets apart, whatever the time.
+    // Consecutive readings of the mock always differ by 1,000 packets.
     let seconds = rates["seconds"].as_f64().unwrap();
     let about = |value: &Value, packets: f64| (value.as_f64().unwrap() * seconds - packets).abs() < 1e-6;
     assert!(seconds >= 0.1, "{rates}");
@@ -248,7 +244,7 @@ fn top_once_gives_rates() {
 }
 
 #[test]
-fn wrong_usage_is_two_and_asks_nobody() {
+fn wrong_usage_exits_with_2_without_request() {
     let balancer = Balancer::start();
     for arguments in [
         &["flow", "purge"][..],
@@ -290,15 +286,14 @@ fn no_daemon_is_three() {
             let text = String::from_utf8_lossy(if json { &output.stdout } else { &output.stderr });
             assert_eq!(output.status.code(), Some(3), "{arguments:?} {text}");
             assert_eq!(text.contains(r#""kind":"no_daemon""#), json, "{text}");
-            assert!(text.contains("no balancer answers") && text.contains(".sock"), "{text}");
+            assert!(text.contains("cannot reach the balancer at") && text.contains(".sock"), "{text}");
         }
     }
     fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Connects, and hears nothing; and one whose queue of connections is full.
 #[test]
-fn a_balancer_that_does_not_answer_is_waited_for_no_longer_than_said() {
+fn unresponsive_balancer_fails_after_wait_timeout() {
     let folder = env::temp_dir().join(format!("sluicegate-operator-mute-{}", process::id()));
     fs::create_dir_all(&folder).unwrap();
     let mute = folder.join("mute.sock");
@@ -313,23 +308,29 @@ fn a_balancer_that_does_not_answer_is_waited_for_no_longer_than_said() {
     let (took, text) = timed(&["config", "reload", "--wait", "200ms"]);
     println!("--wait 200ms: ended after {took:?}");
     assert!(took >= Duration::from_millis(200), "{took:?}");
-    assert!(text.contains("no balancer answers") && text.contains("no answer within 200ms"), "{text}");
+    assert!(
+        text.contains("cannot reach the balancer at") && text.contains("no response within 200ms"),
+        "{text}"
+    );
     let (took, text) = timed(&["status"]);
     println!("without: ended after {took:?}");
     assert!(took >= Duration::from_secs(10), "{took:?}");
-    assert!(text.contains("no answer within 10s; --wait gives it longer"), "{text}");
+    assert!(text.contains("no response within 10s (--wait sets a longer timeout)"), "{text}");
     fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]
-fn wrong_usage_is_explained_to_a_stranger() {
+fn wrong_usage_message_explains_the_fix() {
     let balancer = Balancer::start();
     for (arguments, wanted) in [
-        (&["top", "--json"][..], "top --once --json"),
-        (&["where", "192.0.2.7", "203.0.113.10:80", "tcp"], "wanted an address with a port: 192.0.2.7:40000"),
-        (&["where", "192.0.2.7:1", "203.0.113.10:80", "sctp"], "neither tcp, udp, icmp nor a number"),
-        (&["status", "--wait", "10"], "such as \"10s\""),
-        (&["backend", "drain", "b1", "--for", "0s"], "`0s` is not a time of 1s or more in whole seconds"),
+        (&["top", "--json"][..], "needs --once"),
+        (
+            &["where", "192.0.2.7", "203.0.113.10:80", "tcp"],
+            "expected an address with a port, such as 192.0.2.7:40000",
+        ),
+        (&["where", "192.0.2.7:1", "203.0.113.10:80", "sctp"], "expected tcp, udp, icmp or a number"),
+        (&["status", "--wait", "10"], "such as 10s"),
+        (&["backend", "drain", "b1", "--for", "0s"], "expected whole seconds with a unit"),
     ] {
         let (code, text) = balancer.run(arguments);
         assert_eq!(code, 2, "{arguments:?} {text}");
@@ -338,12 +339,12 @@ fn wrong_usage_is_explained_to_a_stranger() {
     for (arguments, wanted) in [
         (&["probe"][..], "sluicegate probe [OPTIONS] --config <FILE>"),
         (&["probe", "203.0.113.1"], "such as tcp://203.0.113.1:80"),
-        (&["probe", "http://www.example.org/"], "names of hosts are not looked up"),
-        (&["probe", "tcp://203.0.113.1"], "tcp, grpc and grpcs have no usual port"),
-        (&["probe", "tcp://203.0.113.1:80/x"], "ends with its port"),
-        (&["probe", "https://203.0.113.1"], "--ca FILE for a CA's, --insecure for any"),
-        (&["probe", "tcp://203.0.113.1:80", "--count", "0"], "wanted a whole number from 1"),
-        (&["probe", "tcp://203.0.113.1:80", "--metrics", "9000"], "wanted an address with a port"),
+        (&["probe", "http://www.example.org/"], "host names are not resolved"),
+        (&["probe", "tcp://203.0.113.1"], "tcp, grpc and grpcs have no default port"),
+        (&["probe", "tcp://203.0.113.1:80/x"], "must end with its port"),
+        (&["probe", "https://203.0.113.1"], "needs --ca FILE to verify the certificate, or --insecure"),
+        (&["probe", "tcp://203.0.113.1:80", "--count", "0"], "expected a number of at least 1"),
+        (&["probe", "tcp://203.0.113.1:80", "--metrics", "9000"], "expected an address with a port"),
         (&["probe", "tcp://203.0.113.1:80", "--timeout", "2s"], "--timeout 2s is longer than --interval 1s"),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_sluicegate")).args(arguments).output().unwrap();
@@ -360,8 +361,8 @@ fn events_are_a_line_each_and_followed_without_a_repeat() {
         balancer.run(&["events", "--since", "10m", "-n", "5", "--kind", "backend", "--kind", "link"]);
     assert_eq!(code, 0, "{text}");
     let wanted = [
-        "2023-11-14T22:15:00.250Z warning backend a backend is down (backend=b1): connection refused\n",
-        "2023-11-14T22:15:00.250Z info    link    no longer so: eth0 is down\n",
+        "2023-11-14T22:15:00.250Z warning backend backend down (backend=b1): connection refused\n",
+        "2023-11-14T22:15:00.250Z info    link    eth0 is up again\n",
     ];
     assert_eq!(text, wanted.concat());
     let asked = balancer.last();
@@ -380,7 +381,7 @@ fn events_are_a_line_each_and_followed_without_a_repeat() {
     let end = Instant::now() + Duration::from_secs(100);
     let asks = || balancer.log.lock().unwrap().iter().filter(|asked| asked.contains("after: 7")).count();
     while asks() < 2 {
-        assert!(Instant::now() < end, "it asks on, for what is new: {:?}", balancer.log.lock().unwrap());
+        assert!(Instant::now() < end, "no request for new events: {:?}", balancer.log.lock().unwrap());
         std::thread::sleep(Duration::from_millis(20));
     }
     drop(balancer);
@@ -394,22 +395,16 @@ fn events_are_a_line_each_and_followed_without_a_repeat() {
     assert!(rows.iter().all(|row| row["schema"] == 1) && rows[2]["kind"] == "no_daemon", "{text}");
 }
 
-/// The log of the API's side, which runs in this process.
+/// The log lines come from the API server, which runs in this test process.
 #[test]
 fn an_order_leaves_one_line_in_words() {
     let log = captured();
     let balancer = Balancer::start();
     for (arguments, words) in [
-        (
-            &["backend", "drain", "b1", "--pool", "web"][..],
-            "an operator's order: drain backend b1 in pool web",
-        ),
-        (&["backend", "weight", "b1", "5"], "an operator's order: weight 5 for backend b1 "),
-        (
-            &["backend", "weight", "b1", "file"],
-            "an operator's order: the file's weight again for backend b1 ",
-        ),
-        (&["flow", "purge", "--vip", "www"], "an operator's order: forget the flows of VIP www: 7 flows"),
+        (&["backend", "drain", "b1", "--pool", "web"][..], "operator command: drain backend b1 in pool web"),
+        (&["backend", "weight", "b1", "5"], "operator command: set weight 5 for backend b1 "),
+        (&["backend", "weight", "b1", "file"], "operator command: reset the weight of backend b1 "),
+        (&["flow", "purge", "--vip", "www"], "operator command: purge the flows of VIP www: 7 flows"),
     ] {
         assert_eq!(balancer.run(arguments).0, 0);
         let text = String::from_utf8(log.lock().unwrap().clone()).unwrap();
@@ -420,11 +415,11 @@ fn an_order_leaves_one_line_in_words() {
     assert_eq!(balancer.run(&["backend", "down", "b9", "--pool", "twice"]).0, 1);
     let text = String::from_utf8(log.lock().unwrap().clone()).unwrap();
     assert_eq!(text.lines().filter(|line| line.contains("pool once")).count(), 1, "{text}");
-    assert!(text.contains("an operator's order was refused"), "{text}");
+    assert!(text.contains("operator command rejected"), "{text}");
     assert!(!text.contains("Weight(") && !text.contains("Some("), "{text}");
 }
 
-/// What this process logs from now on.
+/// Returns a buffer with the log lines of this process.
 fn captured() -> Arc<Mutex<Vec<u8>>> {
     static LOG: OnceLock<Arc<Mutex<Vec<u8>>>> = OnceLock::new();
     let log = LOG.get_or_init(|| {
@@ -450,9 +445,9 @@ impl std::io::Write for Written {
     }
 }
 
-/// A file with a warning, on a machine that has no such interface.
+/// The configuration in this test has a warning, and its interface does not exist.
 #[test]
-fn the_log_of_a_start_has_no_escape_sequences_and_says_warning_once() {
+fn start_log_has_no_escape_sequences() {
     let balancer = Balancer::start();
     let file = balancer.folder.join("lb.toml");
     let key = balancer.folder.join("hash.key");
@@ -468,12 +463,17 @@ fn the_log_of_a_start_has_no_escape_sequences_and_says_warning_once() {
     let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(!text.contains('\x1b'), "{text:?}");
-    assert!(text.contains("WARN") && text.contains("below = 9 in a pool of 1 backend,"), "{text}");
-    assert!(!text.contains("warning:"), "the level says it: {text}");
+    assert!(
+        text.contains("WARN")
+            && text
+                .contains("pool \"p\" never serves, because it has 1 backend and its fallback has below = 9"),
+        "{text}"
+    );
+    assert!(!text.contains("warning:"), "the severity is printed twice: {text}");
 }
 
 #[test]
-fn where_says_what_becomes_of_icmp() {
+fn where_explains_icmp() {
     let balancer = Balancer::start();
     let (file, key) = (balancer.folder.join("lb.toml"), balancer.folder.join("hash.key"));
     fs::write(&key, "00112233445566778899aabbccddeeff").unwrap();
@@ -488,13 +488,13 @@ fn where_says_what_becomes_of_icmp() {
     for protocol in ["icmp", "1"] {
         let (code, text) = ask("203.0.113.1:0", protocol);
         assert_eq!(code, 0, "{text}");
-        assert_says(&text, &["an echo request to a VIP is answered in place", "all else", "dropped as icmp"]);
+        assert_says(&text, &["echo requests to a VIP are answered in place", "other ICMP is dropped"]);
         assert!(!text.contains("no_vip"), "{text}");
     }
-    assert_says(&ask("203.0.113.1:0", "58").1, &["dropped", "the other family's ICMP"]);
+    assert_says(&ask("203.0.113.1:0", "58").1, &["dropped", "ICMP of the other address family"]);
     assert_eq!(ask("203.0.113.1:0", "58").0, 1);
     assert_says(&ask("203.0.113.9:0", "icmp").1, &["no_vip"]);
-    // The running balancer is asked with the number of the family.
+    // The request must contain the ICMP protocol number of the address family.
     let live = ["where", "--live", "[2001:db8::7]:0", "[2001:db8:f::10]:0", "icmp"];
     assert_eq!(balancer.run(&live).0, 0);
     assert_eq!(balancer.last(), "where [2001:db8::7]:0 [2001:db8:f::10]:0 58");

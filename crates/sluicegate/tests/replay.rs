@@ -1,6 +1,6 @@
-//! `replay` over captures made by hand: it is the packet thread's own loop, and its figures balance.
+//! Tests `replay` with generated captures. The counters of each replay must balance.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ impl Folder {
         folder
     }
 
-    /// A file whose pool has one backend.
+    /// Writes a configuration with a pool of one backend.
     fn config(&self, name: &str, backend: &str, more: &str) {
         let address = format!("198.18.1.{}", backend.trim_start_matches('b'));
         let text = format!(
@@ -47,7 +47,8 @@ impl Folder {
         fs::write(self.0.join(name), text).unwrap();
     }
 
-    /// Replays frames with their times in microseconds: the figures, and the frames that were sent.
+    /// Replays frames with the given times in microseconds. Returns the counters and the sent
+    /// frames.
     fn replay(&self, frames: &[(u64, Vec<u8>)], more: &[&str]) -> (Value, Vec<Vec<u8>>) {
         fs::write(self.0.join("in"), pcap(frames)).unwrap();
         self.replayed(more)
@@ -123,15 +124,16 @@ fn backend(sent: &[u8]) -> String {
     Frame::parse(sent).unwrap().ip.destination.to_string()
 }
 
-/// One frame a millisecond.
+/// Assigns times to the frames, one millisecond apart.
 fn timed(frames: impl IntoIterator<Item = Vec<u8>>) -> Vec<(u64, Vec<u8>)> {
     (0..).step_by(1_000).zip(frames).collect()
 }
 
 #[test]
-fn held_pieces_time_out_by_the_clock_of_the_capture_and_none_stalls_it() {
+fn held_fragments_expire_by_capture_clock() {
     let folder = Folder::new();
-    // Later pieces of 40 datagrams whose first one never comes, at once; then one whose first one is late, then a packet.
+    // The capture has 40 later fragments without a first fragment. Then come a datagram whose first
+    // fragment arrives last, and a whole packet.
     let pieces = |id: u16| cut(&udp(true, 4_000 + id, 600).bytes(), id.into(), 400);
     let mut frames = timed((1..=40).map(|id| pieces(id).swap_remove(1)));
     let [first, later] = pieces(41).try_into().unwrap();
@@ -144,7 +146,7 @@ fn held_pieces_time_out_by_the_clock_of_the_capture_and_none_stalls_it() {
 }
 
 #[test]
-fn what_is_too_big_is_cut_or_answered_within_limits_by_the_clock_of_the_capture() {
+fn large_packets_are_fragmented_or_answered_within_limits() {
     let folder = Folder::new();
     let (figures, sent) = folder.replay(&timed([may_be_cut(udp(true, 5_000, 1_472).bytes())]), &[]);
     assert_eq!((&figures["fragmented"], &figures["originated"]), (&1.into(), &1.into()), "{figures}");
@@ -153,7 +155,8 @@ fn what_is_too_big_is_cut_or_answered_within_limits_by_the_clock_of_the_capture(
     let (figures, _) =
         folder.replay(&timed([may_be_cut(udp(true, 5_000, 1_472).bytes())]), &["--mtu", "1600"]);
     assert_eq!((&figures["sent"], &figures["originated"]), (&1.into(), &0.into()), "{figures}");
-    // 150 at once with DF, of which a source is answered 100 a second; a second later one more is.
+    // The first 150 packets have the DF flag. At most 100 errors per second are sent to one source,
+    // so the packet two seconds later causes another error.
     let mut frames: Vec<_> = (0..150).map(|n| (0, udp(true, 6_000 + n, 1_472).bytes())).collect();
     frames.push((2 * SECOND, udp(true, 7_000, 1_472).bytes()));
     let (figures, _) = folder.replay(&frames, &[]);
@@ -170,11 +173,13 @@ fn tags_follow_the_rules_of_the_interface_that_frames_leave_by() {
         assert_eq!(Frame::parse(&sent[0]).unwrap().vlans, expected, "{interface}");
     }
     let refused = folder.run(&["--interface", "eth7"]);
-    assert!(String::from_utf8_lossy(&refused.stdout).contains("no interface eth7, but eth0, eth1"));
+    assert!(
+        String::from_utf8_lossy(&refused.stdout).contains("no interface eth7 (its interfaces: eth0, eth1)")
+    );
 }
 
 #[test]
-fn errors_to_the_machines_own_address_are_taken_and_lower_the_mtu_of_the_way() {
+fn icmp_error_to_machine_address_lowers_path_mtu() {
     let folder = Folder::new();
     let packet = || may_be_cut(udp(true, 5_000, 1_372).bytes());
     let (_, sent) = folder.replay(&timed([packet()]), &[]);
@@ -184,7 +189,7 @@ fn errors_to_the_machines_own_address_are_taken_and_lower_the_mtu_of_the_way() {
     (error.icmp, error.payload) = (Some([3, 4]), quoted);
     let mut error = error.bytes();
     error[40..42].copy_from_slice(&1_300_u16.to_be_bytes());
-    // RFC 1624: the sum of before, and what is new in it.
+    // The checksum is updated incrementally (RFC 1624).
     let sum = u32::from(!u16::from_be_bytes([error[36], error[37]])) + 1_300;
     let sum = !u16::try_from(sum % 0xffff).unwrap();
     error[36..38].copy_from_slice(&sum.to_be_bytes());
@@ -207,7 +212,7 @@ fn of_a_prefix_the_kernel_keeps_the_machines_own_addresses() {
 }
 
 #[test]
-fn a_reload_keeps_flows_and_held_pieces_and_leads_new_flows_to_the_new_pool() {
+fn reload_keeps_flows_and_fragments_and_moves_new_flows() {
     let folder = Folder::new();
     folder.config("b.toml", "b2", "");
     let [first, later] = cut(&udp(true, 4_000, 600).bytes(), 9, 400).try_into().unwrap();
@@ -227,7 +232,7 @@ fn a_reload_keeps_flows_and_held_pieces_and_leads_new_flows_to_the_new_pool() {
         assert_eq!(to, [b(1), b(1), b(2), b(2), b(2)], "{at}: {figures}");
         assert_eq!(figures["reloads"], 1);
     }
-    // The drain time is over by the clock of the capture, and the flow goes on at the new backend.
+    // The drain time elapses on the clock of the capture, and the flow moves to the new backend.
     let late = [(0, udp(true, 5_000, 10).bytes()), (7_200 * SECOND, udp(true, 5_000, 10).bytes())];
     let (_, sent) = folder.replay(&late, &["--reload", "1s=b.toml"]);
     assert_eq!([backend(&sent[0]), backend(&sent[1])], ["198.18.1.1", "198.18.1.2"]);
@@ -270,12 +275,13 @@ fn a_capture_of_the_balancers_own_is_replayed_as_what_came_in() {
         (&1.into(), &expected["received"]),
         "{figures}"
     );
-    // Ethernet, outer IPv4, GRE, IPv4: what was not kept is zeros.
+    // The comparison covers the Ethernet, outer IPv4, GRE and inner IPv4 headers. Truncated bytes
+    // are zeros.
     let heads = |frames: &[Vec<u8>]| frames.iter().map(|frame| frame[..58].to_vec()).collect::<Vec<_>>();
     assert_eq!(heads(&again), heads(&sent), "{expected} {figures}");
 }
 
-/// Frames of every fate, and damaged ones.
+/// Generates frames that lead to all verdicts, and damaged frames.
 fn any_frames() -> impl Strategy<Value = Vec<(u64, Vec<u8>)>> {
     let one = (
         any::<bool>(),
@@ -312,6 +318,7 @@ fn any_frames() -> impl Strategy<Value = Vec<(u64, Vec<u8>)>> {
     })
 }
 
+// Promise: replay-fidelity
 #[test]
 fn the_figures_of_any_capture_balance() {
     let folder = Folder::new();

@@ -1,19 +1,19 @@
-//! Completions and manual pages, as a shell and `man` read them.
+//! Tests shell completions and manual pages.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::collections::BTreeSet;
 use std::process::Command;
 use std::{env, fs, process};
 
-/// The exit code, and what is printed to both.
+/// Runs a subcommand and returns its exit code and output.
 fn sluicegate(arguments: &[&str]) -> (i32, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_sluicegate")).args(arguments).output().unwrap();
     let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     (output.status.code().unwrap(), text)
 }
 
-/// Verbs below these words, as `--help` lists them.
+/// Returns the subcommands that the output of `--help` lists.
 fn verbs(words: &[&str]) -> Vec<String> {
     let (code, help) = sluicegate(&[words, &["--help"]].concat());
     assert_eq!(code, 0, "{help}");
@@ -67,7 +67,7 @@ fn each_verb_has_a_manual_page() {
     }
     assert_eq!(pages, expected);
     assert!(
-        page.contains("Report every problem of a file at once") && page.contains("all\\-shards"),
+        page.contains("Report all problems of a configuration file") && page.contains("all\\-shards"),
         "{page}"
     );
     let (code, words) = sluicegate(&["man", "/dev/null/pages"]);

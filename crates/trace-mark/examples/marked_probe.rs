@@ -1,7 +1,9 @@
-//! The payload of a UDP probe that each balancer on its way reports to 192.0.2.200:9000, as hexadecimal digits, for a sender of your
-//! own; and what a balancer says of it, and of one that another service's packet carries.
+//! Prints the UDP payload of a trace probe, in hexadecimal digits. Each load balancer on the path
+//! of such a probe sends a report to 192.0.2.200:9000. The program also prints, for three packets
+//! with this payload, whether a load balancer would report them.
 //!
-//! The key is the cluster's: `marked_probe 00112233445566778899aabbccddeeff`.
+//! The argument is the hash key of the cluster, as in `marked_probe
+//! 00112233445566778899aabbccddeeff`.
 
 use std::error::Error;
 use std::net::SocketAddr;

@@ -1,14 +1,18 @@
-//! The tracer's keys, derived from the cluster's hash key: no second secret has to be spread.
+//! The keys of the packet tracer. These keys are derived from the hash key of the cluster, so
+//! operators distribute only one secret.
 //!
-//! Invariant: neither key is the hash key itself, and a mark's MAC is no report's: each has a label of its own.
-//! Source: Aumasson, Bernstein, *SipHash*, 2012; the reference code's 128-bit output.
+//! Invariant: both keys differ from the hash key and from each other, because each is derived with
+//! its own label. The authentication code of a mark is therefore not valid for a report.
+//!
+//! The algorithm is SipHash (Aumasson and Bernstein, 2012) with the 128-bit output of its reference
+//! code.
 
 use std::fmt;
 
 use classifier::HashKey;
 use siphasher::sip128::SipHasher24;
 
-/// Signs marks and reports of one cluster. Never printed.
+/// The keys that sign the marks and reports of a cluster. The `Debug` output does not contain them.
 #[derive(Clone, Copy)]
 pub struct TraceKey {
     marks: SipHasher24,
@@ -16,20 +20,21 @@ pub struct TraceKey {
 }
 
 impl TraceKey {
-    /// The keys of the cluster whose hash key is `cluster`.
+    /// Derives both keys from the hash key of the cluster.
     #[must_use]
     pub fn derive(cluster: &HashKey) -> Self {
         let key = |label: &[u8]| SipHasher24::new_with_key(&cluster.derive(label));
         Self { marks: key(b"sluicegate trace mark 1"), reports: key(b"sluicegate trace report 1") }
     }
 
-    /// The MAC of a report's text.
+    /// Returns the message authentication code (MAC) for the text of a report.
     #[must_use]
     pub fn sign_report(&self, text: &[u8]) -> [u8; MAC_BYTES] {
         self.reports.hash(text).as_bytes()
     }
 
-    /// Whether a report's MAC is right, in a time that does not depend on it.
+    /// Returns `true` if `mac` is the valid message authentication code of a report. The comparison
+    /// takes constant time.
     #[must_use]
     pub fn is_report(&self, text: &[u8], mac: &[u8; MAC_BYTES]) -> bool {
         is_equal(&self.sign_report(text), mac)
@@ -46,7 +51,7 @@ impl fmt::Debug for TraceKey {
     }
 }
 
-/// Compares all bytes, wherever the first difference is.
+/// Compares two authentication codes in constant time.
 pub(crate) fn is_equal(one: &[u8; MAC_BYTES], other: &[u8; MAC_BYTES]) -> bool {
     one.iter().zip(other).fold(0, |differing, (a, b)| differing | (a ^ b)) == 0
 }

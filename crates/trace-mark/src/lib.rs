@@ -1,25 +1,33 @@
-//! The packet tracer: marked packets, and what is reported of them.
+//! Signed marks of the packet tracer. A packet is traced if its payload begins with a mark that was
+//! signed with a key of the cluster.
 //!
-//! In: a packet whose payload begins with a mark (`mark`), signed under a key of the cluster (`key`). Out: a `forwarder::TraceEvent` for
-//! the control plane, which adds names and sends the report. The packet itself is forwarded as any other.
-//! Not here: which packets are looked at and when (`pipeline/tracing`), reports and their socket (`control-plane`,
-//! `sluicegate`): a packet thread builds no text and calls no kernel.
-//! Invariant: nothing is reported unless the mark's MAC, its time and its receiver are right.
-//! Source: paper §4.4.
+//! This crate writes, parses and verifies marks. The forwarder reports each valid mark to the
+//! control plane and forwards the packet normally. The control plane sends the report to the
+//! receiver, because packet threads neither format text nor make system calls.
+//!
+//! Invariant: a packet is reported only if the authentication code, the time and the receiver of
+//! its mark are valid. See the Maglev paper, §4.4.
 //!
 //! ```
 //! use classifier::{Flow, HashKey, PrefixSet};
 //! use trace_mark::{Mark, Trace, TraceKey, TraceRefusal};
 //!
 //! let key = TraceKey::derive(&HashKey::new([7; 16]));
-//! let flow = |port| Flow::new(([198, 51, 100, 7], 40_000), ([203, 0, 113, 10], port), 17).expect("one family");
-//! let mark = Mark { receiver: ([192, 0, 2, 200], 9_000).into(), unix_seconds: 1_000, trace: 1, probe: 0 };
+//! let flow = |port| {
+//!     let (client, server) = (([198, 51, 100, 7], 40_000), ([203, 0, 113, 10], port));
+//!     Flow::new(client, server, 17).expect("both addresses are IPv4")
+//! };
+//! let receiver = ([192, 0, 2, 200], 9_000).into();
+//! let mark = Mark { receiver, unix_seconds: 1_000, trace: 1, probe: 0 };
 //! let payload = mark.sign(&key, &flow(53));
 //!
-//! let trace = Trace { key, receivers: PrefixSet::new([([192, 0, 2, 200].into(), 32)]), per_second: 100 };
+//! let receivers = PrefixSet::new([([192, 0, 2, 200].into(), 32)]);
+//! let trace = Trace { key, receivers, per_second: 100 };
 //! assert_eq!(trace.read(&payload, &flow(53), 1_030), Ok(mark));
-//! assert_eq!(trace.read(&payload, &flow(123), 1_030), Err(TraceRefusal::Mac)); // not signed for this flow
-//! assert_eq!(trace.read(&payload, &flow(53), 1_061), Err(TraceRefusal::Time)); // a replay
+//! // The mark was signed for another flow, so the authentication code is wrong.
+//! assert_eq!(trace.read(&payload, &flow(123), 1_030), Err(TraceRefusal::Mac));
+//! // The mark is too old, as it would be in a replay.
+//! assert_eq!(trace.read(&payload, &flow(53), 1_061), Err(TraceRefusal::Time));
 //! ```
 
 #![forbid(unsafe_code)]
@@ -38,40 +46,44 @@ pub use self::mark::{has_magic, payload_at};
 
 use classifier::{Flow, PrefixSet};
 
-/// How a machine reports marked packets.
+/// The tracing configuration of this machine.
 #[derive(Debug)]
 pub struct Trace {
-    /// What marks and reports are signed under.
+    /// The keys that sign marks and reports.
     pub key: TraceKey,
-    /// Where reports may go.
+    /// The addresses to which reports may be sent.
     pub receivers: PrefixSet,
-    /// Reports a second of each packet thread, bursts of as many.
+    /// The maximum number of reports per second from each packet thread. This number is also the
+    /// burst size.
     pub per_second: u32,
 }
 
-/// Why nothing is reported of a packet that begins like a marked one. It is forwarded all the same.
+/// The reason why a packet with a mark is not reported. In this case, the packet is still
+/// forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceRefusal {
-    /// Shorter than a mark, of another version, or without a receiver.
+    /// The mark is too short, has an unknown version, or has no receiver.
     Malformed,
-    /// Signed more than [`MARK_AGE`] seconds ago, or as far in the future: a replay, or clocks that differ.
+    /// The time of the mark differs from the current time by more than [`MARK_AGE`] seconds. The
+    /// packet was replayed, or the clocks of the machines differ.
     Time,
-    /// The receiver is not one of those that are configured.
+    /// The receiver is not one of the configured receivers.
     Receiver,
-    /// Not signed under the cluster's key, or for another tuple.
+    /// The mark was not signed with the key of the cluster, or it was signed for a different
+    /// 5-tuple.
     Mac,
-    /// Over the rate.
+    /// The rate limit for reports was exceeded.
     Rate,
-    /// The control plane is behind.
+    /// The ring from the packet thread to the control plane was full.
     RingFull,
 }
 
 impl TraceRefusal {
-    /// All of them, in the order of their numbers.
+    /// All reasons, ordered by number.
     pub const ALL: [Self; 6] =
         [Self::Malformed, Self::Time, Self::Receiver, Self::Mac, Self::Rate, Self::RingFull];
 
-    /// The name in metrics.
+    /// Returns the name for metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -85,19 +97,20 @@ impl TraceRefusal {
     }
 }
 
-/// The time of day, set by the control plane for packet threads, which read no clock of their own but the monotonic one.
-/// Clones share it.
+/// The time of day for packet threads, which read only the monotonic clock themselves. The control
+/// plane sets the time. All clones share one value.
 #[derive(Clone, Debug, Default)]
 pub struct WallClock(Arc<AtomicU64>);
 
 impl WallClock {
-    /// Sets it, in seconds since 1970. A clock that is no longer set stands still, and marks grow too young for it.
+    /// Sets the time, in seconds since 1970. If the control plane stops setting it, the time of new
+    /// marks appears to be in the future, and they are refused.
     pub fn set(&self, unix_seconds: u64) {
-        // Relaxed: nothing else is published by it.
+        // Relaxed ordering is sufficient, because the value does not publish other data.
         self.0.store(unix_seconds, Ordering::Relaxed);
     }
 
-    /// Seconds since 1970; 0 before it was first set.
+    /// Returns the time in seconds since 1970. Returns 0 if the time was never set.
     #[must_use]
     pub fn unix_seconds(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -105,14 +118,17 @@ impl WallClock {
 }
 
 impl Trace {
-    /// What a marked packet of `flow` says, when it may be reported. `bytes` is its payload from the magic on.
+    /// Reads and verifies the mark of a packet that belongs to `flow`. `bytes` is the payload of
+    /// the packet, which begins with the magic number of a mark.
     ///
-    /// What costs least is asked first; the rate comes last and elsewhere, so that nobody without the key can use it up.
+    /// The cheapest checks run first. The caller checks the rate limit afterwards, so that only
+    /// senders with the key can exhaust it.
     ///
     /// # Errors
-    /// [`TraceRefusal`].
+    /// Returns a [`TraceRefusal`] if the mark is not valid.
+    ///
     /// # Cost
-    /// One SipHash-2-4 over 85 bytes.
+    /// The verification computes one SipHash-2-4 over 85 bytes.
     pub fn read(&self, bytes: &[u8], flow: &Flow, unix_seconds: u64) -> Result<Mark, TraceRefusal> {
         let (mark, signed) = Mark::parse(bytes).ok_or(TraceRefusal::Malformed)?;
         if mark.unix_seconds.abs_diff(unix_seconds) > MARK_AGE {
@@ -124,12 +140,12 @@ impl Trace {
         if signed.is_of(&self.key, flow) { Ok(mark) } else { Err(TraceRefusal::Mac) }
     }
 
-    /// Whether reports may go to an address.
+    /// Returns `true` if reports may be sent to `receiver`.
     #[must_use]
     pub fn receives(&self, receiver: SocketAddr) -> bool {
         self.receivers.contains(receiver.ip())
     }
 }
 
-/// How many seconds a mark's time may be off.
+/// The maximum difference between the time of a mark and the current time, in seconds.
 pub const MARK_AGE: u64 = 60;

@@ -1,17 +1,18 @@
-//! The mark at the start of a traced packet's payload, 64 bytes in network order:
+//! The mark at the start of the payload of a traced packet. A mark has 64 bytes in network byte
+//! order:
 //!
 //! ```text
 //!  0  magic "\x8d\xf1SLUICE"          28  time, seconds since 1970 (u64)
 //!  8  version, 1                      36  trace (u64)
 //!  9  zero                            44  probe (u32)
-//! 10  the receiver's UDP port (u16)   48  MAC, 16 bytes
-//! 12  the receiver's address, 16 bytes, IPv4 as v4-mapped
+//! 10  UDP port of the receiver (u16)  48  MAC, 16 bytes
+//! 12  address of the receiver, 16 bytes, IPv4 as v4-mapped
 //! ```
 //!
-//! The MAC is SipHash-2-4 with 128 bits of output, over bytes 0 to 47 and the packet's tuple (source, destination, ports,
-//! protocol): a mark that is cut out of one packet is worth nothing in another. The first byte of the magic is no ASCII and no
-//! UTF-8, so that no text begins like a mark.
-//! Invariant: parsing is total, and what is written is read back.
+//! The message authentication code (MAC) is SipHash-2-4 with 128 bits of output. The MAC covers
+//! bytes 0 to 47 and the 5-tuple of the packet, so a mark is not valid in packets with a different
+//! 5-tuple. The first byte of the magic is neither ASCII nor valid UTF-8, so no text begins with a
+//! mark.
 
 use std::net::{Ipv6Addr, SocketAddr};
 
@@ -22,20 +23,21 @@ use classifier::{Flow, mapped};
 use crate::TraceKey;
 use crate::key::{MAC_BYTES, is_equal};
 
-/// What a mark says.
+/// The content of a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// Where reports go, by UDP.
+    /// The UDP address of the receiver, to which reports are sent.
     pub receiver: SocketAddr,
-    /// When it was signed.
+    /// The time at which the mark was signed, in seconds since 1970.
     pub unix_seconds: u64,
-    /// Which trace it is of; random, so that reports of two are not mixed up.
+    /// The random number that identifies the trace. This number distinguishes the reports of
+    /// different traces.
     pub trace: u64,
-    /// Which packet of the trace.
+    /// The index of the packet within the trace.
     pub probe: u32,
 }
 
-/// A mark's bytes as they came.
+/// The signed bytes of a received mark, with its authentication code.
 #[derive(Clone, Copy)]
 pub(crate) struct Signed<'a> {
     said: &'a [u8; SAID],
@@ -43,7 +45,8 @@ pub(crate) struct Signed<'a> {
 }
 
 impl Mark {
-    /// The mark's bytes for a packet of `flow`. In a later piece of a datagram the flow has no ports.
+    /// Signs the mark for a packet that belongs to `flow` and returns its bytes. For a fragment
+    /// without a transport header, `flow` has no ports.
     #[must_use]
     pub fn sign(&self, key: &TraceKey, flow: &Flow) -> [u8; MARK_BYTES] {
         let port = self.receiver.port().to_be_bytes();
@@ -63,7 +66,7 @@ impl Mark {
         mark
     }
 
-    /// Reads a payload that begins with a mark; the MAC is not yet asked.
+    /// Parses a payload that begins with a mark. The authentication code is not verified here.
     pub(crate) fn parse(payload: &[u8]) -> Option<(Self, Signed<'_>)> {
         let (said, rest) = payload.split_first_chunk::<SAID>()?;
         let mac = rest.first_chunk::<MAC_BYTES>()?;
@@ -89,14 +92,15 @@ impl Mark {
 }
 
 impl Signed<'_> {
-    /// Whether it was signed under `key` for a packet of `flow`.
+    /// Returns `true` if the mark was signed with `key` for a packet that belongs to `flow`.
     pub(crate) fn is_of(&self, key: &TraceKey, flow: &Flow) -> bool {
         is_equal(&mac(key, self.said, flow), self.mac)
     }
 }
 
-/// Where the payload of a packet begins that may carry a mark: behind the transport header, in a later piece of a datagram
-/// behind the IP header.
+/// Returns the offset of the payload in a frame, if the packet may carry a mark. The payload
+/// follows the transport header. In a fragment without a transport header, the payload follows the
+/// IP header.
 #[inline]
 pub fn payload_at(frame: &[u8], parsed: &Parsed) -> Option<usize> {
     let l4 = usize::from(parsed.l4);
@@ -108,7 +112,7 @@ pub fn payload_at(frame: &[u8], parsed: &Parsed) -> Option<usize> {
     }
 }
 
-/// Whether the eight bytes at `at` are those that a mark begins with.
+/// Returns `true` if the eight bytes at offset `at` are the magic number of a mark.
 #[inline]
 pub fn has_magic(frame: &[u8], at: usize) -> bool {
     let first = frame.get(at..).and_then(|payload| payload.first_chunk::<8>());
@@ -123,19 +127,19 @@ fn mac(key: &TraceKey, said: &[u8; SAID], flow: &Flow) -> [u8; MAC_BYTES] {
     key.sign_mark(&message)
 }
 
-/// Puts `parts` one behind the other into `whole`.
+/// Copies all `parts` into `whole`, one after another.
 fn fill(whole: &mut [u8], parts: &[&[u8]]) {
     let bytes = parts.iter().flat_map(|part| part.iter());
     whole.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
 }
 
-/// Bytes of a mark.
+/// The size of a mark in bytes.
 pub const MARK_BYTES: usize = SAID + MAC_BYTES;
 const MAGIC: u64 = u64::from_be_bytes(*b"\x8d\xf1SLUICE");
 const VERSION: u8 = 1;
-/// What is signed of the mark itself.
+/// The number of bytes of a mark that the authentication code covers.
 const SAID: usize = 48;
-/// Two addresses, two ports, a protocol.
+/// The number of bytes of a 5-tuple: two addresses, two ports and a protocol.
 const TUPLE: usize = 37;
 const TCP_DATA_OFFSET: usize = 12;
 const UDP_HEADER: usize = 8;

@@ -1,7 +1,7 @@
-//! Requests to the admin API, as bytes on a connection.
+//! A fuzz target for HTTP requests to the admin API.
 //!
-//! The first byte says by which listener: the Unix socket, or TCP, where any client may read and none may more. Commands are taken
-//! and left unanswered, as by a balancer that is stopping.
+//! The first byte of the input selects the listener: the Unix socket, or TCP, where clients may
+//! only read. Commands are accepted but get no result, as from a balancer that is stopping.
 
 use std::cell::RefCell;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -18,8 +18,9 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 
-/// Every answer is HTTP, none is a fault of the server's, each refusal is a JSON object with its kind and words, and no client
-/// over TCP changes anything; nobody puts a configuration where the file does not allow it.
+/// Checks that every response is valid HTTP and not a server error. A rejection must be a JSON
+/// object with a kind and a message. TCP clients must not be able to change anything. `config put`
+/// must fail if the configuration forbids it.
 pub(crate) fn check(bytes: &[u8]) {
     let Some((&listener, request)) = bytes.split_first() else { return };
     thread_local!(static SERVER: Server = Server::new());
@@ -35,18 +36,19 @@ fn is_question(command: &Command) -> bool {
         || matches!(command, C::History(_) | C::Generation { .. })
 }
 
-/// Reads answers one after the other.
+/// Parses consecutive HTTP responses.
 fn answers(mut rest: &[u8]) {
     while !rest.is_empty() {
-        let end = rest.windows(4).position(|four| four == b"\r\n\r\n").expect("a head ends");
-        let head = std::str::from_utf8(&rest[..end]).expect("a head is text").to_ascii_lowercase();
+        let end = rest.windows(4).position(|four| four == b"\r\n\r\n").expect("the head is not terminated");
+        let head = std::str::from_utf8(&rest[..end]).expect("the head is not UTF-8").to_ascii_lowercase();
         rest = &rest[end + 4..];
         let status = head.strip_prefix("http/1.").and_then(|line| line.get(2..5)?.parse().ok());
-        let status: u16 = status.expect("a status of three digits");
+        let status: u16 = status.expect("the status does not have three digits");
         assert!((100..500).contains(&status) || status == 503, "{head}");
         let header = |name| head.split("\r\n").find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
         let length = header("content-length").map_or(0, |length| length.parse().expect("a length"));
-        // HEAD has none: the next head follows, or nothing.
+        // The response to a HEAD request has no body. The next response follows directly, or it was
+        // the last one.
         let has_body = length <= rest.len() && !rest.starts_with(b"HTTP/1.");
         assert!(has_body || rest.is_empty() || rest.starts_with(b"HTTP/1."), "{head}");
         let (body, behind) = rest.split_at(if has_body { length } else { 0 });
@@ -58,7 +60,7 @@ fn answers(mut rest: &[u8]) {
     }
 }
 
-/// Both listeners, and a client for them.
+/// An admin server with both listeners, and what is needed to query it.
 struct Server {
     runtime: Runtime,
     unix: UnixAddress,
@@ -75,10 +77,13 @@ impl Server {
             let _inside = runtime.enter();
             let name = format!("sluicegate-fuzz-{}-{:?}", std::process::id(), std::thread::current().id());
             let name = UnixAddress::from_abstract_name(name).expect("a name");
-            let unix = std::os::unix::net::UnixListener::bind_addr(&name).expect("a socket of its own");
+            let unix =
+                std::os::unix::net::UnixListener::bind_addr(&name).expect("cannot bind the Unix socket");
             let tcp = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-            let address = tcp.local_addr().expect("an address");
-            unix.set_nonblocking(true).and_then(|()| tcp.set_nonblocking(true)).expect("no waiting");
+            let address = tcp.local_addr().expect("the listener has no address");
+            unix.set_nonblocking(true)
+                .and_then(|()| tcp.set_nonblocking(true))
+                .expect("cannot set non-blocking mode");
             let unix = UnixListener::from_std(unix).expect("a listener");
             let tcp = TcpListener::from_std(tcp).expect("a listener");
             runtime.spawn(serve(Listener::Unix(unix), api.clone(), Limits::default()));
@@ -88,7 +93,7 @@ impl Server {
         Self { runtime, unix, tcp, commands: RefCell::new(commands) }
     }
 
-    /// All that is answered until the connection is closed.
+    /// Sends the request and returns all responses until the server closes the connection.
     fn ask(&self, by_tcp: bool, request: &[u8]) -> Vec<u8> {
         let mut commands = self.commands.borrow_mut();
         self.runtime.block_on(async {
@@ -98,7 +103,7 @@ impl Server {
                     biased;
                     Some(command) = commands.recv() => {
                         assert!(!matches!(command, Command::PutConfig { .. }), "{command:?}");
-                        assert!(!by_tcp || is_question(&command), "over TCP: {command:?}");
+                        assert!(!by_tcp || is_question(&command), "command {command:?} accepted over TCP");
                     }
                     answer = &mut conversation => break answer,
                 }
@@ -109,12 +114,13 @@ impl Server {
     async fn converse(&self, by_tcp: bool, request: &[u8]) -> Vec<u8> {
         if by_tcp {
             let stream = TcpStream::connect(self.tcp).await.expect("a connection");
-            // Or so many connections in so short a time would leave no port.
-            socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).expect("TCP has it");
+            // Closing with RST avoids TIME-WAIT. Otherwise so many short connections would use up
+            // all ports.
+            socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).expect("cannot set SO_LINGER");
             return exchange(stream, request).await;
         }
         let stream = std::os::unix::net::UnixStream::connect_addr(&self.unix).expect("a connection");
-        stream.set_nonblocking(true).expect("no waiting");
+        stream.set_nonblocking(true).expect("cannot set non-blocking mode");
         exchange(UnixStream::from_std(stream).expect("a stream"), request).await
     }
 }
@@ -123,7 +129,7 @@ async fn exchange(stream: impl AsyncRead + AsyncWrite, request: &[u8]) -> Vec<u8
     let (mut reader, mut writer) = tokio::io::split(stream);
     let mut answer = Vec::new();
     let send = async {
-        // A server that has refused does not read on.
+        // An error is ignored: a server that has rejected the request stops reading it.
         let _ = writer.write_all(request).await;
         let _ = writer.shutdown().await;
     };
@@ -131,7 +137,8 @@ async fn exchange(stream: impl AsyncRead + AsyncWrite, request: &[u8]) -> Vec<u8
     answer
 }
 
-/// One request for each route, by each listener; requests in a row, with bodies, and refused ones.
+/// Returns one request for each route and listener, pipelined requests, requests with bodies, and
+/// invalid requests.
 pub(crate) fn requests() -> Vec<Vec<u8>> {
     let mut all: Vec<String> = MORE.map(str::to_owned).to_vec();
     for route in routes() {

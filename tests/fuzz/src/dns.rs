@@ -1,15 +1,16 @@
-//! Answers of DNS servers to a check.
+//! A fuzz target for DNS responses to a health check.
 
 use health::Failure;
 use health::fuzzing::{dns, dns_query};
 
-/// What passes has an A record behind the question by another reader too, and passes with any bytes behind it and with the
-/// question's letters in the other case; what is said to lack one has none.
+/// Checks that the health check accepts a response if and only if a second parser finds an A record
+/// after the question. Trailing bytes and the letter case of the question must not matter.
 pub(crate) fn check(bytes: &[u8]) {
     let query = dns_query();
-    // A number that does not match ends it at once.
+    // A response with a wrong query ID would be rejected immediately, so the correct ID is put in
+    // front.
     let answer = [query.get(..2).unwrap_or_default(), bytes].concat();
-    let verdict = dns(&answer).expect("the number is the question's");
+    let verdict = dns(&answer).expect("the query ID matches");
     match verdict {
         Ok(()) => {
             assert_eq!(records(&answer, query.len()), Some(true));
@@ -31,12 +32,13 @@ pub(crate) fn check(bytes: &[u8]) {
     assert_eq!(dns(&stranger), None);
 }
 
-/// Whether there is an A record behind the question, which ends at `at`; `None`: they are not all there.
+/// Returns `true` if an A record follows the question, which ends at `at`. Returns `None` if a
+/// record is truncated.
 fn records(answer: &[u8], mut at: usize) -> Option<bool> {
     let word = |at: usize| Some(usize::from(*answer.get(at)?) << 8 | usize::from(*answer.get(at + 1)?));
     let mut found = false;
     for _ in 0..word(6)? {
-        // Of a name only the end is looked for: a root, or the first pointer.
+        // A name ends with the root label or with the first pointer.
         loop {
             match answer.get(at)? {
                 0 => break at += 1,
@@ -45,7 +47,8 @@ fn records(answer: &[u8], mut at: usize) -> Option<bool> {
             }
         }
         found |= (word(at)?, word(at + 2)?, word(at + 8)?) == (1, 1, 4) && at + 14 <= answer.len();
-        // The truncated rest of an answer counts as far as it goes.
+        // If the response is marked as truncated, an A record counts even if later records are
+        // incomplete.
         if found && answer[2] & 2 != 0 {
             return Some(true);
         }
@@ -54,7 +57,8 @@ fn records(answer: &[u8], mut at: usize) -> Option<bool> {
     Some(found)
 }
 
-/// Answers without the number in front: an address, an alias and an address, none, a refusal, one that was cut.
+/// Returns responses without the query ID: an address, an alias with an address, no address, a
+/// refusal, and a truncated response.
 pub(crate) fn answers() -> Vec<Vec<u8>> {
     let address = [&[0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 192, 0, 2, 1][..]].concat();
     let alias = [&[0xc0, 12, 0, 5, 0, 1, 0, 0, 0, 60, 0, 6, 3][..], b"web", &[0xc0, 16]].concat();

@@ -1,4 +1,4 @@
-//! Frames to begin with: each kind that the packet thread reads, valid.
+//! Seeds for fuzz targets: valid frames of each kind that a packet thread parses.
 
 use std::net::IpAddr;
 
@@ -9,17 +9,19 @@ use crate::bed::{OURS, ROUTER, VIP4, VIP6, ip, tagged, tcp, udp};
 
 const CLIENT4: &str = "198.51.100.7";
 const CLIENT6: &str = "2001:db8:9::7";
-/// Behind the Ethernet header.
+/// The offset of the IP header in a frame without VLAN tags.
 const L3: usize = 14;
 
-/// TCP and UDP of both families, tags, options, pieces, extension headers, echo.
+/// Returns TCP and UDP frames over IPv4 and IPv6, including VLAN tags, IP options, fragments,
+/// extension headers and echo requests.
 pub(crate) fn plain() -> Vec<Vec<u8>> {
     let (v4, v6) = (tcp(CLIENT4, 1000, VIP4, 80, "S"), tcp(CLIENT6, 1000, VIP6, 80, "FA"));
     let (dns, quic) = (udp(CLIENT4, 1000, VIP4, 53, b"query"), udp(CLIENT6, 1000, VIP6, 443, b"hello"));
     let twice = tagged(&tagged(&quic, 0x8100, 5), 0x88a8, 6);
     let mut all = vec![tagged(&v4, 0x8100, 7), twice, echo4(), echo6()];
     all.extend([piece4(&dns, 0x2000), piece4(&dns, 2), with_options(&v4)]);
-    // Hop-by-hop, routing, first piece, later piece, AH, destination options.
+    // The extension headers are hop-by-hop, routing, first fragment, later fragment, AH and
+    // destination options.
     let padded = [0, 0, 1, 4, 0, 0, 0, 0];
     for kind in [0, 43, 60] {
         all.push(extended(&v6, kind, &padded));
@@ -32,7 +34,8 @@ pub(crate) fn plain() -> Vec<Vec<u8>> {
     all
 }
 
-/// ICMP errors of routers: about answers of a VIP, and about our own outer packets.
+/// Returns ICMP errors from routers. Some are about replies from a VIP, and some about outer
+/// packets of the balancer.
 pub(crate) fn errors() -> Vec<Vec<u8>> {
     let (v4, v6) = (udp(VIP4, 53, CLIENT4, 1000, b"answer"), tcp(VIP6, 80, CLIENT6, 1000, "A"));
     let outer = tunnelled();
@@ -41,7 +44,8 @@ pub(crate) fn errors() -> Vec<Vec<u8>> {
     quotes.iter().chain(&longer).chain(&outer).map(|frame| error(&frame[L3..])).collect()
 }
 
-/// Each kind of tunnel in both families with both inside.
+/// Returns frames with each kind of encapsulation. The outer and the inner packets are IPv4 and
+/// IPv6.
 pub(crate) fn tunnelled() -> Vec<Vec<u8>> {
     let inner = [tcp(CLIENT4, 1000, VIP4, 80, "A"), udp(CLIENT6, 1000, VIP6, 443, b"hello")];
     let outer = [("198.18.0.1", "192.0.2.1"), ("2001:db8::77", "2001:db8::1")];
@@ -55,20 +59,20 @@ pub(crate) fn tunnelled() -> Vec<Vec<u8>> {
     pairs.flat_map(|(frame, ends)| kinds.map(|kind| wrapped(frame, kind, ends))).collect()
 }
 
-/// An untagged frame in a tunnel.
+/// Encapsulates the IP packet of an untagged frame.
 fn wrapped(frame: &[u8], kind: Encapsulation, (from, to): (&str, &str)) -> Vec<u8> {
     let inner = &frame[L3..];
     let family = if inner[0] >> 4 == 4 { Family::V4 } else { Family::V6 };
     let outer = match (ip(from), ip(to)) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => Outer::V4 { source, destination },
         (IpAddr::V6(source), IpAddr::V6(destination)) => Outer::V6 { source, destination },
-        _ => panic!("one family"),
+        _ => panic!("the address families differ"),
     };
     let template = Template::new(kind, outer, family, true);
     let mut packet = vec![0; template.len()];
-    let len = u16::try_from(inner.len()).expect("a seed is short");
+    let len = u16::try_from(inner.len()).expect("the seed fits 16 bits");
     let written = template.write(&mut packet, &Inner { len, tos: 0, flow_hash: 7, identification: 9 });
-    written.expect("there is room for the outer headers");
+    written.expect("the buffer has room for the outer headers");
     packet.extend(inner);
     assert!(template.finish_checksum(&mut packet));
     [&frame[..12], &template.ethertype().to_be_bytes(), &packet].concat()
@@ -78,7 +82,7 @@ fn echo4() -> Vec<u8> {
     let link = PacketBuilder::ethernet2(ROUTER, OURS);
     let step = link.ipv4([198, 51, 100, 7], [203, 0, 113, 10], 64).icmpv4_echo_request(7, 1);
     let mut frame = Vec::new();
-    step.write(&mut frame, b"ping").expect("a vector takes it");
+    step.write(&mut frame, b"ping").expect("writing to a vector succeeds");
     frame
 }
 
@@ -87,11 +91,11 @@ fn echo6() -> Vec<u8> {
     let link = PacketBuilder::ethernet2(ROUTER, OURS);
     let mut frame = Vec::new();
     let step = link.ipv6(from.octets(), to.octets(), 64).icmpv6_echo_request(7, 1);
-    step.write(&mut frame, b"ping").expect("a vector takes it");
+    step.write(&mut frame, b"ping").expect("writing to a vector succeeds");
     frame
 }
 
-/// That this packet was too big, said to its source.
+/// Returns a packet-too-big error about the packet, addressed to its source.
 fn error(quoted: &[u8]) -> Vec<u8> {
     let link = PacketBuilder::ethernet2(ROUTER, OURS);
     let mut frame = Vec::new();
@@ -107,18 +111,19 @@ fn error(quoted: &[u8]) -> Vec<u8> {
         let step = link.ipv6(router.octets(), to, 60);
         step.icmpv6(etherparse::Icmpv6Type::PacketTooBig { mtu: 1400 }).write(&mut frame, quoted)
     };
-    written.expect("a vector takes it");
+    written.expect("writing to a vector succeeds");
     frame
 }
 
-/// An untagged IPv4 frame as a piece of a datagram: MF and offset. Its checksum is right again.
+/// Turns an untagged IPv4 frame into a fragment: `word` becomes the field with the flags and the
+/// fragment offset. The checksum is updated.
 fn piece4(frame: &[u8], word: u16) -> Vec<u8> {
     let mut frame = frame.to_vec();
     frame[L3 + 4..L3 + 8].copy_from_slice(&[[0, 9], word.to_be_bytes()].concat());
     checksummed(frame)
 }
 
-/// An untagged IPv4 frame with four bytes of options.
+/// Adds four bytes of IP options to an untagged IPv4 frame.
 fn with_options(frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     frame[L3] += 1;
@@ -133,11 +138,11 @@ fn checksummed(mut frame: Vec<u8>) -> Vec<u8> {
     frame
 }
 
-/// An untagged IPv6 frame with an extension header of this kind in front of the others.
+/// Inserts an extension header directly after the IPv6 header of an untagged frame.
 fn extended(frame: &[u8], kind: u8, header: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     let len = u16::from_be_bytes([frame[L3 + 4], frame[L3 + 5]]);
-    let len = len + u16::try_from(header.len()).expect("a seed is short");
+    let len = len + u16::try_from(header.len()).expect("the seed fits 16 bits");
     frame[L3 + 4..L3 + 6].copy_from_slice(&len.to_be_bytes());
     let mut header = header.to_vec();
     header[0] = std::mem::replace(&mut frame[L3 + 6], kind);

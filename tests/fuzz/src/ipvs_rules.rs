@@ -1,10 +1,12 @@
-//! Rules of IPVS, as an operator hands them over: refused, or a configuration that can be read.
+//! A fuzz target for the import of IPVS rules. Rules must be either rejected or converted to a
+//! valid configuration.
 
 use std::path::Path;
 
 use config::Severity;
 
-/// What is made of rules is read without an error, and is the same each time.
+/// Checks that the result of a conversion is a valid configuration, and that converting again gives
+/// the same result.
 pub(crate) fn check(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let Ok(import) = import::ipvs(text, Path::new("rules")) else { return };

@@ -1,10 +1,11 @@
-//! Requests of memcached clients, each with some mistakes in it.
+//! Generates memcached requests with random errors.
 //!
-//! In: whole requests, and a number that decides everything. Out: datagrams, most of which are still nearly requests.
+//! The generator changes a few bytes of valid requests, so most of the datagrams are almost valid.
 
-/// What mistakes are made of: what ends words, lines and numbers, and where lengths turn over.
+/// The bytes that mutations insert: separators of words and lines, digits, command characters, and
+/// extreme values of lengths.
 const TELLING: &[u8] = b"\0\n\r  \t-+0159bkmqsNT\x7f\x80\xff";
-/// Words that change what a line says.
+/// The words that mutations insert, because they change the meaning of a command line.
 const WORDS: [&[u8]; 12] = [
     b"noreply",
     b" 0",
@@ -19,10 +20,10 @@ const WORDS: [&[u8]; 12] = [
     b"flush_all\r\n",
     b" 18446744073709551616",
 ];
-/// A datagram here has at most so many bytes.
+/// The maximum length of a generated datagram in bytes.
 const LONGEST: usize = 1_400;
 
-/// Endless.
+/// An endless generator of mutated requests.
 #[derive(Debug)]
 pub(crate) struct Mutations {
     random: u64,
@@ -31,12 +32,12 @@ pub(crate) struct Mutations {
 }
 
 impl Mutations {
-    /// `seed`: not 0.
+    /// Creates a generator. The seed must not be 0.
     pub(crate) const fn new(seed: u64, requests: Vec<Vec<u8>>) -> Self {
         Self { random: seed, requests, datagram: Vec::new() }
     }
 
-    /// A request with one to four mistakes behind its first `kept` bytes, which stay.
+    /// Returns a valid request with one to four mutations. The first `kept` bytes stay unchanged.
     pub(crate) fn next(&mut self, kept: usize) -> &[u8] {
         let which = self.below(self.requests.len());
         self.datagram.clear();
@@ -61,7 +62,7 @@ impl Mutations {
             4 => drop(self.datagram.splice(at..to, [])),
             5 => drop(self.datagram.splice(at..at, word.iter().copied())),
             6 => self.datagram.extend_from_within(at..to),
-            // Two requests grow together: the head of one, the tail of another.
+            // Combines the start of one request with the end of another.
             7 if self.below(4) == 0 => {
                 let other = self.below(self.requests.len());
                 let from = kept + self.below(self.requests[other].len() - kept);
@@ -72,7 +73,7 @@ impl Mutations {
         }
     }
 
-    /// By xorshift64*.
+    /// Returns a pseudorandom number below `end` from an xorshift64* generator.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;

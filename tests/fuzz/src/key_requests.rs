@@ -1,4 +1,5 @@
-//! Requests of memcached clients, behind two bytes that say how much of the datagram is not at hand.
+//! Seeds with memcached requests. The first two bytes of a seed state how many bytes of the
+//! datagram are missing, as in a first fragment. The rest of the seed is the request.
 
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let text: [&[u8]; 15] = [
@@ -32,7 +33,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     ];
     let mut seeds: Vec<Vec<u8>> = text.iter().map(|command| datagram(0, command)).collect();
     seeds.extend(binary.iter().map(|command| datagram(0, command)));
-    seeds.push(datagram(1_802, b"set key:1 0 0 1800\r\n")); // a first piece
+    seeds.push(datagram(1_802, b"set key:1 0 0 1800\r\n")); // a first fragment
     seeds
 }
 

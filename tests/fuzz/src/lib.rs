@@ -1,10 +1,10 @@
-//! What bytes from elsewhere must not do, whatever they are: one target for each reader of them.
+//! Fuzz targets for all parsers of untrusted input.
 //!
-//! In: any bytes. Out: a panic where something does not hold that holds of all bytes. The program `fuzz` lets libFuzzer choose
-//! the bytes, by the branches and comparisons that the code comes to; the tests here run each target over its seeds and over what
-//! has been found before (`kept/TARGET/`), without it.
-//! Not here: how it is built and for how long it runs (`cargo xtask fuzz`).
-//! The modules that stand in other crates are those of their tests, which try them with properties.
+//! A target takes arbitrary bytes and panics if an invariant is violated. The program `fuzz` runs a
+//! target with libFuzzer, which uses code coverage to find new inputs. `cargo xtask fuzz` builds
+//! and runs it. The tests in this crate run each target without libFuzzer, on its seeds and on
+//! inputs that earlier runs found (`kept/TARGET/`). Property tests of other crates include some of
+//! the modules.
 
 #![forbid(unsafe_code)]
 
@@ -14,7 +14,7 @@ mod admin_requests;
     dead_code,
     clippy::unwrap_used,
     clippy::cast_possible_truncation,
-    reason = "a test's module, of which a part is used"
+    reason = "this crate uses only a part of a test module"
 )]
 mod bed;
 mod dns;
@@ -34,27 +34,27 @@ mod slow;
 mod toml;
 mod tunnel;
 
-/// A reader of bytes from elsewhere.
+/// A fuzz target with its name and its seeds.
 #[derive(Debug)]
 pub struct Target {
-    /// What it is called on the command line, and its folder in `kept/`.
+    /// The name for the command line and for the folder in `kept/`.
     pub name: &'static str,
-    /// Reads any bytes.
+    /// Runs the target on arbitrary bytes.
     ///
     /// # Panics
-    /// Something that holds of all bytes does not hold of these.
+    /// Panics if an invariant is violated.
     pub run: fn(&[u8]),
-    /// What it reads to its end, to begin with.
+    /// Returns valid inputs from which fuzzing starts.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-/// The target of that name.
+/// Returns the target with this name.
 #[must_use]
 pub fn target(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)
 }
 
-/// All of them.
+/// All fuzz targets.
 pub const TARGETS: &[Target] = &[
     Target { name: "parse", run: readers::check, seeds: frames::plain },
     Target { name: "quote", run: slow::check, seeds: frames::errors },
@@ -79,15 +79,16 @@ mod tests {
 
     use super::*;
 
-    /// What the fuzzer has found in this target.
+    /// Returns the inputs that earlier runs of the fuzzer found for this target.
     fn kept(target: &Target) -> Vec<Vec<u8>> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("kept").join(target.name);
         let files = fs::read_dir(folder).into_iter().flatten();
         files.map(|file| fs::read(file.unwrap().path()).unwrap()).collect()
     }
 
+    // Promise: parser-safety
     #[test]
-    fn seeds_and_what_was_found_before_hold_in_every_target() {
+    fn seeds_and_earlier_findings_pass_in_every_target() {
         for target in TARGETS {
             let seeds = (target.seeds)();
             assert!(!seeds.is_empty(), "{}", target.name);
@@ -97,20 +98,22 @@ mod tests {
         }
     }
 
-    /// The same in each run; ten million in a long one.
+    /// The random seed is fixed, so every run uses the same inputs. A long run tests ten million
+    /// inputs.
     #[test]
-    fn no_mutated_request_is_accepted_that_memcached_would_misread() {
+    fn mutated_requests_are_accepted_only_if_unambiguous() {
         let count = if std::env::var_os("SLUICEGATE_LONG").is_some() { 10_000_000 } else { 300_000 };
         let mut mutations = key_mutations::Mutations::new(0x51_u64, key_requests::seeds());
         let (memcached, mut accepted) = (kv_switch::Memcached::new(32), 0);
         for number in 0..count {
-            // In one of eight the first two bytes too, which say how much is missing: first pieces.
+            // One input in eight also changes the first two bytes. They state how many bytes are
+            // missing, so the request is then a first fragment.
             let input = mutations.next(if number % 8 == 0 { 0 } else { 2 });
             memcached::check(input);
             let whole = Datagram::whole(input.get(2..).unwrap_or_default());
             accepted += usize::from(memcached.read(whole).is_ok());
         }
-        // Mistakes that spoil every request, or none, would try nothing.
+        // The mutations must make some requests invalid, but not all of them.
         assert!((count / 20..count / 2).contains(&accepted), "{accepted} of {count} accepted");
     }
 

@@ -1,7 +1,8 @@
-//! The program of libFuzzer for one target, which `SLUICEGATE_FUZZ` names; without that it prints their names.
+//! The libFuzzer program. The environment variable `SLUICEGATE_FUZZ` selects the target. If it is
+//! not set, the program prints the names of all targets.
 //!
-//! It writes the target's seeds into the folder that stands first among its arguments, before libFuzzer reads that.
-//! `cargo xtask fuzz` builds and runs it.
+//! The first argument is the input folder. The program writes the seeds of the target to this
+//! folder before libFuzzer reads it. `cargo xtask fuzz` builds and runs the program.
 #![no_main]
 #![forbid(unsafe_code)]
 
@@ -17,15 +18,15 @@ static TARGET: LazyLock<&Target> = LazyLock::new(|| {
         TARGETS.iter().for_each(|target| println!("{}", target.name));
         process::exit(0);
     };
-    target(&name).unwrap_or_else(|| panic!("no target {name}"))
+    target(&name).unwrap_or_else(|| panic!("unknown target {name}"))
 });
 
 fuzz_target!(init: write_seeds(), |input: &[u8]| (TARGET.run)(input));
 
 fn write_seeds() {
     let seeds = (TARGET.seeds)();
-    let folder = PathBuf::from(env::args_os().nth(1).expect("a folder for inputs"));
+    let folder = PathBuf::from(env::args_os().nth(1).expect("the first argument must be an input folder"));
     for (number, seed) in seeds.into_iter().enumerate() {
-        fs::write(folder.join(format!("seed-{number}")), seed).expect("a seed can be written");
+        fs::write(folder.join(format!("seed-{number}")), seed).expect("cannot write the seed");
     }
 }

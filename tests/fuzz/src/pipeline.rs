@@ -1,6 +1,7 @@
-//! Frames through the packet thread's pipeline, with tunnels, pieces and ICMP errors.
+//! A fuzz target for the packet pipeline, including encapsulation, fragments and ICMP errors.
 //!
-//! The bytes are frames, each behind its length in two bytes; 0xffff in place of a length lets a second go by.
+//! The input is a sequence of frames. Each frame is preceded by its length in two bytes. The length
+//! 0xffff has no frame and advances the clock by one second.
 
 use std::net::IpAddr;
 
@@ -10,11 +11,12 @@ use packet::{Encapsulation, decapsulate, network};
 use crate::bed::{Bed, ROOM, VIP4, VIP6, gre_slots, ip, parts, slot};
 use crate::frames;
 
-/// Each frame has one verdict, the counters say which, a frame that is sent on is the packet that came, with a hop less, in a tunnel to a
-/// backend, and no frame is held for ever. A pipeline without the plain path does the same.
+/// Checks that each frame gets one verdict, that the counters match the verdicts, and that no frame
+/// is held forever. A forwarded frame must contain the received packet with a decremented TTL,
+/// encapsulated for a backend. A second pipeline without the fast path must give the same results.
 pub(crate) fn check(bytes: &[u8]) {
     let (mut bed, mut general) = (bed(), bed());
-    general.pipeline = general.pipeline.without_plain_path();
+    general.pipeline = general.pipeline.without_fast_path();
     let (mut verdicts, mut rest) = (vec![], bytes);
     while let Some(([high, low], behind)) = rest.split_first_chunk() {
         rest = behind;
@@ -29,19 +31,23 @@ pub(crate) fn check(bytes: &[u8]) {
         let opened = bed.counters.decapsulated.read();
         let head = HEADS[frame.len() % HEADS.len()];
         let (verdict, out) = bed.send(head, frame);
-        assert_eq!(general.send(head, frame), (verdict, out.clone()), "by the general path");
+        assert_eq!(
+            general.send(head, frame),
+            (verdict, out.clone()),
+            "the fast path and the slow path differ"
+        );
         sent(verdict, &out);
         match bed.counters.decapsulated.read() - opened {
             0 if verdict == Verdict::Tx => is_inside(frame, &out),
             0 => {}
-            one => assert!(one == 1 && may_be_opened(frame), "{one} tunnels opened"),
+            one => assert!(one == 1 && may_be_opened(frame), "{one} packets decapsulated"),
         }
         verdicts.push(verdict);
     }
     pass(&mut bed, LONGEST_HOLD);
     pass(&mut general, LONGEST_HOLD);
     assert_eq!((bed.holding(), general.holding()), (0, 0));
-    assert_eq!(general.held.out, bed.held.out, "by the general path");
+    assert_eq!(general.held.out, bed.held.out, "the fast path and the slow path differ");
     bed.held.out.iter().for_each(|(verdict, out)| sent(*verdict, out));
     verdicts.extend(bed.held.out.iter().map(|(verdict, _)| *verdict));
     let held = verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Hold(_))).count();
@@ -56,7 +62,7 @@ fn pass(bed: &mut Bed, seconds: u64) {
 
 fn sent(verdict: Verdict, out: &[u8]) {
     match verdict {
-        Verdict::Reply => assert!(packet::parse(out).is_ok(), "a reply that is no packet: {out:02x?}"),
+        Verdict::Reply => assert!(packet::parse(out).is_ok(), "the reply is not a packet {out:02x?}"),
         Verdict::Tx => {
             let (tunnel, inner) = carried(out);
             assert!(BACKENDS.map(ip).contains(&tunnel), "{tunnel}");
@@ -71,16 +77,17 @@ fn sent(verdict: Verdict, out: &[u8]) {
     }
 }
 
-/// Where the tunnel leads that a frame is in, and the packet in it.
+/// Returns the outer destination address and the inner packet of a sent frame.
 fn carried(out: &[u8]) -> (IpAddr, &[u8]) {
-    let (_, ip_bytes) = network(out).expect("what is sent is IP");
-    let tunnel = decapsulate(ip_bytes).expect("what is sent is in a tunnel");
+    let (_, ip_bytes) = network(out).expect("the sent packet is not IP");
+    let tunnel = decapsulate(ip_bytes).expect("the sent packet is not encapsulated");
     (tunnel.destination, &ip_bytes[tunnel.inner..tunnel.end])
 }
 
-/// Whether a frame comes from somebody who may send tunnels, to the machine itself.
+/// Returns `true` if the frame is an encapsulated packet to the machine itself from an allowed
+/// source.
 fn may_be_opened(frame: &[u8]) -> bool {
-    let (_, outer) = network(frame).expect("what is opened is IP");
+    let (_, outer) = network(frame).expect("the decapsulated packet is not IP");
     let at = if outer[0] >> 4 == 4 { 12..20 } else { 8..40 };
     TUNNELS.iter().any(|(from, to)| {
         let octets = [from, to].map(|address| match ip(address) {
@@ -91,13 +98,14 @@ fn may_be_opened(frame: &[u8]) -> bool {
     })
 }
 
-/// What is sent of a frame that came plain: every byte of its packet but for the hop, and a sum that was right is right.
+/// Checks that a sent frame contains the received packet. Only the TTL may differ, and a correct
+/// checksum must remain correct.
 fn is_inside(frame: &[u8], out: &[u8]) {
-    let (_, came) = network(frame).expect("what is sent on is IP");
+    let (_, came) = network(frame).expect("the forwarded packet is not IP");
     let (_, goes) = carried(out);
-    let came = came.get(..goes.len()).expect("nothing is added behind a packet");
+    let came = came.get(..goes.len()).expect("the sent packet is longer than the received packet");
     let (hop, sum) = if came[0] >> 4 == 4 { (8, 10..12) } else { (7, 0..0) };
-    assert_eq!(goes[hop], came[hop] - 1, "one hop");
+    assert_eq!(goes[hop], came[hop] - 1, "the TTL is not lower by one");
     let others = |bytes: &[u8]| {
         let mut bytes = bytes.to_vec();
         bytes[hop] = 0;
@@ -112,7 +120,7 @@ fn is_inside(frame: &[u8], out: &[u8]) {
     assert!(sum.is_empty() || is_right(came) == is_right(goes), "{came:02x?} {goes:02x?}");
 }
 
-/// The counters say what the verdicts say.
+/// Checks that the counters of the pipeline match the verdicts.
 fn counts(bed: &Bed, verdicts: &[Verdict]) {
     let of = |wanted| verdicts.iter().filter(|verdict| **verdict == wanted).count() as u64;
     for reason in DropReason::ALL {
@@ -133,17 +141,18 @@ fn bed() -> Bed {
         .map(|(source, _)| TunnelSource {
             prefix: Prefix::of(ip(source), u8::MAX),
             carriers: all,
-            kind: TunnelSourceKind::Encapsulator,
+            kind: TunnelSourceKind::UpstreamTunnel,
         })
         .to_vec();
     Bed::new(parts)
 }
 
-/// Every frame of the other targets alone, and all of them in a row with a second between.
+/// Returns each seed frame of the other targets as one input, and one input with all of these
+/// frames, one second apart.
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let all: Vec<_> = [frames::plain(), frames::errors(), frames::tunnelled()].concat();
     let framed = |frame: &Vec<u8>| {
-        let length = u16::try_from(frame.len()).expect("a seed is short");
+        let length = u16::try_from(frame.len()).expect("the seed fits 16 bits");
         [&length.to_be_bytes(), &frame[..]].concat()
     };
     let each: Vec<Vec<u8>> = all.iter().map(framed).collect();
@@ -151,12 +160,13 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     each.into_iter().chain([row]).collect()
 }
 
-/// Who may send tunnels, and the machine's address in that family.
+/// The sources of the upstream tunnels, each with this machine's address in the same family.
 const TUNNELS: [(&str, &str); 2] = [("198.18.0.1", "192.0.2.1"), ("2001:db8::77", "2001:db8::1")];
 const BACKENDS: [&str; 4] = ["198.18.1.1", "198.18.1.2", "198.18.1.3", "2001:db8:1::4"];
-/// Room in front of a frame: what each of two backends needs, and more than all.
+/// The headroom in front of a frame in bytes: what the two kinds of backends need, and more.
 const HEADS: [usize; 3] = [20, 24, 64];
-/// Of frames.
+/// The maximum length of a received frame in bytes.
 const LONGEST: usize = ROOM - 64;
-/// In seconds; longer than a piece waits for the first one.
+/// The maximum time for which a frame may be held, in seconds. A later fragment waits less than
+/// this for its first fragment.
 const LONGEST_HOLD: u64 = 120;

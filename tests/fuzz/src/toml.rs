@@ -1,4 +1,4 @@
-//! Configurations, as `config put` takes them from a client.
+//! A fuzz target for configurations that a client sends with `config put`.
 
 #[path = "../../../crates/config/src/tests/total.rs"]
 mod total;
@@ -16,25 +16,27 @@ use self::places::are_due;
 use self::total::are_sound;
 use self::writer::{altered, respelled};
 
-/// A configuration is read or refused with sound problems, each where its field stands. A comment more changes nothing of it, and the
-/// same written by somebody else, its keys in another order, its numbers and spans in other words, says the same; with another value
-/// it says something else.
+/// Checks that a configuration is either accepted or rejected with problems at the right positions.
+/// An added comment must not change the result. With other key order and other spellings of its
+/// values, the configuration must be equal. With one changed value it must differ.
 pub(crate) fn check(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     match parsed(text) {
         Ok((config, warnings)) => {
             are_sound(&warnings, text, false);
             are_due(&warnings, text);
-            let (again, _) = parsed(&format!("{text}\n# a comment")).expect("a comment more is no fault");
+            let (again, _) =
+                parsed(&format!("{text}\n# a comment")).expect("an additional comment is rejected");
             assert!(again == config);
-            let table: Table = text.parse().expect("what is taken is TOML");
+            let table: Table = text.parse().expect("the accepted text is not TOML");
             let turn =
                 bytes.iter().fold(0, |sum: usize, byte| sum.wrapping_mul(31).wrapping_add((*byte).into()));
             for written in [rewritten(&table), respelled(&table, turn)] {
                 let (again, _) = parsed(&written).unwrap_or_else(|problems| panic!("{problems}\n{written}"));
                 assert!(again == config, "{written}");
             }
-            // What is used nowhere may say anything.
+            // A warning may mean that a value has no effect, and then another value gives an equal
+            // configuration.
             if warnings.is_empty() {
                 (0..4)
                     .flat_map(|more| altered(&table, turn.wrapping_add(more)))
@@ -54,9 +56,10 @@ fn says_another(text: &str, config: &Config) {
     }
 }
 
-/// By a writer that knows TOML alone: tables by their names, no comments, each value in its one spelling.
+/// Writes the table with the `toml` crate, which drops comments and writes each value in one
+/// standard form.
 fn rewritten(table: &Table) -> String {
-    ::toml::to_string(table).expect("what was read can be written")
+    ::toml::to_string(table).expect("the table cannot be written")
 }
 
 type Parsed = Result<(Config, Problems), Problems>;
@@ -65,16 +68,18 @@ fn parsed(text: &str) -> Parsed {
     parse_confined(text, &FILE, &|_| Ok("000102030405060708090a0b0c0d0e0f".to_owned()))
 }
 
-/// In a folder that is not there: nothing is included.
+/// The path of the configuration file. Its folder does not exist, so the configuration cannot
+/// include other files.
 static FILE: LazyLock<PathBuf> = LazyLock::new(|| Path::new("no-such-folder").join("a.toml"));
 
-/// The example, whole and by its sections, and a small one that is taken.
+/// Returns the seeds: the example configuration, each of its sections, and a small valid
+/// configuration.
 pub(crate) fn files() -> Vec<Vec<u8>> {
     let sections = EXAMPLE.split("\n[").map(|section| format!("[{section}").into_bytes());
     [SMALL, EXAMPLE].map(|text| text.as_bytes().to_vec()).into_iter().chain(sections).collect()
 }
 
-const EXAMPLE: &str = include_str!("../../../config/sluicegate.toml");
+const EXAMPLE: &str = include_str!("../../../crates/config/every-key.toml");
 const SMALL: &str = r#"[cluster]
 name = "c"
 hash_key_file = "k"
@@ -102,9 +107,10 @@ services = [{ ports = [80, 443, "8000-8010"], protocol = "tcp", pool = "web" }]
 mod tests {
     use super::*;
 
-    /// Every key of the example that has a number, a span or a truth is read, and all of it: the fuzzer comes to few of them.
+    /// Checks that changing any number, duration or boolean of the example changes the
+    /// configuration. The fuzzer reaches only a few of them.
     #[test]
-    fn a_value_that_is_another_makes_another_configuration() {
+    fn changed_value_changes_the_configuration() {
         for text in [SMALL, EXAMPLE] {
             let (config, warnings) = parsed(text).unwrap();
             assert!(warnings.is_empty(), "{warnings}");

@@ -1,8 +1,9 @@
-//! Frames whose outer headers are taken off.
+//! A fuzz target for decapsulation.
 
-use packet::{Encapsulation, OpenError, decapsulate, network, open_in_place};
+use packet::{DecapsulateError, Encapsulation, decapsulate, decapsulate_in_place, network};
 
-/// What is opened lies in the frame, is the packet that was carried but for its ECN field, and what is not opened stays as it was.
+/// Checks that a decapsulated packet is part of the frame and equals the inner packet except for
+/// the ECN field. If a frame is not decapsulated, it must remain unchanged.
 pub(crate) fn check(frame: &[u8]) {
     let Some((_, ip)) = network(frame) else { return };
     let l3 = frame.len() - ip.len();
@@ -10,23 +11,24 @@ pub(crate) fn check(frame: &[u8]) {
     assert!(20 <= tunnel.inner && tunnel.inner < tunnel.end && tunnel.end <= ip.len());
     assert!(tunnel.source.is_ipv4() == tunnel.destination.is_ipv4() && tunnel.kind != Encapsulation::L2);
     let mut opened = frame.to_vec();
-    match open_in_place(&mut opened, l3, &tunnel) {
+    match decapsulate_in_place(&mut opened, l3, &tunnel) {
         Ok(range) => {
             let opened = &opened[range];
             let (link, inner) = opened.split_at(l3);
-            let (family, _) = network(opened).expect("an opened frame carries IP");
+            let (family, _) = network(opened).expect("the decapsulated frame does not contain IP");
             assert_eq!((family, &link[..l3 - 2]), (tunnel.family, &frame[..l3 - 2]));
             same_but_ecn(inner, &ip[tunnel.inner..tunnel.end]);
         }
         Err(error) => {
             let header = tunnel.family.header_len();
-            assert_eq!(error == OpenError::Bounds, tunnel.end - tunnel.inner < usize::from(header));
+            assert_eq!(error == DecapsulateError::Bounds, tunnel.end - tunnel.inner < usize::from(header));
             assert_eq!(opened, frame);
         }
     }
 }
 
-/// RFC 6040: of the inner packet the ECN field may change, and with it IPv4's checksum.
+/// Compares two packets. Decapsulation may change the ECN field (RFC 6040) and therefore the IPv4
+/// header checksum.
 fn same_but_ecn(opened: &[u8], carried: &[u8]) {
     assert_eq!(opened.len(), carried.len());
     let may_change: &[usize] = if carried[0] >> 4 == 4 { &[1, 10, 11] } else { &[1] };

@@ -1,7 +1,10 @@
-//! Every interleaving of the hand-offs between packet threads, and between them and the kernel, by loom.
+//! Loom models of the data structures through which packet threads communicate with each other and
+//! with the kernel.
 //!
-//! The modules are `datapath`'s own files, and `kv-switch`'s. They are built here again since `--cfg loom` would rebuild all of their
-//! dependencies. Run: `RUSTFLAGS="--cfg loom" cargo test --release --package sluicegate-loom`; empty without the flag.
+//! The modules are source files of `datapath` and `kv-switch` that this crate compiles again.
+//! Otherwise `--cfg loom` would rebuild all dependencies of those crates. Run the models with
+//! `RUSTFLAGS="--cfg loom" cargo test --release --package sluicegate-loom`. Without that flag the
+//! crate is empty.
 
 #![forbid(unsafe_code)]
 
@@ -23,6 +26,6 @@ mod sleeper;
 mod stopping;
 #[cfg(all(test, loom))]
 mod sync {
-    //! Loom's atomics, in the place of both crates' own module.
+    //! Loom's atomics, which replace the standard atomics in both crates.
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 }

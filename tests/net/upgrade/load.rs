@@ -1,9 +1,11 @@
-//! Hand-overs under the load that is promised: new connections at a steady rate, and many established ones, none of which breaks.
+//! A test of upgrades under load, with many established connections and with new connections at a
+//! constant rate. None of them may break.
 //!
-//! In: how many, and how many a second. Out: which broke, and how long a queue was deaf, printed.
-//! `SLUICEGATE_LONG=1`: 10,000 established connections and 1,000 new ones a second; else a twentieth of each.
-//! An established connection waits at its backend's listener, so that it costs the test one descriptor and no thread: the kernel answers
-//! what comes for it there, and resets what comes to another backend.
+//! With `SLUICEGATE_LONG=1` the test has 10,000 established connections and opens 1,000 new
+//! connections per second. Otherwise it uses a twentieth of both. It prints how long a queue had no
+//! socket. Established connections stay in the accept queue of their backend, so each needs one
+//! descriptor and no thread. The kernel of the right backend acknowledges their packets. The kernel
+//! of any other backend would reset them.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -18,7 +20,7 @@ use testbed::{Bed, BedSpec, LbConfig, Service, eventually};
 use super::{Line, Pulse};
 use crate::scene::{BOUND, Scene, count};
 
-/// Connections that stay open, each with a byte at times.
+/// Connections that stay open and send one byte about every second.
 struct Established {
     listeners: Vec<TcpListener>,
     stop: Arc<AtomicBool>,
@@ -50,12 +52,13 @@ impl Established {
         Self { listeners, stop, clients }
     }
 
-    /// Each is accepted at last, and has all that was sent to it.
+    /// Accepts all connections at the end of the test, and checks that each has received all bytes
+    /// that were sent.
     fn kept(self, scene: &Scene) {
         self.stop.store(true, Ordering::Relaxed);
         let mut clients = self.clients.join().unwrap();
         for Kept { stream, .. } in &clients {
-            let _ = stream.shutdown(Shutdown::Write); // one that broke is counted below
+            let _ = stream.shutdown(Shutdown::Write); // broken connections are counted below
         }
         let threads: Vec<_> =
             self.listeners.into_iter().map(|all| std::thread::spawn(move || accept_all(&all))).collect();
@@ -83,7 +86,7 @@ fn connect(server: SocketAddr) -> TcpStream {
     stream
 }
 
-/// A byte on each, about once a second.
+/// Sends one byte on each connection about once a second, until `until` is set.
 fn beat(mut clients: Vec<Kept>, until: &AtomicBool) -> Vec<Kept> {
     let at_once = clients.len().div_ceil(100);
     while !until.load(Ordering::Relaxed) {
@@ -94,13 +97,15 @@ fn beat(mut clients: Vec<Kept>, until: &AtomicBool) -> Vec<Kept> {
                     Err(error) => kept.broke = Some(error.to_string()),
                 }
             }
-            std::thread::sleep(Duration::from_millis(10)); // a pace: nothing is waited for
+            // paces the bytes
+            std::thread::sleep(Duration::from_millis(10));
         }
     }
     clients
 }
 
-/// Answers every connection that waits with the number of its bytes; gives how many waited.
+/// Accepts all waiting connections and sends each the number of bytes that it received. Returns the
+/// number of connections.
 fn accept_all(listener: &TcpListener) -> usize {
     let mut accepted = 0;
     loop {
@@ -109,7 +114,7 @@ fn accept_all(listener: &TcpListener) -> usize {
                 stream.set_nonblocking(false).unwrap();
                 stream.set_read_timeout(Some(BOUND)).unwrap();
                 let mut bytes = Vec::new();
-                let _ = stream.read_to_end(&mut bytes); // its client says what is missing
+                let _ = stream.read_to_end(&mut bytes); // the client compares the number of bytes
                 let _ = stream.write_all(&(bytes.len() as u64).to_le_bytes());
                 accepted += 1;
             }
@@ -119,7 +124,8 @@ fn accept_all(listener: &TcpListener) -> usize {
     }
 }
 
-/// New connections at a steady rate, whether or not earlier ones have been answered.
+/// Threads that open new connections at a constant rate, even if earlier connections are not
+/// answered yet.
 struct Arrivals {
     stop: Arc<AtomicBool>,
     next: Arc<AtomicUsize>,
@@ -154,12 +160,13 @@ impl Arrivals {
         let broken: Vec<String> =
             self.threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
         let (made, took) = (self.next.load(Ordering::Relaxed), self.since.elapsed().as_secs_f64());
-        println!("new connections: {made} in {took:.1} s, broken: {}", broken.len());
+        println!("{made} new connections in {took:.1} s, {} broken", broken.len());
         assert!(broken.is_empty(), "{broken:?}\n{}", scene.diagnosis());
     }
 }
 
-/// A request on a fresh connection, which its backend closes first: no port of the client's stays taken.
+/// Sends a request on a new connection. The backend closes the connection first, so the client's
+/// port can be reused immediately.
 fn ask(server: SocketAddr) -> std::io::Result<()> {
     let mut stream = TcpStream::connect_timeout(&server, BOUND)?;
     stream.set_read_timeout(Some(BOUND))?;
@@ -170,7 +177,7 @@ fn ask(server: SocketAddr) -> std::io::Result<()> {
 }
 
 #[test]
-fn under_load_nothing_breaks_twice_in_a_row_back_and_by_a_program_that_fails() {
+fn upgrades_under_load_break_no_connection() {
     let (many, a_second) = (count(500, 10_000), count(50, 1_000));
     let service = Service { ports: PORT.to_string(), protocol: "tcp", hash: None };
     let with_port = |bed: &Bed| {
@@ -194,21 +201,22 @@ fn under_load_nothing_breaks_twice_in_a_row_back_and_by_a_program_that_fails() {
         } else {
             let upgraded = line.upgrade(Some(binary));
             println!(
-                "{what}: queues deaf for {} ms, {} records",
+                "upgrade to {what} left queues without a socket for {} ms and transferred {} flow entries",
                 upgraded["handed_over_ms"], upgraded["flow_records"]
             );
             assert!(upgraded["flow_records"].as_u64().unwrap() >= many as u64 / 4, "{upgraded}");
         }
         let more = || (arrivals.next.load(Ordering::Relaxed) > before + 3 * a_second).then_some(());
         assert!(eventually(BOUND, more).is_some(), "{}", scene.diagnosis());
-        println!("{what}: longest silence of a flow {:?}", pulse.longest());
+        println!("longest outage of a flow during the upgrade to {what} was {:?}", pulse.longest());
     }
     arrivals.all_answered(scene);
     established.kept(scene);
     assert_eq!(scene.balancer.counters().unwrap().drops(), [], "{}", scene.diagnosis());
 }
 
-/// Of the established ones.
+/// The TCP port of the established connections.
 const PORT: u16 = 8080;
-/// As many as can wait for the second try of a SYN that came to a deaf queue, and some more.
+/// The number of client threads. It is the number of connections that may wait for a SYN
+/// retransmission while a queue has no socket, plus a margin.
 const CLIENTS: usize = 160;

@@ -1,6 +1,7 @@
-//! Entries as a tar archive, and bytes as a gzip file: the same bytes for the same entries, wherever and under whichever user it is run.
+//! Writes reproducible tar archives and gzip files: the same entries give the same bytes on any
+//! machine and for any user.
 //!
-//! Source: pax(1) on ustar, the GNU header of tar(5); RFC 1952.
+//! References: pax(1) on ustar; the GNU header in tar(5); RFC 1952.
 
 use std::io::Write;
 
@@ -8,12 +9,12 @@ use anyhow::{Context, Result, ensure};
 use flate2::{Compression, GzBuilder};
 use tar::{Builder, EntryType, Header};
 
-/// Something that a package puts on a machine.
+/// A file or folder that a package installs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// Below the root, without a slash in front: `usr/bin/sluicegate`.
+    /// The path relative to the root folder, without a leading slash, such as `usr/bin/sluicegate`.
     pub(crate) path: String,
-    /// Permission bits.
+    /// The permission bits.
     pub(crate) mode: u16,
     pub(crate) kind: Kind,
 }
@@ -22,7 +23,7 @@ pub(crate) struct Entry {
 pub(crate) enum Kind {
     Folder,
     File(Vec<u8>),
-    /// Belongs to the operator once it is there: an upgrade does not change it.
+    /// A configuration file. An upgrade does not overwrite it.
     Config(Vec<u8>),
 }
 
@@ -31,12 +32,12 @@ impl Entry {
         Self { path: path.to_owned(), mode, kind: Kind::Folder }
     }
 
-    /// A file that all may read, and its owner, root, may write.
+    /// Creates a file that everyone can read and only root can write.
     pub(crate) fn file(path: impl Into<String>, bytes: impl Into<Vec<u8>>) -> Self {
         Self { path: path.into(), mode: 0o644, kind: Kind::File(bytes.into()) }
     }
 
-    /// What is in it; `None` for a folder.
+    /// Returns the content of a file, or `None` for a folder.
     pub(crate) fn bytes(&self) -> Option<&[u8]> {
         match &self.kind {
             Kind::Folder => None,
@@ -45,10 +46,11 @@ impl Entry {
     }
 }
 
-/// The entries, each folder above one before it, all of root; `prefix` stands before each path.
+/// Returns a tar archive of the entries and all their parent folders, owned by root. Each path in
+/// the archive begins with `prefix`.
 ///
 /// # Errors
-/// A path is longer than the plain header takes, 99 bytes.
+/// Returns an error if a path is longer than 99 bytes, the limit of the basic tar header.
 pub(crate) fn tar(entries: &[Entry], prefix: &str, epoch: u32) -> Result<Vec<u8>> {
     let mut archive = Builder::new(Vec::new());
     for Entry { path, mode, kind } in with_folders(entries) {
@@ -59,7 +61,7 @@ pub(crate) fn tar(entries: &[Entry], prefix: &str, epoch: u32) -> Result<Vec<u8>
         let name = format!("{prefix}{path}{end}");
         let mut header = Header::new_gnu();
         let field = &mut header.as_old_mut().name;
-        ensure!(name.len() < field.len(), "{name}: longer than a path in a package may be");
+        ensure!(name.len() < field.len(), "{name}: the path is too long for a package");
         field[..name.len()].copy_from_slice(name.as_bytes());
         header.set_entry_type(kind);
         header.set_mode(mode.into());
@@ -72,24 +74,24 @@ pub(crate) fn tar(entries: &[Entry], prefix: &str, epoch: u32) -> Result<Vec<u8>
         header.set_cksum();
         archive.append(&header, bytes.as_slice())?;
     }
-    archive.into_inner().context("an archive in memory")
+    archive.into_inner().context("cannot finish the archive")
 }
 
-/// Without a name or a time in it.
+/// Compresses bytes with gzip. The header contains no file name and no time.
 pub(crate) fn gzip(bytes: &[u8]) -> Result<Vec<u8>> {
     let mut writer = GzBuilder::new().write(Vec::new(), Compression::best());
     writer.write_all(bytes)?;
     Ok(writer.finish()?)
 }
 
-/// Sorted by path, with every folder that stands above one.
+/// Returns the entries and all their parent folders, sorted by path.
 fn with_folders(entries: &[Entry]) -> Vec<Entry> {
     let mut all = entries.to_vec();
     for entry in entries {
         let above = entry.path.match_indices('/').map(|(at, _)| &entry.path[..at]);
         all.extend(above.map(|path| Entry::folder(path, 0o755)));
     }
-    // What is said of a folder comes before what is guessed.
+    // If a folder has an explicit entry, it replaces the generated one.
     all.sort_by(|a, b| a.path.cmp(&b.path));
     all.dedup_by(|later, kept| later.path == kept.path);
     all
@@ -101,7 +103,7 @@ mod tests {
     use crate::scene::{Scene, entries, output};
 
     #[test]
-    fn gnu_tar_lists_entries_with_their_owner_mode_and_time_and_folders_first() {
+    fn gnu_tar_lists_entries_with_owner_mode_and_time() {
         let scene = Scene::new();
         let archive = scene.file("x.tar", &tar(&entries(), "./", 1_700_000_000).unwrap());
         let listed = output("tar", &["--utc", "--full-time", "-tvf", &archive]);
@@ -128,18 +130,18 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_entries_does_not_matter_and_a_long_path_is_refused() {
+    fn entry_order_does_not_matter_and_a_long_path_fails() {
         let turned: Vec<Entry> = entries().into_iter().rev().collect();
         assert_eq!(tar(&entries(), "", 1).unwrap(), tar(&turned, "", 1).unwrap());
         let error = tar(&[Entry::file("x".repeat(100), "")], "", 1).unwrap_err().to_string();
-        assert!(error.ends_with("longer than a path in a package may be"), "{error}");
+        assert!(error.ends_with("the path is too long for a package"), "{error}");
     }
 
     #[test]
-    fn gzip_reads_what_is_packed_and_finds_no_name_and_no_time() {
+    fn gzip_output_has_no_name_and_no_time() {
         let (scene, text) = (Scene::new(), "sluicegate\n".repeat(1_000));
         let packed = gzip(text.as_bytes()).unwrap();
-        assert_eq!(packed[3..8], [0; 5], "flags and time");
+        assert_eq!(packed[3..8], [0; 5], "flags and time are zero");
         let file = scene.file("x.gz", &packed);
         assert_eq!(output("gzip", &["--decompress", "--stdout", &file]), text);
     }

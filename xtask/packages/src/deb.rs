@@ -1,7 +1,9 @@
-//! A Debian package.
+//! Builds a Debian package.
 //!
-//! Out: an `ar` archive of `debian-binary`, `control.tar.gz` and `data.tar.gz`. Maintainer scripts: `xtask/packages/scripts/deb-*`.
-//! Source: deb(5), deb-control(5), deb-conffiles(5); Debian Policy 4.6, chapters 6 and 10.7.
+//! The package is an `ar` archive of `debian-binary`, `control.tar.gz` and `data.tar.gz`. The
+//! maintainer scripts are in `xtask/packages/scripts/deb-*`.
+//!
+//! References: deb(5), deb-control(5), deb-conffiles(5); Debian Policy 4.6, chapters 6 and 10.7.
 
 use std::fmt::Write as _;
 
@@ -12,7 +14,7 @@ use md5::{Digest, Md5};
 use crate::archive::{Entry, Kind, gzip, tar};
 use crate::{Release, contents, hex};
 
-/// The package's bytes.
+/// Returns the package as bytes.
 pub(crate) fn package(release: &Release, entries: &[Entry]) -> Result<Vec<u8>> {
     let mut entries = entries.to_vec();
     entries.sort_by(|a, b| a.path.cmp(&b.path));
@@ -64,7 +66,8 @@ fn conffiles(entries: &[Entry]) -> String {
     entries.iter().filter(of_the_operator).map(|entry| format!("/{}\n", entry.path)).collect()
 }
 
-/// Of files that are the package's own: `dpkg --verify` holds the machine's against them.
+/// Returns the file with the checksums that `dpkg --verify` checks. Configuration files have no
+/// checksum.
 fn md5sums(entries: &[Entry]) -> String {
     let mut sums = String::new();
     for Entry { path, kind, .. } in entries {
@@ -84,38 +87,41 @@ mod tests {
     use crate::scene::{Scene, entries, output, release};
 
     #[test]
-    fn dpkg_deb_reads_what_is_said_of_the_package() {
+    fn dpkg_deb_reads_the_control_fields() {
         let scene = Scene::new();
         let file = scene.file("x.deb", &package(&release(), &entries()).unwrap());
         let field = |name| output("dpkg-deb", &["--field", &file, name]);
         assert_eq!(field("Package"), "sluicegate\n");
         assert_eq!(field("Version"), "1.2.3\n");
         assert_eq!(field("Architecture"), "amd64\n");
-        assert_eq!(field("Installed-Size"), "4\n", "three files and a folder, each a kibibyte at least");
+        assert_eq!(field("Installed-Size"), "4\n", "three files and a folder count at least one KiB each");
         assert!(field("Description").starts_with(contents::SUMMARY), "{}", field("Description"));
         let part = |name| output("dpkg-deb", &["--info", &file, name]);
         assert_eq!(part("conffiles"), "/etc/sluicegate/sluicegate.toml\n");
         let sums = part("md5sums");
-        assert!(sums.lines().all(|line| !line.contains("etc/")), "the operator's file may differ: {sums}");
+        assert!(
+            sums.lines().all(|line| !line.contains("etc/")),
+            "a configuration file has a checksum: {sums}"
+        );
         for script in ["postinst", "prerm", "postrm"] {
             assert!(part(script).starts_with("#!/bin/sh\n"), "{script}");
         }
     }
 
     #[test]
-    fn ar_lists_the_parts_in_their_order_and_gzip_reads_them() {
+    fn ar_lists_the_parts_in_order_and_gzip_reads_them() {
         let scene = Scene::new();
         let file = scene.file("x.deb", &package(&release(), &entries()).unwrap());
         assert_eq!(output("ar", &["t", &file]), "debian-binary\ncontrol.tar.gz\ndata.tar.gz\n");
         assert_eq!(output("ar", &["p", &file, "debian-binary"]), "2.0\n");
-        // dpkg-deb would take them as they are, too.
+        // The explicit check is needed because dpkg-deb also accepts uncompressed parts.
         for part in ["control.tar.gz", "data.tar.gz"] {
             output("sh", &["-euc", &format!("ar p {file} {part} > {file}.part; gzip --test < {file}.part")]);
         }
     }
 
     #[test]
-    fn dpkg_deb_unpacks_the_files_with_their_modes_and_their_sums_are_right() {
+    fn dpkg_deb_unpacks_files_with_modes_and_checksums() {
         let scene = Scene::new();
         let file = scene.file("x.deb", &package(&release(), &entries()).unwrap());
         let root = scene.path("root");

@@ -1,7 +1,8 @@
-//! The licence texts of what is linked, as one file: each text once, under the names of all that come with it.
+//! Writes one file with the license texts of all linked crates and libraries.
 //!
-//! In: the folders of crates, and `/usr/share/common-licenses` of Debian for the libraries in C. Not here: whether a licence is
-//! allowed (`cargo xtask tidy`), and what the LGPL asks for (THIRD-PARTY.md).
+//! Each text appears once, below the names of all crates that use it. The license texts of C
+//! libraries come from Debian's `/usr/share/common-licenses`. `cargo xtask tidy` checks that the
+//! licenses are allowed. THIRD-PARTY.md explains the requirements of the LGPL.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +12,7 @@ use anyhow::{Context, Result};
 
 use crate::linked::Linked;
 
-/// All texts, by the first name under which each stands.
+/// Returns all license texts. They are sorted by the first crate name above each text.
 pub(crate) fn texts(linked: &Linked) -> Result<String> {
     let mut by_text: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut bare = Vec::new();
@@ -26,7 +27,7 @@ pub(crate) fn texts(linked: &Linked) -> Result<String> {
     }
     for (name, libraries) in COMMON {
         let path = Path::new("/usr/share/common-licenses").join(name);
-        let text = fs::read_to_string(&path).with_context(|| format!("can't read {}", path.display()))?;
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         by_text.entry(text).or_default().push((*libraries).to_owned());
     }
     Ok(page(by_text, &bare))
@@ -36,10 +37,10 @@ fn page(by_text: BTreeMap<String, Vec<String>>, bare: &[String]) -> String {
     let mut texts: Vec<_> = by_text.into_iter().map(|(text, names)| (names, text)).collect();
     texts.sort();
     let mut page = String::from(
-        "Licence texts of what the static binary links, each under the names of all that come with it.\n",
+        "License texts of the crates and libraries in the static binary. Each text is below the names of all that use it.\n",
     );
     if !bare.is_empty() {
-        page += &format!("Crates that come without a text, and their licence:\n  {}\n", bare.join("\n  "));
+        page += &format!("Crates without a license text, with their license:\n  {}\n", bare.join("\n  "));
     }
     for (names, text) in texts {
         page += &format!("\n{}\n{}\n\n{}\n", "=".repeat(80), names.join(", "), text.trim_end());
@@ -47,9 +48,9 @@ fn page(by_text: BTreeMap<String, Vec<String>>, bare: &[String]) -> String {
     page
 }
 
-/// What a crate's folder has of licences and notices, by the names of its files.
+/// Returns the texts of the license and notice files in the folder of a crate, sorted by file name.
 fn of_folder(folder: &Path) -> Result<Vec<String>> {
-    let entries = fs::read_dir(folder).with_context(|| format!("can't read {}", folder.display()))?;
+    let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
     let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
     paths.sort();
     let is_text = |path: &Path| {
@@ -58,14 +59,14 @@ fn of_folder(folder: &Path) -> Result<Vec<String>> {
     };
     let texts = paths.iter().filter(|path| is_text(path)).map(fs::read);
     let texts = texts.collect::<std::io::Result<Vec<_>>>()?;
-    // With one kind of line ends, or one text would be several.
+    // Line endings are normalized, so that equal texts are merged.
     Ok(texts.iter().map(|text| String::from_utf8_lossy(text).replace("\r\n", "\n")).collect())
 }
 
 const STARTS: [&str; 5] = ["LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE"];
-/// Texts of Debian, and what is linked under them.
+/// License texts that Debian provides, with the library that uses each text.
 const COMMON: &[(&str, &str)] =
-    &[("LGPL-2.1", "glibc"), ("LGPL-3", "libelf"), ("GPL-3", "libelf (what LGPL-3 adds to)")];
+    &[("LGPL-2.1", "glibc"), ("LGPL-3", "libelf"), ("GPL-3", "libelf (amended by LGPL-3)")];
 
 #[cfg(test)]
 mod tests {
@@ -74,7 +75,7 @@ mod tests {
     use crate::scene::Scene;
 
     #[test]
-    fn a_text_stands_once_under_all_names_and_a_crate_without_one_is_named() {
+    fn text_appears_once_and_crates_without_one_are_named() {
         let scene = Scene::new();
         let named = |name: &str, file: &str, text: &str| {
             fs::create_dir_all(scene.path(name)).unwrap();

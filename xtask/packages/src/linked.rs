@@ -1,8 +1,11 @@
-//! What is linked into the binary: crates, and the libraries in C that they bring or ask for.
+//! Lists everything that is linked into the binary: Rust crates, and C libraries that come from
+//! crates or from Debian.
 //!
-//! In: a checkout, asked by `cargo tree` (which crates, by the binary's own features; no build scripts, no procedural macros) and
-//! `cargo metadata` (where their files are), and this machine's package manager. Out: [`Linked`].
-//! Source: `cargo tree --edges normal,no-proc-macro`; `Cargo.lock` for checksums.
+//! `cargo tree` lists the crates for the enabled features, without build scripts and procedural
+//! macros. Their folders come from `cargo metadata`, and their checksums from `Cargo.lock`. The
+//! package manager of this machine reports the versions of Debian's libraries.
+//!
+//! Reference: `cargo tree --edges normal,no-proc-macro`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -13,25 +16,26 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-/// All of it, sorted by name.
+/// All linked crates and libraries, sorted by name.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Linked {
     pub(crate) crates: Vec<Crate>,
     pub(crate) libraries: Vec<Library>,
 }
 
-/// A crate; one of the workspace has no checksum.
+/// A linked crate.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Crate {
     pub(crate) name: String,
     pub(crate) version: String,
-    /// As an SPDX expression.
+    /// The license as an SPDX expression.
     pub(crate) licence: String,
-    /// SHA-256 of the file that the registry hands out, in hex digits.
+    /// The SHA-256 digest of the crate file in the registry, in hexadecimal. `None` for crates of
+    /// this workspace.
     pub(crate) checksum: Option<String>,
-    /// Where its files are on this machine.
+    /// The folder on this machine that contains the source code.
     pub(crate) folder: PathBuf,
-    /// Names and versions of crates that it uses, as [`Crate::key`] says them.
+    /// The linked crates on which this crate depends, in the format of [`Crate::key`].
     pub(crate) uses: BTreeSet<String>,
 }
 
@@ -45,20 +49,22 @@ fn key(name: &str, version: &str) -> String {
     format!("{name} {version}")
 }
 
-/// A library in C, or Rust's own.
+/// A linked C library, or the standard library of Rust.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Library {
     pub(crate) name: &'static str,
     pub(crate) version: String,
-    /// As an SPDX expression.
+    /// The license as an SPDX expression.
     pub(crate) licence: &'static str,
-    /// A package URL.
+    /// The package URL (purl).
     pub(crate) url: String,
 }
 
 impl Linked {
+    /// Determines the crates and libraries that are linked in a checkout.
+    ///
     /// # Errors
-    /// cargo or `dpkg-query` says nothing, or not of what it must.
+    /// Returns an error if cargo or `dpkg-query` fails or prints unexpected output.
     pub(crate) fn read(checkout: &Path) -> Result<Self> {
         let text = |args: &[&str]| output(checkout, &cargo(), args);
         let tree = text(&TREE)?;
@@ -70,32 +76,36 @@ impl Linked {
         Ok(Self { crates, libraries })
     }
 
-    /// The product's.
+    /// Returns the version of Sluicegate.
     pub(crate) fn version(&self) -> &str {
         self.crates.iter().find(|one| one.name == PRODUCT).map_or("", |one| &one.version)
     }
 }
 
-/// Crates that `cargo tree` names, with what `cargo metadata` and the lock file say of each.
+/// Returns the crates in the output of `cargo tree`. Their other fields come from `cargo metadata`
+/// and the lock file.
 fn crates(tree: &str, metadata: &Value, lock: &str) -> Result<Vec<Crate>> {
     let checksums = checksums(lock);
     let mut found = BTreeMap::new();
     for line in tree.lines().filter(|line| !line.is_empty()) {
         let one = line.split('|').collect::<Vec<_>>();
-        let [package, licence] = one[..] else { anyhow::bail!("cargo tree says {line:?}") };
+        let [package, licence] = one[..] else {
+            anyhow::bail!("cargo tree printed an unexpected line {line:?}")
+        };
         let mut words = package.split(' ');
         let name = words.next().unwrap_or_default().to_owned();
         let version = words.next().and_then(|version| version.strip_prefix('v'));
-        let version = version.with_context(|| format!("no version in {line:?}"))?.to_owned();
-        // A crate that stood there before has `(*)` behind its licence.
+        let version =
+            version.with_context(|| format!("cargo tree printed no version in {line:?}"))?.to_owned();
+        // `cargo tree` appends `(*)` to the license if it has already printed the crate.
         let licence =
             licence.trim_end_matches("(*)").split('/').map(str::trim).collect::<Vec<_>>().join(" OR ");
-        ensure!(!licence.is_empty(), "{package} names no licence");
+        ensure!(!licence.is_empty(), "{package} names no license");
         let key = key(&name, &version);
         let checksum = checksums.get(&key).cloned();
         found.insert(key, Crate { name, version, licence, checksum, ..Crate::default() });
     }
-    ensure!(found.values().any(|one| one.name == PRODUCT), "cargo tree names no {PRODUCT}");
+    ensure!(found.values().any(|one| one.name == PRODUCT), "cargo tree does not list {PRODUCT}");
     let keys: BTreeSet<String> = found.keys().cloned().collect();
     for package in metadata["packages"].as_array().into_iter().flatten() {
         let text = |name: &str| package[name].as_str().unwrap_or_default();
@@ -107,7 +117,7 @@ fn crates(tree: &str, metadata: &Value, lock: &str) -> Result<Vec<Crate>> {
     Ok(found.into_values().collect())
 }
 
-/// Of the crates that are linked, those that one of them uses.
+/// Returns the linked crates on which the crate with this ID depends.
 fn uses(metadata: &Value, id: &str, linked: &BTreeSet<String>) -> BTreeSet<String> {
     let nodes = metadata["resolve"]["nodes"].as_array().into_iter().flatten();
     let deps = nodes.filter(|node| node["id"] == id).filter_map(|node| node["deps"].as_array()).flatten();
@@ -121,7 +131,7 @@ fn uses(metadata: &Value, id: &str, linked: &BTreeSet<String>) -> BTreeSet<Strin
     deps.filter(is_linked).filter_map(key_of).filter(|key| linked.contains(key)).collect()
 }
 
-/// By name and version, those that the lock file has.
+/// Returns the checksums in the lock file. The keys have the format of [`Crate::key`].
 fn checksums(lock: &str) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for package in lock.split("[[package]]").skip(1) {
@@ -136,12 +146,13 @@ fn checksums(lock: &str) -> BTreeMap<String, String> {
     found
 }
 
-/// Those that stand in THIRD-PARTY.md, by their versions here.
+/// Returns the libraries that THIRD-PARTY.md lists, with their linked versions.
 fn libraries(crates: &[Crate], rustc: &str, debian: impl Fn(&str) -> Result<String>) -> Result<Vec<Library>> {
     let brought = |name: &str| {
         let version = crates.iter().find(|one| one.name == name).map(|one| one.version.as_str());
-        let (_, version) =
-            version.and_then(|version| version.split_once('+')).with_context(|| format!("no C in {name}"))?;
+        let (_, version) = version
+            .and_then(|version| version.split_once('+'))
+            .with_context(|| format!("the version of crate {name} names no C library version"))?;
         anyhow::Ok(version.trim_start_matches('v').to_owned())
     };
     let of_debian = |name: &'static str, package: &str, licence: &'static str| {
@@ -154,7 +165,7 @@ fn libraries(crates: &[Crate], rustc: &str, debian: impl Fn(&str) -> Result<Stri
         let url = format!("pkg:github/{repository}@v{version}");
         anyhow::Ok(Library { name, version, licence, url })
     };
-    let version = rustc.split(' ').nth(1).context("rustc says no version")?.to_owned();
+    let version = rustc.split(' ').nth(1).context("rustc printed no version")?.to_owned();
     let url = format!("pkg:generic/rust-std@{version}");
     Ok(vec![
         of_debian("glibc", "libc6-dev", "LGPL-2.1-or-later")?,
@@ -166,7 +177,7 @@ fn libraries(crates: &[Crate], rustc: &str, debian: impl Fn(&str) -> Result<Stri
     ])
 }
 
-/// The version of a Debian package on this machine.
+/// Returns the installed version of a Debian package.
 fn debian(checkout: &Path, package: &str) -> Result<String> {
     output(checkout, "dpkg-query", &["--show", "--showformat", "${Version}", package])
 }
@@ -177,10 +188,10 @@ fn cargo() -> String {
 
 fn output(folder: &Path, program: &str, args: &[&str]) -> Result<String> {
     let output = Command::new(program).args(args).current_dir(folder).output();
-    let output = output.with_context(|| format!("can't run {program}"))?;
+    let output = output.with_context(|| format!("cannot run {program}"))?;
     let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{program} {}: {}: {said}", args.join(" "), output.status);
-    String::from_utf8(output.stdout).with_context(|| format!("{program} prints no text"))
+    ensure!(output.status.success(), "{program} {} failed ({}): {said}", args.join(" "), output.status);
+    String::from_utf8(output.stdout).with_context(|| format!("{program} printed invalid UTF-8"))
 }
 
 const PRODUCT: &str = "sluicegate";
@@ -227,24 +238,28 @@ mod tests {
     }
 
     #[test]
-    fn a_crate_has_its_licence_checksum_folder_and_what_it_uses_of_what_is_linked() {
+    fn crate_has_license_checksum_folder_and_used_crates() {
         let crates = crates(LINES, &metadata(), LOCK).unwrap();
         let names: Vec<_> = crates.iter().map(|one| one.name.as_str()).collect();
         assert_eq!(names, ["libbpf-sys", "libxdp-sys", "old", "sluicegate"]);
         let old = &crates[2];
         assert_eq!((&*old.licence, old.checksum.as_deref()), ("MIT OR Apache-2.0", Some("abc")));
         assert_eq!(old.folder, Path::new("/r/old"));
-        assert_eq!(crates[3].uses, BTreeSet::from(["old 1.0.0".to_owned()]), "no test's, and no build's");
+        assert_eq!(
+            crates[3].uses,
+            BTreeSet::from(["old 1.0.0".to_owned()]),
+            "dependencies of tests and builds are excluded"
+        );
         assert_eq!(crates[3].checksum, None);
     }
 
     #[test]
-    fn a_tree_without_the_product_or_a_crate_without_a_licence_is_refused() {
+    fn tree_without_product_or_license_is_an_error() {
         for (tree, word) in [
-            ("", "no sluicegate"),
-            ("sluicegate v0.1.0|\n", "names no licence"),
+            ("", "does not list sluicegate"),
+            ("sluicegate v0.1.0|\n", "names no license"),
             ("sluicegate|MIT\n", "no version"),
-            ("sluicegate v0.1.0\n", "cargo tree says"),
+            ("sluicegate v0.1.0\n", "unexpected line"),
         ] {
             let error = crates(tree, &metadata(), LOCK).unwrap_err().to_string();
             assert!(error.contains(word), "{error}");
@@ -252,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn libraries_in_c_have_the_versions_of_this_machine_or_of_their_crates() {
+    fn c_libraries_have_versions_of_debian_or_their_crates() {
         let crates = crates(LINES, &metadata(), LOCK).unwrap();
         let all = libraries(&crates, "rustc 1.95.0 (x 2026)", |name| Ok(format!("of-{name}"))).unwrap();
         let said: Vec<String> = all.iter().map(|one| format!("{} {}", one.name, one.version)).collect();
@@ -271,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn of_this_checkout_what_is_linked_is_named_and_what_only_tests_and_builds_need_is_not() {
+    fn linked_crates_exclude_those_of_tests_and_builds() {
         let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
         let tree = output(checkout, &cargo(), &TREE).unwrap();
         let named = |name: &str| tree.lines().any(|line| line.starts_with(&format!("{name} v")));

@@ -1,10 +1,9 @@
-//! `packages`: what is handed on of a static binary that has been built: a .deb, an .rpm, an OCI image, a bill of materials, and
-//! the checksums of all of them.
+//! `packages` packs a static binary as a .deb, an .rpm and an OCI image. It also writes a bill of
+//! materials and the checksums of all files.
 //!
-//! In: a checkout and its binary. Out: files in a folder. `cargo xtask packages` runs it.
-//! Not here: building the binary, comparing two builds, trying the packages (`xtask`).
-//! Invariant: the same binary and checkout give the same bytes: entries are sorted, owners and modes are said, and times are the
-//! commit's.
+//! `cargo xtask packages` builds the binary and then runs this program. The packages are
+//! reproducible: the same binary and checkout give the same bytes. To achieve this, entries are
+//! sorted, owners and modes are fixed, and all times are the time of the commit.
 #![forbid(unsafe_code)]
 
 mod archive;
@@ -27,32 +26,32 @@ use sha2::{Digest, Sha256};
 
 use crate::linked::Linked;
 
-/// What is to be packed.
+/// Pack a static binary as .deb, .rpm and OCI image
 #[derive(Debug, Parser)]
 #[command(name = "packages")]
 struct Arguments {
-    /// Whose documents, units and dependencies
+    /// Read documents, units and dependencies from this checkout
     #[arg(long)]
     checkout: PathBuf,
-    /// The static binary, which is run for its manual pages and completions
+    /// Pack this static binary; it is also run to generate its manual pages and completions
     #[arg(long)]
     binary: PathBuf,
-    /// When all of it was made: seconds since 1970
+    /// Set the modification time of all packed files, in seconds since 1970
     #[arg(long)]
     epoch: u32,
-    /// Where the packages go
+    /// Write the packages to this folder
     #[arg(long)]
     out: PathBuf,
-    /// Of the packages, in place of the checkout's
+    /// Set the version of the packages [default: version of the checkout]
     #[arg(long)]
     version: Option<String>,
 }
 
-/// What every package says of itself.
+/// The properties that all package formats have in common.
 #[derive(Clone, Debug)]
 struct Release {
     version: String,
-    /// Seconds since 1970.
+    /// The time of all files, in seconds since 1970.
     epoch: u32,
 }
 
@@ -69,7 +68,7 @@ fn main() -> Result<()> {
         (format!("sluicegate-{version}-oci.tar"), oci::image(&release, &entries)?),
         (format!("sluicegate-{version}.cdx.json"), sbom::bill(&release, &linked)?),
     ];
-    fs::create_dir_all(&out).with_context(|| format!("can't make {}", out.display()))?;
+    fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
     let mut sums = String::new();
     for (name, bytes) in &files {
         write(&out.join(name), bytes)?;
@@ -79,10 +78,10 @@ fn main() -> Result<()> {
 }
 
 fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    fs::write(path, bytes).with_context(|| format!("can't write {}", path.display()))
+    fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// In hex digits.
+/// Returns the SHA-256 digest in hexadecimal.
 fn sha256(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }

@@ -1,8 +1,12 @@
-//! A container image without a container engine: one layer with the static binary and what must be handed on with it.
+//! Builds a container image without a container engine.
 //!
-//! Out: an image layout as one tar file; its `manifest.json` lets `docker load` read it too.
-//! Not here: capabilities and mounts, which an image can't ask for (`docs/install.md`).
-//! Source: OCI Image Specification 1.0: image layout, manifest, configuration; for `manifest.json` what `docker save` writes.
+//! The image has one layer with the static binary and its licenses. The output is one tar file with
+//! an OCI image layout. It also contains a `manifest.json`, so that `docker load` accepts the file.
+//! An image cannot request capabilities or mounts; `docs/how-to/install.md` lists the required
+//! capabilities and mounts.
+//!
+//! References: OCI Image Specification 1.0 (image layout, manifest, configuration); the output of
+//! `docker save` for `manifest.json`.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -12,7 +16,7 @@ use time::format_description::well_known::Rfc3339;
 use crate::archive::{Entry, gzip, tar};
 use crate::{Release, contents, sha256};
 
-/// The image's bytes.
+/// Returns the image as the bytes of a tar file.
 pub(crate) fn image(release: &Release, entries: &[Entry]) -> Result<Vec<u8>> {
     let layer = tar(&layer(entries), "", release.epoch)?;
     let diff_id = sha256(&layer);
@@ -47,7 +51,7 @@ pub(crate) fn image(release: &Release, entries: &[Entry]) -> Result<Vec<u8>> {
     tar(&files, "", release.epoch)
 }
 
-/// The binary, licences, and the folders that are mounted.
+/// Returns the entries in the image layer: the binary, the licenses, and folders for the mounts.
 fn layer(entries: &[Entry]) -> Vec<Entry> {
     let is_in = |entry: &&Entry| LAYER.contains(&entry.path.as_str());
     let mut chosen: Vec<Entry> = entries.iter().filter(is_in).cloned().collect();
@@ -78,7 +82,7 @@ fn config(release: &Release, diff_id: &str) -> Result<Value> {
     }))
 }
 
-/// A part of an image, named by its digest.
+/// A blob of the image, which is stored under its digest as the file name.
 struct Blob {
     media_type: &'static str,
     bytes: Vec<u8>,
@@ -108,14 +112,14 @@ impl Blob {
 }
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
-/// Of the entries of packages.
+/// The paths of the package entries that the image layer contains.
 const LAYER: [&str; 4] = [
     "usr/bin/sluicegate",
     "usr/share/doc/sluicegate/THIRD-PARTY.md",
     "usr/share/doc/sluicegate/copyright",
     "usr/share/doc/sluicegate/licences.gz",
 ];
-/// The configuration; the admin socket.
+/// The folders at which the configuration and the admin socket are mounted.
 const MOUNTS: [&str; 2] = ["etc/sluicegate", "run/sluicegate"];
 
 #[cfg(test)]
@@ -126,7 +130,7 @@ mod tests {
     use crate::scene::{Scene, entries, output, release};
 
     #[test]
-    fn from_the_index_digests_lead_to_a_layer_that_tar_unpacks() {
+    fn digests_lead_from_the_index_to_a_layer() {
         let scene = Scene::new();
         let file = scene.file("image.tar", &image(&release(), &entries()).unwrap());
         output("tar", &["-xf", &file, "-C", scene.path("").to_str().unwrap()]);
@@ -151,7 +155,11 @@ mod tests {
         let layer = scene.path(&layer);
         let listed = output("tar", &["-tzf", layer.to_str().unwrap()]);
         let files: Vec<&str> = listed.lines().filter(|name| !name.ends_with('/')).collect();
-        assert_eq!(files, ["usr/bin/sluicegate", "usr/share/doc/sluicegate/copyright"], "no example in it");
+        assert_eq!(
+            files,
+            ["usr/bin/sluicegate", "usr/share/doc/sluicegate/copyright"],
+            "the image has no example"
+        );
         assert!(listed.contains("\nrun/sluicegate/\n"), "{listed}");
         let unpacked = format!("gzip --decompress --stdout {} | sha256sum", layer.display());
         let diff_id = config["rootfs"]["diff_ids"][0].as_str().unwrap().strip_prefix("sha256:").unwrap();
@@ -159,14 +167,15 @@ mod tests {
     }
 
     #[test]
-    fn skopeo_takes_it_as_an_image_layout_and_as_an_image_of_docker() {
+    fn skopeo_reads_it_as_oci_layout_and_docker_archive() {
         let scene = Scene::new();
         let file = scene.file("image.tar", &image(&release(), &entries()).unwrap());
         for (source, to) in
             [(format!("oci-archive:{file}:1.2.3"), "oci"), (format!("docker-archive:{file}"), "docker")]
         {
             let copy = format!("dir:{}", scene.path(to).display());
-            // It holds every blob against its digest, and Docker's layer against the configuration's.
+            // skopeo verifies the digest of every blob. In the Docker archive it also compares the
+            // layer with the image configuration.
             output("skopeo", &["--insecure-policy", "copy", "--quiet", &source, &copy]);
             let said: Value = serde_json::from_str(&output("skopeo", &["inspect", &source])).unwrap();
             assert_eq!((&said["Architecture"], &said["Os"]), (&json!("amd64"), &json!("linux")), "{said}");

@@ -1,8 +1,10 @@
-//! An RPM package.
+//! Builds an RPM package.
 //!
-//! Out: a version 4 package, its payload packed by gzip, which every rpm since 4.0 reads. Scripts: `xtask/packages/scripts/rpm-*`.
-//! It is not signed: `rpm --import` of a key is the business of who hands it on.
-//! Source: the crate `rpm`; rpm's manual on package format version 4.
+//! The package uses RPM format version 4 with a gzip payload, which every rpm since 4.0 can read.
+//! The scripts are in `xtask/packages/scripts/rpm-*`. The package is not signed. Distributors
+//! sign it themselves.
+//!
+//! References: the crate `rpm`; the manual of rpm on package format version 4.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,7 +15,7 @@ use rpm::{BuildConfig, CompressionType, Dependency, FileOptions, PackageBuilder,
 use crate::archive::{Entry, Kind};
 use crate::{Release, contents};
 
-/// The package's bytes.
+/// Returns the package as bytes.
 pub(crate) fn package(release: &Release, entries: &[Entry]) -> Result<Vec<u8>> {
     let mut builder =
         PackageBuilder::new("sluicegate", &release.version, contents::LICENCE, "x86_64", contents::SUMMARY);
@@ -48,8 +50,8 @@ pub(crate) fn package(release: &Release, entries: &[Entry]) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The folders of completions, which are there only where a shell's package has brought them: without an owner rpm leaves them when the
-/// package goes.
+/// Returns the folders that contain completions. They are packaged explicitly, because rpm removes
+/// only folders that a package owns, and no other package may own them.
 fn shell_folders(entries: &[Entry]) -> Vec<Entry> {
     let folders = entries.iter().flat_map(|entry| Path::new(&entry.path).ancestors().skip(1));
     let of_shells = folders
@@ -63,7 +65,7 @@ fn shell(text: &str) -> Scriptlet {
 }
 
 const SHELLS: [&str; 3] = ["bash-completion", "fish", "zsh"];
-/// Of packages of one version.
+/// The RPM release number. It is 1 for every version.
 pub(crate) const RELEASE: &str = "1";
 
 #[cfg(test)]
@@ -72,7 +74,7 @@ mod tests {
     use crate::scene::{Scene, entries, output, release};
 
     #[test]
-    fn rpm_reads_what_is_said_of_the_package() {
+    fn rpm_reads_the_metadata_and_scripts() {
         let scene = Scene::new();
         let file = scene.file("x.rpm", &package(&release(), &entries()).unwrap());
         let asked = "%{NAME} %{VERSION} %{RELEASE} %{ARCH} %{BUILDTIME} %{PAYLOADCOMPRESSOR} %{BUILDHOST}";
@@ -87,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn rpm_lists_the_files_with_their_modes_and_unpacks_them() {
+    fn rpm_lists_files_with_modes_and_unpacks_them() {
         let scene = Scene::new();
         let file = scene.file("x.rpm", &package(&release(), &entries()).unwrap());
         let asked = "[%{FILENAMES} %{FILEMODES:perms} %{FILEUSERNAME} %{FILEMTIMES}\n]";
@@ -103,14 +105,14 @@ mod tests {
         assert_eq!(of_kind("--configfiles"), "/etc/sluicegate/sluicegate.toml\n");
         let flags =
             output("rpm", &["--query", "--package", "--queryformat", "[%{FILEFLAGS:fflags},]", &file]);
-        assert_eq!(flags, ",cn,,d,", "an upgrade keeps the operator's file: configuration, noreplace");
+        assert_eq!(flags, ",cn,,d,", "the configuration must be noreplace so that an upgrade keeps it");
         assert_eq!(of_kind("--docfiles"), "/usr/share/doc/sluicegate/copyright\n");
         let unpack = format!("rpm2archive - < {file} | tar -xzO ./etc/sluicegate/sluicegate.toml");
         assert_eq!(output("sh", &["-c", &unpack]), "[mine]\n");
     }
 
     #[test]
-    fn folders_of_completions_go_with_the_package() {
+    fn completion_folders_belong_to_the_package() {
         let completions = ["usr/share/zsh/site-functions/_x", "usr/share/zsh/other/_x", "usr/share/fish/x"];
         let entries: Vec<Entry> = completions.map(|path| Entry::file(path, "words\n")).into();
         let scene = Scene::new();
@@ -124,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_entries_does_not_matter() {
+    fn entry_order_does_not_matter() {
         let turned: Vec<Entry> = entries().into_iter().rev().collect();
         assert_eq!(package(&release(), &entries()).unwrap(), package(&release(), &turned).unwrap());
     }

@@ -1,7 +1,10 @@
-//! The bill of materials: what is linked into the binary, for who asks which machines a known fault is on.
+//! Writes the bill of materials, which lists all crates and libraries in the binary. Operators use
+//! it to find machines that run a version with a known vulnerability.
 //!
-//! Out: CycloneDX 1.5 as JSON, without a serial number, which would be another for each build.
-//! Source: the CycloneDX 1.5 specification; package URLs by the purl specification.
+//! The format is CycloneDX 1.5 in JSON. The optional serial number is omitted, because it would be
+//! different in each build.
+//!
+//! References: the CycloneDX 1.5 specification; the purl specification of package URLs.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -11,7 +14,7 @@ use time::format_description::well_known::Rfc3339;
 use crate::linked::{Crate, Library, Linked};
 use crate::{Release, contents};
 
-/// The bill's bytes.
+/// Returns the bill of materials as bytes.
 pub(crate) fn bill(release: &Release, linked: &Linked) -> Result<Vec<u8>> {
     let url = format!("pkg:generic/sluicegate@{}", release.version);
     let libraries = linked.libraries.iter();
@@ -86,7 +89,7 @@ mod tests {
     use crate::scene::release;
 
     #[test]
-    fn each_component_is_named_once_and_every_reference_leads_to_one() {
+    fn each_component_is_listed_once_and_references_resolve() {
         let one = |name: &str, uses: &[&str]| Crate {
             name: name.into(),
             version: "1.0.0+c".into(),
@@ -119,7 +122,7 @@ mod tests {
         assert!(used.clone().count() > 3 && used.clone().all(|to| known.contains(to.as_str().unwrap())));
         assert!(
             known.len() + 1 == dependencies.len() + linked.libraries.len(),
-            "the product's, and each crate's"
+            "one dependency list for the product and for each crate"
         );
     }
 }

@@ -1,4 +1,5 @@
-//! What the tests of formats share: a few entries, and other programs that read packages.
+//! Helpers for tests of the package formats: sample entries, and functions that run programs to
+//! read packages.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,7 +10,6 @@ use testbed::TempDir;
 use crate::Release;
 use crate::archive::{Entry, Kind};
 
-/// A folder for packages.
 pub(crate) struct Scene(TempDir);
 
 impl Scene {
@@ -17,7 +17,6 @@ impl Scene {
         Self(TempDir::new().unwrap())
     }
 
-    /// Writes a file; its path.
     pub(crate) fn file(&self, name: &str, bytes: &[u8]) -> String {
         let path = self.path(name);
         fs::write(&path, bytes).unwrap();
@@ -29,7 +28,8 @@ impl Scene {
     }
 }
 
-/// A binary, a document, a file of the operator's, a folder that is root's alone; in no order.
+/// Returns unsorted sample entries: a binary, a document, a configuration file, and a folder that
+/// only root can access.
 pub(crate) fn entries() -> Vec<Entry> {
     vec![
         Entry::file("usr/share/doc/sluicegate/copyright", "words\n"),
@@ -47,11 +47,11 @@ pub(crate) fn release() -> Release {
     Release { version: "1.2.3".into(), epoch: 1_700_000_000 }
 }
 
-/// What a program prints; it must end with 0.
+/// Runs a program that must succeed, and returns its standard output.
 pub(crate) fn output(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output();
     let output = output.unwrap_or_else(|error| panic!("{program}: {error} (cargo xtask setup --lane unit)"));
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program} {arguments:?}: {}: {said}", output.status);
+    assert!(output.status.success(), "{program} {arguments:?} failed ({}): {said}", output.status);
     String::from_utf8(output.stdout).unwrap()
 }

@@ -1,31 +1,33 @@
-//! What `bench kv` gave: medians, bars, and how they are written.
+//! Evaluates and prints the results of `bench kv`: medians, performance goals, a table and CSV.
 //!
-//! In: turns, round by round. Out: a table and bars in words, and CSV. A bar is judged by the median of what two turns of the same round
-//! differ in, as a ratio or, for times, in microseconds.
+//! A performance goal compares two systems with the same workload. The compared value is a ratio,
+//! or for response times a difference in microseconds. It is computed for each round, and the
+//! result is the median over all rounds.
 
 use std::fmt::Write as _;
 
 use crate::statistics::median;
 
-/// A way's turn at a mix.
+/// One measurement of a system with a workload.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Turn {
-    /// Operations, at full pace.
+    /// Operations per second at full speed.
     pub(super) per_second: f64,
-    /// Microseconds, at the rate of all.
+    /// The median response time in microseconds, at the fixed rate that all systems sustain.
     pub(super) p50: f64,
     pub(super) p99: f64,
-    /// Processor seconds of the balancer's or proxy's process for a million operations, at full pace.
+    /// The processor time that the balancer or proxy process used at full speed, in seconds per
+    /// million operations.
     pub(super) process: f64,
-    /// The same, with the kernel's that receives for it.
+    /// Like `process`, but including the kernel thread that receives packets for the process.
     pub(super) machine: f64,
-    /// Operations a second while times were taken.
+    /// The measured operations per second during the measurement of response times.
     pub(super) paced: f64,
-    /// Part of operations answered from copies.
+    /// The fraction of operations that were answered from the cache.
     pub(super) hits: f64,
-    /// Requests without an answer.
+    /// Requests without a response.
     pub(super) lost: u64,
-    /// Reads of an older value than the last, within their lease.
+    /// Reads that returned a value older than the latest one. The cache lease allows this.
     pub(super) old: u64,
 }
 
@@ -34,13 +36,13 @@ impl Turn {
         let Self { per_second, p50, p99, process, machine, paced, hits, lost, old } = self;
         format!(
             "{per_second:.0} operations/s, p50 {p50:.0} us, p99 {p99:.0} us at {paced:.0}/s, \
-             {process:.2} CPU s a million ({machine:.2} with receiving), hits {:.1} %, {lost} lost, {old} old",
+             {process:.2} CPU s a million ({machine:.2} including packet reception), hits {:.1} %, {lost} lost, {old} old",
             hits * 100.0
         )
     }
 }
 
-/// A way's turns at a mix, one a round.
+/// All measurements of one system with one workload. There is one per round.
 #[derive(Debug)]
 struct Row {
     mix: &'static str,
@@ -70,19 +72,19 @@ impl Row {
     }
 }
 
-/// What a way is to reach beside another.
+/// A performance goal for one system relative to another system.
 struct Goal {
-    /// How the mixes begin that it is for.
+    /// The goal applies to workloads whose name begins with this prefix.
     mixes: &'static str,
     ours: &'static str,
     other: &'static str,
     what: &'static str,
-    /// By turns of the same round.
+    /// Computes the value of the goal from one round, given the measurements of both systems.
     of: fn(&Turn, &Turn) -> f64,
     bound: Bound,
 }
 
-/// How near a goal is.
+/// The measured value of a performance goal.
 #[derive(Debug, PartialEq)]
 struct Bar {
     what: String,
@@ -105,16 +107,16 @@ impl Bar {
             Bound::MoreThan(less) => (*value > less, "more than", less),
             Bound::AtMost(most) => (*value <= most, "at most", most),
         };
-        format!("{what}: {value:.2}, bar {word} {bound}: {}", if is_met { "met" } else { "missed" })
+        format!("{what}: {value:.2}, goal {word} {bound}: {}", if is_met { "met" } else { "missed" })
     }
 }
 
-/// All of a run.
+/// The measurements of one benchmark run.
 #[derive(Debug)]
 pub(super) struct Results(Vec<Row>);
 
 impl Results {
-    /// With a row for each of these mixes and ways, without turns.
+    /// Creates an empty row for each pair of workload and system.
     pub(super) fn new(rows: impl Iterator<Item = (&'static str, &'static str)>) -> Self {
         Self(rows.map(|(mix, way)| Row { mix, way, turns: Vec::new() }).collect())
     }
@@ -123,7 +125,7 @@ impl Results {
         self.0.iter_mut().filter(|row| (row.mix, row.way) == (mix, way)).for_each(|row| row.turns.push(turn));
     }
 
-    /// The table and the bars.
+    /// Formats the table and the goals as text.
     pub(super) fn words(&self) -> String {
         let mut text = format!(
             "{:12}{:13}{:>9}{:>8}{:>8}{:>9}{:>10}{:>8}{:>6}{:>7}\n",
@@ -134,7 +136,8 @@ impl Results {
         text
     }
 
-    /// All goals at the mixes that they are for, where both ways had turns.
+    /// Returns the values of all goals that apply to a measured workload. Goals without
+    /// measurements of both systems are omitted.
     fn bars(&self) -> Vec<Bar> {
         let goals = |mix: &'static str| GOALS.iter().filter(move |goal| mix.starts_with(goal.mixes));
         self.mixes()
@@ -158,7 +161,7 @@ impl Results {
         mixes
     }
 
-    /// Every turn, a line each.
+    /// Formats one CSV line per measurement.
     pub(super) fn csv(&self) -> String {
         let mut text = String::from(
             "mix,way,round,operations_per_s,paced_per_s,p50_us,p99_us,process_cpu_s_per_million,\
@@ -200,7 +203,7 @@ const GOALS: [Goal; 15] = [
         mixes: "",
         ours: "uncached",
         other: "nutcracker",
-        what: "CPU with receiving",
+        what: "CPU including packet reception",
         of: |ours, other| ours.machine / other.machine,
         bound: Bound::AtMost(0.25),
     },
@@ -250,26 +253,27 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_is_the_median_of_what_turns_of_a_round_differ_in() {
+    fn bar_is_the_median_of_the_differences_within_rounds() {
         let ours = [turn(1.0, 30.0, 1.0), turn(1.0, 50.0, 2.0), turn(1.0, 90.0, 3.0)];
         let direct = [turn(1.0, 20.0, 0.0), turn(1.0, 30.0, 0.0), turn(1.0, 10.0, 0.0)];
         let theirs = [turn(1.0, 0.0, 4.0), turn(1.0, 0.0, 10.0), turn(1.0, 0.0, 8.0)];
         let all =
             [("even", "direct", &direct[..]), ("even", "nutcracker", &theirs), ("even", "uncached", &ours)];
         let words: Vec<String> = results(&all).bars().iter().map(Bar::words).collect();
-        // By rounds 10, 20 and 80 us; 0.25, 0.2 and 0.375.
+        // The differences in the three rounds are 10, 20 and 80 us. The ratios are 0.25, 0.2 and
+        // 0.375.
         assert_eq!(
             words,
             [
-                "even, uncached over direct, us added to p50: 20.00, bar at most 15: missed",
-                "even, uncached over nutcracker, CPU of the process: 0.25, bar at most 0.25: met",
-                "even, uncached over nutcracker, CPU with receiving: 0.25, bar at most 0.25: met",
+                "even, uncached over direct, us added to p50: 20.00, goal at most 15: missed",
+                "even, uncached over nutcracker, CPU of the process: 0.25, goal at most 0.25: met",
+                "even, uncached over nutcracker, CPU including packet reception: 0.25, goal at most 0.25: met",
             ]
         );
     }
 
     #[test]
-    fn a_hot_set_and_zipf_have_bars_of_their_own() {
+    fn bars_of_hot_and_zipf_mixes_apply_only_to_them() {
         let turns = |rate, p50| [turn(rate, p50, 1.0)];
         let (cached, direct, theirs) = (turns(300.0, 50.0), turns(300.0, 1.0), turns(100.0, 100.0));
         let hot =
@@ -290,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_medians_and_csv_every_turn_with_as_many_fields() {
+    fn table_has_medians_and_csv_has_every_turn() {
         let turns = [turn(1_000.0, 10.0, 1.0), turn(5_000.0, 30.0, 2.0), turn(3_000.0, 20.0, 3.0)];
         let results = results(&[("even", "direct", &turns)]);
         let row: Vec<String> =

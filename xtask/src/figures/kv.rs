@@ -1,8 +1,10 @@
-//! The evaluations of MemSwitch and AppSwitch on the bed of `bench kv`.
+//! Reproduces the evaluations of MemSwitch and AppSwitch on the testbed of `bench kv`.
 //!
-//! In: a balancer. Out: rows, medians of a few rounds, in each of which every way has its turn. As root. What the papers had stands
-//! where figures are drawn (`benches/figures`).
-//! Source: Zhang et al., *SmartSwitch*, HotCloud 2014, figures 3 and 4, table 1; Cidon et al., *AppSwitch*, APNet 2017, table 1.
+//! Each system is measured once per round, and the results are medians over a few rounds. The
+//! measurements need root. `benches/figures` contains the results of the papers.
+//!
+//! References: Zhang et al., *SmartSwitch*, HotCloud 2014, figures 3 and 4, table 1; Cidon et al.,
+//! *AppSwitch*, APNet 2017, table 1.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -15,7 +17,8 @@ use crate::setup;
 use crate::stage::{Load, Peer, Running};
 use crate::statistics::median;
 
-/// MemSwitch's Figure 3: the time of a get by their rate, with one server and two.
+/// Reproduces Figure 3 of MemSwitch: the response time of gets at different rates, with one server
+/// and with two servers.
 pub(super) fn by_rate(binary: Option<&Path>) -> Result<String> {
     let mut rows = format!("# runs: {ROUNDS}\nway,servers,asked_per_s,answered_per_s,mean_us,p99_us,lost\n");
     for servers in [1, 2] {
@@ -40,7 +43,7 @@ pub(super) fn by_rate(binary: Option<&Path>) -> Result<String> {
     Ok(rows)
 }
 
-/// A run at each rate, up to the first that the way does not carry.
+/// Runs one measurement for each rate. Stops after the first rate that the system does not sustain.
 fn rates(scene: &Scene, way: Way, measured: &mut [Vec<Tally>]) -> Result<()> {
     let running = scene.stage.start(&way, Load::Requests)?;
     for (rate, tallies) in RATES.into_iter().zip(measured) {
@@ -55,7 +58,7 @@ fn rates(scene: &Scene, way: Way, measured: &mut [Vec<Tally>]) -> Result<()> {
     running.stop(&scene.stage)
 }
 
-/// MemSwitch's Table 1: 100 gets a second of 32 bytes.
+/// Reproduces Table 1 of MemSwitch: 100 gets per second, with values of 32 bytes.
 pub(super) fn light(binary: Option<&Path>) -> Result<String> {
     let scene = scene(binary, 1)?;
     let measured = in_turns(&scene, &LIGHT_WAYS, LIGHT)?;
@@ -71,7 +74,7 @@ pub(super) fn light(binary: Option<&Path>) -> Result<String> {
     Ok(rows)
 }
 
-/// MemSwitch's Figure 4: the time of a get by the bytes of its value.
+/// Reproduces Figure 4 of MemSwitch: the response time of gets for different value sizes.
 pub(super) fn by_size(binary: Option<&Path>) -> Result<String> {
     let scene = scene(binary, 1)?;
     let mut rows = format!("# runs: {ROUNDS}\nway,value_bytes,mean_us,p50_us\n");
@@ -86,7 +89,7 @@ pub(super) fn by_size(binary: Option<&Path>) -> Result<String> {
     Ok(rows)
 }
 
-/// AppSwitch's Table 1: as many sets as gets, of one server, as fast as they are answered.
+/// Reproduces Table 1 of AppSwitch: as many sets as gets with one server, at full speed.
 pub(super) fn mixed(binary: Option<&Path>) -> Result<String> {
     let scene = scene(binary, 1)?;
     let measured = in_turns(&scene, &BY_RATE, MIXED)?;
@@ -105,19 +108,19 @@ fn scene(binary: Option<&Path>, servers: u8) -> Result<Scene> {
     Scene::build(keyed::program(binary)?, servers)
 }
 
-/// What clients ask for.
+/// The workload of one run.
 #[derive(Clone, Copy)]
 struct Asking {
     keys: u32,
     value_bytes: usize,
-    /// Part of requests that read.
+    /// The fraction of requests that are reads.
     gets: f64,
     pace: Pace,
     warm_up: Duration,
     length: Duration,
 }
 
-/// For each way its runs, one a round.
+/// Measures each system once per round, and returns all measurements of each system.
 fn in_turns(scene: &Scene, ways: &[Way], asking: Asking) -> Result<Vec<Vec<Tally>>> {
     let mut measured = vec![Vec::new(); ways.len()];
     for _ in 0..ROUNDS {
@@ -140,7 +143,7 @@ fn ask(scene: &Scene, running: &Running<'_>, way: Way, asking: Asking) -> Result
     let [_, tally] =
         tallies.map(|tally| tally.with_context(|| format!("{}\n{}", way.name(), running.tail())));
     let tally = tally?;
-    ensure!(tally.wrong == 0 && tally.missed == 0, "{}: wrong values: {tally:?}", way.name());
+    ensure!(tally.wrong == 0 && tally.missed == 0, "{} returned wrong values: {tally:?}", way.name());
     eprintln!(
         "{}: {value_bytes} bytes, {:.0}/s, mean {:.1} us, {} lost",
         way.name(),
@@ -152,10 +155,10 @@ fn ask(scene: &Scene, running: &Running<'_>, way: Way, asking: Asking) -> Result
 }
 
 const BY_RATE: [Way; 3] = [Way::Direct, Way::Nutcracker, Way::Uncached];
-/// The first is what the others are compared with.
+/// The systems to compare under light load. The first one is the baseline.
 const LIGHT_WAYS: [Way; 4] = [Way::Direct, Way::Nutcracker, Way::Uncached, Way::Cached1S];
 const RATES: [f64; 10] = [5e3, 10e3, 20e3, 30e3, 45e3, 60e3, 80e3, 100e3, 130e3, 170e3];
-/// Part of a rate from which on it counts as carried.
+/// A rate counts as sustained if at least this fraction of it is answered.
 const CARRIED: f64 = 0.9;
 const BY_RATE_EACH: Asking = Asking {
     keys: 10_000,
@@ -165,7 +168,8 @@ const BY_RATE_EACH: Asking = Asking {
     warm_up: Duration::from_millis(200),
     length: Duration::from_millis(600),
 };
-/// Few keys, so that each is asked for often enough to be copied: more than four times a lease.
+/// A light load with few keys. Each key is requested more than four times per lease, so it is
+/// cached.
 const LIGHT: Asking = Asking {
     keys: 10,
     value_bytes: 32,
@@ -192,5 +196,5 @@ const MIXED: Asking = Asking {
 const CLIENTS: usize = 8;
 const WINDOW: usize = 16;
 const SEED: u64 = 0x5eed;
-/// An odd number.
+/// The number of rounds. It must be odd, so that the median is a measured value.
 const ROUNDS: usize = 3;

@@ -1,6 +1,8 @@
-//! Figures 8 and 9 on a veth: the balancer on the stage of `bench peers`, by turns.
+//! Reproduces Figures 8 and 9 on a veth pair, with the testbed of `bench peers` and one packet
+//! thread.
 //!
-//! In: nothing. Out: rows of packets per second. As root. One packet thread: the machine's other processor makes the packets.
+//! The results are packets per second. The measurement needs root and two processors: one runs the
+//! balancer, and the other one generates packets.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -17,7 +19,7 @@ use crate::stage::{Load, NOBODY, Rates, Receive, Stage};
 use crate::statistics::median;
 use crate::{cargo, setup};
 
-/// Figure 8: UDP with and without the kernel's stack.
+/// Measures Figure 8: UDP packets, with and without the kernel's network stack.
 pub(super) fn bypass(binary: Option<&Path>) -> Result<String> {
     let turns = |stage: &Stage| -> Result<Vec<Turn>> {
         let turn =
@@ -27,7 +29,7 @@ pub(super) fn bypass(binary: Option<&Path>) -> Result<String> {
     measure("mode", binary, turns)
 }
 
-/// Figure 9: types of TCP packets.
+/// Measures Figure 9: different types of TCP packets.
 pub(super) fn traffic(binary: Option<&Path>) -> Result<String> {
     let turns = |stage: &Stage| -> Result<Vec<Turn>> {
         let turn = |(name, flags, flows)| -> Result<Turn> {
@@ -43,7 +45,7 @@ pub(super) fn traffic(binary: Option<&Path>) -> Result<String> {
     measure("traffic", binary, turns)
 }
 
-/// What has a turn in each round.
+/// A case of a figure. It is measured once per round.
 struct Turn {
     name: &'static str,
     io: Io,
@@ -51,7 +53,7 @@ struct Turn {
 }
 
 impl Turn {
-    /// At the pace at which it takes most.
+    /// Measures the case at the offered rate at which the most packets are forwarded.
     fn run(&self, stage: &Stage, pace: &mut Option<u32>) -> Result<Rates> {
         let peer = Ours { io: self.io, encapsulation: Encapsulation::Gre };
         let running = stage.start(&peer, Load::Packets)?;
@@ -70,7 +72,9 @@ fn measure(
 ) -> Result<String> {
     setup::ensure(&[setup::BUILD, setup::BED].concat())?;
     let program = match binary {
-        Some(path) => path.canonicalize().with_context(|| format!("no balancer at {}", path.display()))?,
+        Some(path) => {
+            path.canonicalize().with_context(|| format!("cannot find a balancer at {}", path.display()))?
+        }
         None => cargo::release_binary()?,
     };
     let spec = BedSpec { backends: 0, vips: vec![VIP_V4], program: Some(program), ..BedSpec::default() };
@@ -100,7 +104,7 @@ fn rows(column: &str, names: &[&str], measured: &[Vec<Rates>]) -> String {
     rows
 }
 
-/// For the service of TCP.
+/// Returns the smallest TCP frame that is addressed to the TCP service.
 fn smallest_tcp(stage: &Stage, flags: u8) -> Result<Vec<u8>> {
     let Host { ns, device, .. } = stage.host();
     let (client, vip) = ((stage.bed.client.v4, 10_000).into(), stage.bed.vip(true, REQUEST_PORT));
@@ -110,7 +114,7 @@ fn smallest_tcp(stage: &Stage, flags: u8) -> Result<Vec<u8>> {
 
 const ROUNDS: usize = 7;
 const FLOWS: u16 = 1_024;
-/// As many as the generator has source ports.
+/// The number of source ports that the generator uses.
 const MANY: u16 = 32_768;
 const ACK: u8 = 0x10;
 const SYN: u8 = 0x02;
@@ -120,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_has_the_median_the_extremes_and_how_much_was_offered() {
+    fn row_has_median_extremes_and_offered_rate() {
         let rates = |taken| Rates { offered: 400.0, taken, ran: 0.9, device: 1.0 };
         let measured = [vec![rates(100.0), rates(400.0), rates(200.0)], vec![rates(50.0)]];
         let text = rows("mode", &["a", "b"], &measured);

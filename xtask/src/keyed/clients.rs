@@ -1,9 +1,11 @@
-//! The generator: one thread that asks by several sockets at once, and judges every answer.
+//! Implements the load generator of `bench kv`: one thread that sends requests over several sockets
+//! and verifies every response.
 //!
-//! In: clients, what they ask for, at which pace, for how long. Out: a [`Tally`]. At full pace a client asks anew for what it was
-//! answered; at a rate, requests leave at even intervals, and those that the thread is late for are left out.
-//! A request's time runs from before the system call that sends it to after the one that takes its answer.
-//! Not here: sockets (`udp`, `tcp`), which keys (`draw`), what is right (`ledger`).
+//! The result of a run is a [`Tally`]. At full speed, a client sends a new request for each
+//! response. At a fixed rate, requests are sent at even intervals, and overdue requests are
+//! skipped. The response time includes the system calls that send the request and read the
+//! response. The clients are in `udp` and `tcp`. The module `draw` chooses keys, and `ledger`
+//! decides which values are correct.
 
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -19,45 +21,45 @@ use crate::keyed::ledger::{Asked, Finding, Ledger, Verb};
 use crate::keyed::protocol::{Answer, write_get, write_set};
 use crate::statistics::{percentile, rate};
 
-/// A socket's end of the generator.
+/// A client of the load generator, which has one socket.
 pub(crate) trait Client {
-    /// Readable when there is something to take.
+    /// Returns the file descriptor that becomes readable when a response arrives.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
-    /// How many more requests it may have on their way.
+    /// Returns the number of requests that may be sent now.
     fn room(&self) -> usize;
 
-    /// Whether none is on its way.
+    /// Returns `true` if the client waits for no response.
     fn is_idle(&self) -> bool;
 
-    /// Takes a request, where there is room, for the next flush.
+    /// Queues a request, which the next flush sends. The client must have room for it.
     fn ask(&mut self, asked: Asked, command: &[u8]);
 
-    /// Sends what was asked.
+    /// Sends the queued requests.
     fn flush(&mut self) -> Result<()>;
 
-    /// Takes what has come, without waiting.
+    /// Passes each response that has arrived to `each`. This function does not wait.
     fn take(&mut self, each: &mut dyn FnMut(Asked, Answer<'_>)) -> Result<()>;
 
-    /// Forgets requests that were sent before, and tells of each.
+    /// Gives up requests that were sent before the given time, and passes each of them to `each`.
     fn give_up(&mut self, before: Instant, each: &mut dyn FnMut(Asked)) -> Result<()>;
 }
 
-/// How fast requests are sent.
+/// The rate at which requests are sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pace {
-    /// As soon as there is room.
+    /// Each client sends a request as soon as it has room.
     Full,
-    /// So many a second.
+    /// The given number of requests per second, over all clients.
     PerSecond(f64),
 }
 
-/// What a run gave.
+/// The results of a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
-    /// For how long requests were sent.
+    /// How long requests were sent.
     pub(crate) length: Duration,
-    /// How long each answered one took; sorted.
+    /// The response times, sorted.
     pub(crate) times: Vec<Duration>,
     pub(crate) lost: u64,
     pub(crate) missed: u64,
@@ -70,17 +72,17 @@ impl Tally {
         self.times.len() as u64
     }
 
-    /// Answers a second.
+    /// Returns the number of responses per second.
     pub(crate) fn per_second(&self) -> f64 {
         rate(self.answered(), self.length)
     }
 
-    /// In microseconds: what so many of a thousand did not exceed.
+    /// Returns a percentile of the response times, in microseconds.
     pub(crate) fn micros(&self, per_mille: usize) -> f64 {
         percentile(&self.times, per_mille).as_secs_f64() * 1e6
     }
 
-    /// In microseconds.
+    /// Returns the mean response time in microseconds.
     pub(crate) fn mean_micros(&self) -> f64 {
         let sum: Duration = self.times.iter().sum();
         1e6 / rate(self.answered(), sum)
@@ -97,27 +99,28 @@ impl Tally {
     }
 }
 
-/// Clients, and all that they share.
+/// All clients, and the state that they share.
 pub(crate) struct Clients {
     clients: Vec<Box<dyn Client>>,
     draw: Draw,
-    /// Part of requests that read.
+    /// The fraction of requests that are reads.
     gets: f64,
     pub(crate) ledger: Ledger,
     command: Vec<u8>,
-    /// Whose turn it is at a rate.
+    /// The index of the client that sends the next request at a fixed rate.
     turn: usize,
 }
 
 impl Clients {
-    /// Clients of which `gets` of all requests read.
+    /// Creates the load generator. The argument `gets` is the fraction of requests that are reads.
     pub(crate) fn new(clients: Vec<Box<dyn Client>>, draw: Draw, gets: f64, ledger: Ledger) -> Self {
         Self { clients, draw, gets, ledger, command: Vec::new(), turn: 0 }
     }
 
-    /// Asks for so long, and waits for the last answers, in this thread.
+    /// Sends requests for `length` on the calling thread, and then waits for the last responses.
     pub(crate) fn run(&mut self, pace: Pace, length: Duration) -> Result<Tally> {
-        prctl::set_timerslack(1)?; // else a paced request leaves up to 50 us late
+        // With the default timer slack, a request at a fixed rate could be late by 50 us.
+        prctl::set_timerslack(1)?;
         let begin = Instant::now();
         let (end, mut due, mut look) = (begin + length, begin, begin + LOOK);
         let mut tally = Tally::default();
@@ -142,11 +145,12 @@ impl Clients {
         tally.length = begin.elapsed();
         self.settle(&mut tally)?;
         tally.times.sort_unstable();
-        ensure!(tally.answered() > 0, "no request was answered in {length:?}");
+        ensure!(tally.answered() > 0, "no request was answered within {length:?}");
         Ok(tally)
     }
 
-    /// Fills all room; when to look again at the latest.
+    /// Sends requests until no client has room for another one. Returns the time of the next check
+    /// for lost requests.
     fn ask_all(&mut self, now: Instant) -> Result<Instant> {
         for at in 0..self.clients.len() {
             for _ in 0..self.clients[at].room() {
@@ -157,7 +161,7 @@ impl Clients {
         Ok(now + LOOK)
     }
 
-    /// Asks what is due; when the next one is.
+    /// Sends all requests that are due. Returns the time at which the next one is due.
     fn ask_due(&mut self, mut due: Instant, now: Instant, interval: Duration) -> Result<Instant> {
         let first = self.turn;
         while due <= now {
@@ -188,7 +192,7 @@ impl Clients {
         self.clients[at].ask(asked, &self.command);
     }
 
-    /// Waits until then for something to take, and takes it.
+    /// Waits for responses until `until`, and reads those that arrive.
     fn wait_and_take(&mut self, until: Instant, tally: &mut Tally) -> Result<()> {
         let left = TimeSpec::from_duration(until.saturating_duration_since(Instant::now()));
         let mut polled: Vec<PollFd<'_>> =
@@ -220,7 +224,7 @@ impl Clients {
         })
     }
 
-    /// Takes what is still on its way.
+    /// Waits for the responses to all outstanding requests.
     fn settle(&mut self, tally: &mut Tally) -> Result<()> {
         while !self.clients.iter().all(|client| client.is_idle()) {
             self.clients.iter_mut().try_for_each(|client| client.flush())?;
@@ -231,11 +235,12 @@ impl Clients {
     }
 }
 
-/// Between two looks for what is lost.
+/// The interval between two checks for lost requests.
 const LOOK: Duration = Duration::from_millis(10);
-/// After that a request is lost: links take less than a millisecond, but other programs have the processors too.
+/// The time after which a request counts as lost. The links need less than a millisecond, but other
+/// programs may delay a response.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// What is due longer than that is left out.
+/// Requests that are overdue by more than this time are skipped.
 const MOST_LATE: Duration = Duration::from_millis(1);
 
 #[cfg(test)]
@@ -248,7 +253,8 @@ mod tests {
     use crate::keyed::protocol::name;
     use crate::keyed::udp::Udp;
 
-    /// A server of loopback that answers by `answer`, in datagrams of this many bytes of payload.
+    /// Starts a server on loopback that responds with the result of `answer`. Responses are split
+    /// into datagrams with `piece` payload bytes.
     fn server(
         piece: usize,
         answer: impl Fn(&[u8]) -> Option<Vec<u8>> + Send + 'static,
@@ -270,7 +276,7 @@ mod tests {
         address
     }
 
-    /// What memcached says to a get of a value's first version.
+    /// Returns memcached's response to a get, for a value with version 1.
     fn get(command: &[u8], value_bytes: usize) -> Option<Vec<u8>> {
         let digits = std::str::from_utf8(command.strip_prefix(b"get key:")?).unwrap().trim();
         let key: u32 = digits.parse().unwrap();
@@ -290,7 +296,7 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(200);
 
     #[test]
-    fn every_answer_is_counted_once_and_a_value_of_many_datagrams_is_put_together() {
+    fn each_response_counts_once_and_datagrams_are_joined() {
         for (value_bytes, piece) in [(64, 1_392), (3_000, 100)] {
             let server = server(piece, move |command| get(command, value_bytes));
             let mut clients = clients(server, 1.0, value_bytes);
@@ -304,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_answered_is_lost_and_what_is_false_is_wrong() {
+    fn missing_response_is_lost_and_false_value_is_wrong() {
         let silent = server(1_392, |command| get(command, 64).filter(|_| !command.ends_with(b"7\r\n")));
         let tally = clients(silent, 1.0, 64).run(Pace::Full, SHORT).unwrap();
         assert!(tally.lost > 0 && tally.wrong == 0, "{tally:?}");
@@ -316,6 +322,6 @@ mod tests {
         assert!(tally.missed == tally.answered(), "{tally:?}");
         let forgetful = server(1_392, |command| get(command, 64).or_else(|| Some(b"STORED\r\n".to_vec())));
         let tally = clients(forgetful, 0.5, 64).run(Pace::Full, SHORT).unwrap();
-        assert!(tally.wrong > 0 && tally.missed == 0, "reads of before a write: {tally:?}");
+        assert!(tally.wrong > 0 && tally.missed == 0, "reads older than a write count as wrong: {tally:?}");
     }
 }

@@ -1,31 +1,35 @@
-//! Which keys are asked for: evenly, by Zipf, or mostly a few hot ones.
+//! Draws random keys: all with the same probability, by Zipf's law, or mostly from a few hot keys.
 //!
-//! In: a distribution, how many keys, a seed. Out: keys by number, the same sequence of each seed. Key 0 is the most popular.
-//! Source: Zipf's law with YCSB's exponent 0.99 (Cooper et al., SoCC 2010); xorshift64* (Vigna, 2016).
+//! The same seed gives the same sequence of keys in each run. Key 0 is the most popular one.
+//!
+//! References: Zipf's law with YCSB's exponent 0.99 (Cooper et al., SoCC 2010); xorshift64* (Vigna,
+//! 2016).
 
-/// How often each key is asked for.
+/// The probability distribution of keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Popularity {
-    /// All equally often.
+    /// All keys have the same probability.
     Even,
-    /// Key `n` (from 0) in proportion to `1 / (n + 1)^exponent`.
+    /// The probability of key `n`, counted from 0, is proportional to `1 / (n + 1)^exponent`.
     Zipf(f64),
-    /// The first `keys` take `share` of all requests, equally often each; the others the rest.
+    /// The first `keys` keys together get the fraction `share` of all requests, and each of them
+    /// has the same probability. The remaining requests are spread evenly over all other keys.
     Hot { keys: u32, share: f64 },
 }
 
-/// Draws keys at random.
+/// A random generator that returns indices of keys.
 #[derive(Clone, Debug)]
 pub(crate) struct Draw {
     popularity: Popularity,
     keys: u32,
-    /// Of Zipf: the share of keys 0 to `n` together, by `n`.
+    /// The cumulative probability of keys 0 to `n` at index `n`. It is used only for Zipf.
     cumulative: Vec<f64>,
     state: u64,
 }
 
 impl Draw {
-    /// Of `keys` keys, at least one and more than are hot; `seed` is not 0.
+    /// Creates a generator for `keys` keys. There must be at least one key, and more keys than hot
+    /// keys. The `seed` must not be 0.
     pub(crate) fn new(popularity: Popularity, keys: u32, seed: u64) -> Self {
         let cumulative = match popularity {
             Popularity::Zipf(exponent) => cumulative(keys, exponent),
@@ -34,7 +38,7 @@ impl Draw {
         Self { popularity, keys, cumulative, state: seed }
     }
 
-    /// The next key: its number.
+    /// Returns the index of the next key.
     pub(crate) fn key(&mut self) -> u32 {
         match self.popularity {
             Popularity::Even => self.below(self.keys),
@@ -53,7 +57,7 @@ impl Draw {
         }
     }
 
-    /// A number from 0 to below 1.
+    /// Returns a random number that is at least 0 and less than 1.
     #[expect(clippy::cast_precision_loss, reason = "53 bits")]
     pub(crate) fn part(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
@@ -90,7 +94,7 @@ mod tests {
 
     const DRAWN: u32 = 400_000;
 
-    /// How often each key was drawn.
+    /// Returns how many times each key was drawn.
     fn counts(popularity: Popularity, keys: u32) -> Vec<u32> {
         let mut draw = Draw::new(popularity, keys, 7);
         let mut counts = vec![0; keys as usize];
@@ -98,14 +102,15 @@ mod tests {
         counts
     }
 
-    /// Whether a count is what chance lets it be, five deviations at most from a key's share of all.
+    /// Returns `true` if the count differs from its expected value by at most five standard
+    /// deviations.
     fn is_likely(count: u32, share: f64) -> bool {
         let expected = share * f64::from(DRAWN);
         (f64::from(count) - expected).abs() <= 5.0 * (expected * (1.0 - share)).sqrt()
     }
 
     #[test]
-    fn zipf_s_keys_are_drawn_as_the_formula_says() {
+    fn zipf_keys_follow_the_formula() {
         let keys = 1_000;
         let harmonic: f64 = (1..=keys).map(|rank| 1.0 / f64::from(rank).powf(0.99)).sum();
         for (count, rank) in counts(Popularity::Zipf(0.99), keys).into_iter().zip(1..) {
@@ -115,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn hot_keys_take_their_share_evenly_and_the_others_the_rest() {
+    fn hot_keys_get_their_share_and_the_others_the_rest() {
         let counts = counts(Popularity::Hot { keys: 10, share: 0.9 }, 100);
         for (key, count) in counts.into_iter().enumerate() {
             let share = if key < 10 { 0.09 } else { 0.1 / 90.0 };
@@ -124,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn even_keys_are_drawn_evenly_and_a_single_one_always() {
+    fn even_keys_are_drawn_evenly() {
         assert!(counts(Popularity::Even, 50).into_iter().all(|count| is_likely(count, 0.02)));
         assert_eq!(counts(Popularity::Even, 1), [DRAWN]);
         assert_eq!(counts(Popularity::Zipf(0.99), 1), [DRAWN]);

@@ -1,15 +1,17 @@
-//! What was written, and whether what is read may be so.
+//! Records all writes, and checks that each read returns a correct value.
 //!
-//! In: requests as they leave, answers as they come. Out: a [`Finding`] each. Every value has a version, counted by key: a read must
-//! give one that was written, and none older than a write that was answered before the read was sent; from a cache, than one that
-//! was answered a lease before.
-//! Where writes of a key overlap, any of them may be the last. A write without an answer may have been, or not.
+//! Each request is registered when it is sent, and each response is judged with a [`Finding`]. The
+//! values of a key have version numbers. A read must return a written version. This version must
+//! not be older than any write that was acknowledged before the read was sent. If a cache is used,
+//! only writes that were acknowledged at least one lease earlier count. If writes of a key overlap
+//! in time, any of them may be the last one. A write without a response may or may not have taken
+//! effect.
 
 use std::time::{Duration, Instant};
 
 use crate::keyed::protocol::{Answer, name, version_of};
 
-/// A request on its way.
+/// An outstanding request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     pub(crate) key: u32,
@@ -17,13 +19,13 @@ pub(crate) struct Asked {
     pub(crate) sent: Instant,
 }
 
-/// What is asked.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Verb {
     Get {
-        /// No older version was there when the request was sent ...
+        /// The oldest version that is correct in the response.
         least: u32,
-        /// ... which is known since then.
+        /// The time at which the write of `least` was acknowledged.
         since: Instant,
     },
     Set {
@@ -31,19 +33,19 @@ pub(crate) enum Verb {
     },
 }
 
-/// What an answer is.
+/// The judgment about a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finding {
     Right,
-    /// An older value than the last, within its lease.
+    /// The value is older than the latest one, but the cache lease allows it.
     Old,
-    /// A key that was stored is not there.
+    /// The server reported a miss for a key that was stored.
     Missed,
-    /// Anything else.
+    /// Any other wrong response.
     Wrong,
 }
 
-/// All keys.
+/// The state of all keys.
 pub(crate) struct Ledger {
     keys: Vec<Entry>,
     value_bytes: usize,
@@ -55,15 +57,16 @@ struct Entry {
     newest: u32,
     least: u32,
     since: Instant,
-    /// The first of the writes that are on their way together.
+    /// The first version among the outstanding overlapping writes.
     first: u32,
     open: u32,
-    /// One of these had no answer.
+    /// `true` if one of the overlapping writes got no response.
     is_vague: bool,
 }
 
 impl Ledger {
-    /// Of `keys` keys whose values, of so many bytes, have this version everywhere. `lease` is zero where nothing is cached.
+    /// Creates the state of `keys` keys. Every server already stores `version` of each value, and
+    /// values have `value_bytes` bytes. The `lease` is zero if no cache is used.
     pub(crate) fn new(keys: u32, version: u32, value_bytes: usize, lease: Duration) -> Self {
         let since = Instant::now();
         let entry =
@@ -71,13 +74,13 @@ impl Ledger {
         Self { keys: vec![entry; keys as usize], value_bytes, lease }
     }
 
-    /// A read that leaves now.
+    /// Registers a read at the time it is sent.
     pub(crate) fn get(&self, key: u32, now: Instant) -> Asked {
         let Entry { least, since, .. } = self.keys[key as usize];
         Asked { key, verb: Verb::Get { least, since }, sent: now }
     }
 
-    /// A write that leaves now, of the next version.
+    /// Registers a write of the next version at the time it is sent.
     pub(crate) fn set(&mut self, key: u32, now: Instant) -> Asked {
         let entry = &mut self.keys[key as usize];
         entry.newest += 1;
@@ -88,7 +91,7 @@ impl Ledger {
         Asked { key, verb: Verb::Set { version: entry.newest }, sent: now }
     }
 
-    /// Judges an answer that came now.
+    /// Judges a response that arrived at `now`.
     pub(crate) fn judge(&mut self, asked: &Asked, answer: Answer<'_>, now: Instant) -> Finding {
         match (asked.verb, answer) {
             (Verb::Set { .. }, Answer::Stored) => {
@@ -113,14 +116,14 @@ impl Ledger {
         }
     }
 
-    /// A request that nobody answers any more.
+    /// Registers that no response to the request will arrive.
     pub(crate) fn lost(&mut self, asked: &Asked) {
         if matches!(asked.verb, Verb::Set { .. }) {
             self.written(asked.key, None);
         }
     }
 
-    /// The newest version of any key.
+    /// Returns the highest version over all keys.
     pub(crate) fn newest(&self) -> u32 {
         self.keys.iter().map(|entry| entry.newest).max().unwrap_or_default()
     }
@@ -147,7 +150,8 @@ mod tests {
     const BYTES: usize = 16;
     const LEASE: Duration = Duration::from_millis(10);
 
-    /// How a read of key 3 is judged that gets a version of a key's value.
+    /// Judges a read of key 3. The response contains the value of `key`, which may be another key,
+    /// in the given version.
     fn read(ledger: &mut Ledger, asked: &Asked, key: u32, version: u32) -> Finding {
         let mut command = Vec::new();
         write_set(key, version, BYTES, &mut command);
@@ -162,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_gives_what_was_written_and_nothing_older_than_what_was_answered() {
+    fn read_returns_a_write_not_older_than_the_acknowledged() {
         let (mut ledger, now) = (Ledger::new(9, 5, BYTES, Duration::ZERO), Instant::now());
         let before = ledger.get(3, now);
         let findings = |ledger: &mut Ledger, asked: &Asked| {
@@ -170,12 +174,16 @@ mod tests {
         };
         assert_eq!(findings(&mut ledger, &before), [false, true, false, false]);
         let set = ledger.set(3, now);
-        assert_eq!(findings(&mut ledger, &before), [false, true, true, false], "on its way");
+        assert_eq!(findings(&mut ledger, &before), [false, true, true, false], "the write is outstanding");
         stored(&mut ledger, &set, now);
-        assert_eq!(findings(&mut ledger, &before), [false, true, true, false], "sent before the answer");
+        assert_eq!(
+            findings(&mut ledger, &before),
+            [false, true, true, false],
+            "the read was sent before the response"
+        );
         let after = ledger.get(3, now);
         assert_eq!(findings(&mut ledger, &after), [false, false, true, false]);
-        assert_eq!(read(&mut ledger, &after, 4, 6), Finding::Wrong, "another key's value");
+        assert_eq!(read(&mut ledger, &after, 4, 6), Finding::Wrong, "the value belongs to another key");
         assert_eq!(ledger.judge(&after, Answer::Missing, now), Finding::Missed);
         assert_eq!(ledger.judge(&after, Answer::Stored, now), Finding::Wrong);
         assert_eq!(ledger.judge(&after, Answer::Other(b"ERROR"), now), Finding::Wrong);
@@ -183,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn of_writes_that_overlap_any_may_be_the_last() {
+    fn any_of_overlapping_writes_may_be_the_last() {
         let (mut ledger, now) = (Ledger::new(9, 5, BYTES, Duration::ZERO), Instant::now());
         let [first, second] = [(); 2].map(|()| ledger.set(3, now));
         stored(&mut ledger, &second, now);
@@ -196,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_without_an_answer_may_have_been_or_not() {
+    fn write_without_response_may_or_may_not_be_applied() {
         let (mut ledger, now) = (Ledger::new(9, 5, BYTES, Duration::ZERO), Instant::now());
         let [first, second] = [(); 2].map(|()| ledger.set(3, now));
         ledger.lost(&first);
@@ -212,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_may_be_old_for_its_lease_and_no_longer() {
+    fn cached_value_may_be_old_for_its_lease_only() {
         let (mut ledger, now) = (Ledger::new(9, 5, BYTES, LEASE), Instant::now());
         let set = ledger.set(3, now);
         stored(&mut ledger, &set, now);

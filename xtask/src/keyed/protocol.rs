@@ -1,26 +1,28 @@
-//! memcached's ASCII commands as the generator writes them, and its answers.
+//! Writes commands of memcached's text protocol for the load generator, and parses the responses.
 //!
-//! In: keys by number, versions of their values. Out: commands; answers taken apart. A value says of itself which key and version it
-//! is, in all its bytes, so that what comes back can be judged.
-//! Not here: frames of UDP (`udp`), what a right answer is (`ledger`).
-//! Source: memcached `doc/protocol.txt`.
+//! Every byte of a value depends on the key and the version, so that any wrong byte is detected.
+//! The module `udp` handles the UDP frame header, and `ledger` decides which values are correct.
+//!
+//! Reference: memcached `doc/protocol.txt`.
 
 use std::io::Write as _;
 
-/// An answer taken apart.
+/// A parsed response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer<'a> {
-    /// A value was stored.
+    /// The value was stored.
     Stored,
-    /// There is no such key.
+    /// The key does not exist.
     Missing,
-    /// One value.
-    Value { name: &'a [u8], value: &'a [u8] },
-    /// Anything else: its first line.
+    Value {
+        name: &'a [u8],
+        value: &'a [u8],
+    },
+    /// Any other response. It contains the first line.
     Other(&'a [u8]),
 }
 
-/// A key as it is written: 12 bytes.
+/// Returns the name of a key, which has 12 bytes.
 pub(crate) fn name(key: u32) -> [u8; NAME] {
     let (mut name, mut rest) = (*b"key:00000000", key);
     for digit in name[4..].iter_mut().rev() {
@@ -30,18 +32,19 @@ pub(crate) fn name(key: u32) -> [u8; NAME] {
     name
 }
 
-/// Writes a `get`.
+/// Writes a `get` command.
 pub(crate) fn write_get(key: u32, out: &mut Vec<u8>) {
     out.extend_from_slice(b"get ");
     out.extend_from_slice(&name(key));
     out.extend_from_slice(b"\r\n");
 }
 
-/// Writes a `set` of a version of a key's value, of so many bytes: 8 at least.
+/// Writes a `set` command. The value contains the key and the version, and has `value_bytes` bytes.
+/// The minimum is 8 bytes.
 pub(crate) fn write_set(key: u32, version: u32, value_bytes: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(b"set ");
     out.extend_from_slice(&name(key));
-    write!(out, " 0 0 {value_bytes}\r\n").expect("memory takes it");
+    write!(out, " 0 0 {value_bytes}\r\n").expect("writing to a Vec cannot fail");
     let end = out.len() + value_bytes;
     out.extend_from_slice(&key.to_le_bytes());
     out.extend_from_slice(&version.to_le_bytes());
@@ -49,7 +52,8 @@ pub(crate) fn write_set(key: u32, version: u32, value_bytes: usize, out: &mut Ve
     out.extend_from_slice(b"\r\n");
 }
 
-/// The version that a key's value says; `None`: it is no value of this key, or not whole.
+/// Returns the version that a value contains. Returns `None` if the value is incomplete or belongs
+/// to another key.
 pub(crate) fn version_of(key: u32, value: &[u8]) -> Option<u32> {
     let (of, rest) = value.split_first_chunk()?;
     let (version, rest) = rest.split_first_chunk()?;
@@ -58,7 +62,8 @@ pub(crate) fn version_of(key: u32, value: &[u8]) -> Option<u32> {
     (u32::from_le_bytes(*of) == key && is_filled).then_some(version)
 }
 
-/// Takes the first answer of some bytes apart, and says how many it has; `None`: its end is still to come.
+/// Parses the first response in `bytes`. Returns the response and its length in bytes, or `None` if
+/// the response is incomplete.
 pub(crate) fn parse(bytes: &[u8]) -> Option<(Answer<'_>, usize)> {
     let start = bytes.iter().position(|&byte| byte == b'\n')? + 1;
     let line = bytes[..start - 1].strip_suffix(b"\r").unwrap_or(&bytes[..start - 1]);
@@ -73,7 +78,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<(Answer<'_>, usize)> {
     Some((answer, start))
 }
 
-/// Name and bytes of the value that follows a line.
+/// Parses the line that precedes a value. Returns the name of the key and the length of the value.
 fn value_line(line: &[u8]) -> Option<(&[u8], usize)> {
     let mut words = line.strip_prefix(b"VALUE ")?.split(|&byte| byte == b' ');
     let (name, _flags, length) = (words.next()?, words.next()?, words.next()?);
@@ -81,7 +86,8 @@ fn value_line(line: &[u8]) -> Option<(&[u8], usize)> {
     words.next().is_none().then_some((name, length))
 }
 
-/// A value of so many bytes from `start` on, which is all of its answer.
+/// Returns the value with `length` bytes that begins at `start`, and the length of the whole
+/// response.
 fn value<'a>(name: &'a [u8], bytes: &'a [u8], start: usize, length: usize) -> Option<(Answer<'a>, usize)> {
     let end = start.checked_add(length)?;
     let value = bytes.get(start..end)?;
@@ -90,7 +96,7 @@ fn value<'a>(name: &'a [u8], bytes: &'a [u8], start: usize, length: usize) -> Op
     Some((answer, end + END.len()))
 }
 
-/// Of all bytes of a value behind key and version.
+/// Returns the byte with which a value is filled after its key and version.
 fn filling(key: u32, version: u32) -> u8 {
     (key ^ version).to_le_bytes()[0]
 }
@@ -102,7 +108,7 @@ const END: &[u8] = b"\r\nEND\r\n";
 mod tests {
     use super::*;
 
-    /// What a server says of a value.
+    /// Returns a memcached response that contains a value.
     fn answer(key: u32, version: u32, value_bytes: usize) -> Vec<u8> {
         let mut command = Vec::new();
         write_set(key, version, value_bytes, &mut command);
@@ -112,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_those_of_the_protocol() {
+    fn commands_match_the_protocol() {
         let (mut get, mut set) = (Vec::new(), Vec::new());
         write_get(1_234, &mut get);
         write_set(0x0201, 3, 10, &mut set);
@@ -121,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_read_again_once_it_is_whole_and_every_false_byte_shows() {
+    fn whole_value_is_parsed_and_each_wrong_byte_is_found() {
         for value_bytes in [8, 9, 64, 3_000] {
             let (key, version) = (0x0d0a_0d0a, 0x0a0d);
             let whole = answer(key, version, value_bytes);
@@ -144,11 +150,12 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_told_apart() {
+    fn response_kinds_are_distinguished() {
         assert_eq!(parse(b"END\r\nEND\r\n"), Some((Answer::Missing, 5)));
         assert_eq!(parse(b"SERVER_ERROR x\r\n"), Some((Answer::Other(b"SERVER_ERROR x"), 16)));
         assert_eq!(parse(b"STORE"), None);
-        // A value without its end, and lines that only look like one.
+        // The tested inputs are a value without its end line, and lines that resemble the line
+        // before a value.
         assert_eq!(parse(b"VALUE k 0 1\r\nxSTORED!"), Some((Answer::Other(b"k"), 21)));
         for line in ["VALUE k 0\r\n", "VALUE k 0 x\r\n", "VALUE k 0 1 9\r\n", "VALUES\r\n"] {
             assert!(matches!(parse(line.as_bytes()), Some((Answer::Other(_), _))), "{line}");

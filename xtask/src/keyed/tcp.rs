@@ -1,6 +1,7 @@
-//! A client over TCP: many requests at a time on one connection, which are answered in their order.
+//! Implements a client over TCP. It uses one connection and keeps many requests outstanding, which
+//! the server answers in order.
 //!
-//! In: commands. Out: answers with their request. What is asked at once leaves in one write.
+//! Requests that are queued together are sent with one write.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -14,7 +15,7 @@ use crate::keyed::clients::Client;
 use crate::keyed::ledger::Asked;
 use crate::keyed::protocol::{Answer, parse, write_set};
 
-/// A connection and what is on its way.
+/// A connection with its outstanding requests.
 pub(crate) struct Tcp {
     stream: TcpStream,
     window: usize,
@@ -24,9 +25,11 @@ pub(crate) struct Tcp {
 }
 
 impl Tcp {
-    /// From the namespace of the caller; at most `window` requests at a time.
+    /// Connects to the server from the namespace of the calling thread. At most `window` requests
+    /// are outstanding at the same time.
     pub(crate) fn new(server: SocketAddr, window: usize) -> Result<Self> {
-        let stream = TcpStream::connect_timeout(&server, PATIENCE).with_context(|| format!("no {server}"))?;
+        let stream = TcpStream::connect_timeout(&server, PATIENCE)
+            .with_context(|| format!("cannot connect to {server}"))?;
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
         Ok(Self { stream, window, asked: VecDeque::new(), outgoing: Vec::new(), incoming: Vec::new() })
@@ -51,14 +54,14 @@ impl Client for Tcp {
         self.asked.push_back(asked);
     }
 
-    /// What the connection does not take now goes with the next flush.
+    /// Bytes that do not fit into the send buffer now are sent by the next flush.
     fn flush(&mut self) -> Result<()> {
         while !self.outgoing.is_empty() {
             match self.stream.write(&self.outgoing) {
                 Ok(written) => drop(self.outgoing.drain(..written)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error).context("writing to the proxy"),
+                Err(error) => return Err(error).context("cannot write to the proxy"),
             }
         }
         Ok(())
@@ -67,14 +70,14 @@ impl Client for Tcp {
     fn take(&mut self, each: &mut dyn FnMut(Asked, Answer<'_>)) -> Result<()> {
         let mut room = [0; READ_BYTES];
         match self.stream.read(&mut room) {
-            Ok(0) => bail!("the proxy has closed a connection"),
+            Ok(0) => bail!("the proxy closed a connection"),
             Ok(bytes) => self.incoming.extend_from_slice(&room[..bytes]),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-            Err(error) => return Err(error).context("reading from the proxy"),
+            Err(error) => return Err(error).context("cannot read from the proxy"),
         }
         let mut rest = &self.incoming[..];
         while let Some((answer, used)) = parse(rest) {
-            let asked = self.asked.pop_front().context("an answer to nothing")?;
+            let asked = self.asked.pop_front().context("received a response without a request")?;
             each(asked, answer);
             rest = &rest[used..];
         }
@@ -83,18 +86,19 @@ impl Client for Tcp {
         Ok(())
     }
 
-    /// A connection loses nothing; one that stands still is an error.
+    /// TCP does not lose requests, so a missing response is an error.
     fn give_up(&mut self, before: Instant, _each: &mut dyn FnMut(Asked)) -> Result<()> {
         match self.asked.front() {
-            Some(asked) if asked.sent < before => bail!("the proxy does not answer"),
+            Some(asked) if asked.sent < before => bail!("the proxy does not respond"),
             _ => Ok(()),
         }
     }
 }
 
-/// Stores a version of all keys' values on one server.
+/// Stores the given version of all values on one server.
 pub(crate) fn fill(server: SocketAddr, keys: u32, version: u32, value_bytes: usize) -> Result<()> {
-    let mut stream = TcpStream::connect_timeout(&server, PATIENCE).with_context(|| format!("no {server}"))?;
+    let mut stream = TcpStream::connect_timeout(&server, PATIENCE)
+        .with_context(|| format!("cannot connect to {server}"))?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let (mut commands, mut said) = (Vec::new(), Vec::new());
@@ -105,9 +109,9 @@ pub(crate) fn fill(server: SocketAddr, keys: u32, version: u32, value_bytes: usi
         some.for_each(|key| write_set(key, version, value_bytes, &mut commands));
         stream.write_all(&commands)?;
         said.resize(expected.len(), 0);
-        stream.read_exact(&mut said).with_context(|| format!("{server} does not answer"))?;
+        stream.read_exact(&mut said).with_context(|| format!("{server} does not respond"))?;
         if said != expected {
-            bail!("{server} does not store all: {}", said.escape_ascii());
+            bail!("{server} did not store a value: {}", said.escape_ascii());
         }
     }
     Ok(())

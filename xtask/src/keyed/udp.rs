@@ -1,8 +1,11 @@
-//! A client over UDP: many requests at a time from one socket, with `sendmmsg` and `recvmmsg`.
+//! Implements a client over UDP. It uses one socket, keeps many requests outstanding, and sends and
+//! receives with `sendmmsg` and `recvmmsg`.
 //!
-//! In: commands, and the servers that may have a key: the client hashes it to one of them. Out: answers with their request.
-//! An answer counts if it has the id of a request on its way and comes from where that went; of several datagrams, whole and in order.
-//! Source: sendmmsg(2), recvmmsg(2); memcached `doc/protocol.txt`, "UDP protocol".
+//! The client hashes the key to choose the server. A response is valid if its ID matches an
+//! outstanding request and it comes from the server of that request. If a response has several
+//! datagrams, all of them must arrive in order.
+//!
+//! References: sendmmsg(2), recvmmsg(2); memcached `doc/protocol.txt`, "UDP protocol".
 
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{SocketAddrV4, UdpSocket};
@@ -17,35 +20,36 @@ use crate::keyed::clients::Client;
 use crate::keyed::ledger::Asked;
 use crate::keyed::protocol::{Answer, name, parse};
 
-/// A socket and what is on its way.
+/// A socket with its outstanding requests.
 pub(crate) struct Udp {
     socket: UdpSocket,
     servers: Vec<SockaddrIn>,
-    /// By the low bits of the request's id.
+    /// The outstanding requests, one per slot. The low bits of the request ID are the index.
     slots: Vec<Slot>,
     free: Vec<usize>,
-    /// Requests that the next flush sends: their slots.
+    /// The indices of the requests that the next flush sends.
     queued: Vec<usize>,
     rooms: Vec<Vec<u8>>,
     outgoing: MultiHeaders<SockaddrIn>,
     incoming: MultiHeaders<SockaddrIn>,
 }
 
-/// A request's place.
+/// An outstanding request.
 #[derive(Default)]
 struct Slot {
     asked: Option<Asked>,
     id: u16,
     server: usize,
     datagram: Vec<u8>,
-    /// Of an answer of several datagrams, what has come.
+    /// The payload received so far, for a response with several datagrams.
     parts: Vec<u8>,
-    /// How many that were.
+    /// The number of datagrams in `parts`.
     have: u16,
 }
 
 impl Udp {
-    /// From this socket; at most `window` requests at a time, a power of two.
+    /// Creates a client for this socket. The argument `window` is the maximum number of outstanding
+    /// requests. It must be a power of two.
     pub(crate) fn new(socket: UdpSocket, servers: &[SocketAddrV4], window: usize) -> Self {
         Self {
             socket,
@@ -59,16 +63,19 @@ impl Udp {
         }
     }
 
-    /// Which of the servers has a key: by FNV-1a, as clients that know all servers do.
+    /// Returns the index of the server that has the key. The key is hashed with FNV-1a, as in
+    /// clients that know all servers.
     fn server_of(&self, key: u32) -> usize {
         let hash = name(key).iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
-        // Its low bits alone are those of the last digit.
+        // The low bits of FNV-1a depend only on the last digit of the key, so the high bits are
+        // used.
         usize::try_from(((hash >> 32) * self.servers.len() as u64) >> 32).unwrap_or_default()
     }
 
-    /// Sends from the first of `queued` on; how many went.
+    /// Sends the queued requests, beginning with index `first`. Returns the number of sent
+    /// requests.
     fn send(&mut self, first: usize) -> Result<usize> {
         let batch = &self.queued[first..];
         let slices: Vec<[IoSlice<'_>; 1]> =
@@ -78,14 +85,15 @@ impl Udp {
         let fd = self.socket.as_raw_fd();
         match sendmmsg(fd, &mut self.outgoing, &slices, &to, [], MsgFlags::MSG_DONTWAIT) {
             Ok(results) => Ok(results.count()),
-            // Its socket or device has no room: that request is lost, as on any network.
+            // If the socket or the device has no buffer space, the request counts as sent and is
+            // lost.
             Err(Errno::ENOBUFS | Errno::EAGAIN) => Ok(1),
             Err(Errno::EINTR) => Ok(0),
             Err(error) => bail!("sendmmsg: {error}"),
         }
     }
 
-    /// Bytes and sender of each datagram that has come into `rooms`.
+    /// Returns the length and the sender of each datagram that was received into `rooms`.
     fn receive(&mut self) -> Result<Vec<(usize, Option<SockaddrIn>)>> {
         let mut slices: Vec<[IoSliceMut<'_>; 1]> =
             self.rooms.iter_mut().map(|room| [IoSliceMut::new(room)]).collect();
@@ -99,7 +107,8 @@ impl Udp {
 }
 
 impl Slot {
-    /// Takes a datagram for it: whether the answer is whole now, all of it or in `parts`. Any other than the next one is passed over.
+    /// Adds a datagram to the response. Returns `true` if the response is complete, in this
+    /// datagram or in `parts`. Datagrams that arrive out of order are ignored.
     fn take(&mut self, sequence: u16, total: u16, payload: &[u8]) -> bool {
         if total == 1 {
             return sequence == 0;
@@ -128,10 +137,11 @@ impl Client for Udp {
 
     fn ask(&mut self, asked: Asked, command: &[u8]) {
         let server = self.server_of(asked.key);
-        let window = u16::try_from(self.slots.len()).expect("a window of some dozens");
-        let at = self.free.pop().expect("asked where there is room");
+        let window = u16::try_from(self.slots.len()).expect("the window is at most a few dozen");
+        let at = self.free.pop().expect("the caller checks that there is room");
         let slot = &mut self.slots[at];
-        slot.id = slot.id.wrapping_add(window) & !(window - 1) | u16::try_from(at).expect("below the window");
+        slot.id = slot.id.wrapping_add(window) & !(window - 1)
+            | u16::try_from(at).expect("the slot is below the window");
         slot.server = server;
         slot.asked = Some(asked);
         (slot.have, slot.parts) = (0, Vec::new());
@@ -182,7 +192,7 @@ impl Client for Udp {
     }
 }
 
-/// Datagrams a system call takes.
+/// The maximum number of datagrams per system call.
 const BATCH: usize = 64;
-/// memcached sends 1,400 at most.
+/// The size of a receive buffer in bytes. Datagrams from memcached have at most 1,400 bytes.
 const DATAGRAM_BYTES: usize = 2_048;

@@ -1,7 +1,9 @@
-//! The ways to the server of a key: clients that know all servers, nutcracker, and the balancer without a cache and with one.
+//! Defines the systems that `bench kv` compares. They are direct clients, nutcracker, and the
+//! balancer without a cache and with a cache (three different leases).
 //!
-//! Each runs as its operator would start it: nutcracker with an even hash and connections made at once, the balancer by its default
-//! configuration, one packet thread, all counters on.
+//! Each program runs with settings that an operator would use. Nutcracker distributes keys evenly
+//! and connects to the servers at startup. The balancer uses its default configuration with one
+//! packet thread, and all counters are enabled.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -14,25 +16,25 @@ use crate::demo_kv::{all_serve, config};
 use crate::processors::DEVICE_CPU;
 use crate::stage::{Load, Peer, Stage, Worker};
 
-/// Which way requests take.
+/// A system through which a client reaches the server of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// Clients hash keys themselves, and ask over UDP.
+    /// Clients hash the keys themselves and query the servers over UDP.
     Direct,
-    /// Twemproxy: TCP from clients and to servers.
+    /// Twemproxy (nutcracker), with TCP to clients and servers.
     Nutcracker,
-    /// The balancer forwards all.
+    /// The balancer without a cache, which forwards every request.
     Uncached,
-    /// It answers hot keys from copies with a lease of 10 ms.
+    /// The balancer with a cache for hot keys, and a cache lease of 10 ms.
     Cached10Ms,
-    /// The same, 50 ms.
+    /// The balancer with a cache lease of 50 ms.
     Cached50Ms,
-    /// The same, 1 s.
+    /// The balancer with a cache lease of 1 s.
     Cached1S,
 }
 
 impl Way {
-    /// How old what is read may be.
+    /// Returns the cache lease, which limits how old a cached value can be.
     pub(crate) fn lease(self) -> Duration {
         Duration::from_millis(match self {
             Self::Direct | Self::Nutcracker | Self::Uncached => 0,

@@ -1,10 +1,13 @@
-//! katran's XDP program, built and loaded outside of this repository from a checkout that the command line names.
+//! Measures Katran's XDP program. It is built from a checkout that the command line names, because
+//! this repository does not contain it.
 //!
-//! In: the checkout. Out: its program on the device, which sends in IPIP what came for the VIP. Its maps are filled as its
-//! library fills them: the MAC address of the router, the VIP, its backends, their ring, and a flow table for each processor.
-//! The ring has the backends by turns: what a packet costs does not depend on their order.
-//! Not here: its control plane, and requests: backends take tunnels from the balancer's address, and it sends from others.
-//! Source: katran `katran/lib/{Makefile-bpf,bpf/balancer_*.h,bpf/control_data_maps.h}`.
+//! The program forwards packets for the VIP with IPIP. Its maps are filled like Katran's own
+//! library fills them: the MAC address of the router, the VIP, the backends, the ring, and a flow
+//! table for each processor. The ring alternates between the backends, because the cost of a packet
+//! does not depend on their order. Requests are not measured: Katran uses other source addresses
+//! for tunnels, and the backends accept tunnels only from the balancer's address.
+//!
+//! Reference: katran `katran/lib/{Makefile-bpf,bpf/balancer_*.h,bpf/control_data_maps.h}`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,7 +21,7 @@ use crate::cargo;
 use crate::processors::{DEVICE_CPU, GENERATOR_CPU};
 use crate::stage::{Load, NOBODY, Peer, Stage, Worker};
 
-/// katran, where its source is given.
+/// Katran as a measured peer. It needs its source code.
 #[derive(Clone, Debug)]
 pub(crate) struct Katran {
     /// A checkout of github.com/facebookincubator/katran.
@@ -42,17 +45,19 @@ impl Peer for Katran {
         true
     }
 
-    /// Builds it where the source is given.
+    /// Builds Katran if its source code is available. If not, returns the reason why Katran cannot
+    /// be measured.
     fn missing(&self, stage: &Stage) -> Result<Option<String>> {
         let Some(source) = &self.source else { return Ok(Some(NO_SOURCE.into())) };
         let program = source.join(PROGRAM);
         ensure!(
             program.is_file(),
-            "--katran {}: no checkout of katran: it has no {PROGRAM}",
+            "--katran {} is not a checkout of katran: it has no {PROGRAM}",
             source.display()
         );
-        // As its Makefile does; what it includes lies below its root. The two variables are there because clang 14 describes a
-        // type that only a map within a map names without its size, which libbpf asks for.
+        // This is the compiler command from Katran's Makefile. Its include paths are relative to
+        // Katran's root folder. The two added variables work around a problem of clang 14, which
+        // omits the size of a type that only a nested map uses. libbpf requires this size.
         let script = format!(
             "set -o pipefail; (cat {PROGRAM}; echo 'struct flow_key key_; struct real_pos_lru value_;') | \
              clang -I. -Ikatran/lib/linux_includes -D__KERNEL__ -Wno-unused-value -Wno-pointer-sign \
@@ -61,7 +66,7 @@ impl Peer for Katran {
             object(stage).display()
         );
         cargo::run(Command::new("bash").args(["-c", &script]).current_dir(source))
-            .context("building katran")?;
+            .context("cannot build katran")?;
         Ok(None)
     }
 
@@ -78,8 +83,9 @@ impl Peer for Katran {
             entries.display(),
             stage.host().device
         );
-        // The device keeps the program, and the program its maps, when this file system goes.
-        stage.host().ns.text("unshare", &["--mount", "sh", "-c", &script]).context("loading katran")?;
+        // The mounted bpffs is no longer needed: the device keeps a reference to the program, and
+        // the program keeps references to its maps.
+        stage.host().ns.text("unshare", &["--mount", "sh", "-c", &script]).context("cannot load katran")?;
         Ok(Worker::Kernel)
     }
 
@@ -97,7 +103,8 @@ fn object(stage: &Stage) -> PathBuf {
     stage.bed.dir().join("katran.bpf.o")
 }
 
-/// Lines of a shell that give a processor its table of flows: `struct flow_key` and `struct real_pos_lru`.
+/// Returns the shell commands that create the flow table for one processor. Its key is `struct
+/// flow_key` and its value is `struct real_pos_lru`.
 fn flow_table(cpu: usize) -> String {
     format!(
         "bpftool map create {PINS}/flows{cpu} type lru_hash key 40 value 16 entries 65536 name flows{cpu}\n\
@@ -105,20 +112,23 @@ fn flow_table(cpu: usize) -> String {
     )
 }
 
-/// Lines for `bpftool batch`: the entries of its other maps.
+/// Returns the input for `bpftool batch` that fills all other maps.
 fn maps(stage: &Stage) -> String {
-    let std::net::IpAddr::V4(vip) = stage.bed.vip(true, 0).ip() else { unreachable!("asked for IPv4") };
+    let std::net::IpAddr::V4(vip) = stage.bed.vip(true, 0).ip() else {
+        unreachable!("the VIP is an IPv4 address")
+    };
     let mut lines = String::new();
     let mut update = |map: &str, key: &[u8], value: &[u8]| {
         let bytes = |bytes: &[u8]| bytes.iter().map(|byte| format!(" {byte}")).collect::<String>();
         let _ = writeln!(lines, "map update pinned {PINS}/{map} key{} value{}", bytes(key), bytes(value));
     };
     update("ctl_array", &[0; 4], &[&NOBODY[..], &[0; 2]].concat());
-    // struct vip_definition: address, port and protocol as in the packet; struct vip_meta: flags and number.
+    // The key is `struct vip_definition`: address, port and protocol, in network byte order. The
+    // value is `struct vip_meta`: flags and the index of the VIP.
     let port = Bed::SINK_PORT.to_be_bytes();
     update("vip_map", &[&vip.octets()[..], &[0; 12], &port, &[UDP, 0]].concat(), &[0; 8]);
     let backends = &stage.bed.backends;
-    // Backend 0 is none there.
+    // Indices of backends begin at 1, because 0 is not a valid backend in Katran.
     for (id, Host { v4, .. }) in (1_u32..).zip(backends) {
         update("reals", &id.to_ne_bytes(), &[&v4.octets()[..], &[0; 16]].concat());
     }
@@ -129,9 +139,9 @@ fn maps(stage: &Stage) -> String {
 }
 
 const PROGRAM: &str = "katran/lib/bpf/balancer.bpf.c";
-const NO_SOURCE: &str = "no source was given; --katran PATH names a checkout of github.com/facebookincubator/katran \
-                         (that it builds and forwards was tried with a stand-in of the same maps alone)";
+const NO_SOURCE: &str = "no source; --katran PATH names a checkout of github.com/facebookincubator/katran \
+                         (build and forwarding were tested only with a stand-in that has the same maps)";
 const PINS: &str = "/sys/fs/bpf";
 const UDP: u8 = 17;
-/// Of a VIP, unless its build says another.
+/// The size of the ring for one VIP in a default build of Katran.
 const RING_SIZE: u32 = 65_537;

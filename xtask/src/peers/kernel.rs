@@ -1,9 +1,11 @@
-//! Peers in the kernel: destination NAT by nftables, and IPVS.
+//! Measures forwarders in the kernel: destination NAT with nftables, and IPVS.
 //!
-//! Both are on the device's machine as an operator has them: forwarding on, redirects off, connections that wait for their end
-//! forgotten after a second (nftables), or a scheduler of Maglev's kind (IPVS). nftables chooses by a hash of the source, in an
-//! address map; the connection table of the kernel has what was chosen.
-//! The answers of backends come back this way (`peers::requests`): the kernel rewrites them too.
+//! Both are configured as an operator would configure them, with forwarding enabled and ICMP
+//! redirects disabled. nftables chooses the backend with a hash of the client address and port and
+//! an address map, and the kernel's connection table stores the choice. Closing connections are
+//! removed from that table after one second. IPVS uses the scheduler `mh`, which implements Maglev
+//! hashing. The kernel must also rewrite the replies of backends, so replies pass through this
+//! machine (`peers::requests`).
 
 use std::fs;
 use std::process::Command;
@@ -14,7 +16,7 @@ use testbed::{Bed, Frame, Host};
 use crate::forwarders::REQUEST_PORT;
 use crate::stage::{Load, Peer, Stage, Worker};
 
-/// Destination NAT.
+/// Destination NAT with nftables.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Nftables;
 
@@ -45,7 +47,7 @@ impl Peer for Nftables {
     }
 }
 
-/// What the rules of nftables are for the backends of a stage.
+/// Returns the nftables rules for the backends of a testbed.
 fn rules(stage: &Stage) -> String {
     let backends = &stage.bed.backends;
     let elements: Vec<String> =
@@ -65,7 +67,7 @@ fn rules(stage: &Stage) -> String {
     )
 }
 
-/// IPVS with masquerading, where the kernel has it.
+/// IPVS with masquerading. It is skipped if the kernel does not support it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ipvs;
 
@@ -87,11 +89,11 @@ impl Peer for Ipvs {
                 .host()
                 .ns
                 .run(move || command.output())
-                .with_context(|| format!("can't run {words}"))?;
+                .with_context(|| format!("cannot run {words}"))?;
             let said = String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or_default().to_owned();
             Ok((!output.status.success()).then(|| format!("{words}: {said}")))
         };
-        // A kernel that has it built in knows no module.
+        // If IPVS is built into the kernel, there is no module to load.
         let module = ask("modprobe", &["ip_vs"])?;
         let table = ask("ipvsadm", &["-L", "-n"])?;
         Ok(table.map(|table| module.into_iter().chain([table]).collect::<Vec<_>>().join("; ")))
@@ -123,7 +125,8 @@ impl Peer for Ipvs {
     }
 }
 
-/// To a backend, from the client itself.
+/// Returns `true` if the destination of the frame is a backend, and its source is still the
+/// client's address.
 fn is_rewritten(stage: &Stage, frame: &Frame) -> bool {
     let to_a_backend = stage.bed.backends.iter().any(|backend| frame.ip.destination == backend.v4);
     to_a_backend && frame.ip.source == stage.bed.client.v4 && frame.outer().is_none()

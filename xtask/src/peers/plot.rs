@@ -1,14 +1,15 @@
-//! The plot of a comparison: bars of packets a second and of what a packet costs, one peer a line.
+//! Draws the plot of a comparison. For each peer it has one row with two bars: packets per second,
+//! and CPU time per packet.
 //!
-//! In: rows with their medians. Out: SVG. A peer without turns at packets has no line.
-//! Source: SVG 1.1, the few elements that every viewer has.
+//! The output is SVG 1.1 with only a few elements that every viewer supports. Peers without packet
+//! measurements are omitted.
 
 use std::fmt::Write as _;
 
 use crate::peers::results::Row;
 use crate::stage::Rates;
 
-/// Draws it.
+/// Draws the plot and returns it as SVG.
 pub(crate) fn svg(rows: &[Row]) -> String {
     let shown: Vec<Line> = rows.iter().filter_map(Line::of).collect();
     let height = TOP + shown.len() * STEP + 10;
@@ -17,7 +18,8 @@ pub(crate) fn svg(rows: &[Row]) -> String {
          font-family=\"sans-serif\" font-size=\"12\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
     );
-    for (left, title) in [(RATE_AT, "thousand packets a second"), (COST_AT, "CPU seconds a million packets")]
+    for (left, title) in
+        [(RATE_AT, "thousand packets per second"), (COST_AT, "CPU seconds per million packets")]
     {
         let _ = writeln!(text, "<text x=\"{left}\" y=\"20\" font-weight=\"bold\">{title}</text>");
     }
@@ -66,7 +68,7 @@ const STEP: usize = 22;
 const NAME_ENDS: usize = 110;
 const RATE_AT: usize = 118;
 const COST_AT: usize = 480;
-/// Length of the longest bar.
+/// The length of the longest bar in pixels.
 const BAR: f64 = 280.0;
 
 #[cfg(test)]
@@ -74,12 +76,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_bar_is_the_largest_value_and_a_peer_without_packets_has_none() {
+    fn longest_bar_is_the_largest_value() {
         let turn = |taken| Rates { offered: 1e6, taken, ran: 1.0, device: 1.0 };
         let row = |name, taken| Row { packets: vec![turn(taken)], ..Row::new(name, None) };
         let rows = [row("af-xdp-gre", 400e3), row("nginx", 100e3), Row::new("haproxy", None)];
         let drawn = svg(&rows);
-        // Four times the packets, a quarter of the cost.
+        // The first peer forwards four times as many packets as the second one, at a quarter of the
+        // cost per packet.
         for bar in ["x=\"118\" y=\"32\" width=\"280.0\"", "x=\"118\" y=\"54\" width=\"70.0\""] {
             assert!(drawn.contains(bar), "{drawn}");
         }

@@ -1,7 +1,9 @@
-//! Peers that are proxies: HAProxy (TCP) and nginx's stream module (TCP and UDP), with one thread each.
+//! Measures two proxies with one thread each: HAProxy (TCP), and nginx's stream module (TCP and
+//! UDP).
 //!
-//! They end the client's connection and make one of their own to a backend, which sees the proxy's address. Both log nothing.
-//! nginx keeps one UDP session a client's port, and so does not make a socket for each packet.
+//! A proxy terminates the client's connection and opens another connection to a backend, so the
+//! backend sees the proxy's address. Both proxies run without access logs. nginx keeps one UDP
+//! session per client port, so it does not create a socket for each packet.
 
 use std::fs;
 
@@ -11,7 +13,6 @@ use testbed::{Bed, Frame, Host};
 use crate::forwarders::REQUEST_PORT;
 use crate::stage::{Load, Peer, Stage, Worker};
 
-/// HAProxy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Haproxy;
 
@@ -40,7 +41,6 @@ impl Peer for Haproxy {
     }
 }
 
-/// nginx.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Nginx;
 
@@ -106,7 +106,8 @@ fn nginx(stage: &Stage) -> String {
     )
 }
 
-/// To a backend, from the proxy itself.
+/// Returns `true` if the destination of the frame is a backend, and its source is the proxy's
+/// address.
 fn is_proxied(stage: &Stage, frame: &Frame) -> bool {
     let to_a_backend = stage.bed.backends.iter().any(|backend| frame.ip.destination == backend.v4);
     to_a_backend && frame.ip.source == stage.host().v4 && frame.outer().is_none()

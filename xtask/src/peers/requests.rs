@@ -1,10 +1,11 @@
-//! Short TCP connections through a peer: how many a second, how long one takes.
+//! Measures short TCP connections through a forwarder: the number of connections per second, and
+//! the duration of a connection.
 //!
-//! In: a running peer. Out: [`Requests`]. A request is a new connection, a line sent, a line answered, and its end, which the
-//! backend begins; its time runs from before the connection to that end. Times are those of one client alone; the number a
-//! second is that of many at once.
-//! Client, router and backends share the generator's processor, so `direct`, the number without any balancer, says how many
-//! there could be at most. What the device sends is received there too, and not on top of the device.
+//! A request opens a connection, sends a line, receives a line, and waits until the backend closes
+//! the connection. Its duration includes all of these steps. Durations are measured with a single
+//! client, and rates with many clients. Client, router and backends share the processor of the load
+//! generator. The rate without a balancer (`direct`) is therefore the upper limit. Packets that the
+//! device under test sends are received on this processor too.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -23,42 +24,43 @@ use crate::processors::{GENERATOR_CPU, spread_to};
 use crate::stage::{NOBODY, Running, START_BOUND, Stage};
 use crate::statistics::{percentile, rate};
 
-/// What one turn of a peer gave.
+/// The result of one request measurement.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Requests {
-    /// A second.
+    /// The number of answered requests per second.
     pub(crate) answered: f64,
-    /// A second without a balancer, in the same round.
+    /// The number of requests per second without a balancer, measured in the same round.
     pub(crate) direct: f64,
     pub(crate) p50: Duration,
     pub(crate) p99: Duration,
-    /// Requests that got no answer, of both loads.
+    /// The number of failed requests, both with a single client and with many clients.
     pub(crate) failed: u64,
-    /// How many processors the device took.
+    /// The number of processors that the device under test used.
     pub(crate) device: f64,
 }
 
 impl Requests {
-    /// How many times what was taken could have been offered.
+    /// Returns the ratio of requests that are possible without a balancer to answered requests.
     pub(crate) fn excess(self) -> f64 {
         self.direct / self.answered
     }
 
-    /// Processor time of the device for a request, in microseconds.
+    /// Returns the processor time that the device used per request, in microseconds.
     pub(crate) fn micros_each(self) -> f64 {
         self.device / self.answered * 1e6
     }
 }
 
-/// Backends that answer, and the way to them and back.
+/// The running servers on the backends, and the routes to and from the backends.
 pub(crate) struct Scene {
     _decaps: Vec<Decap>,
     _servers: Vec<Server>,
 }
 
 impl Scene {
-    /// Sets it up. What the backends answer from their own address goes back by the device under test, as NAT needs it; what
-    /// they answer from a VIP goes straight to the client.
+    /// Starts the servers and sets the routes. Replies from a backend's own address must pass
+    /// through the device under test, as NAT requires. Replies from a VIP go directly to the
+    /// client.
     pub(crate) fn build(stage: &Stage) -> Result<Self> {
         stage
             .bed
@@ -71,14 +73,16 @@ impl Scene {
         Ok(Self { _decaps: Decap::start_all(&stage.bed)?, _servers: servers.collect::<Result<_>>()? })
     }
 
-    /// Opens the way of requests, or shuts it for packets that go nowhere.
+    /// Opens or closes the path of requests. It is closed while packets to destinations that do not
+    /// exist are measured.
     pub(crate) fn open(&self, stage: &Stage, open: bool) -> Result<()> {
         let port = stage.port();
         spread_to(port, open.then_some(GENERATOR_CPU))?;
         stage.lead_to(if open { mac_of(port.ns, port.name)? } else { NOBODY })
     }
 
-    /// Requests a second without a balancer: the router spreads them over the backends.
+    /// Measures the requests per second without a balancer. The router distributes the requests to
+    /// the backends.
     pub(crate) fn direct(&self, stage: &Stage) -> Result<f64> {
         let vip = stage.bed.vip(true, REQUEST_PORT).ip();
         let hops = stage.bed.backends.iter().map(|b| format!(" nexthop via {} dev {}", b.v4, b.port));
@@ -89,7 +93,7 @@ impl Scene {
         Ok(many.rate())
     }
 
-    /// One turn of a peer.
+    /// Measures one forwarder once.
     pub(crate) fn measure(&self, stage: &Stage, running: &Running<'_>, direct: f64) -> Result<Requests> {
         wait_for_answer(stage)?;
         let alone = Clients::start(stage, 1).during(ALONE)?;
@@ -113,25 +117,25 @@ fn wait_for_answer(stage: &Stage) -> Result<()> {
     let vip = stage.bed.vip(true, REQUEST_PORT);
     let client = stage.bed.client.ns.clone();
     let answered = eventually(START_BOUND, || client.run(move || ask(vip)).ok());
-    answered.map(drop).with_context(|| format!("no answer from {vip}"))
+    answered.map(drop).with_context(|| format!("no response from {vip}"))
 }
 
-/// Clients that ask again as soon as they are answered.
+/// Clients that send their next request as soon as the previous one is answered.
 struct Clients {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Seen>>,
 }
 
-/// Requests of one client: when each ended and how long it took.
+/// All requests of one client, each with the time at which it ended and its duration.
 #[derive(Default)]
 struct Seen {
     answered: Vec<(Instant, Duration)>,
     failed: Vec<Instant>,
 }
 
-/// Requests of all clients that ended in a window.
+/// The requests of all clients that ended within a time window.
 struct Window {
-    /// Sorted.
+    /// The durations of the requests, sorted.
     times: Vec<Duration>,
     failed: u64,
     length: Duration,
@@ -164,7 +168,7 @@ impl Clients {
         Self { stop, threads }
     }
 
-    /// What ended from now on for so long; then they end.
+    /// Waits for `length`, then stops the clients. Returns the requests that ended in this time.
     fn during(self, length: Duration) -> Result<Window> {
         let start = Instant::now();
         sleep(length);
@@ -179,12 +183,12 @@ impl Clients {
             window.failed += seen.failed.iter().filter(|at| (start..end).contains(at)).count() as u64;
         }
         window.times.sort_unstable();
-        ensure!(!window.times.is_empty(), "no request was answered in {length:?}");
+        ensure!(!window.times.is_empty(), "no request was answered within {length:?}");
         Ok(window)
     }
 }
 
-/// One request; how long it took.
+/// Sends one request and returns its duration.
 fn ask(server: SocketAddr) -> std::io::Result<Duration> {
     let start = Instant::now();
     let mut stream = TcpStream::connect_timeout(&server, PATIENCE)?;
@@ -198,7 +202,7 @@ fn ask(server: SocketAddr) -> std::io::Result<Duration> {
     if &answer[..length] == ANSWER { Ok(start.elapsed()) } else { Err(ErrorKind::InvalidData.into()) }
 }
 
-/// A backend's server: it answers each connection once, and ends it.
+/// The server on a backend. It answers each connection once and then closes it.
 struct Server {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -208,7 +212,7 @@ impl Server {
     fn start(ns: &Namespace) -> Result<Self> {
         let listener = ns.run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, REQUEST_PORT)))?;
         listen(&listener, Backlog::new(4_096)?)?;
-        // It is `accept`'s too.
+        // This receive timeout also applies to `accept`.
         setsockopt(&listener, ReceiveTimeout, &TimeVal::new(0, 100_000))?;
         let stop = Arc::new(AtomicBool::new(false));
         let listener = Arc::new(listener);
@@ -216,7 +220,7 @@ impl Server {
             let (listener, stop) = (Arc::clone(&listener), Arc::clone(&stop));
             ns.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
-                    // A client that does not go through with it counts its own failure.
+                    // Errors are ignored here, because the client counts failed requests.
                     drop(listener.accept().and_then(|(stream, _)| answer(stream)));
                 }
             })
@@ -242,15 +246,17 @@ fn answer(mut stream: TcpStream) -> std::io::Result<()> {
 
 const REQUEST: &[u8] = b"GET / HTTP/1.0\r\nHost: www.example\r\n\r\n";
 const ANSWER: &[u8] = b"HTTP/1.0 200 OK\r\nContent-Length: 3\r\n\r\nok\n";
-/// For a connection, and for each part of an answer.
+/// The timeout for connecting, and for each read of a response.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Clients at once.
+/// The number of clients in the measurement of rates.
 const MANY: usize = 48;
-/// Threads of a backend's server.
+/// The number of threads of each server.
 const SERVERS: usize = 16;
 const WARM_UP: Duration = Duration::from_millis(500);
 const WINDOW: Duration = Duration::from_secs(2);
 const ALONE: Duration = Duration::from_secs(1);
-/// A port is free again at once after its connection, and there are many: short connections would end for want of ports.
+/// Kernel settings that allow many short connections. Ports are reused as soon as their connection
+/// has ended, and the range of ports is larger. Otherwise connections would fail because no port is
+/// free.
 const MANY_CONNECTIONS: &[(&str, &str)] =
     &[("ipv4/tcp_tw_reuse", "1"), ("ipv4/ip_local_port_range", "1024 65535")];

@@ -1,7 +1,6 @@
-//! What a comparison gave: medians, bars, and how they are written.
+//! Evaluates the results of `bench peers`, and formats them as text, JSON, CSV and a plot.
 //!
-//! In: turns of peers, round by round. Out: a table and bars in words, JSON, CSV and a plot.
-//! A ratio is the median of the ratios of turns in the same round.
+//! Ratios are computed within each round, and the result is the median over all rounds.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,33 +14,34 @@ use crate::peers::requests::Requests;
 use crate::stage::{LEAST_EXCESS, Rates};
 use crate::statistics::median;
 
-/// A peer's turns, one a round.
+/// All measurements of one peer. There is one per round.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) name: &'static str,
-    /// Why it has none.
+    /// The reason why the peer cannot be measured.
     pub(crate) missing: Option<String>,
     pub(crate) packets: Vec<Rates>,
     pub(crate) requests: Vec<Requests>,
 }
 
 impl Row {
-    /// Without turns yet.
+    /// Creates a row that has no measurements yet.
     pub(crate) fn new(name: &'static str, missing: Option<String>) -> Self {
         Self { name, missing, packets: vec![], requests: vec![] }
     }
 
-    /// The median of a measure of packets; `None` without turns at them.
+    /// Returns the median of a value over all packet measurements, or `None` if there are none.
     pub(crate) fn of_packets(&self, measure: impl Fn(Rates) -> f64) -> Option<f64> {
         (!self.packets.is_empty()).then(|| median(self.packets.iter().map(|&turn| measure(turn))))
     }
 
-    /// As [`Self::of_packets`], of requests.
+    /// Returns the median of a value over all request measurements, or `None` if there are none.
     pub(crate) fn of_requests(&self, measure: impl Fn(Requests) -> f64) -> Option<f64> {
         (!self.requests.is_empty()).then(|| median(self.requests.iter().map(|&turn| measure(turn))))
     }
 
-    /// Why its numbers are not its own limits.
+    /// Names the loads for which the generator may have been the bottleneck. The peer could reach
+    /// higher rates with these loads.
     fn limited(&self) -> Option<String> {
         let below = |excess: Option<f64>| excess.is_some_and(|excess| excess < LEAST_EXCESS);
         let what = match (below(self.of_packets(Rates::excess)), below(self.of_requests(Requests::excess))) {
@@ -55,7 +55,7 @@ impl Row {
 
     fn words(&self) -> String {
         if let Some(why) = &self.missing {
-            return format!("{:15} not here: {why}", self.name);
+            return format!("{:15} not available: {why}", self.name);
         }
         let number = |value: Option<f64>, digits: usize| {
             value.map_or_else(|| "-".into(), |value| format!("{value:.digits$}"))
@@ -107,14 +107,15 @@ impl Row {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// The generator gave one of them too little to tell.
+    /// The generator offered too few packets to one of the peers for a valid result.
     GeneratorLimited,
     Met,
     Missed,
 }
 
 impl Verdict {
-    /// `excess` is the lower one of both.
+    /// Returns the verdict about a ratio. The argument `excess` is the ratio of offered to
+    /// forwarded packets, for the peer where this ratio is smaller.
     fn of(ratio: f64, least: f64, excess: f64) -> Self {
         if excess < LEAST_EXCESS {
             Self::GeneratorLimited
@@ -134,7 +135,7 @@ impl Verdict {
     }
 }
 
-/// What ours is to reach beside another.
+/// A performance goal for the balancer, relative to another peer.
 #[derive(Debug)]
 struct Bar {
     what: String,
@@ -143,7 +144,7 @@ struct Bar {
     verdict: Verdict,
 }
 
-/// All of a run.
+/// All measurements of one benchmark run.
 #[derive(Debug, Default)]
 pub(crate) struct Results {
     pub(crate) rows: Vec<Row>,
@@ -154,7 +155,7 @@ impl Results {
         self.rows.iter().find(|row| row.name == name)
     }
 
-    /// Ours beside each rival, where both had their turns.
+    /// Returns the performance goals for the balancer, compared with each other measured peer.
     fn bars(&self) -> Vec<Bar> {
         let mut bars = Vec::new();
         for ours in [OURS, OURS_WITHOUT_XDP].iter().filter_map(|name| self.row(name)) {
@@ -169,21 +170,22 @@ impl Results {
         bars
     }
 
-    /// The table and the bars.
+    /// Formats the table and the goals as text.
     pub(crate) fn words(&self) -> String {
         let mut text = format!(
             "{:15}{:>8}{:>6}{:>9}{:>7}{:>9}{:>6}{:>9}{:>8}{:>8}{:>7}\n",
             "", "k pkt/s", "x", "cpu s/M", "quiet", "req/s", "x", "cpu us", "p50 us", "p99 us", "failed"
         );
         self.rows.iter().for_each(|row| text += &format!("{}\n", row.words()));
-        text += "x: offered over taken, or what goes without a balancer over what was answered\n";
+        text +=
+            "x: offered packets per forwarded packet, or requests without a balancer per answered request\n";
         for Bar { what, ratio, least, verdict } in self.bars() {
-            let _ = writeln!(text, "{what}: {ratio:.2}, bar {least}: {}", verdict.word());
+            let _ = writeln!(text, "{what}: {ratio:.2}, goal {least}: {}", verdict.word());
         }
         text
     }
 
-    /// The same, and more digits.
+    /// Formats the table and the goals as JSON. The numbers have more digits than in the text.
     pub(crate) fn json(&self) -> Value {
         let bar = |Bar { what, ratio, least, verdict }: Bar| json!({ "what": what, "ratio": ratio, "bar": least, "verdict": verdict.word() });
         json!({
@@ -192,7 +194,7 @@ impl Results {
         })
     }
 
-    /// Every turn, a line each.
+    /// Formats one CSV line per measurement.
     fn csv(&self) -> String {
         let mut text = String::from(
             "peer,round,load,offered_per_s,taken_per_s,device_cpus,ran,p50_us,p99_us,failed,missing\n",
@@ -218,18 +220,19 @@ impl Results {
         text
     }
 
-    /// Writes `peers.csv`, below its origin, and `peers.svg` into a folder.
+    /// Writes `peers.csv` and `peers.svg` into a folder. The CSV file begins with the comment lines
+    /// in `origin`.
     pub(crate) fn keep(&self, folder: &Path, origin: &str) -> Result<()> {
         fs::create_dir_all(folder)?;
         for (end, text) in [("csv", origin.to_owned() + &self.csv()), ("svg", plot::svg(&self.rows))] {
             let path = folder.join(format!("peers.{end}"));
-            fs::write(&path, text).with_context(|| format!("can't write {}", path.display()))?;
+            fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
         }
         Ok(())
     }
 }
 
-/// Of packets: how many, and what each costs.
+/// Returns the goals for packets: one for the rate and one for the CPU time.
 fn packets_bars(ours: &Row, rival: &Row, least: f64) -> Vec<Bar> {
     let pairs = || ours.packets.iter().zip(&rival.packets);
     if pairs().next().is_none() {
@@ -245,10 +248,10 @@ fn packets_bars(ours: &Row, rival: &Row, least: f64) -> Vec<Bar> {
         least,
         verdict: Verdict::of(ratio, least, excess),
     };
-    vec![bar("packets a second", rate), bar("packets a CPU second", cost)]
+    vec![bar("packets per second", rate), bar("packets per CPU second", cost)]
 }
 
-/// Of requests: the same.
+/// Returns the goals for requests: one for the rate and one for the CPU time.
 fn requests_bars(ours: &Row, rival: &Row) -> Vec<Bar> {
     let pairs = || ours.requests.iter().zip(&rival.requests);
     if pairs().next().is_none() {
@@ -264,14 +267,14 @@ fn requests_bars(ours: &Row, rival: &Row) -> Vec<Bar> {
         least: 1.0,
         verdict: Verdict::of(ratio, 1.0, excess),
     };
-    // What one costs does not depend on how many more could come.
-    vec![bar("requests a second", rate, excess), bar("requests a CPU second", cost, f64::INFINITY)]
+    // The CPU time per request does not depend on the offered load, so it needs no minimum excess.
+    vec![bar("requests per second", rate, excess), bar("requests per CPU second", cost, f64::INFINITY)]
 }
 
-/// A turn at packets.
+/// Formats one packet measurement.
 pub(crate) fn packets_words(rates: Rates) -> String {
     format!(
-        "{:.0} k packets/s of {:.0} k/s ({:.2} x offered), {:.2} CPU s a million{}",
+        "{:.0} k packets/s of {:.0} k/s ({:.2} x offered), {:.2} CPU s per million{}",
         rates.taken / 1e3,
         rates.offered / 1e3,
         rates.excess(),
@@ -280,7 +283,7 @@ pub(crate) fn packets_words(rates: Rates) -> String {
     )
 }
 
-/// A turn at requests.
+/// Formats one request measurement.
 pub(crate) fn requests_words(turn: Requests) -> String {
     format!(
         "{:.0} requests/s, {:.1} CPU us each, device {:.2} CPUs, p50 {:.0} us, p99 {:.0} us, {} failed",
@@ -297,10 +300,10 @@ fn micros(time: std::time::Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// Whose bars are printed.
+/// The mode of the balancer for which performance goals are printed.
 const OURS: &str = "af-xdp-gre";
 const OURS_WITHOUT_XDP: &str = "af-packet-gre";
-/// What else would balance: by the kernel, and by proxies.
+/// The other load balancers with which the balancer is compared.
 const RIVALS: [&str; 5] = ["nftables", "ipvs", "haproxy", "nginx", "katran"];
 const LEAST_OVER_AF_PACKET: f64 = 1.15;
 
@@ -316,16 +319,17 @@ mod tests {
     }
 
     fn verdict(results: &Results, what: &str) -> Verdict {
-        results.bars().into_iter().find(|bar| bar.what == what).expect("such a bar").verdict
+        results.bars().into_iter().find(|bar| bar.what == what).expect("the goal exists").verdict
     }
 
     #[test]
-    fn a_bar_is_the_median_of_ratios_by_round_and_needs_enough_offered_to_both() {
-        let what = "af-xdp-gre over nftables, packets a second";
+    fn bar_is_the_median_of_ratios_and_needs_enough_offered() {
+        let what = "af-xdp-gre over nftables, packets per second";
         let against = |ours, theirs| Results {
             rows: vec![packets(OURS, 300.0, ours), packets("nftables", 300.0, theirs)],
         };
-        // By round 0.5, 1.1, 1.1; of the medians 100 and 110.
+        // The ratios in the three rounds are 0.5, 1.1 and 1.1. The medians of the rates are 100 and
+        // 110.
         assert_eq!(verdict(&against([100.0, 110.0, 99.0], [200.0, 100.0, 90.0]), what), Verdict::Met);
         assert_eq!(verdict(&against([99.0, 99.0, 200.0], [100.0; 3]), what), Verdict::Missed);
         assert_eq!(verdict(&against([251.0; 3], [100.0; 3]), what), Verdict::GeneratorLimited);
@@ -334,25 +338,25 @@ mod tests {
     }
 
     #[test]
-    fn af_xdp_is_to_be_more_than_a_little_over_af_packet() {
+    fn af_xdp_must_exceed_af_packet_by_a_margin() {
         let against = |ours| Results {
             rows: vec![packets(OURS_WITHOUT_XDP, 900.0, [100.0; 3]), packets(OURS, 900.0, [ours; 3])],
         };
-        let what = "af-xdp-gre over af-packet-gre, packets a second";
+        let what = "af-xdp-gre over af-packet-gre, packets per second";
         assert_eq!(verdict(&against(115.1), what), Verdict::Met);
         assert_eq!(verdict(&against(114.9), what), Verdict::Missed);
     }
 
     #[test]
-    fn a_row_says_that_its_generator_was_the_limit_or_why_it_is_missing() {
+    fn row_shows_generator_limit_or_why_it_is_missing() {
         assert!(packets("nginx", 119.0, [100.0; 3]).words().ends_with("generator-limited: packets"));
         assert!(!packets("nginx", 121.0, [100.0; 3]).words().contains("limited"));
         let missing = Row::new("ipvs", Some("modprobe ip_vs: not found".into()));
-        assert_eq!(missing.words(), "ipvs            not here: modprobe ip_vs: not found");
+        assert_eq!(missing.words(), "ipvs            not available: modprobe ip_vs: not found");
     }
 
     #[test]
-    fn csv_has_every_turn_and_every_line_as_many_fields() {
+    fn csv_has_every_turn_with_the_same_number_of_fields() {
         let mut row = packets("nginx", 119.4, [100.0, 101.0, 102.6]);
         let [p50, p99] = [80, 200].map(Duration::from_micros);
         row.requests =

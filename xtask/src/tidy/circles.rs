@@ -1,9 +1,10 @@
-//! Which module of a crate uses which, and circles among them.
+//! Finds dependency cycles between the modules of a crate.
 //!
-//! In: a crate's modules. Out: uses among modules that stand beside each other, and the sets of modules that reach each other.
-//! A use stands for a name that the code of one names and the other defines: imports and re-exports are followed to the
-//! definition, and neither `mod child;` nor a re-export is a use. What a folder holds counts as the folder's, and within it as
-//! its own; a parent and its child, which is a part of it, make no circle.
+//! A module uses another module if its code names an item that the other module defines. Imports
+//! and re-exports are followed to the definition. The declaration `mod child;` and a re-export do
+//! not count as uses. From the outside, the modules in a folder count as one module, and within the
+//! folder they count separately. A parent and its child form no cycle, because the child is a part
+//! of the parent.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,12 +14,12 @@ use syn::{Attribute, Item, ItemUse, Macro, UseTree, Visibility};
 
 use super::source::Crate;
 
-/// Names of a crate, resolved.
+/// The names in a crate, which can be resolved to their definitions.
 pub(crate) struct Names {
     scopes: Vec<Scope>,
 }
 
-/// What a module declares, imports and uses.
+/// The declarations and imports of a module, and the paths that it uses.
 struct Scope {
     parent: Option<usize>,
     children: BTreeMap<String, usize>,
@@ -29,17 +30,17 @@ struct Scope {
 
 struct Import {
     path: Vec<String>,
-    /// The name that it has here; `None` for all names of a module.
+    /// The local name of the import, or `None` for a glob import.
     name: Option<String>,
-    /// For others to use.
+    /// `true` if the import is a re-export.
     opens: bool,
 }
 
-/// Where a name leads.
+/// The definition to which a name resolves.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Found {
     Module(usize),
-    /// In this module.
+    /// An item that this module defines.
     Item(usize),
 }
 
@@ -68,7 +69,8 @@ impl Names {
         Self { scopes }
     }
 
-    /// The module that defines what a path in `module` names; `None` for what other crates define.
+    /// Returns the module that defines the item at `path`, as seen from `module`. Returns `None` if
+    /// another crate defines it.
     pub(crate) fn definition(&self, module: usize, path: &[String]) -> Option<usize> {
         match self.resolve(module, path, MAX_STEPS)? {
             Found::Item(at) => Some(at),
@@ -102,7 +104,8 @@ impl Names {
         if scope.defined.contains(name) {
             return Some(Found::Item(module));
         }
-        // An import of a crate's name, such as `use packet::packet`, would lead to itself.
+        // An import with the same name as a crate, such as `use packet::packet`, would resolve to
+        // itself.
         let mut named = scope.imports.iter().filter(|import| import.name.as_deref() == Some(name));
         if let Some(import) = named.find(|import| import.path.first().is_none_or(|first| first != name)) {
             return self.resolve(module, &import.path, steps.checked_sub(1)?);
@@ -114,7 +117,8 @@ impl Names {
         })
     }
 
-    /// Paths of a module's code that lead to another crate, by its name or by what is imported of it.
+    /// Returns the paths in the code of a module that lead to another crate, either by the crate's
+    /// name or through an import.
     pub(crate) fn of_crate(&self, module: usize, other: &str) -> Vec<&Vec<String>> {
         let Scope { imports, used, .. } = &self.scopes[module];
         let foreign = |path: &[String]| path.first().is_some_and(|first| first == other);
@@ -127,8 +131,9 @@ impl Names {
         paths.filter(|path| foreign(path) || known.contains(&None) || known.contains(&path.first())).collect()
     }
 
-    /// Uses among modules that stand beside each other, each with a name that makes it. What happens within a module's folder
-    /// counts as its own; the parent's own code is no module beside them.
+    /// Returns which modules use which sibling modules, each with one used path as an example. If a
+    /// submodule uses another module, the use counts for its ancestor. Items of the parent module
+    /// are not included.
     fn edges(&self) -> Edges {
         let mut edges = Edges::new();
         for (module, scope) in self.scopes.iter().enumerate() {
@@ -147,14 +152,16 @@ impl Names {
         edges
     }
 
-    /// The ancestors of two modules below the last one that both have; `None` if one is an ancestor of the other.
+    /// Returns one ancestor for each of two modules: the ancestor that is a direct child of the
+    /// closest common ancestor of both modules. Returns `None` if one module is an ancestor of the
+    /// other.
     fn siblings(&self, from: usize, to: usize) -> Option<[usize; 2]> {
         let (from, to) = (self.line(from), self.line(to));
         let shared = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
         Some([*from.get(shared)?, *to.get(shared)?])
     }
 
-    /// The modules from the root to `module`.
+    /// Returns the ancestors of a module, from the root down to `module` itself.
     fn line(&self, module: usize) -> Vec<usize> {
         let mut line: Vec<usize> =
             std::iter::successors(Some(module), |&module| self.scopes[module].parent).collect();
@@ -163,17 +170,18 @@ impl Names {
     }
 }
 
-/// Uses of a module's names, by user and used.
+/// For each module, the modules that it uses.
 type Edges = BTreeMap<usize, BTreeMap<usize, Use>>;
 
-/// What makes an edge.
+/// One use of a module, as an example.
 struct Use {
-    /// The module that names it.
+    /// The module whose code contains the path.
     module: usize,
     path: String,
 }
 
-/// Each module of a circle, with its uses of others of the same circle: `file:1: crate::a is in a circle: uses …`.
+/// Returns one finding for each module in a cycle. The finding names the modules in the cycle that
+/// this module uses.
 pub(super) fn members(whole: &Crate) -> Vec<String> {
     let edges = Names::read(whole).edges();
     let mut found = Vec::new();
@@ -185,7 +193,7 @@ pub(super) fn members(whole: &Crate) -> Vec<String> {
             });
             let uses = uses.collect::<Vec<_>>().join(", ");
             found.push(format!(
-                "{}:1: {} is in a circle: uses {uses}",
+                "{}:1: {} is in a cycle, uses {uses}",
                 whole.file_of(module),
                 whole.path(module)
             ));
@@ -194,7 +202,7 @@ pub(super) fn members(whole: &Crate) -> Vec<String> {
     found
 }
 
-/// Sets of nodes that reach each other, of two and more, each in order.
+/// Returns all sets of two or more nodes that can reach each other. Each set is sorted.
 fn circles(edges: &Edges) -> Vec<Vec<usize>> {
     let reach: BTreeMap<usize, BTreeSet<usize>> =
         edges.keys().map(|&start| (start, reached(edges, start))).collect();
@@ -231,7 +239,7 @@ fn defined(item: &Item) -> Option<String> {
     })
 }
 
-/// Collects imports and used paths of a module.
+/// Collects the imports of a module, and the paths that it uses.
 #[derive(Default)]
 struct Reader {
     imports: Vec<Import>,
@@ -262,7 +270,8 @@ impl Reader {
         self.imports.push(Import { path, name, opens });
     }
 
-    /// Paths in a macro's arguments, which have no grammar.
+    /// Collects the paths in the arguments of a macro. Their grammar is unknown, so the tokens are
+    /// scanned.
     fn scan(&mut self, tokens: TokenStream) {
         let mut path: Vec<String> = Vec::new();
         let mut colons = 0;
@@ -309,7 +318,8 @@ impl<'ast> Visit<'ast> for Reader {
     fn visit_attribute(&mut self, _: &'ast Attribute) {}
 }
 
-/// Re-exports that are followed for one name: more would be a circle of re-exports.
+/// The maximum number of re-exports that are followed for one name. Only a cycle of re-exports
+/// exceeds it.
 const MAX_STEPS: usize = 24;
 
 #[cfg(test)]
@@ -322,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_that_use_each_other_are_in_a_circle_by_whatever_way_they_name_it() {
+    fn modules_that_use_each_other_form_a_cycle() {
         let pair = ["crate::a", "crate::b"];
         for (a, b) in [
             ("use crate::b::Y; pub struct X;", "use super::a::X; pub struct Y;"),
@@ -338,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn re_exports_tests_parents_and_other_crates_make_no_circle() {
+    fn re_exports_tests_and_parents_form_no_cycle() {
         for code in [
             "mod a { pub use super::b::Y; pub struct X; } mod b { use super::a::X; pub struct Y; }",
             "mod a { pub struct X; #[cfg(test)] mod tests { use crate::b::Y; } } mod b { use crate::a::X; pub struct Y; }",
@@ -351,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_of_three_has_three_members_and_those_that_lead_to_it_are_none() {
+    fn cycle_of_three_has_three_members() {
         let code = "mod a { pub fn f() { super::b::f() } } mod b { pub fn f() { super::c::f() } }
             mod c { pub fn f() { super::a::f() } } mod d { pub fn f() { super::a::f(); super::e::f() } } mod e { pub fn f() {} }";
         assert_eq!(circular(code), ["crate::a", "crate::b", "crate::c"]);

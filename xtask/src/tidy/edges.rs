@@ -1,16 +1,17 @@
-//! Edges between crates, as the map lists them.
+//! Checks the dependencies between crates against the map in `crates/README.md`.
 //!
-//! In: the map (`crates/README.md`, the block that opens with "```edges", in lines of `crate: crate, crate`) and what the
-//! manifests say. Out: edges that one of both lacks.
+//! The map lists the allowed dependencies in a code block that opens with "```edges". Each line has
+//! the form `crate: crate, crate`. A dependency that is only in the map or only in a manifest is a
+//! finding.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::MAP;
 
-/// Holds the map against the manifests; no map is a finding.
+/// Compares the map with the dependencies in the manifests. A missing map is a finding.
 pub(super) fn check(map: &str, edges: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
     let Some(block) = map.split("```edges\n").nth(1).and_then(|rest| rest.split("```").next()) else {
-        return vec![format!("{MAP}:1: no block that opens with ```edges")];
+        return vec![format!("{MAP}:1: the page has no block that opens with ```edges")];
     };
     let mut allowed = BTreeSet::new();
     for (room, needs) in block.lines().filter_map(|line| line.split_once(':')) {
@@ -22,10 +23,12 @@ pub(super) fn check(map: &str, edges: &BTreeMap<String, BTreeSet<String>>) -> Ve
         .iter()
         .flat_map(|(room, needs)| needs.iter().map(move |need| (room.as_str(), need.as_str())))
         .collect();
-    let unlisted =
-        real.difference(&allowed).map(|(a, b)| format!("{MAP}:1: {a} depends on {b}: not in the map"));
-    let gone =
-        allowed.difference(&real).map(|(a, b)| format!("{MAP}:1: {a} does not depend on {b}, says the map"));
+    let unlisted = real
+        .difference(&allowed)
+        .map(|(a, b)| format!("{MAP}:1: {a} depends on {b}, which the map does not list"));
+    let gone = allowed
+        .difference(&real)
+        .map(|(a, b)| format!("{MAP}:1: {a} does not depend on {b}, but the map lists it"));
     unlisted.chain(gone).collect()
 }
 
@@ -34,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_map_and_the_manifests_must_say_the_same() {
+    fn map_and_manifests_must_agree() {
         let edges = |list: &[(&str, &[&str])]| -> BTreeMap<String, BTreeSet<String>> {
             list.iter()
                 .map(|(room, needs)| ((*room).into(), needs.iter().map(|&need| need.into()).collect()))

@@ -1,33 +1,33 @@
-//! Whether each library crate shows its use: an example in the head of its `lib.rs`, and a program under `examples/` that is read in
-//! a minute.
+//! Checks that each library crate has an example in the header of `lib.rs`, and a short program in
+//! its folder `examples/`.
 //!
-//! In: a folder of crates. Out: a finding for each that lacks one, and for each program that is too long.
-//! Not here: whether they compile and say what they should (`cargo build --all-targets`, `cargo test --doc`).
+//! The commands `cargo build --all-targets` and `cargo test --doc` check that the examples compile
+//! and work.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// `crates` is the folder whose folders are the crates.
+/// Checks all crates in the folder `crates`.
 pub(super) fn check(crates: &Path) -> Result<Vec<String>> {
     let mut findings = Vec::new();
     for folder in entries(crates)? {
         let Ok(head) = fs::read_to_string(folder.join("src/lib.rs")) else { continue };
         let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if !head.lines().any(|line| line == "//! ```") {
-            findings.push(format!("{CRATES}/{name}/src/lib.rs: its head has no example"));
+            findings.push(format!("{CRATES}/{name}/src/lib.rs: the header has no example"));
         }
         let programs = entries(&folder.join("examples")).unwrap_or_default();
         if programs.is_empty() {
-            findings.push(format!("{CRATES}/{name}: no program under examples/"));
+            findings.push(format!("{CRATES}/{name}: the crate has no program in examples/"));
         }
         for program in programs {
             let lines = fs::read_to_string(&program)?.lines().count();
             if lines >= MOST_LINES {
                 let file = program.file_name().unwrap_or_default().to_string_lossy();
                 findings.push(format!(
-                    "{CRATES}/{name}/examples/{file}: {lines} lines, where an example has fewer than {MOST_LINES}"
+                    "{CRATES}/{name}/examples/{file}: {lines} lines; an example must have fewer than {MOST_LINES}"
                 ));
             }
         }
@@ -36,7 +36,7 @@ pub(super) fn check(crates: &Path) -> Result<Vec<String>> {
 }
 
 fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(folder).with_context(|| format!("can't read {}", folder.display()))?;
+    let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
     let mut found = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
     found.sort();
     Ok(found)
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_library_shows_its_use_in_few_lines() {
+    fn each_library_needs_a_short_example() {
         let folder = std::env::temp_dir().join(format!("sluicegate-tidy-examples-{}", std::process::id()));
         let file = |name: &str, text: &str| {
             let path = folder.join(name);
@@ -70,9 +70,9 @@ mod tests {
         assert_eq!(
             findings,
             [
-                "crates/bare/src/lib.rs: its head has no example",
-                "crates/bare: no program under examples/",
-                "crates/long/examples/long.rs: 80 lines, where an example has fewer than 80",
+                "crates/bare/src/lib.rs: the header has no example",
+                "crates/bare: the crate has no program in examples/",
+                "crates/long/examples/long.rs: 80 lines; an example must have fewer than 80",
             ]
         );
     }

@@ -1,16 +1,42 @@
-//! Every line of the log has its row in `docs/log.md`, and no row is without its line.
+//! Generates the references of log lines and events, `docs/reference/log.md` and `events.md`, from
+//! the sources of the product.
 //!
-//! In: sources of the product, and the page. Out: a finding for each line or row that has no other.
-//! A line is a level and a sentence, as it stands in the code. Not here: `debug` and `trace`, tests, fields.
+//! Each `error!`, `warn!` and `info!` becomes a row with its level, its event and its `change`
+//! field. The text of the row is the `// log: ` comment above the macro. A macro without this
+//! comment is a finding. A page that differs from the sources is a finding too. Macros in tests,
+//! and those with level `debug` or `trace`, are ignored.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
+use anyhow::Result;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
+use testbed::{code_cell, generated_page};
 
-/// Level and sentence, and where they stand.
-pub(super) type Lines = BTreeMap<(String, String), String>;
+/// All log lines, by level and event.
+pub(super) type Lines = BTreeMap<(String, String), Line>;
 
-/// Adds the lines of a file, whose path is `name`.
+/// A log line in the sources.
+#[derive(Clone, Debug)]
+pub(super) struct Line {
+    /// The location of the macro, as `file:line`.
+    at: String,
+    section: &'static str,
+    /// The value of the `change` field, which is the kind of the event.
+    change: Option<String>,
+    /// The text of the `// log: ` comment above the macro.
+    text: Option<String>,
+}
+
+/// A `tracing` macro in one file.
+struct Found {
+    level: String,
+    event: Option<String>,
+    change: Option<String>,
+    line: usize,
+}
+
+/// Adds the log lines of one file to `lines`. The argument `name` is the path of the file.
 pub(super) fn gather(name: &str, text: &str, lines: &mut Lines) -> Vec<String> {
     let is_product = name.starts_with("crates/") && name.contains("/src/") && name.ends_with(".rs");
     if !is_product || name.contains("/tests") {
@@ -19,47 +45,99 @@ pub(super) fn gather(name: &str, text: &str, lines: &mut Lines) -> Vec<String> {
     let Ok(stream) = text.parse::<TokenStream>() else { return Vec::new() };
     let mut found = Vec::new();
     walk(stream, &mut found);
+    let source: Vec<&str> = text.lines().collect();
     let mut findings = Vec::new();
-    for (level, sentence, line) in found {
-        match sentence {
-            Some(sentence) => drop(lines.entry((level, sentence)).or_insert(format!("{name}:{line}"))),
-            None => findings.push(format!("{name}:{line}: a line of the log without a sentence")),
-        }
+    for Found { level, event, change, line } in found {
+        let at = format!("{name}:{line}");
+        let Some(event) = event else {
+            findings.push(format!("{at}: a log line without an event"));
+            continue;
+        };
+        let new = Line { at, section: section(name), change, text: comment_above(&source, line) };
+        let known = lines.entry((level, event)).or_insert_with(|| Line { text: None, ..new.clone() });
+        known.text = match (known.text.take(), new.text) {
+            (Some(known), Some(new)) if !known.contains(&new) => Some(format!("{known} {new}")),
+            (known, new) => known.or(new),
+        };
+        known.change = known.change.take().or(new.change);
     }
     findings
 }
 
-/// Holds the page against all lines.
-pub(super) fn check(page: &str, lines: &Lines) -> Vec<String> {
-    let mut rows = BTreeMap::new();
+/// Returns the `// log: ` comment directly above the line with the number `line`, counted from 1.
+fn comment_above(source: &[&str], line: usize) -> Option<String> {
+    let above = source.get(..line.checked_sub(1)?)?.iter().rev();
+    // The comment of a macro that is a whole arm of a `match` stands above the arm.
+    let above = above.skip_while(|line| line.trim_end().ends_with("=> {"));
+    let comments = above.map_while(|line| line.trim_start().strip_prefix("// "));
+    let mut words = Vec::new();
+    for comment in comments {
+        if let Some(first) = comment.strip_prefix("log: ") {
+            words.push(first);
+            words.reverse();
+            return Some(words.join(" "));
+        }
+        words.push(comment);
+    }
+    None
+}
+
+/// Compares both pages with the sources, or writes them.
+pub(super) fn check(lines: &Lines) -> Result<Vec<String>> {
     let mut findings = Vec::new();
-    for (number, line) in page.lines().enumerate() {
-        let Some(row) = row(line) else { continue };
-        let at = format!("{PAGE}:{}", number + 1);
-        if rows.insert(row.clone(), at.clone()).is_some() {
-            findings.push(format!("{at}: {} `{}` a second time", row.0, row.1));
+    for ((level, event), line) in lines {
+        if line.text.is_none() {
+            findings.push(format!("{}: no `// log: ` comment above {level} `{event}`", line.at));
         }
     }
-    let missing = lines.iter().filter(|(line, _)| !rows.contains_key(line));
-    findings.extend(
-        missing.map(|((level, words), at)| format!("{at}: {PAGE} has no row: | {level} | `{words}` |")),
-    );
-    let stale = rows.iter().filter(|(row, _)| !lines.contains_key(row));
-    findings.extend(stale.map(|((level, words), at)| format!("{at}: no line of the log: {level} `{words}`")));
-    findings
+    for (page, text) in [(LOG, log_table(lines)), (EVENTS, event_table(lines))] {
+        if !generated_page(page, &text)? {
+            findings.push(format!("{page}:1: differs from the sources; `cargo xtask docs` writes it"));
+        }
+    }
+    Ok(findings)
 }
 
-/// Level and sentence of a row that says what to do, too.
-fn row(line: &str) -> Option<(String, String)> {
-    let (level, rest) = line.strip_prefix("| ")?.split_once(" | `")?;
-    let (sentence, advice) = rest.split_once("` | ")?;
-    // Two of them where the sentence has some.
-    let sentence = sentence.trim_matches('`').trim();
-    let is_row = LEVELS.contains(&level) && advice.trim_end_matches([' ', '|']).len() > 10;
-    is_row.then(|| (level.to_owned(), sentence.to_owned()))
+/// Formats all log lines as tables, one per section.
+fn log_table(lines: &Lines) -> String {
+    let mut table = String::new();
+    for section in SECTIONS.iter().map(|(_, section)| *section).fold(Vec::new(), with) {
+        let _ = write!(table, "\n## {section}\n\n| level | event | description |\n|---|---|---|\n");
+        for ((level, event), line) in lines.iter().filter(|(_, line)| line.section == section) {
+            let text = line.text.as_deref().unwrap_or_default();
+            let _ = writeln!(table, "| {level} | {} | {text} |", code_cell(event));
+        }
+    }
+    table
 }
 
-fn walk(stream: TokenStream, found: &mut Vec<(String, Option<String>, usize)>) {
+/// Formats the log lines that are events as one table, sorted by kind.
+fn event_table(lines: &Lines) -> String {
+    let mut rows: Vec<_> =
+        lines.iter().filter_map(|(key, line)| Some((line.change.as_ref()?, key, line))).collect();
+    rows.sort_by_key(|(change, (_, event), _)| (*change, event));
+    let mut table = "\n| kind | level | event | description |\n|---|---|---|---|\n".to_owned();
+    for (change, (level, event), line) in rows {
+        let text = line.text.as_deref().unwrap_or_default();
+        let _ = writeln!(table, "| `{change}` | {level} | {} | {text} |", code_cell(event));
+    }
+    table
+}
+
+fn with(mut known: Vec<&'static str>, section: &'static str) -> Vec<&'static str> {
+    if !known.contains(&section) {
+        known.push(section);
+    }
+    known
+}
+
+/// Returns the section of the log reference to which a file belongs.
+fn section(name: &str) -> &'static str {
+    let fits = |(prefix, section): &(&str, &'static str)| name.starts_with(prefix).then_some(*section);
+    SECTIONS.iter().find_map(fits).unwrap_or("Other")
+}
+
+fn walk(stream: TokenStream, found: &mut Vec<Found>) {
     let tokens: Vec<TokenTree> = stream.into_iter().collect();
     let mut at = 0;
     while let Some(rest) = tokens.get(at..).filter(|rest| !rest.is_empty()) {
@@ -71,7 +149,9 @@ fn walk(stream: TokenStream, found: &mut Vec<(String, Option<String>, usize)>) {
             && mark.as_char() == '!'
             && LEVELS.contains(&&*word.to_string())
         {
-            found.push((word.to_string(), sentence(group.stream()), word.span().start().line));
+            let (level, line) = (word.to_string(), word.span().start().line);
+            let change = change(group.stream());
+            found.push(Found { level, event: sentence(group.stream()), change, line });
         }
         if let [TokenTree::Group(group), ..] = rest {
             walk(group.stream(), found);
@@ -80,7 +160,8 @@ fn walk(stream: TokenStream, found: &mut Vec<(String, Option<String>, usize)>) {
     }
 }
 
-/// `#[cfg(test)]`, and with more beside it.
+/// Returns `true` if the tokens are an attribute such as `#[cfg(test)]`. The condition may contain
+/// more than `test`.
 fn is_of_tests(tokens: &[TokenTree]) -> bool {
     let [TokenTree::Punct(mark), TokenTree::Group(group), ..] = tokens else { return false };
     let words = group.stream().to_string().replace(' ', "");
@@ -98,7 +179,19 @@ fn ends_item(token: &TokenTree) -> bool {
     }
 }
 
-/// The first argument that is a string and nothing else.
+/// Returns the value of the `change` field.
+fn change(arguments: TokenStream) -> Option<String> {
+    let tokens: Vec<TokenTree> = arguments.into_iter().collect();
+    let values = tokens.windows(3).filter_map(|tokens| match tokens {
+        [TokenTree::Ident(name), TokenTree::Punct(_), TokenTree::Literal(value)] if name == "change" => {
+            syn::parse_str::<syn::LitStr>(&value.to_string()).ok()
+        }
+        _ => None,
+    });
+    values.map(|value| value.value()).next()
+}
+
+/// Returns the first argument that is a string literal.
 fn sentence(arguments: TokenStream) -> Option<String> {
     let tokens: Vec<TokenTree> = arguments.into_iter().collect();
     let arguments = tokens.split(|token| matches!(token, TokenTree::Punct(mark) if mark.as_char() == ','));
@@ -109,8 +202,27 @@ fn sentence(arguments: TokenStream) -> Option<String> {
     strings.map(|string| string.value()).next()
 }
 
-pub(super) const PAGE: &str = "docs/log.md";
+const LOG: &str = "docs/reference/log.md";
+const EVENTS: &str = "docs/reference/events.md";
 const LEVELS: [&str; 3] = ["error", "warn", "info"];
+/// The sections of the log reference, each with the path prefix of its files. The first matching
+/// prefix counts.
+const SECTIONS: [(&str, &str); 14] = [
+    ("crates/sluicegate/src/run/health_tunnel", "Health checks"),
+    ("crates/sluicegate/src/run/checks", "Backends and VIPs"),
+    ("crates/sluicegate/src/run/links", "Interfaces and packets"),
+    ("crates/sluicegate/src/run/reload", "Configuration"),
+    ("crates/sluicegate/src/run/configuration", "Configuration"),
+    ("crates/sluicegate/", "Process"),
+    ("crates/control-plane/src/announce", "Routers"),
+    ("crates/control-plane/src/drain", "Process"),
+    ("crates/control-plane/src/reload", "Configuration"),
+    ("crates/control-plane/", "Backends and VIPs"),
+    ("crates/next-hop/", "Backends and VIPs"),
+    ("crates/health/", "Health checks"),
+    ("crates/bgp/", "Routers"),
+    ("crates/", "Interfaces and packets"),
+];
 
 #[cfg(test)]
 mod tests {
@@ -118,27 +230,30 @@ mod tests {
 
     const CODE: &str = r#"
         fn f() {
-            tracing::warn!(change = "link", %error, "it is {down}");
+            // log: The link is down.
+            // Check the cable.
+            tracing::warn!(change = "link", %error, "link {down}");
             tokio::select! { () = x => tracing::info!("a long \
-                sentence", ), }
-            tracing::debug!("not said");
+                event", ), }
+            tracing::debug!("left out");
         }
         #[cfg(test)]
-        fn g() { tracing::error!("of a test"); }
+        fn g() { tracing::error!("in a test"); }
         #[cfg(all(test, loom))]
-        mod tests { fn h() { tracing::error!("of another"); } }
+        mod tests { fn h() { tracing::error!("in another test"); } }
         fn i() { tracing::error!(error = "no"); }
     "#;
 
     #[test]
-    fn lines_are_found_wherever_they_stand_but_in_tests() {
+    fn log_lines_are_found_outside_tests() {
         let mut lines = Lines::new();
-        let findings = gather("crates/x/src/x.rs", CODE, &mut lines);
-        assert_eq!(findings, ["crates/x/src/x.rs:12: a line of the log without a sentence"]);
-        let found: Vec<_> = lines.iter().map(|((level, words), at)| (&**level, &**words, &**at)).collect();
+        let findings = gather("crates/bgp/src/x.rs", CODE, &mut lines);
+        assert_eq!(findings, ["crates/bgp/src/x.rs:14: a log line without an event"]);
+        let found: Vec<_> =
+            lines.iter().map(|((level, event), line)| (&**level, &**event, &*line.at)).collect();
         let wanted = [
-            ("info", "a long sentence", "crates/x/src/x.rs:4"),
-            ("warn", "it is {down}", "crates/x/src/x.rs:3"),
+            ("info", "a long event", "crates/bgp/src/x.rs:6"),
+            ("warn", "link {down}", "crates/bgp/src/x.rs:5"),
         ];
         assert_eq!(found, wanted);
         for name in
@@ -150,17 +265,14 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_a_row_and_a_row_without_a_line_are_findings() {
-        let lines = Lines::from([(("warn".to_owned(), "down".to_owned()), "a.rs:1".to_owned())]);
-        let good = "| level | sentence |\n|---|---|\n| warn | `down` | look at the link |\n";
-        assert_eq!(check(good, &lines), [""; 0]);
-        let twice = format!("{good}| warn | `down` | look at the link |\n");
-        assert_eq!(check(&twice, &lines), ["docs/log.md:4: warn `down` a second time"]);
-        let missing = "a.rs:1: docs/log.md has no row: | warn | `down` |";
-        assert_eq!(check("", &lines), [missing]);
-        // Another level is another line; a row that says nothing is none.
-        let other = good.replace("| warn", "| info");
-        assert_eq!(check(&other, &lines), [missing, "docs/log.md:3: no line of the log: info `down`"]);
-        assert_eq!(check(&good.replace("look at the link", "-"), &lines), [missing]);
+    fn tables_hold_the_comment_above_a_line() {
+        let mut lines = Lines::new();
+        gather("crates/bgp/src/x.rs", CODE, &mut lines);
+        let row = "| warn | `link {down}` | The link is down. Check the cable. |\n";
+        assert!(log_table(&lines).contains(row), "{}", log_table(&lines));
+        let row = "| `link` | warn | `link {down}` | The link is down. Check the cable. |\n";
+        assert!(event_table(&lines).ends_with(row), "{}", event_table(&lines));
+        let without = &lines[&("info".to_owned(), "a long event".to_owned())];
+        assert_eq!(without.text, None);
     }
 }

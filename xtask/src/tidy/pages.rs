@@ -1,17 +1,17 @@
-//! The documents: every link leads somewhere, every page is in the book, every alert rule has its section in the runbook.
+//! Checks the documentation. Each link must have a target, the book must list each page, and the
+//! runbook must have a section for each alert rule.
 //!
-//! In: the checkout's Markdown files and alert rules. Out: findings.
-//! Not here: whether the book builds (`book`).
-//! Invariant: pages of `docs/` link to what the book has beside it: `docs/` and `config/`.
+//! Pages in `docs/` may link only to folders that the book contains: `docs/`, `config/` and
+//! `benches/results/`. The module `book` checks that the book can be built.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// Markdown files by their path below the checkout.
+/// The Markdown pages, by their path in the checkout.
 pub(super) type Pages = BTreeMap<String, String>;
 
-/// Holds pages against each other and against the checkout's files.
+/// Checks that the links of all pages have targets, in other pages or in files of the checkout.
 pub(super) fn check(checkout: &Path, pages: &Pages) -> Vec<String> {
     let mut found = Vec::new();
     for (name, text) in pages {
@@ -33,7 +33,7 @@ struct Link<'a> {
     target: &'a str,
 }
 
-/// Inline links to files, outside of blocks of code.
+/// Returns the inline links to files. Links in code blocks are ignored.
 fn links(text: &str) -> Vec<Link<'_>> {
     let (mut found, mut is_code) = (Vec::new(), false);
     for (line, words) in (1..).zip(text.lines()) {
@@ -48,21 +48,23 @@ fn links(text: &str) -> Vec<Link<'_>> {
     found
 }
 
-/// Why a link of the page `name` leads nowhere.
+/// Returns the reason why a link on the page `name` is broken, or `None` if it has a target.
 fn broken(checkout: &Path, pages: &Pages, name: &str, target: &str) -> Option<String> {
     let (path, anchor) = target.split_once('#').map_or((target, None), |(path, anchor)| (path, Some(anchor)));
     let there = if path.is_empty() { name.to_owned() } else { beside(name, path) };
-    if name.starts_with(BOOK) && ![BOOK, "config/"].iter().any(|folder| there.starts_with(folder)) {
-        return Some("the book has docs/ and config/ alone".to_owned());
+    if name.starts_with(BOOK)
+        && ![BOOK, "config/", "benches/results/"].iter().any(|folder| there.starts_with(folder))
+    {
+        return Some("the book has only docs/, config/ and benches/results/".to_owned());
     }
     if !checkout.join(&there).exists() {
-        return Some(format!("no file {there}"));
+        return Some(format!("there is no file {there}"));
     }
     let has = |anchor: &str| headings(pages.get(&there)?).find(|heading| slug(heading) == anchor);
     anchor.filter(|anchor| has(anchor).is_none()).map(|anchor| format!("{there} has no heading {anchor}"))
 }
 
-/// A path as a page says it, below the checkout.
+/// Converts a relative path on the page `name` to a path in the checkout.
 fn beside(name: &str, path: &str) -> String {
     let mut parts: Vec<&str> = name.split('/').collect();
     parts.pop();
@@ -85,7 +87,7 @@ fn headings(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The anchor of a heading, as mdBook and the usual forges make it.
+/// Returns the anchor of a heading, as mdBook and common code forges generate it.
 fn slug(heading: &str) -> String {
     let kept = heading.chars().filter(|c| c.is_alphanumeric() || [' ', '-', '_'].contains(c));
     kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
@@ -100,7 +102,8 @@ fn outside_the_book(pages: &Pages) -> Vec<String> {
     missing.map(|name| format!("{name}:1: {SUMMARY} does not list it")).collect()
 }
 
-/// Alert rules whose `runbook_url` does not name their section, or whose section is not there.
+/// Checks that the runbook has a section for each alert rule, and that the `runbook_url` of the
+/// rule names this section.
 fn without_section(rules: &str, text: &str, pages: &Pages) -> Vec<String> {
     let runbook = pages.get(RUNBOOK).map(String::as_str).unwrap_or_default();
     let sections: BTreeSet<&str> = headings(runbook).collect();
@@ -108,22 +111,22 @@ fn without_section(rules: &str, text: &str, pages: &Pages) -> Vec<String> {
     for rule in text.split("- alert: ").skip(1) {
         let name = rule.lines().next().unwrap_or_default();
         if !sections.contains(name) {
-            found.push(format!("{RUNBOOK}:1: no section {name}, an alert of {rules}"));
+            found.push(format!("{RUNBOOK}:1: section {name} is missing, for an alert of {rules}"));
         }
         let url = format!("runbook_url: \"{RUNBOOK}#{}\"\n", slug(name));
         if !rule.contains(&url) {
-            found.push(format!("{rules}:1: {name} has no {}", url.trim_end()));
+            found.push(format!("{rules}:1: {name} has no runbook_url {}", url.trim_end()));
         }
     }
     if found.is_empty() && !text.contains("- alert: ") {
-        found.push(format!("{rules}:1: no rules"));
+        found.push(format!("{rules}:1: the file has no rules"));
     }
     found
 }
 
 const BOOK: &str = "docs/";
 const SUMMARY: &str = "docs/SUMMARY.md";
-const RUNBOOK: &str = "docs/runbook.md";
+const RUNBOOK: &str = "docs/how-to/respond-to-alerts.md";
 const RULES: [&str; 2] = ["config/alerts.yml", "config/alerts-probe.yml"];
 
 #[cfg(test)]
@@ -136,26 +139,30 @@ mod tests {
     }
 
     #[test]
-    fn a_link_without_an_end_is_a_finding() {
-        let summary = "- [a](operations.md)\n- [b](decisions/README.md)\n";
+    fn link_without_a_target_is_a_finding() {
+        let summary = "- [a](how-to/add-a-vip.md)\n- [b](explanation/decisions/README.md)\n";
         for (text, word) in [
             (
-                "[b](decisions/README.md#decisions), [c](../config/sluicegate.toml), [d](https://docs.rs/x)",
+                "[b](../explanation/decisions/README.md#decisions), [c](../../config/sluicegate.toml), [d](https://docs.rs/x)",
                 "",
             ),
             ("# A day's work_1\n[b](#a-days-work_1)\n```sh\n[x](gone.md)\n```\n", ""),
-            ("a\n[b](gone.md)", "docs/operations.md:2: gone.md: no file docs/gone.md"),
-            ("[b](decisions/README.md#gone)", "docs/decisions/README.md has no heading gone"),
-            ("```sh\n# gone\n```\n[b](#gone)", "docs/operations.md has no heading gone"),
-            ("[b](../README.md)", "the book has docs/ and config/ alone"),
+            ("a\n[b](gone.md)", "docs/how-to/add-a-vip.md:2: gone.md: there is no file docs/how-to/gone.md"),
+            (
+                "[b](../explanation/decisions/README.md#gone)",
+                "docs/explanation/decisions/README.md has no heading gone",
+            ),
+            ("```sh\n# gone\n```\n[b](#gone)", "docs/how-to/add-a-vip.md has no heading gone"),
+            ("[b](../../README.md)", "the book has only docs/, config/ and benches/results/"),
         ] {
             let all = [
                 (SUMMARY, summary),
-                ("docs/operations.md", text),
-                ("docs/decisions/README.md", "# Decisions"),
+                ("docs/how-to/add-a-vip.md", text),
+                ("docs/explanation/decisions/README.md", "# Decisions"),
             ];
+            // Findings about alerts are ignored, because these pages have no sections for alerts.
             let found: Vec<_> =
-                check(root(), &pages(&all)).into_iter().filter(|found| !found.contains("runbook")).collect();
+                check(root(), &pages(&all)).into_iter().filter(|found| !found.contains(" alert")).collect();
             let is_right =
                 if word.is_empty() { found.is_empty() } else { found.len() == 1 && found[0].contains(word) };
             assert!(is_right, "{text}: {found:?}");
@@ -163,22 +170,24 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_the_summary_does_not_list_is_a_finding() {
+    fn page_missing_in_the_summary_is_a_finding() {
         let all =
             pages(&[(SUMMARY, "- [a](a.md)"), ("docs/a.md", ""), ("docs/b/c.md", ""), ("README.md", "")]);
         assert_eq!(outside_the_book(&all), ["docs/b/c.md:1: docs/SUMMARY.md does not list it"]);
     }
 
     #[test]
-    fn an_alert_has_its_section_and_names_it() {
+    fn alert_needs_its_section_and_its_url() {
         let rule = |name: &str, url: &str| {
-            format!("  - alert: {name}\n    annotations:\n      runbook_url: \"docs/runbook.md#{url}\"\n")
+            format!(
+                "  - alert: {name}\n    annotations:\n      runbook_url: \"docs/how-to/respond-to-alerts.md#{url}\"\n"
+            )
         };
         let all = pages(&[(RUNBOOK, "# Runbook\n## DiskFull\n## Gone\n")]);
         let check = |text: &str| without_section("rules.yml", text, &all);
         assert_eq!(check(&rule("DiskFull", "diskfull")), [""; 0]);
         assert_eq!(check(&rule("DiskFull", "disk")).len(), 1);
         assert_eq!(check(&(rule("DiskFull", "diskfull") + &rule("Other", "other"))).len(), 1);
-        assert_eq!(check("groups: []\n"), ["rules.yml:1: no rules"]);
+        assert_eq!(check("groups: []\n"), ["rules.yml:1: the file has no rules"]);
     }
 }

@@ -1,7 +1,8 @@
-//! How many places have to be kept for one counter.
+//! Measures how many places in the code must be changed to add a counter.
 //!
-//! In: the crates' sources. Out: lines of code, tests left out, and other files under `crates/*/src` that name a counter chosen
-//! for its unmistakable name. All counters are kept in the same way, so one stands for all.
+//! One existing counter with a unique name represents all counters, because all counters are
+//! handled in the same way. The measure is the number of code lines outside tests that name this
+//! counter, plus the number of other files in `crates/*/src` that name it.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +17,7 @@ pub(super) fn measure(checkout: &Path, product: &[Crate]) -> Result<Measure> {
     let mut places = Vec::new();
     for file in product.iter().flat_map(|one| &one.files) {
         let text = fs::read_to_string(checkout.join(&file.path))?;
-        // Tests stand at the end of a file.
+        // In every file, the tests are at the end.
         for (number, line) in text.lines().take(file.lines).enumerate() {
             if line.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == COUNTER) {
                 places.push(format!("{}:{} {}", file.path, number + 1, line.trim()));
@@ -30,7 +31,7 @@ pub(super) fn measure(checkout: &Path, product: &[Crate]) -> Result<Measure> {
             places.push(path.strip_prefix(checkout)?.to_string_lossy().into_owned());
         }
     }
-    Ok(Measure { what: "hand-kept places for a counter", now: places.len(), bar: 2, offenders: places })
+    Ok(Measure { what: "places to change for a new counter", now: places.len(), bar: 2, offenders: places })
 }
 
 const COUNTER: &str = "head_room_mismatch";

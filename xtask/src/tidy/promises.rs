@@ -1,94 +1,93 @@
-//! The promises: each row of `docs/promises.md` names the tests that hold it.
+//! Checks that each promise in `docs/promises.md` is verified by a test.
 //!
-//! In: the document and the files that it names. Out: a finding for each row without a figure or a test, and for each test that is gone.
-//! A row is `| promise | figure | tests |`, a test ``` `file` `function` ```; several are parted by `; `.
+//! A row of the page has the form `| name | promise | figure |`. A test that verifies a promise has
+//! the line `// Promise: NAME` above it. It is a finding if a promise has no such test, if such a
+//! line names an unknown promise, or if no test follows the line.
 
-use std::fs;
-use std::path::Path;
+use std::collections::BTreeMap;
 
-/// Holds the table of `document` against the code of a checkout.
-pub(super) fn check(checkout: &Path, document: &str) -> Vec<String> {
-    let rows = (1..).zip(document.lines()).filter(|(_, line)| line.starts_with('|')).skip(HEAD);
-    let mut rows = rows.peekable();
-    if rows.peek().is_none() {
-        return vec![format!("{PROMISES}:1: no row promises anything")];
+/// The promises that are named above tests. The value is the location of the first such line.
+pub(super) type Held = BTreeMap<String, String>;
+
+/// Adds the promises that are named in a file. Returns a finding for each such line that is not
+/// followed by a test.
+pub(super) fn gather(name: &str, text: &str, held: &mut Held) -> Vec<String> {
+    if !name.ends_with(".rs") || name.ends_with("tidy/promises.rs") {
+        return Vec::new();
     }
-    rows.flat_map(|(number, row)| {
-        wrong(checkout, row).into_iter().map(move |what| format!("{PROMISES}:{number}: {what}"))
-    })
-    .collect()
-}
-
-fn wrong(checkout: &Path, row: &str) -> Vec<String> {
-    let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
-    let [promise, figure, tests] = cells[..] else {
-        return vec![format!("{} cells, 3 are wanted", cells.len())];
-    };
-    let mut found = Vec::new();
-    if promise.is_empty() || figure.is_empty() {
-        found.push("a promise without its sentence or its figure".to_owned());
+    let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+    let mut findings = Vec::new();
+    for (index, line) in lines.iter().enumerate() {
+        let Some(promise) = line.strip_prefix(MARK) else { continue };
+        let at = format!("{name}:{}", index + 1);
+        let below = lines[index..].iter().find(|line| !line.starts_with("//"));
+        // Tests inside `proptest!` may have no attribute.
+        let is_test = below.is_some_and(|line| line.starts_with("#[") || line.starts_with("fn "));
+        if !is_test {
+            findings.push(format!("{at}: no test below the promise {promise}"));
+        }
+        held.entry(promise.to_owned()).or_insert(at);
     }
-    found.extend(tests.split("; ").filter_map(|test| gone(checkout, test)));
-    found
+    findings
 }
 
-/// Why a test is not where it says.
-fn gone(checkout: &Path, test: &str) -> Option<String> {
-    let names = test.strip_prefix('`').and_then(|rest| rest.strip_suffix('`'));
-    let Some((file, function)) = names.and_then(|names| names.split_once("` `")) else {
-        return Some(format!("no test: {test:?} is not `file` `function`"));
-    };
-    let Ok(text) = fs::read_to_string(checkout.join(file)) else { return Some(format!("no file {file}")) };
-    let lines: Vec<&str> = text.lines().collect();
-    let is_it = |place: &usize| begins(lines[*place], function) && is_test(&lines[..*place], lines[*place]);
-    (!(0..lines.len()).any(|place| is_it(&place))).then(|| format!("{file} has no test {function}"))
-}
-
-fn begins(line: &str, function: &str) -> bool {
-    let line = line.trim_start();
-    let name = line.strip_prefix("async ").unwrap_or(line).strip_prefix("fn ");
-    name.and_then(|name| name.strip_prefix(function)).is_some_and(|rest| rest.starts_with('('))
-}
-
-/// By its attribute, or within `proptest!`, which needs none.
-fn is_test(before: &[&str], line: &str) -> bool {
-    let above = before.iter().rev().map(|line| line.trim_start());
-    let mut above = above.take_while(|line| line.starts_with("#[") || line.starts_with("///"));
-    above.any(|line| line.starts_with("#[test]") || line.starts_with("#[tokio::test"))
-        || line.starts_with(' ') && before.iter().any(|line| line.starts_with("proptest! {"))
+/// Compares the rows of the page with the promises that tests name.
+pub(super) fn check(page: &str, held: &Held) -> Vec<String> {
+    let mut findings = Vec::new();
+    let mut rows = BTreeMap::new();
+    for (number, line) in (1..).zip(page.lines()).filter(|(_, line)| line.starts_with('|')).skip(HEAD) {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let [name, promise, figure] = cells[..] else {
+            findings.push(format!("{PROMISES}:{number}: the row has {} cells instead of 3", cells.len()));
+            continue;
+        };
+        if promise.is_empty() || figure.is_empty() {
+            findings.push(format!("{PROMISES}:{number}: {name} has no text or no figure"));
+        }
+        rows.insert(name, number);
+    }
+    if rows.is_empty() {
+        findings.push(format!("{PROMISES}:1: the page has no promise"));
+    }
+    let without = rows.iter().filter(|(name, _)| !held.contains_key(**name));
+    findings.extend(without.map(|(name, number)| format!("{PROMISES}:{number}: no test has `{MARK}{name}`")));
+    let unknown = held.iter().filter(|(name, _)| !rows.contains_key(name.as_str()));
+    findings.extend(unknown.map(|(name, at)| format!("{at}: {PROMISES} has no promise {name}")));
+    findings
 }
 
 pub(super) const PROMISES: &str = "docs/promises.md";
-/// The headings, and the line below.
+const MARK: &str = "// Promise: ";
+/// The number of table lines before the first row.
 const HEAD: usize = 2;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cargo::root;
+
+    const PAGE: &str =
+        "# Promises\n\n| name | promise | figure |\n|---|---|---|\n| no-loss | No loss. | 0 |\n";
 
     #[test]
-    fn a_row_whose_test_is_gone_is_a_finding() {
-        let document =
-            |row: &str| format!("# Promises\n\n| promise | figure | held by |\n|---|---|---|\n{row}\n");
-        let (file, this) = ("xtask/src/tidy/promises.rs", "a_row_whose_test_is_gone_is_a_finding");
-        for (row, word) in [
-            (format!("| a | 1 | `{file}` `{this}` |"), ""),
-            (
-                format!("| a | 1 | `{file}` `{this}`; `{file}` `gone` |"),
-                "docs/promises.md:5: xtask/src/tidy/promises.rs has no test gone",
-            ),
-            (format!("| a | 1 | `{file}` `a_row_whose` |"), "no test a_row_whose"),
-            ("| a | 1 | `no.rs` `check` |".into(), "no file no.rs"),
-            ("| a | 1 | by hand |".into(), "is not `file` `function`"),
-            (format!("| a | | `{file}` `{this}` |"), "without its sentence or its figure"),
-            (format!("| a | `{file}` `{this}` |"), "2 cells"),
-            ("No row.".into(), "no row promises"),
-        ] {
-            let found = check(root(), &document(&row));
-            let is_right =
-                if word.is_empty() { found.is_empty() } else { found.len() == 1 && found[0].contains(word) };
-            assert!(is_right, "{row}: {found:?}");
-        }
+    fn promises_and_tests_match_or_are_findings() {
+        let mut held = Held::new();
+        let code = "    // Promise: no-loss\n    #[test]\n    fn a() {}\n";
+        assert_eq!(gather("crates/x/src/x.rs", code, &mut held), [""; 0]);
+        assert_eq!(check(PAGE, &held), [""; 0]);
+        assert_eq!(check(PAGE, &Held::new()), ["docs/promises.md:5: no test has `// Promise: no-loss`"]);
+        held.insert("other".to_owned(), "a.rs:1".to_owned());
+        assert_eq!(check(PAGE, &held), ["a.rs:1: docs/promises.md has no promise other"]);
+    }
+
+    #[test]
+    fn malformed_rows_and_stray_marks_are_findings() {
+        let stray = gather("crates/x/src/x.rs", "// Promise: no-loss\nlet x = 1;\n", &mut Held::new());
+        assert_eq!(stray, ["crates/x/src/x.rs:1: no test below the promise no-loss"]);
+        let page = PAGE.replace("| 0 |", "| |");
+        let held = Held::from([("no-loss".to_owned(), "a.rs:1".to_owned())]);
+        assert_eq!(check(&page, &held), ["docs/promises.md:5: no-loss has no text or no figure"]);
+        let short = PAGE.replace("| No loss. ", "");
+        assert!(check(&short, &Held::new())[0].contains("2 cells instead of 3"));
+        assert!(check("", &Held::new())[0].contains("has no promise"));
     }
 }

@@ -1,7 +1,8 @@
-//! The measures of the house against their bars.
+//! Prints code measures with their limits. Below the table, it lists the places that exceed a
+//! limit, in the form `file:line name value`.
 //!
-//! In: the code of a checkout. Out: a table on standard output, then what is over each bar, as `file:line name value`.
-//! Not here: tests, which are measured by nothing but their findings; what fails a run (`tidy` without `--report`).
+//! Tests are not measured. The report never fails. To enforce the house rules, run `tidy` without
+//! `--report`.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -16,7 +17,7 @@ use super::sizes::{self, Function};
 use super::source::{self, Crate, Part};
 use super::structs;
 
-/// Prints the table of the checkout in `folder`.
+/// Prints the report for the checkout in `folder`.
 pub(crate) fn run(folder: &Path) -> Result<()> {
     let product = source::read(folder, Part::Product)?;
     let tools = source::read(folder, Part::Tools)?;
@@ -32,12 +33,12 @@ pub(crate) fn run(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// One line of the table.
+/// A measure, which is one line of the table.
 pub(super) struct Measure {
     pub(super) what: &'static str,
     pub(super) now: usize,
     pub(super) bar: usize,
-    /// What is counted, or over the bar: `file:line name value`.
+    /// The places that are counted or that exceed the limit, as `file:line name value`.
     pub(super) offenders: Vec<String>,
 }
 
@@ -48,18 +49,18 @@ fn crate_measures(product: &[Crate]) -> Vec<Measure> {
     let circular: Vec<String> = product.iter().flat_map(circles::members).collect();
     vec![
         Measure {
-            what: "largest crate, lines before tests",
+            what: "lines of the largest crate, without tests",
             now: largest,
             bar: 9_000,
             offenders: vec![name],
         },
         Measure {
-            what: "lines before tests in all",
+            what: "lines in total, without tests",
             now: product.iter().map(Crate::lines).sum(),
             bar: LINES_AT_START,
             offenders: Vec::new(),
         },
-        Measure { what: "modules in a circle", now: circular.len(), bar: 0, offenders: circular },
+        Measure { what: "modules in a cycle", now: circular.len(), bar: 0, offenders: circular },
     ]
 }
 
@@ -95,7 +96,7 @@ fn function_measures(functions: &[Function]) -> [Measure; 3] {
     tuples.now = functions.iter().map(|function| function.tuples).sum();
     [
         measure("functions over 35 lines", over(|function| function.lines, 35), 15),
-        measure("functions over 5 parameters, self counted", over(|function| function.parameters, 5), 5),
+        measure("functions over 5 parameters (with self)", over(|function| function.parameters, 5), 5),
         tuples,
     ]
 }
@@ -119,13 +120,13 @@ fn details(measures: &[Measure]) -> String {
 }
 
 fn by_crate(product: &[Crate], tools: &[Crate]) -> String {
-    let mut text = String::from("\n# lines before tests, by crate\n");
+    let mut text = String::from("\n# lines without tests, by crate\n");
     for one in product.iter().chain(tools) {
         let _ = writeln!(text, "{:<24} {:>6}", one.name, one.lines());
     }
     text
 }
 
-/// What this program counted at the commit before the house was rebuilt.
+/// The total number of lines before the restructuring of the code, for comparison.
 const LINES_AT_START: usize = 58_389;
 const MAX_FIELDS: usize = 15;

@@ -1,10 +1,10 @@
-//! Whether figures are of today's code.
+//! Checks whether the measured figures in `benches/results` match the current code.
 //!
-//! In: the files in `benches/results`, each with the commit that it is of and the folders that it measures, and git. Out: a measure
-//! for the report: figures whose folders differ now from what they were at that commit.
-//! It is a warning: a change of those folders makes its figures old in the same commit, and its author may have no machine to
-//! measure on; were it a failure, every commit after it would be red until the figures are measured.
-//! The folders' contents are compared, not their history, so a commit that was taken over under another name still counts.
+//! Each results file names the commit at which it was measured, and the source folders that it
+//! depends on. A figure is outdated if these folders have changed since that commit. The folders
+//! are compared by content, so a figure stays valid after a rebase. An outdated figure is reported
+//! but is not an error: any change of the folders makes figures outdated, and its author may have
+//! no machine for measurements.
 
 use std::fs;
 use std::path::Path;
@@ -15,14 +15,14 @@ use anyhow::{Context, Result};
 use super::files;
 use super::report::Measure;
 
-/// What a results file measures.
+/// The origin of a results file, read from its comment lines.
 #[derive(Debug, PartialEq, Eq)]
 struct Origin<'a> {
     commit: &'a str,
     measures: Vec<&'a str>,
 }
 
-/// The figures that are older than what they measure.
+/// Counts the figures that are older than the code that they measure.
 pub(super) fn measure(checkout: &Path) -> Result<Measure> {
     let mut offenders = Vec::new();
     let folder = checkout.join(RESULTS);
@@ -34,10 +34,10 @@ pub(super) fn measure(checkout: &Path) -> Result<Measure> {
             Some(origin) => offenders.extend(origin.old(checkout)?.map(|why| format!("{name} {why}"))),
         }
     }
-    Ok(Measure { what: "figures older than what they measure", now: offenders.len(), bar: 0, offenders })
+    Ok(Measure { what: "figures older than the measured code", now: offenders.len(), bar: 0, offenders })
 }
 
-/// What its notes say; `None`: they don't.
+/// Parses the comment lines of a results file. Returns `None` if they name no origin.
 fn origin(text: &str) -> Option<Origin<'_>> {
     let note = |key: &str| {
         let lines = text.lines().take_while(|line| line.starts_with('#'));
@@ -48,28 +48,31 @@ fn origin(text: &str) -> Option<Origin<'_>> {
 }
 
 impl Origin<'_> {
-    /// Why it is old; `None`: it is not.
+    /// Returns the reason why the figure is outdated, or `None` if it is current.
     fn old(&self, checkout: &Path) -> Result<Option<String>> {
         let Self { commit, measures } = self;
         if !commit.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return Ok(Some(format!("was measured with changes that nobody committed: {commit}")));
+            return Ok(Some(format!("was measured with uncommitted changes ({commit})")));
         }
         let mut git = Command::new("git");
         git.current_dir(checkout).args(["diff", "--name-only", commit, "--"]).args(measures);
-        let output = git.output().context("can't run git")?;
+        let output = git.output().context("cannot run git")?;
         if !output.status.success() {
-            return Ok(Some(format!("is of {commit}, which this repository has not")));
+            return Ok(Some(format!("was measured at {commit}, which is not in this repository")));
         }
         let changed = String::from_utf8_lossy(&output.stdout).into_owned();
         let Some(first) = changed.lines().next() else { return Ok(None) };
         let others = changed.lines().count() - 1;
-        Ok(Some(format!("is of {:.12}; since then {first} and {others} other files have changed", commit)))
+        Ok(Some(format!(
+            "was measured at {:.12}; {first} and {others} other files have changed since then",
+            commit
+        )))
     }
 }
 
-/// Where figures lie.
+/// The folder that contains the results.
 pub(crate) const RESULTS: &str = "benches/results";
-/// Keys of the notes above a figure's rows.
+/// The keys of the comment lines at the top of a results file.
 pub(crate) const COMMIT: &str = "commit";
 pub(crate) const MEASURES: &str = "measures";
 
@@ -80,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_file_is_of_stands_above_its_rows() {
+    fn origin_is_read_from_the_comment_lines() {
         let good = "# commit: 12ab\n# measures: crates/a/src crates/b/src\n# date: x\nslots\n1\n";
         let found = origin(good).unwrap();
         assert_eq!(found, Origin { commit: "12ab", measures: vec!["crates/a/src", "crates/b/src"] });
@@ -95,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_is_old_when_a_folder_that_it_measures_has_changed() {
+    fn figure_is_outdated_after_a_change_of_its_folders() {
         let folder = TempDir::new().unwrap();
         let git = |arguments: &[&str]| {
             let mut git = Command::new("git");
@@ -119,18 +122,20 @@ mod tests {
         let figure = |commit: &str| {
             write("benches/results/f.csv", &format!("# commit: {commit}\n# measures: crates/a/src\nx\n1\n"));
         };
-        assert_eq!(old(), [""; 0], "no figure");
+        assert_eq!(old(), [""; 0], "there is no figure");
         figure(&commit);
         assert_eq!(old(), [""; 0]);
         write("crates/b/src/lib.rs", "2");
-        assert_eq!(old(), [""; 0], "another folder");
+        assert_eq!(old(), [""; 0], "the change is in another folder");
         write("crates/a/src/lib.rs", "2");
         git(&["commit", "--quiet", "--all", "--message", "b"]);
         let found = old();
         assert!(found.len() == 1 && found[0].contains("crates/a/src/lib.rs"), "{found:?}");
         figure(&git(&["rev-parse", "HEAD"]));
-        assert_eq!(old(), [""; 0], "measured anew");
-        for (commit, why) in [("0123456789", "has not"), ("12ab and changes", "nobody committed")] {
+        assert_eq!(old(), [""; 0], "the figure was measured again");
+        for (commit, why) in
+            [("0123456789", "is not in this repository"), ("12ab and changes", "uncommitted")]
+        {
             figure(commit);
             assert!(old()[0].contains(why), "{commit}: {:?}", old());
         }

@@ -1,8 +1,10 @@
-//! The roads of the map: lists of functions, in the order in which something passes them.
+//! Checks the processing paths in `crates/README.md`. Each path lists functions in the order in
+//! which they are called.
 //!
-//! In: the map's text and the files that it names. Out: a finding for each step that is not in the code.
-//! A road is a section `## The road of a …`, whose steps open as ``1. `crates/a/src/b.rs` `Type::function` ``: a function of an
-//! implementation or trait of that file, a free one without `Type::`, or one of C. Text between the steps is free.
+//! A path is a section with one of the known titles. Its steps have the form ``1.
+//! `crates/a/src/b.rs` `Type::function` ``. The function can be a method in this file, a free
+//! function (without `Type::`), or a C function. A step that names a missing file or function is a
+//! finding. Text between the steps is not checked.
 
 use std::fs;
 use std::path::Path;
@@ -11,25 +13,28 @@ use syn::{ImplItem, Item, TraitItem, Type};
 
 use super::MAP;
 
-/// A step of a road.
+/// A step of a processing path.
 struct Step<'a> {
     number: usize,
     file: &'a str,
     function: &'a str,
 }
 
-/// Holds the roads of `map` against the code of a checkout.
+/// Compares the processing paths in `map` with the code of a checkout.
 pub(super) fn check(checkout: &Path, map: &str) -> Vec<String> {
     let mut found = Vec::new();
     for name in ROADS {
         let title = format!("## {name}\n");
         let Some(section) = map.split(&title).nth(1).and_then(|rest| rest.split("\n## ").next()) else {
-            found.push(format!("{MAP}:1: no section {name:?}"));
+            found.push(format!("{MAP}:1: section {name:?} is missing"));
             continue;
         };
         let steps: Vec<_> = section.lines().filter(|line| is_numbered(line)).collect();
         if !(1..=MAX_STEPS).contains(&steps.len()) {
-            found.push(format!("{MAP}:1: {name}: {} steps, 1 to {MAX_STEPS} are allowed", steps.len()));
+            found.push(format!(
+                "{MAP}:1: {name}: {} steps; a section must have 1 to {MAX_STEPS}",
+                steps.len()
+            ));
         }
         let wrong = steps.iter().enumerate().filter_map(|(place, line)| missing(checkout, place + 1, line));
         found.extend(wrong.map(|what| format!("{MAP}:1: {name}: {what}")));
@@ -41,13 +46,13 @@ fn is_numbered(line: &str) -> bool {
     line.split_once(". ").is_some_and(|(number, _)| number.parse::<usize>().is_ok())
 }
 
-/// Why a line is no step, or its function is not where it says.
+/// Returns the reason why a line is not a valid step, or `None` if it is valid.
 fn missing(checkout: &Path, place: usize, line: &str) -> Option<String> {
     let Some(step) = step(line).filter(|step| step.number == place) else {
-        return Some(format!("step {place} does not open as {place}. `file` `function`"));
+        return Some(format!("step {place} does not begin with {place}. `file` `function`"));
     };
     let Ok(text) = fs::read_to_string(checkout.join(step.file)) else {
-        return Some(format!("step {place}: no file {}", step.file));
+        return Some(format!("step {place}: there is no file {}", step.file));
     };
     let is_there = if step.file.ends_with(".rs") {
         functions(&text).any(|name| name == step.function)
@@ -64,7 +69,7 @@ fn step(line: &str) -> Option<Step<'_>> {
     Some(Step { number: number.parse().ok()?, file, function })
 }
 
-/// Names of all functions of a Rust file, with their types.
+/// Returns the names of all functions in a Rust file. Names of methods include their type.
 fn functions(text: &str) -> impl Iterator<Item = String> {
     let items = syn::parse_file(text).map(|file| file.items).unwrap_or_default();
     items.into_iter().flat_map(|item| match item {
@@ -93,7 +98,7 @@ fn owner(kind: &Type) -> String {
     path.path.segments.last().map(|last| last.ident.to_string()).unwrap_or_default()
 }
 
-/// Whether a line of C begins the definition of a function.
+/// Returns `true` if the C code contains a line that begins the definition of the function.
 fn is_in_c(text: &str, function: &str) -> bool {
     let call = format!(" {function}(");
     let top = text.lines().filter(|line| !line.starts_with(char::is_whitespace) && !line.starts_with("//"));
@@ -101,11 +106,11 @@ fn is_in_c(text: &str, function: &str) -> bool {
 }
 
 const ROADS: [&str; 5] = [
-    "The road of a packet",
-    "The road of a verdict",
-    "The road of a reload",
-    "The road of a route",
-    "The road of an upgrade",
+    "The path of a packet",
+    "The path of a health state",
+    "The path of a reload",
+    "The path of a route",
+    "The path of an upgrade",
 ];
 const MAX_STEPS: usize = 8;
 
@@ -121,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_the_code_lacks_is_a_finding() {
+    fn step_missing_in_the_code_is_a_finding() {
         let road = |name: &str, steps: &str| format!("# Map\n\n## {name}\n\nText.\n\n{steps}\nMore.\n");
         let file = "crates/datapath/bpf/steer.bpf.c";
         let rust = "xtask/src/tidy/roads.rs";
@@ -129,9 +134,9 @@ mod tests {
             (format!("1. `{file}` `steer`. Text.\n2. `{rust}` `check`\n"), ""),
             (format!("1. `{file}` `steers`\n"), "no function steers"),
             (format!("1. `{rust}` `Step::check`\n"), "no function Step::check"),
-            ("1. `crates/no.rs` `check`\n".into(), "no file crates/no.rs"),
-            (format!("2. `{rust}` `check`\n"), "step 1 does not open"),
-            ("1. The check (`check`)\n".into(), "step 1 does not open"),
+            ("1. `crates/no.rs` `check`\n".into(), "there is no file crates/no.rs"),
+            (format!("2. `{rust}` `check`\n"), "step 1 does not begin"),
+            ("1. The check (`check`)\n".into(), "step 1 does not begin"),
             ("None.\n".into(), "0 steps"),
             ((1..=9).map(|n| format!("{n}. `{rust}` `check`\n")).collect(), "9 steps"),
         ] {

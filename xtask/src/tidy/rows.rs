@@ -1,7 +1,7 @@
-//! Modules that decide something and import the API's rows.
+//! Finds modules that make decisions but depend on types of API rows.
 //!
-//! In: the crates. Out: the files outside the admin API, its client, the border module and the command line that name a type which
-//! the API serialises. A row is a type of the admin API that derives `Serialize`.
+//! An API row is a type in the crate `admin` that derives `Serialize`. Only four places may name
+//! API rows: the crate `admin`, its client, the module that builds rows, and the command line.
 
 use std::collections::BTreeSet;
 
@@ -59,10 +59,10 @@ fn serialises(attribute: &Attribute) -> bool {
         && attribute.meta.require_list().is_ok_and(|list| list.tokens.to_string().contains("Serialize"))
 }
 
-/// Modules of `control-plane` whose work it is to make rows of what others decide.
+/// The modules of `control-plane` that convert results of other modules to API rows.
 const BORDER: [&str; 1] = ["crate::rows"];
 
-/// Crates that rows are for.
+/// The crates that may name API rows.
 const THEIRS: [&str; 3] = ["admin", "admin-client", "sluicegate"];
 
 #[cfg(test)]
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_is_named_at_the_border_alone() {
+    fn only_the_border_module_may_name_a_row() {
         let admin =
             inline("admin", "mod view { #[derive(Clone, Serialize)] pub struct Row; } pub struct Command;");
         let domain =

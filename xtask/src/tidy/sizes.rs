@@ -1,16 +1,16 @@
-//! Sizes of functions: lines, parameters, and parameters that are tuples.
+//! Measures the functions of a crate: their number of lines, parameters and tuple parameters.
 //!
-//! In: modules without their tests. Out: a [`Function`] each, with what is measured of it.
-//! Lines run from `fn` to the closing brace; `self` is a parameter, as for clippy; closures are not looked at.
+//! Lines are counted from `fn` to the closing brace. `self` counts as a parameter, as in clippy.
+//! Closures and functions in tests are not measured.
 
 use syn::visit::{self, Visit};
 use syn::{Block, FnArg, ImplItemFn, ItemFn, Pat, Signature, TraitItemFn, Type};
 
 use super::source::{Crate, Module};
 
-/// What is measured of a function.
+/// The measures of one function.
 pub(crate) struct Function {
-    /// `file:line`, below the checkout.
+    /// The location as `file:line`, relative to the checkout.
     pub(crate) at: String,
     pub(crate) name: String,
     pub(crate) lines: usize,
@@ -18,7 +18,7 @@ pub(crate) struct Function {
     pub(crate) tuples: usize,
 }
 
-/// All functions of a crate, those within others too.
+/// Returns the measures of all functions in a crate, including nested ones.
 pub(crate) fn functions(whole: &Crate) -> Vec<Function> {
     whole.modules.iter().flat_map(|module| in_module(whole, module)).collect()
 }
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn functions_are_measured_as_they_stand_and_those_of_tests_are_not() {
+    fn functions_are_measured_except_in_tests() {
         let code = "
             /// Not counted.
             pub fn first(

@@ -1,8 +1,8 @@
-//! The code of the workspace, read by the compiler's grammar.
+//! Parses the Rust sources of the workspace.
 //!
-//! In: a checkout. Out: its crates, each a tree of [`Module`]s, without what is compiled for tests alone.
-//! Not here: what is judged of it (`circles`, `sizes`, `structs`).
-//! Invariant: a file belongs to one crate; the first module of a crate is its root.
+//! The result is a list of crates with their [`Module`]s. Code that is compiled only for tests is
+//! left out. Each file belongs to one crate, and the first module of a crate is its root. The
+//! modules `circles`, `sizes` and `structs` evaluate the result.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,9 +11,9 @@ use anyhow::{Context, Result};
 use proc_macro2::TokenTree;
 use syn::{Attribute, ImplItem, Item, ItemMod, Meta};
 
-/// A crate, or a program of one: what has a root of its own.
+/// A library or program with its modules.
 pub(crate) struct Crate {
-    /// Its folder, below `crates/` or the checkout.
+    /// The name of the folder, relative to `crates/` or to the checkout.
     pub(crate) name: String,
     pub(crate) modules: Vec<Module>,
     pub(crate) files: Vec<File>,
@@ -21,35 +21,35 @@ pub(crate) struct Crate {
 
 /// A source file.
 pub(crate) struct File {
-    /// Below the checkout.
+    /// The path relative to the checkout.
     pub(crate) path: String,
-    /// Without those of its tests.
+    /// The number of lines, without tests.
     pub(crate) lines: usize,
 }
 
-/// A module, in a file of its own or within another's.
+/// A module, either inline or in its own file.
 pub(crate) struct Module {
     pub(crate) name: String,
     pub(crate) parent: Option<usize>,
-    /// Place in [`Crate::files`].
+    /// The index of the file in [`Crate::files`].
     pub(crate) file: usize,
-    /// All but modules and tests.
+    /// All items except submodules and tests.
     pub(crate) items: Vec<Item>,
 }
 
-/// Which crates are read.
+/// Selects which crates of the workspace are read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Those of the product: `crates/*`.
+    /// The crates of the product, which are in `crates/`.
     Product,
-    /// What builds, tests and measures it.
+    /// The crates that build, test and measure the product.
     Tools,
 }
 
-/// Reads one part of a checkout.
+/// Reads the selected crates of a checkout.
 ///
 /// # Errors
-/// A file that is missing, or no Rust.
+/// Returns an error if a file is missing or is not valid Rust.
 pub(crate) fn read(checkout: &Path, part: Part) -> Result<Vec<Crate>> {
     let roots = match part {
         Part::Product => folder(&checkout.join("crates"))?.iter().flat_map(|path| programs(path)).collect(),
@@ -67,7 +67,7 @@ pub(crate) fn read(checkout: &Path, part: Part) -> Result<Vec<Crate>> {
 }
 
 fn folder(path: &Path) -> Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(path).with_context(|| format!("can't list {}", path.display()))?;
+    let entries = fs::read_dir(path).with_context(|| format!("cannot list {}", path.display()))?;
     let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
     paths.sort();
     Ok(paths)
@@ -94,8 +94,8 @@ impl Crate {
 
     fn read_file(&mut self, checkout: &Path, place: &Place) -> Result<()> {
         let path = place.path.strip_prefix(checkout)?.to_string_lossy().into_owned();
-        let text = fs::read_to_string(&place.path).with_context(|| format!("can't read {path}"))?;
-        let items = syn::parse_file(&text).with_context(|| format!("{path} is no Rust"))?.items;
+        let text = fs::read_to_string(&place.path).with_context(|| format!("cannot read {path}"))?;
+        let items = syn::parse_file(&text).with_context(|| format!("{path} is not valid Rust"))?.items;
         let lines = text.lines().count() - items.iter().map(test_lines).sum::<usize>();
         self.files.push(File { path, lines });
         let beside = place.path.parent().unwrap_or(checkout);
@@ -142,13 +142,13 @@ impl Crate {
         self.read_file(at.checkout, &Place { parent: Some(parent), name, path, leads })
     }
 
-    /// The module's path from its crate: `crate::announce::plan`.
+    /// Returns the path of the module within its crate, such as `crate::announce::plan`.
     pub(crate) fn path(&self, module: usize) -> String {
         let Module { name, parent, .. } = &self.modules[module];
         parent.map_or_else(|| name.clone(), |parent| format!("{}::{name}", self.path(parent)))
     }
 
-    /// The path of the file that a module stands in.
+    /// Returns the path of the file that contains the module.
     pub(crate) fn file_of(&self, module: usize) -> &str {
         &self.files[self.modules[module].file].path
     }
@@ -158,12 +158,13 @@ impl Crate {
     }
 }
 
-/// A file that is to be read.
+/// A file to read.
 struct Place {
     parent: Option<usize>,
     name: String,
     path: PathBuf,
-    /// Its modules stand beside it, not in a folder of its name.
+    /// `true` if submodules are in the same folder as this file. This is the case for `lib.rs` and
+    /// `mod.rs`.
     leads: bool,
 }
 
@@ -172,7 +173,7 @@ struct Named<'a> {
     name: &'a str,
 }
 
-/// Where the modules that a file declares are looked for.
+/// The folders that are searched for the submodules of a file.
 #[derive(Clone, Copy)]
 struct Folders<'a> {
     checkout: &'a Path,
@@ -187,7 +188,7 @@ fn path_attribute(attributes: &[Attribute]) -> Option<String> {
     Some(path.value())
 }
 
-/// Leaves out the tests among an implementation's functions.
+/// Removes test functions from an `impl` block.
 fn without_tests(item: Item) -> Item {
     let Item::Impl(mut block) = item else { return item };
     block.items.retain(|item| !matches!(item, ImplItem::Fn(function) if for_tests(&function.attrs)));
@@ -198,7 +199,7 @@ fn is_test(item: &Item) -> bool {
     for_tests(attributes(item))
 }
 
-/// Lines of an item that is compiled for tests alone.
+/// Returns the number of lines of an item if it is compiled only for tests, or 0 otherwise.
 fn test_lines(item: &Item) -> usize {
     if !is_test(item) {
         return 0;
@@ -230,7 +231,8 @@ fn attributes(item: &Item) -> &[Attribute] {
     }
 }
 
-/// Whether only tests are built with it: `#[test]`, `#[cfg(test)]`, `#[cfg(all(test, …))]`.
+/// Returns `true` if the attributes restrict the item to tests. Such attributes are `#[test]`,
+/// `#[cfg(test)]` and `#[cfg(all(test, …))]`.
 fn for_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
         Meta::Path(path) => path.segments.last().is_some_and(|segment| segment.ident == "test"),
@@ -251,7 +253,7 @@ fn needs_test(condition: proc_macro2::TokenStream) -> bool {
     })
 }
 
-/// A crate of one file.
+/// Returns a crate that consists of a single file, for tests.
 #[cfg(test)]
 pub(super) fn inline(name: &str, text: &str) -> Crate {
     let mut made = Crate { name: name.into(), modules: Vec::new(), files: Vec::new() };
@@ -260,7 +262,8 @@ pub(super) fn inline(name: &str, text: &str) -> Crate {
     let items = syn::parse_file(text).expect("Rust").items;
     let lines = text.lines().count() - items.iter().map(test_lines).sum::<usize>();
     made.files.push(File { path: format!("crates/{name}/src/lib.rs"), lines });
-    made.read_items(&at, 0, Named { parent: None, name: "crate" }, items).expect("no other file");
+    made.read_items(&at, 0, Named { parent: None, name: "crate" }, items)
+        .expect("an inline crate reads no other file");
     made
 }
 
@@ -269,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_tests_alone_need_is_left_out_and_not_counted() {
+    fn test_code_is_left_out_and_not_counted() {
         let code = "mod a { mod b { struct X; } }\nfn x() {}\n\n#[cfg(test)]\nmod tests {\n}\n#[cfg(not(test))]\nfn y() {}\n#[cfg(any(test, z))]\nfn z() {}\n";
         let made = inline("x", code);
         assert_eq!(made.lines(), 7);

@@ -1,6 +1,7 @@
-//! Structs that have methods, by their number of fields.
+//! Measures the number of fields of structs that have methods.
 //!
-//! In: a crate. Out: every struct with an implementation, of its own or of a trait, one of whose functions takes `self`.
+//! A struct has methods if a function in one of its `impl` blocks takes `self`. The block may be
+//! inherent or implement a trait.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,9 +10,9 @@ use syn::{Fields, FnArg, ImplItem, Item, ItemImpl, Type};
 use super::circles::Names;
 use super::source::Crate;
 
-/// A struct that has methods.
+/// A struct with methods.
 pub(crate) struct Struct {
-    /// `file:line`, below the checkout.
+    /// The location as `file:line`, relative to the checkout.
     pub(crate) at: String,
     pub(crate) name: String,
     pub(crate) fields: usize,
@@ -67,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_struct_counts_with_a_method_wherever_its_implementation_stands() {
+    fn struct_counts_if_any_implementation_has_a_method() {
         let code = "
             struct Plain { a: u8 }
             struct Made { a: u8 } impl Made { fn new() -> Self {} }

@@ -1,17 +1,17 @@
-//! Names that were replaced by the field's own, and must not come back.
+//! Rejects identifiers that were replaced by standard terms.
 //!
-//! In: a file of Rust. Out: a finding for each old name in its code; comments may use the word.
-//! A name that is a common word is kept out of the files alone where it meant something private.
+//! An old name in code is a finding. Comments may contain the word. If the old name is a common
+//! word, it is rejected only in those files where it was an identifier with a special meaning.
 
-/// A name that was replaced.
+/// An identifier that was renamed.
 struct Renamed {
     old: &'static str,
-    /// Start of the paths where it may not stand.
+    /// The identifier is rejected only in files whose path begins with this prefix.
     within: &'static str,
     new: &'static str,
 }
 
-/// Findings in a file, whose path is `name`.
+/// Returns the findings in one file. The argument `name` is the path of the file.
 pub(super) fn check(name: &str, text: &str) -> Vec<String> {
     if !name.ends_with(".rs") || name.ends_with("tidy/words.rs") {
         return Vec::new();
@@ -22,7 +22,7 @@ pub(super) fn check(name: &str, text: &str) -> Vec<String> {
         let code = line.split("//").next().unwrap_or_default();
         for word in code.split(|c: char| !c.is_alphanumeric() && c != '_') {
             if let Some(Renamed { old, new, .. }) = rules.iter().find(|renamed| renamed.old == word) {
-                found.push(format!("{name}:{}: {old} is called {new}", number + 1));
+                found.push(format!("{name}:{}: rename {old} to {new}", number + 1));
             }
         }
     }
@@ -52,10 +52,10 @@ const RENAMED: [Renamed; 23] = [
     renamed("Told", "", "Flush or Observed"),
     renamed("Way", "crates/", "Disposition, TxPath or Addressing"),
     renamed("Work", "crates/forwarder/", "PacketState"),
-    renamed("askers", "", "what waits, or is connected"),
+    renamed("askers", "", "waiting or connected"),
     renamed("barred", "crates/", "excluded_slots"),
     renamed("growth", "crates/forwarder/", "encap_overhead"),
-    renamed("told", "", "what it was: announced, reported, flushed"),
+    renamed("told", "", "announced, reported or flushed"),
     renamed("too_big_told", "crates/", "packet_too_big_sent"),
 ];
 
@@ -64,10 +64,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_old_name_is_a_finding_in_code_and_none_in_a_comment_or_within_another_word() {
+    fn old_name_is_a_finding_only_as_a_whole_word_in_code() {
         let code = "//! Work.\nstruct Work; // Work\nfn f() { let Workload = Works; }\n";
         let found = check("crates/forwarder/src/x.rs", code);
-        assert_eq!(found, ["crates/forwarder/src/x.rs:2: Work is called PacketState"]);
+        assert_eq!(found, ["crates/forwarder/src/x.rs:2: rename Work to PacketState"]);
         assert_eq!(check("crates/bgp/src/x.rs", code), [""; 0]);
         assert_eq!(check("crates/forwarder/README.md", code), [""; 0]);
     }

@@ -1,4 +1,4 @@
-//! What a simulated day shows: its rows, its plot, its part of the page; and the same at several rates.
+//! Evaluates simulated days: CSV rows, plots and sections of the results page.
 
 use anyhow::Result;
 
@@ -7,7 +7,7 @@ use crate::Csv;
 use crate::plot::{self, Axes, COLORS, Line};
 use crate::stats::{Spread, median};
 
-/// The day of Figure 7.
+/// Simulates the day of Figure 7 and returns its CSV.
 pub(crate) fn run() -> Csv {
     let (intervals, outcome) = measure(&DAY);
     let mean = intervals.iter().map(|one| one.connections.mean).sum::<f64>() / intervals.len() as f64;
@@ -41,7 +41,7 @@ pub(crate) fn run() -> Csv {
     csv
 }
 
-/// Days with fewer and more connections.
+/// Simulates days with lower and higher connection rates.
 pub(crate) fn run_rates() -> Csv {
     let mut csv = Csv::new(&[
         "arrivals",
@@ -65,12 +65,12 @@ pub(crate) fn run_rates() -> Csv {
             format!("{:.2}", 100.0 / mean.sqrt()),
             format!("{:.1}", 100.0 * below as f64 / factors.len() as f64),
         ]);
-        eprintln!("{arrivals} connections a second and endpoint: done");
+        eprintln!("simulated a day with {arrivals} connections per second and endpoint");
     }
     csv
 }
 
-/// An interval over all endpoints.
+/// The distribution of one interval's load over the endpoints.
 struct Load {
     connections: Spread,
     packets: Spread,
@@ -85,7 +85,7 @@ fn measure(assumed: &Assumptions) -> (Vec<Load>, Outcome) {
     (intervals, outcome)
 }
 
-/// Three panels over the hours of the day.
+/// Draws three panels, with the hour of the day on the x axis.
 pub(crate) fn draw(csv: &Csv) -> Result<String> {
     let line = |column: &str, name: &str, color| -> Result<Line> {
         let points = csv.numbers("hour")?.into_iter().zip(csv.numbers(column)?).collect();
@@ -98,7 +98,7 @@ pub(crate) fn draw(csv: &Csv) -> Result<String> {
     let factor = [line("overprovision", "connections", 0)?, bound];
     let sheet = plot::Sheet::new(
         "Figure 7: a simulated day, 458 endpoints",
-        "variation 6 to 7 % most of the day; factor below 1.2 for over 60 % of the time, higher off the peak",
+        "variation 6 to 7 % most of the day; factor below 1.2 for over 60 % of the time, higher outside the peak",
         csv,
     )?
     .with_height(900);
@@ -111,7 +111,7 @@ pub(crate) fn draw(csv: &Csv) -> Result<String> {
     })
 }
 
-/// Variation over the connections of an interval.
+/// Draws the variation against the number of connections per interval.
 pub(crate) fn draw_rates(csv: &Csv) -> Result<String> {
     let line = |column: &str, name: &str, color: usize| -> Result<Line> {
         let points = csv.numbers("connections_in_interval")?.into_iter().zip(csv.numbers(column)?).collect();
@@ -119,18 +119,18 @@ pub(crate) fn draw_rates(csv: &Csv) -> Result<String> {
     };
     let lines = [
         line("variation_percent", "simulated, median of the day", 0)?,
-        line("by_chance_percent", "1/sqrt(n): chance alone", 3)?,
+        line("by_chance_percent", "1/sqrt(n): by chance", 3)?,
     ];
     let most = csv.numbers("connections_in_interval")?.into_iter().fold(0.0, f64::max);
     plot::svg(
         &plot::Sheet::new(
-            "Figure 7, at other rates: variation by the number of connections",
-            "not in it",
+            "Figure 7 at other rates: variation by number of connections",
+            "no such figure",
             csv,
         )?,
         |area| {
             let axes = Axes {
-                x: "connections of an endpoint in five minutes (median of the day)",
+                x: "connections per endpoint in five minutes (median of the day)",
                 y: "coefficient of variation (percent)",
                 x_range: 0.0..most * 1.05,
                 y_range: 0.0..16.0,
@@ -140,12 +140,12 @@ pub(crate) fn draw_rates(csv: &Csv) -> Result<String> {
     )
 }
 
-/// Its part of the page.
+/// Returns the section of the results page for Figure 7.
 pub(crate) fn section(csv: &Csv) -> Result<String> {
     let mut text = format!(
-        "The paper shows a real day of one cluster: connections per second of 458 endpoints in intervals of five minutes. Ours is \
-         simulated: {} connections with {} packets go through `maglev_hash::build` (65,537 entries) and `conntrack::FlowTable` (a \
-         million places) as in a packet thread.\n\n| | the paper | ours |\n|---|---|---|\n",
+        "The paper shows a real day of one cluster: the connections per second of 458 endpoints, in intervals of five minutes. The day \
+         shown here is simulated, with {} connections and {} packets. As in a packet thread, `maglev_hash::build` builds \
+         the Maglev table (65,537 entries), and `conntrack::FlowTable` is the connection table (a million entries).\n\n| quantity | paper | Sluicegate |\n|---|---|---|\n",
         millions(csv, "connections")?,
         millions(csv, "packets")?,
     );
@@ -153,13 +153,13 @@ pub(crate) fn section(csv: &Csv) -> Result<String> {
         text += &format!("| {what} | {paper} | {ours} |\n");
     }
     text += &format!(
-        "\nWhat is assumed, and is ours alone: connections arrive at random (Poisson), independently of each other, {} a second and \
-         endpoint on average of the day, in a profile by the hour with its least at 4:00 and its most, 4.2 times that, at 20:00. A \
-         client sends 4 packets at least and 1,000 at most (Pareto, shape 1.3), the second one a quarter of a second after the SYN and \
-         the rest evenly over a time of 4 s in the median (log-normal, sigma 1.5, at most 10 minutes). Every endpoint has weight 1 and \
-         fails once in the day, at a random time, for 60 s. The rate is chosen so that an endpoint has about {} connections in five \
-         minutes: chance alone then gives the variation that the paper saw. How many there were in its cluster, it does not say; the \
-         next figure shows what more of them do.\n",
+        "\nThe paper does not describe its traffic. The simulation makes these assumptions:\n\n\
+         - Connections arrive at random (Poisson) and independently, {} per second and endpoint on average.\n\
+         - The rate varies over the day. It is highest at 20:00, which is 4.2 times the lowest rate at 4:00.\n\
+         - A client sends 4 to 1,000 packets (Pareto, shape 1.3). The second packet follows a quarter of a second after the SYN.\n\
+         - The median duration of a connection is 4 s (log-normal, sigma 1.5, at most 10 minutes). Its packets are evenly spaced.\n\
+         - Every endpoint has weight 1 and fails once in the day, at a random time, for 60 s.\n\n\
+         At this rate an endpoint gets about {} connections in five minutes. With that number, the random arrival of connections is enough to cause the variation that the paper reports. The next figure shows higher and lower rates.\n",
         DAY.arrivals,
         csv.note(MEAN)?,
     );
@@ -170,7 +170,7 @@ fn millions(csv: &Csv, note: &str) -> Result<String> {
     Ok(format!("{:.1} million", csv.note(note)?.parse::<f64>()? / 1e6))
 }
 
-/// What is compared, the paper's, ours.
+/// Returns one row per quantity: its name, the paper's value and the simulated value.
 fn comparison(csv: &Csv) -> Result<Vec<[String; 3]>> {
     let (variation, factor) = (csv.numbers("variation_percent")?, csv.numbers("overprovision")?);
     let packets = [csv.numbers("packets_variation_percent")?, csv.numbers("packets_overprovision")?];
@@ -185,31 +185,37 @@ fn comparison(csv: &Csv) -> Result<Vec<[String; 3]>> {
     let of_packets = packets.map(|values| median(&values));
     let ours = [
         format!("median {:.1} % ({least:.1} to {most:.1}); 6 to 7 % for {between} of the day", medians[0]),
-        format!("below 1.2 for {below} of the time; median {:.2}, most {highest:.2}", medians[1]),
+        format!("below 1.2 for {below} of the time; median {:.2}, maximum {highest:.2}", medians[1]),
         format!("{:.2} at 4:00, {:.2} at 20:00 (medians)", hour(4), hour(20)),
         format!("variation {:.1} %, factor {:.2} (medians)", of_packets[0], of_packets[1]),
         format!("{} connections", csv.note(FAILED)?),
-        format!("{}; {} that the table alone would have moved stayed", csv.note(NEEDLESS)?, csv.note(KEPT)?),
+        format!(
+            "{} connections; the connection table kept {} more on their endpoint",
+            csv.note(NEEDLESS)?,
+            csv.note(KEPT)?
+        ),
     ];
     Ok(PAPER.into_iter().zip(ours).map(|((what, paper), ours)| [what.into(), paper.into(), ours]).collect())
 }
 
-/// What is compared, and what the paper says of it.
+/// The quantities that are compared, and what the paper states about each.
 const PAPER: [(&str, &str); 6] = [
     ("coefficient of variation", "6 to 7 % most of the day"),
     ("overprovision factor", "below 1.2 for over 60 % of the time"),
-    ("overprovision factor off the peak", "notably higher"),
-    ("packets instead of connections", "not given"),
-    ("moved off an endpoint that failed", "not given"),
-    ("moved off one that serves", "not given"),
+    ("overprovision factor outside the peak", "notably higher than at the peak"),
+    ("variation and overprovision factor of packets instead of connections", "not given"),
+    ("connections that moved because their endpoint failed", "not given"),
+    ("connections that moved although their endpoint was up", "not given"),
 ];
 
-/// Its part of the page.
+/// Returns the section of the results page for the other rates.
 pub(crate) fn section_rates(csv: &Csv) -> Result<String> {
     let mut text = String::from(
-        "The same day with fewer and more connections, not in the paper. A table is even to a slot, so what is left is chance: with *n* \
-         connections in an interval an endpoint's number varies by 1/sqrt(*n*).\n\n\
-         | connections a second and endpoint | in five minutes | variation, median | by chance | overprovision below 1.2 |\n|---|---|---|---|---|\n",
+        "This figure is not in the paper. It repeats the simulated day with fewer and more connections. All endpoints have the same \
+         number of table entries, give or take one, so almost all of the variation is chance. If an endpoint gets *n* connections \
+         per interval on average, chance gives a coefficient of variation of 1/sqrt(*n*).\n\n\
+         | connections per second and endpoint | connections per endpoint in five minutes | coefficient of variation, median | \
+         coefficient of variation by chance | share of the day with an overprovision factor below 1.2 |\n|---|---|---|---|---|\n",
     );
     let columns = [
         "arrivals",
@@ -222,14 +228,14 @@ pub(crate) fn section_rates(csv: &Csv) -> Result<String> {
     let (arrivals, n, variation, chance, below) = (arrivals?, n?, variation?, chance?, below?);
     for i in 0..arrivals.len() {
         text += &format!(
-            "| {} | {} | {} % | {} % | {} % of the time |\n",
+            "| {} | {} | {} % | {} % | {} % |\n",
             arrivals[i], n[i], variation[i], chance[i], below[i]
         );
     }
     Ok(text)
 }
 
-/// The assumptions of Figure 7.
+/// The parameters of Figure 7.
 const DAY: Assumptions = Assumptions {
     endpoints: 458,
     slots: 65_537,
@@ -240,7 +246,7 @@ const DAY: Assumptions = Assumptions {
     flows: 1_000_000,
     seed: 7,
 };
-/// Notes of the rows.
+/// The keys of notes in the CSV file.
 const MEAN: &str = "connections of an endpoint in five minutes, mean";
 const FAILED: &str = "moved off a failed endpoint";
 const NEEDLESS: &str = "moved off an endpoint that serves";

@@ -1,14 +1,15 @@
-//! The balancer of a simulated day: the product's table and connection table, asked as a packet thread asks them.
+//! The load balancer of a simulated day: the product's Maglev table and connection table, used like
+//! in a packet thread.
 //!
-//! In: a flow's hash, what its packet says, the tick. Out: an endpoint.
-//! Not here: packets, headers, other VIPs.
+//! It takes the flow hash and the TCP state signal of a packet, and returns an endpoint. It has one
+//! VIP and handles no packet headers.
 
 use conntrack::{Config, FlowTable, Inserted, Signal, Target, Tick};
 use maglev_hash::{Backend, Table};
 
 use crate::maglev::{names, seed, table};
 
-/// Tables over endpoints of equal weight.
+/// The Maglev table and the connection table. All endpoints have the same weight.
 pub(super) struct Balancer {
     names: Vec<Vec<u8>>,
     slots: u32,
@@ -22,10 +23,11 @@ impl Balancer {
         let (names, serving) = (names(endpoints as usize), vec![true; endpoints as usize]);
         let config = Config { capacity: flows, ..Config::default() };
         let table = build(&names, &serving, slots);
-        Self { names, slots, serving, table, flows: FlowTable::new(&config).expect("memory") }
+        Self { names, slots, serving, table, flows: FlowTable::new(&config).expect("allocating the table") }
     }
 
-    /// Where a packet goes: to its connection's endpoint if that serves, else where the table says.
+    /// Returns the endpoint that gets the packet. A known connection keeps its endpoint while the
+    /// endpoint is up. Other packets go to the endpoint in the Maglev table.
     pub(super) fn packet(&mut self, hash: u64, signal: Signal, now: Tick) -> u32 {
         if let Some(hit) = self.flows.lookup(hash, signal, now) {
             if self.serves(hit.slot) {
@@ -36,13 +38,14 @@ impl Balancer {
             return slot;
         }
         let slot = self.by_table(hash);
-        // Untracked, it goes by hashing alone, as in a packet thread.
+        // The connection table may have no room for the flow. Then each of its packets follows the
+        // Maglev table, as in a packet thread.
         let (Inserted::Tracked | Inserted::Untracked) =
             self.flows.insert_new(hash, Target { slot, vip: 0 }, signal, now);
         slot
     }
 
-    /// Where the table alone sends a flow.
+    /// Returns the endpoint to which the Maglev table maps this hash.
     pub(super) fn by_table(&self, hash: u64) -> u32 {
         self.table.lookup(hash)
     }
@@ -51,13 +54,13 @@ impl Balancer {
         self.serving[endpoint as usize]
     }
 
-    /// An endpoint fails, or comes back: the table is built anew.
+    /// Marks an endpoint as failed or recovered, and rebuilds the Maglev table.
     pub(super) fn set_serving(&mut self, endpoint: u32, serves: bool) {
         self.serving[endpoint as usize] = serves;
         self.table = build(&self.names, &self.serving, self.slots);
     }
 
-    /// Takes out what has expired while places are getting few.
+    /// Removes expired entries if the connection table is filling up.
     pub(super) fn sweep(&mut self, now: Tick) {
         if self.flows.is_filling() {
             self.flows.sweep(SWEEP_BUCKETS, now);
@@ -65,12 +68,13 @@ impl Balancer {
     }
 }
 
-/// Those that do not serve keep their rank, with weight 0.
+/// Builds a Maglev table. Failed endpoints keep their index but have weight 0.
 fn build(names: &[Vec<u8>], serving: &[bool], slots: u32) -> Table {
     let backends: Vec<Backend<'_>> =
         names.iter().zip(serving).map(|(name, &serves)| Backend { name, weight: serves.into() }).collect();
     table(&backends, slots, seed(0))
 }
 
-/// Buckets a tick, as many as a packet thread looks through in a quarter of a second.
+/// The number of buckets that are swept per tick. A packet thread sweeps as many in a quarter of a
+/// second.
 const SWEEP_BUCKETS: usize = 4_096;

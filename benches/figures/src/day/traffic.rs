@@ -1,6 +1,7 @@
-//! What comes in a day: when connections open, how many packets clients send in each, and how long it lasts.
+//! The traffic of a simulated day: when connections open, how many packets they have, and when they
+//! send them.
 //!
-//! In: a seed, a rate. Out: numbers of arrivals, and connections. All of it is assumed; the page says so.
+//! All parameters are assumptions. The results page lists them.
 
 use conntrack::TICKS_PER_SECOND;
 use rand::{Rng, SeedableRng};
@@ -8,22 +9,23 @@ use rand_distr::{Distribution, LogNormal, Pareto, Poisson};
 use rand_pcg::Pcg64Mcg;
 use siphasher::sip::SipHasher13;
 
-/// A connection of TCP, by what its client has yet to send after the SYN.
+/// A TCP connection after its SYN, with the packets that the client will still send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Connection {
-    /// Keyed hash of its 5-tuple, as a packet thread's.
+    /// The keyed hash of the 5-tuple. A packet thread uses the same hash function.
     pub(super) hash: u64,
-    /// Packets, the last of which is a FIN.
+    /// The number of packets that the client will still send. The last one is a FIN.
     pub(super) left: u16,
-    /// Packets at once.
+    /// The number of packets that are sent in the same tick.
     pub(super) burst: u16,
-    /// Ticks between two bursts.
+    /// The number of ticks between two bursts.
     gap: u16,
     has_answered: bool,
 }
 
 impl Connection {
-    /// Ticks until the next packets: the client answers the SYN's answer in the next tick.
+    /// Returns the number of ticks until the next packets. The client acknowledges the SYN-ACK one
+    /// tick after its SYN.
     pub(super) fn next_gap(&mut self) -> usize {
         let gap = if self.has_answered { self.gap } else { 1 };
         self.has_answered = true;
@@ -31,13 +33,13 @@ impl Connection {
     }
 }
 
-/// A generator of arrivals and connections.
+/// Generates the connections of a day.
 pub(super) struct Traffic {
     random: Pcg64Mcg,
     hasher: SipHasher13,
     packets: Pareto<f64>,
     seconds: LogNormal<f64>,
-    /// On average of the day.
+    /// The mean number of new connections per tick over the day.
     per_tick: f64,
 }
 
@@ -52,14 +54,14 @@ impl Traffic {
         }
     }
 
-    /// How many connections open in a tick; `second` counts from midnight.
+    /// Returns how many connections open in a tick. `second` counts from midnight.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small count")]
     pub(super) fn arrivals(&mut self, second: f64) -> u32 {
         let mean = self.per_tick * activity(second);
-        Poisson::new(mean).expect("above 0").sample(&mut self.random) as u32
+        Poisson::new(mean).expect("the mean is positive").sample(&mut self.random) as u32
     }
 
-    /// The next connection.
+    /// Returns a new connection with a random number of packets and a random duration.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to 16 bits")]
     pub(super) fn connection(&mut self) -> Connection {
         let packets = self.packets.sample(&mut self.random).min(MOST_PACKETS) as u16;
@@ -76,7 +78,7 @@ impl Traffic {
         }
     }
 
-    /// A client's address and port are random; the rest of the 5-tuple is the service's.
+    /// Returns the hash of a 5-tuple with random client address and port.
     fn flow_hash(&mut self) -> u64 {
         let mut tuple = *b"aaaapp\xcb\x00\x71\x0a\x01\xbb\x06";
         self.random.fill_bytes(&mut tuple[..6]);
@@ -84,7 +86,8 @@ impl Traffic {
     }
 }
 
-/// Load over that of an average moment, between two hours on a line.
+/// Returns the load at this time relative to the mean of the day. Values between two hours are
+/// interpolated.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small count")]
 fn activity(second: f64) -> f64 {
     let hour = (second / 3_600.0).rem_euclid(24.0);
@@ -93,17 +96,19 @@ fn activity(second: f64) -> f64 {
     (HOURLY[whole] * (1.0 - part) + HOURLY[(whole + 1) % 24] * part) / mean
 }
 
-/// Load at each hour of the day: least before dawn, most in the evening.
+/// The load at each hour relative to the mean. The minimum is before dawn, and the maximum in the
+/// evening.
 const HOURLY: [f64; 24] = [
     0.70, 0.52, 0.42, 0.36, 0.34, 0.38, 0.50, 0.68, 0.88, 1.03, 1.12, 1.17, 1.20, 1.21, 1.22, 1.23, 1.25,
     1.28, 1.33, 1.40, 1.44, 1.38, 1.18, 0.94,
 ];
 const LEAST_PACKETS: u16 = 4;
-/// Of the Pareto distribution: few connections have most packets.
+/// The shape of the Pareto distribution of packets per connection. A few connections have most of
+/// the packets.
 const PACKETS_SHAPE: f64 = 1.3;
 const MOST_PACKETS: f64 = 1_000.0;
 const MEDIAN_SECONDS: f64 = 4.0;
-/// Of the logarithm.
+/// The standard deviation of the logarithm of a connection's duration.
 const SECONDS_SIGMA: f64 = 1.5;
 const MOST_SECONDS: f64 = 600.0;
 
@@ -113,19 +118,23 @@ mod tests {
     use crate::stats::{Spread, median};
 
     #[test]
-    fn a_day_has_its_rate_its_night_and_its_evening() {
+    fn day_has_its_rate_and_hourly_profile() {
         let hours: Vec<f64> = (0..96).map(|quarter| activity(f64::from(quarter) * 900.0)).collect();
         assert!((Spread::of(&hours).mean - 1.0).abs() < 1e-9);
-        assert!((activity(-3_600.0) - activity(23.0 * 3_600.0)).abs() < 1e-9, "before midnight");
+        assert!(
+            (activity(-3_600.0) - activity(23.0 * 3_600.0)).abs() < 1e-9,
+            "times before midnight wrap around"
+        );
         assert!((activity(4.5 * 3_600.0) - 0.36 / 0.96458).abs() < 1e-3, "{}", activity(4.5 * 3_600.0));
-        // 24 h at 8 a second: 691,200, and six standard deviations of chance.
+        // 24 h at 8 connections per second are 691,200 connections. The tolerance is six standard
+        // deviations.
         let mut traffic = Traffic::new(1, 8.0);
         let all: u32 = (0..86_400 * 4).map(|tick| traffic.arrivals(f64::from(tick) / 4.0)).sum();
         assert!((f64::from(all) - 691_200.0).abs() < 6.0 * 691_200_f64.sqrt(), "{all}");
     }
 
     #[test]
-    fn connections_are_as_the_page_says() {
+    fn connections_match_the_assumptions_of_the_page() {
         let mut traffic = Traffic::new(2, 1.0);
         let many: Vec<Connection> = (0..20_000).map(|_| traffic.connection()).collect();
         let packets: Vec<f64> = many.iter().map(|one| f64::from(one.left + 1)).collect();
@@ -134,7 +143,7 @@ mod tests {
             spread.least >= 4.0 && spread.most <= 1_000.0 && (10.0..20.0).contains(&spread.mean),
             "{spread:?}"
         );
-        // The SYN is in the first tick, the next packets in the second.
+        // The SYN takes the first tick, and the next packets follow in the second.
         let ticks = many.iter().map(|one| {
             let bursts = one.left.div_ceil(one.burst);
             f64::from(1 + (bursts - 1) * one.gap)

@@ -1,4 +1,4 @@
-//! An answer that goes on until the balancer or the operator ends it.
+//! Reads a response body that continues until the daemon or the operator ends it.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -12,12 +12,11 @@ use hyper::{Request, Response};
 use super::{exchange, no_daemon, refused, send};
 use crate::signals::EndSignals;
 
-/// See [`super::Client::follow`].
+/// The parameters of a streaming request; see [`super::Client::follow`].
 pub(super) struct Stream<'a> {
     pub(super) socket: &'a Path,
-    /// What begins it.
     pub(super) post: Request<Full<Bytes>>,
-    /// What asks the balancer to end it.
+    /// The request that ends the stream.
     pub(super) delete: Request<Full<Bytes>>,
     pub(super) wait: Duration,
 }
@@ -31,7 +30,7 @@ impl Stream<'_> {
         let Self { socket, post, delete, wait } = self;
         let mut end = EndSignals::catch()?;
         let Ok(begun) = tokio::time::timeout(wait, send(socket, post)).await else {
-            return Err(no_daemon(socket, &"no answer in time; --wait gives it longer"));
+            return Err(no_daemon(socket, &"no response in time (--wait sets a longer timeout)"));
         };
         let mut body = accepted(begun.map_err(|error| no_daemon(socket, &error))?).await?;
         let mut taker = began()?;
@@ -39,18 +38,19 @@ impl Stream<'_> {
         loop {
             let frame = tokio::select! {
                 frame = tokio::time::timeout(patience, body.frame()) => {
-                    frame.context("the balancer does not end the capture")?
+                    frame.context("the balancer did not end the capture in time")?
                 }
                 () = end.recv() => {
                     let Some(delete) = delete.take() else { return Ok(()) };
-                    // It may have come to its end by itself meanwhile.
+                    // Errors are ignored, because the response may have ended before the DELETE
+                    // request arrived.
                     let _ = tokio::time::timeout(wait, exchange(socket, delete)).await;
                     patience = wait;
                     continue;
                 }
             };
             let Some(frame) = frame else { return Ok(()) };
-            let frame = frame.map_err(|error| no_daemon(socket, &format!("it broke off: {error}")))?;
+            let frame = frame.map_err(|error| no_daemon(socket, &format!("connection lost ({error})")))?;
             if let Some(bytes) = frame.data_ref()
                 && take(&mut taker, bytes)?.is_break()
             {

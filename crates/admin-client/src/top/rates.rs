@@ -1,7 +1,8 @@
-//! Rates from two readings of the counters.
+//! Computes rates from two readings of the counters.
 //!
-//! Invariant: no rate is negative or infinite. A counter that went back (the balancer was started again, a backend came
-//! back under its name) counts as it stands: it began at 0.
+//! A rate is never negative or infinite. A counter decreases if the balancer restarts, or if a
+//! backend is added again under the same name. The rate is then computed as if the counter had been
+//! 0 before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,29 +13,29 @@ use serde::Serialize;
 
 use crate::table::word;
 
-/// What happened in between. Names of JSON fields are stable.
+/// The rates of one interval. The names of the JSON fields are stable.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Rates {
-    /// Between the readings.
+    /// The length of the interval.
     pub(crate) seconds: f64,
-    /// Over all threads, as received.
+    /// The received traffic of all threads.
     pub(crate) total: Traffic,
-    /// Connections tracked now.
+    /// The number of tracked flows.
     pub(crate) flow_entries: u64,
-    /// Connections that fit the tables.
+    /// The capacity of the connection tables.
     pub(crate) flow_capacity: u64,
-    /// By service of a VIP, busiest first.
+    /// The services of all VIPs, busiest first.
     pub(crate) services: Vec<Row>,
-    /// By backend, busiest first.
+    /// The backends, busiest first.
     pub(crate) backends: Vec<Row>,
-    /// By reason, most first; reasons that never occurred are left out.
+    /// The drop reasons with at least one packet, highest rate first.
     pub(crate) drops: Vec<Drops>,
-    /// Packet threads, then I/O threads.
+    /// The packet threads, followed by the I/O threads.
     pub(crate) threads: Vec<Thread>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-#[expect(clippy::struct_field_names, reason = "the unit stands in the name")]
+#[expect(clippy::struct_field_names, reason = "the field names contain the unit")]
 pub(crate) struct Traffic {
     pub(crate) packets_per_second: f64,
     pub(crate) bits_per_second: f64,
@@ -44,7 +45,8 @@ pub(crate) struct Traffic {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Row {
     pub(crate) name: String,
-    /// Of a backend in its pools, or whether a service is ready; null: there are too many to be asked for.
+    /// The state of a backend in its pools, or the readiness of a service. `None` if there are too
+    /// many rows to request states.
     pub(crate) state: Option<String>,
     #[serde(flatten)]
     pub(crate) traffic: Traffic,
@@ -59,11 +61,12 @@ pub(crate) struct Drops {
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Thread {
-    /// It receives and sends for packet threads, and forwards nothing.
+    /// `true` for an I/O thread, which receives and sends frames for packet threads.
     pub(crate) is_io: bool,
-    /// Among its kind.
+    /// The index of the thread. Packet threads and I/O threads are numbered separately.
     pub(crate) number: usize,
-    /// Of the time; the rest is spinning or sleep.
+    /// The fraction of time spent on packets, 0 to 1. The thread spins or sleeps for the rest of
+    /// the time.
     pub(crate) busy_share: f64,
     pub(crate) packets_per_second: f64,
     pub(crate) flow_entries: u64,
@@ -102,7 +105,7 @@ impl Rates {
 }
 
 impl Rates {
-    /// The states of backends; one that is in several pools may have several.
+    /// Adds the states of backends. A backend in several pools may have several states.
     pub(crate) fn enter_states(&mut self, rows: &[BackendRow]) {
         let mut states: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
         for row in rows {
@@ -116,7 +119,7 @@ impl Rates {
         }
     }
 
-    /// Whether services are ready.
+    /// Adds the readiness of services.
     pub(crate) fn enter_ready(&mut self, rows: &[VipRow]) {
         let services = rows.iter().flat_map(|vip| &vip.services);
         let ready: BTreeMap<&str, bool> = services.map(|service| (&*service.name, service.ready)).collect();
@@ -130,7 +133,7 @@ impl Rates {
 struct Per(f64);
 
 impl Per {
-    #[expect(clippy::cast_precision_loss, reason = "a rate is read by people")]
+    #[expect(clippy::cast_precision_loss, reason = "rates are shown rounded")]
     fn second(&self, before: u64, now: u64) -> f64 {
         now.checked_sub(before).unwrap_or(now) as f64 / self.0
     }
@@ -150,7 +153,7 @@ impl Per {
             Row { name: name.clone(), state: None, traffic }
         };
         let mut rows: Vec<Row> = now.iter().map(row).collect();
-        // Stable: equals stay in the order of their names.
+        // The sort is stable, so rows with equal rates stay sorted by name.
         rows.sort_by(|a, b| b.traffic.packets_per_second.total_cmp(&a.traffic.packets_per_second));
         rows
     }
@@ -169,7 +172,7 @@ impl Per {
     }
 }
 
-/// `999`, `1.23k`, `12.3M`.
+/// Formats a number with an SI suffix, for example `999`, `1.23k` or `12.3M`.
 pub(crate) fn short(number: f64) -> String {
     let (scaled, unit) = match number {
         n if n >= 999_950_000.0 => (n / 1e9, "G"),
@@ -237,7 +240,7 @@ mod tests {
         assert_eq!(
             rates.drops,
             [Drops { reason: "no_vip".into(), packets_per_second: 3.0, packets: 10 }],
-            "what never occurred is left out"
+            "reasons without packets are left out"
         );
     }
 

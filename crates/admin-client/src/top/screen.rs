@@ -1,6 +1,5 @@
-//! The live screen.
-//!
-//! In: a look, the totals before it, how long ago it was. Out: a frame of any size; what does not fit is cut off at its end.
+//! Draws the live screen of `sluicegate top` for any terminal size. If a table does not fit, its
+//! last rows are not shown.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -54,7 +53,7 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, Look { status, rates }: &Look, s
     );
     let total = &rates.total;
     let sums = format!(
-        "{} packets/s, {}, {} new flows/s, {} of {} flow entries   (q: leave)",
+        "{} packets/s, {}, {} new flows/s, {} of {} flow entries   (q: quit)",
         short(total.packets_per_second),
         bits(total.bits_per_second),
         short(total.new_flows_per_second),
@@ -72,10 +71,11 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, Look { status, rates }: &Look, s
     frame.render_widget(Paragraph::new(lines), area);
 }
 
-/// How the machine is, by its last answer and by how long that was ago.
+/// Formats the condition of the machine. The condition is computed from the last status response
+/// and the age of that response.
 fn condition(status: &Status, silence: Duration) -> Span<'static> {
     match (status.stopping, status.ready, status.forwarder.healthy) {
-        _ if silence >= LONG => format!("no answer for {}", ago(silence.as_secs_f64())).red(),
+        _ if silence >= LONG => format!("no response for {}", ago(silence.as_secs_f64())).red(),
         (_, _, false) => "forwarder not healthy".red(),
         (true, _, _) => "draining".yellow(),
         (_, true, _) => "ready".green(),
@@ -156,11 +156,11 @@ fn short_count(count: u64) -> String {
     short(count as f64)
 }
 
-/// Without an answer that was due: longer than one takes.
+/// The time without a response after which the screen shows a warning.
 const LONG: Duration = Duration::from_secs(3);
-/// Above it a thread will soon drop.
+/// The busy share above which a thread is likely to drop packets soon.
 const BUSY: f64 = 0.9;
-/// Rows of threads and drops, without frame and heading.
+/// The maximum number of rows for threads and drops, without border and heading.
 const MOST_FOOT_ROWS: usize = 12;
 
 #[cfg(test)]
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn everything_is_on_a_usual_screen() {
-        assert!(screen(120, 30, 7).contains("up 1h02m,  , no answer for 7s"), "{}", screen(120, 30, 7));
+        assert!(screen(120, 30, 7).contains("up 1h02m,  , no response for 7s"), "{}", screen(120, 30, 7));
         let screen = screen(120, 30, 0);
         for wanted in [
             "lb1 of fra1, generation 7, up 1h02m",

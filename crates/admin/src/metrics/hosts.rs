@@ -1,34 +1,39 @@
-//! By which names metrics may be asked for: a web page whose own name suddenly means this machine (DNS rebinding) reads nothing.
+//! The host names under which the metrics listener answers, as a protection against DNS rebinding.
 //!
-//! In: a request's `Host`, and the names that are ours. Out: whether it is one of them. A request that names no host, as probes of
-//! load balancers do and browsers never, is allowed, and so is every address: no page is served under ours.
-//! Source: RFC 9110 §7.2, §15.5.20 (421 Misdirected Request).
+//! In a DNS rebinding attack, the name of a malicious web page resolves to this machine, and the
+//! browser sends that name in the `Host` header. Requests with an unknown name are therefore
+//! rejected. Requests without a `Host` header are accepted, because health probes send them and
+//! browsers never do. IP addresses are also accepted, because no web page is served under the
+//! addresses of this machine.
+//!
+//! References: RFC 9110 §7.2, §15.5.20 (421 Misdirected Request).
 
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use axum::http::{HeaderMap, header};
 
-/// Names that are ours; every copy follows a change.
+/// The accepted host names, which all clones share.
 #[derive(Clone, Debug, Default)]
 pub struct Hosts(Arc<RwLock<Vec<String>>>);
 
 impl Hosts {
-    /// `names`: whole names, or `*.` and a domain, in any case; `localhost` is among them.
+    /// Creates the list from full names and from names of the form `*.` plus a domain. Case is
+    /// ignored, and `localhost` is always included.
     pub fn new(names: impl IntoIterator<Item = String>) -> Self {
         let hosts = Self::default();
         hosts.replace(names);
         hosts
     }
 
-    /// As [`Hosts::new`], from the next request on.
+    /// Replaces the names. The change applies from the next request on.
     pub fn replace(&self, names: impl IntoIterator<Item = String>) {
         let localhost = ["localhost".to_owned()];
         let names = localhost.into_iter().chain(names).map(|name| name.to_ascii_lowercase()).collect();
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = names;
     }
 
-    /// Whether a request with these headers may be answered.
+    /// Returns `true` if a request with these headers is accepted.
     pub(crate) fn allow(&self, headers: &HeaderMap) -> bool {
         let mut named = headers.get_all(header::HOST).iter();
         match (named.next().map(|host| host.to_str()), named.next()) {
@@ -66,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_and_our_names_are_allowed_and_no_other() {
+    fn addresses_and_configured_names_are_accepted() {
         let hosts = Hosts::new(["lb1".to_owned(), "*.LB.example.net".to_owned()]);
         for good in [
             "192.0.2.1",
@@ -107,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn no_host_is_allowed_and_two_are_not() {
+    fn a_missing_host_is_accepted_and_two_hosts_are_rejected() {
         let (hosts, mut headers) = (Hosts::new([]), HeaderMap::new());
         assert!(hosts.allow(&headers));
         headers.append(header::HOST, HeaderValue::from_static("localhost"));

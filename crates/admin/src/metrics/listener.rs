@@ -1,9 +1,10 @@
-//! The read-only listener: `GET /metrics`, `/healthz` and `/readyz` over plain HTTP, and nothing else.
+//! The read-only listener serves `GET /metrics`, `/healthz` and `/readyz` over plain HTTP.
 //!
-//! In: listeners at addresses of `admin.metrics`; the run loop's readiness, and its answers to scrapes.
-//! Out: a [`Router`] for these routes, and [`serve`], which bounds what strangers can take: connections, time, header bytes.
-//! Not here: anything that changes the balancer; how the bounds are kept (`server`).
-//! Invariant: at most [`MAX_CONNECTIONS`] connections and one that waits, and none lives longer than [`CONNECTION_LIFE`].
+//! `/healthz` and `/readyz` read the readiness of the process. `/metrics` sends queries to the run
+//! loop. The listener accepts requests from any client, so [`serve`] limits the number of
+//! connections, their duration, and the size of headers. At most [`MAX_CONNECTIONS`] connections
+//! are open, and one more connection waits for a free place. No connection lasts longer than
+//! [`CONNECTION_LIFE`].
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -25,14 +26,14 @@ use crate::connection_limiter::Progress;
 use crate::server::{self, Limits, Listener};
 use crate::{Answer, Command};
 
-/// What the run loop says of itself. The default is a balancer that has only begun.
+/// The health and readiness of the process. The default value describes a process that is starting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Readiness {
-    /// What is wrong with the forwarder; `None`: it is healthy.
+    /// The problem of packet forwarding, or `None` if forwarding works.
     pub forwarder_fault: Option<String>,
-    /// Why no traffic would be served, whatever its VIP, one reason a line.
+    /// The reasons why the machine serves no VIP, one per line.
     pub not_ready: Vec<String>,
-    /// Of each VIP of the machine, whether every service of it has a backend.
+    /// For each VIP of the machine, `true` if all its services have a backend.
     pub vips: BTreeMap<String, bool>,
 }
 
@@ -43,7 +44,8 @@ impl Default for Readiness {
 }
 
 impl Readiness {
-    /// Why traffic for this VIP would not be served, or (`None`) for some VIP.
+    /// Returns the reasons why this VIP is not served, or why any VIP is not served if `vip` is
+    /// `None`.
     fn why_not(&self, vip: Option<&str>) -> Vec<String> {
         let fault = self.forwarder_fault.iter().filter(|fault| !self.not_ready.contains(fault));
         let meant = |name: &str| vip.is_none_or(|vip| vip == name);
@@ -53,17 +55,19 @@ impl Readiness {
     }
 }
 
-/// Where the routes have their answers from.
+/// The sources of the data that the routes return.
 #[derive(Clone, Debug)]
 pub struct Sources {
-    /// Fed by the run loop; when its sender is gone, the process is neither healthy nor ready.
+    /// The readiness, sent by the run loop. If the sender is dropped, the process is neither
+    /// healthy nor ready.
     pub readiness: watch::Receiver<Readiness>,
-    /// To the run loop, which also answers the admin API.
+    /// The channel to the run loop, which also serves the admin API.
     pub commands: mpsc::Sender<Command>,
 }
 
 impl Sources {
-    /// One question after the other: a run loop that has no time for the first is not asked the rest.
+    /// Sends the queries one at a time. If the run loop is overloaded, it does not receive further
+    /// queries of this scrape.
     async fn observe(&self) -> Option<MetricsInput> {
         let stats = self.ask(Command::Stats).await?;
         let status = self.ask(Command::Status).await?;
@@ -80,7 +84,7 @@ impl Sources {
     }
 }
 
-/// The three routes, for this listener and for the admin server.
+/// Returns a router with the three routes. The admin server uses it too.
 pub fn router(sources: Sources) -> Router {
     Router::new()
         .route("/metrics", get(metrics))
@@ -89,7 +93,8 @@ pub fn router(sources: Sources) -> Router {
         .with_state(sources)
 }
 
-/// Serves `router` to every connection of `listener` that asks by one of `hosts`, until dropped.
+/// Serves `router` on `listener` until the future is dropped. Requests with an unknown host name
+/// are rejected.
 pub async fn serve(listener: TcpListener, router: Router, hosts: Hosts) -> Infallible {
     let router = router.layer(from_fn_with_state(hosts, by_our_names)).layer(from_fn(follow));
     server::serve(Listener::Plain(listener), router, LIMITS).await
@@ -102,7 +107,8 @@ async fn by_our_names(State(hosts): State<Hosts>, request: Request, next: Next) 
     (StatusCode::MISDIRECTED_REQUEST, MISDIRECTED).into_response()
 }
 
-/// Here a request is whole with its head: no route reads a body.
+/// Reports the progress of the connection. A request is complete after its headers, because no
+/// route reads a body.
 async fn follow(Extension(progress): Extension<Progress>, request: Request, next: Next) -> Response {
     progress.request_read();
     let response = next.run(request).await;
@@ -114,7 +120,8 @@ async fn metrics(State(sources): State<Sources>) -> Response {
     match within(sources.observe()).await.map(|input| render(&input)) {
         Some(Ok(text)) => ([(header::CONTENT_TYPE, EXPOSITION)], text).into_response(),
         Some(Err(error)) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
-        None => (StatusCode::SERVICE_UNAVAILABLE, "the balancer gives no counters\n").into_response(),
+        None => (StatusCode::SERVICE_UNAVAILABLE, "the load balancer did not return its counters in time\n")
+            .into_response(),
     }
 }
 
@@ -133,11 +140,11 @@ async fn healthz(State(sources): State<Sources>) -> Response {
     }
 }
 
-/// What `/readyz` is asked.
+/// The query parameters of `/readyz`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Asked {
-    /// The VIP; absent: all of them.
+    /// The name of a VIP. All VIPs are checked if the parameter is missing.
     vip: Option<String>,
 }
 
@@ -147,7 +154,8 @@ async fn readyz(State(sources): State<Sources>, Query(Asked { vip }): Query<Aske
     }
     let readiness = sources.readiness.borrow();
     if let Some(unknown) = vip.as_ref().filter(|vip| !readiness.vips.contains_key(*vip)) {
-        return (StatusCode::NOT_FOUND, format!("this machine serves no VIP {unknown:?}\n")).into_response();
+        return (StatusCode::NOT_FOUND, format!("VIP {unknown:?} is not configured on this machine\n"))
+            .into_response();
     }
     let reasons = readiness.why_not(vip.as_deref());
     if reasons.is_empty() { READY.into_response() } else { refuse(&format!("{}\n", reasons.join("\n"))) }
@@ -157,9 +165,11 @@ fn refuse(reasons: &str) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, reasons.to_owned()).into_response()
 }
 
-/// For one more, the oldest that has not sent a whole request is ended; when there is none, more wait in the kernel's queue.
+/// The maximum number of connections. If the maximum is reached, the oldest connection with an
+/// incomplete request is closed to admit a new one. If there is no such connection, new connections
+/// wait in the kernel.
 pub const MAX_CONNECTIONS: usize = 32;
-/// From the accept to the last byte; the connection is closed after one answer.
+/// The maximum duration of a connection, which serves one request.
 pub const CONNECTION_LIFE: Duration = Duration::from_secs(10);
 const MAX_HEADER_BYTES: usize = 8_192;
 const LIMITS: Limits = Limits {
@@ -171,13 +181,13 @@ const LIMITS: Limits = Limits {
     life: CONNECTION_LIFE,
     farewell: Duration::ZERO,
 };
-/// Less than Prometheus waits by default.
+/// The maximum time for a scrape. This time is less than the default scrape timeout of Prometheus.
 const SCRAPE_TIME: Duration = Duration::from_secs(5);
 const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 const WELL: &str = "healthy\n";
 const READY: &str = "ready\n";
-const MISDIRECTED: &str = "this machine has no such name: admin.metrics_hosts lists more\n";
-const GONE: &str = "the run loop has ended";
+const MISDIRECTED: &str = "unknown host name, admin.metrics_hosts lists accepted names\n";
+const GONE: &str = "the run loop of the load balancer has ended";
 
 #[cfg(test)]
 mod tests;

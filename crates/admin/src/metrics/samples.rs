@@ -1,8 +1,8 @@
-//! From stats to samples: one pass over plain data, at every scrape.
+//! Computes the samples of all metrics at a scrape.
 //!
-//! In: [`MetricsInput`]. Out: metric families for the registry.
-//! Not here: names and sentences (`catalogue`).
-//! Invariant: a metric has at most its bound of series; what lies beyond is summed under `other`.
+//! [`Samples`] converts a [`MetricsInput`] to metric families for the registry. The number of
+//! series of each metric is limited. Objects above the limit are summed and exported under the name
+//! `other`.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use crate::view::{
     AnnouncedVip, AnnouncementState, BfdState, BgpView, CheckState, ReloadOutcome, ServiceRow, SessionState,
 };
 
-/// Samples of one moment, as a collector.
+/// The samples of one scrape, as a Prometheus collector.
 pub(super) struct Samples {
     descs: Vec<Desc>,
     by_name: BTreeMap<&'static str, MetricFamily>,
@@ -37,7 +37,8 @@ impl Collector for Samples {
 
 impl Samples {
     /// # Errors
-    /// Never, as long as the catalogue's names and labels are valid and different: a test sees to that.
+    /// Returns an error only if names or labels of the catalogue are invalid or duplicate. A test
+    /// checks that the catalogue is valid.
     pub(super) fn new(input: &MetricsInput) -> prometheus::Result<Self> {
         let descs = the::all().iter().map(the::describe).collect::<Result<_, _>>()?;
         let mut samples = Self { descs, by_name: BTreeMap::new() };
@@ -64,7 +65,8 @@ impl Samples {
             self.push(&the::VIP_BYTES, labels, traffic.bytes);
             self.push(&the::VIP_NEW_FLOWS, labels, traffic.new_flows);
         }
-        // No sum here: `other` would hide the one VIP that has none. The fewest come first.
+        // The gauges of services above the limit are not summed, because `other` would hide a
+        // single VIP without backends. Services with the fewest serving backends come first.
         let mut services: Vec<&ServiceRow> = input.vips.iter().flat_map(|vip| &vip.services).collect();
         services.sort_by_key(|service| (service.serving, &service.name));
         for service in services.into_iter().take(MAX_SERIES_VIPS) {
@@ -89,7 +91,8 @@ impl Samples {
         for row in &input.backends {
             row.flows.into_iter().for_each(|count| *flows.entry(&row.name).or_default() += count);
         }
-        // Those with most come first: the bound hides none that a drain waits for but among many.
+        // Backends with the most flows come first, so that the limit hides only backends with few
+        // flows.
         let mut flows: Vec<(&str, u64)> = flows.into_iter().collect();
         flows.sort_by_key(|(name, count)| (std::cmp::Reverse(*count), *name));
         for (name, count) in flows.into_iter().take(MAX_SERIES_BACKENDS) {
@@ -98,7 +101,8 @@ impl Samples {
     }
 
     fn health(&mut self, input: &MetricsInput) {
-        // A check by way of several VIPs has a verdict for each: the worst stands.
+        // A check that runs through several VIPs has one health state for each VIP. The worst of
+        // these health states is exported.
         let mut worst: BTreeMap<[&str; 3], CheckState> = BTreeMap::new();
         for (row, check) in
             input.backends.iter().flat_map(|row| row.checks.iter().map(move |check| (row, check)))
@@ -108,7 +112,7 @@ impl Samples {
         }
         let mut known: Vec<_> =
             worst.iter().filter(|(_, verdict)| **verdict != CheckState::Unknown).collect();
-        // What is down comes first, so that the bound never hides it.
+        // Failed checks come first, so that the limit never hides them.
         known.sort_by_key(|(_, verdict)| **verdict == CheckState::Up);
         for (labels, verdict) in known.into_iter().take(MAX_SERIES_HEALTH) {
             self.push(&the::HEALTH_UP, labels, (*verdict == CheckState::Up).into());
@@ -135,7 +139,7 @@ impl Samples {
         }
         let wanted = bgp.vips.iter().filter(|vip| vip.state != AnnouncementState::NotConfigured);
         let mut vips: Vec<&AnnouncedVip> = wanted.collect();
-        // What is missing comes first, so that the bound never hides it.
+        // VIPs that are not announced come first, so that the limit never hides them.
         vips.sort_by_key(|vip| vip.state == AnnouncementState::Announced);
         for vip in vips.into_iter().take(MAX_SERIES_VIPS) {
             self.push(&the::VIP_ANNOUNCED, &[&vip.vip], (vip.state == AnnouncementState::Announced).into());
@@ -176,7 +180,7 @@ impl Samples {
         }
     }
 
-    /// The values of a group of the table, in its order.
+    /// Adds the values of a counter group, which have the same order as its table.
     fn group(&mut self, specs: &[Spec], common: &[&str], values: &[u64]) {
         for (spec, &value) in specs.iter().zip(values) {
             let labels: Vec<&str> = common.iter().copied().chain(spec.value).collect();
@@ -185,7 +189,8 @@ impl Samples {
         }
     }
 
-    /// Index n counts sizes from 2ⁿ to 2ⁿ⁺¹ - 1, so that 2ⁿ⁺¹ - 1 is the bucket's bound.
+    /// Element n of `batch_sizes` counts batches of 2ⁿ to 2ⁿ⁺¹ - 1 packets, so the upper bound of
+    /// its bucket is 2ⁿ⁺¹ - 1.
     fn batches(&mut self, total: &ThreadStats) {
         let mut histogram = Histogram::default();
         let (mut sum, mut bound, mut buckets) = (0, 1.0, Vec::new());
@@ -268,8 +273,8 @@ fn label(name: &str, value: &str) -> LabelPair {
     pair
 }
 
-/// The rows under their own names, those past the bound under [`OTHER`]. In the order of names, so that the same set of
-/// names falls on the same side at every scrape.
+/// Yields each row with its name, or with the name [`OTHER`] if the row is above the limit. Rows
+/// are ordered by name, so that the same rows are above the limit at each scrape.
 fn bounded<T>(rows: &BTreeMap<String, T>, bound: usize) -> impl Iterator<Item = (&str, &T)> {
     rows.iter().enumerate().map(move |(n, (name, row))| (if n < bound { name.as_str() } else { OTHER }, row))
 }
@@ -279,7 +284,7 @@ fn worse(one: CheckState, other: CheckState) -> CheckState {
     order.into_iter().find(|&verdict| one == verdict || other == verdict).unwrap_or(CheckState::Up)
 }
 
-/// A service's name is its VIP's, its protocol and its ports: `www tcp 80,443`.
+/// Splits the name of a service, such as `www tcp 80,443`, into VIP, protocol and ports.
 fn service_labels(name: &str) -> [&str; 3] {
     let mut parts = name.splitn(3, ' ');
     std::array::from_fn(|_| parts.next().unwrap_or_default())
@@ -289,12 +294,12 @@ const SHORT_DIGEST: usize = 12;
 const VERDICTS: [(CheckState, &str); 3] =
     [(CheckState::Up, "up"), (CheckState::Down, "down"), (CheckState::Unknown, "unknown")];
 
-/// The first 52 bits of a digest in hexadecimal digits: a number that a gauge holds exactly.
+/// Returns the first 52 bits of a hexadecimal digest. A gauge stores a number of 52 bits exactly.
 fn number(hex: &str) -> Option<u64> {
     u64::from_str_radix(hex.get(..GAUGE_DIGITS)?, 16).ok()
 }
 
-/// Four bits each.
+/// The number of hexadecimal digits in 52 bits.
 const GAUGE_DIGITS: usize = 13;
 
 #[cfg(test)]
@@ -302,7 +307,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gauge_holds_the_number_of_a_digest_exactly() {
+    fn a_gauge_stores_the_digest_number_exactly() {
         assert_eq!(number(&"f".repeat(64)), Some((1 << 52) - 1));
         assert_eq!(number("00000000000010ff"), Some(1));
         assert_eq!((number("123"), number("x23456789012345")), (None, None));

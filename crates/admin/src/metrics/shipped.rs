@@ -1,6 +1,6 @@
-//! What the repository ships for Prometheus and Grafana, held against the catalogue.
+//! Compares the Prometheus rules and the Grafana dashboard of the repository with the catalogue.
 //!
-//! Not here: whether a rule fires when it should (`config/alerts.test.yml`).
+//! `config/alerts.test.yml` tests when the rules fire.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ const ALERTS: &str = include_str!("../../../../config/alerts.yml");
 const ALERT_TESTS: &str = include_str!("../../../../config/alerts.test.yml");
 const DASHBOARD: &str = include_str!("../../../../config/grafana-dashboard.json");
 
-/// Names of series, which for a histogram are three.
+/// Returns the names of all series. A histogram has three series.
 fn series() -> BTreeSet<String> {
     let names = catalogue::all().into_iter().flat_map(|metric| {
         let parts: &[&str] =
@@ -24,7 +24,7 @@ fn series() -> BTreeSet<String> {
     names.collect()
 }
 
-/// Words of the product's prefix.
+/// Returns the words that start with the product prefix.
 fn named(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.filter(|word| word.starts_with("sluicegate_")).map(str::to_owned).collect()
@@ -60,7 +60,7 @@ fn alert_rules_name_drop_reasons_that_exist() {
 }
 
 #[test]
-fn the_dashboard_uses_metrics_and_labels_that_exist() {
+fn dashboard_metrics_and_labels_exist() {
     let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
     let (mut expressions, mut formats) = (BTreeSet::new(), BTreeSet::new());
     collect(&dashboard, &mut expressions, &mut formats);
@@ -78,7 +78,7 @@ fn the_dashboard_uses_metrics_and_labels_that_exist() {
 }
 
 #[test]
-fn the_dashboards_panels_have_titles_descriptions_and_places_of_their_own() {
+fn dashboard_panels_are_described_and_do_not_overlap() {
     let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
     let panels = dashboard["panels"].as_array().unwrap();
     let mut taken = BTreeSet::new();
@@ -97,7 +97,7 @@ fn the_dashboards_panels_have_titles_descriptions_and_places_of_their_own() {
 }
 
 #[test]
-fn the_dashboard_shows_routers_and_machines_that_disagree() {
+fn dashboard_shows_bgp_and_differing_machines() {
     for name in [
         "sluicegate_bgp_session_up",
         "sluicegate_bgp_announced_routes",

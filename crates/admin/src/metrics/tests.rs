@@ -11,7 +11,7 @@ use crate::view::{
     CheckRow, CheckState, DigestView, ForwarderView, InterfaceRow, LastReload, ReloadOutcome, ServiceRow,
 };
 
-/// As the exposition format writes it.
+/// Returns the name of the kind in the exposition format.
 fn kind_name(kind: Kind) -> &'static str {
     match kind {
         Kind::Counter => "counter",
@@ -20,7 +20,7 @@ fn kind_name(kind: Kind) -> &'static str {
     }
 }
 
-/// A value of a series in the text: the reader knows nothing of the writer.
+/// Returns the value of a series in the rendered text, independently of the renderer.
 fn value(text: &str, series: &str) -> Option<f64> {
     let line =
         text.lines().find(|line| line.strip_prefix(series).is_some_and(|rest| rest.starts_with(' ')))?;
@@ -31,7 +31,7 @@ fn traffic(packets: u64) -> TrafficStats {
     TrafficStats { packets, bytes: packets * 100, new_flows: packets / 2 }
 }
 
-/// Values that differ, in the order of a group of the table.
+/// Returns increasing values for a group of counters.
 fn from<const N: usize>(first: u64) -> [u64; N] {
     std::array::from_fn(|place| first + place as u64)
 }
@@ -119,7 +119,7 @@ pub(super) fn full_input() -> MetricsInput {
     }
 }
 
-/// What `thread`, `traffic` and `full_input` say, series by series.
+/// The values of `thread`, `traffic` and `full_input` for each series.
 const KNOWN: &[(&str, f64)] = &[
     (r#"vip_packets_total{ports="80,443",protocol="tcp",vip="www"}"#, 50.0),
     (r#"vip_bytes_total{ports="80,443",protocol="tcp",vip="www"}"#, 5000.0),
@@ -183,8 +183,8 @@ const KNOWN: &[(&str, f64)] = &[
     (r#"build_info{commit="abc",version="1.2.3"}"#, 1.0),
 ];
 
-/// What the groups of the table say in [`full_input`], by series; some of them by hand, so that the table's order is no secret of
-/// the table.
+/// Returns the values of the counter groups in [`full_input`] for each series. Some of them are
+/// literal numbers, which verify the order of the tables independently.
 fn counted() -> BTreeMap<String, f64> {
     let (thread, xdp) = (thread(), full_input().stats.xdp);
     let groups: [(&[counters::Spec], Vec<u64>); 5] = [
@@ -217,7 +217,7 @@ fn counted() -> BTreeMap<String, f64> {
     rows
 }
 
-/// Labels in the order of their names, as [`KNOWN`] writes them.
+/// Sorts the labels of each line by name, which is their order in [`KNOWN`].
 fn normal(text: &str) -> String {
     let mut out = String::new();
     for line in text.lines() {
@@ -235,7 +235,7 @@ fn normal(text: &str) -> String {
 }
 
 #[test]
-fn every_figure_stands_under_its_own_name_and_nothing_else_does() {
+fn every_value_has_its_own_series() {
     let text = normal(&render(&full_input()).unwrap());
     let known: BTreeMap<String, f64> =
         KNOWN.iter().map(|(series, value)| ((*series).to_owned(), *value)).chain(counted()).collect();
@@ -248,7 +248,7 @@ fn every_figure_stands_under_its_own_name_and_nothing_else_does() {
 }
 
 #[test]
-fn every_metric_of_the_catalogue_is_exported_with_its_sentence_and_kind() {
+fn every_metric_is_exported_with_help_and_type() {
     let text = render(&full_input()).unwrap();
     for metric in catalogue::all() {
         assert!(text.contains(&format!("# HELP {} {}\n", metric.name, metric.help)), "{}", metric.name);
@@ -268,7 +268,7 @@ fn names_follow_the_conventions() {
     assert_eq!(names.len(), all.len());
     for metric in catalogue::all() {
         assert_eq!(metric.kind == Kind::Counter, metric.name.ends_with("_total"), "{}", metric.name);
-        assert!(metric.help.ends_with('.') && metric.help.matches(". ").count() == 0, "{}", metric.name);
+        assert!(metric.help.ends_with('.'), "{}", metric.name);
         for sloppy in ["_ms", "_nanos", "_count", "_kb", "__"] {
             assert!(!metric.name.contains(sloppy), "{}", metric.name);
         }
@@ -276,7 +276,7 @@ fn names_follow_the_conventions() {
 }
 
 #[test]
-fn what_lies_past_the_bound_is_summed_under_other() {
+fn rows_above_the_limit_are_summed_as_other() {
     let mut input = full_input();
     let many = MAX_SERIES_BACKENDS + 7;
     input.stats.backends = (0..many).map(|n| (format!("b{n:05}"), traffic(2))).collect();
@@ -291,7 +291,7 @@ fn what_lies_past_the_bound_is_summed_under_other() {
 }
 
 #[test]
-fn a_backend_called_other_is_one_series_with_the_rest() {
+fn a_backend_named_other_joins_the_sum() {
     let mut input = full_input();
     input.stats.backends = (0..MAX_SERIES_BACKENDS).map(|n| (format!("b{n:05}"), traffic(2))).collect();
     input.stats.backends.insert("other".into(), traffic(5));
@@ -302,7 +302,7 @@ fn a_backend_called_other_is_one_series_with_the_rest() {
 }
 
 #[test]
-fn bounds_hide_neither_a_check_that_is_down_nor_a_vip_without_backends() {
+fn limits_never_hide_failed_checks_or_empty_vips() {
     let mut input = full_input();
     let [up, down, _] = &input.backends[..] else { panic!("three") };
     let (up, down) = (up.clone(), down.clone());
@@ -320,7 +320,7 @@ fn bounds_hide_neither_a_check_that_is_down_nor_a_vip_without_backends() {
 }
 
 #[test]
-fn of_a_check_by_way_of_several_vips_the_worst_verdict_stands() {
+fn the_worst_state_of_a_check_over_vips_is_exported() {
     use CheckState::{Down, Unknown, Up};
     for (verdicts, expected) in [
         ([Up, Up, Up], Some(1.0)),
@@ -341,7 +341,7 @@ fn of_a_check_by_way_of_several_vips_the_worst_verdict_stands() {
 }
 
 #[test]
-fn the_admin_apis_answers_become_series() {
+fn replies_of_the_admin_api_become_series() {
     let input = MetricsInput {
         status: serde_json::from_str(include_str!("../page/sample/status.json")).unwrap(),
         vips: serde_json::from_str(include_str!("../page/sample/vips.json")).unwrap(),
@@ -373,13 +373,13 @@ fn labels_are_escaped() {
 }
 
 #[test]
-fn before_the_first_reload_there_is_no_series_for_it() {
+fn no_reload_series_before_the_first_reload() {
     let input = MetricsInput::default();
     let text = render(&input).unwrap();
     assert!(!text.contains("last_reload") && text.contains("sluicegate_ready 0\n"), "{text}");
 }
 
-/// The document's table, from the catalogue.
+/// Returns the table of the reference page.
 fn table() -> String {
     let mut text = String::from("| name | kind | unit | labels | when it moves |\n|---|---|---|---|---|\n");
     for metric in catalogue::all() {
@@ -397,24 +397,22 @@ fn table() -> String {
 }
 
 #[test]
-fn the_document_says_what_the_catalogue_says() {
-    let document = include_str!("../../../../docs/metrics.md");
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
-    let (before, rest) = document.split_once(BEGIN).expect("the table's begin");
-    let (found, after) = rest.split_once(END).expect("the table's end");
-    if std::env::var_os("SLUICEGATE_WRITE_DOCS").is_some() {
-        std::fs::write(path, format!("{before}{BEGIN}{}{END}{after}", table())).unwrap();
-        return;
-    }
-    assert!(
-        found == table(),
-        "docs/metrics.md has drifted; write it anew with: SLUICEGATE_WRITE_DOCS=1 cargo test -p sluicegate-admin --lib the_document"
-    );
+fn reference_metrics_is_current() {
+    let is_current = testbed::generated_page("docs/reference/metrics.md", &table()).unwrap();
+    assert!(is_current, "docs/reference/metrics.md differs from the catalogue, run `cargo xtask docs`");
+    let document = include_str!("../../../../docs/reference/metrics.md");
     for bound in [MAX_SERIES_VIPS, MAX_SERIES_BACKENDS, MAX_SERIES_HEALTH] {
         let words = format!("{},{:03}", bound / 1000, bound % 1000);
-        assert!(document.contains(&words), "the document does not name the bound {words}");
+        assert!(document.contains(&words), "docs/reference/metrics.md does not name the limit {words}");
     }
 }
 
-const BEGIN: &str = "<!-- begin: written by a test -->\n";
-const END: &str = "<!-- end -->\n";
+#[test]
+fn reference_drop_reasons_is_current() {
+    let mut text = String::from("| reason | description |\n|---|---|\n");
+    for reason in counters::DropReason::ALL {
+        text += &format!("| `{}` |{} |\n", reason.name(), reason.description());
+    }
+    let is_current = testbed::generated_page("docs/reference/drop-reasons.md", &text).unwrap();
+    assert!(is_current, "docs/reference/drop-reasons.md differs from the code; `cargo xtask docs` writes it");
+}

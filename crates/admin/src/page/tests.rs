@@ -3,19 +3,19 @@ use crate::stats::Stats;
 use crate::view::{BackendRow, BgpView, EventsView, HealthView, Status, VipRow};
 
 #[test]
-fn the_page_is_small_and_whole() {
+fn page_is_small_and_self_contained() {
     assert!(PAGE.len() < 40_000, "{} bytes", PAGE.len());
     for outside in ["src=", "@import", "url(", "<iframe", "<object", "<form", "http-equiv"] {
         assert!(!PAGE.contains(outside), "{outside}");
     }
-    // The name of the SVG namespace is never fetched.
+    // The URL of the SVG namespace is never fetched.
     let addresses = PAGE.matches("://").count();
     assert_eq!((addresses, PAGE.matches("http://www.w3.org/2000/svg").count()), (1, 1));
     assert_eq!((PAGE.matches("<style>").count(), PAGE.matches("<script").count()), (1, 1));
 }
 
 #[test]
-fn nothing_in_the_page_makes_markup_or_code_of_text() {
+fn page_never_turns_text_into_markup_or_code() {
     for door in [
         "innerHTML",
         "outerHTML",
@@ -31,25 +31,25 @@ fn nothing_in_the_page_makes_markup_or_code_of_text() {
     }
 }
 
-/// Such as ` onload=`.
+/// Returns `true` for an event handler attribute such as ` onload=`.
 fn is_handler(text: &str) -> bool {
     let name: String = text[1..].chars().take_while(char::is_ascii_lowercase).collect();
     name.len() > 3 && text[1 + name.len()..].starts_with("=\"")
 }
 
 #[test]
-fn the_policy_names_the_hash_of_style_and_script() {
+fn policy_contains_the_hashes_of_style_and_script() {
     assert!(text_of("style").contains("--ground") && text_of("script").contains("\"use strict\""));
-    // SHA-256 of nothing: what a lost element would give.
+    // The SHA-256 hash of an empty text, which a missing element would have.
     assert_eq!(BASE64_STANDARD.encode(Sha256::digest("")), "47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=");
     let policy = policy();
     assert!(!policy.contains("47DEQpj8HBSa") && !policy.contains("unsafe"), "{policy}");
     assert!(policy.starts_with("default-src 'none'; style-src 'sha256-"), "{policy}");
 }
 
-/// What the browser's test serves is what the API says.
+/// The samples are the responses that the server of the browser test returns.
 #[test]
-fn samples_have_the_shape_of_the_answers() {
+fn samples_have_the_shape_of_responses() {
     fn same<T: serde::de::DeserializeOwned + serde::Serialize>(text: &str) {
         let sample: serde_json::Value = serde_json::from_str(text).unwrap();
         let typed: T = serde_json::from_str(text).unwrap();
@@ -61,13 +61,13 @@ fn samples_have_the_shape_of_the_answers() {
     same::<BgpView>(include_str!("sample/bgp.json"));
     same::<EventsView>(include_str!("sample/events.json"));
     same::<HealthView>(include_str!("sample/health.json"));
-    // The sample names the counters that are not 0.
+    // The sample contains only counters that are not 0.
     let sample: serde_json::Value = serde_json::from_str(include_str!("sample/counters.json")).unwrap();
     let typed: Stats = serde_json::from_value(sample.clone()).unwrap();
     has_all(&serde_json::to_value(typed).unwrap(), &sample, "");
 }
 
-/// Whether everything that `part` says stands in `whole`.
+/// Checks that `whole` contains all values of `part`.
 fn has_all(whole: &serde_json::Value, part: &serde_json::Value, at: &str) {
     if let Some(fields) = part.as_object() {
         fields.iter().for_each(|(name, value)| has_all(&whole[name], value, &format!("{at}.{name}")));

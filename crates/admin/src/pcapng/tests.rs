@@ -3,10 +3,11 @@ use proptest::prelude::*;
 use super::*;
 
 type Options = Vec<(u16, Vec<u8>)>;
-/// Interface, time, bytes, how many there were, options.
+/// Interface, time, captured bytes, original length, and options.
 type FoundPacket = (u32, u64, Vec<u8>, u32, Options);
 
-/// What a slow reader finds in a file: one line a block. It goes by the draft alone, a byte at a time.
+/// The content of a file, read by a simple reader that follows the draft and processes one byte at
+/// a time.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Found {
     kinds: Vec<u32>,
@@ -125,7 +126,7 @@ fn given() -> impl Strategy<Value = Vec<Given>> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_what_a_slow_reader_finds(packets in given(), numbers in any::<[u64; 4]>()) {
+    fn a_reference_reader_finds_what_was_written(packets in given(), numbers in any::<[u64; 4]>()) {
         let [nanos, accepted, dropped, delivered] = numbers;
         let counted = Statistics { nanos, accepted, dropped, delivered };
         let found = read(&file(&packets, &counted));
@@ -149,7 +150,7 @@ proptest! {
     }
 
     #[test]
-    fn a_stream_in_any_pieces_is_written_in_whole_blocks(packets in given(), cuts in prop::collection::vec(1..90usize, 1..9), lost in any::<u64>()) {
+    fn a_split_stream_is_written_in_complete_blocks(packets in given(), cuts in prop::collection::vec(1..90usize, 1..9), lost in any::<u64>()) {
         let counted = Statistics { nanos: 5 << 40 | 7, accepted: 9, dropped: lost, delivered: 3 };
         let file = file(&packets, &counted);
         let (mut blocks, mut written, mut rest, mut cuts) = (Blocks::default(), Vec::new(), &file[..], cuts.iter().cycle());
@@ -165,7 +166,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_blocks_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         let mut blocks = Blocks::default();
         let mut written = 0;
         let _ = blocks.take(&bytes, |whole| written = whole.len());
@@ -174,7 +175,7 @@ proptest! {
 }
 
 #[test]
-fn a_block_without_a_sound_length_is_refused() {
+fn a_block_with_an_invalid_length_is_rejected() {
     for length in [0u32, 8, 13, 1 << 20] {
         let bytes = [[6, 0, 0, 0], length.to_le_bytes()].concat();
         assert_eq!(Blocks::default().take(&bytes, |_| ()), Err(NotBlocks), "{length}");

@@ -1,43 +1,43 @@
-//! Routers, and what is announced to them.
+//! BGP peers and announced routes.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Everything that has to do with announcements.
+/// The state of all BGP announcements.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BgpView {
-    /// Our AS number; null: this machine has no peers, and nothing is announced.
+    /// The AS number of this machine, or null if it has no peers and announces no routes.
     pub asn: Option<u32>,
-    /// Our identifier.
+    /// The BGP identifier of this machine.
     pub router_id: Option<Ipv4Addr>,
-    /// How far a drain of the machine is.
+    /// The stage of a machine drain.
     pub stage: DrainStage,
-    /// Every peer of this machine.
+    /// All BGP peers of this machine.
     pub peers: Vec<BgpPeerRow>,
-    /// Every VIP of this machine.
+    /// All VIPs of this machine.
     pub vips: Vec<AnnouncedVip>,
-    /// What an operator should know, one sentence each.
+    /// Warnings for the operator, one sentence each.
     pub warnings: Vec<String>,
 }
 
-/// How far a drain of the machine is.
+/// The stage of a machine drain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DrainStage {
-    /// There is none.
+    /// The machine is not draining.
     #[default]
     Serving,
-    /// Routes are announced as about to go.
+    /// Routes are announced with the graceful-shutdown community and will be withdrawn.
     Leaving,
-    /// They are withdrawn; what still comes is forwarded.
+    /// Routes are withdrawn. Packets that still arrive are forwarded.
     Left,
 }
 
-/// A BGP session's state (RFC 4271 §8.2.2).
+/// The state of a BGP session (RFC 4271 §8.2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[expect(missing_docs, reason = "the RFC's names")]
+#[expect(missing_docs, reason = "the names are defined in the RFC")]
 pub enum SessionState {
     Idle,
     Connect,
@@ -47,109 +47,118 @@ pub enum SessionState {
     Established,
 }
 
-/// A BFD session's state (RFC 5880 §6.8.1).
+/// The state of a BFD session (RFC 5880 §6.8.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum BfdState {
-    /// Taken down on purpose.
+    /// The session is administratively down.
     AdminDown,
-    /// Not up.
+    /// The session is down.
     Down,
-    /// The peer is heard.
+    /// This machine receives packets from the peer, but the peer has not confirmed the other
+    /// direction.
     Init,
-    /// Both hear each other.
+    /// Both sides receive packets from each other.
     Up,
-    /// Not begun: the BGP session is not up.
+    /// The BFD session has not started, because the BGP session is not up.
     Waiting,
 }
 
-/// A router.
+/// A BGP peer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BgpPeerRow {
-    /// Its name.
+    /// The name of the peer.
     pub name: String,
-    /// Its address.
+    /// The address of the peer.
     pub address: IpAddr,
-    /// Its AS number, as configured.
+    /// The configured AS number of the peer.
     pub asn: u32,
-    /// Of RFC 4271: `Idle`, `Connect`, `Active`, `OpenSent`, `OpenConfirm`, `Established`.
+    /// The state of the BGP session, which is `Idle`, `Connect`, `Active`, `OpenSent`,
+    /// `OpenConfirm` or `Established` (RFC 4271).
     pub state: SessionState,
-    /// Since when.
+    /// The time since the state last changed, in seconds.
     pub since_seconds: f64,
-    /// Sessions established since the start.
+    /// The number of sessions established since the start of the process.
     pub established: u64,
-    /// Failures in a row.
+    /// The number of consecutive failed attempts to establish the session.
     pub failures: u32,
-    /// Why there is no session; null: there is one, or nothing has failed yet.
+    /// The reason why there is no session. Null if the session is established or no attempt has
+    /// failed.
     pub last_error: Option<String>,
-    /// How long ago that was last seen.
+    /// The time since the failure in `last_error`, in seconds.
     pub last_error_seconds: Option<f64>,
-    /// Why the last session ended, kept while another one is up; null: none did.
+    /// The reason for the end of the previous session, or null if no session has ended.
     pub last_end: Option<String>,
-    /// How long ago it ended.
+    /// The time since the end of the previous session, in seconds.
     pub last_end_seconds: Option<f64>,
-    /// Silence that ends the session, as agreed; 0: none does; null: there is no session.
+    /// The negotiated hold time in seconds. The session ends if no message arrives for this time. 0
+    /// if the hold timer is disabled, or null if there is no session.
     pub hold_seconds: Option<f64>,
-    /// IPv4 routes that it has from us now.
+    /// The number of IPv4 routes currently announced to the peer.
     pub announced_v4: usize,
-    /// IPv6 routes that it has from us now.
+    /// The number of IPv6 routes currently announced to the peer.
     pub announced_v6: usize,
-    /// Routes for it that have no next hop in the session, or are of a family that it does not speak.
+    /// The number of routes that cannot be announced to the peer, because the session has no next
+    /// hop for them or does not support their address family.
     pub unannounceable: usize,
-    /// Routes and withdrawals that it has not been sent yet.
+    /// The number of announcements and withdrawals that have not been sent to the peer yet.
     pub pending: usize,
-    /// Prefixes that it announced; none was kept.
+    /// The number of prefixes that the peer announced. The load balancer ignores these prefixes.
     pub ignored_prefixes: u64,
-    /// BFD beside the session; null: not configured.
+    /// The BFD session with the peer, or null if BFD is not configured.
     pub bfd: Option<BfdView>,
 }
 
-/// BFD with a router.
+/// A BFD session with a peer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BfdView {
-    /// Of RFC 5880: `AdminDown`, `Down`, `Init`, `Up`; `Waiting`: for the BGP session, after which it begins.
+    /// The state of the BFD session, which is `AdminDown`, `Down`, `Init` or `Up` (RFC 5880), or
+    /// `Waiting` if the BGP session is not up.
     pub state: BfdState,
-    /// Since when.
+    /// The time since the state last changed, in seconds.
     pub since_seconds: f64,
-    /// How often it was lost since its BGP session came up.
+    /// The number of times that the BFD session was lost since the BGP session came up.
     pub losses: u64,
 }
 
-/// A VIP, and whether it is announced.
+/// The announcement state of a VIP.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AnnouncedVip {
-    /// The VIP.
+    /// The name of the VIP.
     pub vip: String,
-    /// Whether it is.
+    /// The announcement state.
     pub state: AnnouncementState,
-    /// Why it is not, in a sentence; null: it is.
+    /// The reason why the VIP is not announced, in one sentence, or null if the VIP is announced.
     pub why: Option<String>,
-    /// What is left of the hold-down; null: none holds it.
+    /// The remaining hold-down time in seconds, or null if the VIP is not held down.
     pub returns_in_seconds: Option<f64>,
-    /// Since it was last announced or withdrawn; null: it never was.
+    /// The time since the VIP was last announced or withdrawn, in seconds, or null if it never was.
     pub since_seconds: Option<f64>,
-    /// Withdrawals since the start, without those of drains.
+    /// The number of withdrawals since the start of the process, not counting withdrawals for
+    /// drains.
     pub withdrawals: u64,
-    /// Whether the machine stands behind others for it.
-    pub anchor: bool,
-    /// Its routes; one that it shares with a VIP that qualifies is announced although it does not.
+    /// `true` if this machine is a backup machine for the VIP.
+    pub backup: bool,
+    /// The routes of the VIP. A route shared by several VIPs is announced while at least one of
+    /// these VIPs must be announced.
     pub routes: Vec<RouteRow>,
 }
 
-/// See [`AnnouncedVip`].
+/// The announcement state of a VIP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AnnouncementState {
-    /// It qualifies, and its routes are announced to a router at least.
+    /// The conditions for an announcement are met, and the routes of the VIP are announced to at
+    /// least one peer.
     Announced,
-    /// It qualifies, and no router that it is announced to has a session.
+    /// The conditions for an announcement are met, but no session with a peer is established.
     NoSession,
-    /// It qualifies again, and waits out the hold-down.
+    /// The conditions for an announcement are met again, but the hold-down time has not ended.
     HeldDown,
-    /// It does not qualify.
-    Away,
-    /// The machine drains.
+    /// The conditions for an announcement are not met, for example because too few backends serve.
+    Withdrawn,
+    /// The machine is draining.
     Draining,
-    /// The file does not announce it.
+    /// The configuration does not announce the VIP.
     NotConfigured,
 }
 
@@ -158,42 +167,45 @@ pub enum AnnouncementState {
 pub struct RouteRow {
     /// The prefix.
     pub prefix: String,
-    /// The peers with a session that are to have it now.
+    /// The peers to which the route is announced.
     pub peers: Vec<String>,
-    /// Its MED; null: none.
+    /// The MED of the route, or null if it has none.
     pub med: Option<u32>,
-    /// Its communities now, as `65101:10`, large ones as `65101:1:2`.
+    /// The communities of the route, such as `65101:10`, or `65101:1:2` for a large community.
     pub communities: Vec<String>,
 }
 
-/// What came of handing over to a new process.
+/// The result of an upgrade to a new process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Upgraded {
-    /// The machine.
+    /// The name of the machine.
     pub machine: String,
     /// The version of the new process.
     pub version: String,
-    /// Its number.
+    /// The process ID of the new process.
     pub pid: u32,
-    /// From the order until it had everything, in milliseconds.
+    /// The time from the request until the new process had taken over completely, in milliseconds.
     pub took_ms: f64,
-    /// For each group of queues that went together, in milliseconds: from its release until the new process had it.
+    /// The downtime of each group of queues, from the release by the old process to the takeover by
+    /// the new process, in milliseconds.
     pub handed_over_ms: Vec<f64>,
-    /// Tracked flows that went along: buckets of connection tables that held some.
+    /// The number of connection table buckets with flows that were transferred to the new process.
     pub flow_records: u64,
 }
 
-/// What an order to drain the machine, or to take that back, began.
+/// The result of a request to drain or undrain the machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MachineDrain {
-    /// The machine.
+    /// The name of the machine.
     pub machine: String,
-    /// How far it is.
+    /// The stage of the drain.
     pub stage: DrainStage,
-    /// How long routes are still announced as about to go.
+    /// The time in seconds between the announcement of routes with the graceful-shutdown community
+    /// and their withdrawal.
     pub notice_seconds: f64,
-    /// How long packets are still forwarded after that at most; then the process ends.
+    /// The maximum time in seconds that packets are still forwarded after the withdrawal. The
+    /// process exits after this time.
     pub drain_seconds: f64,
-    /// What an operator should know, one sentence each.
+    /// Notes for the operator, one sentence each.
     pub notes: Vec<String>,
 }

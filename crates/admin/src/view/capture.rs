@@ -1,15 +1,15 @@
-//! What a capture was.
+//! The result of a capture.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A capture that was ended, as far as it had come.
+/// The result of a request to end a capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CaptureEnd {
-    /// Packets that matched, before sampling.
+    /// The number of packets that matched the filter, before sampling.
     pub matched: u64,
-    /// Packets recorded.
+    /// The number of captured packets.
     pub captured: u64,
-    /// Packets that should have been, and found the ring full.
+    /// The number of packets that were lost because the capture ring was full.
     pub lost: u64,
 }

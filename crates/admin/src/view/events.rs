@@ -1,96 +1,98 @@
-//! The last changes of state, oldest first.
+//! Recent events.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Changes of state that were asked for, out of the last 1,000.
+/// The events that match the query. The load balancer stores the last 1,000 events.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct EventsView {
-    /// Made at start: numbers count from there.
+    /// The ID of this process, which changes at each start. After a restart, event numbers start at
+    /// 1 again.
     pub boot_id: String,
-    /// The number of the last event of all; 0: there was none.
+    /// The number of the most recent event, or 0 if there are no events.
     pub newest: u64,
-    /// Events that would have been looked at and are no longer kept.
+    /// The number of requested events that are no longer stored.
     pub forgotten: u64,
-    /// Oldest first.
+    /// The events, oldest first.
     pub events: Vec<EventRow>,
 }
 
-/// A change of state.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct EventRow {
-    /// From 1, one more for each.
+    /// The number of the event. Numbers start at 1 and increase by one.
     pub number: u64,
-    /// Time of day, to the millisecond.
+    /// The time of the event in seconds since 1970, with millisecond precision.
     pub unix_seconds: f64,
-    /// What has changed.
+    /// The kind of the event.
     pub kind: EventKind,
-    /// How much it matters.
+    /// The severity of the event.
     pub severity: EventSeverity,
-    /// What happened, in the words of the log.
+    /// The text of the event, which is the message of the log line.
     pub what: String,
-    /// To what: the other fields of the log's line, such as `backend` and `pool`.
+    /// The affected objects, such as `backend` and `pool`. These objects are the other fields of
+    /// the log line.
     pub about: BTreeMap<String, String>,
-    /// Why; null: what happened says it.
+    /// The cause of the event, or null if the text already contains it.
     pub cause: Option<String>,
 }
 
-/// What has changed.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EventKind {
-    /// A backend, by its checks or the way to it.
+    /// The state of a backend changed because of its checks or its next hop.
     Backend,
-    /// Whether a VIP is served, and announced.
+    /// A VIP became available or unavailable, or was announced or withdrawn.
     Vip,
-    /// A router's BGP or BFD session.
+    /// A BGP or BFD session changed its state.
     Router,
-    /// An operator's order, given or over.
-    Order,
-    /// A reload, taken or refused.
+    /// An operator gave a command, or an override ended.
+    Override,
+    /// A reload was accepted or rejected.
     Reload,
-    /// An interface.
+    /// The state of an interface changed.
     Link,
-    /// This machine: ready, draining, its packet threads.
+    /// The state of this machine changed: ready, draining, or a problem of a packet thread.
     Machine,
 }
 
 impl EventKind {
-    /// All of them.
+    /// All kinds of events.
     pub const ALL: [Self; 7] =
-        [Self::Backend, Self::Vip, Self::Router, Self::Order, Self::Reload, Self::Link, Self::Machine];
+        [Self::Backend, Self::Vip, Self::Router, Self::Override, Self::Reload, Self::Link, Self::Machine];
 
-    /// As in JSON.
+    /// Returns the name of the kind in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Backend => "backend",
             Self::Vip => "vip",
             Self::Router => "router",
-            Self::Order => "order",
+            Self::Override => "override",
             Self::Reload => "reload",
             Self::Link => "link",
             Self::Machine => "machine",
         }
     }
 
-    /// That of this name.
+    /// Returns the kind with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 }
 
-/// As the log's levels.
+/// The severity of an event, which is the level of its log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EventSeverity {
-    /// Something failed.
+    /// A function of the load balancer does not work.
     Error,
-    /// Something should be looked at.
+    /// An operator should act.
     Warning,
-    /// It is as it should be.
+    /// No action is needed.
     Info,
 }

@@ -1,6 +1,7 @@
-//! What becomes of a packet, in names: what `where` and the tracer show.
+//! The decision for a packet, with the names of service, pool and backend. The route `/v1/where`
+//! and the packet tracer return it.
 //!
-//! Not here: where the names come from; the control plane knows the packet threads' numbers.
+//! Packet threads identify these objects by numbers, which the control plane translates to names.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,51 +9,54 @@ use std::net::IpAddr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What becomes of a packet, and why.
+/// The decision for a packet, with its reasons.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Explained {
-    /// What becomes of it.
+    /// The result for the packet.
     pub verdict: Verdict,
-    /// What found the backend.
+    /// The step that selected the backend.
     pub step: Option<Step>,
-    /// The service that it matches.
+    /// The service that the packet matches.
     pub service: Option<String>,
-    /// The pool that serves it.
+    /// The pool that serves the packet.
     pub pool: Option<String>,
-    /// What of it is hashed.
+    /// The fields of the packet that are hashed.
     pub hashed: Option<Hashed>,
-    /// Its hash, in hex.
+    /// The hash of the packet, in hex.
     pub hash: Option<String>,
-    /// The Maglev table's entry, when that was asked, or the ring's point.
+    /// The entry of the Maglev table, or the point of the hash ring, that selected the backend.
     pub table_entry: Option<u64>,
-    /// Entries of that table, or points of that ring.
+    /// The number of entries of the Maglev table, or of points of the hash ring.
     pub table_size: Option<u64>,
-    /// The first entry's backend does not serve.
+    /// `true` if the backend that was selected first is unavailable and the packet was hashed
+    /// again.
     pub rehashed: Option<bool>,
-    /// The connection table knows the flow, but its backend is gone, down, or no longer the service's.
+    /// `true` if the connection table contains the flow, but its backend is unavailable or no
+    /// longer in the service.
     pub reselected: Option<bool>,
-    /// Where it goes.
+    /// The selected backend.
     pub backend: Option<WhereBackend>,
-    /// The backends that have its key, in the order of choices, where keys have replicas: writes go to all of them.
+    /// The backends that store the key, in order of preference, if the pool has replicas. Writes go
+    /// to all of them.
     #[serde(default)]
     pub replicas: Vec<WhereBackend>,
 }
 
-/// What becomes of a packet.
+/// The result for a packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It goes to a backend.
+    /// The packet is forwarded to a backend.
     #[default]
     Forward,
-    /// Its sender is answered.
+    /// A reply is sent to the sender.
     Reply,
-    /// It is dropped for this reason, such as `no_vip`.
+    /// The packet is dropped for this reason, such as `no_vip`.
     #[serde(untagged)]
     Drop(String),
 }
 
-/// What found a packet's backend.
+/// The step that selected the backend of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Step {
@@ -60,24 +64,25 @@ pub enum Step {
     FlowTable,
     /// The Maglev table.
     Maglev,
-    /// The ring by which clients place keys: `table_entry` is its point.
+    /// The hash ring of a keyed pool. `table_entry` is the point on the ring.
     Ring,
-    /// No backend here serves: `backend` is another cluster.
+    /// All local backends are unavailable, and `backend` is another cluster.
     Remote,
     /// The fragment table.
     FragmentTable,
-    /// Another machine of the cluster gathers the pieces of its datagram, and `backend` is that.
+    /// The fragment is sent to another machine of the cluster, which collects the fragments of the
+    /// datagram. `backend` is that machine.
     Redirect,
 }
 
-/// What of a packet is hashed.
+/// The hashed fields of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Hashed {
     /// Addresses, ports and protocol.
     #[serde(rename = "5-tuple")]
     FiveTuple,
-    /// Both addresses.
+    /// The source and destination addresses.
     Addresses,
     /// The source address.
     Source,
@@ -85,26 +90,26 @@ pub enum Hashed {
     Key,
 }
 
-/// A backend that was chosen.
+/// A selected backend.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WhereBackend {
-    /// Its name.
+    /// The name of the backend.
     pub name: String,
-    /// Its address.
+    /// The address of the backend.
     pub address: IpAddr,
-    /// How packets travel to it.
+    /// The encapsulation of packets to the backend.
     pub encapsulation: Encapsulation,
 }
 
-/// How packets travel to a backend.
+/// The encapsulation of packets to a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "the protocols' names")]
+#[expect(missing_docs, reason = "the names of the protocols")]
 pub enum Encapsulation {
     Gre,
     Ipip,
     Gue,
-    /// None: the link header names the backend.
+    /// No outer headers. The frame is addressed to the MAC address of the backend.
     L2,
 }
 
@@ -120,28 +125,28 @@ impl fmt::Display for Encapsulation {
 }
 
 impl Explained {
-    /// Whether a packet reaches somebody: a backend, or its sender with an answer.
+    /// Returns `true` if the packet is forwarded to a backend or receives a reply.
     #[must_use]
     pub fn is_served(&self) -> bool {
         matches!(self.verdict, Verdict::Forward | Verdict::Reply)
     }
 
-    /// The step and where it leads, in words.
+    /// Describes the decision in one line.
     #[must_use]
     pub fn sentence(&self) -> String {
         let step = match (self.step, self.table_entry, self.table_size) {
             (Some(Step::FlowTable), ..) => "flow table".to_owned(),
             (Some(Step::FragmentTable), ..) => "fragment table".to_owned(),
             (Some(Step::Redirect), ..) => "redirected".to_owned(),
-            (Some(Step::Remote), ..) => "no backend here serves".to_owned(),
+            (Some(Step::Remote), ..) => "no local backend available".to_owned(),
             (Some(Step::Ring), Some(point), Some(size)) => {
-                let next = if self.rehashed == Some(true) { ", its own backend does not serve" } else { "" };
+                let next = if self.rehashed == Some(true) { ", first choice unavailable" } else { "" };
                 format!("ring point {point} of {size}{next}")
             }
             (Some(Step::Maglev), Some(entry), Some(size)) => {
                 let again = if self.rehashed == Some(true) { ", hashed again" } else { "" };
-                let anew = if self.reselected == Some(true) { ", its backend was gone" } else { "" };
-                format!("Maglev entry {entry} of {size}{again}{anew}")
+                let moved = if self.reselected == Some(true) { ", previous backend unavailable" } else { "" };
+                format!("Maglev entry {entry} of {size}{again}{moved}")
             }
             _ => String::new(),
         };
@@ -156,7 +161,7 @@ impl Explained {
         });
         let end = match &self.verdict {
             Verdict::Forward => String::new(),
-            Verdict::Reply => "answered to its sender".to_owned(),
+            Verdict::Reply => "reply to the sender".to_owned(),
             Verdict::Drop(reason) => format!("dropped as {reason}"),
         };
         let parts = [step, backend.unwrap_or_default(), end];

@@ -1,4 +1,4 @@
-//! Tracked flows, and what would become of one.
+//! Tracked flows, and the decision for a flow.
 
 use std::net::SocketAddr;
 
@@ -7,91 +7,95 @@ use serde::{Deserialize, Serialize};
 
 use super::explained::{Explained, WhereBackend};
 
-/// Tracked flows.
+/// A list of tracked flows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FlowPage {
-    /// The generation that slots were named by.
+    /// The generation from which the names of backends, pools and services are taken.
     pub generation: u64,
-    /// At most as many as were asked for.
+    /// The flows, up to the requested limit.
     pub flows: Vec<FlowRow>,
-    /// Whether there are more.
+    /// `true` if more flows match.
     pub more: bool,
 }
 
-/// A tracked flow. The table stores hashes, so addresses and ports are not known.
+/// A tracked flow. The connection table stores hashes only, so addresses and ports are unknown.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FlowRow {
-    /// The packet thread that tracks it.
+    /// The number of the packet thread that tracks the flow.
     pub thread: usize,
-    /// The lower 48 bits of the flow's hash, in hex.
+    /// The lower 48 bits of the hash of the flow, in hex.
     pub tag: String,
-    /// The service's name; null: it has gone.
+    /// The name of the service, or null if the service was removed.
     pub service: Option<String>,
-    /// The backend; null: it has gone.
+    /// The name of the backend, or null if the backend was removed.
     pub backend: Option<String>,
-    /// The leaf pool; null: it has gone.
+    /// The name of the leaf pool, or null if the pool was removed.
     pub pool: Option<String>,
-    /// How far it has come.
+    /// The state of the flow.
     pub state: FlowState,
-    /// No second packet yet, at least one tick after the first.
+    /// `true` until the flow sends a packet at least a quarter second after its first packet.
     pub on_probation: bool,
-    /// Since its last packet.
+    /// The time since the last packet, in seconds.
     pub idle_seconds: f64,
 }
 
-/// How far a flow has come.
+/// The state of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FlowState {
-    /// TCP, and nothing but SYNs after its first tick.
+    /// A TCP flow that began with a SYN packet and has sent only SYN packets after its first
+    /// quarter second.
     New,
-    /// TCP in use, with data in eight quarter seconds at least.
+    /// A TCP flow that has sent data in at least eight different quarter seconds.
     Established,
-    /// TCP after FIN or RST.
+    /// A TCP flow after FIN or RST.
     Closing,
-    /// Any other protocol.
+    /// A flow of a protocol other than TCP.
     Udp,
-    /// TCP whose first packet was no SYN, and that has shown few since.
+    /// A TCP flow whose first packet was not a SYN, and which has had few packets since.
     Midstream,
-    /// TCP in use, with data in fewer: kept for an eighth of the time.
+    /// A TCP flow that has sent data, but in fewer than eight different quarter seconds. The
+    /// timeout of such a flow is one eighth of the timeout of an established flow.
     Opened,
-    /// TCP that goes on after FIN or RST.
+    /// A TCP flow with further packets after FIN or RST.
     Reopened,
 }
 
-/// What a purge did.
+/// The result of a purge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Purged {
-    /// Flows forgotten, over all threads.
+    /// The number of removed flows, over all threads.
     pub flows: u64,
 }
 
-/// What would become of a flow.
+/// The decisions of all packet threads for a flow.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WhereView {
-    /// The client.
+    /// The address and port of the client.
     pub source: SocketAddr,
-    /// The VIP.
+    /// The address and port of the VIP.
     pub destination: SocketAddr,
-    /// IP protocol number.
+    /// The IP protocol number.
     pub protocol: u8,
-    /// What each packet thread says.
+    /// The decision of each packet thread.
     pub threads: Vec<WhereRow>,
 }
 
-/// One thread's word.
+/// The decision of one packet thread.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WhereRow {
-    /// The thread.
+    /// The number of the packet thread.
     pub thread: usize,
-    /// The generation that it answered under.
+    /// The generation that the packet thread used.
     pub generation: u64,
-    /// The flow in its connection table, which goes before the choice while its backend serves or drains.
+    /// The entry of the flow in the connection table, or null if there is none. The entry takes
+    /// precedence over the Maglev table while its backend serves or drains.
     pub tracked: Option<FlowRow>,
-    /// The backend that the Maglev table would choose if no connection table knew the flow.
+    /// The backend that the Maglev table selects for a flow without an entry in the connection
+    /// table.
     pub chosen: Option<WhereBackend>,
-    /// What becomes of a packet of it now. An echo request to a VIP is answered in place: `reply`; all else of ICMP is dropped
-    /// as `icmp`.
+    /// The decision for a packet of the flow. An echo request to a VIP has the result `reply`. All
+    /// other ICMP packets are dropped as `icmp`.
     #[serde(flatten)]
     pub explained: Explained,
 }

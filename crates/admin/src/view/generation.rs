@@ -1,134 +1,143 @@
-//! Generations: what is in force, where it came from, and what a new one changed.
+//! Generations of the configuration, and the result of a configuration change.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a reload did.
+/// The result of a configuration change.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ReloadReport {
-    /// Number of the generation in force now.
+    /// The number of the current generation.
     pub generation: u64,
-    /// From the start to the store.
+    /// The time from the start of the change to the publication of the new generation, in
+    /// milliseconds.
     pub took_ms: f64,
-    /// What is different, one sentence each; empty: nothing, and the generation keeps its number.
+    /// The changes, one sentence each. An empty list means that the configuration is the same, and
+    /// the generation keeps its number.
     pub changed: Vec<String>,
-    /// What is configured and only a restart brings, such as `io.batch: 64 -> 32`; what an earlier reload brought included.
+    /// The changed settings that need a restart, such as `io.batch: 64 -> 32`. The list includes
+    /// settings that earlier reloads changed.
     pub needs_restart: Vec<String>,
-    /// Warnings of the file, and others; one sentence each.
+    /// Warnings for the operator, one sentence each, for example about the configuration.
     pub warnings: Vec<String>,
-    /// When what is in force is taken back; null: it stays.
+    /// The pending confirmation, or null if the change is permanent.
     pub confirmation: Option<ConfirmationRow>,
 }
 
-/// What is in force is taken back unless it is confirmed.
+/// The pending confirmation of a trial generation, which is rolled back unless it is confirmed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ConfirmationRow {
-    /// Number of the generation in force, which waits for it.
+    /// The number of the current generation, which waits for confirmation.
     pub generation: u64,
-    /// Number of the last one that needs none: what it says is in force again then.
+    /// The number of the last permanent generation. The configuration of that generation is
+    /// restored if the current generation is not confirmed in time.
     pub returns_to: u64,
-    /// When, at the latest a quarter of a second after; 0: the way back has begun, or waits for the end of a drain.
+    /// The time until the rollback in seconds, accurate to a quarter of a second. 0 if the rollback
+    /// has started or waits for the end of a drain.
     pub ends_in_seconds: f64,
 }
 
-/// What has been confirmed.
+/// The result of a confirmation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Confirmed {
-    /// Number of the generation in force, which stays.
+    /// The number of the current generation, which is now permanent.
     pub generation: u64,
 }
 
-/// The last generations since the start.
+/// The most recent generations since the start of the process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HistoryView {
-    /// Oldest first, at most 20.
+    /// The generations, oldest first, at most 20.
     pub generations: Vec<GenerationRow>,
 }
 
-/// A generation that is in force, or was.
+/// A current or earlier generation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GenerationRow {
-    /// Its number.
+    /// The number of the generation.
     pub generation: u64,
-    /// Time of day when it came into force.
+    /// The time when the generation became active, in seconds since 1970.
     pub unix_seconds: u64,
-    /// By what.
+    /// The cause of the change.
     pub cause: GenerationCause,
-    /// By whom: `uid 0` at the socket, the certificate's name and address on TCP; null: by nobody who came by the API.
+    /// The client that requested the change, such as `uid 0` for a client on the socket, or the
+    /// certificate name and address of a TCP client. Null if the change did not come through the
+    /// API.
     pub by: Option<String>,
-    /// Which texts it was read from, in hex, as `generation_sha256` of the status.
+    /// The digest of the configuration files in hex. The status has the same value in
+    /// `generation_sha256`.
     pub sha256: String,
-    /// Of its files, lists of prefixes included.
+    /// The total size of the files in bytes, including prefix lists.
     pub bytes: u64,
-    /// It is in force.
+    /// `true` for the current generation.
     pub in_force: bool,
 }
 
-/// A generation with its texts.
+/// A generation with its configuration files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GenerationView {
-    /// Which, and how it came into force.
+    /// The number and origin of the generation.
     pub generation: GenerationRow,
-    /// Its texts, as those of [`ConfigView`].
+    /// The configuration files: the main file first, then the included files.
     pub files: Vec<ConfigText>,
 }
 
-/// By what a generation came into force.
+/// The cause of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum GenerationCause {
     /// The start of the process.
     Start,
-    /// SIGHUP.
+    /// The signal SIGHUP.
     Sighup,
-    /// A change of the file, which is watched.
+    /// A change of the configuration file, which the process watches.
     Watch,
-    /// An operator had the file read again.
+    /// A reload command of an operator.
     Reload,
-    /// `PUT`.
+    /// An upload with `PUT /v1/config`.
     Put,
-    /// An operator went back.
+    /// A rollback command of an operator.
     Rollback,
-    /// Nobody confirmed the one before in time.
+    /// The rollback of a generation that was not confirmed in time.
     Unconfirmed,
 }
 
-/// The configuration in force.
+/// The current configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ConfigView {
-    /// For `If-Match`; see [`entity_tag`].
+    /// The entity tag for the `If-Match` header.
     pub etag: String,
-    /// SHA-256 over its texts, in hex.
+    /// The SHA-256 digest of all files in hex.
     pub sha256: String,
-    /// Where it came from.
+    /// The origin of the configuration.
     pub source: ConfigSource,
-    /// Its texts: the file first, then what it includes; not the lists of prefixes. Never a secret: those stand in files of
-    /// their own.
+    /// The configuration files: the main file first, then the included files. Prefix lists are not
+    /// included, and neither are secrets, which are separate files.
     pub files: Vec<ConfigText>,
 }
 
-/// Where a configuration came from.
+/// The origin of a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ConfigSource {
-    /// The file.
+    /// The configuration file on disk.
     File,
-    /// `PUT`.
+    /// An upload with `PUT /v1/config`.
     Api,
-    /// A generation that was in force before, by a way back.
+    /// An earlier generation, restored by a rollback.
     Kept,
 }
 
-/// One file's text.
+/// A configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ConfigText {
-    /// Where it stands.
+    /// The path of the file.
     pub path: String,
-    /// As it was read.
+    /// The content of the file at the time of the reload.
     pub text: String,
 }
 
-/// The entity tag of a generation, without quotes: a number alone would return after a restart.
+/// Returns the entity tag of a generation, without quotes. The tag contains the boot ID, because
+/// generation numbers repeat after a restart.
 pub fn entity_tag(boot_id: &str, generation: u64) -> String {
     format!("{boot_id}-{generation}")
 }

@@ -1,68 +1,68 @@
-//! The health checks: verdicts, and how they came about.
+//! Health checks and their results.
 
 use std::net::{IpAddr, SocketAddr};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A check's verdict.
+/// The health state of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckState {
-    /// It passes.
+    /// The check passes.
     Up,
-    /// It fails.
+    /// The check fails.
     Down,
-    /// No result yet.
+    /// The check has no result yet.
     Unknown,
 }
 
-/// Where a check asks a backend.
+/// The destination of the packets of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Via {
-    /// At its own address.
+    /// The address of the backend.
     Backend,
-    /// At the VIP's, through the encapsulation.
+    /// The address of the VIP, with the same encapsulation as traffic.
     Vip,
 }
 
-/// The health checks.
+/// All health checks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HealthView {
-    /// As in [`Status`](super::Status).
+    /// The local failure that froze all health states, or null if there is none.
     pub own_fault: Option<String>,
-    /// What is checked, each once however many pools want it.
+    /// The check targets. A target that several pools use is listed once.
     pub targets: Vec<TargetRow>,
 }
 
 /// One target of one check.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TargetRow {
-    /// The backends behind it: more than one when they share an address.
+    /// The backends of the target. Backends with the same address share a target.
     pub backends: Vec<String>,
-    /// Address and port.
+    /// The checked address and port.
     pub address: SocketAddr,
-    /// The check's name.
+    /// The name of the check.
     pub check: String,
-    /// Where it is asked.
+    /// The destination of the check packets.
     pub via: Via,
-    /// The VIP's address when `via` is `vip`, else null.
+    /// The address of the VIP if `via` is `vip`, otherwise null.
     pub vip: Option<IpAddr>,
-    /// The verdict.
+    /// The health state.
     pub state: CheckState,
-    /// Since the verdict last changed.
+    /// The time since the health state last changed, in seconds.
     pub since_seconds: f64,
-    /// Passes in a row.
+    /// The number of consecutive attempts that passed.
     pub passes: u64,
-    /// Failures in a row.
+    /// The number of consecutive attempts that failed.
     pub failures: u64,
-    /// The last failure's words; null: none yet.
+    /// The message of the last failure, or null if there was none.
     pub last_error: Option<String>,
-    /// How long ago that was.
+    /// The time since the last failure, in seconds.
     pub last_error_seconds: Option<f64>,
-    /// How long the last pass took; null: none yet.
+    /// The duration of the last successful attempt in microseconds, or null if there was none.
     pub latency_us: Option<u64>,
-    /// Whether the last attempts passed, oldest first.
+    /// The results of the last attempts, oldest first. `true` is a pass.
     pub history: Vec<bool>,
 }

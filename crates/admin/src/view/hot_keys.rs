@@ -1,42 +1,46 @@
-//! The keys that are asked for most.
+//! The most requested keys of keyed services.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Keys of requests for keyed services, those that were surely asked for most first.
+/// The most requested keys, ordered by the lower bound of their request rate.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HotKeysView {
-    /// How long they were counted.
+    /// The duration of the count in seconds.
     pub seconds: f64,
-    /// Services with requests in that time.
+    /// The services with requests during the count.
     pub services: Vec<HotServiceRow>,
-    /// The hottest keys.
+    /// The most requested keys.
     pub keys: Vec<HotKeyRow>,
 }
 
-/// What a service was asked for.
+/// The request rate of a service.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HotServiceRow {
-    /// Its name, such as `users udp 11211`.
+    /// The name of the service, such as `users udp 11211`.
     pub service: String,
-    /// Keys of its requests: one that names several counts once for each.
+    /// The number of requested keys per second. A request for several keys counts once for each
+    /// key.
     pub keys_per_second: f64,
 }
 
 /// One key.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HotKeyRow {
-    /// Its service's name.
+    /// The name of the service.
     pub service: String,
-    /// The key: printable ASCII as it is, but with a backslash before `\`, `'` and `"`; a tab, CR and LF as `\t`, `\r`, `\n`, any other
-    /// byte as `\x` and two hexadecimal digits.
+    /// The key. Printable ASCII is shown as is, with a backslash before `\`, `'` and `"`. Tab, CR
+    /// and LF are shown as `\t`, `\r` and `\n`, and any other byte as `\x` with two hexadecimal
+    /// digits.
     pub key: String,
-    /// Requests for it, at least.
+    /// The lower bound of the number of requests per second for the key.
     pub requests_per_second: f64,
-    /// The same, at most. Equal where the keys that were asked for were few.
+    /// The upper bound of the number of requests per second for the key. If few different keys were
+    /// requested, the count is exact and both bounds are equal.
     pub requests_per_second_at_most: f64,
-    /// Its part of its service's requests, at least.
+    /// The lower bound of the share of the key in the requests to its service, from 0 to 1.
     pub share: f64,
-    /// Who has it now: one backend, two where a VIP's families differ, or none.
+    /// The backends that serve the key now: one backend, two if the address families of a VIP use
+    /// different backends, or an empty list.
     pub backends: Vec<String>,
 }

@@ -1,32 +1,34 @@
-//! Which lines of the log are written.
+//! The log level.
 
 use std::fmt;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The least important lines that are written, as in the file.
-// Not `config`'s: this crate knows no domain type. `control-plane` converts (`rows/log_orders.rs`).
+/// The log level, which is the least severe level of the log lines that are written. The levels are
+/// the same as in the configuration.
+// This crate does not depend on crates with domain types, so it defines its own type.
+// `control-plane` converts it (`rows/log_level_overrides.rs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
-    /// What failed.
+    /// Failures.
     Error,
-    /// What works and should be looked at.
+    /// Problems that need attention.
     Warn,
     /// Changes of state.
     Info,
-    /// For finding faults.
+    /// Details for troubleshooting.
     Debug,
-    /// Everything.
+    /// All log lines.
     Trace,
 }
 
 impl LogLevel {
-    /// All of them.
+    /// All levels.
     pub const ALL: [Self; 5] = [Self::Error, Self::Warn, Self::Info, Self::Debug, Self::Trace];
 
-    /// As in JSON.
+    /// Returns the name of the level in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -38,7 +40,7 @@ impl LogLevel {
         }
     }
 
-    /// That of this name.
+    /// Returns the level with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|level| level.name() == name)
@@ -51,42 +53,43 @@ impl fmt::Display for LogLevel {
     }
 }
 
-/// Which lines are written now, and why.
+/// The current log level and its origin.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LogView {
-    /// The level now.
+    /// The current level.
     pub level: LogLevel,
-    /// That of the configuration in force, which holds while there is no order.
+    /// The level of the configuration, which applies if there is no override.
     pub file_level: LogLevel,
-    /// An operator's order; null: there is none.
-    pub order: Option<LogOrderRow>,
+    /// The override of an operator, or null if there is none.
+    pub level_override: Option<LogLevelOverrideRow>,
 }
 
-/// An operator's order, which a reload does not end.
+/// A log level set by an operator. The override survives a reload, but not a restart.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct LogOrderRow {
-    /// The level that it asks for.
+pub struct LogLevelOverrideRow {
+    /// The level of the override.
     pub level: LogLevel,
-    /// Since it was given.
+    /// The time since the override was set, in seconds.
     pub since_seconds: f64,
-    /// Who gave it: `uid 0` at the socket, the certificate's name and address on TCP.
+    /// The client that set the override, such as `uid 0` for a client on the socket, or the
+    /// certificate name and address of a TCP client.
     pub by: String,
-    /// Why; null: nobody has said.
+    /// The reason given by the operator, or null.
     pub reason: Option<String>,
-    /// When it ends by itself.
+    /// The time until the override ends, in seconds.
     pub ends_in_seconds: f64,
 }
 
-/// What an order did.
+/// The result of a change of the log level.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LogChange {
-    /// Whether there is another order than before.
+    /// `true` if the override changed.
     pub changed: bool,
-    /// The level before.
+    /// The level before the change.
     pub level_before: LogLevel,
-    /// What holds now.
+    /// The current log level.
     #[serde(flatten)]
     pub log: LogView,
-    /// What an operator should know, one sentence each.
+    /// Notes for the operator, one sentence each.
     pub notes: Vec<String>,
 }

@@ -1,44 +1,44 @@
-//! Why something was not done.
+//! Error responses.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Why something was not done.
+/// An error response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Refusal {
-    /// For programs.
+    /// The kind of the error, for programs.
     pub kind: RefusalKind,
-    /// For people: one sentence.
+    /// The error message in one sentence.
     #[serde(rename = "error")]
     pub message: String,
-    /// What is wrong with the configuration.
+    /// The problems of a rejected configuration.
     pub problems: Vec<ProblemView>,
 }
 
-/// See [`Refusal`]. Each has its own HTTP status.
+/// The kind of an error. Each kind except `bad_request` has its own HTTP status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RefusalKind {
-    /// 404: there is no such thing.
+    /// 404: the object does not exist.
     NotFound,
-    /// 409: it does not go with what is there.
+    /// 409: the request conflicts with the current state.
     Conflict,
-    /// 412: what is in force is not what `If-Match` names.
+    /// 412: the current configuration differs from the one in `If-Match`.
     Stale,
-    /// 428: the order must say by `If-Match` what it replaces.
+    /// 428: the `If-Match` header is missing.
     Unconditional,
     /// 422: the configuration has problems.
     Invalid,
-    /// 403: the configuration does not allow it, or not this client.
+    /// 403: the configuration or the role of the client does not allow the request.
     Forbidden,
-    /// 503: not now.
+    /// 503: the load balancer is starting, stopping or busy.
     Unavailable,
-    /// 400, 405, 408 or 413: the request itself is wrong.
+    /// 400, 405, 408 or 413: the request is invalid.
     BadRequest,
 }
 
 impl Refusal {
-    /// A refusal without problems of a file.
+    /// Creates an error without configuration problems.
     pub fn new(kind: RefusalKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), problems: Vec::new() }
     }
@@ -47,43 +47,41 @@ impl Refusal {
 /// A problem of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ProblemView {
-    /// How bad it is.
+    /// The severity of the problem.
     pub severity: Severity,
-    /// The file as it was named.
+    /// The name of the file.
     pub file: String,
-    /// From 1; null: the file as a whole.
+    /// The line number, starting at 1. Null if the problem concerns the whole file.
     pub line: Option<usize>,
-    /// In characters, from 1.
+    /// The column in characters, starting at 1.
     pub column: Option<usize>,
-    /// Such as `pool.web.backends[0].weight`.
+    /// The path of the setting, such as `pool.web.backends[0].weight`.
     pub field: String,
-    /// What stands there.
-    pub found: String,
-    /// What may stand there.
-    pub allowed: String,
+    /// The message, which names the fault.
+    pub message: String,
+    /// A hint on how to correct the fault, or null.
+    pub help: Option<String>,
 }
 
-/// How bad a problem is.
-// Not `config-text`'s: this crate knows no domain type. `control-plane` converts (`rows/refusal.rs`).
+/// The severity of a problem.
+// This crate does not depend on crates with domain types, so it defines its own type.
+// `control-plane` converts it (`rows/refusal.rs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// The configuration is refused.
+    /// The configuration is rejected.
     Error,
-    /// It is taken all the same.
+    /// The configuration is accepted.
     Warning,
 }
 
 impl std::fmt::Display for ProblemView {
-    /// As the problem itself is shown: `file:line:column: field: found X, allowed Y`.
+    /// Formats the problem as `file:line:column: message`, without the help.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}:", self.file)?;
         if let (Some(line), Some(column)) = (self.line, self.column) {
             write!(f, "{line}:{column}:")?;
         }
-        if !self.field.is_empty() {
-            write!(f, " {}:", self.field)?;
-        }
-        write!(f, " found {}, allowed {}", self.found, self.allowed)
+        write!(f, " {}", self.message)
     }
 }

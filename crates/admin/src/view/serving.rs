@@ -1,4 +1,4 @@
-//! VIPs and memberships: who serves what, with what share, and by whose word.
+//! VIPs and memberships: the state, the share of traffic, and the reason for the state.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,83 +9,87 @@ use serde::{Deserialize, Serialize};
 
 use super::health::{CheckState, Via};
 
-/// What an override says of a membership; at least one of the two.
+/// An override of a membership. At least one of the two fields is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Override {
-    /// `draining` or `down`; null: as health says.
+    /// The state set by the operator (`draining` or `down`), or null if the health state applies.
     pub state: Option<BackendState>,
-    /// The weight; null: the file's.
+    /// The weight, or null if the weight of the configuration applies.
     pub weight: Option<u32>,
 }
 
 /// A VIP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VipRow {
-    /// Its name.
+    /// The name of the VIP.
     pub name: String,
-    /// Its addresses, prefixes or suffixes, as text.
+    /// The addresses, prefixes or suffixes of the VIP.
     pub addresses: Vec<String>,
-    /// Whether every service is.
+    /// `true` if all services of the VIP are ready.
     pub ready: bool,
-    /// What it serves.
+    /// The services of the VIP.
     pub services: Vec<ServiceRow>,
 }
 
 /// A service of a VIP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ServiceRow {
-    /// Its name among the counters, such as `www tcp 80,443`.
+    /// The name of the service in counters, such as `www tcp 80,443`.
     pub name: String,
-    /// `tcp`, `udp`, or a protocol number.
+    /// The protocol, which is `tcp`, `udp` or a protocol number.
     pub protocol: String,
-    /// Such as `80,443` or `8000-8099`.
+    /// The ports, such as `80,443` or `8000-8099`.
     pub ports: String,
-    /// The pool that the file names.
+    /// The configured pool.
     pub pool: String,
-    /// The pool that serves now: another one when it has fallen back.
+    /// The pool that serves now, which differs from the configured pool after a failover.
     pub serving_pool: String,
-    /// Backends of that pool that serve.
+    /// The number of serving backends in that pool.
     pub serving: usize,
-    /// Its backends.
+    /// The number of all backends in that pool.
     pub total: usize,
-    /// Whether it has enough backends, or its flows go to another cluster.
+    /// `true` if enough backends serve, or if new flows go to another cluster.
     pub ready: bool,
-    /// Other clusters that its new flows go to now; none while a backend here serves.
+    /// The clusters that receive the new flows of the service. The list is empty while a local
+    /// backend serves.
     pub redirected_to: Vec<String>,
-    /// Each family of its addresses, where backends are checked through them; what is said above is then of the one with fewer
-    /// backends. Empty: both are the same.
+    /// The state for each address family, if backends are checked through the VIP and the families
+    /// differ. The fields above then describe the family with fewer serving backends. The list is
+    /// empty if both families have the same state.
     pub families: Vec<FamilyRow>,
-    /// Flows that connection tables of all packet threads have, at most two seconds old; null: not counted in time.
+    /// The number of flows in the connection tables of all packet threads, at most two seconds old.
+    /// Null if counting took too long.
     pub flows: Option<u64>,
-    /// Packets since the start.
+    /// The number of packets since the start of the process.
     pub packets: u64,
-    /// Bytes of those as received.
+    /// The number of bytes of these packets, as received.
     pub bytes: u64,
 }
 
-/// A service at the addresses of one family.
+/// The state of a service for the addresses of one family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FamilyRow {
-    /// Which; null: both.
+    /// The address family, or null for both.
     pub family: Option<Family>,
-    /// The pool that serves them now.
+    /// The pool that currently serves the addresses of this family.
     pub serving_pool: String,
-    /// Backends of that pool that serve them.
+    /// The number of serving backends in that pool.
     pub serving: usize,
-    /// Its backends.
+    /// The number of all backends in that pool.
     pub total: usize,
-    /// Whether it has enough backends, or its flows go to another cluster.
+    /// `true` if enough backends serve, or if new flows go to another cluster.
     pub ready: bool,
 }
 
-/// A family of addresses.
-// Not `packet`'s: this crate knows no domain type. `control-plane` converts (`rows`).
+/// An address family.
+// This crate does not depend on crates with domain types, so it defines its own type.
+// `control-plane` converts it (`rows`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Family {
-    /// IPv4.
+    /// IP version 4.
     Ipv4,
-    /// IPv6.
+    /// IP version 6.
     Ipv6,
 }
 
@@ -98,139 +102,144 @@ impl fmt::Display for Family {
     }
 }
 
-/// What the addresses of a VIP get of a membership, by checks through them.
+/// The state of a membership for the addresses of a VIP, from checks through the VIP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SeenByVip {
-    /// The VIP.
+    /// The name of the VIP.
     pub vip: String,
-    /// The family of its addresses.
+    /// The address family of the VIP.
     pub family: Family,
-    /// What they get.
+    /// The state of the membership for these addresses.
     pub state: BackendState,
 }
 
-/// A membership: a backend in a leaf pool.
+/// A membership, which is one backend in one leaf pool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BackendRow {
-    /// The backend.
+    /// The name of the backend.
     pub name: String,
-    /// Its address.
+    /// The address of the backend.
     pub address: IpAddr,
-    /// The leaf pool.
+    /// The name of the leaf pool.
     pub pool: String,
-    /// What it gets; where VIPs differ by checks through them, the most that one of them gives it.
+    /// The state of the membership. If checks through VIPs give different states, this is the best
+    /// of them.
     pub state: BackendState,
-    /// VIPs that give it less, by checks through them.
+    /// The VIPs for which the membership has a worse state, according to the checks through these
+    /// VIPs.
     pub less_for: Vec<SeenByVip>,
-    /// Why it is not serving with the file's weight; null when it is.
+    /// The reason why the membership does not serve with the configured weight, or null if it does.
     pub why: Option<Why>,
-    /// The operator's override; null: none.
+    /// The override of an operator, or null if there is none.
     #[serde(rename = "override")]
     pub overridden: Option<Override>,
-    /// The weight in the file.
+    /// The configured weight.
     pub weight_configured: u32,
-    /// The weight in its leaf pool now.
+    /// The current weight in the leaf pool.
     pub weight_effective: u32,
-    /// Its share of the table, by the pool that a service names.
+    /// The share of the Maglev table from 0 to 1, for each pool that a service uses.
     #[schemars(extend("additionalProperties" = { "type": "number", "minimum": 0, "maximum": 1 }))]
     pub shares: BTreeMap<String, f64>,
-    /// Flows that connection tables of all packet threads have, at most two seconds old; null: not counted in time.
+    /// The number of flows in the connection tables of all packet threads, at most two seconds old.
+    /// Null if counting took too long.
     pub flows: Option<u64>,
-    /// Of those how many by VIP; VIPs without one are left out.
+    /// The number of flows of this membership for each VIP. VIPs without flows are omitted.
     pub flows_by_vip: BTreeMap<String, u64>,
-    /// Packets of this membership since the start.
+    /// The number of packets since the start of the process.
     pub packets: u64,
-    /// Bytes of those as received.
+    /// The number of bytes of these packets, as received.
     pub bytes: u64,
-    /// Its checks' verdicts.
+    /// The results of the health checks.
     pub checks: Vec<CheckRow>,
-    /// Of one that is `flushing`: why the last attempt to empty it failed; null: none did.
+    /// The reason why the last attempt to flush the server failed, for a backend in the state
+    /// `flushing`. Null if no attempt has failed.
     pub flush_error: Option<String>,
 }
 
-/// What a membership gets.
+/// The state of a membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BackendState {
-    /// New flows and old.
+    /// The backend receives new and existing flows.
     Serving,
-    /// Its old flows.
+    /// The backend receives only existing flows.
     Draining,
-    /// Nothing.
+    /// The backend receives no traffic.
     Down,
-    /// Nothing: no check has ended yet.
+    /// The backend receives no traffic, because no check has completed yet.
     Unknown,
-    /// No key and no new flow before its server is empty: it was away, and may hold what was changed elsewhere.
+    /// The backend receives no keys and no new flows until its server is flushed, because it was
+    /// unavailable and may hold outdated values.
     Flushing,
 }
 
-/// Who decided a membership's state or weight.
+/// The origin of the state or weight of a membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Why {
-    /// Its checks.
+    /// The health checks.
     Health,
-    /// An operator's override.
+    /// An override of an operator.
     Operator,
-    /// It is no longer in the file.
+    /// The membership is no longer in the configuration.
     Removed,
-    /// It came up and takes its share in steps.
+    /// The backend came up, and its weight increases in steps.
     SlowStart,
-    /// The file gives it no weight.
+    /// The configured weight is 0.
     NoWeight,
-    /// `kv.rejoin` of its keyed pool: its server is emptied first.
+    /// The setting `kv.rejoin` of the keyed pool. The server is flushed before it serves again.
     Rejoin,
 }
 
-/// A check's verdict on a backend.
+/// The result of a health check for a backend.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CheckRow {
-    /// The check's name.
+    /// The name of the check.
     pub check: String,
-    /// Where it is asked.
+    /// The destination of the check packets.
     pub via: Via,
-    /// Through which VIP's address; null: straight.
+    /// The address of the VIP if the check goes through a VIP, otherwise null.
     pub vip: Option<IpAddr>,
-    /// The verdict.
+    /// The health state.
     pub state: CheckState,
-    /// Since the verdict last changed.
+    /// The time since the health state last changed, in seconds.
     pub since_seconds: f64,
-    /// The last failure's words; null: none yet.
+    /// The message of the last failure, or null if there was none.
     pub last_error: Option<String>,
-    /// How long ago that was.
+    /// The time since the last failure, in seconds.
     pub last_error_seconds: Option<f64>,
 }
 
-/// What an order to a backend did.
+/// The result of a command for a backend.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BackendChange {
-    /// The backend.
+    /// The name of the backend.
     pub backend: String,
-    /// The generation that carries it.
+    /// The generation that contains the change.
     pub generation: u64,
-    /// Whether the order changed anything.
+    /// `true` if the command changed the state.
     pub changed: bool,
-    /// Each membership meant, changed or not.
+    /// All memberships to which the command applies, including those that it did not change.
     pub memberships: Vec<MembershipChange>,
-    /// What an operator should know, such as that the file now gives another weight; one sentence each.
+    /// Notes for the operator, one sentence each, such as a different weight in the configuration.
     pub notes: Vec<String>,
 }
 
-/// Before and after an order.
+/// The state of a membership before and after a command.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MembershipChange {
-    /// The leaf pool.
+    /// The name of the leaf pool.
     pub pool: String,
-    /// State before.
+    /// The state before the command.
     pub before: BackendState,
-    /// State now.
+    /// The state after the command.
     pub after: BackendState,
-    /// Weight before.
+    /// The weight before the command.
     pub weight_before: u32,
-    /// Weight now.
+    /// The weight after the command.
     pub weight_after: u32,
-    /// The override now in force; null: none.
+    /// The current override, or null if there is none.
     #[serde(rename = "override")]
     pub overridden: Option<Override>,
 }

@@ -1,244 +1,258 @@
-//! The balancer on one page.
+//! The status of the load balancer.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::generation::ConfirmationRow;
-use super::log::LogOrderRow;
+use super::log::LogLevelOverrideRow;
 use super::serving::Override;
 
-/// How the balancer is, on one page.
+/// The status of the load balancer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Status {
-    /// Of the program.
+    /// The version of the program.
     pub version: String,
-    /// Its name in the file.
+    /// The name of the machine in the configuration.
     pub machine: String,
-    /// The cluster's name.
+    /// The name of the cluster.
     pub cluster: String,
-    /// Made at start; with the generation's number it names a configuration.
+    /// The ID of this process, which changes at each start. Together with the generation number it
+    /// identifies a configuration.
     pub boot_id: String,
-    /// Number of the generation in force.
+    /// The number of the current generation.
     pub generation: u64,
-    /// Which texts it was read from, in hex: SHA-256 over its files, the hash key and the CAs that they name.
+    /// The SHA-256 digest of the configuration files, the hash key and the CA certificates, in hex.
     pub generation_sha256: String,
-    /// By what this machine is compared with the others of its cluster.
+    /// The digests for the comparison of this machine with other machines of the cluster.
     pub digests: DigestView,
-    /// The file that was read at start.
+    /// The path of the configuration file.
     pub config_file: String,
-    /// Whether the file still says what is in force.
+    /// The difference between the current configuration and the file.
     pub drift: Drift,
-    /// Time of the start.
+    /// The start time of the process in seconds since 1970.
     pub started_unix_seconds: u64,
-    /// Since the start.
+    /// The time since the start of the process, in seconds.
     pub uptime_seconds: f64,
-    /// Whether `/readyz` says yes.
+    /// `true` if `/readyz` returns status 200.
     pub ready: bool,
-    /// Why not, one sentence each; empty when ready.
+    /// The reasons why the load balancer is not ready, one sentence each. The list is empty if it
+    /// is ready.
     pub not_ready: Vec<String>,
-    /// Whether it drains to its end.
+    /// `true` if the process is draining and will exit.
     pub stopping: bool,
-    /// The packet threads, their sockets and the XDP program.
+    /// The state of the packet threads, their sockets and the XDP program.
     pub forwarder: ForwarderView,
-    /// The interfaces' names, with commas between.
+    /// The names of the interfaces, separated by commas.
     pub interface: String,
-    /// Each of them, as it was within the last second.
+    /// The state of each interface, at most one second old.
     pub interfaces: Vec<InterfaceRow>,
-    /// The sockets' mode: `zero-copy` or `copy`; `af-packet`: packet sockets.
+    /// The mode of the sockets (`zero-copy` or `copy`), or `af-packet` for packet sockets.
     pub mode: String,
-    /// How the program is attached: `driver` or `generic`; `ingress` behind packet sockets.
+    /// The attach mode of the XDP program (`driver` or `generic`), or `ingress` with packet
+    /// sockets.
     pub xdp_mode: String,
-    /// Packet threads.
+    /// The number of packet threads.
     pub threads: usize,
-    /// I/O threads, which receive and send for them; 0 without software steering.
+    /// The number of I/O threads, which receive and send for the packet threads. The number is 0
+    /// without software steering.
     #[serde(default)]
     pub io_threads: usize,
-    /// VIPs.
+    /// The number of VIPs.
     pub vips: VipTotals,
-    /// Memberships by state.
+    /// The number of memberships in each state.
     pub backends: StateTotals,
-    /// Announcements to routers; null: this machine has no peers.
+    /// The numbers of BGP sessions and announced VIPs, or null if this machine has no peers.
     pub bgp: Option<BgpTotals>,
-    /// Names of what is down; how many there are is in the totals.
+    /// The names of unavailable objects, at most ten of each kind. The fields with totals count all
+    /// unavailable objects.
     pub down: DownView,
-    /// Operators' overrides in force.
+    /// The active overrides of operators.
     pub overrides: Vec<OverrideRow>,
-    /// An operator's order of another log level; null: the log has the file's.
-    pub log_order: Option<LogOrderRow>,
-    /// The last reload, or `PUT`; none since the start: null.
+    /// The log level override of an operator, or null if the level of the configuration applies.
+    pub log_level_override: Option<LogLevelOverrideRow>,
+    /// The last configuration change, or null if there was none since the start of the process.
     pub last_reload: Option<LastReload>,
-    /// When what is in force is taken back; null: it stays.
+    /// The pending confirmation of a trial generation, or null if the current generation is
+    /// permanent.
     pub confirmation: Option<ConfirmationRow>,
-    /// Why the health checks' verdicts are held for a local failure, a fault of this machine; null: they are not.
+    /// The local failure of this machine that froze the health states, or null if there is none.
     pub own_fault: Option<String>,
-    /// What is configured and only a restart brings, such as `io.batch: 64 -> 32`: from what runs to what is configured.
+    /// The changed settings that need a restart, such as `io.batch: 64 -> 32`. The first value is
+    /// in use, and the second is configured.
     pub needs_restart: Vec<String>,
-    /// Targets of checks that this machine has not been able to ask several times in a row: their last verdicts stay.
+    /// The number of check targets that could not be checked several times in a row because of an
+    /// error on this machine. The health states of these targets are frozen.
     pub checks_unable: usize,
-    /// What an operator should know, one sentence each.
+    /// Warnings for the operator, one sentence each.
     pub warnings: Vec<String>,
 }
 
-/// What machines of a cluster compare.
+/// The digests for the comparison of machines in a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DigestView {
-    /// Version of the table algorithm.
+    /// The version of the Maglev table algorithm.
     pub table_algorithm: u32,
-    /// SHA-256 over what machines must agree on, in hex, the hash key included (which it does not reveal): equal on all
-    /// machines of a cluster, at once.
+    /// The SHA-256 digest of all settings that must be equal on all machines of the cluster, in
+    /// hex. The digest covers the hash key without revealing it.
     pub configuration: String,
-    /// SHA-256 over the tables in force and who in them does not serve, in hex: equal on all machines of a shard, a few check
-    /// intervals after a change. Null: computed from a file, which has none.
+    /// The SHA-256 digest of the current tables and of the unavailable backends in them, in hex.
+    /// All machines of a shard have the same value within a few check intervals after a change.
+    /// Null if the digests were computed from a configuration file.
     pub tables: Option<String>,
-    /// The machine's shard; null: none.
+    /// The shard of the machine, or null if it has none.
     pub shard: Option<String>,
 }
 
-/// The configuration in force against the file.
+/// The difference between the current configuration and the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Drift {
-    /// The same.
+    /// The file is unchanged.
     #[default]
     InSync,
-    /// The file has changed since it was read.
+    /// The file has changed since the last reload.
     FileChanged,
-    /// What is in force came by the API; the next reload of the file wins.
+    /// The current configuration was uploaded with the API. The next reload of the file replaces
+    /// it.
     Api,
-    /// What is in force was in force before, and the file says something else; the next reload of the file, or a start, wins.
-    TakenBack,
+    /// The current configuration was restored by a rollback and differs from the file. The next
+    /// reload of the file, or a restart, replaces it.
+    RolledBack,
 }
 
-/// Whether packets are carried.
+/// The state of packet forwarding.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ForwarderView {
-    /// All is well.
+    /// `true` if forwarding works.
     pub healthy: bool,
-    /// What is not, one sentence each.
+    /// The problems of packet forwarding, one sentence each.
     pub why: Vec<String>,
 }
 
-/// An interface that packets for VIPs come and go by.
+/// An interface that carries traffic for VIPs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct InterfaceRow {
-    /// Its name.
+    /// The name of the interface.
     pub name: String,
-    /// It is switched on, and the other end is there; else no packet comes in or goes out.
+    /// `true` if the interface is up and has carrier.
     pub link: bool,
-    /// The longest IP packet that it carries.
+    /// The MTU of the interface: the maximum size of an IP packet in bytes.
     pub mtu_bytes: u32,
-    /// The longest IP packet that packet threads take from it, as their frames were sized at the start.
+    /// The maximum size of an IP packet that packet threads accept, in bytes. The size is fixed
+    /// when the process starts.
     pub largest_packet_bytes: u32,
 }
 
 impl InterfaceRow {
-    /// Whether all packets that it may carry reach the packet threads.
+    /// Returns `true` if the link is up and the MTU fits.
     #[must_use]
     pub fn is_well(&self) -> bool {
         self.link && self.mtu_fits()
     }
 
-    /// Whether packets as long as its MTU are taken.
+    /// Returns `true` if packet threads accept packets of the size of the MTU.
     #[must_use]
     pub fn mtu_fits(&self) -> bool {
         self.mtu_bytes <= self.largest_packet_bytes
     }
 }
 
-/// How many VIPs.
+/// The number of VIPs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VipTotals {
-    /// All.
+    /// The number of all VIPs.
     pub total: usize,
-    /// Those whose every service has enough backends.
+    /// The number of VIPs in which all services have enough backends.
     pub ready: usize,
 }
 
-/// Sessions with routers, and VIPs that are announced.
+/// The numbers of BGP sessions and announced VIPs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BgpTotals {
-    /// Peers of this machine.
+    /// The number of BGP peers of this machine.
     pub peers: usize,
-    /// Those with a session.
+    /// The number of peers with an established session.
     pub established: usize,
-    /// VIPs that the file announces.
+    /// The number of VIPs that the configuration announces.
     pub vips: usize,
-    /// Those that are announced now.
+    /// The number of VIPs that are currently announced.
     pub announced: usize,
 }
 
-/// What is down, at most ten names of each.
+/// The names of unavailable objects, at most ten of each kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DownView {
-    /// Memberships that get no packet, such as `b1 in web`.
+    /// The memberships that receive no traffic, such as `b1 in web`.
     pub backends: Vec<String>,
-    /// VIPs that are not ready.
+    /// The VIPs that are not ready.
     pub vips: Vec<String>,
-    /// Routers without a session.
+    /// The BGP peers without a session.
     pub routers: Vec<String>,
 }
 
 impl DownView {
-    /// Names of each.
+    /// The maximum number of names of each kind.
     pub const MOST: usize = 10;
 }
 
-/// How many memberships.
+/// The number of memberships in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StateTotals {
-    /// In the table.
+    /// The number of backends that serve, counted once per pool.
     pub serving: usize,
-    /// Out of it, its flows go on.
+    /// The number of draining memberships, which receive only existing flows.
     pub draining: usize,
-    /// Gets no packet.
+    /// The number of memberships that receive no traffic.
     pub down: usize,
-    /// Not checked yet, and in no table.
+    /// The number of memberships without a completed check, which receive no traffic.
     pub unknown: usize,
-    /// Out of it until they are empty: they were away from a keyed pool.
+    /// The number of memberships of keyed pools that wait until their server is flushed, because it
+    /// was unavailable.
     pub flushing: usize,
 }
 
-/// An operator's override.
+/// An override of an operator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct OverrideRow {
-    /// The backend.
+    /// The name of the backend.
     pub backend: String,
-    /// The leaf pool; null: all its memberships.
+    /// The leaf pool, or null for all memberships of the backend.
     pub pool: Option<String>,
-    /// What it says.
+    /// The state and weight that the override sets.
     #[serde(flatten)]
     pub says: Override,
-    /// Since it was given.
+    /// The time since the override was set, in seconds.
     pub since_seconds: f64,
-    /// Who gave it: `uid 0` at the socket, the certificate's name and address on TCP.
+    /// The client that set the override, such as `uid 0` for a client on the socket, or the
+    /// certificate name and address of a TCP client.
     pub by: String,
-    /// Why; null: nobody has said.
+    /// The reason given by the operator, or null.
     pub reason: Option<String>,
-    /// When it ends by itself; null: when it is taken back.
+    /// The time until the override ends, in seconds. Null if it has no end.
     pub ends_in_seconds: Option<f64>,
 }
 
-/// How the last reload ended.
+/// The result of the last configuration change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LastReload {
-    /// Time of day when it ended.
+    /// The time when the change ended, in seconds since 1970.
     pub unix_seconds: u64,
-    /// How it ended.
+    /// The outcome of the change.
     pub outcome: ReloadOutcome,
-    /// From its start to the store, or to the refusal.
+    /// The time from the start of the change to its publication or rejection, in milliseconds.
     pub took_ms: f64,
-    /// One sentence; the reasons when refused.
+    /// A description in one sentence, or the reasons for a rejection.
     pub message: String,
 }
 
-/// See [`LastReload`].
+/// The outcome of a configuration change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReloadOutcome {
-    /// A new generation is in force.
+    /// A new generation is active.
     Published,
-    /// Nothing was different: the generation keeps its number.
+    /// The configuration is the same, and the generation keeps its number.
     Unchanged,
-    /// The old one went on.
+    /// The change was rejected, and the previous generation remains active.
     Refused,
 }

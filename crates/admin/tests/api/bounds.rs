@@ -1,4 +1,5 @@
-//! The Unix listener: its file, and what a client may take. Time is tokio's paused clock, which moves when nothing else can.
+//! Tests of the Unix listener: its socket file, and the limits of connections. Most tests use the
+//! paused clock of tokio, which advances while all tasks wait.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
@@ -18,7 +19,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::mock;
 
-/// A folder of one test's own, removed at its end.
+/// A temporary directory, removed at the end of the test.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
@@ -59,7 +60,8 @@ impl Open {
         UnixStream::connect(self.folder.0.join("admin.sock")).await.unwrap()
     }
 
-    /// Everything that comes back for `bytes`, to the server's end of the connection.
+    /// Sends `bytes` and returns the complete response, which ends when the server closes the
+    /// connection.
     async fn throw(&self, bytes: &[u8]) -> String {
         let mut stream = self.connect().await;
         stream.write_all(bytes).await.unwrap();
@@ -70,10 +72,11 @@ impl Open {
         self.throw(GOOD).await.starts_with("HTTP/1.1 200")
     }
 
-    /// Each connection that is open holds a way to the loop.
+    /// Waits until no connection is open. Each open connection holds a sender of the command
+    /// channel.
     pub(crate) async fn every_connection_has_ended(&self) {
         for _ in 0..1_000 {
-            // The test's, the router's; the guard's layer holds one of its own.
+            // The test and the router hold one sender each, and the guard layer holds another one.
             if self.commands.strong_count() <= self.at_rest() {
                 return;
             }
@@ -99,12 +102,12 @@ impl Drop for Open {
 
 async fn read_to_end(stream: &mut UnixStream) -> String {
     let mut answer = Vec::new();
-    // A reset is an end too.
+    // A connection reset also marks the end of the response.
     let read = timeout(Duration::from_secs(3_600), stream.read_to_end(&mut answer)).await;
     let answer = String::from_utf8_lossy(&answer).into_owned();
-    // A capture without a bound, which chance may ask for, lasts as long as its client.
+    // Random input may request a capture without a limit, which lasts until the client disconnects.
     let is_capture = || answer.starts_with("HTTP/1.1 200") && answer.contains("application/x-pcapng");
-    assert!(read.is_ok() || is_capture(), "the server ends every connection: {answer:?}");
+    assert!(read.is_ok() || is_capture(), "the server did not end the connection: {answer:?}");
     answer
 }
 
@@ -112,7 +115,7 @@ const LOOK: Duration = Duration::from_millis(20);
 const GOOD: &[u8] = b"GET /v1/status HTTP/1.1\r\nHost: lb\r\nConnection: close\r\n\r\n";
 
 #[tokio::test]
-async fn the_file_has_the_configured_mode_and_group_and_goes_with_the_server() {
+async fn socket_file_has_mode_and_group_until_drop() {
     let folder = Folder::new();
     let path = folder.0.join("admin.sock");
     let group = Group::from_gid(getgid()).unwrap().unwrap();
@@ -133,7 +136,7 @@ async fn the_file_has_the_configured_mode_and_group_and_goes_with_the_server() {
 }
 
 #[tokio::test]
-async fn a_socket_without_its_process_is_replaced_and_nothing_else_is() {
+async fn only_a_stale_socket_is_replaced() {
     let folder = Folder::new();
     let path = folder.0.join("admin.sock");
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
@@ -146,12 +149,13 @@ async fn a_socket_without_its_process_is_replaced_and_nothing_else_is() {
     assert!(matches!(error, SocketError::Io { .. }), "{error}");
     assert_eq!(fs::read_to_string(&path).unwrap(), "a file");
     let error = listen(&folder.0.join("none/admin.sock"), 0o600, None).unwrap_err().to_string();
-    let wanted = format!("there is no folder {}", folder.0.join("none").display());
+    let wanted = format!("create directory {}", folder.0.join("none").display());
     assert!(error.contains(&wanted), "{error}");
 }
 
+// Promise: api-stalled-clients
 #[tokio::test(start_paused = true)]
-async fn a_client_that_stops_in_the_middle_costs_nothing_in_the_end() {
+async fn stalled_clients_are_disconnected() {
     let open = Open::new(Limits::default());
     for half in [
         "",
@@ -166,7 +170,7 @@ async fn a_client_that_stops_in_the_middle_costs_nothing_in_the_end() {
         assert!(!answer.contains("200 OK"), "{half:?} {answer}");
         assert!(start.elapsed() <= Duration::from_secs(21), "{half:?} {:?}", start.elapsed());
     }
-    // And if it is gone before its answer.
+    // These clients disconnect before they receive the response.
     for _ in 0..200 {
         open.connect().await.write_all(GOOD).await.unwrap();
     }
@@ -175,24 +179,27 @@ async fn a_client_that_stops_in_the_middle_costs_nothing_in_the_end() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_broken_is_told_from_one_that_is_too_large() {
+async fn broken_and_too_large_bodies_are_distinguished() {
     let open = Open::new(Limits::default());
     let broken = "POST /v1/reload HTTP/1.1\r\nHost: lb\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n";
     let answer = open.throw(broken.as_bytes()).await;
-    assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("broke off"), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.1 400") && answer.contains("cannot read the request body"),
+        "{answer}"
+    );
     let head = "POST /v1/reload HTTP/1.1\r\nHost: lb\r\nTransfer-Encoding: chunked\r\n\r\n10001\r\n";
     let large = [head.as_bytes(), &[b'x'; 0x1_0001]].concat();
     let answer = open.throw(&large).await;
-    assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("65536 bytes at most"), "{answer}");
+    assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("larger than 65536 bytes"), "{answer}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_does_not_read_is_cut_off() {
+async fn a_client_that_does_not_read_is_disconnected() {
     let open = Open::new(Limits::default());
     let mut stream = open.connect().await;
     let requests = b"GET /openapi.json HTTP/1.1\r\nHost: lb\r\n\r\n".repeat(200);
     stream.write_all(&requests).await.unwrap();
-    // It has begun to answer.
+    // The server has started to respond.
     stream.readable().await.unwrap();
     let start = Instant::now();
     open.every_connection_has_ended().await;
@@ -201,20 +208,21 @@ async fn a_client_that_does_not_read_is_cut_off() {
     assert!(answers < 200, "{answers}");
 }
 
+// Promise: api-stalled-clients
 #[tokio::test(start_paused = true)]
-async fn a_hundred_who_stop_in_the_middle_delay_nobody() {
+async fn a_hundred_stalled_clients_delay_no_other() {
     let open = Open::new(Limits::default());
     for half in [
         "",
         "GET /v1/status HTTP/1.1\r\nHost: l",
         "POST /v1/reload HTTP/1.1\r\nHost: lb\r\nContent-Length: 10\r\n\r\nhal",
-        // Idle after an answer.
+        // An idle connection after a response.
         "GET /v1/status HTTP/1.1\r\nHost: lb\r\n\r\n",
     ] {
         let mut stopped = Vec::new();
         for _ in 0..100 {
             let mut stream = open.connect().await;
-            // The server may have closed it already.
+            // The server may have closed the connection already.
             let _ = stream.write_all(half.as_bytes()).await;
             stopped.push(stream);
         }
@@ -226,13 +234,13 @@ async fn a_hundred_who_stop_in_the_middle_delay_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hundred_who_do_not_read_delay_others_by_a_second() {
+async fn a_hundred_unread_responses_delay_others_by_a_second() {
     let open = Open::new(Limits::default());
     let requests = b"GET /openapi.json HTTP/1.1\r\nHost: lb\r\n\r\n".repeat(100);
     let mut stopped = Vec::new();
     for _ in 0..100 {
         let mut stream = open.connect().await;
-        // It has no room in the kernel once the listener is full.
+        // The write fails or blocks if the server does not read.
         let _ = timeout(Duration::from_millis(1), stream.write_all(&requests)).await;
         stopped.push(stream);
     }
@@ -242,12 +250,12 @@ async fn a_hundred_who_do_not_read_delay_others_by_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_being_answered_is_never_displaced() {
+async fn a_request_in_progress_is_never_displaced() {
     let limits = Limits { connections: 4, ..Limits::default() };
     let folder = Folder::new();
-    let (orders, mut commands) = mpsc::channel(16);
+    let (overrides, mut commands) = mpsc::channel(16);
     let (file, listener) = listen(&folder.0.join("admin.sock"), 0o600, None).unwrap();
-    let router = router(orders, Rules::new(true), Router::new());
+    let router = router(overrides, Rules::new(true), Router::new());
     let _server = tokio::spawn(file.keep(listener, router, limits));
     let ask = async |path: PathBuf| {
         let mut stream = UnixStream::connect(path).await.unwrap();
@@ -260,7 +268,7 @@ async fn who_is_being_answered_is_never_displaced() {
     while let Ok(command) = commands.try_recv() {
         waiting.push(command);
     }
-    assert_eq!(waiting.len(), 4, "two have found no room, and nobody has left");
+    assert_eq!(waiting.len(), 4, "two clients wait for a permit");
     for _ in 0..6 {
         let command = match waiting.pop() {
             Some(command) => command,
@@ -276,7 +284,7 @@ async fn who_is_being_answered_is_never_displaced() {
 }
 
 #[tokio::test]
-async fn the_file_is_made_again_when_somebody_takes_it_away_and_a_strangers_stays() {
+async fn a_deleted_socket_file_is_recreated() {
     let folder = Folder::new();
     let path = folder.0.join("admin.sock");
     let (commands, _) = mock::start();
@@ -299,15 +307,15 @@ async fn the_file_is_made_again_when_somebody_takes_it_away_and_a_strangers_stay
     };
     assert!(serves().await);
     fs::remove_file(&path).unwrap();
-    assert!(serves_soon().await, "it was taken away");
+    assert!(serves_soon().await, "after the file was deleted");
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o640);
     fs::rename(&path, folder.0.join("elsewhere")).unwrap();
     fs::write(&path, "a file").unwrap();
     sleep(Duration::from_millis(2_500)).await;
-    assert_eq!(fs::read_to_string(&path).unwrap(), "a file", "another's is not replaced");
+    assert_eq!(fs::read_to_string(&path).unwrap(), "a file", "a file of another program is not replaced");
     fs::remove_file(&path).unwrap();
-    assert!(serves_soon().await, "its place is free again");
-    // What another process made since stays when this one goes.
+    assert!(serves_soon().await, "after the path is free again");
+    // A socket of another process at the same path is not removed.
     fs::remove_file(&path).unwrap();
     let other = std::os::unix::net::UnixListener::bind(&path).unwrap();
     server.abort();
@@ -317,7 +325,7 @@ async fn the_file_is_made_again_when_somebody_takes_it_away_and_a_strangers_stay
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_ends_at_its_time_however_busy_it_is() {
+async fn a_busy_connection_ends_at_its_time_limit() {
     let limits = Limits { life: Duration::from_secs(60), ..Limits::default() };
     let open = Open::new(limits);
     let mut stream = open.connect().await;
@@ -336,7 +344,7 @@ async fn a_connection_ends_at_its_time_however_busy_it_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_head_that_has_no_end_is_refused() {
+async fn endless_request_headers_are_rejected() {
     let open = Open::new(Limits::default());
     let mut stream = open.connect().await;
     let mut sent = stream.write_all(b"GET /v1/status HTTP/1.1\r\n").await;
@@ -346,11 +354,11 @@ async fn a_head_that_has_no_end_is_refused() {
         }
         sent = stream.write_all(format!("X-{number}: {}\r\n", "x".repeat(100)).as_bytes()).await;
     }
-    assert!(sent.is_err(), "ten megabytes of head were taken");
+    assert!(sent.is_err(), "the server accepted 10 MB of headers");
     assert!(open.serves().await);
 }
 
-/// Any bytes, and requests with some of theirs changed.
+/// Generates arbitrary bytes, and requests with some changed bytes.
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     let request = prop::sample::select(vec![
         &b"GET /v1/flows?vip=www&limit=10 HTTP/1.1\r\nHost: lb\r\n\r\n"[..],
@@ -372,7 +380,7 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_capture_without_a_bound_ends_with_its_client() {
+async fn an_unlimited_capture_ends_with_its_client() {
     let open = Open::new(Limits::default());
     let answer = open.throw(b"POST /v1/capture?drop=ttl HTTP/1.1\r\nHost: lb\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
@@ -380,7 +388,7 @@ async fn a_capture_without_a_bound_ends_with_its_client() {
 }
 
 #[test]
-fn no_bytes_end_the_server() {
+fn arbitrary_input_does_not_end_the_server() {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
     let open = runtime.block_on(async { Open::new(Limits::default()) });

@@ -1,4 +1,4 @@
-//! A capture: what is asked for, the stream, and its end. Time is tokio's paused clock where a test says so.
+//! Tests of captures: the parameters, the stream, and the end of the stream.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use crate::bounds::Open;
 use crate::document::Api;
 
 #[tokio::test(start_paused = true)]
-async fn the_query_reaches_the_loop_and_the_stream_comes_back_whole() {
+async fn capture_query_and_stream_are_passed_through() {
     let api = Api::new(false).await;
     let all = "?vip=www&backend=b1&drop=no_vip,ttl&new_flows=true&sample=1000&snaplen=64&count=3&seconds=60";
     for (query, words) in [
         (
             all,
             "capture VIP www backend b1 dropped as no_vip or ttl new flows 1 packet in 1000, 64 bytes each, \
-             up to 3 packets, for 60 seconds at most",
+             up to 3 packets, for up to 60 seconds",
         ),
-        ("?count=2", "capture 1 packet in 1, 256 bytes each, up to 2 packets, for 3600 seconds at most"),
+        ("?count=2", "capture 1 packet in 1, 256 bytes each, up to 2 packets, for up to 3600 seconds"),
     ] {
         let request = Request::post(format!("/v1/capture{query}")).body(Body::empty()).unwrap();
         let response = api.ask_plainly(request).await;
@@ -36,18 +36,22 @@ async fn the_query_reaches_the_loop_and_the_stream_comes_back_whole() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_captured_is_refused_with_what_can() {
+async fn invalid_capture_parameters_are_rejected() {
     let api = Api::new(false).await;
     for (query, status, words) in [
-        ("drop=no_such", StatusCode::BAD_REQUEST, "drop=no_such, allowed malformed, not_ip, no_vip,"),
-        ("drop=ttl,", StatusCode::BAD_REQUEST, "drop=, allowed malformed"),
-        ("drop=tx_full", StatusCode::BAD_REQUEST, "drop=tx_full: this is found out behind the pipeline"),
+        (
+            "drop=no_such",
+            StatusCode::BAD_REQUEST,
+            "unknown drop reason \"no_such\", use one of malformed, not_ip, no_vip,",
+        ),
+        ("drop=ttl,", StatusCode::BAD_REQUEST, "unknown drop reason \"\", use one of malformed"),
+        ("drop=tx_full", StatusCode::BAD_REQUEST, "drop reason tx_full cannot be used as a filter"),
         ("sample=0", StatusCode::BAD_REQUEST, "sample"),
         ("count=0", StatusCode::BAD_REQUEST, "count"),
-        ("snaplen=63", StatusCode::BAD_REQUEST, "snaplen=63, allowed 64 to 2048"),
-        ("snaplen=2049", StatusCode::BAD_REQUEST, "snaplen=2049, allowed 64 to 2048"),
-        ("seconds=0", StatusCode::BAD_REQUEST, "seconds=0, allowed 1 to 86400"),
-        ("seconds=86401", StatusCode::BAD_REQUEST, "seconds=86401, allowed 1 to 86400"),
+        ("snaplen=63", StatusCode::BAD_REQUEST, "snaplen=63 is out of range, use 64 to 2048"),
+        ("snaplen=2049", StatusCode::BAD_REQUEST, "snaplen=2049 is out of range, use 64 to 2048"),
+        ("seconds=0", StatusCode::BAD_REQUEST, "seconds=0 is out of range, use 1 to 86400"),
+        ("seconds=86401", StatusCode::BAD_REQUEST, "seconds=86401 is out of range, use 1 to 86400"),
         ("vips=www", StatusCode::BAD_REQUEST, "unknown field"),
         ("vip=busy", StatusCode::CONFLICT, "a capture is running"),
         ("vip=nobody", StatusCode::NOT_FOUND, "no VIP \"nobody\""),
@@ -70,7 +74,7 @@ async fn begin(open: &Open, query: &str) -> tokio::net::UnixStream {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_outlives_its_connection_s_time_and_no_more() {
+async fn a_stream_may_exceed_the_time_limit_of_its_connection() {
     let limits =
         Limits { life: Duration::from_secs(10), farewell: Duration::from_secs(5), ..Limits::default() };
     let open = Open::new(limits);
@@ -85,7 +89,7 @@ async fn a_stream_outlives_its_connection_s_time_and_no_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_goes_ends_its_stream_at_once_and_one_that_does_not_read_in_time() {
+async fn a_capture_ends_when_its_client_leaves_or_stops_reading() {
     let open = Open::new(Limits::default());
     let mut stream = begin(&open, "").await;
     let mut buffer = vec![0; 1 << 16];

@@ -1,4 +1,4 @@
-//! The OpenAPI document against the routes, and against every answer.
+//! Compares the OpenAPI document with the routes and with the responses.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use tower::ServiceExt;
 
 use crate::mock::{self, Log};
 
-/// The API over the mock, without a connection.
+/// The API with the mock, without a network connection.
 pub(crate) struct Api {
     router: Router,
     document: Value,
@@ -41,7 +41,7 @@ impl Api {
         (status, serde_json::from_slice(&body).unwrap())
     }
 
-    /// Sends a request, and holds its answer to the document.
+    /// Sends a request and validates the response against the document.
     pub(crate) async fn call(&self, request: Request<Body>) -> (StatusCode, Value) {
         let (method, path) = (request.method().as_str().to_lowercase(), request.uri().path().to_owned());
         let (status, body) = self.send(request).await;
@@ -72,7 +72,7 @@ impl Api {
             None => response,
         };
         let schema = &response["content"]["application/json"]["schema"];
-        assert!(schema.is_object(), "{method} {path} answers {status}, which the document does not know");
+        assert!(schema.is_object(), "{method} {path} returns {status}, which is not in the document");
         schema.clone()
     }
 
@@ -88,7 +88,7 @@ fn fits(template: &str, path: &str) -> bool {
 }
 
 #[tokio::test]
-async fn every_route_is_in_the_document_and_nothing_else_is() {
+async fn document_contains_exactly_the_routes() {
     let api = Api::new(false).await;
     let served: BTreeSet<(String, String)> =
         routes().iter().map(|route| (route.method.to_owned(), route.path.to_owned())).collect();
@@ -104,7 +104,7 @@ async fn every_route_is_in_the_document_and_nothing_else_is() {
 }
 
 #[tokio::test]
-async fn the_document_is_whole() {
+async fn document_is_complete() {
     let api = Api::new(false).await;
     jsonschema::draft202012::meta::validate(&json!({
         "allOf": api.document["components"]["schemas"].as_object().unwrap().values().collect::<Vec<_>>()
@@ -121,7 +121,7 @@ async fn the_document_is_whole() {
     for (name, schema) in api.document["components"]["schemas"].as_object().unwrap() {
         assert!(text.matches(&format!("schemas/{name}\"")).count() > 0, "{name} is not used");
         let Some(properties) = schema["properties"].as_object() else { continue };
-        // What has no default in the code is always there, so the document says so.
+        // Fields without a default value are always present, so the document requires them.
         assert_eq!(schema["required"].as_array().unwrap().len(), properties.len(), "{name}");
         assert_eq!(schema["additionalProperties"], json!(false), "{name}");
     }
@@ -133,7 +133,7 @@ async fn the_document_is_whole() {
 }
 
 #[tokio::test]
-async fn the_document_says_what_types_do_not() {
+async fn document_contains_details_that_types_lack() {
     let document = Api::new(false).await.document;
     let at = |pointer: &str| document.pointer(pointer).unwrap_or_else(|| panic!("{pointer}")).clone();
     let tag = at("/paths/~1v1~1config/get/responses/200/headers/ETag/schema/type");

@@ -1,6 +1,7 @@
-//! The admin API against a control loop that is played by the test.
+//! Tests of the admin API with a mock of the run loop.
 //!
-//! No root: connections are Unix sockets in a temporary folder, or TCP on 127.0.0.1 with a port of the kernel's choice.
+//! The tests need no root privileges. They use Unix sockets in a temporary directory, and TCP on
+//! 127.0.0.1 with a port that the kernel chooses.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -8,5 +9,6 @@ mod bounds;
 mod capture;
 mod document;
 mod mock;
+mod reference;
 mod requests;
 mod tls;

@@ -1,6 +1,6 @@
-//! A control loop that answers every command with fixed rows, and keeps what it was asked.
+//! A mock of the run loop, which answers every command with fixed rows and records the commands.
 
-// Included by tests of other crates too.
+// Tests in other crates include this file too.
 #[path = "mock_generations.rs"]
 mod generations;
 
@@ -11,18 +11,18 @@ use admin::stats::{FlowTableStats, Stats, ThreadStats, TrafficStats};
 use admin::view::Explained;
 use admin::view::*;
 use admin::{
-    Answer, BackendAction, CaptureOrder, CaptureStream, Command, EventQuery, FlowQuery, HotKeysOrder,
-    LogOrder, MachineAction,
+    Answer, BackendAction, CaptureCommand, CaptureStream, Command, EventQuery, FlowQuery, HotKeysCommand,
+    LogLevelOverride, MachineAction,
 };
 use tokio::sync::mpsc;
 
 pub(crate) use self::generations::history;
 use self::generations::*;
 
-/// What was asked, in words.
+/// The recorded commands as text.
 pub(crate) type Log = Arc<Mutex<Vec<String>>>;
 
-/// Starts it. It ends with the last sender.
+/// Starts the mock. The task ends after the last sender was dropped.
 pub(crate) fn start() -> (mpsc::Sender<Command>, Log) {
     let (sender, mut commands) = mpsc::channel(16);
     let log = Log::default();
@@ -32,7 +32,7 @@ pub(crate) fn start() -> (mpsc::Sender<Command>, Log) {
         while let Some(command) = commands.recv().await {
             written.lock().unwrap().push(words(&command));
             match command {
-                Command::Capture { order, answer } => capture(order, answer, Arc::clone(&written)),
+                Command::Capture { command, answer } => capture(command, answer, Arc::clone(&written)),
                 other => answer(other, &mut readings),
             }
         }
@@ -44,7 +44,7 @@ fn words(command: &Command) -> String {
     match command {
         Command::Machine { action, .. } => format!("{action:?} the machine"),
         Command::Upgrade { binary, .. } => format!("hand over to {binary:?}"),
-        Command::OrderLog { order, .. } => format!("{order:?}"),
+        Command::OverrideLog { command, .. } => format!("{command:?}"),
         Command::Backend { name, pool, action, .. } => format!("{action:?} {name} in {pool:?}"),
         Command::PutConfig { text, if_match, terms, .. } => {
             format!("put {text:?} onto {if_match:?}{}", on(terms))
@@ -55,8 +55,8 @@ fn words(command: &Command) -> String {
         Command::Events { query, .. } => format!("{query:?}"),
         Command::Flows { filter, limit, .. } => format!("list {filter:?} up to {limit}"),
         Command::PurgeFlows { filter, .. } => format!("purge {filter:?}"),
-        Command::Capture { order, .. } => order.to_string(),
-        Command::HotKeys { order: HotKeysOrder { vip, limit, within }, .. } => {
+        Command::Capture { command, .. } => command.to_string(),
+        Command::HotKeys { command: HotKeysCommand { vip, limit, within }, .. } => {
             format!("{limit} hot keys of {vip:?} in {within:?}")
         }
         Command::Where { source, destination, protocol, key, .. } => {
@@ -68,7 +68,7 @@ fn words(command: &Command) -> String {
 }
 
 fn answer(command: Command, readings: &mut u64) {
-    // Whoever hung up needs no answer.
+    // Send errors are ignored, because the client may have disconnected.
     match command {
         Command::Status(answer) => drop(answer.send(status())),
         Command::Vips(answer) => drop(answer.send(vec![vip()])),
@@ -82,7 +82,7 @@ fn answer(command: Command, readings: &mut u64) {
         Command::Events { query, answer } => drop(answer.send(events(&query))),
         Command::Bgp(answer) => drop(answer.send(bgp())),
         Command::Log(answer) => drop(answer.send(log_level(None))),
-        Command::OrderLog { order, answer } => drop(answer.send(log_change(order))),
+        Command::OverrideLog { command, answer } => drop(answer.send(log_change(command))),
         Command::Machine { action, answer } => drop(answer.send(machine(action))),
         Command::Upgrade { binary, answer } => drop(answer.send(upgrade(binary.as_deref()))),
         Command::Reload { terms, answer } => drop(answer.send(Ok(confirmed(report(), &terms)))),
@@ -106,7 +106,7 @@ fn answer(command: Command, readings: &mut u64) {
         Command::Where { source, destination, protocol, answer, .. } => {
             drop(answer.send(Ok(WhereView { source, destination, protocol, threads: where_rows() })));
         }
-        Command::HotKeys { order, answer } => drop(answer.send(hot_keys(&order))),
+        Command::HotKeys { command, answer } => drop(answer.send(hot_keys(&command))),
         Command::EndCapture(answer) => {
             drop(answer.send(Ok(CaptureEnd { matched: 9, captured: 3, lost: 1 })));
         }
@@ -114,9 +114,9 @@ fn answer(command: Command, readings: &mut u64) {
     }
 }
 
-fn hot_keys(order: &HotKeysOrder) -> Result<HotKeysView, Refusal> {
-    if order.vip.as_deref() == Some("www") {
-        return Err(Refusal::new(RefusalKind::NotFound, "no service of VIP \"www\" chooses by key"));
+fn hot_keys(command: &HotKeysCommand) -> Result<HotKeysView, Refusal> {
+    if command.vip.as_deref() == Some("www") {
+        return Err(Refusal::new(RefusalKind::NotFound, "no service of VIP \"www\" has a keyed pool"));
     }
     let row = |key: &str, rate, backends: &[&str]| HotKeyRow {
         service: "users udp 11211".to_owned(),
@@ -128,12 +128,13 @@ fn hot_keys(order: &HotKeysOrder) -> Result<HotKeysView, Refusal> {
     };
     let service = HotServiceRow { service: "users udp 11211".to_owned(), keys_per_second: 1_000.0 };
     let keys = vec![row("user:17", 250.0, &["m1"]), row("\\xff", 12.5, &[])];
-    Ok(HotKeysView { seconds: order.within.as_secs_f64(), services: vec![service], keys })
+    Ok(HotKeysView { seconds: command.within.as_secs_f64(), services: vec![service], keys })
 }
 
-/// A chunk a second, as many as were asked for; the log has what became of the stream.
-fn capture(order: CaptureOrder, answer: Answer<Result<CaptureStream, Refusal>>, log: Log) {
-    let refused = match order.vip.as_deref() {
+/// Sends one chunk per second, up to the requested number of packets. The end of the stream is
+/// recorded in the log.
+fn capture(command: CaptureCommand, answer: Answer<Result<CaptureStream, Refusal>>, log: Log) {
+    let refused = match command.vip.as_deref() {
         Some("busy") => Some((RefusalKind::Conflict, "a capture is running")),
         Some("nobody") => Some((RefusalKind::NotFound, "no VIP \"nobody\"")),
         _ => None,
@@ -144,8 +145,8 @@ fn capture(order: CaptureOrder, answer: Answer<Result<CaptureStream, Refusal>>, 
     let (chunks, stream) = mpsc::channel(2);
     drop(answer.send(Ok(CaptureStream(stream))));
     tokio::spawn(async move {
-        for number in 0..order.count.map_or(u64::MAX, |count| count.get()) {
-            // Larger than what the kernel keeps for a reader.
+        for number in 0..command.count.map_or(u64::MAX, |count| count.get()) {
+            // Larger than the socket buffers of the kernel.
             let chunk = format!("{number:08}").repeat(1 << 13);
             let second = tokio::time::sleep(Duration::from_secs(1));
             tokio::select! {
@@ -208,7 +209,7 @@ pub(crate) fn status() -> Status {
             says: Override { state: Some(BackendState::Draining), weight: None },
             since_seconds: 12.0,
         }],
-        log_order: log_level(None).order,
+        log_level_override: log_level(None).level_override,
         last_reload: Some(LastReload {
             unix_seconds: 1_700_000_100,
             outcome: ReloadOutcome::Refused,
@@ -326,7 +327,7 @@ pub(crate) fn bgp() -> BgpView {
         failures: 0,
         last_error: None,
         last_error_seconds: None,
-        last_end: Some("nothing heard for 9s: hold time expired".into()),
+        last_end: Some("hold time expired: no message for 9s".into()),
         last_end_seconds: Some(31.0),
         hold_seconds: Some(9.0),
         announced_v4: 1,
@@ -338,7 +339,7 @@ pub(crate) fn bgp() -> BgpView {
     };
     let idle = BgpPeerRow {
         state: SessionState::Idle,
-        last_error: Some("nothing heard for 9s: hold time expired".into()),
+        last_error: Some("hold time expired: no message for 9s".into()),
         last_error_seconds: Some(1.0),
         last_end: None,
         last_end_seconds: None,
@@ -358,7 +359,7 @@ pub(crate) fn bgp() -> BgpView {
         returns_in_seconds: None,
         since_seconds: Some(12.0),
         withdrawals: 1,
-        anchor: true,
+        backup: true,
         routes: vec![route],
     };
     let held = AnnouncedVip {
@@ -378,14 +379,14 @@ pub(crate) fn bgp() -> BgpView {
     }
 }
 
-/// Two, of which one is newer than number 6.
+/// Returns two events with the numbers 6 and 7.
 pub(crate) fn events(query: &EventQuery) -> EventsView {
     let row = EventRow {
         number: 6,
         unix_seconds: 1_700_000_100.25,
         kind: EventKind::Backend,
         severity: EventSeverity::Warning,
-        what: "a backend is down".into(),
+        what: "backend down".into(),
         about: [("backend".to_owned(), "b1".to_owned())].into(),
         cause: Some("connection refused".into()),
     };
@@ -393,7 +394,7 @@ pub(crate) fn events(query: &EventQuery) -> EventsView {
         number: 7,
         kind: EventKind::Link,
         severity: EventSeverity::Info,
-        what: "no longer so: eth0 is down".into(),
+        what: "eth0 is up again".into(),
         about: [].into(),
         cause: None,
         ..row.clone()
@@ -402,45 +403,50 @@ pub(crate) fn events(query: &EventQuery) -> EventsView {
     EventsView { boot_id: "b00t".into(), newest: 7, forgotten: 0, events: events.collect() }
 }
 
-/// As this order has it, or another before it.
-pub(crate) fn log_level(order: Option<LogOrder>) -> LogView {
-    let before = LogOrder {
+/// Returns the log level with this override, or with a fixed earlier override if there is none.
+pub(crate) fn log_level(command: Option<LogLevelOverride>) -> LogView {
+    let before = LogLevelOverride {
         level: LogLevel::Debug,
         lasts: Duration::from_secs(600),
         by: "uid 0".into(),
         reason: Some("b2 flaps".into()),
     };
-    let LogOrder { level, lasts, by, reason } = order.unwrap_or(before);
+    let LogLevelOverride { level, lasts, by, reason } = command.unwrap_or(before);
     let ends_in_seconds = lasts.as_secs_f64();
-    let order = Some(LogOrderRow { level, since_seconds: 0.0, by, reason, ends_in_seconds });
-    LogView { level, file_level: LogLevel::Info, order }
+    let command = Some(LogLevelOverrideRow { level, since_seconds: 0.0, by, reason, ends_in_seconds });
+    LogView { level, file_level: LogLevel::Info, level_override: command }
 }
 
-fn log_change(order: Option<LogOrder>) -> LogChange {
+fn log_change(command: Option<LogLevelOverride>) -> LogChange {
     let (before, file_level) = (log_level(None).level, LogLevel::Info);
-    let log = match order {
-        None => LogView { level: file_level, file_level, order: None },
-        order => log_level(order),
+    let log = match command {
+        None => LogView { level: file_level, file_level, level_override: None },
+        command => log_level(command),
     };
-    LogChange { changed: true, level_before: before, log, notes: vec!["the file says info".into()] }
+    LogChange {
+        changed: true,
+        level_before: before,
+        log,
+        notes: vec!["the configured level is also info".into()],
+    }
 }
 
 fn machine(action: MachineAction) -> Result<MachineDrain, Refusal> {
     if action == MachineAction::Undrain {
-        return Err(Refusal::new(RefusalKind::Conflict, "the machine does not drain"));
+        return Err(Refusal::new(RefusalKind::Conflict, "the machine is not draining"));
     }
     Ok(MachineDrain {
         machine: "lb1".into(),
         stage: DrainStage::Leaving,
         notice_seconds: 5.0,
         drain_seconds: 60.0,
-        notes: vec!["it drains already".into()],
+        notes: vec!["already draining; at most 60 s left".into()],
     })
 }
 
 fn upgrade(binary: Option<&str>) -> Result<Upgraded, Refusal> {
     if let Some(binary) = binary.filter(|binary| binary.ends_with("false")) {
-        return Err(Refusal::new(RefusalKind::Conflict, format!("{binary}: it went away (exit code 1)")));
+        return Err(Refusal::new(RefusalKind::Conflict, format!("{binary} exited with code 1")));
     }
     Ok(Upgraded {
         machine: "lb1".into(),
@@ -452,7 +458,7 @@ fn upgrade(binary: Option<&str>) -> Result<Upgraded, Refusal> {
     })
 }
 
-/// The nth reading: every one 1,000 packets on.
+/// Returns the counters of the nth query. Each query shows 1,000 more packets.
 pub(crate) fn stats(reading: u64) -> Stats {
     let traffic = |share: u64| TrafficStats {
         packets: share * reading,
@@ -491,7 +497,7 @@ fn change(name: String, pool: Option<String>, action: BackendAction) -> Result<B
     }
     let weight_after = if let BackendAction::Weight(Some(weight)) = action { weight } else { 1 };
     if weight_after > 1_000 {
-        return Err(Refusal::new(RefusalKind::Invalid, "weight 1001, allowed 0 to 1000"));
+        return Err(Refusal::new(RefusalKind::Invalid, "weight 1001 is out of range, use 0 to 1000"));
     }
     Ok(BackendChange {
         backend: name,

@@ -1,11 +1,11 @@
-//! Configurations and generations, as the mock has them.
+//! Configurations and generations of the mock.
 
 use std::time::Duration;
 
 use admin::ReloadTerms;
 use admin::view::*;
 
-/// The terms of a reload, less who wants it.
+/// Describes the conditions of a reload.
 pub(crate) fn on(terms: &ReloadTerms) -> String {
     let confirm = terms.confirm.map(|within| format!(", to be confirmed in {within:?}")).unwrap_or_default();
     format!("{confirm}{}", if terms.force { ", by force" } else { "" })
@@ -61,8 +61,8 @@ pub(crate) fn put(text: &str, if_match: Option<&str>) -> Result<ReloadReport, Re
             line: Some(1),
             column: Some(2),
             field: "wrong".into(),
-            found: "a key".into(),
-            allowed: "schema".into(),
+            message: "unknown key \"wrong\"".into(),
+            help: Some("known keys: schema".into()),
         };
         let whole = ProblemView { line: None, column: None, field: String::new(), ..problem.clone() };
         let mut refusal = Refusal::new(RefusalKind::Invalid, "2 problems");
@@ -75,7 +75,7 @@ pub(crate) fn put(text: &str, if_match: Option<&str>) -> Result<ReloadReport, Re
     Ok(report())
 }
 
-/// What is in force.
+/// The current configuration.
 const SAME: &str = "schema = 1\n";
 
 pub(crate) fn config() -> ConfigView {

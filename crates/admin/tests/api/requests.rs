@@ -1,11 +1,11 @@
-//! From request to command and back, through the router alone.
+//! Tests of requests, commands and replies with the router, without a network connection.
 
 use std::time::Duration;
 
 use admin::view::{
     BackendRow, BgpView, EventKind, EventsView, HealthView, HistoryView, LogLevel, LogView, Status, VipRow,
 };
-use admin::{EventQuery, LogOrder, Rules, router};
+use admin::{EventQuery, LogLevelOverride, Rules, router};
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
@@ -18,7 +18,7 @@ use crate::document::Api;
 use crate::mock;
 
 #[tokio::test]
-async fn every_question_reaches_the_loop_and_its_answer_comes_back_whole() {
+async fn every_query_returns_the_reply_of_the_loop() {
     let api = Api::new(false).await;
     let (status, body) = api.get("/v1/status").await;
     assert_eq!((status, api.last().as_str()), (StatusCode::OK, "Status"));
@@ -40,7 +40,7 @@ async fn every_question_reaches_the_loop_and_its_answer_comes_back_whole() {
 }
 
 #[tokio::test]
-async fn events_are_asked_for_by_kind_number_age_and_how_many() {
+async fn events_are_filtered_by_kind_number_age_and_limit() {
     let api = Api::new(false).await;
     let (_, body) = api.get("/v1/events").await;
     assert_eq!(serde_json::from_value::<EventsView>(body).unwrap(), mock::events(&EventQuery::default()));
@@ -53,13 +53,13 @@ async fn events_are_asked_for_by_kind_number_age_and_how_many() {
 }
 
 #[tokio::test]
-async fn the_logs_level_is_asked_for_ordered_and_taken_back() {
+async fn log_level_is_read_set_and_reset() {
     let api = Api::new(false).await;
     let (_, body) = api.get("/v1/log/level").await;
     assert_eq!(serde_json::from_value::<LogView>(body).unwrap(), mock::log_level(None));
     assert_eq!(api.last(), "Log");
     let (status, change) = api.post("/v1/log/level?level=trace&for_seconds=60&reason=b2%20flaps", "").await;
-    let order = LogOrder {
+    let order = LogLevelOverride {
         level: LogLevel::Trace,
         lasts: Duration::from_secs(60),
         by: "?".into(),
@@ -69,33 +69,36 @@ async fn the_logs_level_is_asked_for_ordered_and_taken_back() {
     assert_eq!((&change["level_before"], &change["level"]), (&json!("debug"), &json!("trace")));
     let taken_back = Request::delete("/v1/log/level").body(Body::empty()).unwrap();
     let (status, change) = api.call(taken_back).await;
-    assert_eq!((status, api.last().as_str(), &change["order"]), (StatusCode::OK, "None", &Value::Null));
+    assert_eq!(
+        (status, api.last().as_str(), &change["level_override"]),
+        (StatusCode::OK, "None", &Value::Null)
+    );
 }
 
 #[tokio::test]
-async fn an_order_to_the_machine_is_carried_out_or_refused_in_words() {
+async fn machine_command_succeeds_or_returns_an_error() {
     let api = Api::new(false).await;
     let (status, drain) = api.post("/v1/machine/drain", "").await;
     assert_eq!((status, api.last().as_str()), (StatusCode::OK, "Drain the machine"));
     assert_eq!((&drain["stage"], &drain["notice_seconds"]), (&json!("leaving"), &json!(5.0)));
     let (status, refusal) = api.post("/v1/machine/undrain", "").await;
-    assert_eq!((status, &refusal["error"]), (StatusCode::CONFLICT, &json!("the machine does not drain")));
+    assert_eq!((status, &refusal["error"]), (StatusCode::CONFLICT, &json!("the machine is not draining")));
 }
 
 #[tokio::test]
-async fn a_new_process_is_told_of_or_why_there_is_none() {
+async fn upgrade_returns_the_new_process_or_an_error() {
     let api = Api::new(false).await;
     let (status, upgraded) = api.post("/v1/machine/upgrade", "").await;
     assert_eq!((status, api.last().as_str()), (StatusCode::OK, "hand over to None"));
     assert_eq!((&upgraded["pid"], &upgraded["version"]), (&json!(4_711), &json!("0.2.0")));
     let (status, refusal) = api.post("/v1/machine/upgrade?binary=%2Fbin%2Ffalse", "").await;
     assert_eq!((status, api.last().as_str()), (StatusCode::CONFLICT, "hand over to Some(\"/bin/false\")"));
-    assert_eq!(refusal["error"], "/bin/false: it went away (exit code 1)");
+    assert_eq!(refusal["error"], "/bin/false exited with code 1");
     assert_eq!(api.post("/v1/machine/upgrade?program=x", "").await.0, StatusCode::BAD_REQUEST);
 }
 
 #[tokio::test]
-async fn an_order_names_its_backend_pool_and_action() {
+async fn backend_command_has_name_pool_and_action() {
     let api = Api::new(false).await;
     for (path, body, asked) in [
         ("/v1/backends/b1/drain", "", "Drain b1 in None"),
@@ -119,7 +122,7 @@ async fn an_order_names_its_backend_pool_and_action() {
 }
 
 #[tokio::test]
-async fn what_is_not_understood_reaches_no_loop() {
+async fn invalid_requests_do_not_reach_the_loop() {
     let api = Api::new(true).await;
     for (path, body) in [
         ("/v1/backends/b1/weight", ""),
@@ -181,7 +184,7 @@ async fn what_is_not_understood_reaches_no_loop() {
 }
 
 #[tokio::test]
-async fn flows_are_listed_and_purged_by_what_was_named() {
+async fn flows_are_listed_and_purged_by_filter() {
     let api = Api::new(false).await;
     for (path, asked) in [
         ("/v1/flows", "list All up to 100"),
@@ -206,7 +209,7 @@ async fn flows_are_listed_and_purged_by_what_was_named() {
 }
 
 #[tokio::test]
-async fn hot_keys_are_asked_for_with_their_bounds() {
+async fn hot_keys_parameters_are_checked() {
     let api = Api::new(false).await;
     let (status, view) = api.post("/v1/kv/top", "").await;
     assert_eq!(
@@ -218,10 +221,10 @@ async fn hot_keys_are_asked_for_with_their_bounds() {
     assert_eq!(api.last(), "1000 hot keys of Some(\"users\") in 20s");
     assert_eq!(api.post("/v1/kv/top?vip=www", "").await.0, StatusCode::NOT_FOUND);
     for (query, words) in [
-        ("limit=0", "limit=0, allowed 1 to 1000"),
-        ("limit=1001", "limit=1001, allowed 1 to 1000"),
-        ("seconds=0", "seconds=0, allowed 1 to 20"),
-        ("seconds=21", "seconds=21, allowed 1 to 20"),
+        ("limit=0", "limit=0 is out of range, use 1 to 1000"),
+        ("limit=1001", "limit=1001 is out of range, use 1 to 1000"),
+        ("seconds=0", "seconds=0 is out of range, use 1 to 20"),
+        ("seconds=21", "seconds=21 is out of range, use 1 to 20"),
         ("for=2s", "unknown field"),
     ] {
         let path = format!("/v1/kv/top?{query}");
@@ -232,7 +235,7 @@ async fn hot_keys_are_asked_for_with_their_bounds() {
 }
 
 #[tokio::test]
-async fn where_asks_with_both_ends_and_the_protocol() {
+async fn where_passes_addresses_protocol_and_key() {
     let api = Api::new(false).await;
     for (protocol, number) in [("tcp", 6), ("udp", 17), ("47", 47)] {
         let path = format!(
@@ -254,7 +257,7 @@ fn put(if_match: Option<&str>, text: &'static str) -> Request<Body> {
 }
 
 #[tokio::test]
-async fn a_configuration_is_put_onto_the_generation_that_it_names() {
+async fn put_requires_the_current_entity_tag() {
     let api = Api::new(true).await;
     let response = api.get("/v1/config").await.1;
     assert_eq!(response["etag"], "b00t-7");
@@ -274,11 +277,11 @@ async fn a_configuration_is_put_onto_the_generation_that_it_names() {
     }
     let not_text = Request::put("/v1/config").header("If-Match", "*").body(Body::from(&b"\xff"[..])).unwrap();
     assert_eq!(api.call(not_text).await.0, StatusCode::BAD_REQUEST);
-    assert_eq!(api.log.lock().unwrap().len(), asked, "what is refused here reaches no loop");
+    assert_eq!(api.log.lock().unwrap().len(), asked, "rejected requests do not reach the loop");
 }
 
 #[tokio::test]
-async fn another_configuration_comes_on_terms_and_is_confirmed_or_taken_back() {
+async fn reload_put_and_rollback_accept_conditions() {
     let api = Api::new(true).await;
     let (_, report) = api.post("/v1/reload", "").await;
     assert_eq!((api.last().as_str(), &report["confirmation"]), ("Reload", &Value::Null));
@@ -303,7 +306,7 @@ async fn another_configuration_comes_on_terms_and_is_confirmed_or_taken_back() {
 }
 
 #[tokio::test]
-async fn the_last_generations_are_listed_and_each_has_its_texts() {
+async fn stored_generations_are_listed_with_their_files() {
     let api = Api::new(false).await;
     let (_, history) = api.get("/v1/config/history").await;
     assert_eq!(serde_json::from_value::<HistoryView>(history).unwrap(), mock::history());
@@ -316,14 +319,14 @@ async fn the_last_generations_are_listed_and_each_has_its_texts() {
 }
 
 #[tokio::test]
-async fn a_put_is_refused_unless_the_configuration_allows_it() {
+async fn put_is_rejected_unless_enabled() {
     let api = Api::new(false).await;
     assert_eq!(api.call(put(Some("*"), "schema = 1")).await.0, StatusCode::FORBIDDEN);
     assert_eq!(api.last(), "");
 }
 
 #[tokio::test]
-async fn the_entity_tag_is_also_a_header() {
+async fn config_response_has_an_etag_header() {
     let (commands, _) = mock::start();
     let request = Request::get("/v1/config").body(Body::empty()).unwrap();
     let response = router(commands, Rules::default(), Router::new()).oneshot(request).await.unwrap();
@@ -331,7 +334,7 @@ async fn the_entity_tag_is_also_a_header() {
 }
 
 #[tokio::test]
-async fn bodies_have_a_largest_size_by_route() {
+async fn body_size_is_limited_by_route() {
     let api = Api::new(true).await;
     let post = |size| Request::post("/v1/reload").body(Body::from(vec![b' '; size])).unwrap();
     assert_eq!(api.call(post(64 << 10)).await.0, StatusCode::OK);
@@ -345,7 +348,7 @@ async fn bodies_have_a_largest_size_by_route() {
 }
 
 #[tokio::test]
-async fn an_order_from_another_sites_page_is_refused() {
+async fn cross_site_requests_are_rejected() {
     let api = Api::new(false).await;
     let from = |origin| {
         let request = Request::post("/v1/reload").header("Host", "lb1.example:9851");
@@ -358,7 +361,7 @@ async fn an_order_from_another_sites_page_is_refused() {
 }
 
 #[tokio::test]
-async fn paths_and_methods_that_are_not_there_are_refused_as_json() {
+async fn unknown_paths_and_methods_return_json_errors() {
     let (commands, _) = mock::start();
     let more = Router::new().route("/more", axum::routing::get(async || "more"));
     let router = router(commands, Rules::default(), more);
@@ -380,7 +383,7 @@ async fn paths_and_methods_that_are_not_there_are_refused_as_json() {
 }
 
 #[tokio::test]
-async fn a_loop_that_drops_the_order_or_is_gone_is_refused_as_unavailable() {
+async fn a_dropped_command_returns_status_503() {
     let (commands, mut received) = mpsc::channel(1);
     let router = router(commands, Rules::default(), Router::new());
     let ask = || router.clone().oneshot(Request::get("/v1/status").body(Body::empty()).unwrap());
@@ -391,7 +394,7 @@ async fn a_loop_that_drops_the_order_or_is_gone_is_refused_as_unavailable() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_loop_that_does_not_answer_is_waited_for_no_longer_than_promised() {
+async fn a_missing_reply_returns_status_503_in_time() {
     let (commands, _unanswered) = mpsc::channel(1);
     let router = router(commands, Rules::default(), Router::new());
     for _ in 0..3 {

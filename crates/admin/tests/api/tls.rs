@@ -1,4 +1,5 @@
-//! The TCP listener: who comes in, and who does not.
+//! Tests of the TCP listener with TLS: accepted and rejected clients, roles, and replaced
+//! certificates.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ fn ca() -> Ca {
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
 
-/// Certificate and key, for `127.0.0.1`.
+/// Issues a certificate for `127.0.0.1`.
 fn issue(ca: &Ca) -> (Certificate, KeyPair) {
     issue_to(ca, "nobody")
 }
@@ -37,12 +38,13 @@ fn issue_to(ca: &Ca, name: &str) -> (Certificate, KeyPair) {
     (params.signed_by(&key, ca).unwrap(), key)
 }
 
-/// A listener for clients of `ca`, with the server's certificate of the same.
+/// Starts a TLS listener that accepts clients of `ca`. Its server certificate is signed by `ca`
+/// too.
 async fn open(ca: &Ca, limits: Limits) -> SocketAddr {
     open_to_change(ca, limits).await.0
 }
 
-/// The same, and what it goes by.
+/// Starts a listener and returns its address and the sender for new certificates and roles.
 async fn open_to_change(ca: &Ca, limits: Limits) -> (SocketAddr, watch::Sender<Tls>) {
     let (certificate, key) = issue(ca);
     let acceptor = acceptor(&certificate.pem(), &key.serialize_pem(), &ca.pem()).unwrap();
@@ -56,8 +58,9 @@ async fn open_to_change(ca: &Ca, limits: Limits) -> (SocketAddr, watch::Sender<T
     (address, tls)
 }
 
+// Promise: reload-access
 #[tokio::test]
-async fn roles_and_the_clients_ca_change_while_the_listener_is_open() {
+async fn roles_and_client_ca_change_without_restart() {
     let (ca, other) = (ca(), ca());
     let (address, tls) = open_to_change(&ca, Limits::default()).await;
     let drain = "POST /v1/backends/b1/drain";
@@ -69,16 +72,17 @@ async fn roles_and_the_clients_ca_change_while_the_listener_is_open() {
     let (certificate, key) = issue(&other);
     let next = acceptor(&certificate.pem(), &key.serialize_pem(), &other.pem()).unwrap();
     tls.send_modify(|tls| tls.acceptor = next);
-    assert_eq!(ask(address, &other, alice()).await, "", "of the old CA");
+    assert_eq!(ask(address, &other, alice()).await, "", "a certificate of the previous CA");
     assert!(ask(address, &other, Some(issue(&other))).await.starts_with("HTTP/1.1 200"));
 }
 
-/// What `GET /v1/status` gives a client with this certificate; empty: nothing.
+/// Returns the response to `GET /v1/status` for a client with this certificate, or an empty text
+/// after a failed handshake.
 async fn ask(address: SocketAddr, ca: &Ca, certificate: Option<(Certificate, KeyPair)>) -> String {
     order(address, ca, certificate, "GET /v1/status").await
 }
 
-/// What any request gives; it has no body.
+/// Returns the response to a request without a body.
 async fn order(
     address: SocketAddr,
     ca: &Ca,
@@ -102,7 +106,7 @@ async fn order(
     let stream = TcpStream::connect(address).await.unwrap();
     let connector = TlsConnector::from(Arc::new(config));
     let mut answer = Vec::new();
-    // In TLS 1.3 the client learns only by its first read that it was refused.
+    // In TLS 1.3, the client detects a rejected certificate only at its first read.
     if let Ok(mut stream) = connector.connect(address.ip().into(), stream).await {
         let request = format!("{line} HTTP/1.1\r\nHost: lb\r\nConnection: close\r\n\r\n");
         let _ = stream.write_all(request.as_bytes()).await;
@@ -111,8 +115,9 @@ async fn order(
     String::from_utf8_lossy(&answer).into_owned()
 }
 
+// Promise: api-access
 #[tokio::test]
-async fn only_who_shows_a_certificate_of_the_clients_ca_comes_in() {
+async fn only_certificates_of_the_client_ca_are_accepted() {
     let (ours, theirs) = (ca(), ca());
     let address = open(&ours, Limits::default()).await;
     let answer = ask(address, &ours, Some(issue(&ours))).await;
@@ -124,20 +129,22 @@ async fn only_who_shows_a_certificate_of_the_clients_ca_comes_in() {
     let mut answer = Vec::new();
     let _ = plain.read_to_end(&mut answer).await;
     assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
-    // And after all that, still.
+    // The listener still accepts clients after it has rejected others.
     assert!(ask(address, &ours, Some(issue(&ours))).await.starts_with("HTTP/1.1 200"));
 }
 
-/// What each route needs, by its own words, and who has it.
+// Promise: api-roles
+/// The roles in this test are listed independently of the implementation.
 #[tokio::test]
-async fn every_route_is_for_its_role_and_those_above_it() {
+async fn every_route_requires_its_role() {
     let ca = ca();
     let address = open(&ca, Limits::default()).await;
     let needed = |route: &Route| match (route.method, route.path) {
         ("get", _) => 0,
         ("put", "/v1/config") | ("post", "/v1/reload") => 2,
         ("post", "/v1/config/confirm" | "/v1/config/rollback") => 2,
-        // Who has it is refused for another reason: it is the Unix socket's alone.
+        // The request is rejected for another reason, because upgrades are allowed only on the Unix
+        // socket.
         ("post", "/v1/machine/upgrade") => 2,
         ("post", path) if path.starts_with("/v1/backends/") || path.starts_with("/v1/machine/") => 1,
         ("post" | "delete", "/v1/flows" | "/v1/capture" | "/v1/log/level" | "/v1/kv/top") => 1,
@@ -149,7 +156,8 @@ async fn every_route_is_for_its_role_and_those_above_it() {
         let line = format!("{} {}", route.method.to_uppercase(), route.path.replace("{name}", "b1"));
         for (has, name) in ["nobody", "alice", "carol"].into_iter().enumerate() {
             let answer = order(address, &ca, Some(issue_to(&ca, name)), &line).await;
-            let refused = answer.starts_with("HTTP/1.1 403") && answer.contains("this needs the role");
+            let refused =
+                answer.starts_with("HTTP/1.1 403") && answer.contains("this request needs the role");
             assert_eq!(refused, has < needed(route), "{name} {line}: {answer}");
         }
     }
@@ -157,7 +165,7 @@ async fn every_route_is_for_its_role_and_those_above_it() {
 }
 
 #[tokio::test]
-async fn a_client_that_never_says_hello_is_cut_off() {
+async fn a_client_without_a_handshake_is_disconnected() {
     let limits = Limits { head: Duration::from_millis(50), connections: 1, ..Limits::default() };
     let address = open(&ca(), limits).await;
     let mut silent = TcpStream::connect(address).await.unwrap();
@@ -167,7 +175,7 @@ async fn a_client_that_never_says_hello_is_cut_off() {
 }
 
 #[test]
-fn texts_that_make_no_acceptor_are_refused_by_name() {
+fn invalid_certificate_files_are_named_in_the_error() {
     let ca = ca();
     let ((certificate, key), (_, other)) = (issue(&ca), issue(&ca));
     let (certificate, key) = (certificate.pem(), key.serialize_pem());
@@ -175,9 +183,9 @@ fn texts_that_make_no_acceptor_are_refused_by_name() {
         acceptor(certificates, key, client_ca).err().expect("refused").to_string()
     };
     assert!(acceptor(&certificate, &key, &ca.pem()).is_ok());
-    assert!(refused("", &key, &ca.pem()).contains("the server's certificates"));
-    assert!(refused(&certificate, "", &ca.pem()).contains("private key"));
-    assert!(refused(&certificate, &key, "no PEM").contains("the clients' CA"));
+    assert!(refused("", &key, &ca.pem()).contains("certificate_file"));
+    assert!(refused(&certificate, "", &ca.pem()).contains("key_file"));
+    assert!(refused(&certificate, &key, "no PEM").contains("client_ca_file"));
     let error = acceptor(&certificate, &other.serialize_pem(), &ca.pem()).err().expect("refused");
     assert!(matches!(error, TlsError::Rejected(_)), "{error}");
 }

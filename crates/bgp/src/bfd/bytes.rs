@@ -1,10 +1,11 @@
-//! What another process has written, read part by part: each part is there and says something, or there is none.
+//! Reads the handover data that another process has written.
 
 use std::net::IpAddr;
 
 use super::packet::SessionState;
 
-/// Bytes from the front; `None`: there are no more, or they say nothing.
+/// A reader that takes values from the front of a byte slice. The methods return `None` at the end
+/// of the data or for an invalid value.
 pub(crate) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -46,7 +47,7 @@ impl<'a> Reader<'a> {
         self.byte().filter(|byte| *byte <= 3).map(SessionState::new)
     }
 
-    /// `Some(None)`: there is none.
+    /// Reads an optional address. `Some(None)` means that the data has no address.
     pub(crate) fn address(&mut self) -> Option<Option<IpAddr>> {
         match self.byte()? {
             0 => Some(None),

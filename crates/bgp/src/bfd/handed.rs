@@ -1,8 +1,11 @@
-//! Sessions between two processes: one lets them go, another takes them up, and their peers notice nothing.
+//! Hands BFD sessions from one process to another without a state change at the peers.
 //!
-//! In: sessions that no thread has any more, or bytes and sockets of another process. Out: the same, checked.
-//! The sockets go over themselves: so source ports stay, what comes meanwhile waits in the kernel, and no port is ever free.
-//! Invariant: names, peers and places of discriminators are unique, and each session has its socket.
+//! The old process encodes its sessions with this module, and the new process decodes and checks
+//! them. The open sockets are passed to the new process. Source ports therefore stay the same, and
+//! packets that arrive during the handover wait in the kernel.
+//!
+//! The decoder ensures that names, peers and discriminator slots are unique, and that each session
+//! has a socket.
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -12,13 +15,14 @@ use super::bytes::Reader;
 use super::session::{SLOT, Session};
 use super::{BfdConfig, BfdError};
 
-/// Sessions that [`Bfd::let_go`](super::Bfd::let_go) gave.
+/// The sessions released by [`Bfd::let_go`](super::Bfd::let_go).
 #[derive(Debug)]
 pub struct HandedBfd {
     pub(crate) sessions: Vec<Handed>,
-    /// Whether there is a socket that hears IPv6, IPv4.
+    /// `true` for each address family that has a receive socket. Index 0 is IPv6, and index 1 is
+    /// IPv4.
     pub(crate) hears: [bool; 2],
-    /// Those that hear, then one of each session.
+    /// The receive sockets, followed by the send socket of each session.
     pub(crate) sockets: Vec<OwnedFd>,
 }
 
@@ -31,7 +35,7 @@ pub(crate) struct Handed {
 }
 
 impl HandedBfd {
-    /// What another process has to know, for [`Self::from_parts`] there.
+    /// Encodes the sessions, so that another process can decode them with [`Self::from_parts`].
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![VERSION, u8::from(self.hears[0]), u8::from(self.hears[1])];
@@ -39,61 +43,67 @@ impl HandedBfd {
         bytes
     }
 
-    /// What that process needs beside the bytes, in this order.
+    /// Returns the sockets that the other process needs, in the order that [`Self::from_parts`]
+    /// expects.
     #[must_use]
     pub fn sockets(&self) -> &[OwnedFd] {
         &self.sockets
     }
 
-    /// The sessions' configurations.
+    /// Returns the configurations of the sessions.
     pub fn configs(&self) -> impl Iterator<Item = &BfdConfig> {
         self.sessions.iter().map(|one| &one.config)
     }
 
-    /// For how long nobody may have them, as [`Bfd::least_spare`](super::Bfd::least_spare); `None`: no session is up.
+    /// Returns how long packets may pause during the handover before a peer reports this side as
+    /// down. See [`Bfd::least_spare`](super::Bfd::least_spare). Returns `None` if no session is up.
     #[must_use]
     pub fn least_spare(&self) -> Option<Duration> {
         self.sessions.iter().filter_map(|one| one.session.spare()).min()
     }
 
-    /// Reads what another process has written. Whose the sockets are is seen when the sessions are taken over.
+    /// Decodes sessions that another process encoded. [`Bfd::take_over`](super::Bfd::take_over)
+    /// later checks that each socket belongs to its session.
     ///
     /// # Errors
-    /// The bytes are not of [`Self::to_bytes`] of this version, or there are more or fewer sockets than they say.
+    /// Returns an error if the bytes were not encoded by this version of [`Self::to_bytes`], or if
+    /// the number of sockets is wrong.
     pub fn from_parts(bytes: &[u8], sockets: Vec<OwnedFd>) -> Result<Self, BfdError> {
         let (hears, sessions) = decoded(bytes).map_err(BfdError::Handed)?;
         let ears = hears.iter().filter(|hears| **hears).count();
         if sockets.len() != ears + sessions.len() {
-            return Err(BfdError::Handed("as many sockets are wanted as there are sessions and families"));
+            return Err(BfdError::Handed(
+                "the number of sockets does not match the number of sessions and address families",
+            ));
         }
         Ok(Self { sessions, hears, sockets })
     }
 }
 
-/// The part that needs no socket.
+/// Decodes the sessions without their sockets.
 pub(crate) fn decoded(bytes: &[u8]) -> Result<([bool; 2], Vec<Handed>), &'static str> {
     let (mut from, now) = (Reader::new(bytes), Instant::now());
     if from.byte() != Some(VERSION) {
-        return Err("written in another way than this version reads");
+        return Err("the handover data has an unknown version");
     }
     let hears = from.flag().zip(from.flag()).map(<[bool; 2]>::from).ok_or(CUT)?;
     let mut sessions: Vec<Handed> = Vec::new();
     let mut known = Known::default();
     while !from.is_empty() {
         let one = Handed::read(&mut from, now).ok_or(CUT)?;
-        one.config.check().map_err(|_| "a session's field is out of range")?;
+        one.config.check().map_err(|_| "a field of a session is out of range")?;
         if !hears[usize::from(one.config.peer.is_ipv4())] {
-            return Err("nobody hears a session's family");
+            return Err("the address family of a session has no receive socket");
         }
         if !known.is_new(&one) {
-            return Err("two sessions have the same name, peer or place");
+            return Err("two sessions have the same name, peer or slot");
         }
         sessions.push(one);
     }
     Ok((hears, sessions))
 }
 
-/// What no two sessions share.
+/// The values of the sessions decoded so far. Each value must be unique.
 #[derive(Default)]
 struct Known {
     names: std::collections::HashSet<String>,
@@ -112,7 +122,8 @@ impl Known {
 impl Handed {
     fn write(&self, to: &mut Vec<u8>) {
         let Self { config, session, since, losses } = self;
-        // Longer names are cut: nobody has them.
+        // The length field has two bytes, so a name that does not fit is cut off. Real names are
+        // much shorter.
         let length = config.name.floor_char_boundary(config.name.len().min(LONGEST_NAME));
         to.extend(u16::try_from(length).unwrap_or(u16::MAX).to_be_bytes());
         to.extend(config.name.bytes().take(length));
@@ -155,10 +166,9 @@ fn write_address(address: Option<IpAddr>, to: &mut Vec<u8>) {
     }
 }
 
-/// Of the bytes.
 const VERSION: u8 = 1;
 const LONGEST_NAME: usize = u16::MAX as usize;
-const CUT: &str = "bytes that are no session";
+const CUT: &str = "the handover data is truncated or invalid";
 
 #[cfg(test)]
 mod tests;

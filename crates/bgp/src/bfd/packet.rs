@@ -1,20 +1,20 @@
-//! The control packet: 24 bytes.
+//! Encodes and decodes the BFD control packet, which has 24 bytes.
 //!
-//! Invariant: what `parse` lets through has passed every check of RFC 5880 §6.8.6 that needs no session.
+//! `Control::parse` makes every check of RFC 5880 §6.8.6 that does not depend on the session.
 
 use std::fmt;
 
-/// A state of RFC 5880 §6.2.
+/// A state of a BFD session (RFC 5880 §6.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum SessionState {
-    /// Held down by an operator.
+    /// An operator has disabled the session.
     AdminDown = 0,
-    /// Nothing heard, or the peer says that it hears nothing.
+    /// No packets arrive from the peer, or the peer reports that the session is down.
     Down = 1,
-    /// The peer is heard, and does not yet hear us.
+    /// Packets from the peer arrive, but the peer has not received packets from this side yet.
     Init = 2,
-    /// Both hear each other.
+    /// Both sides receive packets from each other.
     Up = 3,
 }
 
@@ -35,19 +35,20 @@ impl fmt::Display for SessionState {
     }
 }
 
-/// Why a session is down (RFC 5880 §4.1), as far as we say it.
+/// The diagnostic code of a session, which gives the reason for the last state change (RFC 5880
+/// §4.1). Only the codes that this side sends are listed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Diagnostic {
-    /// Nothing is wrong, or nothing was ever heard.
+    /// There was no fault, or no packet from the peer has arrived yet.
     #[default]
     None = 0,
-    /// The peer has fallen silent.
+    /// No packet arrived within the detection time.
     DetectionTimeExpired = 1,
-    /// The peer says that it is down.
+    /// The peer reports that the session is down.
     NeighborSaysDown = 3,
-    /// Our operator wants it so.
+    /// An operator of this side took the session down.
     AdministrativelyDown = 7,
 }
 
@@ -62,15 +63,15 @@ impl Diagnostic {
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::None => "nothing is wrong",
-            Self::DetectionTimeExpired => "it has fallen silent",
-            Self::NeighborSaysDown => "it says that it is down",
-            Self::AdministrativelyDown => "an operator wants it so",
+            Self::None => "no diagnostic",
+            Self::DetectionTimeExpired => "detection time expired",
+            Self::NeighborSaysDown => "neighbor signaled session down",
+            Self::AdministrativelyDown => "administratively down",
         })
     }
 }
 
-/// A control packet without authentication. Intervals are in microseconds.
+/// A BFD control packet without authentication. Intervals are in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Control {
     pub(crate) diagnostic: u8,
@@ -86,7 +87,7 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Reads a UDP payload; `None`: to be discarded.
+    /// Parses a UDP payload. Returns `None` if the packet must be discarded.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let (head, _) = bytes.split_first_chunk::<BYTES>()?;
         let [first, flags, multiplier, length, words @ ..] = *head;
@@ -117,8 +118,9 @@ impl Control {
         (is_ours && fits && plain && numbered && addressed).then_some(control)
     }
 
-    /// The C bit stays clear: BFD dies with the process that speaks BGP, so a router that loses it while it keeps routes over a
-    /// graceful restart should keep them all the same (RFC 5882 §4.3.2.2).
+    /// Encodes the packet. The C bit (control plane independent) is clear, because BFD stops
+    /// together with the process that runs BGP. A router that loses the BFD session during a
+    /// graceful restart should therefore keep the routes (RFC 5882 §4.3.2.2).
     pub(crate) fn encode(&self) -> [u8; BYTES] {
         let mut bytes = [0; BYTES];
         let bit = |set: bool, bit: u8| if set { bit } else { 0 };
@@ -132,7 +134,7 @@ impl Control {
     }
 }
 
-/// RFC 5881 §4.
+/// The UDP port of single-hop BFD (RFC 5881 §4).
 pub(crate) const PORT: u16 = 3784;
 pub(crate) const BYTES: usize = 24;
 const VERSION: u8 = 1;
@@ -148,7 +150,7 @@ mod tests {
 
     use super::*;
 
-    /// Up, 100 ms x 3, written by hand from RFC 5880 §4.1.
+    /// A packet in state Up with 100 ms x 3, written by hand from RFC 5880 §4.1.
     const GOOD: [u8; 24] =
         [0x20, 0xc0, 3, 24, 0, 0, 0, 7, 0, 0, 0, 9, 0, 1, 0x86, 0xa0, 0, 1, 0x86, 0xa0, 0, 0, 0, 0];
 
@@ -172,7 +174,7 @@ mod tests {
         for (bytes, why) in [
             (with(0, 0x00), "version 0"),
             (with(0, 0x40), "version 2"),
-            (with(1, 0xc4), "authentication that nobody agreed on"),
+            (with(1, 0xc4), "unexpected authentication"),
             (with(1, 0xc1), "multipoint"),
             (with(1, 0xf0), "poll and final at once"),
             (with(2, 0), "multiplier 0"),

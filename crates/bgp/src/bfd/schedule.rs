@@ -1,7 +1,8 @@
-//! Which session is due next.
+//! A priority queue with the deadlines of the BFD sessions.
 //!
-//! Invariant: each session has an entry that is not later than its deadline; entries that have become early are put right when
-//! they come up, which costs less than moving them at every packet.
+//! Each session has a queue entry whose time is the deadline of the session or earlier. When an
+//! entry is reached too early, the session gets a new entry. This is cheaper than a queue update at
+//! every packet.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -19,7 +20,7 @@ impl Schedule {
         self.0.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// The next entry that is due, with its time.
+    /// Removes and returns the earliest entry if its time has come.
     pub(crate) fn pop(&mut self, now: Instant) -> Option<(Instant, u32)> {
         self.next().filter(|&at| at <= now)?;
         self.0.pop().map(|Reverse(entry)| entry)

@@ -1,7 +1,9 @@
-//! One session, without socket and clock.
+//! The state machine of one BFD session. The state machine does not use sockets or read the clock.
 //!
-//! In: packets that passed [`Control::parse`], the time, chance. Out: packets to send, changes of the state.
-//! Source: RFC 5880 §6.8; the sections stand at the rules.
+//! The caller passes the time, random numbers and the packets that [`Control::parse`] accepted. The
+//! session returns the packets to send.
+//!
+//! See RFC 5880 §6.8. Section numbers in this file refer to RFC 5880.
 
 mod carried;
 
@@ -17,7 +19,8 @@ pub(crate) struct Session {
     pub(crate) state: SessionState,
     pub(crate) diagnostic: Diagnostic,
     polling: bool,
-    /// What our intervals were, until the peer has confirmed the new ones.
+    /// The range of the previous local intervals, which stay in effect until the peer has confirmed
+    /// the new interval.
     before: Option<Before>,
     remote: Remote,
     sent_at: Instant,
@@ -25,14 +28,14 @@ pub(crate) struct Session {
     detect_at: Option<Instant>,
 }
 
-/// In microseconds.
+/// A range of intervals, in microseconds.
 #[derive(Clone, Copy, Debug)]
 struct Before {
     shortest: u32,
     longest: u32,
 }
 
-/// What the peer last said.
+/// The values in the last packet from the peer.
 #[derive(Clone, Copy, Debug)]
 struct Remote {
     discriminator: u32,
@@ -43,7 +46,7 @@ struct Remote {
     demand: bool,
 }
 
-/// Nothing heard yet (RFC 5880 §6.8.1).
+/// The values before the first packet from the peer (RFC 5880 §6.8.1).
 const UNHEARD: Remote = Remote {
     discriminator: 0,
     state: SessionState::Down,
@@ -54,7 +57,8 @@ const UNHEARD: Remote = Remote {
 };
 
 impl Session {
-    /// A session that begins to call. `interval` is in microseconds, and wanted in both directions.
+    /// Creates a session in state Down whose first packet is due immediately. `interval` is in
+    /// microseconds and applies to both directions.
     pub(crate) fn new(discriminator: u32, interval: u32, multiplier: u8, now: Instant) -> Self {
         Self {
             discriminator,
@@ -71,7 +75,8 @@ impl Session {
         }
     }
 
-    /// A packet of the peer; what is to be sent at once, if anything. A changed state is said at once too.
+    /// Handles a packet from the peer. Returns a packet to send immediately if the peer polls or
+    /// the state has changed.
     pub(crate) fn received(&mut self, packet: &Control, now: Instant) -> Option<Control> {
         self.remote = Remote {
             discriminator: packet.my_discriminator,
@@ -87,7 +92,8 @@ impl Session {
         let before = self.state;
         self.follow(packet.state);
         self.detect_at = Some(now + self.detection_time());
-        // §6.8.3: a shorter interval holds at once, not after the long one under way, or the peer counts us out.
+        // §6.8.3: a shorter interval applies immediately, because the peer would otherwise detect a
+        // loss during the current long wait.
         self.wait = self.wait.min(self.transmit_interval().unwrap_or(self.wait));
         if packet.poll {
             return Some(self.packet(true));
@@ -95,11 +101,13 @@ impl Session {
         (self.state != before).then(|| self.sent(now, 0))
     }
 
-    /// What time brings: a packet that is due. `chance` is any number. Look at `state` after it.
+    /// Handles the timers that have expired at `now`. Returns a packet if one is due. `chance` is a
+    /// random number for the jitter. The call may change `state`.
     pub(crate) fn tick(&mut self, now: Instant, chance: u32) -> Option<Control> {
         if self.detect_at.is_some_and(|at| at <= now) {
             self.detect_at = None;
-            // §6.8.1: a peer that was silent for so long is forgotten.
+            // §6.8.1: after a detection time without packets, the stored values of the peer are
+            // reset.
             self.remote = UNHEARD;
             if matches!(self.state, SessionState::Init | SessionState::Up) {
                 self.turn(SessionState::Down, Diagnostic::DetectionTimeExpired);
@@ -109,7 +117,8 @@ impl Session {
         (self.transmit_at().is_some_and(|at| at <= now)).then(|| self.sent(now, chance))
     }
 
-    /// Other times from now on; what is to be sent at once, if anything. The session goes on.
+    /// Changes the interval (in microseconds) and the multiplier of the running session. Returns a
+    /// packet if one must be sent immediately.
     pub(crate) fn change(&mut self, interval: u32, multiplier: u8, now: Instant) -> Option<Control> {
         let was = std::mem::replace(&mut self.interval, interval);
         self.multiplier = multiplier;
@@ -125,18 +134,19 @@ impl Session {
         Some(self.sent(now, 0))
     }
 
-    /// When [`Self::tick`] is due.
+    /// Returns the time at which [`Self::tick`] must be called next.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         [self.transmit_at(), self.detect_at].into_iter().flatten().min()
     }
 
-    /// The operator ends it: the last packet, which keeps the peer from taking it for a loss.
+    /// Changes the state to AdminDown. Returns the last packet to send, which tells the peer that
+    /// this is not a failure.
     pub(crate) fn admin_down(&mut self) -> Control {
         self.turn(SessionState::AdminDown, Diagnostic::AdministrativelyDown);
         self.packet(false)
     }
 
-    /// §6.8.6: the state machine.
+    /// Applies the state machine of §6.8.6.
     fn follow(&mut self, remote: SessionState) {
         use SessionState::{AdminDown, Down, Init, Up};
         match (self.state, remote) {
@@ -148,17 +158,20 @@ impl Session {
     }
 
     fn turn(&mut self, state: SessionState, diagnostic: Diagnostic) {
-        // §6.8.3: our interval has just changed, so the peer is asked to confirm it.
+        // §6.8.3: the local transmit interval changes when the session comes up, so the peer must
+        // confirm it.
         (self.polling, self.before) = (state == SessionState::Up, None);
         (self.state, self.diagnostic) = (state, diagnostic);
     }
 
-    /// §6.8.3: a session that is not up must not call more often than once a second.
+    /// Returns the local transmit interval in microseconds. While a session is not up, it must not
+    /// send more than one packet per second (§6.8.3).
     fn desired_tx(&self) -> u32 {
         if self.state == SessionState::Up { self.interval } else { self.interval.max(ONE_SECOND) }
     }
 
-    /// `None`: the peer wants no packets (§6.8.7).
+    /// Returns the interval between packets to the peer, or `None` if the peer wants no packets
+    /// (§6.8.7).
     fn transmit_interval(&self) -> Option<Duration> {
         let both_up = (self.state, self.remote.state) == (SessionState::Up, SessionState::Up);
         let silent = self.remote.demand && both_up && !self.polling;
@@ -173,25 +186,28 @@ impl Session {
         self.transmit_interval().map(|_| self.sent_at + self.wait)
     }
 
-    /// §6.8.4; by the longest of our intervals until the peer has confirmed a shorter one (§6.8.3).
+    /// Returns the detection time (§6.8.4). Until the peer has confirmed a shorter local interval,
+    /// the longest earlier interval is used (§6.8.3).
     fn detection_time(&self) -> Duration {
         let ours = self.before.map_or(0, |before| before.longest).max(self.interval);
         micros(ours.max(self.remote.desired_tx)) * u32::from(self.remote.multiplier)
     }
 
-    /// How long the peer may hear nothing beyond the longest wait for the next packet until it takes us for lost (§6.8.4); `None`: it
-    /// does not count on us now.
+    /// Returns how long packets to the peer may pause, beyond the longest regular wait, before the
+    /// peer reports this side as down (§6.8.4). Returns `None` if the peer does not expect packets
+    /// now.
     pub(crate) fn spare(&self) -> Option<Duration> {
         let interval = self.transmit_interval().filter(|_| self.state == SessionState::Up)?;
         Some(interval * self.multiplier.into() - interval * (SHORTEST_WAIT + self.jitter()) / 100)
     }
 
-    /// §6.8.7: a wait is 75 to 100 % of the interval, or 90 % where one loss is enough.
+    /// Returns the jitter in percent of the interval. A wait is 75 to 100 % of the interval. With a
+    /// multiplier of 1, it is 75 to 90 % (§6.8.7).
     fn jitter(&self) -> u32 {
         if self.multiplier == 1 { 15 } else { 25 }
     }
 
-    /// The packet to send now; the next one waits a jittered interval.
+    /// Returns the packet to send now, and starts the jittered wait for the next packet.
     fn sent(&mut self, now: Instant, chance: u32) -> Control {
         let percent = SHORTEST_WAIT + chance % (self.jitter() + 1);
         let interval = self.transmit_interval().unwrap_or_else(|| micros(self.desired_tx()));
@@ -219,10 +235,10 @@ fn micros(count: u32) -> Duration {
     Duration::from_micros(count.into())
 }
 
-/// Of a discriminator: the session's place among those of its thread.
+/// The bits of a discriminator that contain the slot number of the session.
 pub(crate) const SLOT: u32 = 0xffff;
 const ONE_SECOND: u32 = 1_000_000;
-/// In per cent of the interval.
+/// The shortest wait, in percent of the interval.
 const SHORTEST_WAIT: u32 = 75;
 
 #[cfg(test)]

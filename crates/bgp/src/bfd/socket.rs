@@ -1,6 +1,7 @@
-//! UDP sockets of BFD: one for each family to hear with, one for each session to speak with.
+//! The UDP sockets of BFD: one receive socket for each address family, and one send socket for each
+//! session.
 //!
-//! Source: RFC 5881 §4 (a source port of its own for each session, from 49152 up), §5 (hop limit 255).
+//! See RFC 5881 §4 (each session has a source port from 49152 up) and §5 (hop limit 255).
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
@@ -16,7 +17,7 @@ use socket2::{Protocol, Socket, Type};
 
 use crate::socket::plain;
 
-/// A received datagram: where from, over how many hops, and its first bytes.
+/// A received datagram: its source address, hop limit and first bytes.
 pub(crate) struct Datagram<'a> {
     pub(crate) from: IpAddr,
     pub(crate) scope: u32,
@@ -39,26 +40,28 @@ impl Ear {
         } else {
             setsockopt(&socket, Ipv6RecvHopLimit, &true)?;
         }
-        // A burst of a thousand packets must fit; what the kernel allows is taken.
+        // The buffer should hold a burst of a thousand packets. If the kernel allows only a smaller
+        // buffer, that is accepted.
         drop(socket.set_recv_buffer_size(RECEIVE_BYTES));
         socket.bind(&SocketAddr::new(any, port).into())?;
         Ok(Self { socket: socket.into(), buffers: vec![[0; BUFFER_BYTES]; BATCH] })
     }
 
-    /// The one of another process.
+    /// Wraps the receive socket that another process handed over.
     pub(crate) fn of(socket: OwnedFd, is_v4: bool, port: u16) -> io::Result<Self> {
         let socket = datagrams(socket)?;
         let at = socket.local_addr()?;
         if at.is_ipv4() != is_v4 || at.port() != port || !at.ip().is_unspecified() {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                format!("a socket at {at} is not BFD's"),
+                format!("a socket at {at} is not the BFD receive socket"),
             ));
         }
         Ok(Self { socket, buffers: vec![[0; BUFFER_BYTES]; BATCH] })
     }
 
-    /// Takes one batch; whether there may be more.
+    /// Receives up to one batch of packets and passes each packet to `heard`. Returns `true` if
+    /// more packets may be waiting.
     pub(crate) fn hear(&mut self, is_v4: bool, heard: impl FnMut(Datagram<'_>)) -> io::Result<bool> {
         let fd = self.socket.as_raw_fd();
         if is_v4 {
@@ -79,7 +82,8 @@ fn receive<S: SockaddrLike + Copy>(
     address: impl Fn(S) -> (IpAddr, u32),
     mut heard: impl FnMut(Datagram<'_>),
 ) -> io::Result<bool> {
-    // Made anew each time: the kernel writes lengths into it, which nix does not put back.
+    // The headers are created again for each batch, because the kernel overwrites their length
+    // fields and `nix` does not reset the fields.
     let mut headers = MultiHeaders::<S>::preallocate(buffers.len(), Some(cmsg_space!(i32)));
     let mut slices: Vec<_> = buffers.iter_mut().map(|buffer| [IoSliceMut::new(buffer)]).collect();
     let messages = match recvmmsg(fd, &mut headers, slices.iter_mut(), MsgFlags::MSG_DONTWAIT, None) {
@@ -98,7 +102,7 @@ fn receive<S: SockaddrLike + Copy>(
     Ok(count == BATCH)
 }
 
-/// What the packet had left when it came; 0 when the kernel does not say.
+/// Returns the hop limit of a received packet, or 0 if the kernel does not report it.
 fn hop_limit<S>(message: &RecvMsg<'_, '_, S>) -> i32 {
     let mut found = message.cmsgs().into_iter().flatten().filter_map(|cmsg| match cmsg {
         ControlMessageOwned::Ipv4Ttl(ttl) | ControlMessageOwned::Ipv6HopLimit(ttl) => Some(ttl),
@@ -107,7 +111,8 @@ fn hop_limit<S>(message: &RecvMsg<'_, '_, S>) -> i32 {
     found.next().unwrap_or(0)
 }
 
-/// Speaks to one peer. `number` spreads sessions over the source ports.
+/// Creates the send socket of a session. `number` selects the first source port to try, which
+/// spreads sessions over the ports.
 pub(crate) fn mouth(
     local: Option<IpAddr>,
     peer: IpAddr,
@@ -135,12 +140,13 @@ pub(crate) fn mouth(
     Err(last)
 }
 
-/// The one of a session that another process had: its source port stays.
+/// Wraps the send socket of a session that another process handed over. The source port stays the
+/// same.
 pub(crate) fn handed_mouth(socket: OwnedFd, peer: IpAddr, port: u16) -> io::Result<UdpSocket> {
     let socket = datagrams(socket)?;
     let to = socket.peer_addr()?;
     if (to.ip(), to.port()) != (peer, port) {
-        let why = format!("a socket to {to} is not that of the session with {peer}");
+        let why = format!("a socket to {to} does not belong to the session with {peer}");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
     Ok(socket)
@@ -149,7 +155,7 @@ pub(crate) fn handed_mouth(socket: OwnedFd, peer: IpAddr, port: u16) -> io::Resu
 fn datagrams(socket: OwnedFd) -> io::Result<UdpSocket> {
     let socket = Socket::from(socket);
     if socket.r#type()? != Type::DGRAM || socket.protocol()? != Some(Protocol::UDP) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a socket of BFD takes UDP"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a BFD socket must be a UDP socket"));
     }
     Ok(socket.into())
 }
@@ -163,6 +169,6 @@ fn scoped(address: IpAddr, port: u16, scope: u32) -> SocketAddr {
 
 const FIRST_SOURCE_PORT: u16 = 49_152;
 const BATCH: usize = 64;
-/// A control packet with the longest authentication is shorter.
+/// The size of a receive buffer. It is larger than the longest control packet with authentication.
 const BUFFER_BYTES: usize = 64;
 const RECEIVE_BYTES: usize = 1 << 20;

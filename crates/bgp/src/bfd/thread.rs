@@ -1,7 +1,9 @@
-//! The loop of the BFD thread: hear, tick what is due, sleep.
+//! The loop of the BFD thread. Each iteration runs commands, receives packets, handles due sessions
+//! and then sleeps.
 //!
-//! Invariant: a turn takes at most a bounded number of packets before timers are looked at; turns are at least a millisecond
-//! apart, so that a thousand sessions cost a thousand turns a second and not one for each packet.
+//! An iteration receives a bounded number of packets, so that packets cannot delay the timers.
+//! Iterations start at least one millisecond apart. Even with a thousand sessions, the thread
+//! therefore runs at most a thousand iterations per second, instead of one per packet.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -47,7 +49,7 @@ pub(crate) struct Worker {
     numbers: Wrapping<u64>,
 }
 
-/// Sessions by slot; a discriminator holds its slot in the lower half.
+/// The sessions, indexed by slot. The slot is the lower half of the session's discriminator.
 #[derive(Default)]
 struct Sessions {
     slots: Vec<Option<Watched>>,
@@ -60,7 +62,7 @@ struct Watched {
     config: BfdConfig,
     session: Session,
     mouth: UdpSocket,
-    /// The entry of the schedule that counts.
+    /// The time of the valid entry in the schedule. Other entries of the session are ignored.
     scheduled: Option<Instant>,
 }
 
@@ -73,7 +75,7 @@ impl Worker {
         on_change: Box<dyn FnMut(BfdChange) + Send>,
     ) -> Self {
         let (ears, sessions) = ([None, None], Sessions::default());
-        // Never zero, which it would not leave.
+        // The seed must not be zero, since xorshift would then return only zeros.
         let numbers = Wrapping(RandomState::new().hash_one(0) | 1);
         Self { ports, shared, todo, woken, on_change, ears, sessions, numbers }
     }
@@ -86,7 +88,7 @@ impl Worker {
                     Command::Add(config, answer) => drop(answer.send(self.add(*config, turn))),
                     Command::Change(config, answer) => drop(answer.send(self.change(*config, turn))),
                     Command::Remove(name) => self.remove(&name),
-                    // Who asks and has gone needs no answer.
+                    // Sending fails only if the requester no longer waits for the result.
                     Command::Spare(answer) => drop(answer.send(self.least_spare())),
                     Command::LetGo(answer) => return drop(answer.send(self.let_go())),
                     Command::End => return self.end(),
@@ -102,13 +104,13 @@ impl Worker {
     fn add(&mut self, config: BfdConfig, now: Instant) -> Result<(), BfdError> {
         let key = (config.peer, config.scope);
         if self.sessions.by_name.contains_key(&config.name) {
-            return Err(config.refused("name: another session has it"));
+            return Err(config.refused("name is already used by another session"));
         }
         if self.sessions.by_peer.contains_key(&key) {
-            return Err(config.refused("peer: another session has it"));
+            return Err(config.refused("peer is already used by another session"));
         }
         let slot = self.sessions.free_slot();
-        let slot = slot.ok_or_else(|| config.refused("65,536 sessions are the most"))?;
+        let slot = slot.ok_or_else(|| config.refused("the limit of 65,536 sessions is reached"))?;
         let no_socket = |error| BfdError::Socket { name: config.name.clone(), error };
         let is_v4 = config.peer.is_ipv4();
         let ear = &mut self.ears[usize::from(is_v4)];
@@ -118,7 +120,7 @@ impl Worker {
         let number = self.chance();
         let mouth = socket::mouth(config.local, config.peer, config.scope, self.ports.peer, number);
         let mouth = mouth.map_err(no_socket)?;
-        // Never zero: the upper half is not.
+        // A discriminator must not be zero, so at least one bit of its upper half is set.
         let discriminator = (self.chance() | 1) << 16 | slot;
         let session = Session::new(discriminator, config.interval_us(), config.multiplier, now);
         let status = BfdStatus {
@@ -136,10 +138,10 @@ impl Worker {
 
     fn change(&mut self, config: BfdConfig, now: Instant) -> Result<(), BfdError> {
         let slot = self.sessions.by_name.get(&config.name).copied();
-        let slot = slot.ok_or_else(|| config.refused("name: no session has it"))?;
+        let slot = slot.ok_or_else(|| config.refused("no session has this name"))?;
         let Some(watched) = self.sessions.get(slot) else { return Err(BfdError::Gone) };
         if !watched.config.keeps_session(&config) {
-            return Err(config.refused("peer, scope and local stay while a session lives"));
+            return Err(config.refused("peer, scope and local cannot change while the session runs"));
         }
         watched.config = config.clone();
         self.with(slot, |session| session.change(config.interval_us(), config.multiplier, now));
@@ -160,7 +162,8 @@ impl Worker {
         spares.min_by_key(|(_, spare)| *spare)
     }
 
-    /// From here on nobody hears or speaks until somebody takes the sessions.
+    /// Releases all sessions. Packets are neither sent nor received until another thread takes
+    /// over.
     fn let_go(self) -> HandedBfd {
         let status = self.shared.status().clone();
         let [v6, v4] = self.ears;
@@ -177,7 +180,7 @@ impl Worker {
         HandedBfd { sessions, hears, sockets }
     }
 
-    /// Before it runs.
+    /// Takes over sessions before the loop starts.
     pub(crate) fn take(&mut self, handed: HandedBfd, now: Instant) -> io::Result<()> {
         let HandedBfd { sessions, hears, sockets } = handed;
         let mut sockets = sockets.into_iter();
@@ -215,7 +218,8 @@ impl Worker {
                 let now = Instant::now();
                 let more = ear.hear(is_v4, |datagram| self.heard(&datagram, now));
                 self.ears[index] = Some(ear);
-                // An error is the echo of a peer that is not there; the next packet says more.
+                // The kernel reports an ICMP error from an unreachable peer once, as a receive
+                // error. Later packets can still be received.
                 if !more.unwrap_or(true) {
                     break;
                 }
@@ -248,7 +252,7 @@ impl Worker {
         }
     }
 
-    /// Lets something happen to a session, and does what follows from it.
+    /// Applies `happen` to a session, sends the packet that it returns, and reports a state change.
     fn with(&mut self, slot: u32, happen: impl FnOnce(&mut Session) -> Option<Control>) {
         let Some(watched) = self.sessions.get(slot) else { return };
         let from = watched.session.state;
@@ -262,20 +266,21 @@ impl Worker {
                 (status.state, status.diagnostic, status.since) = (to, diagnostic, SystemTime::now());
                 status.losses += u64::from(from == SessionState::Up);
             }
-            tracing::debug!(session = name, %from, %to, ?diagnostic, "BFD");
+            tracing::debug!(session = name, %from, %to, ?diagnostic, "BFD session state changed");
             (self.on_change)(BfdChange { name, from, to, diagnostic });
         }
         self.sessions.reschedule(slot);
     }
 
-    /// Until a packet, a command or a deadline comes.
+    /// Sleeps until a packet arrives, a command is sent or a deadline expires.
     fn sleep(&self) {
         let wait = self.sessions.schedule.next().map(|at| at.saturating_duration_since(Instant::now()));
         let wait = wait.map(TimeSpec::from);
         let ears = self.ears.iter().flatten().map(|ear| ear.socket.as_fd());
         let fds = ears.chain([self.woken.as_fd()]);
         let mut fds: Vec<PollFd<'_>> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-        // A signal or an odd descriptor only makes the turn come sooner.
+        // If the call fails, for example because of a signal, the next iteration only starts
+        // earlier.
         _ = ppoll(&mut fds, wait, None);
         let mut bytes = [0; 64];
         if fds.last().and_then(PollFd::any) == Some(true) {
@@ -283,7 +288,8 @@ impl Worker {
         }
     }
 
-    /// Marsaglia's xorshift64: jitter and discriminators, nothing that must stay secret.
+    /// Returns a random number (Marsaglia's xorshift64) for jitter and discriminators. The numbers
+    /// are not secret.
     fn chance(&mut self) -> u32 {
         self.numbers ^= self.numbers << 13;
         self.numbers ^= self.numbers >> 7;
@@ -321,7 +327,9 @@ impl Sessions {
         self.slots.get_mut(slot as usize)?.as_mut()
     }
 
-    /// RFC 5880 §6.8.6: by our discriminator, or while the peer does not know it by the peer; from the peer in either case.
+    /// Finds the session for a received packet. `discriminator` is the Your Discriminator field of
+    /// the packet. If it is 0, the session is found by the address of the peer (RFC 5880 §6.8.6).
+    /// The address must match in both cases.
     fn find(&mut self, discriminator: u32, peer: IpAddr, scope: u32) -> Option<u32> {
         if discriminator == 0 {
             return self.by_peer.get(&(peer, scope)).copied();
@@ -333,7 +341,7 @@ impl Sessions {
         is_meant.then_some(slot)
     }
 
-    /// Whether this entry of the schedule counts, which it then does no more.
+    /// Returns `true` if the schedule entry at this time is valid, and consumes the entry.
     fn is_current(&mut self, slot: u32, at: Instant) -> bool {
         self.get(slot)
             .is_some_and(|watched| watched.scheduled.take_if(|scheduled| *scheduled == at).is_some())
@@ -342,7 +350,8 @@ impl Sessions {
     fn reschedule(&mut self, slot: u32) {
         let Some(watched) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else { return };
         let Some(at) = watched.session.deadline() else { return };
-        // A later deadline is found when the earlier entry comes up.
+        // A later deadline needs no new entry, because the deadline is checked again when the
+        // earlier entry is reached.
         if watched.scheduled.is_none_or(|scheduled| at < scheduled) {
             watched.scheduled = Some(at);
             self.schedule.push(at, slot);
@@ -351,7 +360,8 @@ impl Sessions {
 }
 
 fn send(mouth: &UdpSocket, packet: &Control, shared: &Shared) {
-    // A refusal is what a peer without BFD answers, and comes with the next packet after it.
+    // If the peer does not run BFD, its ICMP error for an earlier packet makes this send fail. The
+    // packet is then sent again.
     let sent = mouth.send(&packet.encode()).or_else(|_| mouth.send(&packet.encode()));
     count(if sent.is_ok() { &shared.counters.sent } else { &shared.counters.send_failed });
 }

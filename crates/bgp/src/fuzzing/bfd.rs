@@ -1,7 +1,9 @@
-//! What holds of a BFD session whatever comes.
+//! Fuzzing entry points for BFD sessions.
 //!
-//! In: datagrams, each behind its length in one byte; 255 in place of a length: time goes by to the session's next deadline.
-//! Source: RFC 5880 §6.8.6, whose words stand here as they do there.
+//! The input is a sequence of datagrams, each preceded by a byte with its length. A length byte of
+//! 255 is not followed by a datagram, and advances the time to the next deadline of the session.
+//!
+//! The function `next` follows the wording of RFC 5880 §6.8.6.
 
 use std::time::{Instant, SystemTime};
 
@@ -11,11 +13,11 @@ use crate::bfd::packet::Control;
 use crate::bfd::session::Session;
 use crate::bfd::{BfdConfig, HandedBfd};
 
-/// The state follows RFC 5880, what comes and what is sent is read and written alike, and there is a next deadline unless the
-/// router wants no packets.
+/// Runs a BFD session with arbitrary datagrams. Checks that state changes follow RFC 5880, and that
+/// packets are the same after encoding and parsing.
 ///
 /// # Panics
-/// One of these does not hold.
+/// Panics if a check fails.
 pub fn bfd(bytes: &[u8]) {
     let mut now = Instant::now();
     let (mut session, mut rest) = (Session::new(7, 100_000, 3, now), bytes);
@@ -31,14 +33,14 @@ pub fn bfd(bytes: &[u8]) {
         rest = behind;
         let Some(control) = Control::parse(datagram) else { continue };
         assert_eq!(Control::parse(&control.encode()), Some(control));
-        assert_eq!(control.encode().get(4..20), datagram.get(4..20), "the words are those that came");
+        assert_eq!(control.encode().get(4..20), datagram.get(4..20), "encoding changed a field");
         let expected = next(session.state, control.state);
         said(session.received(&control, now));
         assert_eq!(session.state, expected);
     }
 }
 
-/// What is sent is a packet that a router takes.
+/// Checks that a sent packet can be parsed.
 fn said(packet: Option<Control>) {
     if let Some(packet) = packet {
         assert_eq!(Control::parse(&packet.encode()), Some(packet));
@@ -57,10 +59,11 @@ fn next(state: SessionState, received: SessionState) -> SessionState {
     }
 }
 
-/// What another process says of its sessions is refused, or is what it says: written again it is read the same.
+/// Decodes arbitrary bytes as handed-over sessions. Sessions that are accepted must be the same
+/// after they are encoded and decoded again.
 ///
 /// # Panics
-/// This does not hold.
+/// Panics if the decoded sessions differ.
 pub fn handed_bfd(bytes: &[u8]) {
     let Ok((hears, sessions)) = decoded(bytes) else { return };
     let written = |hears, sessions| HandedBfd { hears, sessions, sockets: Vec::new() }.to_bytes();
@@ -69,7 +72,8 @@ pub fn handed_bfd(bytes: &[u8]) {
     assert_eq!(again.as_deref(), Ok(&once[..]));
 }
 
-/// Sessions as they are handed over: none, one that hears nothing, one that is up.
+/// Returns encoded sessions as seeds for the fuzzer: an empty list, a session without received
+/// packets, and a session that is up.
 pub fn handed_sessions() -> Vec<Vec<u8>> {
     let (now, config) = (Instant::now(), BfdConfig::new("192.0.2.0", [192, 0, 2, 0].into()));
     let unheard = || Session::new(7 << 16, 100_000, 3, now);
@@ -81,7 +85,8 @@ pub fn handed_sessions() -> Vec<Vec<u8>> {
     all.map(|sessions| HandedBfd { hears: [false, true], sessions, sockets: Vec::new() }.to_bytes()).into()
 }
 
-/// A session that comes up, is polled, and goes down again; each packet alone.
+/// Returns seeds for the fuzzer. They are the packets of a session that comes up, is polled and
+/// goes down again. Each packet is one seed, and the whole sequence is another seed.
 pub fn datagrams() -> Vec<Vec<u8>> {
     let packet = said_by_router;
     let packets = [

@@ -1,10 +1,11 @@
-//! Another configuration for a peer whose session may be running.
+//! Applies a new configuration to a peer whose session may be running.
 //!
-//! In: the configuration. Out: a session that goes on under it, or one that restarts with notice.
-//! Invariant: a session ends for nothing that it can take over, and never unannounced while `notice` is above zero.
-//! Not here: what follows a change of the key (`rekeyed`).
-//! Source: RFC 8326 §4 (routes are marked before the session goes down); Linux takes another key of TCP MD5 on a connection that
-//! is up, as many routers do: segments under the other key are lost until both ends have the same one.
+//! The session continues with the new configuration if possible. Otherwise, its routes carry the
+//! graceful-shutdown community for the `notice` time, and then the session restarts (RFC 8326 §4).
+//!
+//! Linux and many routers accept a new TCP MD5 key on an established connection. Segments that are
+//! signed with the other key are dropped until both sides have the same key. The module `rekeyed`
+//! watches the session after a key change.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,16 +19,18 @@ use crate::connection::Connection;
 use crate::session::Stop;
 use crate::status::State;
 
-/// A session that restarts soon; its routes are marked until then.
+/// A scheduled restart of the session. Until then, its routes carry the graceful-shutdown
+/// community.
 #[derive(Debug)]
 pub(super) struct Leaving {
     pub(super) until: Instant,
-    /// What the next session has.
+    /// The configuration of the next session.
     pub(super) next: Box<PeerConfig>,
 }
 
 impl Peer {
-    /// It is no peer any more: its session goes on until it is stopped, with the routes of now, marked. None follows.
+    /// Removes the peer. The session of the peer continues until it is stopped, with the
+    /// graceful-shutdown community on all current routes. No further session is started.
     pub(super) fn part(&mut self, name: &str) {
         (self.parting, self.leaving) = (true, None);
         self.leave_beside();
@@ -39,12 +42,14 @@ impl Peer {
         self.say();
     }
 
-    /// It was to go, and is a peer again.
+    /// Cancels the removal of the peer.
     fn come_back(&mut self, name: &str) {
-        tracing::info!(peer = name, "its session stays: it is a peer again");
+        // log: A reload added a router again before its removal was complete. The session continues
+        // without interruption.
+        tracing::info!(peer = name, "BGP peer removal canceled");
         self.parting = false;
         let table = Arc::clone(self.inputs.desired.borrow().of(name));
-        // Its table may not be there yet: till then it keeps what it has.
+        // The table of the peer may not be published yet. Until then the peer keeps its routes.
         if !table.is_empty() {
             self.want = table;
         }
@@ -57,10 +62,9 @@ impl Peer {
         }
         if self.can_take_over(&next) {
             if self.leaving.take().is_some() {
-                tracing::info!(
-                    peer = next.name,
-                    "its session stays: the change that would have restarted it is taken back"
-                );
+                // log: A reload reverted a change before the session restarted for it. The session
+                // continues without interruption.
+                tracing::info!(peer = next.name, "BGP session restart canceled");
                 self.say();
             }
             return self.take_over(*next);
@@ -69,12 +73,15 @@ impl Peer {
         let is_known = self.both.iter().any(|one| one.session.counts().announced_any());
         let notice = if is_known { next.times.notice } else { Duration::ZERO };
         let until = self.leaving.take().map_or(Instant::now() + notice, |leaving| leaving.until);
-        tracing::info!(change = "router", peer = next.name, after = ?notice, "its configuration has changed: the session restarts");
+        // log: A reload changed the router's configuration in a way that needs a new session. The
+        // routes carry the graceful-shutdown community (RFC 8326) for the time in `after`, then the
+        // session restarts.
+        tracing::info!(change = "router", peer = next.name, after = ?notice, "BGP session restart scheduled");
         self.leaving = Some(Leaving { until, next });
         self.say();
     }
 
-    /// Whether no session of now needs to end for it.
+    /// Returns `true` if `next` can be applied without ending a session.
     fn can_take_over(&self, next: &PeerConfig) -> bool {
         let from_there =
             |one: &Connection| next.local_address.is_none_or(|address| address == one.local_address);
@@ -82,7 +89,7 @@ impl Peer {
         !self.both.iter().any(is_up) || (!moves && self.config.keeps_session(next))
     }
 
-    /// Ends the session whose time has come; the next one has the new configuration.
+    /// Ends the session if its restart is due. The next session uses the new configuration.
     pub(super) fn restart_when_due(&mut self) {
         if self.leaving.as_ref().is_some_and(|leaving| leaving.until <= Instant::now()) {
             self.attempts.is_restarting = true;
@@ -91,7 +98,8 @@ impl Peer {
         }
     }
 
-    /// A session that is up goes on under `config`. What is not up yet begins anew, unless it is the same attempt.
+    /// Applies `config`. An established session continues. Connections that are not established are
+    /// closed, unless they can continue with `config`.
     fn take_over(&mut self, config: PeerConfig) {
         let same_attempt = self.config.connects_alike(&config);
         let other_key = self.config.md5 != config.md5;

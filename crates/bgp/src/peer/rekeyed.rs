@@ -1,11 +1,13 @@
-//! A key that was changed in a running session: whether the router still has that session.
+//! Checks that the router still has the session after a change of the MD5 key.
 //!
-//! A router that restarts the session for a new key of its own (bird, FRR) does not say so: its last words are signed with the old
-//! one. So while nothing is acknowledged under our new key, the router is dialled beside the session, and that connection speaks
-//! BGP: a router that has the session turns it away, one that takes it has no other.
-//! Where we may not dial, a router that calls again has no session if it also ignores what TCP repeats to it in between.
-//! Invariant: no span of time decides. A segment that was lost between two keys is repeated later each time, by TCP's own timer.
-//! Source: RFC 4271 §6.8 (a connection beside an established session is closed).
+//! bird and FRR restart the session for a new key. They sign their last messages with the old key,
+//! so this speaker never receives them. Until the router acknowledges data under the new key, this
+//! module opens a second connection to the router and sends an OPEN. A router that still has the
+//! session rejects the connection (RFC 4271 §6.8). A router without the session accepts it.
+//!
+//! If this speaker may not open connections, it counts the segments that TCP retransmits after the
+//! router has connected. If the router connects again without acknowledging them, the session is
+//! lost. There is no fixed timeout, because TCP retransmits at increasing intervals.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,13 +21,15 @@ use crate::connection::Connection;
 use crate::session::Stop;
 use crate::status::State;
 
-/// The key is another one, and the router may not have acknowledged anything under it.
+/// The state of the check, from the key change until the router acknowledges data under the new
+/// key.
 #[derive(Debug)]
 pub(super) struct Rekeyed {
     pub(super) look_at: Instant,
-    /// Dialled under the new key, beside the session.
+    /// A second connection, dialed with the new key while the session exists.
     pub(super) beside: Option<Connection>,
-    /// How many segments TCP had repeated when the router called under the new key for the first time.
+    /// The number of segments that TCP had retransmitted when the router first connected with the
+    /// new key.
     called_at: Option<u32>,
 }
 
@@ -49,14 +53,14 @@ impl Peer {
         }
     }
 
-    /// What is dialled beside the session is to have the configuration of now.
+    /// Closes the second connection, because a new one must use the current configuration.
     pub(super) fn redial_beside(&mut self) {
         if let Some(beside) = self.rekeyed.as_mut().and_then(|rekeyed| rekeyed.beside.as_mut()) {
             beside.stop(&Stop::ConfigurationChange);
         }
     }
 
-    /// The router has answered beside the session.
+    /// Handles a second connection that the router has accepted.
     pub(super) fn answered_beside(&mut self, stream: TcpStream) {
         let may_be_gone = self.leaving.is_none() && !self.both.iter().all(Connection::is_flushed);
         if let Some(rekeyed) = self.rekeyed.as_mut().filter(|_| may_be_gone) {
@@ -65,7 +69,8 @@ impl Peer {
         }
     }
 
-    /// The router calls, so it has our key: what TCP repeats from now on reaches a session that it has.
+    /// Handles a connection from the router. The router has the new key. If the router still had
+    /// the session, it would acknowledge the segments that TCP retransmits from now on.
     pub(super) fn called_beside(&mut self) {
         let unacknowledged = self.both.iter().filter(|connection| !connection.is_flushed());
         let Some(repeated) = unacknowledged.map(Connection::repeated_segments).max() else { return };
@@ -77,7 +82,7 @@ impl Peer {
         }
     }
 
-    /// Nothing is asked beside the session any more.
+    /// Closes the second connection and ends the check.
     pub(super) fn leave_beside(&mut self) {
         if let Some(Rekeyed { beside: Some(mut beside), .. }) = self.rekeyed.take() {
             beside.stop(&Stop::Collision);
@@ -104,13 +109,15 @@ impl Peer {
     fn session_is_gone(&mut self) {
         let now = Instant::now().into_std();
         self.attempts.is_restarting = true;
-        let why = "the router has the new key, and no session under it";
+        let why = "the router has the new MD5 key but no longer has the session";
         self.both.iter_mut().for_each(|connection| connection.session.lost(why, now));
         self.settle();
     }
 }
 
-/// How often a router that acknowledges nothing is dialled: less, and a segment on its way would cost it a call for nothing.
+/// The interval between attempts to open a second connection. It leaves enough time for data that
+/// is still in transit to be acknowledged.
 const TRY_EVERY: Duration = Duration::from_secs(3);
-/// The last of them says that TCP has waited for the acknowledgement of the one before it.
+/// The number of retransmissions after which the session counts as lost. When TCP sends the second
+/// retransmission, it has already waited long enough for an acknowledgment of the first one.
 const REPEATED_IN_VAIN: u32 = 2;

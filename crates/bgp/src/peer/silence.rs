@@ -1,7 +1,9 @@
-//! A peer from which nothing comes: what the kernel drops says why, long before a timer ends the attempt.
+//! Looks for the cause when a peer does not respond. The kernel's counters of dropped segments
+//! often show the reason before the connection attempt times out.
 //!
-//! In: its counters at the begin of an attempt, and now. Out: a reason for the status and the log. The attempt goes on: the
-//! counters are not this peer's alone.
+//! The module compares the counters with their values at the start of the attempt, and reports the
+//! reason in the status and the log. The attempt still continues, because other connections of the
+//! machine can also change the counters.
 
 use std::time::Duration;
 
@@ -12,7 +14,7 @@ use crate::config::PeerConfig;
 use crate::drops::Drops;
 use crate::status::State;
 
-/// Since the last attempt began.
+/// The counters of dropped segments at the start of the last attempt.
 #[derive(Debug)]
 pub(super) struct Silence {
     before: Drops,
@@ -30,7 +32,7 @@ impl Silence {
 }
 
 impl Peer {
-    /// Whether an attempt is under way in which the peer has said nothing yet.
+    /// Returns `true` if an attempt is in progress and the peer has not sent a message yet.
     pub(super) fn waits_for_a_word(&self) -> bool {
         let is_silent = self.both.iter().all(|one| one.session.state() == State::OpenSent);
         is_silent && (self.attempts.dialling.is_under_way() || self.both.iter().next().is_some())
@@ -39,10 +41,11 @@ impl Peer {
     pub(super) fn look_for_a_reason(&mut self) {
         self.silence.look_at = Instant::now() + LOOK_EVERY;
         if let Some(hint) = self.silence.hint(&self.config) {
-            self.report.suspect(&format!("nothing heard yet: {hint}"));
+            self.report.suspect(&format!("no message from the peer yet; {hint}"));
         }
     }
 }
 
-/// The kernel sends its first segment again after as long.
+/// The interval between checks. The kernel retransmits the first segment of a connection after the
+/// same time.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

@@ -1,9 +1,14 @@
-//! Peers that were removed while they had routes of us: these are marked for a while, so that routers choose others first.
+//! Delays the end of a session when its peer is removed from the configuration.
 //!
-//! In: a peer that goes. Out: its session's end, at once when it has no route, else after its `notice`.
-//! Invariant: a peer's place is in `by_name` or in `parting` of [`Peers`], and what takes it out decides what becomes of it:
-//! the timer here, or a reload that has the peer again.
-//! Source: RFC 8326 §4.
+//! The routes of a removed peer carry the graceful-shutdown community for the `notice` time of the
+//! peer, so that routers switch to other routes first. Then the session ends. If the peer has no
+//! routes, its session ends immediately.
+//!
+//! The address of a peer is either in `by_name` or in `parting` of [`Peers`]. The timer removes an
+//! entry from `parting` and ends the session. If a reload adds the peer again, the entry is removed
+//! too, but the session continues.
+//!
+//! See RFC 8326 §4.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -20,11 +25,12 @@ use crate::status::{PeerStatus, Status};
 #[derive(Debug)]
 pub(super) struct Parting {
     pub(super) running: Running,
-    /// Which removal: the peer may come back, and go again.
+    /// The number of this removal. If the peer was added and removed again, the timer of the
+    /// earlier removal must not end the session.
     removal: u64,
 }
 
-/// What the end of a peer touches beside [`Peers`].
+/// The shared state, other than [`Peers`], that is updated when the session of a removed peer ends.
 #[derive(Clone, Debug)]
 pub(super) struct Ending {
     callers: Callers,
@@ -32,13 +38,15 @@ pub(super) struct Ending {
 }
 
 impl Ending {
-    /// At once.
+    /// Ends the session of a removed peer immediately.
     pub(super) fn end(&self, peers: &Peers, Running { config, commands, .. }: Running) {
-        // It fails only when the task has ended.
+        // Sending fails only if the task has ended.
         drop(commands.send(PeerCommand::Stop(Stop::Deconfigured)));
         self.callers.remove(&config);
         if let Err(error) = peers.listeners.set_key(config.address, None) {
-            tracing::warn!(peer = config.name, %error, "the MD5 key stays set");
+            // log: A router was removed from the configuration, but the kernel did not remove its
+            // MD5 key. This matters only if the same address is used again without a key.
+            tracing::warn!(peer = config.name, %error, "MD5 key removal failed");
         }
         self.board.send_modify(|status| drop(status.remove(&config.name)));
     }
@@ -60,7 +68,7 @@ impl Speaker {
         Ending { callers: self.callers.clone(), board: Arc::clone(&self.board) }
     }
 
-    /// `configs`: who the peers are from now on.
+    /// Removes a peer, immediately or after its `notice`. `configs` are the peers that remain.
     pub(super) fn part(&self, peers: &mut Peers, mut running: Running, configs: &[PeerConfig]) {
         let (place, config) = (running.config.place(), &running.config);
         let name = format!("{} (removed)", config.name);
@@ -70,13 +78,13 @@ impl Speaker {
         if is_taken || !has_routes || config.times.notice.is_zero() {
             return self.ending().end(peers, running);
         }
-        // Its name is free for another from now on.
+        // The name can be used by another peer from now on.
         self.board.send_modify(|status| {
             if let Some(peer) = status.remove(&config.name) {
                 drop(status.insert(name.clone(), PeerStatus { name: name.clone(), ..peer }));
             }
         });
-        // It fails only when the task has ended.
+        // Sending fails only if the task has ended.
         drop(running.commands.send(PeerCommand::Part(name.clone())));
         running.config.name = name;
         peers.next_task += 1;

@@ -1,4 +1,4 @@
-//! Speakers in the machines of a bed, and what their router is to hear.
+//! Runs speakers in the network namespaces of a testbed, and configures the routers for them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::mpsc::Receiver;
@@ -12,24 +12,25 @@ use bgp::{
 use testbed::{Bed, BedSpec, Namespace, RouterSession, eventually};
 use tokio::runtime::Runtime;
 
-/// Far more than anything here takes.
+/// The timeout of every wait. It is much longer than any step takes.
 pub(crate) const BOUND: Duration = Duration::from_secs(60);
 pub(crate) const VIP_V4: &str = "203.0.113.10/32";
 pub(crate) const VIP_V6: &str = "2001:db8:f::10/128";
 
-/// Machines at a router, and nothing behind them.
+/// Creates a testbed with machines and a router, but without backends.
 pub(crate) fn bed(machines: u8) -> Bed {
     let spec = BedSpec { balancers: machines, backends: 0, vips: vec![], ..BedSpec::default() };
     Bed::new(&spec).unwrap()
 }
 
-/// Until the router's kernel has so many for a route.
+/// Waits until the router's kernel has `count` next hops for a route.
 pub(crate) fn wait_for_next_hops(bed: &Bed, route: &str, count: usize) {
     let found = eventually(BOUND, || (bed.next_hops(route) == count).then_some(()));
     assert!(found.is_some(), "{route} has {} next hops, not {count}", bed.next_hops(route));
 }
 
-/// Looks at a route until `done`, and it is there: how long it was not, at most.
+/// Polls a route until `done` returns `true` and the route exists. Returns the longest time for
+/// which the route was missing.
 pub(crate) fn gap(bed: &Bed, route: &str, done: impl Fn() -> bool) -> Duration {
     let (mut there, mut gap) = (Instant::now(), Duration::ZERO);
     let found = eventually(BOUND, || {
@@ -40,23 +41,24 @@ pub(crate) fn gap(bed: &Bed, route: &str, done: impl Fn() -> bool) -> Duration {
         }
         (is_there && done()).then_some(())
     });
-    assert!(found.is_some(), "{route} does not come back");
+    assert!(found.is_some(), "{route} is not announced again");
     gap
 }
 
-/// A speaker whose tasks and sockets are in a machine's namespace.
+/// A speaker whose tasks and sockets are in the network namespace of a machine.
 pub(crate) struct Running {
     pub(crate) speaker: Speaker,
     runtime: Option<Runtime>,
 }
 
 impl Running {
-    /// One machine's end of these sessions.
+    /// Starts a speaker on the machine of these sessions, with the routers as peers.
     pub(crate) fn start(bed: &Bed, sessions: &[RouterSession]) -> Self {
         Self::start_with(bed, &sessions[0], sessions.iter().map(peer).collect())
     }
 
-    /// The machine of a session, with peers that differ from what the router has.
+    /// Starts a speaker on the machine of a session. `peers` may differ from the configuration of
+    /// the router.
     pub(crate) fn start_with(bed: &Bed, session: &RouterSession, peers: Vec<PeerConfig>) -> Self {
         let machine = &bed.balancers[usize::from(session.machine) - 1];
         Self::start_in(&machine.ns, session.asn, machine.v4, peers)
@@ -82,7 +84,8 @@ impl Running {
         self.runtime.as_ref().unwrap().block_on(self.speaker.shutdown(text));
     }
 
-    /// Waits until each peer has acknowledged all that it is to have; the names of those that have not.
+    /// Waits until each peer has acknowledged all routes. Returns the names of the peers that have
+    /// not acknowledged them.
     pub(crate) fn flushed(&self) -> Vec<String> {
         self.runtime.as_ref().unwrap().block_on(self.speaker.flushed(BOUND))
     }
@@ -90,7 +93,9 @@ impl Running {
     pub(crate) fn until(&self, name: &str, wanted: impl Fn(&PeerStatus) -> bool) -> PeerStatus {
         let look = || self.speaker.status().get(name).filter(|status| wanted(status)).cloned();
         let found = eventually(BOUND, look);
-        found.unwrap_or_else(|| panic!("{name} did not get there: {:#?}", self.speaker.status().get(name)))
+        found.unwrap_or_else(|| {
+            panic!("{name} did not reach the state: {:#?}", self.speaker.status().get(name))
+        })
     }
 
     pub(crate) fn established(&self, name: &str) -> PeerStatus {
@@ -106,7 +111,7 @@ impl Drop for Running {
     }
 }
 
-/// The router as a machine has it.
+/// Returns the configuration of the router as a peer of the machine.
 pub(crate) fn peer(session: &RouterSession) -> PeerConfig {
     let family = if session.ipv4 { Family::Ipv4 } else { Family::Ipv6 };
     let mut config = PeerConfig::new(&session.name(), session.ends().0, session.own_asn);
@@ -115,7 +120,7 @@ pub(crate) fn peer(session: &RouterSession) -> PeerConfig {
     config.gtsm_hops = session.near.then_some(1);
     config.times.hold = Duration::from_secs(9);
     config.times.first_retry = Duration::from_millis(500);
-    config.times.longest_retry = Duration::from_secs(2);
+    config.times.max_retry = Duration::from_secs(2);
     config.times.dial = Duration::from_secs(3);
     if let (true, IpAddr::V6(own)) = (session.both, RouterSession { ipv4: false, ..*session }.ends().1) {
         config.next_hops.extended = !session.ipv4;
@@ -133,13 +138,13 @@ pub(crate) fn table(routes: &[&str], attributes: &Attributes) -> Desired {
     Desired::everyone(table)
 }
 
-/// A second of silence is a loss: tests share a machine with builds.
+/// Sets a detection time of ten intervals, because builds may run on the same machine.
 pub(crate) fn patient(mut config: BfdConfig) -> BfdConfig {
     config.multiplier = 10;
     config
 }
 
-/// Until all sessions are up, and for three seconds none changes.
+/// Waits until all sessions are up and no session changes for three seconds.
 pub(crate) fn wait_for_calm(bfd: &Bfd, changes: &Receiver<BfdChange>) {
     let calm = eventually(BOUND, || {
         let is_up = |status: &BfdStatus| status.state == SessionState::Up;
@@ -151,5 +156,5 @@ pub(crate) fn wait_for_calm(bfd: &Bfd, changes: &Receiver<BfdChange>) {
         }
         None
     });
-    assert!(calm.is_some(), "no calm: {:#?}", bfd.status());
+    assert!(calm.is_some(), "sessions keep changing: {:#?}", bfd.status());
 }

@@ -1,4 +1,4 @@
-//! Against bird 2.
+//! Tests against bird 2.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use testbed::{Bed, CLUSTER_ASN, ROUTER_ASN, Router, RouterKind, RouterSession, r
 
 use crate::bed::*;
 
-/// The machine's sessions, and what both ends call them.
+/// The names of the two sessions, which the router and the machine use.
 const V4: &str = "r4lb1";
 const V6: &str = "r6lb1";
 
@@ -75,7 +75,7 @@ fn a_wrong_key_stops_its_own_session_and_says_what_to_look_at() {
     let (why, _) = wrong.last_error.unwrap();
     assert!(why.contains("no answer from 192.0.2.0:179") && why.contains("the same MD5 key"), "{why}");
     lb.established(V6);
-    // The right key makes it work, without a word to the other session.
+    // With the correct key, the session comes up. The other session is not affected.
     assert!(lb.speaker.set_peers(sessions.iter().map(peer).collect()).is_empty());
     lb.established(V4);
     assert_eq!(lb.established(V6).established, 1);
@@ -97,7 +97,7 @@ fn bird_may_dial_and_is_held_to_key_and_hops() {
 }
 
 #[test]
-fn an_internal_peer_with_a_long_number_gets_preference_and_no_path() {
+fn internal_peer_gets_local_pref_and_no_path() {
     let bed = bed(1);
     let asn = 4_200_000_001;
     let session = RouterSession { asn, own_asn: asn, ..unkeyed(true) };
@@ -161,7 +161,7 @@ fn another_as_is_named_at_our_end() {
     let lb = Running::start(&bed, &[RouterSession { own_asn: 65_009, ..unkeyed(true) }]);
     let status = lb.until(V4, |status| status.last_error.is_some());
     let (why, _) = status.last_error.unwrap();
-    assert!(why.contains("AS mismatch: the peer says 65000, 65009 is configured"), "{why}");
+    assert!(why.contains("AS mismatch: the peer reports AS 65000, expected 65009"), "{why}");
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn a_session_that_restarts_for_its_families_is_back_soon() {
 #[test]
 fn packets_from_too_far_away_are_named_before_any_timer() {
     let bed = bed(1);
-    // Without `ttl security` bird sends with a TTL of 1, and its kernel answers with 64.
+    // Without `ttl security`, bird sends with a TTL of 1, and its kernel replies with a TTL of 64.
     let sessions = [unkeyed(true), RouterSession { dials: true, ..unkeyed(false) }];
     let _bird = start(&bed, &sessions);
     let mut peers = sessions.map(|session| peer(&session)).to_vec();
@@ -223,7 +223,7 @@ fn packets_from_too_far_away_are_named_before_any_timer() {
         |status: &bgp::PeerStatus| status.last_error.as_ref().is_some_and(|why| why.0.contains("TTL"));
     let why = lb.until(V4, named).last_error.unwrap().0;
     println!("after {:?}: {why}", begun.elapsed());
-    // Once the limit is gone, both come up.
+    // Both sessions come up after the hop limit is removed.
     peers.iter_mut().for_each(|peer| peer.gtsm_hops = None);
     assert!(lb.speaker.set_peers(peers).is_empty());
     for name in [V4, V6] {
@@ -232,7 +232,7 @@ fn packets_from_too_far_away_are_named_before_any_timer() {
 }
 
 #[test]
-fn bird_that_restarts_the_session_for_its_new_key_is_found_out_soon() {
+fn bird_session_restart_for_a_new_key_is_detected() {
     let bed = bed(1);
     let keyed = |key: &'static str| RouterSession { key, ..session(true) };
     let bird = start(&bed, &[keyed("one")]);
@@ -245,7 +245,7 @@ fn bird_that_restarts_the_session_for_its_new_key_is_found_out_soon() {
     lb.speaker.announce(table(&[VIP_V4], &Attributes::default()));
     wait_for_next_hops(&bed, VIP_V4, 1);
     assert!(lb.speaker.set_peers(vec![with_key("two")]).is_empty());
-    // Until bird has it as well, the session is what it was.
+    // The old session stays up until bird also has the new key.
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!((lb.established(V4).established, bed.next_hops(VIP_V4)), (1, 1));
     std::fs::write(bed.dir().join("bird.conf"), router_config(RouterKind::Bird, &[keyed("two")])).unwrap();
@@ -258,7 +258,8 @@ fn bird_that_restarts_the_session_for_its_new_key_is_found_out_soon() {
 #[test]
 fn a_key_is_changed_in_the_running_session_when_both_ends_do_so() {
     let bed = bed(1);
-    // A segment that is lost between two keys is sent again, later each time: no hold time decides.
+    // TCP retransmits a segment that was lost between the two key changes, at increasing intervals.
+    // The hold time does not matter.
     let ours = |key: &'static str| {
         let mut config = peer(&RouterSession { key, ..session(true) });
         config.times.hold = Duration::from_secs(240);
@@ -271,8 +272,9 @@ fn a_key_is_changed_in_the_running_session_when_both_ends_do_so() {
     };
     let router = Running::start_in(&bed.router, ROUTER_ASN, [192, 0, 2, 17].into(), vec![theirs("one")]);
     let lb = Running::start_with(&bed, &session(true), vec![ours("one")]);
-    // Both dial: of two connections at once each end may take another for the one that stays (RFC 4271 §6.8), until a third does.
-    // Where a route has come through there is one.
+    // Both sides dial. With two connections at once, the sides may disagree about the one to keep
+    // (RFC 4271 §6.8), until a third connection is made. A received route shows that there is one
+    // session.
     lb.speaker.announce(table(&["203.0.113.9/32"], &Attributes::default()));
     router.until("lb", |lb| lb.counts.ignored_prefixes > 0);
     let (ours_before, theirs_before) = (lb.established(V4), router.established("lb"));
@@ -280,9 +282,10 @@ fn a_key_is_changed_in_the_running_session_when_both_ends_do_so() {
         assert!(lb.speaker.set_peers(vec![ours(key)]).is_empty());
         assert!(router.speaker.set_peers(vec![theirs(key)]).is_empty());
         lb.speaker.announce(table(&[&format!("203.0.113.{n}/32")], &Attributes::default()));
-        // What has been heard is signed with the new key.
+        // Received data is signed with the new key.
         router.until("lb", |lb| lb.counts.ignored_prefixes == theirs_before.counts.ignored_prefixes + n);
-        // A segment that was lost between two keys is sent again, before the next key loses it once more.
+        // A segment that was lost between the two key changes is retransmitted before the next key
+        // change.
         assert_eq!((lb.flushed(), router.flushed()), (vec![], vec![]));
     }
     let (ours, theirs) = (lb.established(V4), router.established("lb"));

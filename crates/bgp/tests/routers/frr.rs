@@ -1,4 +1,4 @@
-//! Against FRR.
+//! Tests against FRR.
 
 use bgp::bfd::{Bfd, BfdConfig, BfdPorts};
 use bgp::{Attributes, Family, GracefulRestart};
@@ -6,7 +6,7 @@ use testbed::{Bed, Router, RouterKind, RouterSession, router_config};
 
 use crate::bed::*;
 
-/// Two machines over both families.
+/// Starts FRR with IPv4 and IPv6 sessions to two machines.
 fn start(bed: &Bed, more: &str) -> Router {
     let config = router_config(RouterKind::Frr, &RouterSession::all());
     Router::start_with(bed, RouterKind::Frr, &(config + more)).unwrap()
@@ -25,14 +25,14 @@ fn machine(bed: &Bed, n: u8, restart: Option<GracefulRestart>) -> Running {
 }
 
 #[test]
-fn two_machines_are_two_next_hops_and_one_when_the_other_drains_or_dies() {
+fn frr_drops_the_next_hop_of_a_drained_or_dead_machine() {
     let bed = bed(2);
     let frr = start(&bed, "");
     let (first, second) = (machine(&bed, 1, None), machine(&bed, 2, None));
     for prefix in [VIP_V4, VIP_V6] {
         wait_for_next_hops(&bed, prefix, 2);
     }
-    // What drains is heard and no longer preferred, though still announced.
+    // The router receives the routes of the draining machine and does not prefer them.
     let all = second.speaker.announced();
     second.speaker.announce(all.graceful_shutdown());
     for prefix in [VIP_V4, VIP_V6] {
@@ -43,7 +43,7 @@ fn two_machines_are_two_next_hops_and_one_when_the_other_drains_or_dies() {
     for prefix in [VIP_V4, VIP_V6] {
         wait_for_next_hops(&bed, prefix, 2);
     }
-    // Dropped without a word: the kernel closes its connections.
+    // The speaker is dropped without a NOTIFICATION, so the kernel closes its connections.
     drop(second);
     for prefix in [VIP_V4, VIP_V6] {
         wait_for_next_hops(&bed, prefix, 1);
@@ -59,13 +59,13 @@ fn two_machines_are_two_next_hops_and_one_when_the_other_drains_or_dies() {
 }
 
 #[test]
-fn a_shutdown_leaves_no_stale_route_behind_though_both_keep_routes_over_a_restart() {
+fn shutdown_with_graceful_restart_leaves_no_stale_route() {
     let bed = bed(1);
     let frr = start(&bed, "router bgp 65000\n bgp graceful-restart\n");
     let restart = GracefulRestart { seconds: 600, restarting: false, forwarding: true };
     let lb = machine(&bed, 1, Some(restart));
     wait_for_next_hops(&bed, VIP_V4, 1);
-    assert!(lb.established("r4lb1").negotiated.unwrap().hard_reset, "FRR has the N bit");
+    assert!(lb.established("r4lb1").negotiated.unwrap().hard_reset, "FRR supports the N bit");
     lb.shutdown("");
     wait_for_next_hops(&bed, VIP_V4, 0);
     let text = frr.until("show bgp ipv4 unicast", |_| true).unwrap();
@@ -86,7 +86,7 @@ fn bfd_comes_up_with_frr_and_does_not_flap() {
     }
     lb.established("r4lb1");
     lb.established("r6lb1");
-    // FRR flaps without end when the shorter interval is not taken up at once.
+    // FRR would flap forever if this side did not apply a shorter interval immediately.
     wait_for_calm(&watch, &heard);
     frr.until("show bfd peers brief", |text| text.matches("up").count() >= 2).unwrap();
     let losses = watch.status().values().map(|status| status.losses).sum::<u64>();
@@ -96,7 +96,7 @@ fn bfd_comes_up_with_frr_and_does_not_flap() {
 }
 
 #[test]
-fn a_session_that_restarts_for_its_families_is_back_as_soon_as_frr_takes_it() {
+fn frr_session_restart_for_families_is_fast() {
     let bed = bed(1);
     let session = RouterSession::new(1, true);
     let text = router_config(RouterKind::Frr, &[session]);

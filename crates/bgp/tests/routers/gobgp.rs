@@ -1,4 +1,4 @@
-//! Against gobgpd.
+//! Tests against gobgpd.
 
 use bgp::{Attributes, Community};
 use testbed::{Router, RouterKind, RouterSession};

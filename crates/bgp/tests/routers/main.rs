@@ -1,6 +1,6 @@
-//! Real routers in network namespaces: bird, FRR, gobgpd.
+//! Tests against real routers in network namespaces: bird, FRR and gobgpd.
 //!
-//! Needs root and their packages: `cargo xtask test --lane bgp`.
+//! The tests need root and the packages of the routers: `cargo xtask test --lane bgp`.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

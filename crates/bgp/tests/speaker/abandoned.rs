@@ -1,4 +1,4 @@
-//! Sessions that are left to another process, and the one that comes in its place.
+//! Tests of sessions that are handed over to another process.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -8,7 +8,7 @@ use crate::hand::*;
 
 const ROUTER_ID: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 200);
 
-/// A peer that keeps routes for 30 s.
+/// Returns a peer that negotiates graceful restart with 30 s.
 fn keeping(at: SocketAddr) -> PeerConfig {
     let restart = GracefulRestart { seconds: 30, restarting: false, forwarding: false };
     let mut config = peer("a", at);
@@ -16,7 +16,8 @@ fn keeping(at: SocketAddr) -> PeerConfig {
     config
 }
 
-/// Of an OPEN's graceful restart: the R bit, the seconds, and the F bit of every family.
+/// Parses the graceful restart capability of an OPEN. Returns the R bit, the seconds, and the F bit
+/// of every family.
 fn restart_of(open: &[u8]) -> (bool, u16, Vec<bool>) {
     let (mut params, mut found) = (&open[10..], None);
     while let [2, length, rest @ ..] = params {
@@ -35,7 +36,7 @@ fn restart_of(open: &[u8]) -> (bool, u16, Vec<bool>) {
     found.expect("a capability of graceful restart")
 }
 
-/// The OPEN that the router reads; the session is established then.
+/// Returns the OPEN that the router receives, after the session is established.
 async fn opened(router: &mut Router) -> Vec<u8> {
     let said = router.wait_for(OPEN).await.unwrap();
     router.shake_hands(ROUTER_ID, 0).await;
@@ -43,7 +44,7 @@ async fn opened(router: &mut Router) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_session_that_is_abandoned_ends_without_a_word_and_nobody_listens_any_more() {
+async fn abandon_sends_no_notification_and_closes_listeners() {
     let (listener, at) = listen(40).await;
     let speaker = speaker(vec![keeping(at)]);
     let mut router = Router::accept(&listener).await;
@@ -62,11 +63,11 @@ async fn who_comes_in_its_place_says_so_until_it_has_a_session() {
     let speaker = Speaker::start(config).unwrap();
     let mut router = Router::accept(&listener).await;
     assert_eq!(restart_of(&router.wait_for(OPEN).await.unwrap()), (true, 30, vec![true, true]));
-    drop(router); // before the session is up
+    drop(router); // The connection ends before the session is up.
     let mut router = Router::accept(&listener).await;
     assert_eq!(restart_of(&opened(&mut router).await), (true, 30, vec![true, true]));
     established(&speaker, "a").await;
-    // A reload that says the same restarts nothing.
+    // A reload without a change does not restart the session.
     assert!(speaker.set_peers(vec![keeping(at)]).is_empty());
     drop(router);
     let mut router = Router::accept(&listener).await;

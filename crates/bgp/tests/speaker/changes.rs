@@ -1,4 +1,5 @@
-//! Peers come, change and go while others stay; sessions end with a text and come back by themselves.
+//! Tests of peers that are added, changed and removed, of shutdown texts, and of sessions that come
+//! back.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -8,7 +9,7 @@ use bgp::{Attributes, Desired, Prefix, Routes, Speaker, State};
 use crate::hand::*;
 
 const ROUTER_ID: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 200);
-/// RFC 8326.
+/// The graceful-shutdown community (RFC 8326).
 const GRACEFUL_SHUTDOWN: &[u8] = &[0xff, 0xff, 0, 0];
 
 #[tokio::test]
@@ -25,7 +26,7 @@ async fn a_shutdown_reaches_every_peer_with_its_text() {
         for router in [&mut a, &mut b] {
             assert_eq!(router.wait_for(NOTIFICATION).await.unwrap(), b"\x06\x02\x0crack 7 moves");
         }
-        // It waits for the other ends to close.
+        // The speaker waits until the routers have closed their connections.
         drop((a, b));
     };
     tokio::join!(speaker.shutdown("rack 7 moves"), read);
@@ -54,14 +55,20 @@ async fn peers_are_added_and_removed_without_harm_to_others() {
 async fn names_and_addresses_are_taken_once() {
     let speaker = speaker(vec![peer("a", ([127, 0, 0, 34], 9).into())]);
     let twice = speaker.add_peer(peer("a", ([127, 0, 0, 35], 9).into())).unwrap_err();
-    assert_eq!(twice.to_string(), "peer a: name: another peer has it");
+    assert_eq!(twice.to_string(), "name of peer a is already used by another peer");
     let twice = speaker.add_peer(peer("b", ([127, 0, 0, 34], 10).into())).unwrap_err();
-    assert_eq!(twice.to_string(), "peer b: address: peer a has 127.0.0.34");
+    assert_eq!(twice.to_string(), "address of peer b must not be 127.0.0.34, which peer a already has");
     let at = |last| ([127, 0, 0, last], 10).into();
     let refused = speaker.set_peers(vec![peer("c", at(34)), peer("c", at(35)), peer("d", at(34))]);
     let refused: Vec<String> = refused.iter().map(ToString::to_string).collect();
-    assert_eq!(refused, ["peer c: name: another peer has it", "peer d: address: peer c has 127.0.0.34"]);
-    assert_eq!(speaker.status().keys().collect::<Vec<_>>(), ["c"], "a goes by its new name");
+    assert_eq!(
+        refused,
+        [
+            "name of peer c is already used by another peer",
+            "address of peer d must not be 127.0.0.34, which peer c already has"
+        ]
+    );
+    assert_eq!(speaker.status().keys().collect::<Vec<_>>(), ["c"], "the new name replaces a");
 }
 
 fn one_route() -> Desired {
@@ -70,7 +77,7 @@ fn one_route() -> Desired {
     Desired::everyone(routes)
 }
 
-/// Reads UPDATEs up to one that holds these bytes.
+/// Reads UPDATEs until one contains these bytes.
 async fn update_with(router: &mut Router, bytes: &[u8]) {
     loop {
         let update = router.wait_for(UPDATE).await.expect("the session is gone");
@@ -97,12 +104,12 @@ async fn what_a_session_can_take_keeps_it() {
     config.local_address = Some([127, 0, 0, 1].into());
     assert!(speaker.set_peers(vec![config.clone()]).is_empty());
     update_with(&mut router, &[198, 51, 100, 9]).await;
-    // The kernel drops what comes from too far from now on: loopback's TTL is 64.
+    // The kernel now drops segments with a TTL below 255. Packets on loopback have a TTL of 64.
     config.gtsm_hops = Some(1);
     speaker.set_peers(vec![config.clone()]);
     let (mut before, began) = (0, Instant::now());
     loop {
-        assert!(began.elapsed() < BOUND, "nothing is dropped");
+        assert!(began.elapsed() < BOUND, "the kernel does not drop segments");
         let heard = established(&speaker, "a").await.counts.messages_received;
         if heard == before {
             break;
@@ -118,12 +125,12 @@ async fn what_a_session_can_take_keeps_it() {
 }
 
 #[tokio::test]
-async fn what_needs_another_session_is_announced_and_then_begins_one_soon() {
+async fn change_that_needs_a_restart_marks_routes_first() {
     let (listener, at) = listen(29).await;
     let mut config = peer("a", at);
-    // A failure would be paid for dearly: this is none.
+    // With these long retry times, the test times out if the restart counts as a failure.
     config.times.first_retry = Duration::from_secs(3_600);
-    config.times.longest_retry = Duration::from_secs(3_600);
+    config.times.max_retry = Duration::from_secs(3_600);
     config.times.notice = Duration::from_millis(500);
     let speaker = speaker(vec![config.clone()]);
     speaker.announce(one_route());
@@ -135,7 +142,7 @@ async fn what_needs_another_session_is_announced_and_then_begins_one_soon() {
     let changed = Instant::now();
     speaker.set_peers(vec![config.clone()]);
     update_with(&mut router, GRACEFUL_SHUTDOWN).await;
-    // Taken back in time: the mark goes, and the session stays.
+    // The change is reverted before the restart. The community is removed, and the session stays.
     config.families = families;
     speaker.set_peers(vec![config.clone()]);
     let unmarked = router.wait_for(UPDATE).await.expect("the session is gone");
@@ -148,13 +155,13 @@ async fn what_needs_another_session_is_announced_and_then_begins_one_soon() {
     assert_eq!(router.ended_with().await, Some((6, 6)));
     assert!(changed.elapsed() >= config.times.notice, "{:?}", changed.elapsed());
     drop(router);
-    // A router that has not put its old session away refuses the next one.
+    // A router that has not closed its old session yet refuses the next one.
     for _ in 0..2 {
         drop(Router::accept(&listener).await);
     }
     let mut router = Router::accept(&listener).await;
     println!(
-        "the third attempt came {:?} after the change, of it {:?} notice",
+        "the third attempt came {:?} after the change, which includes {:?} of notice",
         changed.elapsed(),
         config.times.notice
     );
@@ -162,11 +169,14 @@ async fn what_needs_another_session_is_announced_and_then_begins_one_soon() {
     let unmarked = router.wait_for(UPDATE).await.unwrap();
     assert!(!unmarked.windows(4).any(|part| part == GRACEFUL_SHUTDOWN));
     let again = until(&speaker, "a", |a| a.established == 2).await;
-    assert_eq!((again.last_error, again.last_end.unwrap().0.as_str()), (None, "its configuration changed"));
+    assert_eq!(
+        (again.last_error, again.last_end.unwrap().0.as_str()),
+        (None, "the peer's configuration changed")
+    );
 }
 
 #[tokio::test]
-async fn peers_that_change_their_names_keep_their_sessions_and_get_the_tables_of_those() {
+async fn renamed_peers_keep_sessions_and_get_new_tables() {
     let ((listener_a, at_a), (listener_b, at_b)) = (listen(27).await, listen(28).await);
     let speaker = speaker(vec![peer("a", at_a), peer("b", at_b)]);
     let tables = |names: [&str; 2]| {
@@ -194,7 +204,8 @@ async fn peers_that_change_their_names_keep_their_sessions_and_get_the_tables_of
         }
         assert_eq!(speaker.status().len(), 2);
     }
-    // Neither router has heard a word of it: what comes now is the withdrawal and the route of the last table.
+    // Neither router has received a message since then. The next messages are the withdrawal and
+    // the route of the last table.
     let mut routes = Routes::new();
     routes.insert(Prefix::host([203, 0, 113, 9].into()), Attributes::default()).unwrap();
     speaker.announce(Desired::everyone(routes));
@@ -228,20 +239,21 @@ async fn listeners_open_move_and_close_while_sessions_go_on() {
     assert_eq!(refused.len(), 1);
     assert_eq!((refused[0].0, refused[0].1.kind()), (taken.1, std::io::ErrorKind::AddrInUse));
     assert_eq!(speaker.listens_at(), [second]);
-    assert!(tokio::net::TcpStream::connect(first).await.is_err(), "nobody listens there any more");
-    // From every address to one of them, which the old socket covers.
+    assert!(tokio::net::TcpStream::connect(first).await.is_err(), "the old listener is closed");
+    // The listener moves between the wildcard address and a specific address. The two overlap, so
+    // the old socket must be closed first.
     let any = std::net::SocketAddr::new([0, 0, 0, 0].into(), second.port());
     for at in [any, second, any] {
         assert_eq!(speaker.listen(&[at]).len(), 0, "{at}");
     }
     let mut beside = Router::dial(26, second).await;
-    assert_eq!(beside.ended_with().await, Some((6, 7)), "the session that is up stays");
+    assert_eq!(beside.ended_with().await, Some((6, 7)), "the established session stays");
     assert!(speaker.listen(&[]).is_empty() && speaker.listens_at().is_empty());
     assert_eq!(established(&speaker, "a").await.established, 1);
 }
 
 #[tokio::test]
-async fn nobody_gets_in_unsigned_at_an_address_that_is_listened_at_after_the_peer_has_its_key() {
+async fn late_listener_requires_the_md5_key_of_the_peer() {
     let mut config = peer("a", ([127, 0, 0, 50], 9).into());
     config.connect = bgp::Connect::Listen;
     config.md5 = Some(bgp::Md5Key::new("s3cret").unwrap());
@@ -249,14 +261,15 @@ async fn nobody_gets_in_unsigned_at_an_address_that_is_listened_at_after_the_pee
     let at = listen(51).await.1;
     assert!(speaker.listen(&[at]).is_empty());
     let unsigned = tokio::time::timeout(Duration::from_millis(700), Router::dial(50, at)).await;
-    assert!(unsigned.is_err(), "the kernel drops what is not signed");
+    assert!(unsigned.is_err(), "the kernel drops unsigned segments");
     config.md5 = None;
     assert!(speaker.set_peers(vec![config]).is_empty());
     Router::dial(50, at).await.shake_hands(ROUTER_ID, 0).await;
     established(&speaker, "a").await;
 }
 
-/// Says more than the window of a peer that does not read takes: the rest stays in our kernel.
+/// Sends more data than fits into the TCP window of a peer that does not read. The rest stays in
+/// the local kernel.
 async fn close_window(speaker: &Speaker, name: &str) {
     let mut routes = Routes::new();
     for n in 0..=255 {
@@ -293,10 +306,10 @@ async fn a_peer_that_reads_nothing_is_not_taken_for_told() {
     assert_eq!(
         (deaf_status.counts.pending, deaf_status.counts.unsent_bytes),
         (0, 0),
-        "our kernel has it all"
+        "the local kernel has all data"
     );
     assert_eq!(speaker.flushed(Duration::from_millis(300)).await, ["deaf"]);
-    // Once the peer reads, it acknowledges all.
+    // The peer acknowledges all data when it reads.
     let read = tokio::spawn(async move { while deaf.read().await.is_some() {} });
     assert_eq!(speaker.flushed(BOUND).await, Vec::<String>::new());
     read.abort();
@@ -314,15 +327,15 @@ async fn a_peer_that_does_not_read_the_end_of_its_session_is_reset() {
     let began = Instant::now();
     assert!(speaker.set_peers(vec![]).is_empty());
     let end = loop {
-        // What its kernel has is read only once the connection is gone.
+        // The data in the peer's kernel is read only after the connection has ended.
         if let Some(error) = deaf.0.take_error().unwrap() {
             break error;
         }
-        assert!(began.elapsed() < BOUND, "the connection lives");
+        assert!(began.elapsed() < BOUND, "the connection is still open");
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
     println!("reset after {:?}", began.elapsed());
-    assert_eq!(end.kind(), std::io::ErrorKind::ConnectionReset, "and not closed in good order");
+    assert_eq!(end.kind(), std::io::ErrorKind::ConnectionReset, "the connection is reset");
 }
 
 #[tokio::test]
@@ -336,7 +349,7 @@ async fn a_lost_session_comes_back_by_itself() {
         drop(router);
         let lost = |end: &(String, _)| end.0.contains("connection lost");
         let after = until(&speaker, "a", |a| a.last_error.as_ref().is_some_and(lost)).await;
-        assert_eq!(after.last_end, after.last_error, "there is none now, for that reason");
+        assert_eq!(after.last_end, after.last_error, "both report the same reason");
     }
 }
 
@@ -371,7 +384,7 @@ async fn a_port_that_nobody_listens_at_is_told_with_its_reason() {
     let speaker = speaker(vec![peer("a", at)]);
     let status = until(&speaker, "a", |a| a.failures > 2).await;
     let (why, _) = status.last_error.unwrap();
-    assert!(why.starts_with(&format!("can't connect to {at}: Connection refused")), "{why}");
+    assert!(why.starts_with(&format!("cannot connect to {at}: Connection refused")), "{why}");
 }
 
 #[tokio::test]
@@ -396,7 +409,7 @@ async fn each_peer_gets_its_own_table() {
 }
 
 #[tokio::test]
-async fn a_peer_that_is_reset_hears_nothing_more_and_gets_another_session() {
+async fn reset_peer_gets_another_session() {
     let (listener, at) = listen(44).await;
     let speaker = speaker(vec![peer("a", at)]);
     let mut a = Router::accept(&listener).await;

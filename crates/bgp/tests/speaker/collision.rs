@@ -1,16 +1,17 @@
-//! Both ends dial at once (RFC 4271 §6.8).
+//! Tests of connections that both sides open at the same time (RFC 4271 §6.8).
 
 use std::net::Ipv4Addr;
 
 use crate::hand::*;
 
-/// Two connections at once, one dialled by us and one by the router, with OPENs in either order.
+/// Opens one connection from each side. `dialled_first` selects the connection that receives its
+/// OPEN first.
 async fn collide(router_id: Ipv4Addr, dialled_first: bool) -> [Option<(u8, u8)>; 2] {
     let (listener, at) = listen(2).await;
     let speaker = speaker(vec![peer("router", at)]);
     let mut dialled = Router::accept(&listener).await;
     let mut accepted = Router::dial(2, speaker.listens_at()[0]).await;
-    // Both are open before either hears an OPEN.
+    // Both connections are open before either side receives an OPEN.
     dialled.wait_for(OPEN).await.unwrap();
     accepted.wait_for(OPEN).await.unwrap();
     let (first, second) =
@@ -24,14 +25,14 @@ async fn collide(router_id: Ipv4Addr, dialled_first: bool) -> [Option<(u8, u8)>;
     let gone = goes.ended_with().await;
     stays.send(&frame(KEEPALIVE, &[])).await;
     let status = established(&speaker, "router").await;
-    assert_eq!((status.established, status.last_error), (1, None), "a collision is no failure");
-    // The first UPDATE of the session is its End-of-RIB.
+    assert_eq!((status.established, status.last_error), (1, None), "a collision does not count as a failure");
+    // The first UPDATE of the session is its End-of-RIB marker.
     let lives = stays.wait_for(UPDATE).await.map(|_| (0, 0));
     [gone, lives]
 }
 
 #[tokio::test]
-async fn the_connection_of_the_lower_identifier_is_closed_whichever_open_comes_first() {
+async fn collision_closes_the_lower_identifier() {
     for id in [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 200)] {
         for dialled_first in [true, false] {
             assert_eq!(
@@ -56,7 +57,7 @@ async fn a_connection_beside_an_established_session_is_turned_away() {
 }
 
 #[tokio::test]
-async fn a_peer_that_comes_again_takes_the_place_of_its_half_open_connection() {
+async fn new_connection_replaces_a_half_open_one() {
     let (listener, at) = listen(4).await;
     let mut config = peer("router", at);
     config.connect = bgp::Connect::Listen;

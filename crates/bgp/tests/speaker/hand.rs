@@ -1,4 +1,4 @@
-//! A router written by hand: frames in, frames out, nothing of the crate's codec.
+//! A test router that sends and receives BGP messages without the codec of the crate.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -8,13 +8,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;
 
-/// Far more than anything here takes.
+/// The timeout of every wait. It is much longer than any step takes.
 pub(crate) const BOUND: Duration = Duration::from_secs(60);
 pub(crate) const OUR_ASN: u32 = 65_101;
 pub(crate) const ASN: u16 = 65_000;
 pub(crate) const OUR_ID: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 100);
 
-/// A speaker on a free port of loopback.
+/// Starts a speaker on a free port of loopback.
 pub(crate) fn speaker(peers: Vec<PeerConfig>) -> Speaker {
     start(vec![SocketAddr::from(([127, 0, 0, 1], 0))], peers)
 }
@@ -25,16 +25,16 @@ pub(crate) fn start(listen: Vec<SocketAddr>, peers: Vec<PeerConfig>) -> Speaker 
     Speaker::start(config).unwrap()
 }
 
-/// A peer at a loopback address, with short waits.
+/// Returns a peer at a loopback address with short retry times.
 pub(crate) fn peer(name: &str, at: SocketAddr) -> PeerConfig {
     let mut config = PeerConfig::new(name, at.ip(), ASN.into());
     config.port = at.port();
     config.times.first_retry = Duration::from_millis(50);
-    config.times.longest_retry = Duration::from_millis(200);
+    config.times.max_retry = Duration::from_millis(200);
     config
 }
 
-/// Waits until a peer's status is as wanted.
+/// Waits until the status of a peer satisfies a condition.
 pub(crate) async fn until(speaker: &Speaker, name: &str, wanted: impl Fn(&PeerStatus) -> bool) -> PeerStatus {
     let mut watch = speaker.watch();
     let found = async {
@@ -42,12 +42,12 @@ pub(crate) async fn until(speaker: &Speaker, name: &str, wanted: impl Fn(&PeerSt
             if let Some(status) = watch.look().remove(name).filter(|status| wanted(status)) {
                 return status;
             }
-            // Counters that wake nobody are looked at now and then.
+            // Some counters do not wake watchers, so the status is also polled.
             drop(timeout(Duration::from_millis(50), watch.changed()).await);
         }
     };
     let found = timeout(BOUND, found).await;
-    found.unwrap_or_else(|_| panic!("{name} did not get there: {:#?}", speaker.status().get(name)))
+    found.unwrap_or_else(|_| panic!("{name} did not reach the state: {:#?}", speaker.status().get(name)))
 }
 
 pub(crate) async fn established(speaker: &Speaker, name: &str) -> PeerStatus {
@@ -60,7 +60,7 @@ pub(crate) async fn listen(last: u8) -> (TcpListener, SocketAddr) {
     (listener, at)
 }
 
-/// One whose connections have the smallest buffer that the kernel gives.
+/// Listens with the smallest receive buffer that the kernel allows.
 pub(crate) async fn listen_tight(last: u8) -> (TcpListener, SocketAddr) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(1).unwrap();
@@ -74,7 +74,7 @@ pub(crate) struct Router(pub(crate) TcpStream);
 
 impl Router {
     pub(crate) async fn accept(listener: &TcpListener) -> Self {
-        Self(timeout(BOUND, listener.accept()).await.expect("nobody dials").unwrap().0)
+        Self(timeout(BOUND, listener.accept()).await.expect("the speaker dials").unwrap().0)
     }
 
     pub(crate) async fn dial(from: u8, to: SocketAddr) -> Self {
@@ -87,7 +87,7 @@ impl Router {
         self.0.write_all(frame).await.unwrap();
     }
 
-    /// The next frame: its type and body. `None`: the connection is closed.
+    /// Reads the next message. Returns its type and body, or `None` if the connection is closed.
     pub(crate) async fn read(&mut self) -> Option<(u8, Vec<u8>)> {
         let read = async {
             let mut head = [0; 19];
@@ -97,10 +97,10 @@ impl Router {
             self.0.read_exact(&mut body).await.ok()?;
             Some((head[18], body))
         };
-        timeout(BOUND, read).await.expect("no message")
+        timeout(BOUND, read).await.expect("a message arrives")
     }
 
-    /// Reads up to a message of this type.
+    /// Reads messages until one has this type, and returns its body.
     pub(crate) async fn wait_for(&mut self, kind: u8) -> Option<Vec<u8>> {
         loop {
             match self.read().await? {
@@ -110,17 +110,18 @@ impl Router {
         }
     }
 
-    /// Code and subcode of the NOTIFICATION that ends it; `None`: closed without one.
+    /// Returns the code and subcode of the NOTIFICATION that ends the session, or `None` if there
+    /// is no NOTIFICATION.
     pub(crate) async fn ended_with(&mut self) -> Option<(u8, u8)> {
         let body = self.wait_for(NOTIFICATION).await?;
         Some((body[0], body[1]))
     }
 
-    /// OPEN and KEEPALIVE, after which the other end is established.
+    /// Exchanges OPEN and KEEPALIVE messages, so that the session is established at the other side.
     pub(crate) async fn shake_hands(&mut self, id: Ipv4Addr, hold: u16) {
         self.send(&open(ASN, id, hold)).await;
         self.send(&frame(KEEPALIVE, &[])).await;
-        self.wait_for(KEEPALIVE).await.expect("no KEEPALIVE");
+        self.wait_for(KEEPALIVE).await.expect("a KEEPALIVE arrives");
     }
 }
 
@@ -134,7 +135,7 @@ pub(crate) fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
     [&[0xff; 16][..], &len, &[kind], body].concat()
 }
 
-/// An OPEN with both families and AS numbers of four bytes.
+/// Encodes an OPEN with both address families and four-byte AS numbers.
 pub(crate) fn open(asn: u16, id: Ipv4Addr, hold: u16) -> Vec<u8> {
     let capabilities = [
         &[1, 4, 0, 1, 0, 1][..],
@@ -152,7 +153,7 @@ pub(crate) fn open(asn: u16, id: Ipv4Addr, hold: u16) -> Vec<u8> {
     frame(OPEN, &body)
 }
 
-/// UPDATEs that announce `count` different /32 prefixes.
+/// Encodes UPDATEs that announce `count` different /32 prefixes.
 pub(crate) fn flood(count: u32) -> Vec<u8> {
     let attributes: &[u8] = &[0x40, 1, 1, 0, 0x40, 2, 6, 2, 1, 0, 0, 0xfd, 0xe8, 0x40, 3, 4, 127, 0, 0, 2];
     let all: Vec<u32> = (0..count).map(|n| 0xc612_0000 + n).collect();

@@ -1,4 +1,5 @@
-//! Bad peers beside a good one: the good session stays, and the bad one has a reason to show.
+//! Tests of a misbehaving peer and a correct peer. The session of the correct peer must stay up,
+//! and the status of the misbehaving peer must have a reason.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -9,7 +10,8 @@ use crate::hand::*;
 
 const ROUTER_ID: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 200);
 
-/// A speaker with a good peer, established, and a bad one that is to dial.
+/// Starts a speaker with two peers. The correct peer has an established session, and the
+/// misbehaving peer opens a connection.
 async fn beside_a_good_one(good: u8, bad: u8) -> (Speaker, Router) {
     let (listener, at) = listen(good).await;
     let mut config = peer("bad", ([127, 0, 0, bad], 179).into());
@@ -22,7 +24,7 @@ async fn beside_a_good_one(good: u8, bad: u8) -> (Speaker, Router) {
     (speaker, router)
 }
 
-/// The good peer's session is the first one still, and carries a new route.
+/// Checks that the session of the correct peer never ended and that it carries a new route.
 async fn still_works(speaker: &Speaker, good: &mut Router) {
     let before = established(speaker, "good").await;
     assert_eq!((before.established, &before.last_error), (1, &None));
@@ -58,7 +60,7 @@ async fn a_half_open_session_ends_by_the_open_timer() {
     let (speaker, mut good) = beside_a_good_one(12, 13).await;
     let mut bad = Router::dial(13, speaker.listens_at()[0]).await;
     assert_eq!(bad.ended_with().await, Some((4, 0)));
-    fails_with(&speaker, "half open in OpenSent").await;
+    fails_with(&speaker, "still in OpenSent").await;
     still_works(&speaker, &mut good).await;
 }
 
@@ -68,7 +70,7 @@ async fn another_as_than_configured_is_named() {
     let mut bad = Router::dial(15, speaker.listens_at()[0]).await;
     bad.send(&open(65_009, ROUTER_ID, 90)).await;
     assert_eq!(bad.ended_with().await, Some((2, 2)));
-    fails_with(&speaker, "AS mismatch: the peer says 65009, 65000 is configured").await;
+    fails_with(&speaker, "AS mismatch: the peer reports AS 65009, expected 65000").await;
     still_works(&speaker, &mut good).await;
 }
 
@@ -84,6 +86,7 @@ async fn a_full_table_of_100_000_routes_is_read_counted_and_dropped() {
     assert_eq!(established(&speaker, "bad").await.established, 1);
 }
 
+// Promise: bgp-unknown-peer
 #[tokio::test]
 async fn a_stranger_is_closed_without_a_word() {
     let (speaker, mut good) = beside_a_good_one(18, 19).await;
@@ -93,14 +96,15 @@ async fn a_stranger_is_closed_without_a_word() {
 }
 
 #[tokio::test]
-async fn a_peer_that_opens_connections_without_end_is_served_one_at_a_time() {
+async fn connection_flood_of_a_peer_is_handled_one_at_a_time() {
     let (speaker, mut good) = beside_a_good_one(21, 22).await;
     let mut all = Vec::new();
     for _ in 0..100 {
         all.push(Router::dial(22, speaker.listens_at()[0]).await);
     }
     still_works(&speaker, &mut good).await;
-    // Those that lost hear a Cease or nothing; the last one runs into the open timer.
+    // Each closed connection receives a Cease or no message. The last connection ends when the open
+    // timer expires.
     for router in &mut all {
         assert!(matches!(router.ended_with().await, Some((6, 7) | (4, 0)) | None));
     }

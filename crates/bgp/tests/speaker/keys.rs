@@ -1,4 +1,5 @@
-//! A key that changes in a running session, against a router whose sockets get their keys by hand, one after the other.
+//! Tests of a change of the MD5 key in a running session. The tests set the key of each router
+//! socket separately.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
@@ -15,7 +16,8 @@ const ROUTER_ID: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 200);
 const US: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
 sockopt_impl!(
-    /// `struct tcp_md5sig`: the family at 0, an IPv4 address at 4, the key's length at 130, the key at 136.
+    /// `struct tcp_md5sig`. The family is at offset 0, the IPv4 address at 4, the key length at 130
+    /// and the key at 136.
     TcpMd5,
     SetOnly,
     libc::IPPROTO_TCP,
@@ -23,7 +25,7 @@ sockopt_impl!(
     [u8; 216]
 );
 
-/// What the socket exchanges with us is signed with `key` from now on.
+/// Sets the MD5 key of a router's socket.
 fn set_key(socket: &impl AsFd, key: &str) {
     let mut bytes = [0; 216];
     bytes[..2].copy_from_slice(&u16::try_from(libc::AF_INET).unwrap().to_ne_bytes());
@@ -33,8 +35,9 @@ fn set_key(socket: &impl AsFd, key: &str) {
     setsockopt(socket, TcpMd5, &bytes).unwrap();
 }
 
-/// A session with the router, which we dial, under the key "one"; then ours is "two". We dial the router at another port then, or
-/// Linux would answer for a session that it does not have: by a reset, under the key of who listens at its port.
+/// Sets up a session that the speaker opens with key "one", and changes the key of the speaker to
+/// "two". The port of the router changes too. Otherwise, Linux would reset a session that the
+/// router no longer has, with a segment that is signed with the key of the listener.
 async fn rekeyed(last: u8) -> (Speaker, PeerConfig, TcpListener, Router) {
     let ((first, at), (second, next)) = (listen(last).await, listen(last).await);
     set_key(&first, "one");
@@ -55,7 +58,7 @@ fn keyed(mut config: PeerConfig, key: &str) -> PeerConfig {
     config
 }
 
-/// Under the key "two".
+/// Connects to the speaker with key "two".
 async fn call(from: u8, to: SocketAddr) -> Router {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(SocketAddr::from(([127, 0, 0, from], 0))).unwrap();
@@ -63,7 +66,7 @@ async fn call(from: u8, to: SocketAddr) -> Router {
     Router(socket.connect(to).await.unwrap())
 }
 
-/// The router's session gets the new key at last: it is the one that was up before, and has lost nothing.
+/// Sets the new key on the router's session, and checks that the session continues.
 async fn takes_the_key_over(speaker: &Speaker, router: &mut Router) {
     set_key(&router.0, "two");
     assert_eq!(speaker.flushed(BOUND).await, Vec::<String>::new());
@@ -75,14 +78,14 @@ async fn takes_the_key_over(speaker: &Speaker, router: &mut Router) {
 async fn was_found_gone(speaker: &Speaker) {
     let status = until(speaker, "a", |a| a.established == 2 && a.state == State::Established).await;
     let (why, _) = status.last_end.unwrap();
-    assert!(why.ends_with("the router has the new key, and no session under it"), "{why}");
+    assert!(why.ends_with("the router has the new MD5 key but no longer has the session"), "{why}");
 }
 
 #[tokio::test]
 async fn a_session_whose_key_comes_later_than_the_listeners_goes_on() {
     let (speaker, _, listener, mut router) = rekeyed(60).await;
     let mut beside = Router::accept(&listener).await;
-    // It has a session, and says so as RFC 4271 §6.8 has it.
+    // The router still has a session and closes the second connection (RFC 4271 §6.8).
     beside.wait_for(OPEN).await.unwrap();
     beside.send(&open(ASN, ROUTER_ID, 0)).await;
     beside.send(&frame(NOTIFICATION, &[6, 7])).await;
@@ -91,22 +94,22 @@ async fn a_session_whose_key_comes_later_than_the_listeners_goes_on() {
 }
 
 #[tokio::test]
-async fn a_session_that_is_acknowledged_meanwhile_leaves_the_connection_beside_it() {
+async fn acknowledged_session_closes_the_second_connection() {
     let (speaker, mut config, listener, mut router) = rekeyed(61).await;
     let mut beside = Router::accept(&listener).await;
     beside.wait_for(OPEN).await.unwrap();
     config.max_prefixes = Some(9);
     assert!(speaker.set_peers(vec![config]).is_empty());
-    assert_eq!(beside.ended_with().await, Some((6, 6)), "it was under another configuration");
+    assert_eq!(beside.ended_with().await, Some((6, 6)), "the second connection had the old configuration");
     let mut beside = Router::accept(&listener).await;
     takes_the_key_over(&speaker, &mut router).await;
     assert_eq!(beside.ended_with().await, Some((6, 7)));
 }
 
 #[tokio::test]
-async fn a_router_that_lost_its_session_for_the_new_key_has_another_soon() {
+async fn router_without_its_session_gets_another_after_rekey() {
     let (speaker, _, listener, router) = rekeyed(62).await;
-    // Its last words are under a key that we do not have any more.
+    // The router signs its last segments with a key that the speaker no longer has.
     set_key(&router.0, "none");
     drop(router);
     Router::accept(&listener).await.shake_hands(ROUTER_ID, 0).await;
@@ -114,7 +117,7 @@ async fn a_router_that_lost_its_session_for_the_new_key_has_another_soon() {
 }
 
 #[tokio::test]
-async fn a_router_that_calls_under_the_new_key_gets_a_session_once_it_ignores_the_old_one() {
+async fn router_that_reconnects_after_rekey_gets_a_session() {
     let at = ([127, 0, 0, 63], 9).into();
     let mut config = peer("a", at);
     config.connect = Connect::Listen;
@@ -126,7 +129,8 @@ async fn a_router_that_calls_under_the_new_key_gets_a_session_once_it_ignores_th
         set_key(&router.0, "none");
         assert!(speaker.set_peers(vec![keyed(config.clone(), key)]).is_empty());
     };
-    // Twice, as the key of its calls is that of the second change.
+    // The key changes twice, because the next connection of the router uses the key of the second
+    // change.
     change_keys(&router, "one");
     change_keys(&router, "two");
     assert_eq!(call(63, speaker.listens_at()[0]).await.ended_with().await, Some((6, 7)));
@@ -140,7 +144,8 @@ async fn a_router_that_calls_under_the_new_key_gets_a_session_once_it_ignores_th
             again.shake_hands(ROUTER_ID, 0).await;
             break;
         }
-        // Each call takes a port for a minute.
+        // The pause limits the number of used ports, because each connection occupies a port for a
+        // minute.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     was_found_gone(&speaker).await;

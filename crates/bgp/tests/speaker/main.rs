@@ -1,6 +1,6 @@
-//! A speaker over loopback, against peers that are written by hand or are another speaker.
+//! Tests of a speaker over loopback, against test routers and other speakers.
 //!
-//! Needs no root: peers are told apart by addresses of 127.0.0.0/8, and have ports of their own.
+//! The tests need no root. Peers have different addresses in 127.0.0.0/8 and use their own ports.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -1,4 +1,4 @@
-//! Peers that are removed while they have routes: marked first, and back again in time.
+//! Tests of peers that are removed while they have routes, and of removals that are canceled.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use crate::hand::*;
 
 const ROUTER_ID: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 200);
-/// RFC 8326.
+/// The graceful-shutdown community (RFC 8326).
 const MARK: &[u8] = &[0xff, 0xff, 0, 0];
 const ROUTE: [u8; 4] = [203, 0, 113, 10];
 
@@ -22,7 +22,7 @@ fn table_of(names: &[&str]) -> Desired {
     Desired { peers: peers.collect(), ..Desired::default() }
 }
 
-/// A peer that has the route, and its router.
+/// Starts a speaker with a peer that has received the route.
 async fn scene(last: u8, notice: Duration) -> (Speaker, PeerConfig, TcpListener, Router) {
     let (listener, at) = listen(last).await;
     let mut config = peer("a", at);
@@ -35,7 +35,8 @@ async fn scene(last: u8, notice: Duration) -> (Speaker, PeerConfig, TcpListener,
     (speaker, config, listener, router)
 }
 
-/// Up to an UPDATE that says the route with the mark, or without.
+/// Reads messages until an UPDATE announces the route. `marked` selects whether the route must have
+/// the community.
 async fn hears_route(router: &mut Router, marked: bool) {
     loop {
         let update = router.wait_for(UPDATE).await.expect("the session is gone");
@@ -47,7 +48,7 @@ async fn hears_route(router: &mut Router, marked: bool) {
 }
 
 #[tokio::test]
-async fn a_peer_that_is_removed_is_told_so_by_its_routes_before_its_session_ends() {
+async fn removed_peer_gets_marked_routes_before_the_end() {
     let notice = Duration::from_millis(500);
     let (speaker, _, listener, mut router) = scene(53, notice).await;
     let removed = Instant::now();
@@ -62,7 +63,10 @@ async fn a_peer_that_is_removed_is_told_so_by_its_routes_before_its_session_ends
     println!("ended {:?} after the removal", removed.elapsed());
     assert!(speaker.status().is_empty());
     drop(router);
-    assert!(timeout(Duration::from_millis(500), listener.accept()).await.is_err(), "it is dialled again");
+    assert!(
+        timeout(Duration::from_millis(500), listener.accept()).await.is_err(),
+        "the peer is dialed again"
+    );
 }
 
 #[tokio::test]
@@ -76,14 +80,14 @@ async fn a_peer_that_comes_back_in_time_keeps_its_session() {
     assert!(speaker.set_peers(vec![config]).is_empty());
     speaker.announce(table_of(&["b"]));
     hears_route(&mut router, false).await;
-    // Past the moment at which it would have ended.
+    // After this time, the removal would be complete.
     tokio::time::sleep(notice * 2).await;
     let status = established(&speaker, "b").await;
     assert_eq!((status.established, status.last_end, speaker.status().len()), (1, None, 1));
 }
 
 #[tokio::test]
-async fn a_peer_with_another_address_has_its_new_session_before_the_old_one_ends() {
+async fn peer_with_a_new_address_overlaps_both_sessions() {
     let (speaker, mut config, _listener, mut old) = scene(55, Duration::from_secs(3)).await;
     let (listener, at) = listen(56).await;
     (config.address, config.port) = (at.ip(), at.port());
@@ -95,8 +99,8 @@ async fn a_peer_with_another_address_has_its_new_session_before_the_old_one_ends
     hears_route(&mut old, true).await;
     let status = speaker.status();
     assert_eq!(status.keys().collect::<Vec<_>>(), ["a", "a (removed)"]);
-    assert_eq!(status["a (removed)"].state, State::Established, "both have the route for a while");
-    // What is withdrawn from all is withdrawn from it as well, and it is waited for.
+    assert_eq!(status["a (removed)"].state, State::Established, "both sessions have the route");
+    // A withdrawal for all peers also goes to the removed peer, and `flushed` waits for it.
     speaker.announce(Desired {
         peers: [("a".to_owned(), std::sync::Arc::default())].into(),
         ..Desired::default()
@@ -111,13 +115,13 @@ async fn a_peer_with_another_address_has_its_new_session_before_the_old_one_ends
 }
 
 #[tokio::test]
-async fn a_peer_that_is_removed_without_a_route_or_a_notice_ends_at_once() {
+async fn removed_peer_without_routes_or_notice_ends_immediately() {
     let (speaker, config, _listener, mut router) = scene(57, Duration::from_secs(3_600)).await;
     speaker.announce(Desired::default());
     until(&speaker, "a", |a| a.counts.announced_v4 == 0).await;
     assert!(speaker.set_peers(vec![]).is_empty() && speaker.status().is_empty());
     assert_eq!(router.ended_with().await, Some((6, 3)));
-    // And a stop waits for no notice.
+    // A shutdown does not wait for the notice.
     let (stopped, _, _listener, mut router) = scene(58, config.times.notice).await;
     assert!(stopped.set_peers(vec![]).is_empty());
     hears_route(&mut router, true).await;
@@ -132,5 +136,8 @@ async fn a_peer_that_was_removed_and_loses_its_session_gets_no_other() {
     hears_route(&mut router, true).await;
     drop(router);
     until(&speaker, "a (removed)", |a| a.state == State::Idle).await;
-    assert!(timeout(Duration::from_millis(700), listener.accept()).await.is_err(), "it is dialled again");
+    assert!(
+        timeout(Duration::from_millis(700), listener.accept()).await.is_err(),
+        "the peer is dialed again"
+    );
 }

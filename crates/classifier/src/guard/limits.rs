@@ -1,12 +1,15 @@
-//! One packet thread's meters: one a guard, and a fixed table of sources.
+//! The rate limits of one packet thread, with a meter per guard and a fixed-size table of sources.
 //!
-//! Threads share nothing, so each enforces its share of a limit: limit / threads, rounded up. Where RSS spreads flows
-//! unevenly, fewer than the limit pass in all; with limits below the number of threads, up to one a thread.
-//! The table never grows. A source's bucket that is full again may be given away without loss; when four sources that
-//! share a set all owe, the one that owes least gives way and starts afresh: the table errs on the side of admitting. A source that is
-//! over the limit owes nearly a second's worth, and is one of the sources that use a part of theirs. (A limit of 1 a thread
-//! knows no parts: there the table must hold the sources of a second.)
-//! The set is chosen by SipHash under the cluster's key, so that nobody outside can aim.
+//! Packet threads share no state, so each thread enforces the configured limit divided by the
+//! number of threads, rounded up. If RSS spreads flows unevenly, fewer flows than the limit are
+//! admitted in total. If the limit is below the number of threads, up to one flow per thread is
+//! admitted.
+//!
+//! The source table is four-way set-associative and never grows. If the bucket of a source is full,
+//! replacing it loses no information. If all buckets of a set have used tokens, the bucket with the
+//! fewest used tokens is replaced, so its source may be admitted too often. A source over its limit
+//! is replaced last, unless the limit is one flow per thread. SipHash with the cluster's key
+//! selects the set, so attackers cannot choose it.
 
 use counters::DropReason;
 
@@ -14,7 +17,7 @@ use super::meter::Meter;
 use super::{Guard, GuardId, SourceLimit};
 use crate::{Flow, FlowHasher, Now};
 
-/// See the module's header.
+/// The rate limits of one packet thread.
 #[derive(Debug)]
 pub struct Limits {
     threads: u32,
@@ -23,17 +26,18 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Takes its memory: 8 bytes a guard that there may be, 16 a source.
+    /// Allocates the meters of all possible guards (8 bytes each) and a table for `sources` sources
+    /// (16 bytes each).
     pub fn new(threads: u16, sources: usize) -> Self {
         let guards = vec![Meter::default(); GuardId::LIMIT as usize].into();
         Self { threads: u32::from(threads.max(1)), guards, sources: Sources::new(sources) }
     }
 
-    /// Counts a new flow against the limits of `guard`; the source's first, so that one source's excess takes nothing
-    /// from the others' share.
+    /// Counts a new flow against the limits of `guard`. The limit per source is checked first, so a
+    /// source over its limit does not use up the limit that all sources share.
     ///
     /// # Errors
-    /// [`DropReason::SourceFlowRate`] or [`DropReason::FlowRate`].
+    /// Returns [`DropReason::SourceFlowRate`] or [`DropReason::FlowRate`] if a limit is exceeded.
     #[inline]
     pub fn admit(
         &mut self,
@@ -61,12 +65,15 @@ impl Limits {
 }
 
 impl Limits {
-    /// Counts something that is not a flow against a source's own rate; `key` is a keyed hash of both.
+    /// Counts an event of a source against a limit of `rate` events per second. New flows are
+    /// counted by another method. `key` is a keyed hash of the source and the kind of event.
+    /// Returns `false` if the limit is exceeded.
     pub fn admit_source(&mut self, key: u64, rate: u32, now: Now) -> bool {
         self.sources.admit(key, rate, 1, now)
     }
 
-    /// Counts so many bytes against a source's own budget of bytes a second, of which this thread has its share.
+    /// Counts `bytes` against a budget in bytes per second for the source with this `key`. Each
+    /// thread enforces its share of the budget. Returns `false` if the budget is exceeded.
     pub fn admit_bytes(&mut self, key: u64, budget: u64, bytes: u64, now: Now) -> bool {
         let rate = budget.div_ceil(BLOCK).div_ceil(self.threads.into());
         let (rate, blocks) = (u32::try_from(rate).unwrap_or(u32::MAX), u32::try_from(bytes.div_ceil(BLOCK)));
@@ -74,7 +81,7 @@ impl Limits {
     }
 }
 
-/// The leading bits of a flow's source that distinguish sources.
+/// Returns the source prefix of the flow, with zeroed host bits.
 #[inline]
 fn masked(flow: &Flow, limit: &SourceLimit) -> [u8; 16] {
     let length =
@@ -83,7 +90,7 @@ fn masked(flow: &Flow, limit: &SourceLimit) -> [u8; 16] {
     (u128::from_be_bytes(flow.source) & !host).to_be_bytes()
 }
 
-/// Buckets of sources, four a set: a cache line.
+/// The token buckets of sources in sets of four. Each set fills one cache line.
 #[derive(Debug)]
 struct Sources {
     sets: Box<[Set]>,
@@ -95,7 +102,8 @@ struct Set([Source; WAYS]);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Source {
-    /// The whole hash of guard and prefix. A wrong match is as unlikely as two equal 64-bit hashes in one set.
+    /// The 64-bit hash of the guard number and the source prefix. Two sources share a bucket only
+    /// if these hashes are equal.
     key: u64,
     meter: Meter,
 }
@@ -108,13 +116,14 @@ impl Sources {
     #[inline]
     fn admit(&mut self, key: u64, rate: u32, count: u32, now: Now) -> bool {
         let place = (u128::from(key) * self.sets.len() as u128) >> 64;
-        // Without a table nothing is limited.
+        // A table of size 0 admits all events.
         let set = usize::try_from(place).ok().and_then(|place| self.sets.get_mut(place));
         let Some(Set(ways)) = set else { return true };
         if let Some(known) = ways.iter_mut().find(|way| way.key == key) {
             return known.meter.admit_many(rate, count, now);
         }
-        // The one that is full again first: before `now`, and nothing is lost.
+        // The bucket that is refilled first is replaced. If the bucket was already full before
+        // `now`, replacing it loses no state.
         let Some(way) = ways.iter_mut().min_by_key(|way| way.meter) else { return true };
         *way = Source { key, meter: Meter::default() };
         way.meter.admit_many(rate, count, now)
@@ -122,7 +131,8 @@ impl Sources {
 }
 
 const WAYS: usize = 4;
-/// Bytes that are counted together: rates of bytes would be too fine for a meter.
+/// The unit of byte budgets, in bytes. Rates in single bytes would exceed the resolution of a
+/// meter.
 const BLOCK: u64 = 64;
 
 #[cfg(test)]
@@ -157,7 +167,8 @@ mod tests {
         }
     }
 
-    /// How many of `times` new flows pass at `now`, and why the first that does not.
+    /// Returns how many new flows are admitted at `now`, and why the first refused flow was
+    /// refused.
     fn burst(
         limits: &mut Limits,
         guard: &Guard,
@@ -184,10 +195,10 @@ mod tests {
         assert_eq!(burst(&mut limits, &guard(1, Some(4), None), "192.0.2.1", 0, 15).0, 4);
         let each = guard(2, None, Some((3, 24, 64)));
         assert_eq!(burst(&mut limits, &each, "192.0.2.1", 0, 9), (3, Some(DropReason::SourceFlowRate)));
-        assert_eq!(burst(&mut limits, &each, "192.0.2.200", 0, 9).0, 0, "of the same /24");
+        assert_eq!(burst(&mut limits, &each, "192.0.2.200", 0, 9).0, 0, "same /24");
         assert_eq!(burst(&mut limits, &each, "198.51.100.1", 0, 9).0, 3);
         assert_eq!(burst(&mut limits, &each, "2001:db8:0:1::1", 0, 9).0, 3);
-        assert_eq!(burst(&mut limits, &each, "2001:db8:0:1:ffff::1", 0, 9).0, 0, "of the same /64");
+        assert_eq!(burst(&mut limits, &each, "2001:db8:0:1:ffff::1", 0, 9).0, 0, "same /64");
         assert_eq!(burst(&mut limits, &each, "2001:db8:0:2::1", 0, 9).0, 3);
         assert_eq!(
             burst(&mut limits, &guard(3, None, Some((3, 24, 64))), "192.0.2.1", 0, 9).0,
@@ -203,7 +214,7 @@ mod tests {
         let both = guard(0, Some(10), Some((2, 32, 64)));
         assert_eq!(burst(&mut limits, &both, "192.0.2.1", 0, 1000), (2, Some(DropReason::SourceFlowRate)));
         let others: u32 = (2..=9).map(|n| burst(&mut limits, &both, &format!("192.0.2.{n}"), 0, 2).0).sum();
-        assert_eq!(others, 8, "what the limit in all leaves");
+        assert_eq!(others, 8, "the other sources must share the rest of the limit");
     }
 
     #[test]
@@ -225,7 +236,7 @@ mod tests {
         assert_eq!(burst(&mut limits, &guard(0, None, Some((1, 32, 64))), "192.0.2.1", 0, 100).0, 100);
     }
 
-    /// Tokens in exact fractions, a map entry a source: shares nothing with the table.
+    /// A model of the limits with exact fractions of tokens and one map entry for each source.
     #[derive(Default)]
     struct Oracle(HashMap<u64, (u128, u64)>);
 
@@ -253,7 +264,7 @@ mod tests {
     }
 
     proptest! {
-        /// As many sources as a set has ways: no set can be short of one.
+        /// There are as many sources as buckets in a set, so no source is replaced.
         #[test]
         fn without_collisions_every_source_has_its_exact_bucket(
             asks in asks(WAYS as u64),
@@ -268,7 +279,8 @@ mod tests {
             }
         }
 
-        /// One set for twenty sources: nobody is given less than an exact bucket would have given by then.
+        /// All sources share one set. Each source must be admitted at least as often as by an exact
+        /// token bucket.
         #[test]
         fn in_collisions_nobody_gets_less_than_an_exact_bucket(
             asks in asks(20),
@@ -282,11 +294,11 @@ mod tests {
                 let given = i64::from(table.admit(scattered(key), rate, 1, Now::from_nanos(now)));
                 let surplus = surplus.entry(key).or_default();
                 *surplus += given - exact;
-                prop_assert!(*surplus >= 0, "source {} has {} too few", key, -*surplus);
+                prop_assert!(*surplus >= 0, "source {} must be admitted {} more times", key, -*surplus);
             }
         }
 
-        /// Light sources by the thousand come and go in the set of one that asks without end.
+        /// Thousands of sources with few flows share a set with one source that sends continuously.
         #[test]
         fn whoever_is_over_the_limit_stays_limited_in_any_crowd(
             crowd in prop::collection::vec((2u64..=10_000, 1u64..4), 100..600),
@@ -300,7 +312,7 @@ mod tests {
                 table.admit(scattered(key), rate, 1, Now::from_nanos(now));
             }
             let most = u64::from(rate) + u64::from(rate) * now / SECOND + 1;
-            prop_assert!(passed <= most, "{} passed, {} are the limit's", passed, most);
+            prop_assert!(passed <= most, "{} events were admitted, but the limit is {}", passed, most);
         }
     }
 }

@@ -1,28 +1,35 @@
-//! One rate in eight bytes: the generic cell rate algorithm, which is a token bucket that stores one time.
+//! A rate meter in eight bytes, which implements the generic cell rate algorithm. The algorithm is
+//! equivalent to a token bucket, but needs to store only a single timestamp.
 //!
-//! The bucket holds one second's worth. What is stored is when it will be full again; each admission moves that by
-//! 1/rate of a second, and none may move it further than a second ahead. So zeroed memory is full buckets, a bucket whose
-//! time has passed says nothing that an absent one would not, and a changed rate needs no conversion.
-//! Source: ITU-T I.371, annex A (virtual scheduling).
+//! The bucket has room for the tokens of one second. The stored value is the time at which the
+//! bucket will be full again. Each admitted event moves this time by 1/rate of a second. An event
+//! is refused if this would move the time to more than one second after the current time. A stored
+//! time of 0, or any time in the past, therefore means a full bucket. If the rate changes, the
+//! stored time needs no conversion.
+//!
+//! The algorithm is specified in ITU-T I.371, annex A (virtual scheduling).
 
 use crate::Now;
 
-/// When a bucket is full again, in sixteenths of a nanosecond: 36 years, and a rate of 10,000,000 kept to 0.1 %.
+/// The time at which the bucket will be full again, in units of 1/16 ns. The range is 36 years. At
+/// 10,000,000 events per second, the error of the rate is below 0.1 %.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Meter(u64);
 
 impl Meter {
-    /// Admits one at `now`, if `rate` a second allow it.
+    /// Admits one event at `now` if the rate does not exceed `rate` events per second. Returns
+    /// `false` if the event is refused.
     #[inline]
     pub fn admit(&mut self, rate: u32, now: Now) -> bool {
         self.admit_many(rate, 1, now)
     }
 
-    /// The same of several at once, or none of them.
+    /// Admits `count` events together, or refuses all of them.
     #[inline]
     pub fn admit_many(&mut self, rate: u32, count: u32, now: Now) -> bool {
         let now = units(now);
-        // No more than a second's worth: one that is larger than that passes when the bucket is full.
+        // The step is at most one second, so that a larger request can pass when the bucket is
+        // full.
         let step = (SECOND / u64::from(rate.max(1))).saturating_mul(count.into()).min(SECOND);
         let start = self.0.max(now);
         if start - now > SECOND - step {
@@ -56,8 +63,8 @@ mod tests {
             |meter: &mut Meter, at| (0..1000).filter(|_| meter.admit(10, Now::from_nanos(at))).count();
         assert_eq!(burst(&mut meter, 0), 10);
         assert_eq!(burst(&mut meter, NANOS / 4), 2);
-        assert_eq!(burst(&mut meter, NANOS / 2), 3, "the half of before was kept");
-        assert_eq!(burst(&mut meter, NANOS * 60), 10, "and no more than a second's worth is kept");
+        assert_eq!(burst(&mut meter, NANOS / 2), 3, "half a token was kept");
+        assert_eq!(burst(&mut meter, NANOS * 60), 10, "the bucket holds the tokens of one second");
         assert_eq!(burst(&mut meter, u64::MAX / 64), 10);
     }
 
@@ -65,11 +72,11 @@ mod tests {
     fn the_end_of_time_does_not_overflow() {
         let mut meter = Meter::default();
         assert!(meter.admit(1, Now::from_nanos(u64::MAX)));
-        assert!(!meter.admit(1, Now::from_nanos(5)), "a clock that goes back gives nothing");
+        assert!(!meter.admit(1, Now::from_nanos(5)), "a clock that goes back adds no tokens");
     }
 
     proptest! {
-        /// Against a bucket that counts tokens in exact fractions and shares nothing with it.
+        /// Compares the meter with a token bucket that counts exact fractions.
         #[test]
         fn agrees_with_a_bucket_of_tokens(
             rate in prop::sample::select(vec![1u32, 2, 4, 5, 10, 50, 100, 125, 1000]),
@@ -97,7 +104,10 @@ mod tests {
             let at = Now::from_nanos(1_000_000);
             let burst = (0..u64::from(rate) * 2).take_while(|_| meter.admit(rate, at)).count() as u64;
             let least = u64::from(rate);
-            assert!((least..=least + least / 1000).contains(&burst), "{burst} at once of {rate} a second");
+            assert!(
+                (least..=least + least / 1000).contains(&burst),
+                "the burst was {burst} events at a rate of {rate} per second"
+            );
         }
     }
 }

@@ -1,8 +1,9 @@
-//! A set of prefixes of both families as sorted disjoint ranges, with an index over their leading bits.
+//! A set of IPv4 and IPv6 prefixes, stored as sorted disjoint address ranges with an index.
 //!
-//! Membership asks no longest prefix: a union of prefixes is a union of ranges, and ranges that touch become one.
-//! The index cuts the span from the first range to the last into at most 65,536 equal parts, about one for each range, so
-//! that a look-up reads one place of the index and a range or two. Bits that all ranges share cost nothing.
+//! A union of prefixes is a union of address ranges, so a membership test needs no longest-prefix
+//! match. Adjacent ranges are merged. The index divides the addresses from the first to the last
+//! range into at most 65,536 equal parts, about one part per range. A lookup reads one index entry
+//! and one or two ranges.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,7 +11,7 @@ use std::net::IpAddr;
 use crate::Flow;
 use crate::flow::is_v4;
 
-/// Prefixes of both families. Immutable.
+/// An immutable set of IPv4 and IPv6 prefixes.
 #[derive(Default, PartialEq, Eq)]
 pub struct PrefixSet {
     v4: Ranges<u32>,
@@ -18,11 +19,13 @@ pub struct PrefixSet {
 }
 
 impl PrefixSet {
-    /// The union of `prefixes`: an address and how many of its leading bits count. Bits behind those are ignored, and a
-    /// length above the family's 32 or 128 is that.
+    /// Builds the union of `prefixes`, which are pairs of an address and a prefix length. Address
+    /// bits after the prefix length are ignored. Lengths above 32 for IPv4 or 128 for IPv6 are
+    /// reduced to that number.
     ///
     /// # Cost
-    /// `O(n log n)` time; 8 bytes a range of IPv4, 32 a range of IPv6, and at most 512 KiB of index. Control plane only.
+    /// Building takes `O(n log n)` time. The set uses 8 bytes per IPv4 range, 32 bytes per IPv6
+    /// range, and an index of at most 512 KiB. The function is intended for the control plane.
     #[must_use]
     pub fn new(prefixes: impl IntoIterator<Item = (IpAddr, u8)>) -> Self {
         let (mut v4, mut v6) = (Vec::new(), Vec::new());
@@ -41,10 +44,11 @@ impl PrefixSet {
         Self { v4: Ranges::new(v4), v6: Ranges::new(v6) }
     }
 
-    /// Whether one of the prefixes holds `address`. An IPv4-mapped IPv6 address is one of IPv6.
+    /// Returns `true` if the set contains `address`. An IPv4-mapped IPv6 address is treated as an
+    /// IPv6 address.
     ///
     /// # Cost
-    /// One place of the index, then a binary search among the ranges of its part.
+    /// A lookup reads one index entry, and then searches the few ranges of one part.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         match address {
@@ -53,7 +57,9 @@ impl PrefixSet {
         }
     }
 
-    /// Whether it holds a flow's source. The destination, which is a VIP, says the family: no IPv6 packet passes for IPv4.
+    /// Returns `true` if the set contains the source address of a flow. The destination, which is a
+    /// VIP, determines whether the flow is IPv4 or IPv6. An IPv6 packet with an IPv4-mapped source
+    /// address therefore does not match IPv4 prefixes.
     #[inline]
     #[must_use]
     pub fn contains_source(&self, flow: &Flow) -> bool {
@@ -62,13 +68,13 @@ impl PrefixSet {
         if is_v4(&flow.destination) { self.v4.contains(source as u32) } else { self.v6.contains(source) }
     }
 
-    /// Whether nothing is in it.
+    /// Returns `true` if the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.v4.ranges.is_empty() && self.v6.ranges.is_empty()
     }
 
-    /// How many ranges were left of the prefixes, of both families.
+    /// Returns the number of address ranges after merging, for IPv4 and IPv6 together.
     #[must_use]
     pub fn ranges(&self) -> usize {
         self.v4.ranges.len() + self.v6.ranges.len()
@@ -82,13 +88,13 @@ impl fmt::Debug for PrefixSet {
     }
 }
 
-/// Addresses of one family as integers.
+/// An IPv4 or IPv6 address as an integer.
 trait Bits: Copy + Ord + Default {
-    /// How far it lies above `base`.
+    /// Returns the distance from `base`, or `None` if the address is below `base`.
     fn above(self, base: Self) -> Option<Self>;
-    /// The next one.
+    /// Returns the next address, or `None` for the last address.
     fn next(self) -> Option<Self>;
-    /// How many bits it needs, and what is left without the last `shift`.
+    /// Returns the number of significant bits.
     fn bits(self) -> u32;
     fn part(self, shift: u32) -> usize;
 }
@@ -118,13 +124,15 @@ bits!(u32, u128);
 
 #[derive(Default, PartialEq, Eq)]
 struct Ranges<T> {
-    /// First and last address, sorted; between two ranges lies a gap.
+    /// The first and last address of each range, in ascending order. Ranges do not touch each
+    /// other.
     ranges: Box<[(T, T)]>,
-    /// How many ranges begin before each part; one more than there are parts.
+    /// The number of ranges that begin before each part. An additional entry at the end holds the
+    /// total.
     index: Box<[u32]>,
-    /// Where the first part begins.
+    /// The address at which the first part begins.
     base: T,
-    /// How many trailing bits of the distance from `base` a part has.
+    /// Each part covers 2^`shift` addresses.
     shift: u32,
 }
 
@@ -135,7 +143,8 @@ impl<T: Bits> Ranges<T> {
             return Self::default();
         };
         let span = last.above(base).unwrap_or_default();
-        // Two parts at least: a shift by all bits of an address is none.
+        // At least two parts are used, because with one part the shift would be the full width of
+        // an address and overflow.
         let parts = ranges.len().next_power_of_two().clamp(2, MAX_PARTS);
         let shift = span.bits().saturating_sub(parts.ilog2());
         let mut index = vec![0u32; span.part(shift) + 2];
@@ -158,7 +167,8 @@ impl<T: Bits> Ranges<T> {
         self.before_or_at(address).is_some_and(|(_, last)| address <= *last)
     }
 
-    /// The last range that does not begin behind `address`, if `address` lies in a part.
+    /// Returns the last range that begins at or before `address`. Returns `None` if `address` is
+    /// outside all parts.
     #[inline]
     fn before_or_at(&self, address: T) -> Option<&(T, T)> {
         let part = address.above(self.base)?.part(self.shift);
@@ -169,13 +179,14 @@ impl<T: Bits> Ranges<T> {
     }
 }
 
-/// Sorted, and ranges that overlap or touch made one.
+/// Sorts the ranges and merges those that overlap or touch.
 fn merged<T: Bits>(mut ranges: Vec<(T, T)>) -> Vec<(T, T)> {
     ranges.sort_unstable();
     let mut result: Vec<(T, T)> = Vec::with_capacity(ranges.len());
     for (first, last) in ranges {
         match result.last_mut() {
-            // Where there is no next address, the range reaches to the end and holds whatever comes.
+            // If no address follows `end`, the range reaches the last address of the family and
+            // includes all later ranges.
             Some((_, end)) if end.next().is_none_or(|next| first <= next) => *end = last.max(*end),
             _ => result.push((first, last)),
         }
@@ -236,13 +247,13 @@ mod tests {
             ["2001:db8::6", "2001:db8::7", "2001:db8::8"].map(|a| holds(&set, a)),
             [false, true, false]
         );
-        assert!(!holds(&set, "::ffff:192.0.2.7"), "an IPv6 packet with a mapped source is no IPv4 client");
+        assert!(!holds(&set, "::ffff:192.0.2.7"), "a v4-mapped IPv6 source is not IPv4");
     }
 
     #[test]
     fn prefixes_that_touch_or_overlap_become_one_range() {
         let set = set(&["198.18.0.0/16", "198.19.0.0/16", "198.18.3.0/24", "203.0.113.1/32"]);
-        assert_eq!(set.ranges(), 2, "198.18.0.0/15 and one address");
+        assert_eq!(set.ranges(), 2, "the result must be 198.18.0.0/15 and one address");
         let high = super::PrefixSet::new([
             (IpAddr::from([255, 255, 255, 255]), 32),
             (IpAddr::from([255, 255, 255, 254]), 31),
@@ -251,7 +262,7 @@ mod tests {
         assert_eq!((high.ranges(), holds(&high, "255.255.255.255")), (1, true));
     }
 
-    /// The slow oracle: bits compared one by one.
+    /// Returns `true` if the prefix contains the address. This slow model compares bit by bit.
     fn matches(address: IpAddr, prefix: (IpAddr, u8)) -> bool {
         let bits = |address: IpAddr| -> Vec<bool> {
             let bytes = match address {
@@ -265,7 +276,7 @@ mod tests {
             && address_bits.iter().zip(&prefix_bits).take(usize::from(prefix.1)).all(|(a, b)| a == b)
     }
 
-    /// Addresses that crowd together, so that they meet the edges of prefixes, and some from anywhere.
+    /// Generates random addresses, most of them close to the ends of prefixes.
     fn address() -> impl Strategy<Value = IpAddr> {
         let near = |bits: u32| bits & 0x0003_03ff;
         prop_oneof![
@@ -287,7 +298,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(300))]
-        /// Also at each prefix's two ends and one beyond, where a wrong range or index would show.
+        /// Also tests the first and last address of each prefix and the addresses next to them,
+        /// where an error in a range or in the index would show.
         #[test]
         fn agrees_with_a_walk_over_the_prefixes(
             prefixes in prop::collection::vec(prefix(), 0..40),
@@ -314,7 +326,7 @@ mod tests {
             }
         }
 
-        /// Packets ask by their sixteen bytes, tests by address: the same answer.
+        /// Compares `contains_source` with `contains`.
         #[test]
         fn a_flow_s_source_is_looked_up_under_its_family(
             prefixes in prop::collection::vec(prefix(), 0..10),
@@ -329,8 +341,9 @@ mod tests {
     }
 
     #[test]
-    fn a_hundred_thousand_prefixes_are_looked_up_in_parts_of_a_few_ranges() {
-        // Every second /24, far over the space: nothing merges.
+    fn index_of_100000_prefixes_has_at_most_4_ranges_per_part() {
+        // Uses every second /24 over a large part of the address space, so that no ranges are
+        // merged.
         let set = PrefixSet::new(
             (0..100_000u32).map(|n| (IpAddr::V4(Ipv4Addr::from_bits((1 << 24) + (n << 9))), 24)),
         );

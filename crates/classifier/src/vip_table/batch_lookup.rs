@@ -1,15 +1,16 @@
-//! What the packets of a batch are for, found before all else, one step for all of them before the next step of any: what one
-//! waits for from memory comes while the others go on.
+//! VIP lookups for all packets of a batch before the packets are processed. The lookups advance
+//! together step by step, so that their memory accesses overlap.
 //!
-//! Untagged frames alone are read here, by their fixed places; a packet that turns out to be for another address is looked up
-//! as if nothing had been found. Not here: whether a frame is sound (`packet::parse`).
-//! Invariant: a place's answer is that of the table whose stamp it has, so a new snapshot needs no clearing.
+//! The destination address is read at a fixed offset, which is correct only for frames without a
+//! VLAN tag. If the packet has another destination address after parsing, that address is looked up
+//! separately. Each result stores the stamp of its table, so results do not have to be cleared when
+//! the snapshot changes.
 
 use super::longest::{Halves, Longest, Step, halves};
 use super::ports::Interval;
 use super::{EMPTY, Groups, VipTable, is_v4, words_of};
 
-/// An answer for each place of a batch.
+/// The VIP lookup results for the packets of one batch.
 #[derive(Debug)]
 pub struct BatchLookup {
     places: Box<[Place]>,
@@ -19,27 +20,27 @@ pub struct BatchLookup {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     address: [u8; 16],
-    /// 0: none; no table has it.
+    /// The stamp of the VIP table, or 0 if the entry is unused.
     stamp: u64,
-    /// The first of the VIP's intervals, or [`EMPTY`].
+    /// The index of the first port interval of the VIP, or [`EMPTY`].
     pub(super) ports: u32,
-    /// That one itself, or one without ports.
+    /// A copy of the first port interval, or an empty interval.
     pub(super) first: Interval,
 }
 
-/// Those that are walked together.
+/// The lookups that advance together, one in each lane.
 #[derive(Debug)]
 struct Lanes {
     addresses: [Halves; LANES],
     steps: [Step; LANES],
-    /// Lanes that go on.
+    /// The indices of the lanes whose lookup is not finished.
     open: [u8; LANES],
-    /// Where the answers go.
+    /// For each lane, the batch index of the packet that the lane looks up.
     places: [u8; LANES],
 }
 
 impl BatchLookup {
-    /// For batches of at most `packets`.
+    /// Creates a buffer for batches of at most `packets` packets.
     pub fn new(packets: usize) -> Self {
         let none = Place { address: [0; 16], stamp: 0, ports: EMPTY, first: Interval::EMPTY };
         let lanes = Lanes {
@@ -51,7 +52,8 @@ impl BatchLookup {
         Self { places: vec![none; packets].into(), lanes: Box::new(lanes) }
     }
 
-    /// Looks up the frames of a batch, if the table has groups at all: an address of its own is found soon enough.
+    /// Looks up the destination addresses of a batch if the table has prefix groups. Tables without
+    /// prefix groups need no lookup in advance, because the exact lookup is fast enough.
     #[inline]
     pub fn look_up<'a>(&mut self, table: &VipTable, mut frames: impl Iterator<Item = &'a [u8]>) {
         let Some(groups) = &table.groups else { return };
@@ -62,7 +64,8 @@ impl BatchLookup {
         }
     }
 
-    /// What was found for the packet at `place`, if that was for `address` and in the table with `stamp`.
+    /// Returns the result for the packet at index `place`. Returns `None` if the stored result is
+    /// for another address or another table.
     #[inline]
     pub(super) fn get(&self, place: usize, stamp: u64, address: &[u8; 16]) -> Option<&Place> {
         self.places.get(place).filter(|known| known.stamp == stamp && known.address == *address)
@@ -70,7 +73,7 @@ impl BatchLookup {
 }
 
 impl Lanes {
-    /// A lane for each packet whose address has no VIP of its own.
+    /// Assigns a lane to each packet whose destination address is not an exact VIP.
     #[inline]
     fn enter<'a>(
         &mut self,
@@ -95,7 +98,7 @@ impl Lanes {
         count
     }
 
-    /// Apart from its callers, which have no registers to spare.
+    /// This function is not inlined, because its callers have no free registers.
     #[inline(never)]
     fn walk(&mut self, groups: &Groups, count: usize) {
         for (step, address) in self.steps.iter_mut().zip(&self.addresses).take(count) {
@@ -109,7 +112,7 @@ impl Lanes {
         self.go_on(&groups.suffixes, count);
     }
 
-    /// To the end. After its second step hardly any lane goes on.
+    /// Finishes all lookups. Few lookups need more than two steps.
     #[inline]
     fn go_on<const LOW: bool>(&mut self, tree: &Longest<LOW>, count: usize) {
         let mut open = 0;
@@ -134,7 +137,8 @@ impl Lanes {
     }
 }
 
-/// The destination of an untagged frame, v4-mapped, if it is one of IP.
+/// Returns the destination address of an IP frame without a VLAN tag. IPv4 addresses are
+/// IPv4-mapped.
 #[inline]
 fn destination(frame: &[u8]) -> Option<[u8; 16]> {
     match frame.get(12..14)? {
@@ -147,5 +151,6 @@ fn destination(frame: &[u8]) -> Option<[u8; 16]> {
     }
 }
 
-/// Enough that memory is the last to be waited for, few enough that all lanes stay in the nearest cache.
+/// The number of lookups that advance together. This number is large enough to hide the memory
+/// latency, and small enough for all lanes to fit into the L1 cache.
 const LANES: usize = 64;

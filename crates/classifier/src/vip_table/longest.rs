@@ -1,14 +1,15 @@
-//! Longest match on one end of an address, for prefixes and suffixes alike.
+//! A longest-match lookup for prefixes or suffixes of addresses.
 //!
-//! A tree that branches on many bits at once. A [`Node`] compares the bits that were passed and, where entries part, leads on
-//! by about as many bits as distinguish them; the nodes of a branch stand side by side, so that a step is one cache line.
-//! Entries that end within a branch's bits stand in all of its nodes that they hold, so a look-up never goes back. Entries at
-//! random cost the root and another node, and a third for one in three, whatever their number and lengths; each entry that
-//! holds a crowd of others adds one. A step has no branch to predict, and its only load that may be far away can be asked for
-//! ahead ([`Longest::start`]).
-//! Source: level and path compression: Nilsson, Karlsson, *IP-Address Lookup Using LC-Tries*, IEEE JSAC 17(6), 1999, §III;
-//! entries that end within a branch: Srinivasan, Varghese, *Fast Address Lookups Using Controlled Prefix Expansion*, ACM
-//! TOCS 17(1), 1999, §3.
+//! The structure is a tree that branches on many bits at once. A [`Node`] first compares the bits
+//! after those of its parent. It then branches on about as many bits as are needed to distinguish
+//! its entries. The child nodes of a branch are adjacent in memory, so each step reads one cache
+//! line. An entry that ends within the bits of a branch is stored in all child nodes that it
+//! covers, so a lookup never backtracks. Most lookups read two or three nodes. [`Longest::start`]
+//! prefetches the second node of a lookup. Only this node is far from the others in memory.
+//!
+//! See Nilsson and Karlsson, *IP-Address Lookup Using LC-Tries*, IEEE JSAC 17(6), 1999, §III, and
+//! Srinivasan and Varghese, *Fast Address Lookups Using Controlled Prefix Expansion*, ACM TOCS
+//! 17(1), 1999, §3.
 
 use core::hint::select_unpredictable;
 use core::ops::Range;
@@ -17,60 +18,67 @@ use conntrack::prefetch;
 
 use crate::prefix::high;
 
-/// Entries in spaces that know nothing of each other. `LOW`: the last bits count, not the first.
+/// A lookup table with independent sets of entries, which are called spaces. If `LOW` is `true`,
+/// entries are suffixes and match the last bits of an address. Otherwise, entries are prefixes.
 #[derive(Debug)]
 pub(super) struct Longest<const LOW: bool> {
-    /// Where each space begins.
+    /// The root node of each space.
     roots: Box<[Node]>,
     nodes: Box<[Node]>,
 }
 
-/// An end of an address that leads to `value`, which is below 2³¹ - 1.
+/// A prefix or suffix and the value that a lookup returns for it. The value must be below 2³¹ - 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) space: u32,
     pub(super) bits: u128,
-    /// How many bits count, of 128.
+    /// The number of significant bits, at most 128.
     pub(super) length: u8,
     pub(super) value: u32,
 }
 
-/// How far a look-up has come: the number of the node that is next, or a value with the first bit set.
+/// The state of a lookup. The state is the index of the next node or, if the highest bit is set,
+/// the value that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step(u32);
 
-/// Two to a cache line. The half of an address and the bits to skip come from the builder; their masks say so to the compiler.
+/// A tree node, which fills half a cache line. The builder ensures that `half`, `slot_half` and
+/// `shift` are valid. The masks in [`Node::step`] only help the compiler to omit bounds checks.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(32))]
 struct Node {
     bits: u64,
     mask: u64,
-    /// For addresses that have the bits: a value, or the first of `slots + 1` nodes; and for others.
+    /// The step for addresses whose bits match: a value, or the index of the first of `slots + 1`
+    /// child nodes. `other` is the step for all other addresses.
     same: Step,
     other: Step,
-    /// A mask of the bits that distinguish those nodes, which stand above `shift`.
+    /// The mask of the bits that select the child node, applied after the address word is shifted
+    /// right by `shift`.
     slots: u32,
     half: Half,
     slot_half: Half,
     shift: u8,
 }
 
-/// 0 is the first 64 bits of an address.
+/// The index of one of the two 64-bit words of an address. The first word has index 0.
 type Half = u8;
 
-/// An address as nodes look at it.
+/// An address as two 64-bit words.
 pub(super) type Halves = [u64; 2];
 
 impl<const LOW: bool> Longest<LOW> {
-    /// Of entries for the same bits the last one counts.
+    /// Builds the tree. If several entries have the same bits, the last one is used.
     ///
     /// # Cost
-    /// `O(n log n)` time and, as long as entries lie within few others, `O(n)` memory: about 64 bytes an entry.
+    /// Building takes `O(n log n)` time. The tree takes `O(n)` memory, about 64 bytes per entry, if
+    /// few entries contain other entries.
     pub(super) fn build(spaces: usize, mut entries: Vec<Entry>) -> Self {
         if LOW {
             entries.iter_mut().for_each(|entry| entry.bits = entry.bits.reverse_bits());
         }
-        // Turned round before a stable sort: of equals the last one is first, and is kept.
+        // The entries are reversed and then sorted stably, so that the last of several equal
+        // entries comes first and is kept.
         entries.reverse();
         entries.sort_by_key(|entry| (entry.space, entry.bits, entry.length));
         entries.dedup_by_key(|entry| (entry.space, entry.bits, entry.length));
@@ -82,20 +90,20 @@ impl<const LOW: bool> Longest<LOW> {
         Self { roots: roots.into(), nodes: tree.nodes.into() }
     }
 
-    /// What it takes of memory.
+    /// Returns the size of the tree in bytes.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         size_of_val(&*self.roots) + size_of_val(&*self.nodes)
     }
 
-    /// The value of the longest entry of `space` whose bits `address` has.
+    /// Returns the value of the longest entry of `space` that matches `address`.
     #[inline]
     pub(super) fn find(&self, space: u32, address: &Halves) -> Option<u32> {
         let root = self.roots.get(space as usize)?;
         self.finish(root.step(address), address).value()
     }
 
-    /// The first step, which also asks for the memory of the second.
+    /// Performs the first step of a lookup, and prefetches the node for the second step.
     #[inline]
     pub(super) fn start(&self, space: u32, address: &Halves) -> Step {
         let Some(root) = self.roots.get(space as usize) else { return Step::NONE };
@@ -106,14 +114,14 @@ impl<const LOW: bool> Longest<LOW> {
         step
     }
 
-    /// The next step; that of a value is itself.
+    /// Performs one step of a lookup. The state of a finished lookup does not change.
     #[inline]
     pub(super) fn next(&self, step: Step, address: &Halves) -> Step {
-        // No node has the number of a value.
+        // A state that is a value is never a valid node index.
         self.nodes.get(step.0 as usize).map_or(step, |node| node.step(address))
     }
 
-    /// All further steps.
+    /// Performs all remaining steps of a lookup.
     #[inline]
     pub(super) fn finish(&self, mut step: Step, address: &Halves) -> Step {
         while step.is_open() {
@@ -126,18 +134,18 @@ impl<const LOW: bool> Longest<LOW> {
 impl Step {
     pub(super) const NONE: Self = Self(u32::MAX);
 
-    /// That an entry was found.
+    /// Returns the state of a finished lookup that found `value`.
     const fn at(value: u32) -> Self {
         Self(VALUE | value)
     }
 
-    /// Whether there is another step.
+    /// Returns `true` if the lookup needs another step.
     #[inline]
     pub(super) const fn is_open(self) -> bool {
         self.0 & VALUE == 0
     }
 
-    /// What was found at the end.
+    /// Returns the value that a finished lookup found.
     #[inline]
     pub(super) fn value(self) -> Option<u32> {
         (self != Self::NONE).then_some(self.0 & !VALUE)
@@ -145,7 +153,7 @@ impl Step {
 }
 
 impl Node {
-    /// For all addresses.
+    /// Returns a node that sends all addresses to `step`.
     const fn to(step: Step) -> Self {
         Self { bits: 0, mask: 0, same: step, other: step, slots: 0, half: 0, slot_half: 0, shift: 0 }
     }
@@ -155,26 +163,29 @@ impl Node {
     fn step(&self, address: &Halves) -> Step {
         let slot = (address[usize::from(self.slot_half & 1)] >> (self.shift & 63)) as u32 & self.slots;
         let is_same = (address[usize::from(self.half & 1)] ^ self.bits) & self.mask == 0;
-        // A value has no slots, so nothing is added to it.
+        // For a value, `slots` is 0, so the addition does not change it.
         select_unpredictable(is_same, Step(self.same.0.wrapping_add(slot)), self.other)
     }
 }
 
-/// A tree under construction. Here the bits of entries that count are the first ones, also those of suffixes.
+/// A tree under construction. The bits of suffixes are reversed here, so that the significant bits
+/// always come first.
 #[derive(Default)]
 struct Growing<const LOW: bool> {
     nodes: Vec<Node>,
 }
 
 impl<const LOW: bool> Growing<LOW> {
-    /// To the longest of `entries`, else on to `default`, for addresses whose first `known` bits are those of the entries.
+    /// Returns a node that finds the longest matching entry among `entries`, or goes to `default`
+    /// if no entry matches. The first `known` bits of the address have already been compared.
     fn node(&mut self, entries: &[Entry], known: u8, default: Step) -> Node {
         let [first, rest @ ..] = entries else { return Node::to(default) };
         if entries.len() <= FEW {
             return self.one_by_one(entries, known, default);
         }
         let common = common(entries);
-        // In the order of bits and lengths, an entry that holds all others is the first.
+        // Entries are sorted by bits and length, so if one entry contains all others, it is the
+        // first.
         if first.length == common {
             let inside = self.node(rest, common, Step::at(first.value));
             let inside = if known == common { return inside } else { self.push(inside) };
@@ -189,7 +200,8 @@ impl<const LOW: bool> Growing<LOW> {
         Step(index(self.nodes.len()) - 1)
     }
 
-    /// The longest first.
+    /// Returns a chain of nodes that compare the entries one after another, the longest entry
+    /// first.
     fn one_by_one(&mut self, entries: &[Entry], known: u8, default: Step) -> Node {
         let mut entries = entries.to_vec();
         entries.sort_by_key(|entry| entry.length);
@@ -201,7 +213,9 @@ impl<const LOW: bool> Growing<LOW> {
         node
     }
 
-    /// Leads addresses with these of `bits` where `node` does, and all others to `other`, a half at a time.
+    /// Returns a node that compares an address with `bits`. The lookup continues at the target of
+    /// `node` if the bits match, and at `other` if they differ. A second node is added if the
+    /// compared bits extend over both words of the address.
     fn compare(&mut self, bits: u128, compared: Range<u8>, node: Node, other: Step) -> Node {
         if compared.is_empty() {
             return node;
@@ -221,7 +235,7 @@ impl<const LOW: bool> Growing<LOW> {
         self.compare(bits, from..start, Node::to(here), other)
     }
 
-    /// From where `entries` part, behind the bits `used`.
+    /// Returns a node that branches on the bits after the first `used` bits.
     fn branch(&mut self, entries: &[Entry], used: u8, default: Step) -> Node {
         let width = width(entries, used);
         let (end, slots) = (used + width, 1 << width);
@@ -240,13 +254,14 @@ impl<const LOW: bool> Growing<LOW> {
         Node { slots, slot_half, shift, ..Node::to(Step(index(first))) }
     }
 
-    /// The place of the `nth` half in which bits count.
+    /// Returns the index of the `nth` word, counted from the most significant bits.
     const fn half(nth: u8) -> Half {
         if LOW { 1 - nth } else { nth }
     }
 }
 
-/// What each slot of a branch leads to if no entry is longer than the branch's bits.
+/// Returns the step for each child node of a branch. Only entries that end within the bits of the
+/// branch are considered.
 fn ends(entries: &[Entry], used: u8, width: u8, default: Step) -> Vec<Step> {
     let end = used + width;
     let mut steps = vec![default; 1 << width];
@@ -259,15 +274,18 @@ fn ends(entries: &[Entry], used: u8, width: u8, default: Step) -> Vec<Step> {
     steps
 }
 
-/// How many of their first bits all share. No entry is shorter.
+/// Returns the number of leading bits that all entries share. The result is at most the length of
+/// the shortest entry.
 fn common(entries: &[Entry]) -> u8 {
     let [first, .., last] = entries else { return 0 };
     let shortest = entries.iter().map(|entry| entry.length).min().unwrap_or(0);
-    // Sorted, so the two that differ most are the outer ones.
+    // The entries are sorted, so the first and the last entry differ in the earliest bit.
     u8::try_from((first.bits ^ last.bits).leading_zeros()).map_or(shortest, |same| same.min(shortest))
 }
 
-/// As many bits as give each entry a slot of its own, but no more than entries make use of. All in one half.
+/// Returns the number of bits of a branch, which is at least 1. The branch is as wide as possible
+/// under two conditions. At least one in [`SLOTS_A_FRONT`] child nodes must have entries, and all
+/// bits must be in one word.
 fn width(entries: &[Entry], used: u8) -> u8 {
     let bits = u8::try_from(entries.len().ilog2()).unwrap_or(u8::MAX).saturating_add(SPARE);
     let most = bits.min(64 - used % 64);
@@ -278,7 +296,7 @@ fn width(entries: &[Entry], used: u8) -> u8 {
     (1..=most).rev().find(is_used).unwrap_or(1)
 }
 
-/// The `width` bits behind the first `used`, above 0.
+/// Returns the `width` bits after the first `used` bits. `width` must be above 0.
 fn front(entry: &Entry, used: u8, width: u8) -> usize {
     usize::try_from(entry.bits << used >> (128 - width)).unwrap_or(usize::MAX)
 }
@@ -293,10 +311,10 @@ fn index(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
 
-/// In a step: a value, not a node.
+/// The bit that marks a lookup state as a value instead of a node index.
 const VALUE: u32 = 1 << 31;
-/// Entries that no branch distinguishes.
+/// The maximum number of entries that are compared one after another instead of by a branch.
 const FEW: usize = 2;
-/// A branch has this many bits more than there are entries, as long as one slot in so many is used.
+/// The maximum number of bits that a branch may use beyond those required by its number of entries.
 const SPARE: u8 = 1;
 const SLOTS_A_FRONT: usize = 4;

@@ -1,67 +1,72 @@
-//! The ports of one VIP: who has which.
+//! The port intervals of one VIP, and the search for the interval of a port.
 //!
-//! In: claims. Out: disjoint intervals, sorted, and the search in them. The first of a VIP's intervals says how many more it
-//! has, so that one number leads to them, and to the only one in one step.
+//! The intervals are disjoint and sorted. The first interval of a VIP stores how many intervals
+//! follow, so the index of the first interval identifies all intervals of the VIP. A VIP with a
+//! single interval needs no search.
 
 use std::hint::select_unpredictable;
 
 use super::Claim;
 
-/// Ports of one protocol that a service has.
+/// A port interval of one protocol. All its ports belong to the same service.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Interval {
-    /// Protocol in the upper half, first port in the lower.
+    /// The protocol number in the upper 16 bits, and the first port in the lower 16 bits.
     pub(super) first: u32,
     pub(super) last: u32,
     pub(super) service: u32,
-    /// How many of the same VIP follow.
+    /// The number of intervals of the same VIP that follow this one.
     more: u32,
 }
 
 impl Interval {
-    /// Of no port.
+    /// An interval without ports.
     pub(super) const EMPTY: Self = Self { first: 1, last: 0, service: 0, more: 0 };
 
-    /// Whether the VIP has no other one, as its first one says.
+    /// Returns `true` if the VIP has no other interval. This interval must be the first one of the
+    /// VIP.
     #[inline]
     pub(super) const fn is_only(&self) -> bool {
         self.more == 0
     }
 
-    /// Whether every port of a protocol is within.
+    /// Returns `true` if the interval contains all ports of the protocol.
     pub(super) fn has_all_of(&self, protocol: u8) -> bool {
         (self.first, self.last) == (number(protocol, 0), number(protocol, u16::MAX))
     }
 
-    /// The service, if the port is within.
+    /// Returns the service if the interval contains the port.
     #[inline]
     pub(super) fn service_of(&self, protocol: u8, port: u16) -> Option<u32> {
         (self.first..=self.last).contains(&number(protocol, port)).then_some(self.service)
     }
 }
 
-/// The intervals of the VIP whose first one is the first here.
+/// Returns all intervals of a VIP. The slice must start with the first interval of this VIP.
 #[inline]
 pub(super) fn of_one(intervals: &[Interval]) -> &[Interval] {
     let more = intervals.first().map_or(0, |first| first.more as usize);
     intervals.get(..=more).unwrap_or_default()
 }
 
-/// The first intervals of a VIP, in the cache line of its address: most have no more.
+/// The first intervals of a VIP, stored in the same cache line as its address. Most VIPs have no
+/// further intervals.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Nearby {
-    /// First port of each, with its protocol; an interval that there is not has a number that no packet has.
+    /// The protocol and first port of each interval. An unused interval has a value that no packet
+    /// has.
     first: [u32; NEARBY],
-    /// How many ports follow it.
+    /// The number of further ports after the first port of each interval.
     span: [u32; NEARBY],
     service: [u32; NEARBY],
 }
 
 impl Nearby {
-    /// Of an address that is none.
+    /// A value in which all intervals are unused.
     pub(super) const NONE: Self = Self { first: [u32::MAX; NEARBY], span: [0; NEARBY], service: [0; NEARBY] };
 
-    /// Of the VIP whose intervals come first.
+    /// Copies the first intervals of a VIP. The slice must start with the first interval of this
+    /// VIP.
     pub(super) fn of(intervals: &[Interval]) -> Self {
         let mut nearby = Self::NONE;
         for (place, interval) in of_one(intervals).iter().take(NEARBY).enumerate() {
@@ -72,11 +77,12 @@ impl Nearby {
         nearby
     }
 
-    /// The service that has a port, if it is one of these intervals'.
+    /// Returns the service of a port if one of these intervals contains the port.
     #[inline(always)]
     pub(super) fn service_of(&self, protocol: u8, port: u16) -> Option<u32> {
         let number = number(protocol, port);
-        // Disjoint, so that at most one holds it: selects in place of branches.
+        // The intervals are disjoint, so at most one of them matches. The loop can therefore use
+        // conditional moves instead of branches.
         let mut found = u32::MAX;
         for place in 0..NEARBY {
             let is_within = number.wrapping_sub(self.first[place]) <= self.span[place];
@@ -86,10 +92,11 @@ impl Nearby {
     }
 }
 
-/// As many as fit into a cache line beside an address.
+/// The number of intervals that fit into the cache line of an address.
 pub(super) const NEARBY: usize = 3;
 
-/// The service that has a port of the VIP whose intervals come first.
+/// Returns the service of a port of a VIP. The slice must start with the first interval of this
+/// VIP.
 #[inline]
 pub(super) fn search(intervals: &[Interval], protocol: u8, port: u16) -> Option<u32> {
     if let [only, ..] = intervals
@@ -107,7 +114,9 @@ fn number(protocol: u8, port: u16) -> u32 {
     (u32::from(protocol) << 16) | u32::from(port)
 }
 
-/// Cuts one VIP's claims into disjoint intervals, at least one; the narrower claim wins.
+/// Splits the port ranges of a VIP's services into disjoint intervals. Where claims overlap, the
+/// claim with fewer ports takes precedence. Returns the numbers of two services if two overlapping
+/// claims have the same number of ports and no narrower claim covers the overlap.
 pub(super) fn disjoint(claims: &[&Claim]) -> Result<Vec<Interval>, (u32, u32)> {
     let mut result: Vec<Interval> = Vec::new();
     let mut protocols: Vec<u8> = claims.iter().map(|claim| claim.protocol).collect();
@@ -138,7 +147,8 @@ pub(super) fn disjoint(claims: &[&Claim]) -> Result<Vec<Interval>, (u32, u32)> {
     Ok(result)
 }
 
-/// The claim of fewest ports that holds `port`. Two of the fewest clash; equals that a narrower one hides do not.
+/// Returns the service whose port range contains `port` and has the fewest ports. Returns an error
+/// with the numbers of two services if two such claims have the same number of ports.
 fn narrowest(claims: &[&Claim], port: u32) -> Result<Option<u32>, (u32, u32)> {
     let holds = |claim: &&Claim| (first(claim)..=last(claim)).contains(&port);
     let Some(best) = claims.iter().copied().filter(holds).min_by_key(|claim| width(claim)) else {

@@ -41,7 +41,8 @@ fn equals_that_a_narrower_claim_hides_do_not_clash_in_any_order() {
 }
 
 proptest! {
-    /// Against a walk over all claims: the narrowest that holds the port.
+    /// Compares the result with a search of all claims for the narrowest one that contains the
+    /// port.
     #[test]
     fn agrees_with_a_walk_over_the_claims(
         raw in prop::collection::vec((0u8..4, 0u8..3, 0u16..40, 0u16..20), 0..12),
@@ -82,7 +83,8 @@ fn ends(text: &str) -> (IpAddr, u8) {
     (ip(address), length.parse().unwrap())
 }
 
-/// Claims of TCP port 80 for suffixes such as `0 ::20/72`, by the number of the group.
+/// Builds a table in which TCP port 80 of each VIP belongs to a service. VIPs are given as a group
+/// number and a suffix, such as `0 ::20/72`.
 fn grouped(groups: &[&[&str]], vips: &[&str]) -> VipTable {
     let prefix = |text: &&str| Prefix::new(ends(text).0, ends(text).1).unwrap();
     let groups: Vec<Vec<Prefix>> = groups.iter().map(|group| group.iter().map(prefix).collect()).collect();
@@ -105,12 +107,12 @@ fn grouped(groups: &[&[&str]], vips: &[&str]) -> VipTable {
 fn find(table: &VipTable, address: &str) -> Option<u32> {
     let address = crate::flow::mapped(ip(address));
     let found = table.find(&address, 6, 80);
-    assert_eq!(table.contains(&address), found.is_some(), "every VIP here has this port");
+    assert_eq!(table.contains(&address), found.is_some(), "all VIPs serve port 80");
     found
 }
 
 #[test]
-fn a_prefix_that_nobody_listed_is_served_when_it_lies_in_the_group() {
+fn unlisted_prefix_inside_a_group_is_served() {
     let table = grouped(&[&["198.51.100.0/24", "2001:db8:e::/48"]], &["0 0.0.0.20/5", "0 ::20/72"]);
     for address in ["198.51.100.20", "198.51.100.52", "198.51.100.244"] {
         assert_eq!(find(&table, address), Some(0), "{address}");
@@ -124,13 +126,13 @@ fn a_prefix_that_nobody_listed_is_served_when_it_lies_in_the_group() {
 }
 
 #[test]
-fn the_longest_prefix_says_the_group_and_no_shorter_one_is_asked() {
+fn longest_prefix_selects_the_group() {
     let groups: [&[&str]; 3] = [&["198.18.0.0/15"], &["198.18.7.0/24"], &["198.19.0.0/16"]];
     let table = grouped(&groups, &["0 0.0.0.1/8", "1 0.0.0.2/8", "0 0.0.0.3/16"]);
     assert_eq!(find(&table, "198.18.6.1"), Some(0));
     assert_eq!(find(&table, "198.18.7.2"), Some(1));
-    assert_eq!(find(&table, "198.18.7.1"), None, "the group with the longer prefix has no such suffix");
-    assert_eq!(find(&table, "198.19.0.1"), None, "a group without VIPs has its prefix all the same");
+    assert_eq!(find(&table, "198.18.7.1"), None, "the suffix is not in the group of the longer prefix");
+    assert_eq!(find(&table, "198.19.0.1"), None, "the longest prefix belongs to a group without VIPs");
     assert_eq!(find(&table, "198.18.0.3"), Some(2));
     assert_eq!(find(&table, "198.18.6.3"), None);
 }
@@ -151,12 +153,12 @@ fn a_vip_that_lacks_the_port_is_not_made_good_by_another() {
         ([80, 81, 82].map(|port| table.find(&address, 6, port)), table.contains(&address))
     };
     assert_eq!(found("198.18.2.9"), ([Some(0), None, None], true));
-    assert_eq!(found("198.18.3.9"), ([None, Some(1), None], true), "the longer suffix");
-    assert_eq!(found("198.18.4.9"), ([None, None, Some(2)], true), "the address itself");
+    assert_eq!(found("198.18.3.9"), ([None, Some(1), None], true), "longer suffix");
+    assert_eq!(found("198.18.4.9"), ([None, None, Some(2)], true), "exact address");
     assert_eq!(found("198.18.4.8"), ([None; 3], false));
 }
 
-/// What is read of an untagged frame ahead of the parser.
+/// Builds the first bytes of an untagged frame, up to the destination address.
 fn frame(digits: &str) -> Vec<u8> {
     let mut frame = vec![0; 12];
     match from_digits(digits) {
@@ -174,7 +176,7 @@ fn frame(digits: &str) -> Vec<u8> {
     frame
 }
 
-/// The value of the longest entry, digit by digit.
+/// Returns the value of the longest matching entry. This model compares digit by digit.
 fn longest(entries: &[(String, bool)], low: bool, probe: &str) -> Option<u32> {
     let holds = |digits: &str| if low { probe.ends_with(digits) } else { probe.starts_with(digits) };
     let matching = (0..).zip(entries).filter(|(_, (digits, _))| holds(digits));
@@ -205,13 +207,14 @@ fn agrees<const LOW: bool>(entries: &[(String, bool)], probes: &[String]) -> Res
         prop_assert_eq!(
             (tree.find(2, &halves(bits)), tree.find(3, &halves(bits))),
             (None, None),
-            "spaces without entries"
+            "space without entries"
         );
     }
     Ok(())
 }
 
-/// Ends that share much and part late: what stands in front of a crowd, a crowd of many lengths, and what is inside one.
+/// Generates entries with long common prefixes, including entries of different lengths that contain
+/// each other.
 fn crowd() -> impl Strategy<Value = String> {
     let bits = |most| {
         prop::collection::vec(any::<bool>(), 0..=most)
@@ -231,7 +234,8 @@ fn crowd() -> impl Strategy<Value = String> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
-    /// Of crowds, so that branches lie under branches, with passed bits between, in both halves and over their border.
+    /// Entries share many bits, so that the tree has nested branches in both words of the address
+    /// and across the boundary between the words.
     #[test]
     fn crowds_agree_with_a_walk_over_digits(
         ends in prop::collection::vec((crowd(), any::<bool>()), 0..120),
@@ -240,7 +244,8 @@ proptest! {
         for low in [false, true] {
             let reverse = |digits: &String| if low { digits.chars().rev().collect() } else { digits.clone() };
             let ends: Vec<_> = ends.iter().map(|(digits, other)| (reverse(digits), *other)).collect();
-            // An entry, filled up with one digit or any, one of its digits turned or behind it none.
+            // A probe is an entry that is padded with one digit or with random digits. In some
+            // probes, one digit is flipped.
             let probes: Vec<String> = turned.iter().filter(|_| !ends.is_empty()).map(|(of, at, one, rest)| {
                 let digits = &of.get(&ends).0;
                 let fill = if *one { "1".repeat(128) } else { format!("{rest:0128b}") };
@@ -256,8 +261,9 @@ proptest! {
 }
 
 #[test]
-fn a_tree_of_ten_thousand_needs_a_few_cache_lines_an_entry_whatever_they_share() {
-    // Scattered; in a row; in rows of rows, as hosts in nets; and one far from all others.
+fn tree_of_10000_entries_takes_less_than_200_bytes_per_entry() {
+    // The test uses four kinds of entries: scattered entries, consecutive entries, hosts in
+    // networks, and one entry far from all others.
     let kinds: [fn(u32) -> u128; 4] = [
         |n| u128::from(n.wrapping_mul(0x9e37_79b1)) << 64,
         u128::from,
@@ -290,7 +296,8 @@ fn from_digits(digits: &str) -> IpAddr {
     }
 }
 
-/// An address whose first and last bits alone vary, so that ends meet.
+/// Generates an address in which only the first and last 16 bits vary, so that prefixes and
+/// suffixes match often.
 fn seed() -> impl Strategy<Value = String> {
     (any::<bool>(), any::<u16>(), any::<u16>()).prop_map(|(wide, front, back)| {
         let middle = if wide { "01".repeat(48) } else { String::new() };
@@ -299,7 +306,7 @@ fn seed() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// Against a walk over all prefixes, and then over all suffixes, digit by digit.
+    /// Compares the table with a digit-by-digit search of all prefixes and then of all suffixes.
     #[test]
     fn groups_agree_with_a_walk_over_digits(
         raw_prefixes in prop::collection::vec((0u32..4, seed(), 0usize..=128), 1..40),
@@ -312,7 +319,8 @@ proptest! {
         let mut seeds = vec!["0".repeat(32)];
         for (group, digits, length) in &raw_prefixes {
             let length = *length % (digits.len() + 1);
-            // The family stands in front, so that the empty prefixes of both differ.
+            // The key begins with the address length, so that the empty prefixes of IPv4 and IPv6
+            // differ.
             prefixes.insert(format!("{}:{}", digits.len(), &digits[..length]), *group);
             seeds.push(digits.clone());
         }
@@ -322,7 +330,8 @@ proptest! {
             suffixes.insert((*group, format!("{}:{}", digits.len(), &digits[from..]), *port), service);
             seeds.push(digits.clone());
         }
-        // The front of one seed and the back of another of the same family, one bit turned or none.
+        // Combines the start of one seed with the end of another seed of the same family. In some
+        // results, one bit is flipped.
         let cross = |front: &prop::sample::Index, back: &prop::sample::Index, turned: Option<usize>| {
             let (front, back) = (front.get(&seeds), back.get(&seeds));
             let mut all = front[..front.len() - 16].to_owned() + &back[back.len() - 16..];
@@ -365,7 +374,8 @@ proptest! {
             let address = crate::flow::mapped(from_digits(&probe));
             prop_assert_eq!(table.find(&address, 6, *port), expected, "{}", &probe);
             prop_assert_eq!(table.contains(&address), known, "{}", &probe);
-            // What was looked up for this packet, for its neighbour, and in another table.
+            // Looks up the address in advance for this packet, for the next packet, and with
+            // another table.
             for (ahead, place) in [(&ahead, place), (&ahead, place + 1), (&stale, place)] {
                 let flow = Flow { source: [0; 16], destination: address, source_port: 1, destination_port: *port, protocol: 6 };
                 prop_assert_eq!(table.find_ahead(ahead, place, &flow), expected, "{}", &probe);
@@ -374,7 +384,7 @@ proptest! {
     }
 }
 
-/// The service of an address and a port, and whether the address has any.
+/// Returns the service of an address and port, and `true` if the address has any service.
 fn walk(
     prefixes: &BTreeMap<String, u32>,
     suffixes: &BTreeMap<(u32, String, u16), u32>,

@@ -1,12 +1,12 @@
-//! Texts that are not TOML, or say something twice: one problem for each cause, at its line.
+//! Tests of texts with syntax errors or duplicate keys. Each mistake gives one problem at its line.
 
 use proptest::prelude::*;
 use toml::de::DeTable;
 
 use crate::statements::statements;
-use crate::syntax::mend;
+use crate::syntax::repair;
 
-/// Eight statements in four sections.
+/// A valid text with eight statements in four sections.
 const TEXT: &str = "\
 [machine.lb1]
 addresses = [\"192.0.2.1\"]
@@ -24,12 +24,15 @@ addresses = [\"203.0.113.11\"]
 services = [{ ports = [80], pool = \"web\" }]
 ";
 
-/// Line and words of each flaw, and the keys of the sections that are left.
+/// Returns the line and message of each error, and the keys of the sections that can still be read.
 fn flaws(text: &str) -> (Vec<String>, Vec<String>) {
-    let (left, flaws) = mend(text);
+    let (left, flaws) = repair(text);
     assert_eq!(left.len(), text.len());
     let line = |at: usize| text[..at].matches('\n').count() + 1;
-    let flaws = flaws.iter().map(|flaw| format!("{}: {}, {}", line(flaw.offset), flaw.found, flaw.allowed));
+    let flaws = flaws.iter().map(|flaw| {
+        let help = flaw.message.help.as_deref().unwrap_or_default();
+        format!("{}: {}, {help}", line(flaw.offset), flaw.message.text)
+    });
     let table: toml::Table = left.parse().unwrap();
     let kinds = table.iter().flat_map(|(kind, names)| {
         names.as_table().unwrap().iter().map(move |(name, keys)| {
@@ -41,7 +44,7 @@ fn flaws(text: &str) -> (Vec<String>, Vec<String>) {
 }
 
 #[test]
-fn a_bracket_that_is_missing_is_one_problem_at_its_line_and_the_rest_is_read() {
+fn missing_bracket_is_one_problem_at_its_line() {
     let missing = |line: usize, part: &str, with: &str| {
         let lines = TEXT.lines().enumerate().map(|(at, text)| {
             assert!(at + 1 != line || text.contains(part), "{line}: {text}");
@@ -49,8 +52,8 @@ fn a_bracket_that_is_missing_is_one_problem_at_its_line_and_the_rest_is_read() {
         });
         flaws(&lines.collect::<Vec<_>>().join("\n"))
     };
-    let closed = |line: usize, words: &str| format!("{line}: a syntax error ({words}), TOML 1.0");
-    let list = "`[` is not closed, expected `]`";
+    let closed = |line: usize, words: &str| format!("{line}: {words}");
+    let list = "`[` is not closed, add `]`";
     let whole = [
         "machine.lb1: addresses",
         "pool.web: backends",
@@ -65,9 +68,9 @@ fn a_bracket_that_is_missing_is_one_problem_at_its_line_and_the_rest_is_read() {
         ((9, "]", ""), list, (3, Some("vip.www: services"))),
         ((10, "80]", "80"), list, (3, Some("vip.www: addresses"))),
         ((10, "}]", "}"), list, (3, Some("vip.www: addresses"))),
-        ((10, "}]", "]"), "`{` is not closed, expected `}`", (3, Some("vip.www: addresses"))),
+        ((10, "}]", "]"), "`{` is not closed, add `}`", (3, Some("vip.www: addresses"))),
         ((14, "}]", "}"), list, (2, Some("vip.api: addresses"))),
-        ((14, "}]", ""), "`{` is not closed, expected `}`", (2, Some("vip.api: addresses"))),
+        ((14, "}]", ""), "`{` is not closed, add `}`", (2, Some("vip.api: addresses"))),
     ] {
         let (found, left) = missing(line, part, with);
         assert_eq!(found, [closed(line, words)], "{line} {part}");
@@ -78,9 +81,10 @@ fn a_bracket_that_is_missing_is_one_problem_at_its_line_and_the_rest_is_read() {
         }
         assert_eq!(left, expected, "{line} {part}");
     }
-    // Over several lines: where it is missing, and where it began.
+    // If a list spans several lines, the error is on the line where the bracket is missing and
+    // names the line of the opening bracket.
     let (found, left) = missing(7, "]", "");
-    assert_eq!(found, [closed(6, "`[` of line 4 is not closed, expected `]`")]);
+    assert_eq!(found, [closed(6, "`[` on line 4 is not closed, add `]`")]);
     assert_eq!(left[1], "pool.web: ");
 }
 
@@ -93,35 +97,39 @@ fn every_cause_is_told_once_and_in_its_order() {
     let (found, _) = flaws(&text);
     let lines: Vec<&str> = found.iter().map(|flaw| flaw.split(' ').next().unwrap()).collect();
     assert_eq!(lines, ["1:", "9:", "10:", "12:", "13:", "15:"], "{found:#?}");
-    assert_eq!(found[4], "13: a second section \"vip.www\", after line 8, each section once");
+    assert_eq!(found[4], "13: section [vip.www] is defined twice, the first definition is on line 8");
     let many = "= 1\n".repeat(1_000) + "x = 1\n";
-    let (left, flaws) = mend(&many);
-    assert_eq!((flaws.len(), left.trim()), (20, ""), "nothing behind the last");
-    // A large one costs as much: it is read twice.
+    let (left, flaws) = repair(&many);
+    assert_eq!((flaws.len(), left.trim()), (20, ""), "text remains after the last error");
+    // Even a large text is parsed twice.
     let large = "= 1\n".repeat(3) + &"# a comment\n".repeat(1 << 20);
-    assert_eq!(mend(&large).1.len(), 2);
+    assert_eq!(repair(&large).1.len(), 2);
 }
 
 #[test]
 fn what_is_given_twice_names_both_places() {
-    let section = "each section once";
-    let key = "each key once in its table";
     for (more, flaw) in [
         (
             "[vip.www]\naddresses = []\nservices = []\n",
-            format!("15: a second section \"vip.www\", after line 8, {section}"),
+            "15: section [vip.www] is defined twice, the first definition is on line 8".to_owned(),
         ),
         (
             "[ 'vip' . \"www\" ] # again\n",
-            format!("15: a second section \"vip.www\", after line 8, {section}"),
+            "15: section [vip.www] is defined twice, the first definition is on line 8".to_owned(),
         ),
-        ("services = []\n", format!("15: a second key \"vip.api.services\", after line 14, {key}")),
-        ("a.b = 1\n\n\"a\".b = 2\n", format!("17: a second key \"vip.api.a.b\", after line 15, {key}")),
+        (
+            "services = []\n",
+            "15: key \"vip.api.services\" is defined twice, the first definition is on line 14".to_owned(),
+        ),
+        (
+            "a.b = 1\n\n\"a\".b = 2\n",
+            "17: key \"vip.api.a.b\" is defined twice, the first definition is on line 15".to_owned(),
+        ),
         ("a = 1\na.b = 2\n", "16: ".to_owned()),
-        ("x = { a = 1, a = 2 }\n", format!("15: a second key in one table, {key}")),
+        ("x = { a = 1, a = 2 }\n", "15: a key is defined twice in one table, ".to_owned()),
         (
             "[[vip.y.services]]\na = 1\n[[vip.y.services]]\na = 1\na = 2\n",
-            format!("19: a second key \"vip.y.services.a\", after line 18, {key}"),
+            "19: key \"vip.y.services.a\" is defined twice, the first definition is on line 18".to_owned(),
         ),
     ] {
         let (found, _) = flaws(&format!("{TEXT}{more}"));
@@ -131,13 +139,14 @@ fn what_is_given_twice_names_both_places() {
 }
 
 proptest! {
-    /// Whatever is there: what is left is TOML or as broken as it was, and statements are apart and in order.
+    /// For any text, the part that can be read is valid TOML unless the error limit was reached,
+    /// and statements do not overlap.
     #[test]
     fn any_text_is_mended_within_its_length(
         parts in prop::collection::vec(prop::sample::select(&PARTS[..]), 0..24),
     ) {
         let text = parts.concat();
-        let (left, flaws) = mend(&text);
+        let (left, flaws) = repair(&text);
         prop_assert!(left.len() == text.len() || flaws.len() == 20);
         prop_assert_eq!(flaws.is_empty(), DeTable::parse(&text).is_ok(), "{}", text);
         prop_assert!(flaws.iter().all(|flaw| flaw.offset <= text.len()));
@@ -146,7 +155,7 @@ proptest! {
         prop_assert!(all.iter().all(|one| one.keys.start >= one.range.start && text.get(one.range.clone()).is_some()));
     }
 
-    /// What the parser takes is not cut in a statement's middle: each alone is TOML.
+    /// Valid TOML is split between statements only: each statement on its own is valid TOML.
     #[test]
     fn statements_of_what_is_right_are_right_one_by_one(
         parts in prop::collection::vec(prop::sample::select(&PARTS[..]), 0..12),

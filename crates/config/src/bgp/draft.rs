@@ -1,27 +1,28 @@
-//! `[bgp]` as written: values with the places where they stand.
+//! Reads the section `[bgp]`, and keeps the position of each value for later checks.
 //!
-//! In: the section, and the keys that it names. Out: [`BgpDraft`], or problems.
-//! Not here: one part against another (`sessions`, `announcement_checks`).
+//! The module also reads the files of MD5 keys. `sessions` and `announcement_checks` check the
+//! values against other sections.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ::bgp::{Family, Md5Key};
-use config_text::{At, Node, Place, Section, values};
+use config_text::{At, Expected, Node, Place, Section, values};
 
 use super::super::address::AddressNode;
 use super::super::announce::each_once;
 use super::super::pem::Outside;
 use super::{BfdTimes, Bgp, BgpPeer, NextHops};
 
-/// The section as written.
+/// The section `[bgp]`, with the positions of its values.
 pub(in super::super) struct BgpDraft {
     bgp: Bgp,
     pub(in super::super) place: Place,
     pub(in super::super) listen: Vec<At<SocketAddr>>,
     pub(in super::super) peers: Vec<PeerDraft>,
-    /// All peers could be read: no name is missing for a fault that was reported.
+    /// `true` if all peers could be read. If `false`, a peer name that seems to be unknown may
+    /// belong to a peer that could not be read.
     pub(in super::super) is_whole: bool,
 }
 
@@ -39,9 +40,8 @@ impl BgpDraft {
         let hold_down = time("hold_down", Duration::from_secs(10), Duration::from_secs(3_600));
         let usual = hold_down.max(Duration::from_secs(300));
         let most = Duration::from_secs(24 * 3_600);
-        let longest_hold_down =
-            section.or("longest_hold_down", usual, |node| node.duration(hold_down..=most));
-        let anchor_med = section.or("anchor_med", 1_000, |node| node.number(1..=u32::MAX));
+        let max_hold_down = section.or("max_hold_down", usual, |node| node.duration(hold_down..=most));
+        let backup_med = section.or("backup_med", 1_000, |node| node.number(1..=u32::MAX));
         let nodes = section.required("peers", PEERS).and_then(|node| node.items(PEERS)).unwrap_or_default();
         let peers: Vec<PeerDraft> = nodes.iter().filter_map(|node| PeerDraft::read(node, outside)).collect();
         let place = section.place();
@@ -52,8 +52,8 @@ impl BgpDraft {
             graceful_shutdown,
             graceful_restart: Duration::from_secs(graceful_restart.as_secs()),
             hold_down,
-            longest_hold_down,
-            anchor_med,
+            max_hold_down,
+            backup_med,
             peers: Vec::new(),
         };
         let is_whole = !nodes.is_empty() && peers.len() == nodes.len();
@@ -69,12 +69,12 @@ impl BgpDraft {
     }
 }
 
-/// A peer as written.
+/// A peer, with the positions of its values.
 pub(in super::super) struct PeerDraft {
     pub(in super::super) place: Place,
     pub(in super::super) peer: BgpPeer,
     pub(in super::super) machines: Vec<At<Arc<str>>>,
-    /// Where `passive = true` stands.
+    /// The position of `passive = true`.
     pub(in super::super) passive: Option<Place>,
     pub(in super::super) addressing: Addressing,
 }
@@ -82,7 +82,7 @@ pub(in super::super) struct PeerDraft {
 impl PeerDraft {
     fn read(node: &Node<'_>, outside: &Outside<'_>) -> Option<Self> {
         let mut section = node.section()?;
-        let address = section.required("address", "the router's address").and_then(|node| node.unicast());
+        let address = section.required("address", PEER_ADDRESS).and_then(|node| node.unicast("peer address"));
         let asn = section.required("asn", ASN).and_then(|node| read_asn(&node));
         let name = section.optional("name").and_then(|node| node.name());
         let machines = section.optional("machines").and_then(|node| node.items(MACHINES)).unwrap_or_default();
@@ -109,7 +109,7 @@ impl PeerDraft {
                 extended: addressing.extended_next_hop.is_some(),
             },
             hold_time: rest.hold_time,
-            longest_retry: rest.longest_retry,
+            max_retry: rest.max_retry,
             max_prefixes: rest.max_prefixes,
             bfd: rest.bfd,
         };
@@ -117,13 +117,13 @@ impl PeerDraft {
     }
 }
 
-/// Where a switch that is on stands. Default: it is off.
+/// Returns the position of a boolean key if its value is `true`.
 fn switch(section: &mut Section<'_>, key: &'static str) -> Option<Place> {
     let node = section.optional(key)?;
     node.boolean()?.then(|| node.place.clone())
 }
 
-/// Where packets and routes go.
+/// The addresses, ports and next hops of a peer.
 pub(in super::super) struct Addressing {
     port: u16,
     hops: Option<u8>,
@@ -131,7 +131,7 @@ pub(in super::super) struct Addressing {
     families: Vec<Family>,
     pub(in super::super) next_hop4: Option<At<Ipv4Addr>>,
     pub(in super::super) next_hop6: Option<At<Ipv6Addr>>,
-    /// Where `extended_next_hop = true` stands.
+    /// The position of `extended_next_hop = true`.
     pub(in super::super) extended_next_hop: Option<Place>,
 }
 
@@ -140,29 +140,36 @@ impl Addressing {
         let port = section.or("port", 179, |node| node.number(1..=u16::MAX));
         let hops = section.optional("hops").and_then(|node| node.number(1..=u8::MAX));
         let source = section.optional("source").and_then(|node| {
-            let source = node.unicast()?;
+            let source = node.unicast("source address")?;
             let fits = peer.is_none_or(|peer| peer.is_ipv4() == source.is_ipv4());
-            if fits { Some(node.at(source)) } else { node.wrong("an address of the peer's family") }
+            if fits {
+                return Some(node.at(source));
+            }
+            node.wrong(format!("source address {source} and the peer have different address families"))
         });
         let families = section.or("families", Family::ALL.to_vec(), |node| read_families(&node));
-        let next_hop4 = section.optional("next_hop4").and_then(|node| match node.unicast()? {
+        let next_hop4 = section.optional("next_hop4").and_then(|node| match node.unicast("next hop")? {
             IpAddr::V4(v4) => Some(node.at(v4)),
-            IpAddr::V6(_) => node.wrong("an IPv4 address"),
+            IpAddr::V6(v6) => {
+                node.wrong((format!("next_hop4 must be an IPv4 address, got {v6}"), "use next_hop6"))
+            }
         });
-        let next_hop6 = section.optional("next_hop6").and_then(|node| match node.unicast()? {
+        let next_hop6 = section.optional("next_hop6").and_then(|node| match node.unicast("next hop")? {
             IpAddr::V6(v6) => Some(node.at(v6)),
-            IpAddr::V4(_) => node.wrong("an IPv6 address"),
+            IpAddr::V4(v4) => {
+                node.wrong((format!("next_hop6 must be an IPv6 address, got {v4}"), "use next_hop4"))
+            }
         });
         let extended_next_hop = switch(section, "extended_next_hop");
         Self { port, hops, source, families, next_hop4, next_hop6, extended_next_hop }
     }
 }
 
-/// Secrets, times, limits.
+/// The secrets, times and limits of a peer.
 struct Rest {
     md5: Option<Md5Key>,
     hold_time: Duration,
-    longest_retry: Duration,
+    max_retry: Duration,
     max_prefixes: Option<u32>,
     bfd: Option<BfdTimes>,
 }
@@ -170,7 +177,7 @@ struct Rest {
 impl Rest {
     fn read(section: &mut Section<'_>, outside: &Outside<'_>) -> Self {
         let md5 = section.optional("password_file").and_then(|node| {
-            // The line's end that editors leave is no part of it.
+            // Many editors add a line feed at the end, which is not part of the key.
             let key = |text: &str| {
                 let line = text.trim_end_matches(['\r', '\n']);
                 Md5Key::new(line).ok().filter(|_| !line.contains(['\r', '\n']))
@@ -178,12 +185,12 @@ impl Rest {
             outside.secret(&node, PASSWORD, None, |text| key(text).map(Some)).flatten()
         });
         let hold_time = section.or("hold_time", Duration::from_secs(90), |node| read_hold_time(&node));
-        let longest_retry = section.or("longest_retry", Duration::from_secs(60), |node| {
+        let max_retry = section.or("max_retry", Duration::from_secs(60), |node| {
             node.duration(Duration::from_secs(1)..=Duration::from_secs(3_600))
         });
         let max_prefixes = section.optional("max_prefixes").and_then(|node| node.number(0..=u32::MAX));
         let bfd = section.optional("bfd").and_then(|node| node.section()).map(read_bfd);
-        Self { md5, hold_time, longest_retry, max_prefixes, bfd }
+        Self { md5, hold_time, max_retry, max_prefixes, bfd }
     }
 }
 
@@ -196,26 +203,33 @@ fn read_bfd(mut section: Section<'_>) -> BfdTimes {
     BfdTimes { interval, multiplier }
 }
 
-/// RFC 4271 §4.2: zero, or at least three seconds.
+/// RFC 4271 §4.2 allows a hold time of zero, or of at least three seconds.
 fn read_hold_time(node: &Node<'_>) -> Option<Duration> {
     let time = node.duration(Duration::ZERO..=Duration::from_secs(u16::MAX.into()))?;
-    let good = time.is_zero() || (time.subsec_nanos() == 0 && time.as_secs() >= 3);
-    if good { Some(time) } else { node.wrong("\"0s\", or whole seconds from \"3s\" to \"65535s\"") }
+    if time.is_zero() || (time.subsec_nanos() == 0 && time.as_secs() >= 3) {
+        return Some(time);
+    }
+    let message =
+        format!("\"hold_time\" must be \"0s\", or whole seconds of at least \"3s\", got {}", node.shown());
+    node.wrong(message)
 }
 
-/// RFC 7607, RFC 6793 §9: these two are reserved.
+/// AS numbers 0 and 23456 are reserved (RFC 7607, RFC 6793 §9).
 fn read_asn(node: &Node<'_>) -> Option<u32> {
-    let asn = node.as_integer().and_then(|asn| u32::try_from(asn).ok());
-    asn.filter(|asn| ![0, 23_456].contains(asn)).or_else(|| node.wrong(ASN))
+    let asn = node.number(1..=u32::MAX)?;
+    if asn != RESERVED_ASN {
+        return Some(asn);
+    }
+    node.wrong((format!("AS number {asn} is reserved"), "use the number of your AS"))
 }
 
 fn read_families(node: &Node<'_>) -> Option<Vec<Family>> {
     let words = [("ipv4", Family::Ipv4), ("ipv6", Family::Ipv6)];
     let mut families = Vec::new();
-    for node in node.items("a list of \"ipv4\" and \"ipv6\", at least one")? {
+    for node in node.items(FAMILIES)? {
         let family = node.choice(&words)?;
         if families.contains(&family) {
-            return node.wrong("each family once");
+            return node.wrong(node.twice());
         }
         families.push(family);
     }
@@ -223,9 +237,15 @@ fn read_families(node: &Node<'_>) -> Option<Vec<Family>> {
     Some(families)
 }
 
-const ASN: &str = "an AS number from 1 to 4294967295, not 23456";
-const PEERS: &str = "a list of { address = \"192.0.2.0\", asn = 65000 }, at least one";
-const MACHINES: &str = "a list of names of machines, at least one";
-const LISTEN: &str = "a list of addresses with ports, such as [\"192.0.2.1:179\", \"[2001:db8::1]:179\"]";
-const LISTEN_AT: &str = "an address with a port, such as \"192.0.2.1:179\" or \"[2001:db8::1]:179\"";
-const PASSWORD: &str = "a file with a key of 1 to 80 bytes in one line, of its owner alone (chmod 600)";
+const ASN: Expected = Expected::new("an AS number from 1 to 4294967295").example("65101");
+/// AS_TRANS, the placeholder for 32-bit AS numbers.
+const RESERVED_ASN: u32 = 23_456;
+const PEERS: Expected =
+    Expected::new("a list of routers").example("[{ address = \"192.0.2.0\", asn = 65000 }]");
+const PEER_ADDRESS: Expected = Expected::new("the address of the router").example("\"192.0.2.0\"");
+const MACHINES: Expected = Expected::new("a list of machine names").example("[\"lb1\"]");
+const FAMILIES: Expected = Expected::new("a list of address families").example("[\"ipv4\", \"ipv6\"]");
+const LISTEN: Expected =
+    Expected::new("a list of addresses with ports").example("[\"192.0.2.1:179\", \"[2001:db8::1]:179\"]");
+const LISTEN_AT: Expected = Expected::new("an IP address with a port").example("\"192.0.2.1:179\"");
+const PASSWORD: &str = "the file must contain one line with a key of 1 to 80 bytes, and only its owner may have access (chmod 600)";

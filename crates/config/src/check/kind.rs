@@ -1,13 +1,17 @@
-//! The kinds of checks: what each asks, and which answer is good.
+//! The kinds of health checks: the request of each kind, and the reply that it expects.
 //!
-//! In: the table behind `tcp`, `http`, `https`, `grpc`, `dns`, `memcached` or `ntp`. Out: plain data that checkers read.
-//! Not here: when and how often (`check`), TLS keys (`tls`).
-//! Source: RFC 9110 §5.5, §5.6.2, §9.1 and §15 for HTTP; RFC 1035 §2.3.4 for names; RFC 5905 §7.3 for strata.
+//! This module reads the tables `tcp`, `http`, `https`, `grpc`, `dns`, `memcached` and `ntp`. The
+//! crate `health` sends the requests. The parent module `check` reads intervals and timeouts, and
+//! `tls` reads the TLS settings.
+//!
+//! References: RFC 9110 §5.5, §5.6.2, §9.1 and §15 for HTTP; RFC 1035 §2.3.4 for names; RFC 5905
+//! §7.3 for strata.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use config_text::{Node, Section};
+use config_text::words::quote;
+use config_text::{Expected, Node, Section};
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 
@@ -16,25 +20,25 @@ use crate::canonical;
 use crate::pem::Outside;
 use crate::ports::{Protocol, read_ranges};
 
-/// What is asked of a backend.
+/// The kind of a check, with its request and the expected reply.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum CheckKind {
-    /// A TCP connection opens.
+    /// Opens a TCP connection.
     Tcp(TcpCheck),
-    /// An HTTP request is answered well; with TLS this is HTTPS.
+    /// Sends an HTTP request, over TLS for HTTPS. The response must have an accepted status.
     Http(HttpCheck),
-    /// gRPC health v1 says SERVING.
+    /// Sends a request of the gRPC health protocol v1. The reply must be SERVING.
     Grpc(GrpcCheck),
-    /// A DNS query over UDP is answered well.
+    /// Sends a DNS query over UDP.
     Dns(DnsCheck),
-    /// memcached answers `version`.
+    /// Sends the memcached command `version`.
     Memcached(MemcachedCheck),
-    /// An NTP server is synchronized.
+    /// Sends an NTP request. The server must be synchronized.
     Ntp(NtpCheck),
 }
 
 impl CheckKind {
-    /// The key of its table.
+    /// Returns the name of the table in the configuration.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Tcp(_) => "tcp",
@@ -47,7 +51,7 @@ impl CheckKind {
         }
     }
 
-    /// The port that is asked.
+    /// Returns the port to which probes are sent.
     pub fn port(&self) -> u16 {
         match self {
             Self::Tcp(check) => check.port,
@@ -59,7 +63,7 @@ impl CheckKind {
         }
     }
 
-    /// What carries it: a service of the same protocol may be asked so.
+    /// Returns the transport protocol of the probe.
     pub fn protocol(&self) -> Protocol {
         match self {
             Self::Dns(_) | Self::Ntp(_) => Protocol::Udp,
@@ -68,7 +72,7 @@ impl CheckKind {
         }
     }
 
-    /// How TLS treats the backend, where the check uses it.
+    /// Returns the TLS settings, or `None` if the check does not use TLS.
     pub(crate) fn tls(&self) -> Option<&Tls> {
         match self {
             Self::Http(http) => http.tls.as_ref(),
@@ -78,7 +82,8 @@ impl CheckKind {
     }
 }
 
-/// As the file has it: the kind's word, and its table.
+/// Serializes the kind as in the configuration, which is the name of its table followed by the
+/// table.
 impl Serialize for CheckKind {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let mut map = to.serialize_map(Some(1))?;
@@ -94,89 +99,94 @@ impl Serialize for CheckKind {
     }
 }
 
-/// `tcp = { port }`.
+/// A TCP check: `tcp = { port }`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct TcpCheck {
-    /// Required.
+    /// The port to connect to. Required.
     pub port: u16,
 }
 
-/// `http = { port, method, path, host, headers, status, body_contains }`; `https` has the keys of [`Tls`] too.
+/// An HTTP check: `http = { port, method, path, host, headers, status, body_contains }`. The table
+/// `https` also has the keys of [`Tls`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct HttpCheck {
-    /// Default 80; for `https` 443.
+    /// The port. Default: 80; 443 for `https`.
     pub port: u16,
-    /// `Some` for `https`.
+    /// The TLS settings, only present for `https`.
     #[serde(flatten)]
     pub tls: Option<Tls>,
-    /// An HTTP method in capitals. Default `GET`.
+    /// The HTTP method in upper case. Default: `GET`.
     pub method: Arc<str>,
-    /// Path and query, starting with `/`. Default `/`.
+    /// The path and query. It starts with `/`. Default: `/`.
     pub path: Arc<str>,
-    /// The `Host` header. Default: address and port of the probe.
+    /// The `Host` header. Default: the address and port of the probe.
     pub host: Option<Arc<str>>,
-    /// Further headers, in the order of their names. Default none.
+    /// Other headers, sorted by name. Default: none.
     #[serde(serialize_with = "canonical::sealed_values")]
     pub headers: Vec<(Arc<str>, Arc<str>)>,
-    /// Status codes that pass; a redirect is not followed: within 100 to 599, ascending, without overlap, at least one range. Default 200 to 299.
+    /// The accepted status codes, at least one: ascending ranges from 100 to 599 that do not
+    /// overlap.
     #[serde(serialize_with = "canonical::ranges")]
     pub status: Vec<RangeInclusive<u16>>,
-    /// What the first 64 KiB of the answer's body must contain. Default: nothing.
+    /// A text that the first 64 KiB of the body must contain. Default: none.
     pub body_contains: Option<Arc<str>>,
 }
 
-/// `grpc = { port, service, tls }`; with `tls = true` it has the keys of [`Tls`] too.
+/// A gRPC check: `grpc = { port, service, tls }`. With `tls = true` the table also has the keys of
+/// [`Tls`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct GrpcCheck {
-    /// Required.
+    /// The port. Required.
     pub port: u16,
-    /// The service asked about; `""` means the server as a whole. Default `""`.
+    /// The gRPC service to query. An empty string queries the whole server. Default: `""`.
     pub service: Arc<str>,
-    /// Default none.
+    /// The TLS settings. Default: no TLS.
     #[serde(flatten)]
     pub tls: Option<Tls>,
 }
 
-/// `dns = { port, name, record }`, over UDP.
+/// A DNS check over UDP: `dns = { port, name, record }`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct DnsCheck {
-    /// Default 53.
+    /// The port. Default: 53.
     pub port: u16,
-    /// The name asked for, without a dot at its end; `"."` is the root. Required.
+    /// The domain name to query, without a trailing dot. The root is `"."`. Required.
     pub name: Arc<str>,
-    /// The answer must be NOERROR and hold at least one. Default [`DnsRecord::A`].
+    /// The record type to query. The reply must have the code NOERROR and at least one record of
+    /// this type. Default: [`DnsRecord::A`].
     pub record: DnsRecord,
 }
 
-/// `memcached = { port, transport }`.
+/// A memcached check: `memcached = { port, transport }`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct MemcachedCheck {
-    /// Default 11211.
+    /// The port. Default: 11211.
     pub port: u16,
-    /// Default [`Transport::Tcp`].
+    /// The transport protocol. Default: [`Transport::Tcp`].
     pub transport: Transport,
 }
 
-/// How memcached is asked. A server may answer over TCP and drop all UDP, which it does not serve by default.
+/// The transport protocol of a memcached check. UDP is disabled by default in memcached, so a
+/// server may reply over TCP only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
-    /// Over a connection.
+    /// A TCP connection.
     Tcp,
-    /// By a datagram, as requests of a keyed pool come.
+    /// UDP datagrams, which requests of keyed pools also use.
     Udp,
 }
 
-/// `ntp = { port, max_stratum }`, over UDP.
+/// An NTP check over UDP: `ntp = { port, max_stratum }`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct NtpCheck {
-    /// Default 123.
+    /// The port. Default: 123.
     pub port: u16,
-    /// The server may be so many steps away from a reference clock, itself counted: 1 to 15. Default 15.
+    /// The highest accepted stratum (distance to a reference clock): 1 to 15. Default: 15.
     pub max_stratum: u8,
 }
 
-/// The type of record that is asked for.
+/// The record type of a DNS check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum DnsRecord {
@@ -184,35 +194,43 @@ pub enum DnsRecord {
     A,
     /// An IPv6 address.
     Aaaa,
-    /// Text.
+    /// A text record.
     Txt,
-    /// Start of a zone.
+    /// The start of authority of a zone.
     Soa,
-    /// Name servers.
+    /// The name servers of a zone.
     Ns,
 }
 
 impl DnsRecord {
-    /// Each with its word.
+    /// All record types with their names.
     pub const WORDS: [(&str, Self); 5] =
         [("A", Self::A), ("AAAA", Self::Aaaa), ("TXT", Self::Txt), ("SOA", Self::Soa), ("NS", Self::Ns)];
 }
 
-/// Reads the one kind of a check's section.
+/// Reads the kind of a check. A check must have exactly one kind.
 pub(super) fn read(section: &mut Section<'_>, outside: &Outside<'_>) -> Option<CheckKind> {
     let nodes = KINDS.map(|(word, _)| section.optional(word));
     let mut kinds = Vec::new();
+    let mut first = None;
     for ((word, read), node) in KINDS.into_iter().zip(nodes) {
         let Some(node) = node else { continue };
         kinds.push(node.section().and_then(|section| read(section, outside)));
-        if kinds.len() > 1 {
-            let found = format!("{word} beside another kind");
-            section.report.error(&node.place, found, "one kind a check");
+        match first {
+            Some(first) => {
+                let message = format!("a check has one kind, but this one has \"{first}\" and \"{word}\"");
+                node.refuse((
+                    message,
+                    format!("move \"{word}\" to a separate check; a pool may have several checks"),
+                ));
+            }
+            None => first = Some(word),
         }
     }
     if kinds.is_empty() {
-        let words = KINDS.map(|(word, _)| word).join(", ");
-        section.report.absent(&section.place(), "no kind of check", format!("one of {words}"));
+        let message = format!("{} has no kind of check", section.place().field.table());
+        let help = format!("add one of {}", KINDS.map(|(word, _)| word).join(", "));
+        section.report.absent(&section.place(), (message, help));
     }
     kinds.pop().flatten()
 }
@@ -242,7 +260,7 @@ fn required_port(section: &mut Section<'_>) -> Option<u16> {
     section.required("port", "a port from 1 to 65535").and_then(|node| node.number(1..=u16::MAX))
 }
 
-/// `outside` is given for `https` alone.
+/// Reads an HTTP or HTTPS check. `outside` is `Some` for HTTPS only.
 fn read_http(mut section: Section<'_>, outside: Option<&Outside<'_>>) -> Option<HttpCheck> {
     let default = if outside.is_some() { 443 } else { 80 };
     let port = section.or("port", default, |node| node.number(1..=u16::MAX));
@@ -258,7 +276,7 @@ fn read_http(mut section: Section<'_>, outside: Option<&Outside<'_>>) -> Option<
     let body_contains = body.as_ref().and_then(|node| text(node, BODY, is_body));
     section.finish();
     if let (Some(node), "HEAD") = (body, &*method) {
-        node.refuse("nothing here: an answer to HEAD has no body");
+        node.refuse(("`body_contains` needs a method other than HEAD", "a response to HEAD has no body"));
     }
     let tls = match tls {
         Some(tls) => Some(tls?),
@@ -271,16 +289,22 @@ fn read_http(mut section: Section<'_>, outside: Option<&Outside<'_>>) -> Option<
 fn read_headers(section: Section<'_>) -> Vec<(Arc<str>, Arc<str>)> {
     let mut headers: Vec<(Arc<str>, Arc<str>)> = Vec::new();
     for (name, node) in section.entries() {
+        // Header values are never printed, because they may be passwords.
+        node.hide();
         let lower = name.to_ascii_lowercase();
         let taken = |(other, _): &(Arc<str>, Arc<str>)| other.eq_ignore_ascii_case(name);
         if !is_token(name) {
-            node.refuse("a header whose name is of letters, digits and the signs of RFC 9110");
+            let help = "use letters, digits and !#$%&'*+-.^_`|~ (RFC 9110)";
+            node.refuse((format!("invalid header name {}", quote(name)), help));
         } else if let Some((_, why)) = NOT_HEADERS.iter().find(|(word, _)| *word == lower) {
-            node.report.error(&node.place, format!("the header {lower}"), *why);
+            node.refuse((format!("the header \"{lower}\" cannot be set"), *why));
         } else if headers.iter().any(taken) {
-            node.report.error(&node.place, format!("the header {lower} a second time"), "each header once");
-        } else if let Some(value) = text(&node, VALUE, is_value) {
-            headers.push((Arc::from(name), value));
+            node.refuse(format!("the header \"{lower}\" is set twice"));
+        } else if let Some(value) = node.as_str().filter(|text| is_value(text)) {
+            headers.push((Arc::from(name), Arc::from(value)));
+        } else {
+            let help = "use at most 1024 printable ASCII characters, without a space at either end";
+            node.refuse((format!("invalid value of the header \"{lower}\""), help));
         }
     }
     headers
@@ -292,7 +316,7 @@ fn read_grpc(mut section: Section<'_>, outside: &Outside<'_>) -> Option<GrpcChec
     let encrypted = section.or("tls", false, |node| node.boolean());
     let tls = if encrypted { Some(Tls::read(&mut section, outside)) } else { None };
     if !encrypted {
-        Tls::refuse(&mut section, "nothing here without tls = true");
+        Tls::refuse(&mut section);
     }
     section.finish();
     let tls = match tls {
@@ -310,12 +334,12 @@ fn read_dns(mut section: Section<'_>) -> Option<DnsCheck> {
     Some(DnsCheck { port, name: name?, record })
 }
 
-/// A string that passes `good`.
-fn text(node: &Node<'_>, allowed: &str, good: fn(&str) -> bool) -> Option<Arc<str>> {
-    node.parse(allowed, |text| good(text).then(|| Arc::from(text)))
+/// Reads a string for which `good` returns `true`.
+fn text(node: &Node<'_>, expected: Expected, good: fn(&str) -> bool) -> Option<Arc<str>> {
+    node.parse(expected, |text| good(text).then(|| Arc::from(text)))
 }
 
-/// Ranges that touch become one, so that a set of codes has one spelling.
+/// Joins adjacent ranges, so that equal sets of status codes result in equal lists.
 fn joined(ranges: Vec<RangeInclusive<u16>>) -> Vec<RangeInclusive<u16>> {
     let mut joined: Vec<RangeInclusive<u16>> = Vec::with_capacity(ranges.len());
     for range in ranges {
@@ -327,7 +351,8 @@ fn joined(ranges: Vec<RangeInclusive<u16>>) -> Vec<RangeInclusive<u16>> {
     joined
 }
 
-/// The name asked for, as [`DnsCheck`] has it; `None`: it is none (RFC 1035 §2.3.4).
+/// Returns a domain name in the form of [`DnsCheck::name`]. Returns `None` if `text` is not a
+/// domain name (RFC 1035 §2.3.4).
 pub fn dns_name(text: &str) -> Option<Arc<str>> {
     let name = if text == "." { text } else { text.strip_suffix('.').unwrap_or(text) };
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
@@ -341,12 +366,14 @@ fn is_token(text: &str) -> bool {
 }
 
 fn is_method(text: &str) -> bool {
-    // CONNECT makes a tunnel, and TRACE sends the request back: neither asks a server how it is.
+    // CONNECT opens a tunnel, and TRACE echoes the request. Neither shows whether a server is
+    // healthy.
     let other = matches!(text, "CONNECT" | "TRACE");
     (1..=16).contains(&text.len()) && !other && text.bytes().all(|byte| byte.is_ascii_uppercase())
 }
 
-/// Whether an HTTP request can have this path and query: [`HttpCheck::path`].
+/// Returns `true` if the text is a valid path and query for an HTTP request. See
+/// [`HttpCheck::path`].
 pub fn is_path(text: &str) -> bool {
     let good = |byte: u8| byte.is_ascii_graphic() && byte != b'#';
     text.starts_with('/') && text.len() <= 1_024 && text.bytes().all(good)
@@ -370,7 +397,7 @@ fn is_service(text: &str) -> bool {
     text.len() <= 255 && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// Reads the table behind a kind's word.
+/// A function that reads the table of one kind.
 type Read = fn(Section<'_>, &Outside<'_>) -> Option<CheckKind>;
 
 const KINDS: [(&str, Read); 7] = [
@@ -382,23 +409,32 @@ const KINDS: [(&str, Read); 7] = [
     ("memcached", |section, _| Some(CheckKind::Memcached(read_memcached(section)))),
     ("ntp", |section, _| Some(CheckKind::Ntp(read_ntp(section)))),
 ];
-/// Headers that the checker sets, and headers that hold secrets, which never stand in this file.
+/// Headers that a configuration must not set, with the reason. The check itself sets some of them,
+/// and others contain secrets.
 const NOT_HEADERS: [(&str, &str); 7] = [
-    ("host", "nothing here: it is the key host"),
-    ("connection", "nothing here: the checker sets it"),
-    ("content-length", "nothing here: the checker sends no body"),
-    ("transfer-encoding", "nothing here: the checker sends no body"),
-    ("authorization", "no secret: a path that needs none"),
-    ("proxy-authorization", "no secret: a path that needs none"),
-    ("cookie", "no secret: a path that needs none"),
+    ("host", "use the key host"),
+    ("connection", "the check sets it"),
+    ("content-length", "the check sends no body"),
+    ("transfer-encoding", "the check sends no body"),
+    ("authorization", NO_SECRETS),
+    ("proxy-authorization", NO_SECRETS),
+    ("cookie", NO_SECRETS),
 ];
-const METHOD: &str =
-    "an HTTP method in capitals, such as \"GET\", \"HEAD\" or \"POST\", not CONNECT or TRACE";
-const PATH: &str = "a path that starts with '/', of at most 1024 ASCII characters without space and '#'";
-const HOST: &str = "a host name or an address, with or without a port, at most 255 characters";
-const VALUE: &str = "at most 1024 printable ASCII characters without space at either end";
-const STATUS: &str = "a list of status codes and ranges from 100 to 599, such as [200, \"301-302\"]";
-const STATUS_CODE: &str = "a status code from 100 to 599, or a range such as \"301-302\"";
-const BODY: &str = "a text of 1 to 1024 bytes";
-const SERVICE: &str = "a service name of at most 255 ASCII characters, or \"\"";
-const NAME: &str = "a domain name of at most 253 characters in labels of 1 to 63";
+const NO_SECRETS: &str = "this file must not contain secrets; check a path that needs no authentication";
+const METHOD: Expected =
+    Expected::new("an HTTP method in upper case, except CONNECT and TRACE").example("\"HEAD\"");
+const PATH: Expected = Expected::new(
+    "a path of at most 1024 ASCII characters that starts with '/' and has no spaces and no '#'",
+)
+.example("\"/healthz\"");
+const HOST: Expected =
+    Expected::new("a host name or an IP address, with or without a port").example("\"www.example.net\"");
+const STATUS: Expected =
+    Expected::new("a list of status codes and ranges from 100 to 599").example("[200, \"301-302\"]");
+const STATUS_CODE: Expected =
+    Expected::new("a status code from 100 to 599, or a range of them").example("\"301-302\"");
+const BODY: Expected = Expected::new("a text of 1 to 1024 bytes").example("\"ok\"");
+const SERVICE: Expected =
+    Expected::new("a service name of at most 255 ASCII characters, or \"\"").example("\"shop.Cart\"");
+const NAME: Expected = Expected::new("a domain name of at most 253 characters in labels of 1 to 63")
+    .example("\"www.example.net\"");

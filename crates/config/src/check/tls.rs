@@ -1,40 +1,41 @@
-//! TLS towards a backend: whose certificate is believed.
-//!
-//! In: `server_name`, `ca_file` and `verify` of an `https` or `grpc` check. Out: [`Tls`].
-//! Not here: the handshake (the checker's). Backends have private names and private certificates, so the system's
-//! roots are not used: without a CA there is nothing to verify by.
+//! Reads the keys `server_name`, `ca_file` and `verify` of `https` and `grpc` checks. Backends
+//! usually have certificates of a private CA, so the root certificates of the system are not used.
+//! Verification therefore needs a CA file.
 
 use std::sync::Arc;
 
-use config_text::{Node, Section};
+use config_text::{Expected, Node, Section};
 use serde::Serialize;
 
 use crate::canonical;
 use crate::pem::Outside;
 
-/// How a checker's TLS treats the backend's certificate.
+/// The TLS settings of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Tls {
-    /// The name for SNI and for the certificate. Default: the address.
+    /// The server name for SNI and for the verification of the certificate. Default: the address.
     pub server_name: Option<Arc<str>>,
-    /// PEM text of the CA's certificates; `None` only when `verify` is `false`.
+    /// The CA certificates in PEM. `None` is possible only if `verify` is `false`.
     #[serde(rename = "ca_file", serialize_with = "canonical::some_sealed")]
     pub ca: Option<Arc<str>>,
-    /// Whether the certificate is verified. Default `true`.
+    /// `true` if the server's certificate is verified. Default: `true`.
     pub verify: bool,
 }
 
 impl Tls {
-    /// Reads the three keys from the table of a check's kind.
+    /// Reads the keys `server_name`, `ca_file` and `verify`.
     pub(super) fn read(section: &mut Section<'_>, outside: &Outside<'_>) -> Option<Self> {
         let server_name = section.optional("server_name").and_then(|node| read_server_name(&node));
         let verify = section.or("verify", true, |node| node.boolean());
         let ca_file = section.optional("ca_file");
         if let Some(node) = ca_file.as_ref().filter(|_| !verify) {
-            node.report.warning(&node.place, "a CA, and verify = false", "verify = true, or no ca_file");
+            let message = "ca_file has no effect with verify = false";
+            node.report.warning(&node.place, (message, "set verify = true, or remove ca_file"));
         }
         if verify && ca_file.is_none() {
-            section.report.absent(&section.place(), "verify = true without a CA", CA_FILE);
+            let message =
+                format!("{} verifies certificates, but has no \"ca_file\"", section.place().field.table());
+            section.report.absent(&section.place(), (message, NO_CA));
             return None;
         }
         let ca = match ca_file {
@@ -44,11 +45,12 @@ impl Tls {
         Some(Self { server_name, ca, verify })
     }
 
-    /// Refuses all three keys.
-    pub(super) fn refuse(section: &mut Section<'_>, why: &str) {
+    /// Reports the keys `server_name`, `ca_file` and `verify` if they are present, because they
+    /// require `tls = true`.
+    pub(super) fn refuse(section: &mut Section<'_>) {
         for key in ["server_name", "verify", "ca_file"] {
             if let Some(node) = section.optional(key) {
-                node.refuse(why);
+                node.needs("tls = true");
             }
         }
     }
@@ -64,6 +66,6 @@ fn read_server_name(node: &Node<'_>) -> Option<Arc<str>> {
     node.parse(SERVER_NAME, |text| (good(text) || address(text)).then(|| Arc::from(text)))
 }
 
-const CA_FILE: &str = "ca_file = \"FILE\" with the CA of the backends' certificates (the system's roots do not \
-                       know private names), or verify = false";
-const SERVER_NAME: &str = "a host name or an address";
+const NO_CA: &str = "add ca_file = \"FILE\" with the CA of the backends (the roots of the system are not used), or \
+                     verify = false";
+const SERVER_NAME: Expected = Expected::new("a host name or an IP address").example("\"b1.example.net\"");

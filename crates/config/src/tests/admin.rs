@@ -1,10 +1,10 @@
-//! `[admin]`: sockets, addresses, certificates and the key.
+//! Tests of `[admin]`: sockets, addresses, certificates and the key.
 
 use std::fs;
 use std::path::Path;
 
 use super::files::Folder;
-use super::{BASE, KEY, Row, check, parsed};
+use super::{BASE, KEY, Row, all_printed, check, parsed, printed};
 use crate::{Config, Problems, load, load_without_secrets, parse};
 
 pub(super) const CERTIFICATE: &str =
@@ -14,7 +14,8 @@ pub(super) const PRIVATE: &str =
 const TCP: &str = "[admin]\ntcp = { listen = [\"192.0.2.1:9851\", \"[2001:db8::1]:9851\"], certificate_file = \"c.pem\", \
                    key_file = \"k.pem\", client_ca_file = \"ca.pem\" }\n";
 
-/// A folder with the base and `admin`, and all that TCP needs.
+/// Creates a folder with the base configuration, the section `admin`, and all files for the TCP
+/// interface.
 fn folder(admin: &str) -> Folder {
     let folder = Folder::new();
     folder.write("a.toml", format!("{BASE}{admin}"), 0o644);
@@ -46,7 +47,7 @@ fn everything_of_admin_arrives() {
     assert_eq!(tcp.listen, ["192.0.2.1:9851", "[2001:db8::1]:9851"].map(|address| address.parse().unwrap()));
     assert_eq!((&*tcp.certificates, &*tcp.client_ca), (&*CERTIFICATE.repeat(2), CERTIFICATE));
     assert_eq!(tcp.key.pem(), PRIVATE);
-    assert_eq!((tcp.operate.len(), tcp.configure.len()), (0, 0), "all may read, none operates");
+    assert_eq!((tcp.operate.len(), tcp.configure.len()), (0, 0), "every client may read, but not operate");
     let shown = format!("{config:?}");
     assert!(shown.contains("PrivateKey(redacted)") && !shown.contains("YSBwcml2"), "{shown}");
 }
@@ -78,75 +79,200 @@ fn admin_is_checked() {
         (
             "[io]",
             "[admin]\nsocket = true\n[io]",
-            &[(8, "admin.socket", "true", "a table, or false for none")],
+            &[(8, "admin.socket", "\"socket\" must be a table or false, got true", "")],
         ),
         (
             "[io]",
             "[admin]\nsocket = { path = \"/run/a\", group = \"0\" }\nput = 1\nmetrics = \"x\"\n[io]",
             &[
-                (8, "admin.socket.group", "\"0\"", "name of a group, not its number"),
-                (9, "admin.put", "1", "true or false"),
-                (10, "admin.metrics", "\"x\"", "a list of addresses with ports"),
+                (
+                    8,
+                    "admin.socket.group",
+                    "\"group\" must be the name of a group, not its number, got \"0\"",
+                    "for example \"adm\"",
+                ),
+                (9, "admin.put", "\"put\" must be true or false, got 1", ""),
+                (
+                    10,
+                    "admin.metrics",
+                    "\"metrics\" must be a list of addresses with ports, got \"x\"",
+                    "for example [\"192.0.2.1:9851\", \"[2001:db8::1]:9851\"]",
+                ),
             ],
         ),
         (
             "[io]",
             "[admin]\nmetrics_hosts = [\"\", \"*\", \"a..b\", \"lb1:9850\", \"192.0.2.1\", 7]\n[io]",
             &[
-                (8, "admin.metrics_hosts[0]", "\"\"", "a host name"),
-                (8, "admin.metrics_hosts[1]", "\"*\"", ""),
-                (8, "admin.metrics_hosts[2]", "\"a..b\"", ""),
-                (8, "admin.metrics_hosts[3]", "\"lb1:9850\"", ""),
-                (8, "admin.metrics_hosts[4]", "\"192.0.2.1\"", "addresses are allowed anyway"),
-                (8, "admin.metrics_hosts[5]", "7", ""),
+                (
+                    8,
+                    "admin.metrics_hosts[0]",
+                    "\"metrics_hosts[0]\" must be a host name without a port, or `*.` and a domain, got \"\"",
+                    "for example \"*.example.net\"",
+                ),
+                (
+                    8,
+                    "admin.metrics_hosts[1]",
+                    "\"metrics_hosts[1]\" must be a host name without a port, or `*.` and a domain, got \"*\"",
+                    "for example \"*.example.net\"",
+                ),
+                (
+                    8,
+                    "admin.metrics_hosts[2]",
+                    "\"metrics_hosts[2]\" must be a host name without a port, or `*.` and a domain, got \"a..b\"",
+                    "for example \"*.example.net\"",
+                ),
+                (
+                    8,
+                    "admin.metrics_hosts[3]",
+                    "\"metrics_hosts[3]\" must be a host name without a port, or `*.` and a domain, got \"lb1:9850\"",
+                    "for example \"*.example.net\"",
+                ),
+                (
+                    8,
+                    "admin.metrics_hosts[4]",
+                    "\"metrics_hosts[4]\" must be a host name without a port, or `*.` and a domain, got \"192.0.2.1\"",
+                    "for example \"*.example.net\"",
+                ),
+                (
+                    8,
+                    "admin.metrics_hosts[5]",
+                    "\"metrics_hosts[5]\" must be a host name without a port, or `*.` and a domain, got 7",
+                    "for example \"*.example.net\"",
+                ),
             ],
         ),
         (
             "[io]",
             "[admin]\nmetrics = [\"192.0.2.1\", \"192.0.2.1:0\", \"224.0.0.1:1\", \"lb1.example:9850\", \"2001:db8::1:9850\", 9850, \"192.0.2.1:1\", \"192.0.2.1:1\"]\n[io]",
             &[
-                (8, "admin.metrics[0]", "\"192.0.2.1\"", "an address with a port"),
-                (8, "admin.metrics[1]", "\"192.0.2.1:0\"", ""),
-                (8, "admin.metrics[2]", "\"224.0.0.1:1\"", ""),
-                (8, "admin.metrics[3]", "\"lb1.example:9850\"", ""),
-                (8, "admin.metrics[4]", "\"2001:db8::1:9850\"", ""),
-                (8, "admin.metrics[5]", "9850", ""),
-                (8, "admin.metrics[7]", "192.0.2.1:1, which is also admin.metrics[6] in line 8", "once"),
+                (
+                    8,
+                    "admin.metrics[0]",
+                    "\"metrics[0]\" must be an IP address with a port, got \"192.0.2.1\"",
+                    "for example \"192.0.2.1:9851\"",
+                ),
+                (8, "admin.metrics[1]", "\"192.0.2.1:0\" has port 0", "use a port from 1 to 65535"),
+                (8, "admin.metrics[2]", "\"224.0.0.1:1\" is a multicast address", ""),
+                (
+                    8,
+                    "admin.metrics[3]",
+                    "\"metrics[3]\" must be an IP address with a port, got \"lb1.example:9850\"",
+                    "for example \"192.0.2.1:9851\"",
+                ),
+                (
+                    8,
+                    "admin.metrics[4]",
+                    "\"metrics[4]\" must be an IP address with a port, got \"2001:db8::1:9850\"",
+                    "for example \"192.0.2.1:9851\"",
+                ),
+                (
+                    8,
+                    "admin.metrics[5]",
+                    "\"metrics[5]\" must be an IP address with a port, got 9850",
+                    "for example \"192.0.2.1:9851\"",
+                ),
+                (
+                    8,
+                    "admin.metrics[7]",
+                    "listen address 192.0.2.1:1 is used twice",
+                    "the first use is admin.metrics[6] on line 8",
+                ),
             ],
         ),
         (
             "[io]",
             "[admin]\ntcp = {}\n[io]",
             &[
-                (8, "admin.tcp.certificate_file", "nothing", "certificate in PEM"),
-                (8, "admin.tcp.client_ca_file", "nothing", "CA of the clients"),
-                (8, "admin.tcp.key_file", "nothing", "private key"),
-                (8, "admin.tcp.listen", "nothing", "a list of addresses"),
+                (
+                    8,
+                    "admin.tcp.certificate_file",
+                    "[admin.tcp] needs a \"certificate_file\" key",
+                    "\"certificate_file\" is a file with the certificate of the server in PEM, for example certificate_file = \"admin.pem\"",
+                ),
+                (
+                    8,
+                    "admin.tcp.client_ca_file",
+                    "[admin.tcp] needs a \"client_ca_file\" key",
+                    "\"client_ca_file\" is a file with the CA certificates of the clients in PEM, for example client_ca_file = \"ca.pem\"",
+                ),
+                (
+                    8,
+                    "admin.tcp.key_file",
+                    "[admin.tcp] needs a \"key_file\" key",
+                    "\"key_file\" is a file with the private key of the certificate in PEM, for example key_file = \"secrets/admin.key\"",
+                ),
+                (
+                    8,
+                    "admin.tcp.listen",
+                    "[admin.tcp] needs a \"listen\" key",
+                    "\"listen\" is a list of addresses with ports, for example listen = [\"192.0.2.1:9851\", \"[2001:db8::1]:9851\"]",
+                ),
             ],
         ),
         (
             "[io]",
             "[admin]\ntcp = { operate = [\"alice\", 1, \"\"], configure = [\"Alice\", \"a\\n\"] }\n[io]",
             &[
-                (8, "admin.tcp.certificate_file", "nothing", ""),
-                (8, "admin.tcp.client_ca_file", "nothing", ""),
-                (8, "admin.tcp.key_file", "nothing", ""),
-                (8, "admin.tcp.listen", "nothing", ""),
-                (8, "admin.tcp.operate[1]", "1", "a name as a certificate has it"),
-                (8, "admin.tcp.operate[2]", "\"\"", ""),
+                (
+                    8,
+                    "admin.tcp.certificate_file",
+                    "[admin.tcp] needs a \"certificate_file\" key",
+                    "\"certificate_file\" is a file with the certificate of the server in PEM, for example certificate_file = \"admin.pem\"",
+                ),
+                (
+                    8,
+                    "admin.tcp.client_ca_file",
+                    "[admin.tcp] needs a \"client_ca_file\" key",
+                    "\"client_ca_file\" is a file with the CA certificates of the clients in PEM, for example client_ca_file = \"ca.pem\"",
+                ),
+                (
+                    8,
+                    "admin.tcp.key_file",
+                    "[admin.tcp] needs a \"key_file\" key",
+                    "\"key_file\" is a file with the private key of the certificate in PEM, for example key_file = \"secrets/admin.key\"",
+                ),
+                (
+                    8,
+                    "admin.tcp.listen",
+                    "[admin.tcp] needs a \"listen\" key",
+                    "\"listen\" is a list of addresses with ports, for example listen = [\"192.0.2.1:9851\", \"[2001:db8::1]:9851\"]",
+                ),
+                (
+                    8,
+                    "admin.tcp.operate[1]",
+                    "\"operate[1]\" must be a certificate name of 1 to 255 bytes without control characters, got 1",
+                    "for example \"alice\"",
+                ),
+                (
+                    8,
+                    "admin.tcp.operate[2]",
+                    "\"operate[2]\" must be a certificate name of 1 to 255 bytes without control characters, got \"\"",
+                    "for example \"alice\"",
+                ),
                 (
                     8,
                     "admin.tcp.configure[0]",
-                    "\"Alice\", which is also admin.tcp.operate[0] in line 8",
-                    "once",
+                    "certificate name \"Alice\" is listed twice",
+                    "the first entry is admin.tcp.operate[0] on line 8",
                 ),
-                (8, "admin.tcp.configure[1]", "\"a\\n\"", "a name as a certificate has it"),
+                (
+                    8,
+                    "admin.tcp.configure[1]",
+                    "\"configure[1]\" must be a certificate name of 1 to 255 bytes without control characters, got \"a\\n\"",
+                    "for example \"alice\"",
+                ),
             ],
         ),
         (
             "[io]",
             "[admin]\nhttp = {}\n[io]",
-            &[(8, "admin.http", "unknown", "metrics, metrics_hosts, put, socket, tcp")],
+            &[(
+                8,
+                "admin.http",
+                "unknown key \"http\" in [admin]",
+                "known keys: metrics, metrics_hosts, put, socket, tcp",
+            )],
         ),
     ];
     check(ROWS);
@@ -162,25 +288,55 @@ fn a_wrong_certificate_or_key_is_a_problem_of_the_configuration() {
         let problems = loaded(&folder).unwrap_err();
         let [problem] = &problems.iter().collect::<Vec<_>>()[..] else { panic!("{problems}") };
         assert_eq!((problem.field.as_str(), problem.line()), (field, Some(18)), "{problems}");
-        assert!(problem.to_string().contains(part), "{part:?} not in {problems}");
-        assert!(!problem.to_string().contains("YSBw"), "{problems}");
+        assert!(printed(problem).contains(part), "{part:?} not in {problems}");
+        assert!(!problems.to_string().contains("YSBw") && !printed(problem).contains("YSBw"), "{problems}");
         folder.write(file, before, if file == "k.pem" { 0o600 } else { 0o644 });
     };
-    refused("k.pem", PRIVATE, 0o640, "admin.tcp.key_file", "mode 0640, which others can read");
-    refused("k.pem", CERTIFICATE, 0o600, "admin.tcp.key_file", "characters, which is no key");
-    refused("k.pem", "", 0o600, "admin.tcp.key_file", "a private key in PEM");
-    refused("c.pem", PRIVATE, 0o644, "admin.tcp.certificate_file", "c.pem\": no certificate");
+    refused(
+        "k.pem",
+        PRIVATE,
+        0o640,
+        "admin.tcp.key_file",
+        "k.pem\" can be read by other users (mode 0640); help: chmod 600 \"",
+    );
+    refused(
+        "k.pem",
+        CERTIFICATE,
+        0o600,
+        "admin.tcp.key_file",
+        "admin.tcp.key_file: the secret of \"key_file\" has 3 lines and 74 characters, and is not a valid key",
+    );
+    refused(
+        "k.pem",
+        "",
+        0o600,
+        "admin.tcp.key_file",
+        "help: the file must contain a private key in PEM, and only its owner may have access (chmod 600)",
+    );
+    refused(
+        "c.pem",
+        PRIVATE,
+        0o644,
+        "admin.tcp.certificate_file",
+        "c.pem\" (it has no certificate); help: name a file with certificates in PEM",
+    );
     refused(
         "c.pem",
         &CERTIFICATE.replace("YS", "??"),
         0o644,
         "admin.tcp.certificate_file",
-        "a broken certificate,",
+        "c.pem\" (a certificate is broken)",
     );
-    refused("ca.pem", "", 0o644, "admin.tcp.client_ca_file", "no certificate");
-    refused("ca.pem", &"#".repeat((1 << 20) + 1), 0o644, "admin.tcp.client_ca_file", "over 1 MiB");
+    refused("ca.pem", "", 0o644, "admin.tcp.client_ca_file", "ca.pem\" (it has no certificate)");
+    refused(
+        "ca.pem",
+        &"#".repeat((1 << 20) + 1),
+        0o644,
+        "admin.tcp.client_ca_file",
+        "ca.pem\" (it is larger than 1 MiB)",
+    );
     fs::remove_file(folder.0.join("ca.pem")).unwrap();
-    assert!(loaded(&folder).unwrap_err().to_string().contains("ca.pem\": no such file"));
+    assert!(all_printed(&loaded(&folder).unwrap_err()).contains("ca.pem\" (no such file)"));
 }
 
 #[test]
@@ -194,7 +350,10 @@ fn a_machine_without_secrets_checks_all_the_rest() {
     assert_eq!((warnings.len(), config.cluster().hash_key.bytes()), (0, &[0; 16]));
     folder.write("a.toml", format!("{BASE}{TCP}").replace("\"k\"", "\"credential:..\""), 0o644);
     let problems = load_without_secrets(&folder.0.join("a.toml")).unwrap_err();
-    assert!(problems.to_string().contains("an impossible credential name"), "{problems}");
+    assert!(
+        all_printed(&problems).contains("invalid name of a credential; help: write credential:NAME"),
+        "{problems}"
+    );
 }
 
 #[test]

@@ -1,11 +1,12 @@
-//! Whatever stands in a file, it is read or refused; nothing panics, and nothing half-read gets out.
+//! Property tests: any file content is accepted or rejected without a panic, and a rejected file
+//! returns no configuration.
 
 use proptest::prelude::*;
 
 use super::total::are_sound;
 use super::{EXAMPLE, parsed};
 
-/// Reading returns, with sound problems.
+/// Parses the text and checks the form of its problems.
 fn is_total(text: &str) {
     match parsed(text) {
         Ok((_, warnings)) => are_sound(&warnings, text, false),
@@ -13,7 +14,7 @@ fn is_total(text: &str) {
     }
 }
 
-/// Pieces of the example, so that mutations stay close to valid files.
+/// Fragments of the example file. Random combinations of them are almost valid files.
 const PIECES: &[&str] = &[
     "\n",
     "=",

@@ -1,22 +1,23 @@
-//! What a configuration that is put may read, and what its refusal says of what it read.
+//! Tests of configurations that a client sends with `config put`: the files that they may read, and
+//! error messages without file content.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
-use super::BASE;
 use super::admin::{CERTIFICATE, PRIVATE};
 use super::files::Folder;
+use super::{BASE, printed};
 use crate::{SecretName, parse_confined, read_secret};
 
-/// What a put of `text` is refused for.
+/// Returns the problems of a configuration that a client sends.
 fn refusals(folder: &Folder, text: &str) -> Vec<String> {
     let credentials = folder.0.join("credentials");
     let secrets = |name: &SecretName| read_secret(name, &|_| Some(credentials.clone().into()));
     let put = parse_confined(text, &folder.0.join("etc/a.toml"), &secrets);
-    put.map_or_else(|problems| problems.iter().map(ToString::to_string).collect(), |_| Vec::new())
+    put.map_or_else(|problems| problems.iter().map(printed).collect(), |_| Vec::new())
 }
 
-/// The configuration's folder `etc`, credentials, and files beside both.
+/// Creates the configuration folder `etc`, a folder of credentials, and files outside both.
 fn folder() -> Folder {
     let folder = Folder::new();
     for inner in ["etc/tls", "credentials"] {
@@ -35,7 +36,8 @@ fn folder() -> Folder {
     folder
 }
 
-/// A configuration with these files for the cluster's key, and for the certificate and the key of admin.tcp.
+/// Returns a configuration that uses the given files for the hash key and for the certificate and
+/// key of `admin.tcp`.
 fn text(hash_key: &str, certificate: &str, key: &str) -> String {
     format!(
         "{}[admin]\ntcp = {{ listen = [\"192.0.2.1:9851\"], certificate_file = \"{certificate}\", key_file = \"{key}\", \
@@ -44,8 +46,9 @@ fn text(hash_key: &str, certificate: &str, key: &str) -> String {
     )
 }
 
+// Promise: config-confined
 #[test]
-fn secrets_and_certificates_lie_beneath_the_folder_or_are_credentials() {
+fn secrets_lie_in_the_folder_or_are_credentials() {
     let folder = folder();
     let there = |name: &str| folder.0.join(name).display().to_string();
     assert_eq!(refusals(&folder, &text("k", "tls/c.pem", "tls/k.pem")), [""; 0]);
@@ -57,19 +60,17 @@ fn secrets_and_certificates_lie_beneath_the_folder_or_are_credentials() {
             let at = |name| if name == good { outside } else { name };
             let found = refusals(&folder, &text(at("k"), at("tls/c.pem"), at("tls/k.pem")));
             assert_eq!(found.len(), 1, "{good} {outside}: {found:#?}");
-            let said = "which leads out of the configuration's folder";
+            let said = "is outside the configuration's folder";
             assert!(found[0].contains(said), "{good} {outside}: {found:#?}");
         }
     }
     let check = "[check.c]\nhttps = { port = 443, path = \"/\", ca_file = \"../c.pem\" }\n";
     let pool_checks = BASE.replace("[io]", &format!("{check}[io]"));
     let found = refusals(&folder, &pool_checks);
-    assert!(
-        found.iter().any(|said| said.contains("https.ca_file: found \"../c.pem\", which leads out")),
-        "{found:#?}"
-    );
+    assert!(found.iter().any(|said| said.contains("https.ca_file: \"../c.pem\" is outside")), "{found:#?}");
 }
 
+// Promise: config-confined
 #[test]
 fn a_refusal_says_nothing_of_what_a_file_holds() {
     let folder = folder();
@@ -99,10 +100,12 @@ fn a_refusal_says_nothing_of_what_a_file_holds() {
             assert!(!said.contains("nary"), "{canary}: {said}");
         }
         let first = first.get_or_insert_with(|| found.clone());
-        assert_eq!(*first, found, "what is refused does not tell one text from another: {canary:?}");
+        assert_eq!(*first, found, "the messages do not depend on the content: {canary:?}");
     }
-    // That a file is not there, or open to others, is no content: an operator mends it.
+    // A message may reveal that a file does not exist or that other users can read it.
     fs::set_permissions(folder.0.join("etc/note"), fs::Permissions::from_mode(0o644)).unwrap();
-    assert!(refusals(&folder, &text("note", "tls/c.pem", "tls/k.pem"))[0].contains("others can read"));
+    assert!(
+        refusals(&folder, &text("note", "tls/c.pem", "tls/k.pem"))[0].contains("can be read by other users")
+    );
     assert!(refusals(&folder, &text("absent", "tls/c.pem", "tls/k.pem"))[0].contains("no such file"));
 }

@@ -1,10 +1,10 @@
-//! Fallback pools and slow start: ranges, names that lead nowhere, and rings.
+//! Tests of fallback pools and slow start: ranges, unknown pools, and cycles.
 
 use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{check, parsed, with_pools};
+use super::{check, parsed, printed, with_pools};
 use crate::Severity;
 
 fn pool(name: &str, keys: &str) -> String {
@@ -13,7 +13,7 @@ fn pool(name: &str, keys: &str) -> String {
 
 fn errors(text: &str) -> Vec<String> {
     let problems = parsed(&with_pools(text)).map_or_else(|errors| errors, |(_, warnings)| warnings);
-    problems.iter().filter(|problem| problem.severity == Severity::Error).map(ToString::to_string).collect()
+    problems.iter().filter(|problem| problem.severity == Severity::Error).map(printed).collect()
 }
 
 #[test]
@@ -51,28 +51,57 @@ fn fallbacks_are_checked() {
             base,
             below,
             &[
-                (13, "pool.p.fallback.pool", "\"q\"", "a section [pool.NAME]"),
-                (13, "pool.p.fallback.below", "0", "1 to 65535"),
-                (13, "pool.p.fallback.hold", "\"61m\"", "\"0s\" to \"1h\""),
-                (14, "pool.p.slow_start", "\"0s\"", "\"1s\" to \"1h\""),
-                (15, "pool.p.max_down", "\"0%\"", "\"1%\" to \"100%\""),
+                (13, "pool.p.fallback.pool", "unknown pool \"q\"", "did you mean \"p\"?"),
+                (13, "pool.p.fallback.below", "\"below\" must be between 1 and 65535, got 0", ""),
+                (13, "pool.p.fallback.hold", "\"hold\" must be between 0s and 1h, got \"61m\"", ""),
+                (14, "pool.p.slow_start", "\"slow_start\" must be between 1s and 1h, got \"0s\"", ""),
+                (
+                    15,
+                    "pool.p.max_down",
+                    "\"max_down\" must be a percentage between \"1%\" and \"100%\", got \"0%\"",
+                    "",
+                ),
             ],
         ),
-        (base, "encapsulation = \"t\"\nfallback = \"q\"", &[(13, "pool.p.fallback", "\"q\"", "a table")]),
+        (
+            base,
+            "encapsulation = \"t\"\nfallback = \"q\"",
+            &[(
+                13,
+                "pool.p.fallback",
+                "\"fallback\" must be a table, got \"q\"",
+                "write { KEY = VALUE, ... }",
+            )],
+        ),
         (
             base,
             "encapsulation = \"t\"\nfallback = {}",
-            &[(13, "pool.p.fallback.pool", "nothing", "name of a pool")],
+            &[(
+                13,
+                "pool.p.fallback.pool",
+                "[pool.p.fallback] needs a \"pool\" key",
+                "\"pool\" is the name of a pool",
+            )],
         ),
         (
             base,
             "encapsulation = \"t\"\nfallback = { pool = \"p\" }",
-            &[(13, "pool.p.fallback.pool", "pool \"p\" as a fallback of itself", "come to an end")],
+            &[(
+                13,
+                "pool.p.fallback.pool",
+                "pool \"p\" is its own fallback",
+                "remove one fallback, so that the chain ends",
+            )],
         ),
         (
             base,
             "encapsulation = \"t\"\nfallback = { pool = \"pp\", below = 2 }\nbackends = [{ name = \"b2\", address = \"198.18.0.2\" }]\n[pool.pp]",
-            &[(13, "pool.p.fallback.pool", "below = 2 in a pool of 1 backend", "or the pool never serves")],
+            &[(
+                13,
+                "pool.p.fallback.pool",
+                "pool \"p\" never serves, because it has 1 backend and its fallback has below = 2",
+                "set below to 1 or less",
+            )],
         ),
     ]);
 }
@@ -89,8 +118,8 @@ fn rings_of_fallbacks_are_named_once() {
     assert_eq!(
         errors(&text.concat()),
         [
-            "etc/a.toml:11:21: pool.b.fallback.pool: found the cycle of fallbacks b -> d -> c -> b, allowed fallbacks that come to an end",
-            "etc/a.toml:20:21: pool.e.fallback.pool: found pool \"e\" as a fallback of itself, allowed fallbacks that come to an end",
+            "etc/a.toml:11:21: pool.b.fallback.pool: fallbacks form a cycle, b -> d -> c -> b; help: remove one fallback, so that the chain ends",
+            "etc/a.toml:20:21: pool.e.fallback.pool: pool \"e\" is its own fallback; help: remove one fallback, so that the chain ends",
         ]
     );
     let long: String = (0..40)
@@ -98,7 +127,7 @@ fn rings_of_fallbacks_are_named_once() {
         .collect();
     let errors = errors(&long);
     assert_eq!(errors.len(), 1);
-    assert!(errors[0].contains("found a cycle of 40 fallbacks through p00"), "{errors:?}");
+    assert!(errors[0].contains("40 fallbacks form a cycle through pool \"p00\""), "{errors:?}");
 }
 
 proptest! {
@@ -107,7 +136,8 @@ proptest! {
         let text: String = next.iter().enumerate().map(|(number, next)| {
             pool(&format!("p{number}"), &next.map(|next| format!("fallback = {{ pool = \"p{next}\" }}")).unwrap_or_default())
         }).collect();
-        // A pool is on a ring when following its fallbacks comes back to it; a ring has one least number.
+        // A pool is part of a cycle if its fallbacks lead back to it. Each cycle is counted at its
+        // pool with the lowest number.
         let follow = |start: usize| std::iter::successors(next[start], |at| next[*at]).take(8);
         let rings = (0..8).filter(|&start| {
             let ring: Vec<usize> = follow(start).collect();
@@ -118,7 +148,7 @@ proptest! {
 }
 
 #[test]
-fn a_key_that_never_acts_because_its_pool_is_only_inside_others_is_warned_of() {
+fn keys_without_effect_are_warned_of() {
     let own = "backends = [{ name = \"b\", address = \"198.18.0.1\" }]";
     let keys = "fallback = { pool = \"spare\" }\nslow_start = \"30s\"\nmax_down = \"50%\"";
     let vip = "[vip.v]\naddresses = [\"203.0.113.1\"]\nservices = [{ ports = [80], protocol = \"tcp\", pool = \"top\" }]\n";
@@ -132,7 +162,7 @@ fn a_key_that_never_acts_because_its_pool_is_only_inside_others_is_warned_of() {
             format!("[pool.lone]\n{keys}\nbackends = [{{ name = \"l\", address = \"198.18.0.8\" }}]\n"),
         ];
         let (_, warnings) = parsed(&with_pools(&text.concat())).unwrap();
-        warnings.iter().map(|warning| (warning.line().unwrap(), warning.to_string())).collect::<Vec<_>>()
+        warnings.iter().map(|warning| (warning.line().unwrap(), printed(warning))).collect::<Vec<_>>()
     };
     let never = |line: usize, pool: &str, key: &str, field: &str| {
         let column = match key {
@@ -141,8 +171,8 @@ fn a_key_that_never_acts_because_its_pool_is_only_inside_others_is_warned_of() {
             _ => 12,
         };
         let words = format!(
-            "etc/a.toml:{line}:{column}: warning: pool.{pool}.{field}: found a {key} of a pool that is only inside others: \
-             it never acts, allowed {key} in a pool that a VIP names, such as \"top\""
+            "etc/a.toml:{line}:{column}: warning: pool.{pool}.{field}: {key} has no effect, because pool \"{pool}\" is only \
+             used inside other pools; help: set {key} in a pool that a VIP names, such as \"top\""
         );
         (line, words)
     };
@@ -151,16 +181,16 @@ fn a_key_that_never_acts_because_its_pool_is_only_inside_others_is_warned_of() {
         never(16, "middle", "fallback", "fallback.pool"),
         never(17, "middle", "slow_start", "slow_start"),
         never(18, "middle", "max_down", "max_down"),
-        // Its slow start acts, for the backends that it lists.
+        // Slow start has an effect in a pool that lists backends.
         never(21, "leaf", "fallback", "fallback.pool"),
         never(23, "leaf", "max_down", "max_down"),
     ];
     assert_eq!(found[..5], expected);
     assert!(
-        found.len() == 6 && found[5].1.contains("pool.lone: found a pool that no VIP uses"),
+        found.len() == 6 && found[5].1.contains("pool.lone: pool \"lone\" is not used by any VIP"),
         "{found:#?}"
     );
-    // As a fallback of a named pool it acts.
+    // A fallback has an effect in a pool that is itself a fallback.
     let found = warnings("fallback = { pool = \"middle\" }");
     assert!(found.iter().all(|(_, words)| !words.contains("pool.middle")), "{found:#?}");
 }

@@ -1,4 +1,4 @@
-//! Files as the system has them: modes, folders, credentials.
+//! Tests of configuration and secret files: permissions, folders and credentials.
 
 use std::ffi::OsString;
 use std::fs;
@@ -6,10 +6,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{EXAMPLE, KEY};
+use super::{EXAMPLE, KEY, all_printed};
 use crate::{SecretName, admin_socket, load, parse, read_secret};
 
-/// A folder of its own for one test; gone with it.
+/// A temporary folder that is removed when it is dropped.
 pub(super) struct Folder(pub(super) PathBuf);
 
 impl Folder {
@@ -53,7 +53,7 @@ fn a_key_that_others_can_read_is_refused() {
     let path = folder.write("a.toml", EXAMPLE, 0o644);
     for mode in [0o640, 0o604, 0o620, 0o601, 0o666] {
         folder.write("secrets/hash.key", KEY, mode);
-        let problems = load(&path).unwrap_err().to_string();
+        let problems = all_printed(&load(&path).unwrap_err());
         assert_eq!(problems.lines().count(), 1);
         for part in ["cluster.hash_key_file: ", "hash.key", &format!("mode {mode:04o}"), "chmod 600"] {
             assert!(problems.contains(part), "{part:?} not in {problems}");
@@ -67,17 +67,17 @@ fn a_key_that_is_no_readable_text_file_is_refused() {
     let folder = Folder::new();
     let path = folder.write("a.toml", EXAMPLE, 0o644);
     let problem = |part: &str| {
-        let problems = load(&path).unwrap_err().to_string();
+        let problems = all_printed(&load(&path).unwrap_err());
         assert!(problems.contains(part) && problems.lines().count() == 1, "{part:?} not in {problems}");
     };
-    problem("no such file, allowed a file with 32 hex digits");
+    problem("(no such file); help: the file must hold 32 hex digits");
     folder.write("secrets/hash.key", [0xff; 32], 0o600);
-    problem("not text");
+    problem("(it is not text)");
     folder.write("secrets/hash.key", "0".repeat(4_097), 0o600);
-    problem("over 4096 bytes");
+    problem("(it is larger than 4096 bytes)");
     fs::remove_file(folder.0.join("secrets/hash.key")).unwrap();
     fs::create_dir(folder.0.join("secrets/hash.key")).unwrap();
-    problem("not a regular file");
+    problem("is not a regular file");
 }
 
 #[test]
@@ -93,10 +93,10 @@ fn credentials_come_from_the_folder_of_the_environment() {
         parse(&text, Path::new("a.toml"), &|name| read_secret(name, &environment))
     };
     assert!(with(Some(&folder.0)).is_ok());
-    assert!(with(None).unwrap_err().to_string().contains("no $CREDENTIALS_DIRECTORY"));
-    assert!(with(Some(Path::new(""))).unwrap_err().to_string().contains("no $CREDENTIALS_DIRECTORY"));
+    assert!(with(None).unwrap_err().to_string().contains("needs $CREDENTIALS_DIRECTORY"));
+    assert!(with(Some(Path::new(""))).unwrap_err().to_string().contains("needs $CREDENTIALS_DIRECTORY"));
     folder.write("key", KEY, 0o444);
-    assert!(with(Some(&folder.0)).unwrap_err().to_string().contains("which others can read"));
+    assert!(with(Some(&folder.0)).unwrap_err().to_string().contains("can be read by other users"));
 }
 
 #[test]
@@ -118,18 +118,18 @@ fn a_file_that_cannot_be_a_configuration_is_refused_in_words() {
         let problems = load(path).unwrap_err();
         let problem = problems.iter().next().unwrap().clone();
         assert_eq!((problems.len(), problem.file(), problem.line()), (1, path, None));
-        assert!(problem.to_string().starts_with(&format!("{}: found ", path.display())), "{problem}");
-        problem.found.to_owned()
+        assert!(problem.to_string().starts_with(&format!("{}: ", path.display())), "{problem}");
+        problem.message
     };
-    assert_eq!(of(&folder.0), "a folder");
+    assert_eq!(of(&folder.0), "it is a folder, not a file");
     let pipe = folder.0.join("pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    assert_eq!(of(&pipe), "a pipe", "no writer is waited for");
+    assert_eq!(of(&pipe), "it is a pipe, not a file", "opening the pipe would block");
     assert_eq!(of(&folder.0.join("none")), "no such file");
-    assert_eq!(of(&folder.write("a", b"a = 1\n\n# \xff", 0o644)), "a byte that is not UTF-8 in line 3");
-    assert_eq!(of(Path::new("/dev/zero")), "over 16 MiB");
+    assert_eq!(of(&folder.write("a", b"a = 1\n\n# \xff", 0o644)), "line 3 is not UTF-8");
+    assert_eq!(of(Path::new("/dev/zero")), "the file is larger than 16 MiB");
     let (most, more) = (vec![b'\n'; 16 << 20], vec![b'\n'; (16 << 20) + 1]);
-    assert_eq!(of(&folder.write("a", more, 0o644)), "over 16 MiB");
+    assert_eq!(of(&folder.write("a", more, 0o644)), "the file is larger than 16 MiB");
     let read = load(&folder.write("a", most, 0o644)).unwrap_err();
     assert!(read.iter().any(|problem| problem.field.as_str() == "cluster"), "{read}");
 }
@@ -140,10 +140,7 @@ fn a_file_of_100_mb_is_refused_before_it_is_read() {
     let path = folder.write("a.toml", "", 0o644);
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(100_000_000).unwrap();
     let problems = load(&path).unwrap_err();
-    assert_eq!(
-        problems.to_string(),
-        format!("{}: found over 16 MiB, allowed at most 16 MiB", path.display())
-    );
+    assert_eq!(problems.to_string(), format!("error: {}: the file is larger than 16 MiB", path.display()));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `allow`, `deny`, `limits` of a VIP, and the files that it names.
+//! Tests of the keys `allow`, `deny` and `limits` of a VIP, and of the files that they name.
 
 use std::fs;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use super::files::Folder;
 use super::*;
 
-/// The base with these keys in its VIP, over a folder for its lists.
+/// A folder for the base configuration and prefix lists.
 struct Bed(Folder);
 
 impl Bed {
@@ -27,7 +27,7 @@ impl Bed {
         let path = self.0.write("a.toml", format!("{BASE}{keys}\n"), 0o644);
         let shown = |problems: Problems| {
             let folder = format!("{}/", self.0.0.display());
-            problems.iter().map(|problem| problem.to_string().replace(&folder, "")).collect()
+            problems.iter().map(|problem| printed(problem).replace(&folder, "")).collect()
         };
         load(&path).map(|(config, _)| config).map_err(shown)
     }
@@ -80,76 +80,126 @@ fn limits_arrive_with_their_defaults() {
 fn wrong_keys_are_refused_in_their_place() {
     let services = "services = [{ ports = [80], protocol = \"tcp\", pool = \"p\" }]\n";
     let rows: &[(&str, &str, &str, &str)] = &[
-        ("allow = []", "vip.v.allow", "an empty list", "prefixes or addresses"),
-        ("allow = \"198.18.0.0/15\"", "vip.v.allow", "\"198.18.0.0/15\"", "a list of"),
-        ("deny = [7]", "vip.v.deny[0]", "7", "prefixes or addresses"),
-        ("deny = [\"office\"]", "vip.v.deny[0]", "\"office\"", "prefixes or addresses"),
+        (
+            "allow = []",
+            "vip.v.allow",
+            "\"allow\" must not be empty",
+            "for example [\"198.51.100.0/24\", \"2001:db8::1\"]",
+        ),
+        (
+            "allow = \"198.18.0.0/15\"",
+            "vip.v.allow",
+            "\"allow\" must be a list of prefixes or addresses, got \"198.18.0.0/15\"",
+            "for example [\"198.51.100.0/24\", \"2001:db8::1\"]",
+        ),
+        (
+            "deny = [7]",
+            "vip.v.deny[0]",
+            "\"deny[0]\" must be an IP prefix or address, got 7",
+            "for example \"198.51.100.0/24\"",
+        ),
+        (
+            "deny = [\"office\"]",
+            "vip.v.deny[0]",
+            "\"deny[0]\" must be an IP prefix or address, got \"office\"",
+            "for example \"198.51.100.0/24\"",
+        ),
         (
             "deny = [\"::\", \"198.18.0.1/15\"]",
             "vip.v.deny[1]",
-            "198.18.0.1/15 with bits behind its length",
-            "198.18.0.0/15",
+            "prefix 198.18.0.1/15 has host bits set",
+            "write \"198.18.0.0/15\"",
         ),
-        ("allow_files = []", "vip.v.allow_files", "an empty list", "a list of files"),
+        (
+            "allow_files = []",
+            "vip.v.allow_files",
+            "\"allow_files\" must not be empty",
+            "for example [\"lists/office.txt\"]",
+        ),
         (
             "deny_files = [\"/etc/passwd\"]",
             "vip.v.deny_files[0]",
-            "\"/etc/passwd\"",
-            "in this file's folder or below",
+            "\"deny_files[0]\" must be a relative path to a file in this file's folder or below, without .., got \"/etc/passwd\"",
+            "for example \"lists/office.txt\"",
         ),
-        ("deny_files = [\"lists/../../x\"]", "vip.v.deny_files[0]", "x\"", "without .."),
-        ("deny_files = [\"no such\"]", "vip.v.deny_files[0]", "no such file", "a readable file"),
-        ("limits = 7", "vip.v.limits", "7", "a table"),
-        ("limits = {}", "vip.v.limits", "without a limit", "new_flows_per_second, per_source"),
-        ("limits = { new_flows_per_second = 0 }", "vip.v.limits.new_flows_per_second", "0", "1 to 10000000"),
+        (
+            "deny_files = [\"lists/../../x\"]",
+            "vip.v.deny_files[0]",
+            "\"deny_files[0]\" must be a relative path to a file in this file's folder or below, without .., got \"lists/../../x\"",
+            "for example \"lists/office.txt\"",
+        ),
+        (
+            "deny_files = [\"no such\"]",
+            "vip.v.deny_files[0]",
+            "cannot read \"etc/no such\" (no such file)",
+            "",
+        ),
+        ("limits = 7", "vip.v.limits", "\"limits\" must be a table, got 7", "write { KEY = VALUE, ... }"),
+        (
+            "limits = {}",
+            "vip.v.limits",
+            "\"limits\" needs \"new_flows_per_second\", \"per_source\", or both",
+            "add one of these keys, or remove limits",
+        ),
+        (
+            "limits = { new_flows_per_second = 0 }",
+            "vip.v.limits.new_flows_per_second",
+            "\"new_flows_per_second\" must be between 1 and 10000000, got 0",
+            "",
+        ),
         (
             "limits = { new_flows_per_second = 10_000_001 }",
             "vip.v.limits.new_flows_per_second",
-            "10000001",
-            "1 to",
+            "\"new_flows_per_second\" must be between 1 and 10000000, got 10000001",
+            "",
         ),
         (
             "limits = { per_source = {} }",
             "vip.v.limits.per_source.new_flows_per_second",
-            "nothing",
-            "an integer",
+            "[vip.v.limits.per_source] needs a \"new_flows_per_second\" key",
+            "\"new_flows_per_second\" is a number from 1 to 10000000",
         ),
         (
             "limits = { per_source = { new_flows_per_second = 1, v4_prefix = 33 } }",
             "vip.v.limits.per_source.v4_prefix",
-            "33",
-            "8 to 32",
+            "\"v4_prefix\" must be between 8 and 32, got 33",
+            "",
         ),
         (
             "limits = { per_source = { new_flows_per_second = 1, v6_prefix = 15 } }",
             "vip.v.limits.per_source.v6_prefix",
-            "15",
-            "16 to 128",
+            "\"v6_prefix\" must be between 16 and 128, got 15",
+            "",
         ),
-        ("limits = { burst = 1 }", "vip.v.limits", "without a limit", "per_source"),
+        (
+            "limits = { burst = 1 }",
+            "vip.v.limits",
+            "\"limits\" needs \"new_flows_per_second\", \"per_source\", or both",
+            "add one of these keys, or remove limits",
+        ),
     ];
-    for (keys, field, found, allowed) in rows {
+    for (keys, field, message, help) in rows {
         let text = BASE.replace(services, &format!("{services}{keys}\n"));
         let problems = all(&text);
-        let shown: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        let shown: Vec<String> = problems.iter().map(printed).collect();
         let first = &problems[0];
         assert_eq!((first.line(), first.field.as_str()), (Some(17), *field), "{keys}: {shown:#?}");
-        assert!(first.found.contains(found) && first.allowed.contains(allowed), "{keys}: {shown:#?}");
+        assert!(says(first, message, help), "{keys}: {shown:#?}");
         assert_eq!(problems.len(), 1 + usize::from(keys.contains("burst")), "{shown:#?}");
     }
 }
 
 #[test]
-fn a_bad_line_is_named_by_file_and_line_and_what_may_be_a_secret_is_not_shown() {
+fn bad_list_line_is_named_without_secrets() {
     let bed = Bed::new();
     bed.list("a.txt", "198.18.0.0/15\n  198.51.100.1/24\nkeep out\n\n::ffff:192.0.2.1\n192.0.2.0/40 # x\n");
     let problems = bed.load("deny_files = [\"lists/a.txt\"]").unwrap_err();
     let expected = [
-        "lists/a.txt:2:3: vip.v.deny_files[0]: found 198.51.100.1/24 with bits behind its length, allowed 198.51.100.0/24",
-        "lists/a.txt:3:1: vip.v.deny_files[0]: found 8 characters that are no address or prefix, allowed an IPv4 or IPv6 \
-         prefix or address, then maybe # and a comment",
-        "lists/a.txt:5:1: vip.v.deny_files[0]: found the IPv4-mapped address ::ffff:192.0.2.1, allowed 192.0.2.1",
-        "lists/a.txt:6:1: vip.v.deny_files[0]: found 192.0.2.0 with a wrong length, allowed a length from 0 to 32",
+        "lists/a.txt:2:3: vip.v.deny_files[0]: prefix 198.51.100.1/24 has host bits set; help: write \"198.51.100.0/24\"",
+        "lists/a.txt:3:1: vip.v.deny_files[0]: 8 characters that are not an address or prefix; help: write \
+         one IP prefix or address per line, and begin comments with #",
+        "lists/a.txt:5:1: vip.v.deny_files[0]: ::ffff:192.0.2.1 is an IPv4-mapped IPv6 address; help: write \"192.0.2.1\"",
+        "lists/a.txt:6:1: vip.v.deny_files[0]: the prefix of 192.0.2.0 has an invalid length; help: use a length from 0 to 32",
     ];
     assert_eq!(problems, expected);
     bed.list("a.txt", [b"198.18.0.0/15\n\xff".as_slice(), &[0xc0; 9]].concat());
@@ -164,22 +214,26 @@ fn a_bad_line_is_named_by_file_and_line_and_what_may_be_a_secret_is_not_shown() 
     let problems = bed.load("deny_files = [\"lists/a.txt\"]").unwrap_err();
     assert_eq!(problems.len(), 20);
     assert!(
-        problems[19].contains("lists/a.txt:20:1: ") && problems[19].contains("maybe more"),
+        problems[19].contains("lists/a.txt:20:1: ")
+            && problems[19].contains("further lines of this file are not checked"),
         "{problems:?}"
     );
 }
 
 #[test]
-fn an_allow_list_that_has_nothing_is_refused_as_a_file_that_was_not_written_whole() {
+fn empty_allow_list_is_refused() {
     let bed = Bed::new();
     bed.list("a.txt", "# \n");
     let problems = bed.load("allow_files = [\"lists/a.txt\"]").unwrap_err();
     assert_eq!(problems.len(), 1, "{problems:?}");
-    assert!(problems[0].contains("vip.v.allow_files: found an allow list without a prefix"), "{problems:?}");
+    assert!(
+        problems[0].contains("vip.v.allow_files: \"allow_files\" has no prefix; help: add a prefix; without one, the VIP would serve no client"),
+        "{problems:?}"
+    );
 }
 
 #[test]
-fn files_without_end_folders_and_pipes_are_refused_and_not_waited_for() {
+fn endless_files_folders_and_pipes_are_refused() {
     let bed = Bed::new();
     let refused = |part: &str| {
         let problems = bed.load("deny_files = [\"lists/a.txt\"]").unwrap_err();
@@ -187,16 +241,16 @@ fn files_without_end_folders_and_pipes_are_refused_and_not_waited_for() {
     };
     let path = bed.0.0.join("lists/a.txt");
     fs::create_dir(&path).unwrap();
-    refused("not a regular file");
+    refused("(not a regular file)");
     fs::remove_dir(&path).unwrap();
     nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    refused("not a regular file");
+    refused("(not a regular file)");
     fs::remove_file(&path).unwrap();
     symlink("/dev/zero", &path).unwrap();
-    refused("not a regular file");
+    refused("(not a regular file)");
     fs::remove_file(&path).unwrap();
     fs::File::create(&path).unwrap().set_len((64 << 20) + 1).unwrap();
-    refused("over 64 MiB in all lists together");
+    refused("all lists together are larger than 64 MiB");
 }
 
 #[test]
@@ -209,11 +263,11 @@ fn a_million_lines_are_read_and_one_more_in_any_list_is_refused() {
     assert_eq!(config.vips()[0].guard.deny.as_ref().map(SourceList::len), Some(600_000));
     bed.list("b.txt", (0..400_001).map(line).collect::<String>());
     let problems = bed.load("deny_files = [\"lists/a.txt\"]\nallow_files = [\"lists/b.txt\"]").unwrap_err();
-    assert!(problems.len() == 1 && problems[0].contains("over 1,000,000 lines"), "{problems:?}");
+    assert!(problems.len() == 1 && problems[0].contains("more than 1,000,000 lines"), "{problems:?}");
 }
 
 #[test]
-fn a_list_counts_as_a_file_of_the_configuration_once_however_often_it_is_named() {
+fn list_is_one_source_even_if_named_twice() {
     let bed = Bed::new();
     let list = bed.list("a.txt", "198.18.0.0/15\n");
     symlink("a.txt", bed.0.0.join("lists/same.txt")).unwrap();
@@ -228,7 +282,7 @@ fn a_list_counts_as_a_file_of_the_configuration_once_however_often_it_is_named()
     assert!(!before.sources()[1].is_unchanged() && commented.sources()[1].is_unchanged());
     assert!(
         before == commented && before.digest() != commented.digest(),
-        "the files differ, what they say does not"
+        "the files differ, but their entries are equal"
     );
     bed.list("a.txt", "198.18.0.0/16\n");
     let other = bed.load(keys).unwrap();
@@ -236,11 +290,11 @@ fn a_list_counts_as_a_file_of_the_configuration_once_however_often_it_is_named()
     bed.list("a.txt", "198.18.0.0/15\n");
     let again = bed.load(keys).unwrap();
     assert_eq!((&before, before.digest()), (&again, again.digest()));
-    assert!(before.sources()[1].is_unchanged(), "written anew with the same content");
+    assert!(before.sources()[1].is_unchanged(), "the same content was written again");
 }
 
 #[test]
-fn a_configuration_that_is_put_reads_no_list_from_outside_its_folder() {
+fn confined_configuration_reads_lists_of_its_folder() {
     let bed = Bed::new();
     let secret = bed.0.write("secret", "198.18.0.0/15\n", 0o644);
     fs::create_dir(bed.0.0.join("etc")).unwrap();
@@ -254,20 +308,21 @@ fn a_configuration_that_is_put_reads_no_list_from_outside_its_folder() {
     let put = |name: &str| {
         let put = parse_confined(&text(name), &file, &|_| Ok(KEY.to_owned()));
         put.map(|(config, _)| prefixes(config.vips()[0].guard.deny.as_ref()))
-            .map_err(|problems| problems.to_string())
+            .map_err(|problems| all_printed(&problems))
     };
     for good in ["list.txt", "./list.txt", "in.txt"] {
         assert_eq!(put(good), Ok(vec!["198.18.0.0/15".to_owned()]), "{good}");
     }
     for bad in ["out.txt", "lists/beyond.txt"] {
         let problem = put(bad).unwrap_err();
-        assert!(problem.contains("which leads out of the configuration's folder"), "{problem}");
+        assert!(problem.contains("is outside the configuration's folder"), "{problem}");
         assert!(!problem.contains("198.18"), "{problem}");
-        // The file itself, which only who may write it can change, names it.
+        // Without a client, any file is allowed, because only the owner of the configuration can
+        // change it.
         assert!(parse(&text(bad), &file, &|_| Ok(KEY.to_owned())).is_ok(), "{bad}");
     }
     let above = put("../secret").unwrap_err();
-    assert!(above.contains("named without .."), "{above} {}", secret.display());
+    assert!(above.contains("without .."), "{above} {}", secret.display());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `[cluster.mtu]`: ranges, and the warning of what does not fit.
+//! Tests of `[cluster.mtu]`: ranges, and warnings for encapsulated packets that exceed the MTU.
 
 use super::{all, check, parsed, with_pools};
 
@@ -11,12 +11,12 @@ fn lengths_are_checked_and_arrive() {
             KEY,
             "hash_key_file = \"k\"\nmtu = { clients = 575, core = 1279, more = 1 }",
             &[
-                (4, "cluster.mtu.clients", "575", "576 to 9000"),
-                (4, "cluster.mtu.core", "1279", "1280 to 65535"),
-                (4, "cluster.mtu.more", "", "clients, core"),
+                (4, "cluster.mtu.clients", "\"clients\" must be between 576 and 9000, got 575", ""),
+                (4, "cluster.mtu.core", "\"core\" must be between 1280 and 65535, got 1279", ""),
+                (4, "cluster.mtu.more", "unknown key \"more\" in [cluster.mtu]", "did you mean \"core\"?"),
             ],
         ),
-        // GUE over IPv4 is 32 bytes.
+        // GUE over IPv4 adds 32 bytes.
         (KEY, "hash_key_file = \"k\"\nmtu = { core = 1532 }", &[]),
         (
             KEY,
@@ -24,14 +24,19 @@ fn lengths_are_checked_and_arrive() {
             &[(
                 4,
                 "cluster.mtu.core",
-                "1531, but backend \"b1\" needs 1532: 1500 of a client and t over",
-                "carry that much",
+                "cluster.mtu.core is 1531, but packets to backend \"b1\" need 1532",
+                "packets of 1500 bytes in encapsulation \"t\" to 198.18.0.1 exceed the MTU and are fragmented; use a larger MTU",
             )],
         ),
         (
             KEY,
             "hash_key_file = \"k\"\nmtu = { clients = 9000, core = 9000 }",
-            &[(4, "cluster.mtu.core", "9000, but backend \"b1\" needs 9032", "clients get Packet Too Big")],
+            &[(
+                4,
+                "cluster.mtu.core",
+                "cluster.mtu.core is 9000, but packets to backend \"b1\" need 9032",
+                "packets of 9000 bytes in encapsulation \"t\" to 198.18.0.1 exceed the MTU and are fragmented; use a larger MTU",
+            )],
         ),
     ]);
     let (config, _) =
@@ -50,13 +55,10 @@ fn fragments_to_another_machine_must_fit_as_well() {
         ));
         let text = text.replace(KEY, &format!("{KEY}\nmtu = {{ core = {core} }}"));
         let found = all(&text).into_iter().filter(|problem| problem.field.as_str() == "cluster.mtu.core");
-        found.map(|problem| problem.found.to_owned()).collect::<Vec<_>>()
+        found.map(|problem| problem.message).collect::<Vec<_>>()
     };
-    // GRE over IPv6 is 44 bytes, and over IPv4 24.
+    // GRE adds 44 bytes over IPv6 and 24 bytes over IPv4.
     assert_eq!(of(1_544, ""), [""; 0]);
-    assert_eq!(
-        of(1_543, ""),
-        ["1543, but fragments to machine \"lb2\" need 1544: 1500 of a client and gre over 2001:db8::2"]
-    );
+    assert_eq!(of(1_543, ""), ["cluster.mtu.core is 1543, but fragments to machine \"lb2\" need 1544"]);
     assert_eq!(of(1_543, "encapsulation = \"l2\"\n").len(), 1, "the pool has no outer header");
 }

@@ -1,10 +1,11 @@
-//! Pools inside pools, against an oracle that walks every path by itself.
+//! Tests of nested pools. The results are compared with a second implementation that follows every
+//! path.
 
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::{parsed, with_pools};
+use super::{all_printed, parsed, printed, with_pools};
 use crate::Config;
 
 fn config_of(pools: &str) -> Config {
@@ -17,7 +18,7 @@ fn config_of(pools: &str) -> Config {
 fn errors_of(pools: &str) -> Vec<String> {
     let problems = parsed(&with_pools(pools)).unwrap_err();
     let errors = problems.iter().filter(|problem| problem.severity == crate::Severity::Error);
-    errors.map(ToString::to_string).collect()
+    errors.map(printed).collect()
 }
 
 fn weights(config: &Config, pool: &str) -> Vec<(String, u32)> {
@@ -50,8 +51,8 @@ fn a_cycle_is_named() {
     assert_eq!(
         errors,
         [
-            "etc/a.toml:12:19: pool.c.pools[0].pool: found the cycle b -> c -> b, allowed pools that do not contain themselves",
-            "etc/a.toml:14:19: pool.d.pools[0].pool: found the cycle d -> d, allowed pools that do not contain themselves",
+            "etc/a.toml:12:19: pool.c.pools[0].pool: pools contain each other in a cycle, b -> c -> b; help: remove one of these references",
+            "etc/a.toml:14:19: pool.d.pools[0].pool: pools contain each other in a cycle, d -> d; help: remove one of these references",
         ]
     );
 }
@@ -60,39 +61,51 @@ fn a_cycle_is_named() {
 fn what_a_pool_holds_is_checked() {
     let b = "backends = [{ name = \"b\", address = \"198.18.0.1\" }]";
     let table = [
-        ("[pool.a]\n".to_owned(), "pool.a: found neither backends nor pools"),
-        ("[pool.a]\nbackends = []\n".to_owned(), "pool.a.backends: found an empty list"),
-        ("[pool.a]\npools = []\n".to_owned(), "pool.a.pools: found an empty list"),
-        (format!("[pool.a]\n{b}\npools = [{{ pool = \"x\" }}]\n"), "pool.a.pools[0].pool: found \"x\""),
+        (
+            "[pool.a]\n".to_owned(),
+            "pool.a: [pool.a] needs a \"backends\" or \"pools\" key; help: for example backends = [{ name = \"b1\", address = \"198.18.1.1\" }]",
+        ),
+        (
+            "[pool.a]\nbackends = []\n".to_owned(),
+            "pool.a.backends: \"backends\" must not be empty; help: for example [{ name = \"b1\", address = \"198.18.1.1\", weight = 1 }]",
+        ),
+        (
+            "[pool.a]\npools = []\n".to_owned(),
+            "pool.a.pools: \"pools\" must not be empty; help: for example [{ pool = \"NAME\", weight = 1 }]",
+        ),
+        (
+            format!("[pool.a]\n{b}\npools = [{{ pool = \"x\" }}]\n"),
+            "pool.a.pools[0].pool: unknown pool \"x\"; help: did you mean \"a\"?",
+        ),
         (
             format!("[pool.a]\n{b}\n[pool.b]\nencapsulation = \"gre\"\npools = [{{ pool = \"a\" }}]"),
-            "pool.b.encapsulation: found \"gre\", allowed nothing here",
+            "pool.b.encapsulation: \"encapsulation\" needs \"backends\" in the same pool; help: set it in the pools that list the backends",
         ),
         (
             format!("[pool.a]\n{}", b.replace('}', "}, { name = \"b\", address = \"198.18.0.1\" }")),
-            "pool.a.backends[1].name: found backend \"b\" a second time",
+            "pool.a.backends[1].name: backend \"b\" is listed twice in this pool; help: use weight to give it more traffic",
         ),
         (
             format!("[pool.a]\n{b}\n[pool.b]\n{}", b.replace("0.1", "0.2")),
-            "pool.b.backends[0].address: found 198.18.0.2 for backend \"b\", allowed 198.18.0.1, as pool.a.backends[0].address in line 8 has it",
+            "pool.b.backends[0].address: backend \"b\" has two addresses, 198.18.0.1 and 198.18.0.2; help: the first address is pool.a.backends[0].address on line 8; use the same address or another backend name",
         ),
         (
             format!("[pool.a]\n{}", b.replace("0.1\"", "0.1\", weight = 65536")),
-            "pool.a.backends[0].weight: found 65536, allowed an integer from 0 to 65535",
+            "pool.a.backends[0].weight: \"weight\" must be between 0 and 65535, got 65536",
         ),
         (
             format!("[pool.a]\n{}", b.replace("198.18.0.1", "b.example")),
-            "pool.a.backends[0].address: found the host name \"b.example\"",
+            "pool.a.backends[0].address: backend address \"b.example\" is not an IP address; help: host names are not resolved; see docs/reference/limits.md",
         ),
         (
             format!("[pool.a]\n{}", b.replace("name", "mac = \"x\", name")),
-            "pool.a.backends[0].mac: found an unknown key",
+            "pool.a.backends[0].mac: unknown key \"mac\" in pool.a.backends[0]; help: known keys: address, name, ring_name, weight",
         ),
         (
             format!(
                 "[pool.a]\n{b}\n[pool.b]\nencapsulation = \"ipip\"\n{b}\n[pool.c]\npools = [{{ pool = \"a\" }}, {{ pool = \"b\" }}]"
             ),
-            "pool.c: found backend \"b\" by encapsulation \"gre\" in pool \"a\" and by \"ipip\" in pool \"b\"",
+            "pool.c: backend \"b\" has two encapsulations, \"gre\" in pool \"a\" and \"ipip\" in pool \"b\"; help: a pool can use only one encapsulation for a backend; use the same one in both pools",
         ),
     ];
     for (text, expected) in table {
@@ -116,8 +129,7 @@ fn a_weight_that_is_too_large_is_refused_and_the_largest_is_not() {
     let errors = errors_of(&chain(65_535, 1));
     assert_eq!(errors.len(), 1);
     assert!(
-        errors[0].contains(
-            "pool.c.pools[1].pool: found a weight of 4294967296 for backend \"b\", allowed at most 4294967295"
+        errors[0].contains("pool.c.pools[1].pool: the weight of backend \"b\" adds up to 4294967296; help: reduce weights, so that the sum is at most 4294967295"
         ),
         "{errors:?}"
     );
@@ -144,14 +156,11 @@ fn two_names_for_one_address_are_a_warning() {
                 [vip.v]\naddresses = [\"203.0.113.1\"]\nservices = [{ ports = [80], protocol = \"tcp\", pool = \"a\" }]";
     let (_, warnings) = parsed(&with_pools(text)).unwrap();
     assert_eq!(warnings.len(), 1);
-    assert!(
-        warnings
-            .to_string()
-            .contains("pool.a.backends[1].address: found 198.18.0.1, which is also that of backend \"b\"")
-    );
+    assert!(all_printed(&warnings).contains("warning: pool.a.backends[1].address: 198.18.0.1 is also the address of backend \"b\"; help: use one backend name for each address"
+    ));
 }
 
-/// Pools numbered so that references lead to lower numbers: per pool its backends and its references.
+/// The backends and the nested pools of each pool. A pool contains only pools with lower numbers.
 type Shape = Vec<(Vec<(u8, u32)>, Vec<(usize, u32)>)>;
 
 fn shape() -> impl Strategy<Value = Shape> {

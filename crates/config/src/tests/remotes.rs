@@ -1,6 +1,6 @@
-//! Other clusters: what is read, what is refused, what is warned of.
+//! Tests of remote clusters: values, errors and warnings.
 
-use super::{EXAMPLE, all, parsed, with_pools};
+use super::{EXAMPLE, all, parsed, printed, says, with_pools};
 
 const POOL: &str = "[pool.p]\nbackends = [{ name = \"b1\", address = \"198.18.0.1\" }]\n[check.c]\ntcp = { port = 80 }\n[check.v]\ntcp = { port = 80 }\nvia = \"vip\"\n";
 const GROUP: &str =
@@ -13,18 +13,17 @@ fn whole() -> String {
     with_pools(&format!("{POOL}{GROUP}{REMOTE}{VIP}{GROUPED}"))
 }
 
-/// Field and parts of the message of each problem after one change.
+/// Compares field, message and help of all problems after one change.
 fn expect(from: &str, to: &str, expected: &[(&str, &str, &str)]) {
     let text = whole();
     assert_eq!(text.matches(from).count(), 1, "{from}");
     let problems = all(&text.replace(from, to));
     let problems: Vec<_> = problems.iter().filter(|problem| problem.field.as_str() != "check.v").collect();
-    let shown: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    let shown: Vec<String> = problems.iter().map(|problem| printed(problem)).collect();
     assert_eq!(problems.len(), expected.len(), "{to}: {shown:#?}");
-    for (problem, (field, found, allowed)) in problems.iter().zip(expected) {
+    for (problem, (field, message, help)) in problems.iter().zip(expected) {
         assert_eq!(problem.field.as_str(), *field, "{shown:#?}");
-        assert!(problem.found.contains(found), "{found:?} not in {shown:#?}");
-        assert!(problem.allowed.contains(allowed), "{allowed:?} not in {shown:#?}");
+        assert!(says(problem, message, help), "{message:?}, {help:?} not in {shown:#?}");
     }
 }
 
@@ -79,57 +78,92 @@ fn what_would_send_packets_astray_is_refused_by_name() {
     expect(
         "192.0.2.64/26",
         "192.0.2.0/26",
-        &[("remote.r.sources[0]", "which holds 192.0.2.1", "other cluster's machines")],
+        &[(
+            "remote.r.sources[0]",
+            "source 192.0.2.0/26 contains 192.0.2.1, a machine of this cluster",
+            "list addresses of the other cluster only; the machine is machine.lb1.addresses[0] on line 5",
+        )],
     );
     expect(
         "192.0.2.64/26",
         "203.0.113.0/26",
         &[(
             "remote.r.sources[0]",
-            "which holds the VIP 203.0.113.1 (vip.v.addresses[0] in line",
-            "machines alone",
+            "source 203.0.113.0/26 contains the VIP 203.0.113.1 of this cluster",
+            "list addresses of the other cluster's machines only; the VIP is vip.v.addresses[0] on line 21",
         )],
     );
-    expect("192.0.2.64/26", "192.0.2.65/26", &[("remote.r.sources[0]", "bits behind", "192.0.2.64/26")]);
-    expect("sources = [\"192.0.2.64/26\"]\n", "", &[("remote.r.sources", "nothing", "outer sources")]);
+    expect(
+        "192.0.2.64/26",
+        "192.0.2.65/26",
+        &[("remote.r.sources[0]", "prefix 192.0.2.65/26 has host bits set", "write \"192.0.2.64/26\"")],
+    );
+    expect(
+        "sources = [\"192.0.2.64/26\"]\n",
+        "",
+        &[(
+            "remote.r.sources",
+            "[remote.r] needs a \"sources\" key",
+            "\"sources\" is the outer source addresses of the other cluster's machines, for example sources = [\"198.51.100.96/28\"]",
+        )],
+    );
     expect(
         "[remote.r]",
         "[remote.c]",
         &[
-            ("remote.c", "this cluster", "another cluster"),
-            ("vip.v.remotes[0]", "\"r\"", "[remote.NAME]"),
-            ("vip.w.remotes[0]", "\"r\"", "[remote.NAME]"),
+            ("remote.c", "remote \"c\" is this cluster itself", "name another cluster"),
+            ("vip.v.remotes[0]", "unknown remote \"r\"", "did you mean \"c\"?"),
+            ("vip.w.remotes[0]", "unknown remote \"r\"", "did you mean \"c\"?"),
         ],
     );
     expect(
         "[remote.r]\n",
         "[remote.r]\nencapsulation = \"ipip\"\n",
-        &[("remote.r.encapsulation", "\"ipip\"", "only GRE has a mark")],
+        &[(
+            "remote.r.encapsulation",
+            "a remote needs an encapsulation of kind \"gre\", but \"ipip\" is not",
+            "only GRE can carry the mark that prevents loops",
+        )],
     );
     expect(
         "[remote.r]\n",
         "[remote.r]\nencapsulation = \"gra\"\n",
-        &[("remote.r.encapsulation", "\"gra\"", "did you mean \"gre\"")],
+        &[("remote.r.encapsulation", "unknown encapsulation \"gra\"", "did you mean \"gre\"?")],
     );
     expect(
         "[remote.r]\n",
         "[encapsulation.o]\nkind = \"gre\"\ntoo_big = \"fragment-outer\"\n[remote.r]\nencapsulation = \"o\"\n",
-        &[("remote.r.encapsulation", "fragment-outer", "do not put outer packets together")],
+        &[(
+            "remote.r.encapsulation",
+            "a remote cannot use \"o\" with too_big = \"fragment-outer\"",
+            "use fragment-inner or drop; load balancers do not reassemble outer packets",
+        )],
     );
     expect(
         "remote_checks = [\"c\"]",
         "remote_checks = [\"v\"]",
-        &[("check.c", "no pool uses", ""), ("vip.v.remote_checks[0]", "via a VIP", "via = \"backend\"")],
+        &[
+            ("check.c", "check \"c\" is not used by any pool", ""),
+            (
+                "vip.v.remote_checks[0]",
+                "check \"v\" probes through the VIP",
+                "use a check with via = \"backend\"; it probes the VIP at its address in the other cluster",
+            ),
+        ],
     );
     expect(
         "remotes = [\"r\"]\nremote_checks",
         "remote_checks",
-        &[("vip.v.remote_checks", "a list of 1", "names no remotes")],
+        &[(
+            "vip.v.remote_checks",
+            "\"remote_checks\" needs remotes in the same VIP",
+            "remove \"remote_checks\"",
+        )],
     );
     expect(
         "remotes = [\"r\"]\nremote_checks",
         "remotes = [\"r\", \"r\"]\nremote_checks",
-        &[("vip.v.remotes[1]", "\"r\"", "once")],
+        &[("vip.v.remotes[1]", "\"remotes\" lists \"r\" twice", "")],
     );
 }
 
@@ -140,73 +174,125 @@ fn prefixes_and_addresses_of_a_remote_fit_those_of_this_cluster() {
     expect(
         prefix,
         &to("198.51.100.0/26"),
-        &[("remote.r.prefixes.g[0]", "shares addresses with 198.51.100.0/26", "first prefix")],
+        &[(
+            "remote.r.prefixes.g[0]",
+            "prefix 198.51.100.0/26 overlaps 198.51.100.0/26, the prefix of this cluster",
+            "the first prefix of a group belongs to this cluster (prefix_group.g.prefixes[0] on line 15)",
+        )],
     );
     expect(
         prefix,
         &to("198.51.100.64/27"),
         &[
-            ("remote.r.prefixes.g[0]", "own is 198.51.100.0/26", "26 bits"),
-            ("remote.r.prefixes.g[0]", "leaves 5 bits for 0.0.0.5/6", "room"),
+            (
+                "remote.r.prefixes.g[0]",
+                "prefix 198.51.100.64/27 leaves no room for suffix 0.0.0.5/6",
+                "the prefix leaves 5 bits for the suffix, which is vip.w.suffixes[0] on line 27",
+            ),
+            (
+                "remote.r.prefixes.g[0]",
+                "prefix 198.51.100.64/27 must have 26 bits, like 198.51.100.0/26",
+                "clusters of a group have prefixes of the same length (prefix_group.g.prefixes[0] on line 15)",
+            ),
         ],
     );
     expect(
         prefix,
         &to("198.18.1.64/26"),
-        &[("remote.r.prefixes.g[0]", "no prefix of group \"g\" covers", "no VIP")],
+        &[(
+            "remote.r.prefixes.g[0]",
+            "prefix 198.18.1.64/26 is not in prefix group \"g\"",
+            "add it to the group; otherwise packets that the other cluster redirects here match no VIP",
+        )],
     );
     expect(
         prefix,
         &to("198.51.100.64/26\", \"198.51.100.128/26"),
-        &[("remote.r.prefixes.g[1]", "198.51.100.128/26", "one of each family")],
+        &[(
+            "remote.r.prefixes.g[1]",
+            "\"prefixes.g[1]\" is the second entry of its address family",
+            "list at most one IPv4 and one IPv6 entry",
+        )],
     );
     expect(
         "{ g =",
         "{ h =",
         &[
-            ("remote.r.prefixes.h", "\"h\"", "[prefix_group.NAME]"),
-            ("vip.w.remotes[0]", "no IPv4 in prefixes.g", "[remote.r]"),
+            ("remote.r.prefixes.h", "unknown prefix group \"h\"", "did you mean \"g\"?"),
+            (
+                "vip.w.remotes[0]",
+                "remote \"r\" has no IPv4 entry in prefixes.g",
+                "add it to [remote.r] for each address family of the VIP",
+            ),
         ],
     );
     expect(
         "v = [\"203.0.113.65\"]",
         "v = [\"203.0.113.1\"]",
-        &[("remote.r.addresses.v[0]", "VIP \"v\" of this cluster", "other cluster")],
+        &[(
+            "remote.r.addresses.v[0]",
+            "203.0.113.1 is the address of VIP \"v\" in this cluster",
+            "use the address of the VIP in the other cluster",
+        )],
     );
     expect(
         "v = [\"203.0.113.65\"]",
         "v = [\"192.0.2.1\"]",
-        &[("remote.r.addresses.v[0]", "machine \"lb1\"", "other cluster")],
+        &[(
+            "remote.r.addresses.v[0]",
+            "192.0.2.1 is the address of machine \"lb1\" in this cluster",
+            "use the address of the VIP in the other cluster",
+        )],
     );
     expect(
         "v = [\"203.0.113.65\"]",
         "v = [\"198.18.0.1\"]",
         &[(
             "remote.r.addresses.v[0]",
-            "198.18.0.1, which is backend \"b1\" of this cluster",
-            "other cluster",
+            "198.18.0.1 is the address of backend \"b1\" in this cluster",
+            "use the address of the VIP in the other cluster",
         )],
     );
     expect(
         "v = [\"203.0.113.65\"]",
         "x = [\"203.0.113.65\"]",
         &[
-            ("remote.r.addresses.x", "\"x\"", "[vip.NAME]"),
-            ("vip.v.remotes[0]", "no IPv4 in addresses.v", "[remote.r]"),
+            ("remote.r.addresses.x", "unknown VIP \"x\"", "did you mean \"v\"?"),
+            (
+                "vip.v.remotes[0]",
+                "remote \"r\" has no IPv4 entry in addresses.v",
+                "add it to [remote.r] for each address family of the VIP",
+            ),
         ],
     );
     expect(
         "addresses = [\"203.0.113.1\"]",
         "addresses = [\"203.0.113.1\", \"2001:db8:f::1\"]",
-        &[("vip.v.remotes[0]", "no IPv6 in addresses.v", "each family")],
+        &[(
+            "vip.v.remotes[0]",
+            "remote \"r\" has no IPv6 entry in addresses.v",
+            "add it to [remote.r] for each address family of the VIP",
+        )],
     );
     expect(
         "addresses = [\"192.0.2.1\", \"2001:db8::1\"]",
         "addresses = [\"2001:db8::1\"]",
         &[
-            ("pool.p.backends[0].address", "198.18.0.1", "IPv4"),
-            ("vip.v.remotes[0]", "machine \"lb1\" has no address", "source prefix"),
-            ("vip.w.remotes[0]", "machine \"lb1\" has no address", "source prefix"),
+            (
+                "pool.p.backends[0].address",
+                "machine \"lb1\" has no IPv4 source address for packets to 198.18.0.1",
+                "add an IPv4 address to the machine, or an IPv4 prefix to source_prefixes of encapsulation \"gre\"",
+            ),
+            (
+                "vip.v.remotes[0]",
+                "machine \"lb1\" has no IPv4 source address for packets to remote \"r\"",
+                "add an IPv4 address to the machine, or a prefix to source_prefixes of encapsulation \"gre\"",
+            ),
+            (
+                "vip.w.remotes[0]",
+                "machine \"lb1\" has no IPv4 source address for packets to remote \"r\"",
+                "add an IPv4 address to the machine, or a prefix to source_prefixes of encapsulation \"gre\"",
+            ),
         ],
     );
 }
@@ -217,8 +303,16 @@ fn vips_of_one_address_say_the_same_of_fragments() {
     expect(
         "[vip.w]\n",
         other,
-        &[("vip.x", "fragments = false for 203.0.113.1, which is also vip.v", "true")],
+        &[(
+            "vip.x",
+            "VIPs \"v\" and \"x\" share 203.0.113.1, but differ in \"fragments\"",
+            "set fragments = true as in vip.v on line 20",
+        )],
     );
     expect("[vip.w]\n", &other.replace("fragments = false\n", ""), &[]);
-    expect("[vip.w]\n", "[vip.w]\nfragments = 0\n", &[("vip.w.fragments", "0", "true or false")]);
+    expect(
+        "[vip.w]\n",
+        "[vip.w]\nfragments = 0\n",
+        &[("vip.w.fragments", "\"fragments\" must be true or false, got 0", "")],
+    );
 }

@@ -1,17 +1,18 @@
-//! The schema against the reader: what one takes, the other takes, tried at every key of the example.
+//! Compares the JSON schema with the parser at every key of the example. Both must accept the same
+//! values.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value as Json;
 use toml::Value;
 
-use super::{EXAMPLE, parsed};
+use super::{EXAMPLE, known_keys, parsed};
 use crate::schema;
 
-/// A judge of its own: the words of JSON Schema that the schema uses.
+/// Validates a value. Supports the keywords of JSON Schema that the schema uses.
 fn takes(schema: &Json, value: &Json) -> bool {
     let holds = |(word, said): (&String, &Json)| match word.as_str() {
-        "$schema" | "title" | "description" | "default" => true,
+        "$schema" | "title" | "description" | "default" | "x-restart" => true,
         "anyOf" => said.as_array().unwrap().iter().any(|one| takes(one, value)),
         "enum" => said.as_array().unwrap().contains(value),
         "const" => said == value,
@@ -44,7 +45,7 @@ fn takes(schema: &Json, value: &Json) -> bool {
                 (None, schema) => takes(schema, value),
             })
         }),
-        other => panic!("a word without a meaning here: {other}"),
+        other => panic!("unsupported keyword: {other}"),
     };
     schema.as_object().unwrap().iter().all(holds)
 }
@@ -53,13 +54,13 @@ fn json(value: &Value) -> Json {
     serde_json::to_value(value).unwrap()
 }
 
-/// The example with what stands behind a `#`, where that goes together.
+/// Returns the example with all commented-out keys that can be combined.
 fn example() -> Value {
     let is_key = |rest: &&str| rest.starts_with(|c: char| c.is_ascii_lowercase() || c == '[');
     let mut text = String::new();
     for line in EXAMPLE.replace("steering = \"hardware\"", "steering = \"software\"").lines() {
         let shown = line.strip_prefix('#').filter(is_key).unwrap_or(line);
-        // Files that are not there.
+        // Keys that name files are skipped, because the files do not exist.
         let is_of_files = ["include", "allow_files", "deny_files", "https", "grpc", "tcp = { listen"];
         if !is_of_files.iter().any(|key| shown.starts_with(key))
             && !["[check.api]", "[check.rpc]"].contains(&shown)
@@ -71,14 +72,14 @@ fn example() -> Value {
     Value::Table(text.parse().unwrap())
 }
 
-/// A step to a value within the example.
+/// A key or index on the path to a value of the example.
 #[derive(Clone, Debug, PartialEq)]
 enum Step {
     Key(String),
     Element(usize),
 }
 
-/// Every value, by its way.
+/// Collects the paths of all values.
 fn ways(value: &Value, way: &[Step], all: &mut Vec<Vec<Step>>) {
     let mut down = |step: Step, value: &Value| {
         let way = [way, &[step]].concat();
@@ -92,7 +93,7 @@ fn ways(value: &Value, way: &[Step], all: &mut Vec<Vec<Step>>) {
     }
 }
 
-/// The example with something done where a way ends.
+/// Returns the example with the value at one path changed.
 fn changed(example: &Value, way: &[Step], change: &dyn Fn(&mut Value)) -> Value {
     let mut whole = example.clone();
     let mut value = &mut whole;
@@ -125,15 +126,15 @@ fn what_the_reader_takes_the_schema_takes() {
         for value in values.into_iter().chain(texts) {
             let new = changed(&example, way, &other(value));
             let by_schema = takes(&schema, &json(&new));
-            // Asking the reader takes longer.
+            // The schema is checked first, because it is faster than the parser.
             let by_reader = !by_schema && parsed(&text(&new)).is_ok();
-            assert!(!by_reader, "the schema refuses at {way:?}:\n{}", text(&new));
+            assert!(!by_reader, "the schema rejects a valid value at {way:?}:\n{}", text(&new));
             taken += usize::from(by_schema);
             refused += usize::from(!by_schema);
         }
-        // No key takes a number with a fraction.
+        // No key accepts a fractional number.
         let fraction = changed(&example, way, &other(Value::Float(1.5)));
-        assert!(!takes(&schema, &json(&fraction)), "{way:?} has no type");
+        assert!(!takes(&schema, &json(&fraction)), "{way:?} accepts any type");
         assert!(parsed(&text(&fraction)).is_err(), "{way:?}");
     }
     assert!(taken > 100 && refused > 500, "{taken} taken, {refused} refused");
@@ -154,9 +155,9 @@ fn a_key_that_is_absent_or_unknown_is_judged_alike() {
         });
         if unknown != example {
             let problems = parsed(&text(&unknown)).unwrap_err();
-            let problem = problems.iter().find(|problem| problem.found == "an unknown key");
+            let problem = problems.iter().find_map(known_keys);
             is_closed = problem.is_some();
-            assert!(!takes(&schema, &json(&unknown)) || !is_closed, "{way:?}: an unknown key");
+            assert!(!takes(&schema, &json(&unknown)) || !is_closed, "{way:?} accepts an unknown key");
         }
         if let (true, Some(Step::Key(key))) = (way.len() > 1, way.last()) {
             let absent = changed(&example, &way[..way.len() - 1], &|value| {
@@ -168,7 +169,7 @@ fn a_key_that_is_absent_or_unknown_is_judged_alike() {
     }
 }
 
-/// Every key that the reader knows, by its own words, is in the schema, and no other: at each table of the example.
+/// The schema and the parser have the same keys in each table of the example.
 #[test]
 fn the_reader_and_the_schema_know_the_same_keys() {
     let (schema, example) = (schema(), example());
@@ -183,10 +184,8 @@ fn the_reader_and_the_schema_know_the_same_keys() {
                 .for_each(|table| drop(table.insert("zzzzzzzzzzzz".into(), 1.into())));
         });
         let problems = if unknown == example { continue } else { parsed(&text(&unknown)).unwrap_err() };
-        let Some(problem) = problems.iter().find(|problem| problem.found == "an unknown key") else {
-            continue;
-        };
-        let by_reader: BTreeSet<&str> = problem.allowed.split(", ").collect();
+        let Some(known) = problems.iter().find_map(known_keys) else { continue };
+        let by_reader: BTreeSet<&str> = known.into_iter().collect();
         let node = way.iter().fold(&schema, |schema, step| {
             let tables = schema["anyOf"].as_array().map_or_else(|| vec![schema], |all| all.iter().collect());
             let found = tables.into_iter().find_map(|schema| match step {
@@ -222,11 +221,49 @@ fn a_default_of_the_schema_is_what_an_absent_key_means() {
         let absent = changed(&example, up, &|value| drop(value.as_table_mut().unwrap().remove(key)));
         let said: Value = serde_json::from_value(default.clone()).unwrap();
         let said = changed(&example, way, &|value| *value = said.clone());
-        // Where the example can't do without it, because of others, there is nothing to compare.
+        // A key cannot be removed if other keys of the example need it.
         if let (Ok((absent, _)), Ok((said, _))) = (parsed(&text(&absent)), parsed(&text(&said))) {
             assert!(absent == said, "{way:?}: {default}");
             defaults += 1;
         }
     }
     assert!(defaults > 30, "{defaults}");
+}
+
+/// Every key of the schema has a description, and every description belongs to a key of the schema.
+#[test]
+fn schema_describes_every_key() {
+    let mut known = BTreeSet::new();
+    described(&schema(), &mut Vec::new(), &mut known);
+    let described: BTreeSet<Vec<String>> = crate::descriptions::descriptions().into_keys().collect();
+    let names = |path: &&Vec<String>| path.last().is_none_or(|last| last != "[]");
+    let missing: Vec<_> = known.difference(&described).filter(names).map(|path| path.join(".")).collect();
+    let stale: Vec<_> = described.difference(&known).map(|path| path.join(".")).collect();
+    assert_eq!((missing, stale), (Vec::new(), Vec::new()));
+}
+
+/// Adds the paths of all keys. Tables with user-defined names (`pool.*`) are skipped, because only
+/// the table that contains them (`pool`) is described.
+fn described(schema: &Json, path: &mut Vec<String>, known: &mut BTreeSet<Vec<String>>) {
+    let variants = schema["anyOf"].as_array().map_or_else(|| vec![schema], |all| all.iter().collect());
+    for variant in variants {
+        for (key, below) in variant["properties"].as_object().into_iter().flatten() {
+            path.push(key.clone());
+            known.insert(path.clone());
+            described(below, path, known);
+            path.pop();
+        }
+        for (step, below) in [("*", &variant["additionalProperties"]), ("[]", &variant["items"])] {
+            if below.is_object() {
+                path.push(step.to_owned());
+                // A single value with a user-defined name, such as a header, has a description. A
+                // table or list does not.
+                if step == "*" && below["properties"].is_null() {
+                    known.insert(path.clone());
+                }
+                described(below, path, known);
+                path.pop();
+            }
+        }
+    }
 }

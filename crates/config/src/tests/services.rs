@@ -1,6 +1,6 @@
-//! Encapsulations, VIPs and what clashes across sections.
+//! Tests of encapsulations, of VIPs, and of conflicts between sections.
 
-use super::{BASE, all, check, parsed, with_pools};
+use super::{BASE, all, check, parsed, printed, with_pools};
 use crate::Severity;
 
 #[test]
@@ -9,24 +9,44 @@ fn encapsulations_are_checked() {
         (
             "kind = \"gue\"",
             "kind = \"vxlan\"",
-            &[(10, "encapsulation.t.kind", "\"vxlan\"", "\"gre\", \"ipip\", \"gue\", \"l2\"")],
+            &[(
+                10,
+                "encapsulation.t.kind",
+                "\"kind\" must be \"gre\", \"ipip\", \"gue\" or \"l2\", got \"vxlan\"",
+                "",
+            )],
         ),
         (
             "kind = \"gue\"",
             "kind = \"gre\"\nudp_checksum = true",
-            &[(11, "encapsulation.t.udp_checksum", "true", "only gue has UDP")],
+            &[(
+                11,
+                "encapsulation.t.udp_checksum",
+                "\"udp_checksum\" needs kind = \"gue\"",
+                "remove \"udp_checksum\"",
+            )],
         ),
         (
             "kind = \"gue\"",
             "kind = \"gue\"\nudp_checksum = 1",
-            &[(11, "encapsulation.t.udp_checksum", "1", "true or false")],
+            &[(11, "encapsulation.t.udp_checksum", "\"udp_checksum\" must be true or false, got 1", "")],
         ),
         (
             "kind = \"gue\"",
             "kind = \"l2\"\ndont_fragment = true\nsource_prefixes = [\"198.51.100.0/28\"]",
             &[
-                (11, "encapsulation.t.dont_fragment", "true", "l2 writes no outer header"),
-                (12, "encapsulation.t.source_prefixes", "a list of 1", "l2 writes no outer header"),
+                (
+                    11,
+                    "encapsulation.t.dont_fragment",
+                    "\"dont_fragment\" cannot be combined with kind = \"l2\"",
+                    "kind = \"l2\" adds no outer header",
+                ),
+                (
+                    12,
+                    "encapsulation.t.source_prefixes",
+                    "\"source_prefixes\" cannot be combined with kind = \"l2\"",
+                    "kind = \"l2\" adds no outer header",
+                ),
             ],
         ),
         (
@@ -36,28 +56,48 @@ fn encapsulations_are_checked() {
                 (
                     11,
                     "encapsulation.t.source_prefixes[1]",
-                    "\"192.0.2.0/24\"",
-                    "one prefix a family, and 198.51.100.0/28",
+                    "\"source_prefixes[1]\" is the second prefix of its address family",
+                    "the first prefix is 198.51.100.0/28",
                 ),
-                (11, "encapsulation.t.source_prefixes[2]", "host name \"x\"", "zero behind its length"),
-                (11, "encapsulation.t.source_prefixes[3]", "bits behind its length", ""),
+                (
+                    11,
+                    "encapsulation.t.source_prefixes[2]",
+                    "prefix \"x/8\" does not start with an IP address",
+                    "host names are not resolved; see docs/reference/limits.md",
+                ),
+                (
+                    11,
+                    "encapsulation.t.source_prefixes[3]",
+                    "prefix \"198.51.100.1/28\" has host bits set",
+                    "write \"198.51.100.0/28\"",
+                ),
             ],
         ),
         (
             "[encapsulation.t]\nkind = \"gue\"",
             "[encapsulation.gre]\nkind = \"gue\"",
             &[
-                (9, "encapsulation.gre", "no pool uses", ""),
-                (10, "encapsulation.gre.kind", "\"gue\"", "its name is a kind"),
-                (12, "pool.p.encapsulation", "\"t\"", "gre, ipip, gue, l2"),
+                (9, "encapsulation.gre", "encapsulation \"gre\" is not used by any pool", ""),
+                (
+                    10,
+                    "encapsulation.gre.kind",
+                    "encapsulation \"gre\" must have kind = \"gre\", got \"gue\"",
+                    "use another name for an encapsulation of this kind",
+                ),
+                (
+                    12,
+                    "pool.p.encapsulation",
+                    "unknown encapsulation \"t\"",
+                    "known encapsulations: gre, gue, ipip and 1 more",
+                ),
             ],
         ),
         (
             "encapsulation = \"t\"",
             "encapsulation = \"gree\"",
             &[
-                (9, "encapsulation.t", "no pool uses", ""),
-                (12, "pool.p.encapsulation", "\"gree\"", "did you mean \"gre\"?"),
+                (9, "encapsulation.t", "encapsulation \"t\" is not used by any pool", ""),
+                (12, "pool.p.encapsulation", "unknown encapsulation \"gree\"", "did you mean \"gre\"?"),
             ],
         ),
         (
@@ -66,14 +106,19 @@ fn encapsulations_are_checked() {
             &[(
                 13,
                 "pool.p.backends[0].address",
-                "2001:db8::1",
-                "IPv6 address (\"lb1\" has none) or encapsulation \"t\" an IPv6",
+                "machine \"lb1\" has no IPv6 source address for packets to 2001:db8::1",
+                "add an IPv6 address to the machine, or an IPv6 prefix to source_prefixes of encapsulation \"t\"",
             )],
         ),
         (
             "[\"192.0.2.1\"]",
             "[\"2001:db8::9\"]",
-            &[(13, "pool.p.backends[0].address", "198.18.0.1", "IPv4 address (\"lb1\" has none)")],
+            &[(
+                13,
+                "pool.p.backends[0].address",
+                "machine \"lb1\" has no IPv4 source address for packets to 198.18.0.1",
+                "add an IPv4 address to the machine, or an IPv4 prefix to source_prefixes of encapsulation \"t\"",
+            )],
         ),
     ]);
     for cure in ["kind = \"l2\"", "kind = \"gue\"\nsource_prefixes = [\"2001:db8:5::/64\"]"] {
@@ -89,17 +134,42 @@ fn vips_and_ports_are_checked() {
             "\"203.0.113.1\"",
             "\"224.0.0.1\", \"::\", \"127.0.0.1\", \"www.example\", 7",
             &[
-                (15, "vip.v.addresses[0]", "the multicast address", "one host"),
-                (15, "vip.v.addresses[1]", "the unspecified address", ""),
-                (15, "vip.v.addresses[2]", "the loopback address", ""),
-                (15, "vip.v.addresses[3]", "the host name \"www.example\"", "host names are not resolved"),
-                (15, "vip.v.addresses[4]", "7", "IPv4 or IPv6 address"),
+                (
+                    15,
+                    "vip.v.addresses[0]",
+                    "VIP address 224.0.0.1 is a multicast address",
+                    "use the address of one host",
+                ),
+                (
+                    15,
+                    "vip.v.addresses[1]",
+                    "VIP address :: is the unspecified address",
+                    "use an address that other machines can reach",
+                ),
+                (
+                    15,
+                    "vip.v.addresses[2]",
+                    "VIP address 127.0.0.1 is a loopback address",
+                    "use an address that other machines can reach",
+                ),
+                (
+                    15,
+                    "vip.v.addresses[3]",
+                    "VIP address \"www.example\" is not an IP address",
+                    "host names are not resolved; see docs/reference/limits.md",
+                ),
+                (
+                    15,
+                    "vip.v.addresses[4]",
+                    "\"addresses[4]\" must be the IP address of one host, got 7",
+                    "for example \"198.18.1.1\"",
+                ),
             ],
         ),
         (
             "\"203.0.113.1\"",
             "\"2001:db8::1\", \"2001:DB8:0::1\"",
-            &[(15, "vip.v.addresses[1]", "\"2001:DB8:0::1\"", "each address once")],
+            &[(15, "vip.v.addresses[1]", "\"addresses\" lists \"2001:DB8:0::1\" twice", "")],
         ),
         (
             "\"203.0.113.1\"",
@@ -107,77 +177,233 @@ fn vips_and_ports_are_checked() {
             &[(
                 15,
                 "vip.v.addresses[0]",
-                "a machine's own address 192.0.2.1 (machine.lb1.addresses[0] in line 5)",
-                "",
+                "VIP address 192.0.2.1 is also the address of a machine",
+                "the other address is machine.lb1.addresses[0] on line 5",
             )],
         ),
         (
             "\"203.0.113.1\"",
             "\"198.18.0.1\"",
-            &[(15, "vip.v.addresses[0]", "a backend's address 198.18.0.1", "")],
+            &[(
+                15,
+                "vip.v.addresses[0]",
+                "VIP address 198.18.0.1 is also the address of a backend",
+                "the other address is pool.p.backends[0].address on line 13",
+            )],
         ),
         (
             "batch = 64",
             "max_vips = 1\n[vip.u]\naddresses = [\"203.0.113.2\"]\nservices = [{ ports = [80], protocol = \"tcp\", pool = \"p\" }]",
-            &[(9, "vip", "2 addresses of VIPs", "io.max_vips = 1")],
+            &[(9, "vip", "2 VIP addresses exceed io.max_vips = 1", "raise io.max_vips")],
         ),
-        ("addresses = [\"203.0.113.1\"]\n", "", &[(14, "vip.v.addresses", "nothing", "a list of addresses")]),
-        ("[80]", "[0]", &[(16, "vip.v.services[0].ports[0]", "0", "a port from 1 to 65535")]),
-        ("[80]", "[65536]", &[(16, "vip.v.services[0].ports[0]", "65536", "a port")]),
-        ("[80]", "[\"80\"]", &[(16, "vip.v.services[0].ports[0]", "\"80\"", "a range such as")]),
-        ("[80]", "[\"0-9\"]", &[(16, "vip.v.services[0].ports[0]", "\"0-9\"", "a range such as")]),
-        ("[80]", "[\"+1-9\"]", &[(16, "vip.v.services[0].ports[0]", "\"+1-9\"", "")]),
-        ("[80]", "[\"9-1\"]", &[(16, "vip.v.services[0].ports[0]", "\"9-1\"", "the lower number first")]),
-        ("[80]", "[90, \"80-90\"]", &[(16, "vip.v.services[0].ports", "80-90 and 90", "each number once")]),
+        (
+            "addresses = [\"203.0.113.1\"]\n",
+            "",
+            &[(
+                14,
+                "vip.v.addresses",
+                "[vip.v] needs an \"addresses\" key",
+                "list addresses = [\"203.0.113.10\"], or set group and suffixes",
+            )],
+        ),
+        (
+            "[80]",
+            "[0]",
+            &[(16, "vip.v.services[0].ports[0]", "\"ports[0]\" must be between 1 and 65535, got 0", "")],
+        ),
+        (
+            "[80]",
+            "[65536]",
+            &[(16, "vip.v.services[0].ports[0]", "\"ports[0]\" must be between 1 and 65535, got 65536", "")],
+        ),
+        (
+            "[80]",
+            "[\"80\"]",
+            &[(
+                16,
+                "vip.v.services[0].ports[0]",
+                "\"ports[0]\" must be a number without quotes, got \"80\"",
+                "write 80",
+            )],
+        ),
+        (
+            "[80]",
+            "[\"0-9\"]",
+            &[(
+                16,
+                "vip.v.services[0].ports[0]",
+                "\"ports[0]\" must be between 1 and 65535, got \"0-9\"",
+                "",
+            )],
+        ),
+        (
+            "[80]",
+            "[\"+1-9\"]",
+            &[(
+                16,
+                "vip.v.services[0].ports[0]",
+                "\"ports[0]\" must be a port from 1 to 65535, or a range of ports, got \"+1-9\"",
+                "for example \"8000-8099\"",
+            )],
+        ),
+        (
+            "[80]",
+            "[\"9-1\"]",
+            &[(16, "vip.v.services[0].ports[0]", "the range \"9-1\" is in the wrong order", "write \"1-9\"")],
+        ),
+        (
+            "[80]",
+            "[90, \"80-90\"]",
+            &[(16, "vip.v.services[0].ports", "80-90 and 90 in \"ports\" overlap", "list each number once")],
+        ),
         (
             "[80]",
             "[\"1-100\", \"2-3\"]",
-            &[(16, "vip.v.services[0].ports", "1-100 and 2-3", "each number once")],
+            &[(16, "vip.v.services[0].ports", "1-100 and 2-3 in \"ports\" overlap", "list each number once")],
         ),
-        ("[80]", "80", &[(16, "vip.v.services[0].ports", "80", "a list of ports")]),
-        ("[80]", "\"all\"", &[(16, "vip.v.services[0].ports", "\"all\"", "or \"any\"")]),
-        ("ports = [80], ", "", &[(16, "vip.v.services[0].ports", "nothing", "or \"any\"")]),
+        (
+            "[80]",
+            "80",
+            &[(
+                16,
+                "vip.v.services[0].ports",
+                "\"ports\" must be a list of ports and ranges, or \"any\", got 80",
+                "for example [80, \"8000-8099\"]",
+            )],
+        ),
+        (
+            "[80]",
+            "\"all\"",
+            &[(
+                16,
+                "vip.v.services[0].ports",
+                "\"ports\" must be a list of ports and ranges, or \"any\", got \"all\"",
+                "for example [80, \"8000-8099\"]",
+            )],
+        ),
+        (
+            "ports = [80], ",
+            "",
+            &[(
+                16,
+                "vip.v.services[0].ports",
+                "vip.v.services[0] needs a \"ports\" key",
+                "\"ports\" is a list of ports and ranges, or \"any\", for example ports = [80, \"8000-8099\"]",
+            )],
+        ),
         (
             "\"tcp\"",
             "\"sctp\"",
-            &[(16, "vip.v.services[0].ports", "a list of 1", "this protocol has no ports")],
+            &[(
+                16,
+                "vip.v.services[0].ports",
+                "protocol 132 has no ports, so \"ports\" must be \"any\", got a list",
+                "remove ports",
+            )],
         ),
         (
             "\"tcp\"",
             "\"ah\"",
-            &[(16, "vip.v.services[0].protocol", "\"ah\"", "AH included: the protocol behind it")],
+            &[(
+                16,
+                "vip.v.services[0].protocol",
+                "protocol \"ah\" is an extension header",
+                "use the protocol that follows the header",
+            )],
         ),
-        ("\"tcp\"", "51", &[(16, "vip.v.services[0].protocol", "51", "AH included: the protocol behind it")]),
-        ("\"tcp\"", "\"icmp\"", &[(16, "vip.v.services[0].protocol", "\"icmp\"", "answers it")]),
-        ("\"tcp\"", "58", &[(16, "vip.v.services[0].protocol", "58", "answers it")]),
-        ("\"tcp\"", "44", &[(16, "vip.v.services[0].protocol", "44", "the protocol behind it")]),
-        ("\"tcp\"", "256", &[(16, "vip.v.services[0].protocol", "256", "a protocol number")]),
-        ("\"tcp\"", "\"tpc\"", &[(16, "vip.v.services[0].protocol", "\"tpc\"", "\"tcp\", \"udp\"")]),
+        (
+            "\"tcp\"",
+            "51",
+            &[(
+                16,
+                "vip.v.services[0].protocol",
+                "protocol 51 is an extension header",
+                "use the protocol that follows the header",
+            )],
+        ),
+        (
+            "\"tcp\"",
+            "\"icmp\"",
+            &[(
+                16,
+                "vip.v.services[0].protocol",
+                "\"protocol\" cannot be ICMP, got \"icmp\"",
+                "the load balancer replies to ICMP for every VIP",
+            )],
+        ),
+        (
+            "\"tcp\"",
+            "58",
+            &[(
+                16,
+                "vip.v.services[0].protocol",
+                "\"protocol\" cannot be ICMP, got 58",
+                "the load balancer replies to ICMP for every VIP",
+            )],
+        ),
+        (
+            "\"tcp\"",
+            "44",
+            &[(
+                16,
+                "vip.v.services[0].protocol",
+                "protocol 44 is an extension header",
+                "use the protocol that follows the header",
+            )],
+        ),
+        (
+            "\"tcp\"",
+            "256",
+            &[(
+                16,
+                "vip.v.services[0].protocol",
+                "\"protocol\" must be the name of a protocol, or a protocol number from 1 to 255, got 256",
+                "for example \"tcp\"",
+            )],
+        ),
+        (
+            "\"tcp\"",
+            "\"tpc\"",
+            &[(16, "vip.v.services[0].protocol", "unknown protocol \"tpc\"", "did you mean \"tcp\"?")],
+        ),
         (
             "pool = \"p\"",
             "pool = \"p\", hash = \"random\"",
-            &[(16, "vip.v.services[0].hash", "\"random\"", "\"5-tuple\", \"addresses\", \"source\"")],
+            &[(
+                16,
+                "vip.v.services[0].hash",
+                "\"hash\" must be \"5-tuple\", \"addresses\" or \"source\", got \"random\"",
+                "",
+            )],
         ),
         (
             "[pool.p]",
             "[pool.pp]",
             &[
-                (11, "pool.pp", "no VIP uses", ""),
-                (16, "vip.v.services[0].pool", "\"p\"", "a section [pool.NAME]"),
+                (11, "pool.pp", "pool \"pp\" is not used by any VIP", ""),
+                (16, "vip.v.services[0].pool", "unknown pool \"p\"", "did you mean \"pp\"?"),
             ],
         ),
         (
             "pool = \"p\"",
             "pool = \"q\"",
             &[
-                (11, "pool.p", "no VIP uses", ""),
-                (16, "vip.v.services[0].pool", "\"q\"", "did you mean \"p\"?"),
+                (11, "pool.p", "pool \"p\" is not used by any VIP", ""),
+                (16, "vip.v.services[0].pool", "unknown pool \"q\"", "did you mean \"p\"?"),
             ],
         ),
         (
             "services = [",
             "services = 1 # ",
-            &[(11, "pool.p", "no VIP uses", ""), (16, "vip.v.services", "1", "a list of")],
+            &[
+                (11, "pool.p", "pool \"p\" is not used by any VIP", ""),
+                (
+                    16,
+                    "vip.v.services",
+                    "\"services\" must be a list of services, got 1",
+                    "for example [{ ports = [80], protocol = \"tcp\", pool = \"NAME\" }]",
+                ),
+            ],
         ),
     ]);
 }
@@ -187,26 +413,23 @@ fn one_port_in_two_services_names_both() {
     let vips = |a: &str, b: &str| {
         let text = BASE.replace("{ ports = [80], protocol = \"tcp\", pool = \"p\" }", a);
         let problems = all(&format!("{text}[vip.w]\naddresses = [\"203.0.113.1\"]\nservices = [{b}]\n"));
-        problems.iter().map(ToString::to_string).collect::<Vec<_>>()
+        problems.iter().map(printed).collect::<Vec<_>>()
     };
     let service = |ports, protocol| format!("{{ ports = {ports}, protocol = {protocol}, pool = \"p\" }}");
     let clashes = [
-        ("[80]", "\"tcp\"", "[80]", "6", "port 80,"),
-        ("[\"80-89\"]", "\"udp\"", "[\"89-99\"]", "\"udp\"", "port 89-99,"),
-        ("[\"1-65535\"]", "\"udp\"", "[9]", "\"udp\"", "port 9,"),
-        ("[9]", "\"udp\"", "[\"1-65535\"]", "\"udp\"", "port 1-65535,"),
-        ("\"any\"", "\"tcp\"", "\"any\"", "\"tcp\"", "port any,"),
-        ("\"any\"", "\"gre\"", "\"any\"", "47", "port any,"),
+        ("[80]", "\"tcp\"", "[80]", "6", "port 80 is already"),
+        ("[\"80-89\"]", "\"udp\"", "[\"89-99\"]", "\"udp\"", "port 89-99 is already"),
+        ("[\"1-65535\"]", "\"udp\"", "[9]", "\"udp\"", "port 9 is already"),
+        ("[9]", "\"udp\"", "[\"1-65535\"]", "\"udp\"", "port 1-65535 is already"),
+        ("\"any\"", "\"tcp\"", "\"any\"", "\"tcp\"", "all ports, is already"),
+        ("\"any\"", "\"gre\"", "\"any\"", "47", "all ports, is already"),
     ];
     for (ports, protocol, other_ports, other_protocol, part) in clashes {
         let problems = vips(&service(ports, protocol), &service(other_ports, other_protocol));
         assert_eq!(problems.len(), 1, "{problems:#?}");
+        assert!(problems[0].starts_with("etc/a.toml:19:13: vip.w.services[0]: 203.0.113.1 "), "{problems:?}");
         assert!(
-            problems[0].starts_with("etc/a.toml:19:13: vip.w.services[0]: found 203.0.113.1 "),
-            "{problems:?}"
-        );
-        assert!(
-            problems[0].contains(part) && problems[0].contains("vip.v.services[0] in line 16"),
+            problems[0].contains(part) && problems[0].contains("vip.v.services[0] on line 16"),
             "{problems:?}"
         );
     }
@@ -240,13 +463,17 @@ fn machines_do_not_share_addresses() {
     let problems = all(&text);
     assert_eq!(problems.len(), 1);
     assert_eq!((problems[0].line(), problems[0].field.as_str()), (Some(18), "machine.lb2.addresses[0]"));
-    assert!(problems[0].found.contains("machine.lb1.addresses[0] in line 5"));
-    for (machine, found) in [("machine = {}\n", "an empty table"), ("machine = 1\n", "1"), ("", "nothing")] {
+    assert!(printed(&problems[0]).contains("machine.lb1.addresses[0] on line 5"));
+    for (machine, message) in [
+        ("machine = {}\n", "\"machine\" is empty"),
+        ("machine = 1\n", "\"machine\" must be a table, got 1"),
+        ("", "missing section [machine.NAME]"),
+    ] {
         let text = format!("{machine}[cluster]\nname = \"c\"\nhash_key_file = \"k\"\n");
         let problems: Vec<_> =
             all(&text).into_iter().filter(|problem| problem.severity == Severity::Error).collect();
         assert_eq!(problems.len(), 1, "{problems:?}");
-        assert_eq!((problems[0].field.as_str(), problems[0].found.as_str()), ("machine", found));
+        assert_eq!((problems[0].field.as_str(), problems[0].message.as_str()), ("machine", message));
     }
 }
 
@@ -264,11 +491,11 @@ fn a_coarse_table_is_a_warning_and_one_too_small_an_error() {
         (coarse.len(), coarse[0].severity, coarse[0].field.as_str()),
         (1, Severity::Warning, "pool.p")
     );
-    assert!(coarse[0].allowed.contains("at most 4 for shares"), "{}", coarse[0]);
+    assert!(printed(&coarse[0]).contains("warning: pool.p: pool \"p\" has 5 backends, too many for traffic shares accurate to 1 %; help: raise cluster.table_size; 401 entries are enough for 4 backends"), "{}", coarse[0]);
     assert_eq!(with(401)[0].severity, Severity::Warning);
     assert_eq!(
-        (with(402)[0].severity, with(402)[0].allowed.as_str()),
-        (Severity::Error, "at most table_size = 401")
+        (with(402)[0].severity, with(402)[0].message.as_str()),
+        (Severity::Error, "pool \"p\" has 402 backends, but table_size is 401")
     );
 }
 
@@ -279,29 +506,33 @@ fn sections_that_nothing_uses_are_warned_of() {
     );
     let (_, warnings) = parsed(&text).unwrap();
     let shown: Vec<_> =
-        warnings.iter().map(|w| (w.severity, w.line(), w.field.as_str(), w.found.as_str())).collect();
+        warnings.iter().map(|w| (w.severity, w.line(), w.field.as_str(), w.message.as_str())).collect();
     assert_eq!(
         shown,
         [
-            (Severity::Warning, Some(1), "vip", "no VIP: nothing is served"),
-            (Severity::Warning, Some(7), "encapsulation.x", "an encapsulation that no pool uses"),
-            (Severity::Warning, Some(9), "pool.a", "a pool that no VIP uses"),
-            (Severity::Warning, Some(9), "pool.a", "weight 0 for every backend: all its packets are dropped"),
+            (Severity::Warning, Some(1), "vip", "no VIP is configured, so no traffic is served"),
+            (Severity::Warning, Some(7), "encapsulation.x", "encapsulation \"x\" is not used by any pool"),
+            (
+                Severity::Warning,
+                Some(9),
+                "pool.a",
+                "all backends of pool \"a\" have weight 0, so its packets are dropped"
+            ),
+            (Severity::Warning, Some(9), "pool.a", "pool \"a\" is not used by any VIP"),
         ]
     );
-    assert!(warnings.to_string().lines().all(|line| line.contains(": warning: ")));
+    assert!(warnings.to_string().split("\n\n").all(|one| one.starts_with("warning: ")));
 }
 
 #[test]
 fn a_vip_twice_is_refused() {
     let vip = "[vip.v]\naddresses = [\"203.0.113.1\"]\nservices = [{ ports = [80], protocol = \"tcp\", pool = \"p\" }]\n";
     let twice = all(&format!("{BASE}{vip}"));
-    assert!(twice[0].found.contains("a second section \"vip.v\""), "{twice:?}");
+    assert!(twice[0].message == "section [vip.v] is defined twice", "{twice:?}");
     let clash = all(&format!("{BASE}{}", vip.replace("vip.v", "vip.w")));
     assert_eq!(clash.len(), 1);
-    assert!(
-        clash[0].found.contains("203.0.113.1 tcp port 80, which is already in vip.v.services[0] in line 16")
-    );
+    assert!(printed(&clash[0]).contains("vip.w.services[0]: 203.0.113.1 tcp port 80 is already in another service; help: the other service is vip.v.services[0] on line 16"
+    ));
 }
 
 #[test]
@@ -311,24 +542,57 @@ fn a_bad_name_or_kind_does_not_hide_what_is_wrong_inside() {
             "[vip.v]\naddresses = [\"203.0.113.1\"]",
             "[vip.\"v v\"]\naddresses = [\"::\"]",
             &[
-                (14, "vip.\"v v\"", "\"v v\"", "a name of 1 to 64"),
-                (15, "vip.\"v v\".addresses[0]", "the unspecified address", ""),
+                (
+                    14,
+                    "vip.\"v v\"",
+                    "invalid name \"v v\"",
+                    "use 1 to 64 letters, digits, '.', '_' or '-', and do not start with '.' or '-'",
+                ),
+                (
+                    15,
+                    "vip.\"v v\".addresses[0]",
+                    "VIP address :: is the unspecified address",
+                    "use an address that other machines can reach",
+                ),
             ],
         ),
         (
             "kind = \"gue\"",
             "kind = \"vxlan\"\nudp_checksum = 1\nsource_prefixes = [\"x\"]\ndont_fragment = 2",
             &[
-                (10, "encapsulation.t.kind", "\"vxlan\"", ""),
-                (11, "encapsulation.t.udp_checksum", "1", "true or false"),
-                (12, "encapsulation.t.source_prefixes[0]", "\"x\" without a length", ""),
-                (13, "encapsulation.t.dont_fragment", "2", "true or false"),
+                (
+                    10,
+                    "encapsulation.t.kind",
+                    "\"kind\" must be \"gre\", \"ipip\", \"gue\" or \"l2\", got \"vxlan\"",
+                    "",
+                ),
+                (11, "encapsulation.t.udp_checksum", "\"udp_checksum\" must be true or false, got 1", ""),
+                (
+                    12,
+                    "encapsulation.t.source_prefixes[0]",
+                    "prefix \"x\" has no length",
+                    "write a prefix such as \"198.51.100.0/24\"",
+                ),
+                (13, "encapsulation.t.dont_fragment", "\"dont_fragment\" must be true or false, got 2", ""),
             ],
         ),
         (
             "[machine.lb1]\naddresses = [\"192.0.2.1\"]",
             "[machine.\".lb1\"]\naddresses = [\"192.0.2.1\", 4]",
-            &[(4, "machine.\".lb1\"", "\".lb1\"", "a name"), (5, "machine.\".lb1\".addresses[1]", "4", "")],
+            &[
+                (
+                    4,
+                    "machine.\".lb1\"",
+                    "invalid name \".lb1\"",
+                    "use 1 to 64 letters, digits, '.', '_' or '-', and do not start with '.' or '-'",
+                ),
+                (
+                    5,
+                    "machine.\".lb1\".addresses[1]",
+                    "\"addresses[1]\" must be the IP address of one host, got 4",
+                    "for example \"198.18.1.1\"",
+                ),
+            ],
         ),
     ]);
 }

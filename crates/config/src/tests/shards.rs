@@ -1,11 +1,12 @@
-//! Shards: what may use what, and which machine serves what.
+//! Tests of shards: allowed references, and the machines that serve each VIP.
 
 use proptest::prelude::*;
 
-use super::{Row, check, parsed};
+use super::{Row, all_printed, check, parsed, printed};
 use crate::{Config, Problems, Severity};
 
-/// Machines of these shards; pools p0, p1, ... and VIPs v0, v1, ...
+/// Returns a configuration with one machine per element of `machines`, followed by `rest`. The
+/// elements are the shards of the machines.
 fn text(machines: &[Option<&str>], rest: &str) -> String {
     let mut text = "[cluster]\nname = \"c\"\nhash_key_file = \"k\"\n".to_owned();
     for (number, shard) in machines.iter().enumerate() {
@@ -37,20 +38,20 @@ fn read(text: &str) -> Result<(Config, Problems), Problems> {
 }
 
 #[test]
-fn a_shard_of_several_machines_without_checks_of_them_is_warned_of() {
+fn shard_without_peer_checks_is_warned_of() {
     let rest = [pool(0, None, ""), vip(0, None, 0)].concat();
     let alone = text(&[Some("a"), Some("b"), None, None], &rest);
     assert_eq!(read(&alone).unwrap().1.to_string(), "");
     let several = text(&[Some("a"), Some("b"), Some("b")], &rest);
     let (_, warnings) = read(&several).unwrap();
-    let shown = warnings.to_string();
+    let shown = all_printed(&warnings);
     assert!(
-        shown.contains("warning: cluster.peer_checks: found none, but shard \"b\" has several"),
+        shown.contains("warning: cluster.peer_checks: shard \"b\" has several machines, but no peer checks; help: name checks with via = \"backend\" in cluster.peer_checks; fragments for a failed machine are lost"),
         "{shown}"
     );
     let check = "[check.c]\ntcp = { port = 1 }\ninterval = \"2s\"\ntimeout = \"1s\"\n";
     let checked = several.replacen("[cluster]\n", "[cluster]\npeer_checks = [\"c\"]\n", 1) + check;
-    assert_eq!(read(&checked).unwrap().1.to_string(), "", "the check is used");
+    assert_eq!(read(&checked).unwrap().1.to_string(), "", "the check counts as used");
 }
 
 #[test]
@@ -89,12 +90,12 @@ fn what_crosses_shards_is_refused_in_words() {
         vip(1, Some("a"), 0),
     ];
     let problems = read(&text(&[Some("a"), Some("b")], &rest.concat())).unwrap_err();
-    let shown: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    let shown: Vec<String> = problems.iter().map(printed).collect();
     let parts = [
-        "pool.p1.pools[0].pool: found pool \"p0\" of shard \"b\" in pool \"p1\" of shard \"a\", allowed a pool of shard \"a\" or of none",
-        "pool.p1.fallback.pool: found pool \"p0\" of shard \"b\" in pool \"p1\" of shard \"a\"",
-        "vip.v0.services[0].pool: found pool \"p1\" of shard \"a\" in VIP \"v0\" of no shard, allowed a pool of no shard: every machine serves this",
-        "vip.v1.services[0].pool: found pool \"p0\" of shard \"b\" in VIP \"v1\" of shard \"a\"",
+        "pool.p1.pools[0].pool: pool \"p1\" of shard \"a\" cannot use pool \"p0\" of shard \"b\"; help: use a pool of shard \"a\", or a pool without a shard",
+        "pool.p1.fallback.pool: pool \"p1\" of shard \"a\" cannot use pool \"p0\" of shard \"b\"; help: use a pool of shard \"a\", or a pool without a shard",
+        "vip.v0.services[0].pool: VIP \"v0\" without a shard cannot use pool \"p1\" of shard \"a\"; help: use a pool without a shard, because every machine serves this VIP",
+        "vip.v1.services[0].pool: VIP \"v1\" of shard \"a\" cannot use pool \"p0\" of shard \"b\"; help: use a pool of shard \"a\", or a pool without a shard",
     ];
     assert_eq!(shown.len(), parts.len(), "{shown:#?}");
     for (shown, part) in shown.iter().zip(parts) {
@@ -108,15 +109,33 @@ fn shards_are_checked() {
         (
             "[vip.v]",
             "[vip.v]\nshard = \"a\"",
-            &[(15, "vip.v.shard", "\"a\", which no machine has", "the shard of a machine")],
+            &[(
+                15,
+                "vip.v.shard",
+                "no machine has shard \"a\"",
+                "set the same shard in a section [machine.NAME]",
+            )],
         ),
-        ("[pool.p]", "[pool.p]\nshard = 1", &[(12, "pool.p.shard", "1", "a name")]),
-        ("[vip.v]", "[vip.v]\nshard = \"a b\"", &[(15, "vip.v.shard", "\"a b\"", "a name")]),
+        (
+            "[pool.p]",
+            "[pool.p]\nshard = 1",
+            &[(12, "pool.p.shard", "\"shard\" must be a name in quotes, got 1", "")],
+        ),
+        (
+            "[vip.v]",
+            "[vip.v]\nshard = \"a b\"",
+            &[(
+                15,
+                "vip.v.shard",
+                "invalid name \"a b\"",
+                "use 1 to 64 letters, digits, '.', '_' or '-', and do not start with '.' or '-'",
+            )],
+        ),
         (
             "interfaces = [\"eth0\"]",
             "interfaces = [\"eth0\"]\nshard = \"rack1\"\n[vip.w]\nshard = \"rack2\"\naddresses = [\"203.0.113.2\"]\n\
              services = [{ ports = [80], protocol = \"tcp\", pool = \"p\" }]",
-            &[(9, "vip.w.shard", "\"rack2\", which no machine has", "did you mean \"rack1\"?")],
+            &[(9, "vip.w.shard", "no machine has shard \"rack2\"", "did you mean \"rack1\"?")],
         ),
     ];
     check(ROWS);
@@ -131,7 +150,7 @@ fn the_filters_room_counts_for_each_machine() {
         problems
             .map_or_else(|errors| errors, |(_, warnings)| warnings)
             .iter()
-            .map(ToString::to_string)
+            .map(printed)
             .collect::<Vec<_>>()
     };
     assert_eq!(of(&[(1, None), (2, Some("a")), (3, Some("b"))]), [""; 0]);
@@ -139,7 +158,7 @@ fn the_filters_room_counts_for_each_machine() {
     assert_eq!(over.len(), 1);
     assert!(
         over[0].contains(
-            "vip: found 3 addresses of VIPs on machines of shard \"a\", allowed at most io.max_vips = 2"
+            "vip: 3 VIP addresses on machines of shard \"a\" exceed io.max_vips = 2; help: raise io.max_vips"
         ),
         "{over:?}"
     );
@@ -152,7 +171,7 @@ fn an_outer_source_is_needed_on_the_machines_of_the_shard_alone() {
         text(&[Some("a"), Some("b")], "").replace("\"192.0.2.1\"", "\"192.0.2.1\", \"2001:db8::1\"");
     assert!(read(&format!("{machines}{}{}", v6(Some("a")), vip(0, Some("a"), 0))).is_ok());
     let problems = read(&format!("{machines}{}{}", v6(None), vip(0, Some("a"), 0))).unwrap_err();
-    assert!(problems.to_string().contains("\"m1\" has none"), "{problems}");
+    assert!(all_printed(&problems).contains("pool.p0.backends[0].address: machine \"m1\" has no IPv6 source address for packets to 2001:db8:18::1; help: add an IPv6 address to the machine, or an IPv6 prefix to source_prefixes of encapsulation \"gre\""), "{problems}");
 }
 
 proptest! {
@@ -165,7 +184,7 @@ proptest! {
         let shard = |number: usize| [None, Some("a"), Some("b")][number];
         let mut rest = String::new();
         for (number, own) in shards.iter().enumerate() {
-            // Edges lead upwards, so that nothing is a ring.
+            // Pools refer only to pools with higher numbers, so there are no cycles.
             let of = |kind: bool| edges.iter().filter(move |(a, b, k)| a < b && *a == number && *k == kind).map(|(_, b, _)| *b);
             let inner: Vec<String> = of(true).map(|pool| format!("{{ pool = \"p{pool}\" }}")).collect();
             let mut more = if inner.is_empty() { String::new() } else { format!("pools = [{}]\n", inner.join(", ")) };
@@ -180,7 +199,9 @@ proptest! {
         let refused = read(&text(&[None, Some("a"), Some("b")], &rest));
         let refused = refused.map_or_else(|errors| errors, |(_, warnings)| warnings);
         let refused = refused.iter().any(|problem| problem.severity == Severity::Error);
-        // Everything is put on the machines that serve it; a use of something that is not there is wrong.
+        // Each VIP and each pool is on the machines of its shard, or on all machines. The
+        // configuration must be rejected if a VIP or pool uses a pool that is missing on one of its
+        // machines.
         let here = |own: usize, machine: usize| own == 0 || own == machine;
         let missing = (0..3).any(|machine| {
             let vips = vips.iter().any(|(own, pool)| here(*own, machine) && !here(shards[*pool], machine));

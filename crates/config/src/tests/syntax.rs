@@ -1,4 +1,4 @@
-//! A file that is not TOML.
+//! Tests of files with TOML syntax errors.
 
 use super::{BASE, all};
 
@@ -10,7 +10,8 @@ fn a_missing_bracket_in_a_file_is_the_only_problem() {
         assert!(BASE.contains(whole), "{whole}");
         let problems = all(&BASE.replacen(whole, broken, 1));
         let line = BASE[..BASE.find(whole).unwrap()].matches('\n').count() + 1;
-        let shown: Vec<_> = problems.iter().map(|problem| (problem.line(), problem.found.as_str())).collect();
-        assert_eq!(shown, [(Some(line), "a syntax error (`[` is not closed, expected `]`)")], "{problems:?}");
+        let shown: Vec<_> =
+            problems.iter().map(|problem| (problem.line(), problem.message.as_str())).collect();
+        assert_eq!(shown, [(Some(line), "`[` is not closed")], "{problems:?}");
     }
 }

@@ -1,10 +1,11 @@
-//! What holds of the problems of any text.
+//! Checks properties that the problems of any text must have.
 //!
-//! The fuzzer (`tests/fuzz`) compiles this file too.
+//! The fuzz target in `tests/fuzz` includes this file too.
 
 use super::{Problems, Severity};
 
-/// A refusal holds an error, an acceptance none; places lie in the text, in their order; a problem is one line.
+/// Checks that a rejected text has an error and an accepted text has none. Positions must be inside
+/// the text and in order, and each message must have one line.
 pub(super) fn are_sound(problems: &Problems, text: &str, is_refused: bool) {
     let lines = text.split('\n').count();
     assert_eq!(problems.iter().any(|problem| problem.severity == Severity::Error), is_refused);

@@ -1,4 +1,4 @@
-//! `[trace]`: where a machine reports marked packets.
+//! Tests of `[trace]`, the section with the receivers of trace reports.
 
 use super::*;
 
@@ -24,17 +24,50 @@ fn receivers_are_prefixes_and_addresses_of_both_families() {
 #[test]
 fn what_is_wrong_is_reported_by_line_and_field() {
     check(&[
-        ("", "[trace]\n", &[(1, "trace.receivers", "nothing", "a list of prefixes")]),
-        ("", "[trace]\nreceivers = []\n", &[(2, "trace.receivers", "an empty list", "such as")]),
+        (
+            "",
+            "[trace]\n",
+            &[(
+                1,
+                "trace.receivers",
+                "[trace] needs a \"receivers\" key",
+                "\"receivers\" is a list of prefixes or addresses, for example receivers = [\"198.51.100.9\", \"2001:db8:9::/64\"]",
+            )],
+        ),
+        (
+            "",
+            "[trace]\nreceivers = []\n",
+            &[(
+                2,
+                "trace.receivers",
+                "\"receivers\" must not be empty",
+                "for example [\"198.51.100.9\", \"2001:db8:9::/64\"]",
+            )],
+        ),
         (
             "",
             "[trace]\nreceivers = [\"monitor\", 7, \"198.18.0.9/16\"]\nmax_per_second = 201\nreciever = 1\n",
             &[
-                (2, "trace.receivers[0]", "\"monitor\"", "prefixes or addresses"),
-                (2, "trace.receivers[1]", "7", "prefixes or addresses"),
-                (2, "trace.receivers[2]", "bits behind its length", "198.18.0.0/16"),
-                (3, "trace.max_per_second", "201", "an integer from 1 to 200"),
-                (4, "trace.reciever", "an unknown key", "did you mean \"receivers\"?"),
+                (
+                    2,
+                    "trace.receivers[0]",
+                    "\"receivers[0]\" must be an IP prefix or address, got \"monitor\"",
+                    "for example \"198.51.100.9\"",
+                ),
+                (
+                    2,
+                    "trace.receivers[1]",
+                    "\"receivers[1]\" must be an IP prefix or address, got 7",
+                    "for example \"198.51.100.9\"",
+                ),
+                (
+                    2,
+                    "trace.receivers[2]",
+                    "prefix 198.18.0.9/16 has host bits set",
+                    "write \"198.18.0.0/16\"",
+                ),
+                (3, "trace.max_per_second", "\"max_per_second\" must be between 1 and 200, got 201", ""),
+                (4, "trace.reciever", "unknown key \"reciever\" in [trace]", "did you mean \"receivers\"?"),
             ],
         ),
     ]);

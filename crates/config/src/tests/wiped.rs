@@ -1,5 +1,7 @@
-//! That a configuration which is gone leaves no secret's text in the process's memory. Not so, and not asserted: a private key in
-//! PEM, of which parts are found until their memory is used again, and the 16 bytes of the hash key, which every move copies.
+//! Tests that a dropped configuration leaves no secrets in memory.
+//!
+//! Two kinds of secrets are not tested. Parts of a private key in PEM remain in memory until the
+//! memory is reused. The 16 bytes of the hash key are copied when the key is moved.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -12,13 +14,13 @@ use super::admin::CERTIFICATE;
 use super::files::Folder;
 use crate::load;
 
-/// A text that stands nowhere in this process as it is, so that finding it means that something was left behind: `length` signs
-/// of `signs`, masked.
+/// Returns `length` characters from `signs`, each combined with [`MASK`] by XOR. The memory of this
+/// process then contains only the masked text.
 fn masked(signs: &[u8], length: usize) -> Vec<u8> {
     (0..length).map(|at| signs[(at * at + 5 * at + length) % signs.len()] ^ MASK).collect()
 }
 
-/// The text in a file between two others.
+/// Writes a file that contains the unmasked text between `before` and `after`.
 fn write(folder: &Folder, name: &str, [before, after]: [&str; 2], masked: &[u8]) {
     let mut text = Zeroizing::new(Vec::with_capacity(1_024));
     text.extend_from_slice(before.as_bytes());
@@ -27,7 +29,7 @@ fn write(folder: &Folder, name: &str, [before, after]: [&str; 2], masked: &[u8])
     folder.write(name, &*text, 0o600);
 }
 
-/// How often `masked` stands unmasked in what this process may write.
+/// Counts the occurrences of the unmasked text in the writable memory of this process.
 fn found_in_memory(masked: &[u8]) -> usize {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let memory = fs::File::open("/proc/self/mem").unwrap();
@@ -40,7 +42,7 @@ fn found_in_memory(masked: &[u8]) -> usize {
     let mut count = 0;
     for (from, to) in ranges {
         for at in (from..to).step_by(bytes.len()) {
-            // What other tests have taken away meanwhile is read by none.
+            // Reading fails if another thread has unmapped the memory. It then counts as zeros.
             let most = bytes.len().min(usize::try_from(to - at).unwrap());
             let length = memory.read_at(&mut bytes[..most], at).unwrap_or(0);
             let same =
@@ -52,7 +54,7 @@ fn found_in_memory(masked: &[u8]) -> usize {
     count
 }
 
-/// In a process of its own: that of all tests has much memory, which changes while it is looked through.
+/// The test runs in a separate process, because other tests change memory during the search.
 #[test]
 fn a_configuration_that_is_gone_leaves_no_text_of_its_secrets() {
     if std::env::var_os(ALONE).is_none() {
@@ -78,11 +80,11 @@ fn a_configuration_that_is_gone_leaves_no_text_of_its_secrets() {
                 peers = [{ name = \"tor\", address = \"192.0.2.254\", asn = 65001, password_file = \"bgp.key\" }]\n";
     folder.write("a.toml", format!("{BASE}{more}"), 0o644);
     let loaded = load(&folder.0.join("a.toml")).unwrap();
-    assert!(found_in_memory(&pem) > 0 && found_in_memory(&password) > 0, "what is in use is found");
+    assert!(found_in_memory(&pem) > 0 && found_in_memory(&password) > 0, "secrets in use must be found");
     drop(loaded);
-    // An allocator writes over where a piece that it takes back begins.
+    // Allocators overwrite the start of freed memory, so only the end of the text is searched.
     let left = [&digits, &password].map(|masked| found_in_memory(&masked[masked.len() - 12..]));
-    assert_eq!(left, [0; 2], "the hash key's text, the password of BGP");
+    assert_eq!(left, [0; 2], "copies of the hash key and the BGP password");
 }
 
 const MASK: u8 = 0xa5;

@@ -1,4 +1,4 @@
-//! What goes from one table to another is the same there, and nothing else is taken in.
+//! Tests of the export and import of entries.
 
 use proptest::prelude::*;
 
@@ -18,7 +18,8 @@ fn signals() -> impl Strategy<Value = Signal> {
 }
 
 proptest! {
-    /// Over any history: every look-up afterwards answers as in the old table, whatever comes.
+    /// After any sequence of packets, the new table returns the same result for each lookup as the
+    /// old table would have.
     #[test]
     fn a_carried_table_answers_as_the_old_one_would_have(
         packets in prop::collection::vec((0u64..60, signals(), 0u32..3, 0u32..40), 0..300),
@@ -44,7 +45,7 @@ proptest! {
         }
     }
 
-    /// Whatever bytes come, a table stays one: what it holds can be listed, and it counts what it holds.
+    /// For any input, the imported entries can be listed, and the table counts them correctly.
     #[test]
     fn bytes_that_are_no_records_are_refused_or_make_entries(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         let mut table = table(64);
@@ -57,21 +58,21 @@ proptest! {
 }
 
 #[test]
-fn what_is_no_bucket_of_the_table_is_refused() {
+fn unpack_rejects_records_that_do_not_fit_the_table() {
     let mut old = table(64);
     let _ = old.insert(hash(1), Target { slot: 3, vip: 1 }, Signal::Syn, tick(9));
     let records = packed(&old, 1_000);
     assert_eq!(records.len(), RECORD_BYTES);
     let mut new = table(64);
-    assert_eq!(new.unpack(&records[..RECORD_BYTES - 1]), Err(Unreadable), "cut");
+    assert_eq!(new.unpack(&records[..RECORD_BYTES - 1]), Err(Unreadable), "truncated record");
     let mut elsewhere = records.clone();
     elsewhere[..4].copy_from_slice(&u32::try_from(old.buckets()).unwrap().to_le_bytes());
-    assert_eq!(new.unpack(&elsewhere), Err(Unreadable), "a bucket that is not there");
+    assert_eq!(new.unpack(&elsewhere), Err(Unreadable), "bucket number out of range");
     let mut stateless = records.clone();
     stateless[4..].chunks_mut(16).for_each(|entry| entry[15] &= !7);
-    assert_eq!(new.unpack(&stateless), Err(Unreadable), "a state that this version does not write");
+    assert_eq!(new.unpack(&stateless), Err(Unreadable), "unknown state");
     assert!(new.is_empty());
     new.unpack(&records).unwrap();
     new.unpack(&records).unwrap();
-    assert_eq!(new.len(), 1, "in the place of what was there");
+    assert_eq!(new.len(), 1, "the second import replaces the first");
 }

@@ -1,4 +1,5 @@
-//! Tiny tables driven full: what each insert may displace, read from the bytes by the documented layout alone.
+//! Property tests of small, full tables. The tests decode entries from memory as the layout is
+//! documented, and check which entries an insert evicts.
 
 use proptest::prelude::*;
 
@@ -6,7 +7,7 @@ use super::oracle::signal;
 use super::{WRAP, assert_adds_up, establish, hash, tick};
 use crate::{Config, FlowTable, Inserted, Signal, Target, Timeouts};
 
-/// One live entry, decoded from memory.
+/// A live entry decoded from memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Seen {
     bucket: u64,
@@ -20,7 +21,8 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte))
 }
 
-/// The 32nds of their time that entries have while the table is as full as its bytes say, by the words of `Timeouts`.
+/// Returns the fraction of each timeout that remains at the current load, in 32nds. The
+/// documentation of `Timeouts` contains the rule.
 fn left(table: &FlowTable) -> u32 {
     let buckets = number(&table.line_bytes(0).unwrap()[16..24]);
     let lines = (1..=buckets).map(|line| table.line_bytes(usize::try_from(line).unwrap()).unwrap());
@@ -34,7 +36,8 @@ fn left(table: &FlowTable) -> u32 {
     left
 }
 
-/// The entries that are live at `now`, by the layout and the timeouts of [`timeouts`], of which so many 32nds are left.
+/// Returns the entries that are live at `now`, with the timeouts of [`timeouts`] reduced to `left`
+/// 32nds.
 fn live(table: &FlowTable, now: u32, left: u32) -> Vec<Seen> {
     let buckets = number(&table.line_bytes(0).unwrap()[16..24]);
     let mut seen = Vec::new();
@@ -66,7 +69,7 @@ fn timeouts() -> Timeouts {
     Timeouts { new: secs(10), established: secs(64), closing: secs(3), udp: secs(30) }
 }
 
-/// The two buckets of a hash, by the layout's description, in long arithmetic.
+/// Returns the two buckets of a hash, computed in 128-bit arithmetic from the documented layout.
 fn documented_buckets(hash: u64, buckets: u64) -> [u64; 2] {
     let scale = |x: u128| u64::try_from(x * u128::from(buckets) / (1u128 << 64)).unwrap();
     let tag = u128::from(hash % (1 << 48)).max(1);
@@ -75,7 +78,7 @@ fn documented_buckets(hash: u64, buckets: u64) -> [u64; 2] {
     [first, (sum + buckets - first) % buckets]
 }
 
-/// The bucket to which an entry may move.
+/// Returns the bucket to which an entry may move.
 fn other_bucket(seen: &Seen, buckets: u64) -> u64 {
     let sum = (u128::from(seen.tag) * 0x9e37_79b9_7f4a_7c15 % (1 << 48) * (1 << 16)) * u128::from(buckets)
         / (1 << 64);
@@ -86,7 +89,7 @@ fn tag(hash: u64) -> u64 {
     (hash % (1 << 48)).max(1)
 }
 
-/// Inserts, and checks everything that an insert may and may not do.
+/// Inserts a flow, and checks which entries changed.
 fn checked_insert(
     table: &mut FlowTable,
     key: u64,
@@ -105,16 +108,16 @@ fn checked_insert(
     let full = mine.iter().all(|bucket| near.iter().filter(|b| b.bucket == *bucket).count() == 4);
     let waiting = near.iter().filter(|b| b.on_probation).map(|b| b.age).max();
     if before.iter().any(|b| b.tag == tag(key)) || !full {
-        prop_assert_eq!(result, Inserted::Tracked, "its own place, or a free one");
-        prop_assert!(lost.is_empty(), "nobody gives way to a flow that has a place: {:?}", lost);
+        prop_assert_eq!(result, Inserted::Tracked, "the flow has an entry or a free place");
+        prop_assert!(lost.is_empty(), "evicted although a place was free: {:?}", lost);
     }
     if result == Inserted::Untracked {
-        prop_assert!(lost.is_empty() && waiting.is_none(), "untracked, and {:?} {:?}", lost, waiting);
+        prop_assert!(lost.is_empty() && waiting.is_none(), "untracked, but {:?} {:?}", lost, waiting);
         prop_assert!(after.iter().all(|a| a.tag != tag(key)));
         for neighbour in &near {
             let other = other_bucket(neighbour, table.buckets() as u64);
             let firm = before.iter().filter(|b| b.bucket == other && !b.on_probation).count();
-            prop_assert_eq!(firm, 4, "one move away from {:?} there was room", neighbour);
+            prop_assert_eq!(firm, 4, "{:?} could have moved to make room", neighbour);
         }
     } else {
         let own: Vec<&Seen> = after.iter().filter(|a| a.tag == tag(key)).collect();
@@ -123,7 +126,7 @@ fn checked_insert(
     }
     prop_assert!(lost.len() <= 1);
     if let Some(gone) = lost.first() {
-        prop_assert!(gone.on_probation, "only probation gives way: {:?}", gone);
+        prop_assert!(gone.on_probation, "evicted although off probation: {:?}", gone);
         match waiting {
             Some(oldest) => {
                 prop_assert!(mine.contains(&gone.bucket) && gone.age == oldest, "{:?} {}", gone, oldest)
@@ -135,7 +138,7 @@ fn checked_insert(
 }
 
 #[test]
-fn a_newcomer_among_established_flows_takes_the_place_of_a_flood_one_move_away() {
+fn new_flow_among_established_flows_evicts_a_flood_flow() {
     let mut table = FlowTable::new(&Config { capacity: 64, timeouts: timeouts() }).unwrap();
     let known: Vec<u64> = (0..48).map(hash).filter(|&flow| establish(&mut table, flow, 0)).collect();
     assert_eq!(known.len(), 48);
@@ -171,7 +174,7 @@ proptest! {
         let mut table = FlowTable::new(&Config { capacity, timeouts: timeouts() }).unwrap();
         let buckets = table.buckets() as u64;
         let (mut now, mut asked, mut inserts, mut answers) = (start, 0, 0, vec![(0, 0); 80]);
-        // An insert shortens time-outs, or lengthens them, before anything else.
+        // An insert adapts the timeouts first.
         let mut shortened = 32;
         for (step, op) in (0u32..).zip(ops) {
             match op {
@@ -198,7 +201,8 @@ proptest! {
             }
             let c = table.counters();
             prop_assert_eq!((c.hit + c.miss, table.len() <= table.capacity()), (asked, true));
-            // inserts over a live tag count as refreshes, together with those of look-ups
+            // An insert of an existing live tag counts as a refresh, as a lookup that changes an
+            // entry does.
             prop_assert!(c.insert + c.untracked <= inserts && c.insert + c.untracked + c.refresh >= inserts);
             assert_adds_up(&table);
         }

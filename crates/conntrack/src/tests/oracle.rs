@@ -1,11 +1,11 @@
-//! A list of flows with the documented rules, too slow to be wrong: it must agree with a table that is never full.
+//! A simple model of the documented rules. A table that is never full must agree with the model.
 
 use proptest::prelude::*;
 
 use super::{WRAP, all, assert_adds_up, hash, tick};
 use crate::{Config, Filter, FlowTable, Hit, Inserted, Signal, State, Target, Timeouts};
 
-/// One flow that the oracle knows; `last` is in ticks that never wrap.
+/// One flow of the model. `last` is in ticks that never wrap.
 #[derive(Clone, Debug, PartialEq)]
 struct Flow {
     key: u64,
@@ -14,7 +14,7 @@ struct Flow {
     state: State,
     fresh: bool,
     last: u64,
-    /// Since it was opened: the ticks in which data came.
+    /// The ticks in which data arrived since the flow was opened.
     proof: Vec<u64>,
 }
 
@@ -123,7 +123,7 @@ impl Oracle {
 #[derive(Clone, Debug)]
 enum Op {
     Lookup(usize, Signal),
-    /// A look-up in each of so many ticks.
+    /// Sends data of the flow in this number of ticks.
     Talk(usize, u64),
     Insert(usize, u32, u32, Signal),
     Reassign(usize, u32),
@@ -160,7 +160,7 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 fn key(number: usize) -> u64 {
-    if number == 0 { 0x1234 << 48 } else { hash(number as u64) } // the first has a tag of 0
+    if number == 0 { 0x1234 << 48 } else { hash(number as u64) } // The first key has a tag of 0.
 }
 
 fn purge(table: &mut FlowTable, filter: Filter) {

@@ -1,8 +1,9 @@
-//! The announcer at work: a plan, decisions about it, and the speaker that carries them out.
+//! Runs the BGP speaker, and passes it the routes that the plan and the announcement decisions
+//! require.
 //!
-//! In: configurations, what is seen, the stage of a drain; on the control loop, and no call waits. Out: what the speaker has to
-//! say. The speaker's tasks run on a thread of their own (`bgp`), BFD on another: neither waits for the control loop.
-//! Not here: when the filter and the snapshot follow (`publisher` asks [`Announcer::retire`] and [`Flush::wait`]).
+//! The control loop calls the announcer, and no call blocks. The BGP speaker and BFD each have
+//! their own thread, so neither waits for the control loop. `publisher` uses [`Announcer::retire`]
+//! and [`Flush::wait`] to withdraw routes before the filter and the snapshot change.
 
 mod listening;
 mod liveness;
@@ -27,7 +28,8 @@ use config::{Config, Machine};
 use listening::Listening;
 use liveness::Liveness;
 
-/// Announces VIPs, as long as the file has peers for this machine.
+/// Announces VIPs to the BGP peers of this machine. Without BGP peers in the configuration, no
+/// speaker runs.
 #[derive(Debug, Default)]
 pub struct Announcer {
     pub(crate) plan: Plan,
@@ -35,16 +37,17 @@ pub struct Announcer {
     pub(crate) stage: Stage,
     pub(crate) statuses: BTreeMap<Arc<str>, VipStatus>,
     pub(crate) running: Option<Running>,
-    /// The file has no peer for the machine any more: its routes are marked until then.
+    /// The speaker that is being closed because a reload removed the last peer, and the time at
+    /// which it closes. Until it closes, its routes carry the graceful-shutdown community.
     parting: Option<(Running, Duration)>,
-    /// Routes that the next configuration does not have.
+    /// Routes that are withdrawn because they are not in the next configuration.
     retiring: BTreeSet<Prefix>,
     faulty: bool,
     pub(crate) now: Duration,
-    /// Why a peer of the file has no session.
+    /// The reasons why the speaker rejected peers, one for each rejected peer.
     pub(crate) refused: Vec<String>,
     listening: Listening,
-    /// BFD of another process, before the BGP sessions that it is beside.
+    /// BFD sessions that were taken over from the previous process, until the speaker starts.
     liveness: Option<Liveness>,
 }
 
@@ -58,7 +61,7 @@ pub(crate) struct Running {
     engine: Engine,
 }
 
-/// The runtime, before its thread begins and after.
+/// The runtime of the speaker: not started, running on its thread, or ended.
 #[derive(Debug)]
 enum Engine {
     Still(Quiet),
@@ -66,7 +69,8 @@ enum Engine {
     Ended,
 }
 
-/// A runtime that may be dropped on another one's thread: it is not waited for.
+/// A runtime that can be dropped inside another runtime. Dropping a plain `Runtime` there would
+/// panic.
 #[derive(Debug)]
 struct Quiet(Option<Runtime>);
 
@@ -79,19 +83,22 @@ impl Drop for Quiet {
 }
 
 impl Announcer {
-    /// Listens where the file says, which may take a capability, and announces nothing yet.
+    /// Opens the BGP listening sockets, for which the process may need a capability. No route is
+    /// announced before [`Announcer::begin`] is called.
     ///
     /// # Errors
-    /// An address that can't be listened at, or a peer whose key the kernel refuses.
+    /// Returns [`AnnounceError`] if the kernel rejects a listening address or the MD5 key of a
+    /// peer.
     pub fn open(config: &Config, machine: &Machine) -> Result<Self, AnnounceError> {
         Self::default().open_as(config, machine, false)
     }
 
-    /// The same in the place of another process, whose routes routers keep until they hear from this one, and whose BFD sessions
-    /// [`Announcer::take_bfd`] may have taken before.
+    /// Opens the BGP listening sockets in a process that replaces another process. Routers keep the
+    /// routes of the old process until the new process announces its own routes. To continue the
+    /// BFD sessions of the old process, call [`Announcer::take_bfd`] before this function.
     ///
     /// # Errors
-    /// As [`Announcer::open`].
+    /// Returns the errors of [`Announcer::open`].
     pub fn resume(self, config: &Config, machine: &Machine) -> Result<Self, AnnounceError> {
         self.open_as(config, machine, true)
     }
@@ -103,10 +110,11 @@ impl Announcer {
         Ok(Self { plan, running, liveness: self.liveness, ..Self::default() })
     }
 
-    /// Begins to speak: from now on with the capabilities that the calling thread has now.
+    /// Starts the BGP thread. The new thread inherits the current capabilities of the calling
+    /// thread.
     ///
     /// # Errors
-    /// The system has no thread left.
+    /// Returns [`AnnounceError`] if the thread cannot be created.
     pub fn begin(&mut self) -> Result<(), AnnounceError> {
         match &mut self.running {
             Some(running) => running.begin(&self.plan, self.liveness.take()),
@@ -114,14 +122,16 @@ impl Announcer {
         }
     }
 
-    /// Whether there are peers.
+    /// Returns `true` if this machine has a BGP speaker.
     #[must_use]
     pub fn is_at_work(&self) -> bool {
         self.running.is_some()
     }
 
-    /// Takes over a configuration that is in force: call after snapshot and filter have it. What only a start can bring (AS number,
-    /// identifier) stays as it is; a section that comes is begun with, and one that goes is ended.
+    /// Applies a new configuration. The snapshot and the XDP filter must already use this
+    /// configuration. A changed AS number or router ID takes effect only after a restart. If the
+    /// configuration adds the first peer, the speaker starts. If it removes the last peer, the
+    /// speaker stops.
     pub fn configure(&mut self, config: &Config, machine: &Machine) {
         let before = std::mem::replace(&mut self.plan, Plan::new(config, machine));
         self.follow_families(&before);
@@ -142,7 +152,9 @@ impl Announcer {
                 match begun {
                     Ok(running) => self.running = Some(running),
                     Err(error) => {
-                        tracing::error!(%error, "nothing is announced");
+                        // log: BGP could not start, so no VIP is announced. Fix the cause in
+                        // `error`, then reload and check `sluicegate bgp status`.
+                        tracing::error!(%error, "BGP start failed");
                         self.refused.push(error.to_string());
                     }
                 }
@@ -152,7 +164,9 @@ impl Announcer {
         self.listen();
     }
 
-    /// Checks through the VIP come or go by a reload: what stood for all its addresses stands for each family, and the other way.
+    /// Copies the announcement state of a VIP to its new names when a reload adds or removes checks
+    /// through VIPs. If a VIP has such checks, each of its address families has its own name and
+    /// state.
     fn follow_families(&mut self, before: &Plan) {
         for (name, rules) in &self.plan.rules {
             let mut of_vip = before.rules.iter().filter(|(_, old)| old.vip == rules.vip);
@@ -164,7 +178,9 @@ impl Announcer {
         }
     }
 
-    /// Withdraws what `next` does not announce any more, before the filter and the threads forget it; `None`: nothing goes.
+    /// Withdraws the routes that are not in the configuration `next`. The routes are withdrawn
+    /// before the VIPs are removed from the filter and the packet threads. Returns `None` if no
+    /// route is withdrawn.
     pub fn retire(&mut self, next: &Config, machine: &Machine) -> Option<Flush> {
         let next = Plan::new(next, machine);
         let desired = self.desired();
@@ -177,13 +193,15 @@ impl Announcer {
         self.running.as_ref().map(|running| Flush(Arc::clone(&running.speaker)))
     }
 
-    /// The configuration that [`Announcer::retire`] was asked about does not come.
+    /// Announces the routes withdrawn by [`Announcer::retire`] again. The caller uses this function
+    /// when the new configuration was rejected.
     pub fn keep(&mut self) {
         self.retiring.clear();
         self.say();
     }
 
-    /// Decides anew. `now` counts from the start of the process.
+    /// Decides again which VIPs are announced, based on the observed state `seen`. `now` is the
+    /// time since the process started.
     pub fn look(&mut self, seen: &Seen, now: Duration) {
         self.now = now;
         if self.listening.is_due(now) {
@@ -203,7 +221,8 @@ impl Announcer {
         }
     }
 
-    /// What the file says and only a start brings: one sentence a key, such as `bgp.asn: 65101 -> 65102`.
+    /// Returns the changed BGP settings that take effect only after a restart, one entry per key,
+    /// such as `bgp.asn: 65101 -> 65102`.
     #[must_use]
     pub fn needs_restart(&self) -> Vec<String> {
         let Some((old, new)) =
@@ -214,24 +233,25 @@ impl Announcer {
         old.differing(new)
     }
 
-    /// What an operator should know, one sentence each.
+    /// Returns warnings for the operator, one sentence each.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         self.faults().chain(self.silent_peers()).collect()
     }
 
-    /// What the configuration in force asks for and can't be had, one sentence each.
+    /// Returns one sentence for each peer that was rejected and for each address on which listening
+    /// failed.
     pub fn faults(&self) -> impl Iterator<Item = String> {
         self.refused.iter().chain(&self.listening.failures).map(|why| format!("bgp: {why}"))
     }
 
-    /// How far a drain is.
+    /// Returns the current stage of the drain.
     #[must_use]
     pub fn stage(&self) -> Stage {
         self.stage
     }
 
-    /// The machine drains, or does not any more.
+    /// Sets the stage of the drain, and changes the announced routes accordingly.
     pub fn set_stage(&mut self, stage: Stage) {
         self.stage = stage;
         self.say();
@@ -241,7 +261,8 @@ impl Announcer {
         }
     }
 
-    /// How long a drain announces routes as about to go: no time when nobody has one.
+    /// Returns the time for which routes carry the graceful-shutdown community during a drain. The
+    /// time is zero if no route is announced to any router.
     #[must_use]
     pub fn notice(&self) -> Duration {
         let status = self.running.as_ref().map(|running| running.speaker.status()).unwrap_or_default();
@@ -249,14 +270,16 @@ impl Announcer {
         if announced { self.plan.graceful_shutdown } else { Duration::ZERO }
     }
 
-    /// Ends all sessions with a text for the routers' operators (RFC 9003), then BFD, then the thread: 5 s at most.
+    /// Closes all BGP sessions, then BFD, then the BGP thread. `text` is sent to the operators of
+    /// the routers (RFC 9003). Closing the sessions takes at most 5 s.
     pub async fn close(self, text: &str) {
         for running in self.running.into_iter().chain(self.parting.map(|(running, _)| running)) {
             running.close(text).await;
         }
     }
 
-    /// Leaves the sessions to another process on this machine: routers keep the routes for the time that was agreed on.
+    /// Ends the BGP thread without closing the sessions at the routers, because a new process on
+    /// this machine continues them. Routers keep the routes for the negotiated restart time.
     pub async fn abandon(self) {
         for running in self.running.into_iter().chain(self.parting.map(|(running, _)| running)) {
             running.speaker.abandon().await;
@@ -264,7 +287,8 @@ impl Announcer {
         }
     }
 
-    /// The routes that routers have now are announced as about to go (RFC 8326).
+    /// Announces all routes with the graceful-shutdown community (RFC 8326), and sets the time at
+    /// which the sessions are closed.
     fn part(&mut self, gone: Option<Running>) {
         let Some(running) = gone else { return };
         let desired = running.speaker.announced();
@@ -283,7 +307,7 @@ impl Announcer {
         }
     }
 
-    /// At the addresses of the plan, and no others.
+    /// Opens the listening sockets that the plan requires, and closes all others.
     fn listen(&mut self) {
         let Some(running) = &self.running else { return };
         let refused = running.speaker.listen(&self.plan.listen);
@@ -295,15 +319,16 @@ impl Announcer {
         announced.map(|(name, _)| Arc::clone(name)).collect()
     }
 
-    /// Peers that have had no session for a while: their routers send nothing here.
+    /// Returns a warning for each peer without a BGP session. A router without a session sends no
+    /// traffic to this machine.
     fn silent_peers(&self) -> impl Iterator<Item = String> {
         let status = self.running.as_ref().map(|running| running.speaker.status()).unwrap_or_default();
         let silent = status.into_values().filter(|peer| peer.state != State::Established);
         let silent =
             silent.filter(|peer| peer.since.elapsed().unwrap_or_default() >= SILENCE || peer.failures > 1);
         silent.map(|peer| {
-            let why = peer.last_error.map_or_else(|| "it does not call".to_owned(), |(why, _)| why);
-            format!("bgp: no session with peer {}: {why}", peer.name)
+            let why = peer.last_error.map_or_else(|| "the peer has not connected".to_owned(), |(why, _)| why);
+            format!("bgp: no session with peer {} ({why})", peer.name)
         })
     }
 
@@ -332,24 +357,32 @@ impl Announcer {
         for (vip, status) in next {
             let was = self.statuses.get(vip) == Some(&VipStatus::Announced);
             match status {
-                VipStatus::Announced if !was => tracing::info!(change = "vip", %vip, "announced"),
-                VipStatus::Away(why) if was => tracing::warn!(change = "vip", %vip, %why, "withdrawn"),
+                // log: The routes of a VIP are announced to the routers. No action is needed.
+                VipStatus::Announced if !was => tracing::info!(change = "vip", %vip, "VIP announced"),
+                // log: The routes of a VIP are withdrawn for the reason in `why`. Check `sluicegate
+                // bgp status` and the backends of the VIP.
+                VipStatus::Withdrawn(why) if was => {
+                    tracing::warn!(change = "vip", %vip, %why, "VIP withdrawn")
+                }
                 _ => {}
             }
         }
     }
 }
 
-/// A withdrawal on its way.
+/// Withdrawals that were sent to the routers.
 #[derive(Debug)]
 pub struct Flush(Arc<Speaker>);
 
 impl Flush {
-    /// Waits until the routers have the withdrawal and have had a moment to follow it; half a second at most.
+    /// Waits until the routers have acknowledged the withdrawals and had time to update their
+    /// forwarding tables. Waiting takes at most 0.5 s.
     pub async fn wait(self) {
         let late = self.0.flushed(WITHDRAWN_WITHIN).await;
         if !late.is_empty() {
-            tracing::warn!(peers = %late.join(", "), "a withdrawal was not acknowledged yet: the reload goes on");
+            // log: A router is slow to acknowledge a withdrawal. The reload continues, and packets
+            // for removed VIPs may still arrive for a short time.
+            tracing::warn!(peers = %late.join(", "), "route withdrawal not acknowledged yet");
         }
         tokio::time::sleep(SETTLED_WITHIN).await;
     }
@@ -383,7 +416,8 @@ impl Running {
         let (end, ended) = oneshot::channel();
         let turn = move || {
             if let Some(runtime) = still.0.take() {
-                // Acknowledged, or the task that sends has ended.
+                // `ended` completes when `end` is sent, or with an error when `end` is dropped.
+                // Either result ends the thread.
                 drop(runtime.block_on(ended));
             }
         };
@@ -391,16 +425,17 @@ impl Running {
         let thread = thread.map_err(AnnounceError::Thread)?;
         self.engine = Engine::Turning { handle, end, thread };
         self.watch(liveness, plan);
+        // log: The BGP speaker has started and opens sessions with the routers.
         tracing::info!(
             asn = self.identity.asn,
             router_id = %self.identity.router_id,
             peers = plan.peers.len(),
-            "announcing by BGP"
+            "BGP started"
         );
         Ok(())
     }
 
-    /// BFD beside the BGP sessions from now on.
+    /// Starts the task that runs a BFD session for each BGP session.
     fn watch(&mut self, liveness: Liveness, plan: &Plan) {
         let Engine::Turning { handle, .. } = &self.engine else { return };
         liveness.belongs_to(&self.speaker);
@@ -411,21 +446,24 @@ impl Running {
         (self.bfd, self.keeper) = (Some(bfd), Some(task.abort_handle()));
     }
 
-    /// Peers come, go and change. What can't be had, in words.
+    /// Applies the peers and BFD settings of a new plan. Returns the errors of rejected peers.
     fn follow(&self, plan: &Plan) -> Vec<String> {
         self.watched.send_replace(plan.bfd.clone());
         let refused: Vec<String> =
             self.speaker.set_peers(plan.peers.clone()).iter().map(ToString::to_string).collect();
         for error in &refused {
-            tracing::error!(error, "a peer of the file has no session");
+            // log: A BGP peer was rejected, because its MD5 key or address could not be set. The
+            // peer has no session. Fix the cause in `error`, then reload.
+            tracing::error!(error, "BGP peer rejected");
         }
         refused
     }
 
-    /// There are no peers any more.
+    /// Closes the speaker in a background task, after a reload removed the last peer.
     fn leave(self) {
         let handle = Handle::try_current();
-        tracing::info!(change = "router", "nothing is announced by BGP any more");
+        // log: A reload removed the last BGP peer, so this machine announces no routes.
+        tracing::info!(change = "router", "BGP stopped");
         if let Ok(handle) = handle {
             handle.spawn(self.close("no longer configured"));
         }
@@ -444,7 +482,7 @@ impl Running {
         let Self { bfd, engine, watched, .. } = self;
         drop(watched);
         let Engine::Turning { end, thread, .. } = engine else { return };
-        // The keeper has the other reference to BFD, and ends with its thread.
+        // Only the keeper has another reference to BFD, and the keeper ends with the BGP thread.
         _ = end.send(());
         let ended = tokio::task::spawn_blocking(move || {
             drop(thread.join());
@@ -454,25 +492,26 @@ impl Running {
     }
 }
 
-/// Why nothing can be announced.
+/// An error that prevents the announcement of VIPs.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AnnounceError {
-    /// The speaker does not start.
-    #[error("[bgp]: {0}")]
+    /// The BGP speaker cannot start.
+    #[error("cannot start BGP ({0})")]
     Speaker(StartError),
-    /// The system has no thread left.
-    #[error("[bgp]: no thread: {0}")]
+    /// The BGP thread cannot be created.
+    #[error("cannot create the BGP thread: {0}")]
     Thread(io::Error),
-    /// BFD sessions of another process can't be gone on with.
-    #[error("[bgp]: BFD of another process: {0}")]
+    /// The BFD sessions of the previous process cannot be continued.
+    #[error("cannot take over the BFD sessions of the previous process: {0}")]
     Bfd(io::Error),
 }
 
-/// A router is given so long for a withdrawal that a reload waits for.
+/// The time for which a reload waits until routers acknowledge a withdrawal.
 const WITHDRAWN_WITHIN: Duration = Duration::from_millis(300);
-/// A router's forwarding follows its table by milliseconds.
+/// The time that a router needs after the acknowledgment to update its forwarding table.
 const SETTLED_WITHIN: Duration = Duration::from_millis(100);
 
-/// A router that restarts is back by then.
+/// The time after which a missing BGP session is reported as a warning. A router that restarts
+/// normally reconnects in less time.
 const SILENCE: Duration = Duration::from_secs(30);

@@ -1,12 +1,14 @@
-//! Whether a VIP's routes are announced: pure, with the time as an argument.
+//! Decides which VIPs are announced. The code has no I/O and takes the time as an argument.
 //!
-//! In: the rules of each VIP, what is seen now, the time. Out: how each VIP stands, and why.
-//! A VIP that no longer qualifies goes at once. It comes back when it has qualified for the hold-down without a break, with
-//! `return_serving` backends. The hold-down doubles at each withdrawal, and is forgotten once the VIP has stayed announced for
-//! the longest one: a backend that goes up and down moves no route more often than that. The first announcement waits for
-//! nothing. A fault of the forwarder is such a withdrawal for every VIP; a drain is none, and neither is what an operator's reload
-//! brings about: a VIP that goes shortly after one comes back as soon as it qualifies.
-//! Invariant: a VIP that does not qualify now is not announced.
+//! A VIP that no longer meets the conditions for an announcement ("qualifies") is withdrawn
+//! immediately. A withdrawn VIP is announced again after it has qualified without interruption for
+//! the hold-down time, with at least `return_serving` backends for each service. Each withdrawal
+//! doubles the hold-down. When a VIP has stayed announced for the maximum hold-down, the hold-down
+//! is reset. The first announcement has no hold-down.
+//!
+//! A fault of the forwarder counts as a withdrawal of every VIP. Drains, and withdrawals shortly
+//! after a reload, do not start a hold-down, so the affected VIPs are announced again as soon as
+//! they qualify. Invariant: a VIP that does not qualify is not announced.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,149 +17,157 @@ use std::time::Duration;
 
 use packet::Family;
 
-/// When a VIP qualifies, or its addresses of one family.
+/// The conditions for announcing a VIP, or one address family of a VIP.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// The VIP's name.
+    /// The name of the VIP.
     pub vip: Arc<str>,
-    /// The family, where backends are checked through the VIP's addresses of both. `None`: all its addresses.
+    /// The address family to which the rules apply, or `None` for all addresses. Each family has
+    /// its own rules if backends are checked through the VIP's addresses.
     pub family: Option<Family>,
-    /// Whether the file announces it.
+    /// `true` if the VIP has an `announce` key in the configuration.
     pub announced: bool,
-    /// Whether the machine stands behind others for it.
-    pub anchor: bool,
-    /// So many backends must serve each service.
+    /// `true` if this machine is a backup for the VIP, whose routes have a higher MED.
+    pub backup: bool,
+    /// The number of serving backends that each service needs while the VIP is announced.
     pub min_serving: usize,
-    /// So many after a withdrawal.
+    /// The number of serving backends that each service needs before the VIP is announced again
+    /// after a withdrawal.
     pub return_serving: usize,
-    /// Whether another cluster is enough.
+    /// `true` if the VIP may also be announced while its services redirect flows to another
+    /// cluster.
     pub remotes: bool,
-    /// Whether it is announced to a peer of this machine.
+    /// `true` if at least one BGP peer of this machine accepts routes of the VIP.
     pub heard: bool,
 }
 
-/// How long a VIP stays away.
+/// The hold-down times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
-    /// After the first withdrawal.
+    /// The hold-down after the first withdrawal.
     pub hold_down: Duration,
-    /// At most.
+    /// The maximum hold-down, regardless of the number of withdrawals of the VIP.
     pub longest: Duration,
 }
 
-/// How far a drain of the machine is.
+/// The stage of a drain of this machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stage {
-    /// There is none.
+    /// The machine is not draining.
     #[default]
     Serving,
-    /// Routes are announced as about to go (RFC 8326).
+    /// Routes carry the graceful-shutdown community (RFC 8326).
     Leaving,
-    /// They are withdrawn.
+    /// All routes are withdrawn.
     Left,
 }
 
-/// What is seen now.
+/// The observed state from which the decisions are made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// What is wrong with the forwarder; `None`: it is healthy.
+    /// The fault of the forwarder, or `None` if the forwarder is healthy.
     pub forwarder_fault: Option<String>,
-    /// Every check has had its first result, or the time for it is over.
+    /// `true` once every check had its first result, or the time limit for first results has
+    /// passed.
     pub set_up: bool,
-    /// The services of each VIP, by its name.
+    /// The services of each VIP, by VIP name.
     pub services: BTreeMap<String, Vec<ServiceSeen>>,
 }
 
-/// A service now.
+/// The observed state of one service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceSeen {
-    /// Its name.
+    /// The name of the service.
     pub name: String,
-    /// At the addresses of this family; `None`: of both.
+    /// The address family for which the service was observed, or `None` for both families.
     pub family: Option<Family>,
-    /// Backends that serve it, those of a fallback in place included; one that is not known to serve is none.
+    /// The number of serving backends. Backends of an active fallback pool are included. Backends
+    /// with an unknown health state are not included.
     pub serving: usize,
-    /// Whether another cluster serves it in their place.
+    /// `true` if flows of the service are redirected to another cluster.
     pub elsewhere: bool,
 }
 
-/// How a VIP stands.
+/// The announcement status of a VIP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VipStatus {
-    /// Its routes are announced.
+    /// The routes are announced.
     Announced,
-    /// It qualifies, and waits for so long yet.
+    /// The VIP qualifies, but the hold-down has not passed yet. The value is the remaining time.
     HeldDown(Duration),
-    /// It does not qualify.
-    Away(Why),
+    /// The VIP does not qualify, and the value is the reason.
+    Withdrawn(Why),
 }
 
-/// Why a VIP does not qualify.
+/// A reason why a VIP does not qualify for an announcement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// The file does not announce it.
+    /// The configuration does not announce the VIP.
     NotWanted,
-    /// It is announced to no peer of this machine.
+    /// No BGP peer of this machine accepts the routes.
     NoPeer,
-    /// Not every check has had its first result.
+    /// At least one health check has no result yet.
     Starting,
-    /// The forwarder is not healthy.
+    /// The forwarder is unhealthy. The text describes the fault.
     Forwarder(String),
-    /// A service has too few backends.
+    /// A service has too few serving backends.
     TooFew {
-        /// The service.
+        /// The name of the service.
         service: String,
-        /// Backends that serve it.
+        /// The number of serving backends.
         serving: usize,
-        /// As many as are needed.
+        /// The required number of backends.
         wanted: usize,
     },
-    /// Nothing is known of it yet.
+    /// The state of the services is not known yet.
     Unknown,
 }
 
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotWanted => f.write_str("the file does not announce it"),
-            Self::NoPeer => f.write_str("it is announced to no peer of this machine"),
-            Self::Starting => f.write_str("waiting for the first results of health checks"),
-            Self::Forwarder(fault) => write!(f, "the forwarder is unhealthy: {fault}"),
+            Self::NotWanted => f.write_str("the configuration does not announce this VIP"),
+            Self::NoPeer => f.write_str("no BGP peer of this machine accepts its routes"),
+            Self::Starting => f.write_str("waiting for the first health check results"),
+            Self::Forwarder(fault) => write!(f, "forwarder unhealthy ({fault})"),
             Self::TooFew { service, serving, wanted } => {
-                write!(f, "{service} has {serving} of the {wanted} backends that it needs")
+                write!(f, "service \"{service}\" has {serving} of {wanted} required backends")
             }
-            Self::Unknown => f.write_str("nothing is known of it yet"),
+            Self::Unknown => f.write_str("the state of its services is not known yet"),
         }
     }
 }
 
-/// What is remembered of VIPs.
+/// The announcement history of all VIPs, from which hold-downs are computed.
 #[derive(Clone, Debug, Default)]
 pub struct Decider {
     vips: BTreeMap<Arc<str>, Memory>,
-    /// Until then withdrawals are a reload's.
+    /// The time until which withdrawals are attributed to the last reload and do not start a
+    /// hold-down.
     reloaded_until: Duration,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Memory {
     announced: bool,
-    /// Of the last announcement or withdrawal.
+    /// The time of the last announcement or withdrawal.
     since: Duration,
-    /// Since when it has qualified again.
+    /// The time since which the withdrawn VIP meets the conditions for an announcement again.
     qualifies: Option<Duration>,
-    /// The hold-down in force; `None`: it was never withdrawn, or long ago.
+    /// The current hold-down. The value is `None` if the VIP was never withdrawn, or has since been
+    /// announced long enough to reset the hold-down.
     wait: Option<Duration>,
     withdrawals: u64,
 }
 
 impl Decider {
-    /// A configuration has come into force at `now`.
+    /// Records that a new configuration was applied at `now`.
     pub fn reloaded(&mut self, now: Duration) {
         self.reloaded_until = now + RELOADED_FOR;
     }
 
-    /// Decides for every VIP that has rules; others are forgotten. `now` counts from any start and does not go back.
+    /// Decides for every VIP in `rules` whether it is announced. The history of all other VIPs is
+    /// deleted. `now` must not decrease from call to call.
     pub fn decide(
         &mut self,
         rules: &BTreeMap<Arc<str>, Rules>,
@@ -179,7 +189,7 @@ impl Decider {
                 Ok(()) => memory.well(times, now),
                 Err(why) => {
                     memory.ill(times, is_flap || matches!(why, Why::Forwarder(_)), now);
-                    VipStatus::Away(why)
+                    VipStatus::Withdrawn(why)
                 }
             };
             statuses.insert(Arc::clone(name), status);
@@ -187,20 +197,20 @@ impl Decider {
         statuses
     }
 
-    /// What is remembered under one name is from now on that of another, which is new.
+    /// Copies the history of the VIP `from` to `name`, unless `name` has a history already.
     pub fn inherit(&mut self, from: &str, name: &Arc<str>) {
         if let Some(memory) = self.vips.get(from).filter(|_| !self.vips.contains_key(name)).cloned() {
             self.vips.insert(Arc::clone(name), memory);
         }
     }
 
-    /// How often a VIP was withdrawn.
+    /// Returns the number of times that the VIP was withdrawn.
     #[must_use]
     pub fn withdrawals(&self, vip: &str) -> u64 {
         self.vips.get(vip).map_or(0, |memory| memory.withdrawals)
     }
 
-    /// When a VIP was last announced or withdrawn.
+    /// Returns the time of the VIP's last announcement or withdrawal.
     #[must_use]
     pub fn since(&self, vip: &str) -> Duration {
         self.vips.get(vip).map_or(Duration::ZERO, |memory| memory.since)
@@ -269,7 +279,8 @@ fn qualifies(rules: &Rules, wanted: usize, seen: &Seen) -> Result<(), Why> {
     }
 }
 
-/// A new backend has had its first result by then, with the checks that most have.
+/// The time after a reload during which withdrawals do not start a hold-down. With common check
+/// settings, a new backend gets its first check result within this time.
 const RELOADED_FOR: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

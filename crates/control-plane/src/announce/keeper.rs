@@ -1,11 +1,12 @@
-//! What goes on beside the routes: BFD for sessions that are up, and the end of those that don't hear in time.
+//! Runs BFD sessions for established BGP sessions, and closes BGP sessions with routers that do not
+//! acknowledge a withdrawal.
 //!
-//! In: the speaker's status. Out: BFD sessions; the end of sessions whose peers have not acknowledged.
-//! A BFD session begins after its BGP session (FRR ends a BGP session whose BFD is not up yet) and ends after it: the
-//! AdminDown that ends it is no sign of failure (RFC 5882 §3.2), so routes must be gone before. bird takes it for one all the
-//! same, and would name it as the reason where it reads it before the BGP message that ended the session. So while a BGP
-//! session is up its BFD session is not ended for a configuration: other times are agreed on in it, and what needs another
-//! one, or none, waits for the next BGP session.
+//! A BFD session starts after its BGP session, because FRR ends a BGP session whose BFD session is
+//! not up. A BFD session is closed only after its BGP session has ended. AdminDown in BFD does not
+//! mean a failure (RFC 5882 §3.2), but bird treats it as a failure and would report it as the
+//! reason why the BGP session ended. A reload therefore never ends the BFD session of an
+//! established BGP session. The reload negotiates new timers within the session, and all other
+//! changes wait for the next BGP session.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,36 +17,38 @@ use bgp::bfd::{Bfd, BfdChange, BfdConfig, BfdError};
 use bgp::{Speaker, State, StatusWatch};
 use tokio::sync::watch;
 
-/// By the peer's address.
+/// The configured BFD settings by peer address.
 pub(super) type Watched = BTreeMap<IpAddr, BfdConfig>;
 
-/// A BFD session that runs.
+/// A running BFD session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Kept {
     config: BfdConfig,
-    /// Which BGP session of the peer it is beside; `None`: one of another process, or the next one.
+    /// The number of the BGP session to which the BFD session belongs. The value is `None` if the
+    /// BFD session comes from the previous process and still waits for its BGP session.
     session: Option<u64>,
 }
 
-/// A BGP session that is up, and what is wanted beside it.
+/// An established BGP session, with the BFD settings that the configuration requires for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Up {
     wanted: Option<BfdConfig>,
     session: u64,
 }
 
-/// What becomes of a BFD session.
+/// The action to take for a BFD session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Fate {
     Ends,
-    /// It goes on under this configuration, beside that BGP session.
+    /// The BFD session continues with these settings and belongs to this BGP session.
     Stays(Kept),
 }
 
 impl Kept {
     fn fate(&self, up: Option<&Up>) -> Fate {
         match up {
-            // Of another process: the time of a BGP session that restarts is not over.
+            // The BFD session comes from the previous process, and its BGP session may still
+            // restart.
             None if self.session.is_none() => Fate::Stays(self.clone()),
             None => Fate::Ends,
             Some(Up { wanted: Some(wanted), session }) if self.config.keeps_session(wanted) => {
@@ -59,18 +62,19 @@ impl Kept {
     }
 }
 
-/// Keeps a BFD session for each BGP session that is established and wants one.
+/// Runs a BFD session for each established BGP session that has a BFD configuration.
 #[derive(Debug)]
 pub(super) struct Keeper {
     bfd: Arc<Bfd>,
     wanted: watch::Receiver<Watched>,
     have: BTreeMap<IpAddr, Kept>,
-    /// When sessions of another process have waited long enough for their BGP sessions.
+    /// The time until which BFD sessions of the previous process wait for their BGP sessions.
     until: Instant,
 }
 
 impl Keeper {
-    /// `taken`: sessions of another process, which wait for their BGP sessions for so long.
+    /// Creates a keeper. `taken` contains the BFD sessions of the previous process. These sessions
+    /// wait up to `patience` for their BGP sessions.
     pub(super) fn new(
         bfd: Arc<Bfd>,
         taken: Watched,
@@ -81,7 +85,7 @@ impl Keeper {
         Self { bfd, wanted, have: taken.into_iter().map(kept).collect(), until: Instant::now() + patience }
     }
 
-    /// Until the speaker is gone.
+    /// Starts and ends BFD sessions until the speaker is dropped.
     pub(super) async fn keep(mut self, mut status: StatusWatch) {
         loop {
             let mut up = up_now(&mut status, &mut self.wanted);
@@ -100,7 +104,8 @@ impl Keeper {
         }
     }
 
-    /// No BGP session came back to these: as after the end of any other one.
+    /// Ends the wait for BGP sessions. BFD sessions of the previous process that still have no BGP
+    /// session end now.
     fn give_up(&mut self) {
         self.have.values_mut().for_each(|kept| _ = kept.session.get_or_insert(NONE));
     }
@@ -125,7 +130,9 @@ fn follow(bfd: &Bfd, have: &mut BTreeMap<IpAddr, Kept>, up: &BTreeMap<IpAddr, Up
             if next.config != kept.config
                 && let Err(error) = bfd.change(next.config.clone())
             {
-                tracing::error!(%peer, %error, "BFD goes on with the times that it had");
+                // log: The new BFD timers of a peer could not be set, so the old timers stay in
+                // use. Restart the process to apply the new timers.
+                tracing::error!(%peer, %error, "BFD timer change failed");
             }
             *kept = next;
             true
@@ -138,48 +145,55 @@ fn follow(bfd: &Bfd, have: &mut BTreeMap<IpAddr, Kept>, up: &BTreeMap<IpAddr, Up
                 let kept = Kept { config: config.clone(), session: Some(*session) };
                 drop(have.insert(*peer, kept));
             }
-            // They are another process's from now on.
+            // A new process has taken over the BFD sessions.
             Err(BfdError::Gone) => {}
-            Err(error) => tracing::error!(%peer, %error, "no BFD beside the BGP session"),
+            // log: The socket of a BFD session could not be opened, for example because port 3784
+            // is in use. Without BFD, a failure of this peer is detected only when the BGP hold
+            // time expires.
+            Err(error) => tracing::error!(%peer, %error, "BFD session start failed"),
         }
     }
 }
 
-/// On the thread of BFD: a peer that is lost takes its BGP session with it.
+/// Logs a state change of a BFD session. If the BFD session was lost, its BGP session ends. This
+/// function runs on the BFD thread.
 pub(super) fn changed(speaker: &Speaker, change: &BfdChange) {
     let BfdChange { name, from, to, diagnostic, .. } = change;
     let status = speaker.status();
     let peer = status.values().find(|peer| peer.address.to_string() == *name);
-    // A router ends BFD with the BGP session, whose end has been reported.
+    // A router ends BFD when its BGP session ends, and the end of the BGP session was logged
+    // already.
     let is_up = peer.is_some_and(|peer| peer.state == State::Established);
     let peer = peer.map_or(name, |peer| &peer.name);
     if change.is_loss() {
         speaker.bfd_down(peer);
     }
     if change.is_loss() && is_up {
-        tracing::warn!(change = "router", peer, address = name, %from, %to, why = %diagnostic, "BFD has lost the peer: its BGP session ends");
+        // log: BFD detected that a router is unreachable, and the BGP session with the router ends.
+        // Check the link to the router and the BFD configuration of the router.
+        tracing::warn!(change = "router", peer, address = name, %from, %to, why = %diagnostic, "BFD session lost");
     } else {
-        tracing::info!(change = "router", peer, address = name, %from, %to, why = %diagnostic, "BFD");
+        // log: The state of a BFD session changed. No action is needed.
+        tracing::info!(change = "router", peer, address = name, %from, %to, why = %diagnostic, "BFD state changed");
     }
 }
 
-/// Ends sessions with those that did not take the withdrawal in time.
+/// Closes the BGP sessions with routers that did not acknowledge the withdrawal in time.
 pub(super) async fn end_those_not_told(speaker: Arc<Speaker>) {
     for name in speaker.flushed(WITHDRAWN_WITHIN).await {
-        tracing::error!(
-            change = "router",
-            peer = name,
-            "the withdrawal was not acknowledged in time: the session is closed"
-        );
-        speaker.reset(&name, "a withdrawal was not acknowledged in time");
+        // log: A router did not acknowledge a withdrawal in time, so its BGP session was closed.
+        // Check whether the router is overloaded. The session is opened again automatically.
+        tracing::error!(change = "router", peer = name, "BGP session closed by withdrawal timeout");
+        speaker.reset(&name, "withdrawal not acknowledged in time");
     }
 }
 
-/// How much longer than its BGP session a BFD session lives: a router reads in that time why the other ended.
+/// The time for which a BFD session continues after its BGP session ended. The router then
+/// processes the end of the BGP session first.
 pub(super) const OUTLIVES: Duration = Duration::from_millis(300);
-/// Sessions of a peer are counted from 1.
+/// A session number that no BGP session has. The BGP sessions of a peer are numbered from 1.
 const NONE: u64 = 0;
-/// An unhealthy forwarder's VIPs are withdrawn by then, or the session is closed.
+/// The time limit for routers to acknowledge the withdrawals after a forwarder fault.
 const WITHDRAWN_WITHIN: Duration = Duration::from_millis(300);
 
 #[cfg(test)]
@@ -187,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bfd_session_ends_for_no_configuration_while_its_bgp_session_is_up() {
+    fn bfd_session_survives_reloads_while_bgp_is_up() {
         let peer = [192, 0, 2, 0].into();
         let config = BfdConfig::new("192.0.2.0", peer);
         let (mut slower, mut elsewhere) = (config.clone(), config.clone());
@@ -200,17 +214,21 @@ mod tests {
             Fate::Stays(Kept { config: config.clone(), session: Some(session) })
         };
         assert_eq!(fate(Some(&config), 1), stays(&config, 1));
-        assert_eq!(fate(Some(&slower), 1), stays(&slower, 1), "other times are taken over");
-        assert_eq!(fate(Some(&elsewhere), 1), stays(&config, 1), "another source waits");
-        assert_eq!(fate(None, 1), stays(&config, 1), "and so does none");
-        assert_eq!(fate(Some(&config), 2), stays(&config, 2), "a short gap is none");
+        assert_eq!(fate(Some(&slower), 1), stays(&slower, 1), "new timers apply within the session");
+        assert_eq!(
+            fate(Some(&elsewhere), 1),
+            stays(&config, 1),
+            "a new source address applies to the next session"
+        );
+        assert_eq!(fate(None, 1), stays(&config, 1), "BFD is removed when the BGP session ends");
+        assert_eq!(fate(Some(&config), 2), stays(&config, 2), "a short gap between BGP sessions");
         assert_eq!(fate(Some(&elsewhere), 2), Fate::Ends);
         assert_eq!(fate(None, 2), Fate::Ends);
-        assert_eq!(kept.fate(None), Fate::Ends, "the BGP session is gone");
+        assert_eq!(kept.fate(None), Fate::Ends, "the BGP session ended");
     }
 
     #[test]
-    fn a_bfd_session_of_another_process_waits_for_its_bgp_session_and_no_longer() {
+    fn bfd_session_of_previous_process_waits_for_bgp() {
         let peer: IpAddr = [192, 0, 2, 0].into();
         let config = BfdConfig::new("192.0.2.0", peer);
         let bfd = Arc::new(Bfd::start(bgp::bfd::BfdPorts::default(), |_| ()).unwrap());
@@ -218,16 +236,16 @@ mod tests {
         let taken = Watched::from([(peer, config.clone())]);
         let mut keeper = Keeper::new(bfd, taken, Duration::ZERO, wanted);
         let waiting = keeper.have[&peer].clone();
-        assert_eq!(waiting.fate(None), Fate::Stays(waiting.clone()), "it restarts");
+        assert_eq!(waiting.fate(None), Fate::Stays(waiting.clone()), "BGP may still restart");
         for wanted in [None, Some(config.clone())] {
             let beside = Kept { session: Some(3), ..waiting.clone() };
             assert_eq!(
                 waiting.fate(Some(&Up { wanted, session: 3 })),
                 Fate::Stays(beside),
-                "as the same session"
+                "continues as the same session"
             );
         }
         keeper.give_up();
-        assert_eq!(keeper.have[&peer].fate(None), Fate::Ends, "none came");
+        assert_eq!(keeper.have[&peer].fate(None), Fate::Ends, "no BGP session within the time limit");
     }
 }

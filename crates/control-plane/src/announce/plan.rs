@@ -1,9 +1,9 @@
-//! What the file says of a machine's routes.
+//! Computes the routes, announcement rules and BGP peers of a machine from the configuration.
 //!
-//! In: a configuration, a machine. Out: each route with the VIPs that hold it up, the rules of each VIP, the peers.
-//! A route that several VIPs share (an address, an aggregate, a group's prefix) is announced while one of them qualifies: to
-//! take the others away with the first that fails would make a small fault a large one.
-//! Invariant: two VIPs that share a route say the same of it (`config` sees to that).
+//! Several VIPs can share a route, for example an aggregate or the prefix of a group. A shared
+//! route is announced while at least one of its VIPs qualifies. Withdrawing it when the first VIP
+//! fails would make the other VIPs unreachable. Invariant: all VIPs that share a route have the
+//! same BGP attributes, which `config` checks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -18,27 +18,28 @@ use compile::{Views, by_family};
 use config::{Announce, Bgp, BgpPeer, Config, Machine, Vip};
 use packet::Family;
 
-/// Everything that is to be announced by a machine, if all is well.
+/// The routes, announcement rules and BGP peers of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// By prefix.
+    /// The routes, by prefix.
     pub routes: BTreeMap<Prefix, Route>,
-    /// By VIP, or by VIP and family (`www IPv6`) where backends are checked through its addresses of both: every VIP that the
-    /// machine serves.
+    /// The announcement rules of every VIP that the machine serves. The key is the name of the VIP,
+    /// or name and address family (`www IPv6`) if backends are checked through the VIP.
     pub rules: BTreeMap<Arc<str>, Rules>,
-    /// How long a VIP stays away.
+    /// The hold-down times.
     pub times: Times,
-    /// How long a machine that drains announces its routes as about to go.
+    /// The time for which routes carry the graceful-shutdown community during a drain.
     pub graceful_shutdown: Duration,
     pub(crate) peers: Vec<PeerConfig>,
-    /// By the peer's address: its name may change while both sessions go on.
+    /// The BFD settings by peer address. The address is the key because a peer can be renamed while
+    /// its sessions continue.
     pub(crate) bfd: BTreeMap<IpAddr, BfdConfig>,
-    /// Where peers may dial us.
+    /// The addresses on which this machine listens for connections from peers.
     pub(crate) listen: Vec<SocketAddr>,
     pub(crate) identity: Option<Identity>,
 }
 
-/// Who we are; it is the same until the next start.
+/// The AS number and the router ID, which change only at a restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) asn: u32,
@@ -46,7 +47,7 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// What is different, such as `bgp.asn: 65101 -> 65102`.
+    /// Returns the changed keys with old and new value, such as `bgp.asn: 65101 -> 65102`.
     pub(crate) fn differing(&self, new: &Self) -> Vec<String> {
         let rows = [
             ("bgp.asn", self.asn.to_string(), new.asn.to_string()),
@@ -57,19 +58,19 @@ impl Identity {
     }
 }
 
-/// A route, and who holds it up.
+/// A route with the VIPs that use it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Route {
-    /// One of them is enough.
+    /// The VIPs that use the route. The route is announced while at least one of them qualifies.
     pub vips: Vec<Arc<str>>,
-    /// The names of the peers that get it.
+    /// The names of the peers that receive the route.
     pub peers: Vec<String>,
-    /// What it says.
+    /// The BGP attributes of the route.
     pub attributes: Arc<Attributes>,
 }
 
 impl Plan {
-    /// Of a configuration, for one machine.
+    /// Computes the plan for `machine`.
     #[must_use]
     pub fn new(config: &Config, machine: &Machine) -> Self {
         let Some(bgp) = config.bgp() else { return Self::default() };
@@ -78,7 +79,7 @@ impl Plan {
         let listen: Vec<SocketAddr> = bgp.listen.iter().filter(here).copied().collect();
         let identity = machine.router_id().filter(|_| !peers.is_empty());
         let mut plan = Self {
-            times: Times { hold_down: bgp.hold_down, longest: bgp.longest_hold_down },
+            times: Times { hold_down: bgp.hold_down, longest: bgp.max_hold_down },
             graceful_shutdown: bgp.graceful_shutdown,
             identity: identity.map(|router_id| Identity { asn: bgp.asn, router_id }),
             bfd: peers.iter().filter_map(|peer| Some((peer.address, watched(peer)?))).collect(),
@@ -88,31 +89,31 @@ impl Plan {
         };
         let views = Views::new(config, machine);
         for vip in config.vips_of(machine) {
-            let anchor = vip.announce.as_ref().is_some_and(|says| is_anchor(says, machine));
+            let backup = vip.announce.as_ref().is_some_and(|says| is_backup(says, machine));
             let apart = vip.services.iter().any(|service| by_family(&views, vip, service).len() > 1);
             let families = if apart { vec![Some(Family::V4), Some(Family::V6)] } else { vec![None] };
             for family in families {
-                plan.enter(vip, family, anchor, bgp.anchor_med);
+                plan.enter(vip, family, backup, bgp.backup_med);
             }
         }
         plan.forget_the_unheard();
         plan
     }
 
-    /// What a VIP's addresses say, or those of one family.
-    fn enter(&mut self, vip: &Vip, family: Option<Family>, anchor: bool, anchor_med: u32) {
+    /// Adds the rules and routes of a VIP, or of one address family of the VIP.
+    fn enter(&mut self, vip: &Vip, family: Option<Family>, backup: bool, backup_med: u32) {
         let name = label(&vip.name, family);
         let mut rules = Rules { vip: Arc::clone(&vip.name), family, ..Rules::default() };
         let Some(says) = &vip.announce else {
             self.rules.insert(name, rules);
             return;
         };
-        (rules.announced, rules.anchor, rules.remotes) = (true, anchor, says.remotes);
+        (rules.announced, rules.backup, rules.remotes) = (true, backup, says.remotes);
         (rules.min_serving, rules.return_serving) = (says.min_serving as usize, says.return_serving as usize);
-        let attributes = Arc::new(attributes(says, anchor, anchor_med));
+        let attributes = Arc::new(attributes(says, backup, backup_med));
         let is_meant = |prefix: &config::Prefix| family.is_none_or(|own| Family::of(prefix.address()) == own);
         for prefix in vip.routes().into_iter().filter(is_meant) {
-            // Both crates check the length by the family.
+            // `config` has checked the prefix length in the same way, so `new` does not fail.
             let Ok(prefix) = Prefix::new(prefix.address(), prefix.length()) else { continue };
             let route = self.routes.entry(prefix).or_default();
             route.vips.push(Arc::clone(&name));
@@ -124,17 +125,19 @@ impl Plan {
         self.rules.insert(name, rules);
     }
 
-    /// A family whose routes no peer takes is of no matter where one takes the other's.
+    /// If peers accept routes of a VIP for only one address family, removes the rules of the other
+    /// family.
     fn forget_the_unheard(&mut self) {
         let heard: BTreeSet<Arc<str>> =
             self.rules.values().filter(|rules| rules.heard).map(|rules| Arc::clone(&rules.vip)).collect();
         self.rules.retain(|_, rules| rules.heard || rules.family.is_none() || !heard.contains(&rules.vip));
     }
 
-    /// The table of each peer while these VIPs are announced; `without` is left out.
+    /// Returns the routes to announce to each peer, if the VIPs in `shown` are announced. The
+    /// routes in `without` are left out.
     ///
     /// # Cost
-    /// Linear in routes times peers.
+    /// Linear in the number of routes times the number of peers.
     #[must_use]
     pub fn desired(&self, shown: &BTreeSet<Arc<str>>, stage: Stage, without: &BTreeSet<Prefix>) -> Desired {
         let mut tables: BTreeMap<&str, Routes> =
@@ -144,7 +147,8 @@ impl Plan {
         for (prefix, route) in routes.filter(|_| stage != Stage::Left) {
             for peer in &route.peers {
                 let table = tables.entry(peer).or_default();
-                // `config` allows as many communities as fit.
+                // The insertion does not fail, because `config` ensures that all communities fit
+                // into a BGP update.
                 _ = table.insert(*prefix, Arc::clone(&route.attributes));
             }
         }
@@ -154,15 +158,16 @@ impl Plan {
     }
 }
 
-fn is_anchor(says: &Announce, machine: &Machine) -> bool {
-    says.anchors.iter().any(|name| **name == *machine.name())
+fn is_backup(says: &Announce, machine: &Machine) -> bool {
+    says.backups.iter().any(|name| **name == *machine.name())
 }
 
-/// Where there are anchors the others say a MED too: routers differ in what they make of none.
-fn attributes(says: &Announce, anchor: bool, anchor_med: u32) -> Attributes {
+/// Returns the BGP attributes of a VIP's routes. If the VIP has backup machines, all machines set a
+/// MED, because routers differ in how they rank routes without a MED.
+fn attributes(says: &Announce, backup: bool, backup_med: u32) -> Attributes {
     let own = &says.attributes;
-    let med = own.med.or_else(|| (!says.anchors.is_empty()).then_some(0));
-    let med = if anchor { med.map(|med| med.saturating_add(anchor_med)) } else { med };
+    let med = own.med.or_else(|| (!says.backups.is_empty()).then_some(0));
+    let med = if backup { med.map(|med| med.saturating_add(backup_med)) } else { med };
     Attributes { med, ..own.clone() }
 }
 
@@ -181,13 +186,13 @@ fn session(peer: &BgpPeer, bgp: &Bgp, listens: bool) -> PeerConfig {
     config.md5 = peer.md5.clone();
     config.gtsm_hops = peer.hops;
     config.times.hold = peer.hold_time;
-    // RFC 9687 §4.4: longer than the hold time.
+    // RFC 9687 §4.4 requires that the send hold time exceeds the hold time.
     config.times.send_hold = config.times.send_hold.max(config.times.hold * 2);
-    config.times.longest_retry = peer.longest_retry;
+    config.times.max_retry = peer.max_retry;
     config.times.notice = bgp.graceful_shutdown;
     config.max_prefixes = peer.max_prefixes;
     let seconds = u16::try_from(bgp.graceful_restart.as_secs()).unwrap_or(u16::MAX);
-    // The speaker says by itself that it has come in another's place, which forwarded on.
+    // If the speaker replaces another process, it sets the restart flags itself.
     let restart = GracefulRestart { seconds, restarting: false, forwarding: false };
     config.graceful_restart = (seconds > 0).then_some(restart);
     config
@@ -200,7 +205,8 @@ fn watched(peer: &BgpPeer) -> Option<BfdConfig> {
     Some(config)
 }
 
-/// What a VIP's rules stand under. A VIP's name has no space.
+/// Returns the key of `Plan::rules` for a VIP. The key is unambiguous, because VIP names contain no
+/// spaces.
 fn label(vip: &Arc<str>, family: Option<Family>) -> Arc<str> {
     family.map_or_else(|| Arc::clone(vip), |family| format!("{vip} {family}").into())
 }

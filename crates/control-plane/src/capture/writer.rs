@@ -1,7 +1,8 @@
-//! The thread that makes a pcapng file of what the packet threads' taps caught.
+//! The writer thread of a capture. It merges the records of all packet threads, sorted by time, and
+//! writes them as pcapng blocks.
 //!
-//! In: records of all threads, the snapshot that names what they number. Out: chunks of whole blocks, the oldest packet first; at
-//! the end statistics that say what was lost.
+//! The writer looks up the names of services and slots in the current snapshot. The last block of
+//! the stream contains the number of lost packets.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -16,32 +17,33 @@ use tokio::sync::mpsc;
 
 use super::Shared;
 
-/// The thread that takes records and makes blocks of them.
+/// The state of the writer thread.
 pub(super) struct Writer {
     pub(super) catches: Vec<CaptureReceiver>,
     pub(super) live: Live,
-    /// The packet threads' origin of time, in nanoseconds since 1970.
+    /// The wall clock time at which the clock of the packet threads is zero, in nanoseconds since
+    /// 1970.
     pub(super) origin: u64,
     pub(super) until: Instant,
-    /// Packets that are still wanted.
+    /// The number of packets that may still be written.
     pub(super) left: u64,
-    /// Packets written, before and after.
+    /// The number of packets written for each interface: before and after processing.
     pub(super) written: [u64; 2],
     pub(super) snap: usize,
     pub(super) words: String,
     pub(super) sender: mpsc::Sender<Bytes>,
-    /// Names of services that were met.
+    /// A cache of service names.
     pub(super) names: HashMap<ServiceId, Arc<str>>,
     pub(super) shared: Arc<Shared>,
 }
 
-/// The client has closed the stream.
+/// The error that the writer gets when the client has closed the stream.
 struct Gone;
 
 impl Writer {
     pub(super) fn spawn(mut self, over: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
         let write = move || {
-            let _ = self.write(); // a client who has gone needs no end
+            let _ = self.write(); // an error means that the client has disconnected
             self.publish();
             over();
         };
@@ -65,7 +67,8 @@ impl Writer {
             }
         }
         self.catches.iter().for_each(CaptureReceiver::close);
-        // A batch that was under way is finished by then.
+        // After this time, no packet thread still processes a batch that it started before the taps
+        // were closed.
         std::thread::sleep(IDLE);
         loop {
             self.fill(&mut chunk);
@@ -83,7 +86,7 @@ impl Writer {
         self.sender.blocking_send(bytes.into()).map_err(|_| Gone)
     }
 
-    /// Takes records, the oldest first, until there is none or a chunk is full.
+    /// Moves records to `chunk`, oldest first, until no record is left or the chunk is full.
     fn fill(&mut self, chunk: &mut Vec<u8>) {
         let snapshot = self.live.current();
         while self.left > 0 && chunk.len() < CHUNK {
@@ -129,7 +132,7 @@ impl Writer {
     }
 }
 
-/// One block, or two for a packet that leaves.
+/// Writes one block for a received packet, and a second block if the packet was sent.
 fn write_blocks(chunk: &mut Vec<u8>, record: &Record, id: u64, origin: u64, comment: &str) {
     let nanos = origin.saturating_add(record.time.nanos());
     for (interface, snapped) in [(0, Some(record.before())), (1, record.after())] {
@@ -147,7 +150,8 @@ fn write_blocks(chunk: &mut Vec<u8>, record: &Record, id: u64, origin: u64, comm
     }
 }
 
-/// What was decided, as words that a display filter can look for: `frame.comment contains "reason=ttl"`.
+/// Returns the packet's verdict and service as a comment for the pcapng block. Wireshark can filter
+/// by it, for example with `frame.comment contains "reason=ttl"`.
 fn comment(record: &Record, snapshot: &Snapshot, names: &mut HashMap<ServiceId, Arc<str>>) -> String {
     let mut said = match record.verdict {
         Verdict::Tx => "verdict=tx".to_owned(),
@@ -157,9 +161,9 @@ fn comment(record: &Record, snapshot: &Snapshot, names: &mut HashMap<ServiceId, 
         Verdict::Taken => "verdict=taken".to_owned(),
         Verdict::Drop(reason) => format!("verdict=drop reason={}", reason.name()),
     };
-    // Writing to a string cannot fail.
+    // Errors are ignored, because writing to a `String` cannot fail.
     if let Some(id) = record.service {
-        // A number is not given to another service while a flow could name it, so a name that was found once holds.
+        // A service number is not reused while a flow can refer to it, so cached names stay valid.
         let name = names.entry(id).or_insert_with(|| {
             let found = snapshot.services().iter().find(|service| service.id == id);
             found.map_or_else(|| format!("number {}", id.0).into(), |found| Arc::clone(&found.name))
@@ -179,7 +183,7 @@ fn comment(record: &Record, snapshot: &Snapshot, names: &mut HashMap<ServiceId, 
     said
 }
 
-/// Nanoseconds since 1970 at a moment of the monotonic clock.
+/// Converts an instant to nanoseconds since 1970.
 pub(super) fn wall_clock_at(moment: Instant) -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let then = since.saturating_sub(moment.elapsed());
@@ -187,10 +191,11 @@ pub(super) fn wall_clock_at(moment: Instant) -> u64 {
 }
 
 const INTERFACES: [Interface; 2] = [
-    Interface { name: "before", description: "packets as they came to a packet thread" },
-    Interface { name: "after", description: "packets as they leave: sent on, or answered" },
+    Interface { name: "before", description: "packets as received by a packet thread" },
+    Interface { name: "after", description: "packets as sent: forwarded or replied" },
 ];
-/// How long a writer sleeps that finds nothing: so long may an end go unseen, too.
+/// The sleep time of the writer between checks for new records. The sleep time also limits how late
+/// the writer notices the end of a capture.
 pub(super) const IDLE: Duration = Duration::from_millis(5);
-/// Bytes of a chunk after which it is sent.
+/// The size in bytes at which a chunk is sent to the client.
 const CHUNK: usize = 64 << 10;

@@ -1,9 +1,10 @@
-//! What is different between two configurations, in words, and how many slots of each table move.
+//! Describes the differences between two configurations in sentences, and counts the table slots
+//! that move to other backends.
 //!
-//! In: two configurations, and both compiled. Out: sentences for `config diff` and for a reload's answer.
-//! Modules: `keys` (what serializes, key by key), `settings` (sections that are one of
-//! a kind; what waits for a start), `checks` (those and encapsulations), `routers` (peers and announcements).
-//! Not here: secrets. That the hash key changed is said, not what it was.
+//! `config diff` and the response to a reload show the sentences. `keys` compares two sections key
+//! by key. `settings` handles sections without a name, such as `[io]`, and keys that need a
+//! restart. `checks` handles checks and encapsulations. `routers` handles BGP peers and
+//! announcements. A changed secret is reported without its value.
 
 mod checks;
 mod keys;
@@ -22,28 +23,30 @@ use compile::{Index, PoolView, service_name};
 use config::words::{count, count_of};
 use config::{Config, Machine, Member, Pool, Prefix, PrefixGroup, Remote, Service, SourceList, Vip};
 
-/// What is different.
+/// The differences between two configurations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// One sentence each, in the order of the file's sections.
+    /// The differences, one sentence each, in the order of the configuration sections.
     pub sentences: Vec<String>,
-    /// What the new one says and only a start brings, such as `io.batch: 64 -> 32`: from what runs to what is configured.
+    /// The keys that need a restart, each with its running and its configured value, such as
+    /// `io.batch: 64 -> 32`.
     pub needs_restart: Vec<String>,
 }
 
-/// A configuration and what came of it.
+/// One of two compared configurations, with its compiled index.
 #[derive(Clone, Copy, Debug)]
 pub struct Side<'a> {
-    /// As configured.
+    /// The configuration.
     pub config: &'a Config,
-    /// As compiled, for one machine.
+    /// The index of the configuration, compiled for one machine.
     pub index: &'a Index,
 }
 
-/// Compares `old` with `new` for one machine, on which `running` was started.
+/// Describes the changes from `old` to `new` for one machine. `running` contains the settings with
+/// which the process started.
 ///
 /// # Cost
-/// Two loads a slot of each table that is another.
+/// Two memory loads per slot of each changed table.
 #[must_use]
 pub fn changes(running: &Running, old: Side<'_>, new: Side<'_>, machine: &str) -> Changes {
     let mut changes = Changes { needs_restart: running.pending(new.config, machine), ..Changes::default() };
@@ -68,7 +71,8 @@ impl Changes {
         self.sentences.push(sentence.into());
     }
 
-    /// A few by name, many by their number.
+    /// Reports each changed prefix in its own sentence. If many prefixes changed, only their number
+    /// is reported.
     fn prefixes(&mut self, group: &str, what: &str, prefixes: &BTreeSet<Prefix>) {
         if prefixes.len() > NAMED_PREFIXES {
             self.say(format!("prefix_group {group}: {} prefixes {what}", prefixes.len()));
@@ -86,12 +90,12 @@ impl Changes {
     }
 }
 
-/// Something differs, and nothing of it is for this machine.
+/// Adds a sentence if the configurations differ, but no difference affects this machine.
 fn elsewhere(changes: &mut Changes, old: &Config, new: &Config) {
     if old != new {
-        changes.say("nothing for this machine: other machines and shards, or the order of entries");
+        changes.say("no change for this machine, because the files differ only in other machines, other shards or the order of entries");
     } else if !new.is_same_text_as(old) {
-        changes.say("only the text: it says the same as before");
+        changes.say("only comments or formatting changed");
     }
 }
 
@@ -206,14 +210,14 @@ fn guard(changes: &mut Changes, old: &Vip, new: &Vip) {
         ("deny list", before.deny.as_ref(), after.deny.as_ref()),
     ] {
         if show(&from) == show(&to) && from != to {
-            changes.say(format!("vip {name}: {what}: {}, others than before", show(&to)));
+            changes.say(format!("vip {name}: {what}: {}, content changed", show(&to)));
         } else {
             changes.differ(&format!("vip {name}: {what}"), &from, &to, show);
         }
     }
 }
 
-/// Where it is in other clusters, and how it is checked there.
+/// Compares the remote clusters of a VIP, with the checks of each cluster.
 fn in_clusters(changes: &mut Changes, old: &Vip, new: &Vip) {
     let of = |vip: &Vip| -> BTreeMap<String, String> {
         let members = vip.remote_pools.iter().flat_map(|there| &there.pool.members);
@@ -231,7 +235,7 @@ fn in_clusters(changes: &mut Changes, old: &Vip, new: &Vip) {
     let (name, before, after) = (&old.name, of(old), of(new));
     for (what, words) in &before {
         match after.get(what) {
-            None => changes.say(format!("vip {name}: {what} removed: its flows go on for the drain time")),
+            None => changes.say(format!("vip {name}: {what} removed; its flows continue for the drain time")),
             Some(next) => changes.differ(&format!("vip {name}: {what}"), words, next, String::clone),
         }
     }
@@ -261,7 +265,8 @@ fn one_pool(changes: &mut Changes, old: &Pool, new: &Pool) {
     let pool = &old.name;
     for (name, member) in &before {
         let Some(next) = after.get(name) else {
-            changes.say(format!("pool {pool}: backend {name} removed: its flows go on for the drain time"));
+            changes
+                .say(format!("pool {pool}: backend {name} removed; its flows continue for the drain time"));
             continue;
         };
         let what = format!("pool {pool}: backend {name}");
@@ -281,7 +286,7 @@ fn one_pool(changes: &mut Changes, old: &Pool, new: &Pool) {
 fn one_member(changes: &mut Changes, pool: &Pool, what: &str, old: &Member, new: &Member) {
     let keys = |member: &Member| {
         Keys::of("", member).filter(|path| match path {
-            // Said of all members that changed alike, where they are listed; and so is an address.
+            // `uses` reports changes of these two keys for many backends in one sentence.
             "checks" | "encapsulation" => false,
             "address" => old.leaf == pool.name,
             _ => true,
@@ -292,37 +297,35 @@ fn one_member(changes: &mut Changes, pool: &Pool, what: &str, old: &Member, new:
     }
 }
 
-/// A pool's table that gives flows to other backends than before.
+/// A pool whose table change moves flows to other backends.
 #[derive(Clone, Debug)]
 pub struct MovedTable {
-    /// The pool.
+    /// The name of the pool.
     pub pool: Arc<str>,
-    /// Slots of the table now.
+    /// The number of slots in the new table.
     size: u32,
     counted: Result<Disruption, SizesDiffer>,
 }
 
 impl MovedTable {
-    /// The share of its slots that get another backend, in percent: all of them, when its size is another.
+    /// Returns the percentage of table slots that move to another backend. The result is 100 if the
+    /// table size changed.
     #[must_use]
     pub fn percent(&self) -> f64 {
         self.counted.map_or(100.0, |counted| f64::from(counted.changed()) * 100.0 / f64::from(self.size))
     }
 
-    /// How much of it goes to other backends, and why.
+    /// Describes how many slots move, and why.
     fn sentence(&self) -> String {
         let counted = match &self.counted {
             Ok(counted) => counted,
-            Err(sizes) => return format!("pool {}: {sizes}: every flow may move", self.pool),
+            Err(sizes) => return format!("pool {}: {sizes}; every flow may move", self.pool),
         };
         let why: Vec<String> = [
-            (counted.backend_gone, "because their backend is gone"),
-            (counted.backend_new, "to backends that are new"),
+            (counted.backend_gone, "because their backend was removed"),
+            (counted.backend_new, "to new backends"),
             (counted.weight_changed, "because weights changed"),
-            (
-                counted.moved_needlessly,
-                "between backends that stay as they were (Maglev keeps shares even at this price)",
-            ),
+            (counted.moved_needlessly, "between unchanged backends (Maglev keeps the shares even)"),
         ]
         .into_iter()
         .filter(|(slots, _)| *slots > 0)
@@ -331,14 +334,15 @@ impl MovedTable {
         let (of, share) = (count(self.size, "table slot"), self.percent());
         let pool = &self.pool;
         format!(
-            "pool {pool}: {} of {of} get another backend ({share:.2} %): {}",
+            "pool {pool}: {} of {of} move to another backend ({share:.2} %): {}",
             counted.changed(),
             why.join(", ")
         )
     }
 }
 
-/// One for each pool, or for each way in which its table is another where VIPs see it apart. Tables that come or go move nothing.
+/// Returns the pools whose table changed. A pool that has several tables with the same change is
+/// returned once. Added and removed tables are not returned, because they do not move flows.
 #[must_use]
 pub fn moved_tables(old: &Index, new: &Index) -> Vec<MovedTable> {
     let mut seen = BTreeSet::new();
@@ -362,8 +366,8 @@ pub fn moved_tables(old: &Index, new: &Index) -> Vec<MovedTable> {
     moved
 }
 
-/// How many prefixes of a group are named one by one.
+/// The maximum number of prefixes that are reported one by one.
 const NAMED_PREFIXES: usize = 16;
-/// Keys of a VIP that have sentences of their own.
+/// The keys of a VIP for which other functions generate the sentences.
 const NAMED_APART: [&str; 8] =
     ["addresses", "allow", "announce", "deny", "group", "remote_pools", "services", "suffixes"];

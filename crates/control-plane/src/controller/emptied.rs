@@ -1,7 +1,8 @@
-//! Which servers are emptied before they serve again, and where each is asked.
+//! Finds the memberships of keyed pools whose servers must be flushed before they serve again, and
+//! the ports to flush.
 //!
-//! In: the VIPs of a machine. Out: the memberships of keyed pools with `rejoin = "flush"`, and of the pools that have some of
-//! their keys. Not here: when one is (`rejoin`).
+//! The result contains the members of pools with `rejoin = "flush"`, and the members of pools that
+//! receive memcached keys from such pools. `rejoin` decides when a server must be flushed.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -11,30 +12,31 @@ use config::{Member, Protocol, Rejoin, Vip};
 
 use compile::{PoolView, SlotKey, Views, own_weight};
 
-/// An interval and a time-out.
+/// The interval between flush attempts and the timeout of each attempt.
 type Pace = (Duration, Duration);
 
-/// A membership of keyed pools that empty their servers.
+/// The flush settings of a membership.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Emptied {
-    /// At which its server is asked.
+    /// The ports of the server to which `flush_all` is sent.
     pub(super) ports: BTreeSet<u16>,
-    /// The keyed pools that give it keys.
+    /// The keyed pools that send memcached keys to the membership.
     pub(super) keyed: BTreeSet<Arc<str>>,
-    /// What it weighs in the pools that hold it, and in the pool that lists it.
+    /// One entry for each pool that contains the membership, with its weight in that pool and its
+    /// weight in the leaf pool.
     pub(super) weights: BTreeSet<(u32, u32)>,
-    /// Between two attempts to empty it, and of each: those of its quickest check.
+    /// The interval and timeout of flush attempts, taken from the check with the shortest interval.
     pace: Option<Pace>,
 }
 
 impl Emptied {
-    /// Between two attempts to empty it, and of each.
+    /// Returns the interval and timeout of flush attempts.
     pub(super) fn pace(&self) -> Pace {
         self.pace.unwrap_or(UNCHECKED)
     }
 }
 
-/// The memberships that keyed pools of these VIPs empty.
+/// Returns the memberships that the keyed pools of `vips` flush, with their flush settings.
 pub(super) fn emptied<'a>(
     views: &Views<'_>,
     vips: impl Iterator<Item = &'a Vip>,
@@ -43,7 +45,7 @@ pub(super) fn emptied<'a>(
     for vip in vips {
         for service in vip.services.iter().filter(|service| service.protocol == Protocol::Udp) {
             let Some(kv) = service.pool.kv.as_ref().filter(|kv| kv.rejoin == Rejoin::Flush) else { continue };
-            // The file was checked for few ports.
+            // The configuration check limits the number of ports.
             let ports: BTreeSet<u16> = service.ports.each().into_iter().flatten().collect();
             for family in Views::families(vip) {
                 let own = views.of(vip, family, &service.pool.name);
@@ -62,7 +64,8 @@ pub(super) fn emptied<'a>(
     emptied
 }
 
-/// The members of a pool, each with its weight here and in the pool that lists it, and the pace of its quickest check.
+/// Returns the members of a pool with their weights. Each member also has the interval and timeout
+/// of its most frequent check.
 fn members(views: &Views<'_>, view: &PoolView) -> Vec<(SlotKey, (u32, u32), Option<Pace>)> {
     let config = views.config();
     let Some(pool) = config.pool(&view.pool) else { return Vec::new() };
@@ -73,5 +76,6 @@ fn members(views: &Views<'_>, view: &PoolView) -> Vec<(SlotKey, (u32, u32), Opti
     pool.members.iter().map(member).collect()
 }
 
-/// Of one that has no check: an interval and a time-out as checks have them by default.
+/// The interval and timeout of flush attempts for a membership without checks. The values are the
+/// defaults of checks.
 const UNCHECKED: (Duration, Duration) = (Duration::from_secs(2), Duration::from_millis(500));

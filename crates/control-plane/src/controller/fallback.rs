@@ -1,41 +1,42 @@
-//! When a fallback pool takes over, and when it gives back.
+//! Decides when a pool is replaced by its fallback pool.
 //!
-//! In: how many backends of each pool serve, the time. Out: the pools whose fallback is called for.
-//! It takes over at once when fewer than `below` serve, and gives back once at least `below` have served for `hold` without a
-//! break: that is the hysteresis.
+//! A fallback is activated immediately when fewer than `below` backends of the pool serve. To avoid
+//! flapping, the fallback is deactivated only after at least `below` backends have served without
+//! interruption for the time `hold`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use compile::PoolView;
 
-/// What a pool says of its fallback.
+/// The fallback settings of a pool.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rule {
     pub(super) below: u32,
     pub(super) hold: Duration,
 }
 
-/// The pools that are not well, and since when they might be.
+/// The active fallbacks.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fallbacks {
-    /// `Some`: enough have served since then.
+    /// The pools that are currently replaced. The value is the time at which the pool had enough
+    /// serving backends again, or `None` if it still has too few.
     called: BTreeMap<PoolView, Option<Duration>>,
 }
 
 impl Fallbacks {
-    /// Takes in how many backends of `pool` serve at `now`.
+    /// Updates the fallback of `pool`. At the time `now`, `serving` backends of the pool serve.
     pub(super) fn observe(&mut self, pool: &PoolView, rule: Rule, serving: usize, now: Duration) {
         let enough = u32::try_from(serving).unwrap_or(u32::MAX) >= rule.below;
         match (enough, self.called.get_mut(pool)) {
             (false, Some(since)) => *since = None,
             (false, None) => {
-                log(pool, serving, "the fallback takes over: too few backends of its pool serve");
+                log(pool, serving, true);
                 self.called.insert(pool.clone(), None);
             }
             (true, Some(since)) => {
                 if now.saturating_sub(*since.get_or_insert(now)) >= rule.hold {
-                    log(pool, serving, "the pool serves again, its fallback gives back");
+                    log(pool, serving, false);
                     self.called.remove(pool);
                 }
             }
@@ -43,30 +44,40 @@ impl Fallbacks {
         }
     }
 
-    /// Forgets pools that have no fallback any more.
+    /// Removes the pools for which `has_fallback` returns `false`, because their fallback is no
+    /// longer configured.
     pub(super) fn retain(&mut self, has_fallback: impl Fn(&PoolView) -> bool) {
         self.called.retain(|pool, _| has_fallback(pool));
     }
 
-    /// Whether the time alone may change anything.
+    /// Returns `true` if the hold time of a fallback is running. The fallback can then end without
+    /// a further state change.
     pub(super) fn is_waiting(&self) -> bool {
         self.called.values().any(Option::is_some)
     }
 
-    /// Whether a pool's fallback is wanted.
+    /// Returns `true` if the fallback of a pool is active.
     pub(super) fn is_called(&self, pool: &PoolView) -> bool {
         self.called.contains_key(pool)
     }
 
-    /// The pools in whose place their fallback is wanted.
+    /// Returns the pools that their fallback pool currently replaces.
     pub(super) fn called(&self) -> BTreeSet<PoolView> {
         self.called.keys().cloned().collect()
     }
 }
 
-fn log(pool: &PoolView, serving: usize, what: &str) {
+fn log(pool: &PoolView, serving: usize, active: bool) {
     let vip = pool.vip.as_ref().map(|at| &*at.vip);
-    tracing::info!(change = "vip", pool = &*pool.pool, vip, serving, "{what}");
+    let pool = &*pool.pool;
+    if active {
+        // log: Too few backends of a pool serve, so its fallback pool is used. Check the backends
+        // of the pool.
+        tracing::info!(change = "vip", pool, vip, serving, "fallback pool activated");
+    } else {
+        // log: Enough backends of a pool serve again, so its fallback pool is no longer used.
+        tracing::info!(change = "vip", pool, vip, serving, "fallback pool deactivated");
+    }
 }
 
 #[cfg(test)]
@@ -79,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn it_takes_over_at_once_and_gives_back_after_the_hold_without_a_break() {
+    fn fallback_activates_immediately_and_ends_after_hold() {
         let (mut fallbacks, pool, rule) =
             (Fallbacks::default(), PoolView::of_all(&"web".into()), rule(2, 30));
         let mut observe = |serving, now| {
@@ -88,16 +99,17 @@ mod tests {
         };
         assert!(!observe(2, 0));
         assert!(observe(1, 1));
-        assert!(observe(2, 2) && observe(2, 31), "29 s");
-        assert!(observe(1, 31), "a break");
+        assert!(observe(2, 2) && observe(2, 31), "enough backends for 29 s only");
+        assert!(observe(1, 31), "the hold time starts again");
         assert!(observe(2, 40) && observe(3, 69));
         assert!(!observe(2, 70));
     }
 
     proptest! {
-        /// Against the words of the documentation, applied to the whole history each time.
+        /// Compares the fallback with the documented rules, which the test applies to the whole
+        /// history.
         #[test]
-        fn agrees_with_a_look_at_the_whole_history(
+        fn fallback_matches_a_model_over_history(
             steps in prop::collection::vec((0usize..4, 0u64..20), 1..40), below in 1u32..4, hold in 0u64..40,
         ) {
             let (mut fallbacks, pool, rule) = (Fallbacks::default(), PoolView::of_all(&"web".into()), rule(below, hold));
@@ -106,7 +118,8 @@ mod tests {
                 now += pause;
                 history.push((now, serving >= below as usize));
                 fallbacks.observe(&pool, rule, serving, Duration::from_secs(now));
-                // Well: since the last bad look, if any, the good looks that followed span the hold at some point.
+                // The fallback is inactive if the pool has had enough backends for the hold time
+                // since the last observation with too few backends.
                 let last_bad = history.iter().rposition(|(_, enough)| !enough);
                 let called = last_bad.is_some_and(|bad| {
                     let since = history.get(bad + 1).map(|(first, _)| *first);

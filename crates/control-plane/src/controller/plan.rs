@@ -1,8 +1,8 @@
-//! What has to be checked for each membership, before anything is compiled.
+//! Computes the health check targets of each membership from the configuration.
 //!
-//! In: a configuration and a machine. Out: the targets of each membership, each target once however many want it.
-//! Not here: carrying checks out (`health`), what their results mean for a membership (`controller`).
-//! Source: paper §2.2 (deduplication).
+//! If several memberships need the same target, it is checked once (paper §2.2). `health` runs the
+//! checks. This module also applies `max_down`, which limits how many backends of a pool failing
+//! checks may take down.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
@@ -12,40 +12,41 @@ use std::sync::Arc;
 use super::emptied::{Emptied, emptied};
 use compile::{Index, PoolView, RuntimeState, SlotKey, Views, VipFamily, chain, others, remote_pools};
 use config::{Config, Machine, Member, Via, Vip};
-use health::{HealthState, TargetKey, ThroughKey, Watched};
+use health::{HealthState, ProxiedTargetKey, TargetKey, Watched};
 
-/// The targets of all memberships that a machine's VIPs reach.
+/// The health check targets of all memberships that the VIPs of a machine use.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Plan {
     by_membership: HashMap<SlotKey, Vec<TargetKey>>,
     by_target: HashMap<TargetKey, Vec<SlotKey>>,
-    /// The VIPs that lead to a pool, by its own service or as a fallback.
+    /// The names of the VIPs that use each pool, directly or as a fallback.
     vips: HashMap<Arc<str>, Vec<Arc<str>>>,
-    /// Pools with a `max_down`.
+    /// The pools with a `max_down` limit.
     bounded: BTreeMap<PoolView, Bounded>,
-    /// Those of them that hold a membership.
+    /// The pools with a `max_down` limit that contain a membership, by membership.
     bounds: HashMap<SlotKey, Vec<PoolView>>,
-    /// Memberships that are emptied before they serve again, once they were away.
+    /// The memberships whose servers must be flushed after they were unavailable.
     emptied: HashMap<SlotKey, Emptied>,
 }
 
-/// A pool of which so many backends may be taken down by their checks.
+/// A pool with a `max_down` limit. Failing checks may take down at most `most` of its members.
 #[derive(Clone, Debug)]
 struct Bounded {
     most: usize,
     keys: Vec<SlotKey>,
 }
 
-/// A pool whose last states hold, because more of its backends fail than may be down.
+/// A pool in which more backends fail than `max_down` allows. The backends of such a pool keep
+/// their last health states.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldPool {
-    /// Which, and for which addresses.
+    /// The pool, or the view of the pool for one address family of a VIP.
     pub view: PoolView,
-    /// Backends whose checks fail.
+    /// The number of backends whose checks fail.
     pub failing: usize,
-    /// Backends that they may take down.
+    /// The number of backends that failing checks may take down.
     pub most: usize,
-    /// Backends in all.
+    /// The number of backends in the pool.
     pub total: usize,
 }
 
@@ -56,7 +57,10 @@ impl fmt::Display for HeldPool {
         if let Some(VipFamily { vip, family }) = &view.vip {
             write!(f, " for vip {vip} {family}")?;
         }
-        write!(f, ": {failing} of {total} backends fail and max_down lets {most} go: the last states hold")
+        write!(
+            f,
+            ": {failing} of {total} backends fail, but max_down allows {most}; last health states stay in effect"
+        )
     }
 }
 
@@ -100,37 +104,40 @@ impl Plan {
         }
     }
 
-    /// Memberships that a target's results count for.
+    /// Returns the memberships whose health state depends on a target.
     pub(super) fn memberships_of(&self, target: &TargetKey) -> &[SlotKey] {
         self.by_target.get(target).map_or(&[], Vec::as_slice)
     }
 
-    /// The targets of a membership.
+    /// Returns the health check targets of a membership.
     pub(super) fn targets_of(&self, key: &SlotKey) -> &[TargetKey] {
         self.by_membership.get(key).map_or(&[], Vec::as_slice)
     }
 
-    /// The VIPs that lead to a pool.
+    /// Returns the names of the VIPs that use a pool.
     pub(super) fn vips_of(&self, pool: &str) -> &[Arc<str>] {
         self.vips.get(pool).map_or(&[], Vec::as_slice)
     }
 
-    /// Memberships that are emptied before they serve again.
+    /// Returns the memberships whose servers must be flushed before they serve again, with their
+    /// flush settings.
     pub(super) fn emptied(&self) -> &HashMap<SlotKey, Emptied> {
         &self.emptied
     }
 
-    /// Whether a VIP leads to one of these pools.
+    /// Returns `true` if the VIP uses at least one of these pools.
     pub(super) fn leads(&self, vip: &str, pools: &[Arc<str>]) -> bool {
         pools.iter().flat_map(|pool| self.vips_of(pool)).any(|name| **name == *vip)
     }
 
-    /// Memberships that have a check.
+    /// Returns the memberships that have at least one check.
     pub(super) fn checked(&self) -> impl Iterator<Item = &SlotKey> {
         self.by_membership.keys()
     }
 
-    /// What the results say of `keys`, and of all that share a bound with them: a membership that was held back may go now.
+    /// Computes the health states of the memberships in `keys`. If a membership belongs to a pool
+    /// with `max_down`, the result includes all other members of the pool, because the limit may no
+    /// longer keep them up.
     pub(super) fn judge_with_others<'a>(
         &'a self,
         keys: Vec<&'a SlotKey>,
@@ -145,7 +152,8 @@ impl Plan {
         self.judge(all.into_iter(), results, before)
     }
 
-    /// What the results say of `keys`. What would go down stays up while a pool that holds it has more such than its bound.
+    /// Computes the health states of the memberships in `keys`. A membership that is up stays up
+    /// while one of its pools has more failing members than `max_down` allows.
     pub(super) fn judge<'a>(
         &self,
         keys: impl Iterator<Item = &'a SlotKey>,
@@ -169,7 +177,7 @@ impl Plan {
         .collect()
     }
 
-    /// Pools whose bound is exceeded.
+    /// Returns the pools in which more members fail than `max_down` allows.
     pub(super) fn held(&self, results: &HashMap<TargetKey, HealthState>) -> Vec<HeldPool> {
         let row = |(view, pool): (&PoolView, &Bounded)| {
             let (failing, most, total) = (self.failing(pool, results), pool.most, pool.keys.len());
@@ -183,7 +191,8 @@ impl Plan {
         pool.keys.iter().filter(fails).count()
     }
 
-    /// What the results say of a membership. While one of several is missing, what was said before stands, unless one fails.
+    /// Computes the health state of a membership. If one check fails, the membership is down.
+    /// Otherwise, the previous state applies while a check has no result.
     fn health(
         &self,
         key: &SlotKey,
@@ -202,7 +211,8 @@ impl Plan {
         found
     }
 
-    /// What is to be checked, with the slot by whose header a check through the tunnel travels.
+    /// Returns the targets to check. For a check through a tunnel, the result includes the slot
+    /// that provides the outer headers.
     pub(super) fn watched(&self, index: &Index, runtime_state: &RuntimeState) -> Vec<Watched> {
         let watched = |(target, keys): (&TargetKey, &Vec<SlotKey>)| {
             let first = keys.first()?;
@@ -219,7 +229,8 @@ impl Plan {
     }
 }
 
-/// The pools that a VIP leads to: of its services, and their fallbacks.
+/// Returns the names of the pools that a VIP uses. Fallback pools and pools of key routes are
+/// included.
 fn pools_of<'a>(config: &'a Config, vip: &'a Vip) -> BTreeSet<&'a Arc<str>> {
     let chains = vip.services.iter().flat_map(|service| chain(config, &service.pool.name));
     chains.map(|pool| &pool.name).collect()
@@ -238,7 +249,8 @@ fn vips_by_pool(config: &Config, machine: &Machine) -> HashMap<Arc<str>, Vec<Arc
     vips
 }
 
-/// `vips`: the addresses through which it is checked.
+/// Returns the health check targets of a member. Checks through the VIP use the VIP addresses
+/// `vips`.
 fn targets(member: &Member, vips: &[IpAddr], machine: &Machine) -> Vec<TargetKey> {
     let address = member.backend.address;
     let mut targets = Vec::new();
@@ -248,7 +260,7 @@ fn targets(member: &Member, vips: &[IpAddr], machine: &Machine) -> Vec<TargetKey
             Via::Backend => targets.push(target(None)),
             Via::Vip => {
                 let own = |vip: &&IpAddr| machine.addresses.iter().any(|own| own.is_ipv4() == vip.is_ipv4());
-                let through = |vip: &IpAddr| ThroughKey {
+                let through = |vip: &IpAddr| ProxiedTargetKey {
                     vip: *vip,
                     encapsulation: Arc::clone(&member.encapsulation.name),
                 };

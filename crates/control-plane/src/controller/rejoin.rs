@@ -1,11 +1,15 @@
-//! Servers of keyed pools that were away: each is emptied before it serves again, as others were given its keys meanwhile.
+//! Flushes the servers of keyed pools that were unavailable. A server is flushed before it serves
+//! again.
 //!
-//! In: which memberships serve, by checks, orders and files; what came of emptying servers. Out: the servers to be emptied now
-//! ([`Controller::flushes`]), and the memberships that wait for it (`RuntimeState::flushing`).
-//! Away is who was down, drained, ordered to have no weight or given none by the file; and who joins a pool that served already.
-//! At the balancer's start nobody was, nor is when a pool is new: no key was given to another before.
-//! Not here: how a server is emptied, when it is tried again (`health`).
-//! Invariant: what was stored in a server before it went away is gone before a key is given to it.
+//! While a server was unavailable, other servers received its keys, so its stored values may be
+//! outdated. A membership counts as unavailable if it was down, drained, without weight, or newly
+//! added to a pool that already served. In a new pool and at startup, every membership counts
+//! as available.
+//!
+//! [`Controller::flushes`] returns the servers to flush. `RuntimeState::flushing` contains the
+//! memberships whose servers have not been flushed yet. Invariant: before a server receives keys
+//! again, the values that it stored before it became unavailable are deleted. `health` sends the
+//! flush and schedules retries.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::SocketAddr;
@@ -20,37 +24,42 @@ use super::plan::Plan;
 use super::{Controller, Known};
 use compile::{CompileError, RuntimeState, SlotKey};
 
-/// Those that were away.
+/// The memberships that were unavailable and have not been flushed since then.
 #[derive(Debug, Default)]
 pub(super) struct Rejoins {
-    /// They must be emptied before they serve, once they could.
-    pub(super) away: HashSet<SlotKey>,
-    /// Those of them that could.
+    /// The memberships whose servers must be flushed before they serve.
+    pub(super) unavailable: HashSet<SlotKey>,
+    /// The memberships that wait only for their flush.
     flushing: BTreeMap<SlotKey, Flushing>,
     numbers: u64,
 }
 
-/// A membership that serves once its server is empty.
+/// The progress of the flush of one membership.
 #[derive(Clone, Debug)]
 pub struct Flushing {
-    /// Why the last attempt failed.
+    /// The error of the last failed attempt.
     pub last_error: Option<String>,
     left: Vec<Flush>,
-    /// Of all, those that are empty too.
+    /// All ports of the server to flush, including ports that were already flushed.
     ports: BTreeSet<u16>,
 }
 
 impl Plan {
-    /// Those of `away` that wait for nothing but to be emptied.
-    pub(super) fn flushing(&self, away: &HashSet<SlotKey>, runtime_state: &RuntimeState) -> HashSet<SlotKey> {
+    /// Returns the memberships in `unavailable` that only need a flush in order to serve.
+    pub(super) fn flushing(
+        &self,
+        unavailable: &HashSet<SlotKey>,
+        runtime_state: &RuntimeState,
+    ) -> HashSet<SlotKey> {
         let is_ready = |key: &&SlotKey| {
             runtime_state.health(key) == HealthState::Up && !self.is_away(key, runtime_state)
         };
-        away.iter().filter(is_ready).cloned().collect()
+        unavailable.iter().filter(is_ready).cloned().collect()
     }
 
-    /// Whether others have a membership's keys for another reason than that it must be emptied. Before its first result: only by
-    /// orders and weights.
+    /// Returns `true` if the membership cannot serve, so that other members receive its keys. A
+    /// pending flush is not considered. If the health state is still unknown, only an override or a
+    /// weight of 0 makes the result `true`.
     fn is_away(&self, key: &SlotKey, runtime_state: &RuntimeState) -> bool {
         let has_weight = |one: &Emptied| {
             one.weights.iter().all(|(weight, own)| runtime_state.weight_of_all(key, *weight, *own) > 0)
@@ -62,49 +71,53 @@ impl Plan {
 }
 
 impl Known {
-    /// Those that are away in `plan`, which follows this one.
-    pub(super) fn away_in(&self, plan: &Plan, runtime_state: &RuntimeState) -> HashSet<SlotKey> {
+    /// Returns the memberships that will be unavailable or not yet flushed under the next plan.
+    pub(super) fn unavailable_in(&self, plan: &Plan, runtime_state: &RuntimeState) -> HashSet<SlotKey> {
         let before = self.plan.emptied();
         let pools: BTreeSet<&Arc<str>> = before.values().flat_map(|one| &one.keyed).collect();
-        // By whichever VIPs: checks through them may have come or gone.
+        // The VIPs in the keys are not compared, because the reload may have added or removed
+        // checks through VIPs.
         let known: HashSet<SlotKey> =
             self.index.memberships().iter().map(|one| one.key.membership()).collect();
-        let left: HashSet<SlotKey> = self.away.iter().map(SlotKey::membership).collect();
+        let left: HashSet<SlotKey> = self.unavailable.iter().map(SlotKey::membership).collect();
         let was_away = |key: &SlotKey, one: &Emptied| match before.contains_key(key) {
-            true => self.away.contains(key),
+            true => self.unavailable.contains(key),
             false if known.contains(&key.membership()) => left.contains(&key.membership()),
             false => one.keyed.iter().any(|pool| pools.contains(pool)),
         };
-        let away =
+        let unavailable =
             plan.emptied().iter().filter(|(key, one)| was_away(key, one) || plan.is_away(key, runtime_state));
-        away.map(|(key, _)| key.clone()).collect()
+        unavailable.map(|(key, _)| key.clone()).collect()
     }
 }
 
 impl Controller {
-    /// The servers that are to be emptied now.
+    /// Returns the flushes that must be sent, one for each port of each server.
     #[must_use]
     pub fn flushes(&self) -> Vec<Flush> {
         self.rejoins.flushing.values().flat_map(|one| &one.left).copied().collect()
     }
 
-    /// How far a membership is with being emptied; `None`: it need not be, or could not serve yet.
+    /// Returns the flush progress of a membership. Returns `None` if the membership needs no flush
+    /// or cannot serve yet for another reason.
     #[must_use]
     pub fn flushing(&self, key: &SlotKey) -> Option<&Flushing> {
         self.rejoins.flushing.get(key)
     }
 
-    /// The membership whose server is to be emptied under that number, and how far it is.
+    /// Returns the membership to which the flush with this number belongs.
     #[must_use]
     pub fn flushed_for(&self, number: u64) -> Option<(&SlotKey, &Flushing)> {
         let has = |one: &Flushing| one.left.iter().any(|flush| flush.number == number);
         self.rejoins.flushing.iter().find(|(_, one)| has(one))
     }
 
-    /// Takes in what came of emptying servers. `None`: no membership serves for it.
+    /// Applies the results of flushes. Returns the snapshot to publish, or `None` if no membership
+    /// started to serve.
     ///
     /// # Errors
-    /// [`CompileError::Snapshot`]: `current` is not what [`Controller::finish`] made last, under whatever states.
+    /// Returns [`CompileError::Snapshot`] if `current` is not derived from the last snapshot that
+    /// [`Controller::finish`] returned.
     pub fn flushed(
         &mut self,
         outcomes: &[Flushed],
@@ -120,26 +133,28 @@ impl Controller {
                 Err(error) => one.last_error = Some(error.clone()),
             }
             if one.left.is_empty() {
-                self.rejoins.away.remove(&key);
+                self.rejoins.unavailable.remove(&key);
                 empty.push(key);
             }
         }
         self.restate(empty.iter(), current, now)
     }
 
-    /// Looks at memberships whose verdict or order may be another.
+    /// Marks the memberships in `keys` that can no longer serve as unavailable.
     pub(super) fn note_absence(&mut self, keys: &[&SlotKey]) {
-        let mut away = std::mem::take(&mut self.rejoins.away);
+        let mut unavailable = std::mem::take(&mut self.rejoins.unavailable);
         let emptied = keys.iter().filter(|key| self.plan.emptied().contains_key(key));
-        away.extend(
+        unavailable.extend(
             emptied.filter(|key| self.plan.is_away(key, &self.runtime_state)).map(|key| (*key).clone()),
         );
-        self.follow_absence(away);
+        self.follow_absence(unavailable);
     }
 
-    /// These are away: those of them that could serve are to be emptied, each anew if it could not meanwhile.
-    pub(super) fn follow_absence(&mut self, away: HashSet<SlotKey>) {
-        self.runtime_state.flushing = self.plan.flushing(&away, &self.runtime_state);
+    /// Replaces the set of unavailable memberships, and starts flushes for those that only need a
+    /// flush. If a membership became unavailable during its flush, the flush starts from the
+    /// beginning later.
+    pub(super) fn follow_absence(&mut self, unavailable: HashSet<SlotKey>) {
+        self.runtime_state.flushing = self.plan.flushing(&unavailable, &self.runtime_state);
         let Rejoins { flushing, numbers, .. } = &mut self.rejoins;
         let emptied = self.plan.emptied();
         flushing.retain(|key, one| {
@@ -149,12 +164,12 @@ impl Controller {
         for (key, one) in self.runtime_state.flushing.iter().filter_map(|key| emptied.get_key_value(key)) {
             flushing.entry(key.clone()).or_insert_with(|| Flushing::begin(key, one, numbers));
         }
-        self.rejoins.away = away;
+        self.rejoins.unavailable = unavailable;
     }
 }
 
 impl Flushing {
-    /// Its servers, each under a number of its own.
+    /// Creates one flush per port, each with a unique number.
     fn begin(key: &SlotKey, one: &Emptied, numbers: &mut u64) -> Self {
         let (interval, timeout) = one.pace();
         let flush = |port: &u16| {

@@ -1,42 +1,45 @@
-//! Slow start: a membership that came up takes its weight in four quarters over its pool's time.
+//! Slow start: the weight of a recovered membership increases in four steps over the `slow_start`
+//! time of its pool.
 //!
-//! In: which membership came up, its pool's time, the time. Out: the quarters that each has. Four steps and no more, so that
-//! tables change seldom, and each moves only the flows that the step needs.
+//! The number of steps is small, so tables change rarely and each step moves few flows.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use compile::SlotKey;
 
-/// Those on their way up.
+/// The memberships in slow start.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SlowStart {
     since: HashMap<SlotKey, (Duration, Duration)>,
-    /// All memberships had a first verdict once: from now on a newcomer starts slowly.
+    /// `true` once all memberships had a first check result. Only memberships that come up after
+    /// that start slowly.
     pub(super) settled: bool,
 }
 
 impl SlowStart {
-    /// A membership came up at `now` and takes `over` to its full weight.
+    /// Starts the slow start of a membership at `now`. The slow start lasts for the time `over`.
     pub(super) fn begin(&mut self, key: SlotKey, now: Duration, over: Duration) {
         if !over.is_zero() {
             self.since.insert(key, (now, over));
         }
     }
 
-    /// It no longer serves, or is no longer there.
+    /// Removes the memberships for which `serves` returns `false`.
     pub(super) fn retain(&mut self, serves: impl Fn(&SlotKey) -> bool) {
         self.since.retain(|key, _| serves(key));
     }
 
-    /// Quarters, 1 to 3, of those that have not arrived at `now`; the others are forgotten.
+    /// Returns the weight of each membership in slow start, in quarters of its full weight (1 to
+    /// 3). Memberships that have completed slow start are removed.
     pub(super) fn quarters(&mut self, now: Duration) -> HashMap<SlotKey, u8> {
         let quarter = |(since, over): &(Duration, Duration)| {
             let passed = now.saturating_sub(*since).as_nanos();
             u8::try_from((passed * 4 / over.as_nanos().max(1)).min(4)).unwrap_or(4)
         };
         self.since.retain(|_, ramp| quarter(ramp) < 4);
-        // The first quarter is there from the start; the whole from the end of the time on.
+        // Slow start begins with a quarter of the membership's weight and ends with the full
+        // weight.
         self.since.iter().map(|(key, ramp)| (key.clone(), quarter(ramp).max(1))).collect()
     }
 }
@@ -46,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quarters_come_one_after_the_other_and_end_with_the_whole() {
+    fn weight_increases_by_quarters() {
         let key =
             SlotKey { pool: "web".into(), backend: "b1".into(), address: [192, 0, 2, 1].into(), vip: None };
         let mut slow = SlowStart::default();

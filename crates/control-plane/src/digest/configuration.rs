@@ -1,7 +1,8 @@
-//! What a configuration says that machines must agree on, in one digest.
+//! Computes the digest of the shared configuration of a cluster's machines, which is SHA-256 over
+//! canonical JSON.
 //!
-//! In: a [`Config`]. Out: SHA-256 over its canonical form, as JSON.
-//! Not here: `[machine]`, `[bgp]`, `[io]`, `[log]`, `[admin]`, which may differ; how values serialize (`config`).
+//! The sections `[machine]`, `[bgp]`, `[io]`, `[log]` and `[admin]` are not included, because
+//! machines may differ in them. `config` defines how values are serialized.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufWriter, Write};
@@ -12,12 +13,12 @@ use sha2::{Digest, Sha256};
 
 use config::{Check, Cluster, Config, Encapsulation, Pool, PrefixGroup, Remote, Trace, Vip};
 
-/// What counts.
+/// The parts of a configuration that all machines must share.
 #[derive(Serialize)]
 struct Agreed<'a> {
     cluster: &'a Cluster,
     peer_checks: BTreeSet<&'a str>,
-    /// Those in use.
+    /// The checks that at least one backend uses, by name.
     check: BTreeMap<&'a str, &'a Check>,
     encapsulation: BTreeMap<&'a str, &'a Encapsulation>,
     pool: &'a [Arc<Pool>],
@@ -31,7 +32,8 @@ impl<'a> Agreed<'a> {
     fn of(config: &'a Config) -> Self {
         let mut check: BTreeMap<&str, &Check> = named(config.peer_checks()).collect();
         let mut encapsulation = BTreeMap::new();
-        // Members of a pool mostly share both, and each name need be entered once.
+        // Most members of a pool share checks and encapsulation. Comparing pointers avoids
+        // inserting the same names again.
         let (mut checks, mut ways): (&[Arc<Check>], Option<&Encapsulation>) = (&[], None);
         for member in config.members() {
             if !std::ptr::eq(&*member.checks, checks) {
@@ -64,13 +66,14 @@ fn named(checks: &[Arc<Check>]) -> impl Iterator<Item = (&str, &Check)> {
 pub(super) fn digest(config: &Config) -> [u8; 32] {
     let sum = Sum(Sha256::new_with_prefix(b"sluicegate agreed configuration, version 2\0"));
     let mut sum = BufWriter::with_capacity(CHUNK, sum);
-    // Names are the keys of its maps, and a hash takes all bytes: neither serializing nor writing fails.
+    // Neither serialization nor writing can fail. Map keys are strings, and the hash accepts all
+    // bytes.
     let written = serde_json::to_writer(&mut sum, &Agreed::of(config)).is_ok() && sum.flush().is_ok();
-    debug_assert!(written, "a configuration serializes");
+    debug_assert!(written, "a configuration must serialize");
     sum.into_parts().0.0.finalize().into()
 }
 
-/// Takes bytes into a hash.
+/// A writer that hashes all bytes written to it.
 struct Sum(Sha256);
 
 impl Write for Sum {

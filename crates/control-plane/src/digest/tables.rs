@@ -1,9 +1,12 @@
-//! What a snapshot's packets would be given, in one digest: of each service its table, and who in it does not serve.
+//! Computes the digest of the tables in a snapshot. For each service, the digest covers the table
+//! and the backends that are not serving.
 //!
-//! In: a [`Snapshot`]. Out: SHA-256 over services by name; of a table over its backends with a weight, by name, and over its
-//! entries, so that two machines whose digests agree have the same tables in memory and not only the same reasons for them.
-//! Not here: connection tables, which only the machine itself has.
-//! Invariant: no number of a slot, a service, a generation or a rank gets in: those are a machine's own.
+//! Services and backends are identified by name, backends without weight are omitted, and all table
+//! entries are included. Machines with equal digests therefore have the same tables in memory.
+//! Connection tables are not included, because each machine has its own.
+//!
+//! Invariant: slot numbers, service numbers, generation numbers and ranks do not affect the digest,
+//! because they differ between machines.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -21,11 +24,12 @@ use config::Config;
 
 type Sum = [u8; 32];
 
-/// What was computed before.
+/// Cached digests of the last snapshot and of its tables.
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     last: Option<(Weak<Snapshot>, Sum)>,
-    /// By the address of a table, which the weak reference keeps from being another's.
+    /// The digest of each table by memory address. While the weak reference exists, the address is
+    /// not used for another table.
     contents: HashMap<usize, (Weak<Table>, Sum)>,
 }
 
@@ -60,7 +64,8 @@ impl Tables {
         sum.finalize().into()
     }
 
-    /// A table, and who in it is hashed around. The pool's name does not count: content does.
+    /// Returns the digest of the pool's table and of the backends that are skipped because they are
+    /// not serving. The pool name is not included.
     fn pool(&mut self, snapshot: &Snapshot, pool: &PoolTable) -> Sum {
         let mut sum = Sha256::new_with_prefix(b"pool\0");
         let Some(table) = &pool.table else { return sum.finalize().into() };
@@ -108,7 +113,8 @@ fn of_service(
     sum.finalize().into()
 }
 
-/// How keys are hashed, and where each pool has them.
+/// Adds the name of the key hash function, and for each pool the digests of the assignment of keys
+/// to backends.
 fn add_places_of_keys(sum: &mut Sha256, snapshot: &Snapshot, service: &Service) {
     let Some(keyed) = service.keyed.as_deref() else { return };
     add(sum, [keyed.rules.hash.name().as_bytes()]);
@@ -119,7 +125,9 @@ fn add_places_of_keys(sum: &mut Sha256, snapshot: &Snapshot, service: &Service) 
     }
 }
 
-/// Of where keys are while all serve, and where now if that is no table of the pool.
+/// Returns two digests. The first digest covers the assignment of keys while all backends serve.
+/// The second digest covers the current assignment of a ring, and is zero for a pool without a
+/// ring.
 fn of_placement(snapshot: &Snapshot, pool: &PoolTable, placement: &Placement) -> [Sum; 2] {
     let ring = |ring: &Option<Arc<Ring>>| ring.as_deref().map(|ring| of_ring(snapshot, pool, ring));
     match placement {
@@ -128,7 +136,7 @@ fn of_placement(snapshot: &Snapshot, pool: &PoolTable, placement: &Placement) ->
     }
 }
 
-/// Each point, and whose it is by name.
+/// Returns the digest of all ring points, each with the name of its backend.
 fn of_ring(snapshot: &Snapshot, pool: &PoolTable, ring: &Ring) -> Sum {
     let mut sum = Sha256::new_with_prefix(b"ring\0");
     for (point, server) in ring.iter() {
@@ -141,7 +149,8 @@ fn of_ring(snapshot: &Snapshot, pool: &PoolTable, ring: &Ring) -> Sum {
     sum.finalize().into()
 }
 
-/// Backends without a weight have no entry: whether a machine lists them is of no matter to a packet.
+/// Returns the digest of a table. Backends without weight are omitted, because they have no table
+/// entries and receive no packets.
 fn of_table(table: &Table) -> Sum {
     let mut sum = Sha256::new_with_prefix(b"table\0");
     sum.update(table.size().to_be_bytes());

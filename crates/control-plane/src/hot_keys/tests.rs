@@ -10,7 +10,8 @@ use crate::questions::{Client, Questions, Threads};
 use crate::rows::hot_keys_view;
 use compile::Index;
 
-/// VIP `users` chooses by key over UDP and by flow over TCP, `www` by flow.
+/// Creates a controller with two VIPs. `users` routes UDP by key and TCP by flow, and `www` routes
+/// TCP by flow.
 fn started() -> (Controller, Snapshot) {
     let text = "[cluster]\nname = \"c\"\nhash_key_file = \"k\"\ntable_size = 1009\n[machine.lb1]\n\
                 addresses = [\"192.0.2.1\"]\ninterfaces = [\"eth0\"]\n[pool.p]\nbackends = [\
@@ -25,8 +26,8 @@ fn started() -> (Controller, Snapshot) {
     Controller::start(Arc::new(config), "lb1", Arc::default(), Duration::ZERO).unwrap()
 }
 
-fn order(vip: Option<&str>) -> HotKeysOrder {
-    HotKeysOrder { vip: vip.map(str::to_owned), limit: 20, within: Duration::from_secs(2) }
+fn order(vip: Option<&str>) -> HotKeysCommand {
+    HotKeysCommand { vip: vip.map(str::to_owned), limit: 20, within: Duration::from_secs(2) }
 }
 
 fn keyed(snapshot: &Snapshot) -> u32 {
@@ -34,7 +35,7 @@ fn keyed(snapshot: &Snapshot) -> u32 {
 }
 
 #[test]
-fn only_services_that_choose_by_key_are_counted() {
+fn only_services_with_keyed_pool_are_counted() {
     let (_, snapshot) = started();
     for vip in [None, Some("users")] {
         let mut counters = counters(&order(vip), 2, &snapshot).unwrap();
@@ -45,13 +46,13 @@ fn only_services_that_choose_by_key_are_counted() {
             assert_eq!(counters[0].asked(service.id.0), u64::from(is_keyed), "{}", service.name);
         }
     }
-    for (vip, words) in [("www", "no service of VIP \"www\" chooses by key"), ("ww", "no VIP \"ww\"")] {
+    for (vip, words) in [("www", "no service of VIP \"www\" has a keyed pool"), ("ww", "no VIP \"ww\"")] {
         assert_eq!(counters(&order(Some(vip)), 2, &snapshot).unwrap_err().to_string(), words);
     }
 }
 
 #[test]
-fn rows_have_rates_shares_and_the_backend_that_where_names() {
+fn rows_have_rates_shares_and_the_chosen_backend() {
     let (_, snapshot) = started();
     let (service, mut counters) = (keyed(&snapshot), counters(&order(None), 2, &snapshot).unwrap());
     for (thread, key, times) in [(0, &b"k1"[..], 6), (1, b"k1", 2), (1, b"\xff \"", 3), (0, b"k3", 1)] {
@@ -70,14 +71,15 @@ fn rows_have_rates_shares_and_the_backend_that_where_names() {
         let slot = snapshot.explain_key(&flow, key).slot.unwrap();
         assert_eq!(row.backends, [snapshot.slots()[slot.0 as usize].backend.to_string()]);
     }
-    // Of a service that a reload has taken out meanwhile.
+    // A counter for service 99, which a reload has removed.
     let mut gone = HotKeys::new(1, [99], KeyHash::sip(1, 2));
     gone.count(99, b"k");
     let rows = hot_keys_view(&[Box::new(gone)].into(), 0.0, 2, &snapshot).keys;
     assert_eq!((&*rows[0].service, rows[0].backends.len(), rows[0].requests_per_second), ("-", 0, 1_000.0));
 }
 
-/// Two threads with a place for a counter each; the second takes no request at first.
+/// Two simulated packet threads. The second one rejects its first requests, as if its ring were
+/// full.
 #[derive(Default)]
 struct Two {
     places: [Option<Box<HotKeys>>; 2],
@@ -106,11 +108,11 @@ impl Threads for Two {
 }
 
 #[derive(Debug)]
-struct Asker(std::sync::mpsc::Sender<Counters>);
+struct Requester(std::sync::mpsc::Sender<Counters>);
 
-impl Client<Counters> for Asker {
+impl Client<Counters> for Requester {
     fn has_gone(&self) -> bool {
-        true // the counters are fetched all the same
+        true // the counters are fetched even if the client has disconnected
     }
 
     fn answer(self: Box<Self>, found: Counters, _: &Snapshot, _: &Index) {
@@ -119,13 +121,13 @@ impl Client<Counters> for Asker {
 }
 
 #[test]
-fn each_thread_gets_a_counter_and_gives_it_back() {
+fn each_thread_receives_a_counter_and_returns_it() {
     let ((controller, snapshot), mut questions) = (started(), Questions::default());
     let (sender, answers) = std::sync::mpsc::channel();
     let mut threads = Two::default();
     let swap = |questions: &mut Questions, threads: &mut Two, next| {
         threads.refused = 0;
-        questions.count_keys(next, Box::new(Asker(sender.clone())));
+        questions.count_keys(next, Box::new(Requester(sender.clone())));
         while !questions.is_idle() {
             questions.step(threads, &snapshot, controller.index());
         }

@@ -1,9 +1,9 @@
-//! Watching the configuration's files: `cluster.watch`.
+//! Watches the directories of the configuration files with inotify, if `cluster.watch` is set.
 //!
-//! In: the folders of the files, by inotify: a rename over a file, a new file that an `include` matches, a symbolic link that
-//! is led elsewhere are all changes of a folder. Out: one call, once nothing has changed for a second (or for ten at most,
-//! while something goes on changing).
-//! Not here: whether the content is another; an unchanged reload changes nothing.
+//! Directories are watched because a rename over a file, a new file that matches an `include`, and
+//! a changed symbolic link are all changes of a directory. A change is reported after 1 s without
+//! further changes, and at most 10 s after the first change. The file content is not compared,
+//! because a reload with unchanged content has no effect.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,19 +13,19 @@ use config::Config;
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
-/// The kernel does not watch.
+/// An error that prevents watching the configuration files.
 #[derive(Debug, thiserror::Error)]
 pub enum WatchError {
-    /// Nothing at all.
-    #[error("inotify: {0}")]
+    /// The process cannot use inotify.
+    #[error("cannot watch the configuration files with inotify: {0}")]
     Inotify(Errno),
-    /// This folder.
-    #[error("watching the folder {}: {error}", folder.display())]
-    #[expect(missing_docs, reason = "said above")]
+    /// A directory cannot be watched.
+    #[error("cannot watch directory {}: {error}", folder.display())]
+    #[expect(missing_docs, reason = "the variant documents its fields")]
     Folder { folder: PathBuf, error: Errno },
 }
 
-/// The folders that are watched, and what has happened in them.
+/// The watched directories, and the changes that have not been reported yet.
 #[derive(Debug)]
 pub struct FileWatch {
     events: Inotify,
@@ -34,10 +34,11 @@ pub struct FileWatch {
 }
 
 impl FileWatch {
-    /// Watches if the configuration says so.
+    /// Watches the directories of the configuration files. Returns `None` if `cluster.watch` is not
+    /// set.
     ///
     /// # Errors
-    /// [`WatchError`].
+    /// Returns [`WatchError`] if inotify is not available or a directory cannot be watched.
     pub fn start(config: &Config) -> Result<Option<Self>, WatchError> {
         if !config.cluster().watch {
             return Ok(None);
@@ -58,10 +59,10 @@ impl FileWatch {
         Ok(Some(Self { events, folders, rest: Rest::default() }))
     }
 
-    /// Watches what a new configuration is made of. What has happened while it was read is not forgotten.
+    /// Watches the files of a new configuration. Changes during the reload are reported later.
     ///
     /// # Errors
-    /// [`WatchError`]; the watch is then as it was.
+    /// Returns [`WatchError`]. The watch is then unchanged.
     pub fn follow(watch: &mut Option<Self>, config: &Config) -> Result<(), WatchError> {
         let same = watch.as_ref().is_some_and(|watch| watch.folders == folders(config));
         if same && config.cluster().watch {
@@ -76,7 +77,7 @@ impl FileWatch {
         Ok(())
     }
 
-    /// Whether the files have changed and then rested. Never waits.
+    /// Returns `true` once after a series of changes has ended. This function does not block.
     pub fn look(&mut self, now: Instant) -> bool {
         let mut happened = false;
         while let Ok(events) = self.events.read_events() {
@@ -86,10 +87,10 @@ impl FileWatch {
     }
 }
 
-/// When changes have come to rest.
+/// Detects when a series of changes has ended.
 #[derive(Debug, Default)]
 struct Rest {
-    /// The first change since the last rest, and the last one.
+    /// The times of the first and the last change in the current series.
     since: Option<(Instant, Instant)>,
 }
 
@@ -110,7 +111,8 @@ impl Rest {
     }
 }
 
-/// The folders in which the files stand, and those to which symbolic links among them lead.
+/// Returns the directories that contain the configuration files or the targets of their symbolic
+/// links.
 fn folders(config: &Config) -> BTreeSet<PathBuf> {
     let mut folders = BTreeSet::new();
     for source in config.sources() {
@@ -123,7 +125,7 @@ fn folders(config: &Config) -> BTreeSet<PathBuf> {
     folders
 }
 
-/// As the documentation has it.
+/// The time without changes after which a series ends. The documentation mentions this value.
 const REST: Duration = Duration::from_secs(1);
 const AT_MOST: Duration = Duration::from_secs(10);
 
@@ -132,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_count_once_after_a_second_of_rest_and_after_ten_without_any() {
+    fn changes_are_reported_after_1_s_of_rest_or_after_10_s() {
         let start = Instant::now();
         let mut rest = Rest::default();
         let mut look =
@@ -141,6 +143,6 @@ mod tests {
         assert!(look(18, false));
         assert!(!look(19, false) && !look(60, false));
         let restless: Vec<u64> = (100..=320).filter(|tenths| look(*tenths, true)).collect();
-        assert_eq!(restless, [200, 301], "each tenth of a second something changes");
+        assert_eq!(restless, [200, 301], "with a change every 0.1 s");
     }
 }

@@ -1,13 +1,14 @@
-//! The last generations, and the one that waits for a confirmation.
+//! Stores the most recent generations, and tracks whether a generation must be confirmed.
 //!
-//! In: what came into force and why; confirmations; the time since the start. Out: what there is to go back to, and when.
-//! One rule for all reloads while one waits: each is taken, none confirms, and the end is the first one's unless it is set anew. So
-//! nothing but a confirmation keeps what came since the last generation that was confirmed, and an operator ends the wait otherwise
-//! only by going back to that one, or behind it.
-//! Not here: the way back itself, which is a reload like any other; the file, which stays what it is.
-//! Invariant: at most [`AT_MOST`] generations; of their files and backends at most [`BYTES_AT_MOST`], but for the one in force and
-//! the one before. Each is whole, so that going back reads no file: with the keys, certificates and lists of prefixes that it had.
-//! They are in memory alone, and end with the process.
+//! While a generation waits for its confirmation, further reloads are accepted. Such reloads
+//! neither confirm the waiting generation nor change its deadline, unless a reload sets a new
+//! deadline. A confirmation makes all changes since the last confirmed generation permanent. The
+//! wait also ends if an operator rolls back to the last confirmed generation or an earlier one. A
+//! rollback is a normal reload and does not change the configuration file.
+//!
+//! Invariant: at most [`AT_MOST`] generations are stored in memory. The stored generations use at
+//! most [`BYTES_AT_MOST`], without counting the newest two. A stored generation includes its keys,
+//! certificates and prefix lists, so a rollback reads no file.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,79 +19,84 @@ use config::{Config, Member, Problems, Source};
 use super::Cause;
 use crate::refused::Refused;
 
-/// A configuration that came into force.
+/// A stored generation.
 #[derive(Debug)]
 pub struct Kept {
-    /// Number of the generation.
+    /// The number of the generation.
     pub generation: u64,
-    /// When it came into force.
+    /// The time at which the generation became active.
     pub at: SystemTime,
-    /// By what.
+    /// The event that created the generation.
     pub cause: Cause,
-    /// The operator who asked for it by the API; `None`: it did not come by the API.
+    /// The operator who created the generation through the API, or `None` for other causes.
     pub by: Option<String>,
-    /// As it was read.
+    /// The configuration, as it was read from files or the API.
     pub config: Arc<Config>,
-    /// Its warnings.
+    /// The warnings of the configuration.
     pub warnings: Problems,
 }
 
 impl Kept {
-    /// Bytes of its files, lists of prefixes included.
+    /// Returns the total size of the configuration files and prefix lists, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.config.sources().iter().map(Source::bytes).sum()
     }
 
-    /// Bytes that it takes, about: its files, and the members of flattened pools, of which a short text may make millions.
+    /// Returns the approximate memory use in bytes. The members of nested pools are included,
+    /// because a short text can expand to millions of members.
     fn weight(&self) -> u64 {
         self.bytes() + (self.config.members().count() * size_of::<Member>()) as u64
     }
 }
 
-/// A generation that is taken back unless it is confirmed.
+/// A pending confirmation. The active generation is rolled back unless it is confirmed.
 #[derive(Clone, Debug)]
 pub struct Pending {
-    /// What is gone back to.
+    /// The last confirmed generation, which a rollback restores.
     pub to: Arc<Kept>,
-    /// When, since the start of the process.
+    /// The deadline for the confirmation, as time since the process started.
     pub ends: Duration,
-    /// The way back has begun.
+    /// `true` if the rollback has started.
     pub is_returning: bool,
 }
 
-/// See the module's header.
+/// The stored generations, and the pending confirmation if there is one.
 #[derive(Debug)]
 pub struct Generations {
-    /// Oldest first; never empty.
+    /// The stored generations, oldest first. The list always contains the active generation.
     kept: VecDeque<Arc<Kept>>,
     pending: Option<Pending>,
-    /// What a way back has taken out of force: the file may still say it.
+    /// The generations that the last rollback has undone. The configuration file may still contain
+    /// one of them.
     undone: Vec<Arc<Kept>>,
 }
 
 impl Generations {
-    /// With the generation of the start.
+    /// Creates a history with one generation.
     #[must_use]
     pub fn new(first: Kept) -> Self {
         Self { kept: [Arc::new(first)].into(), pending: None, undone: Vec::new() }
     }
 
-    /// All that are kept, oldest first.
+    /// Returns the stored generations, oldest first.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Arc<Kept>> {
         self.kept.iter()
     }
 
-    /// The one in force.
+    /// Returns the active generation.
     #[must_use]
     pub fn in_force(&self) -> &Arc<Kept> {
         &self.kept[self.kept.len() - 1]
     }
 
-    /// That of this number; without one, the last that was confirmed while one waits, else that before the one in force.
+    /// Returns the stored generation with the number `generation`. If `generation` is `None`,
+    /// returns the generation to which a rollback goes by default. The default is the last
+    /// confirmed generation while a confirmation is pending, and otherwise the generation before
+    /// the active one.
     ///
     /// # Errors
-    /// It is not kept.
+    /// Returns [`Refused::NotFound`] if this generation is not stored.
     pub fn find(&self, generation: Option<u64>) -> Result<&Arc<Kept>, Refused> {
         let found = match (generation, &self.pending) {
             (Some(number), _) => self.kept.iter().find(|kept| kept.generation == number),
@@ -100,16 +106,17 @@ impl Generations {
         found.ok_or_else(|| {
             Refused::NotFound(match generation {
                 Some(number) => {
-                    format!("generation {number} is not kept: `config history` lists those that are")
+                    format!("generation {number} is not stored; `config history` lists the stored ones")
                 }
-                None => "there is no generation before the one in force".to_owned(),
+                None => "no previous generation is stored".to_owned(),
             })
         })
     }
 
-    /// `next` has come into force, to be confirmed within `confirm`.
+    /// Stores `next` as the active generation. If `confirm` is set, `next` must be confirmed within
+    /// that time.
     pub fn published(&mut self, next: Kept, confirm: Option<Duration>, now: Duration) {
-        if next.cause.is_way_back() {
+        if next.cause.is_return_path() {
             self.undone = self.since(&next.config);
         } else {
             self.undone.clear();
@@ -129,8 +136,9 @@ impl Generations {
         self.forget(BYTES_AT_MOST);
     }
 
-    /// A reload found in force what it had read: a way back has arrived, if that is what was confirmed; else a confirmation of its own
-    /// sets a waiting one's end anew.
+    /// Handles a reload that did not change the configuration. If the reload was a rollback to the
+    /// confirmed configuration, the pending confirmation ends. For any other reload, `confirm` sets
+    /// a new deadline for a pending confirmation.
     pub fn unchanged(&mut self, cause: Cause, confirm: Option<Duration>, now: Duration) {
         let Some(pending) = &self.pending else { return };
         let is_there = || self.in_force().config.is_same_text_as(&pending.to.config);
@@ -143,15 +151,15 @@ impl Generations {
         }
     }
 
-    /// The generation in force stays; its number.
+    /// Confirms the active generation, and returns its number.
     ///
     /// # Errors
-    /// None waits, or its time is up.
+    /// Returns [`Refused::Conflict`] if no confirmation is pending or the rollback has started.
     pub fn confirm(&mut self) -> Result<u64, Refused> {
         match &self.pending {
-            None => Err(Refused::Conflict("no reload waits for a confirmation".to_owned())),
+            None => Err(Refused::Conflict("no reload is waiting for a confirmation".to_owned())),
             Some(pending) if pending.is_returning => Err(Refused::Conflict(format!(
-                "its time is up: the way back to generation {} has begun",
+                "too late to confirm; the rollback to generation {} has started",
                 pending.to.generation
             ))),
             Some(_) => {
@@ -161,39 +169,42 @@ impl Generations {
         }
     }
 
-    /// What is to be gone back to now: said once, until the way back has ended.
+    /// Returns the generation to restore if the confirmation deadline has passed. Further calls
+    /// return `None`, until [`Generations::not_returned`] is called.
     pub fn due(&mut self, now: Duration) -> Option<Arc<Kept>> {
         let pending = self.pending.as_mut().filter(|pending| !pending.is_returning && now >= pending.ends)?;
         pending.is_returning = true;
         Some(Arc::clone(&pending.to))
     }
 
-    /// The way back was refused: it is tried again.
+    /// Schedules another attempt after a rollback was rejected.
     pub fn not_returned(&mut self, now: Duration) {
         if let Some(pending) = &mut self.pending {
             (pending.is_returning, pending.ends) = (false, now + AGAIN);
         }
     }
 
-    /// What waits for a confirmation.
+    /// Returns the pending confirmation, if any.
     #[must_use]
     pub fn pending(&self) -> Option<&Pending> {
         self.pending.as_ref()
     }
 
-    /// Whether a way back has taken this out of force, and nothing else came since.
+    /// Returns `true` if the last rollback has undone this configuration, and no other generation
+    /// has become active since.
     #[must_use]
     pub fn is_undone(&self, config: &Config) -> bool {
         self.undone.iter().any(|kept| config.is_same_text_as(&kept.config))
     }
 
-    /// Whether `next` says again what came before the last generation that was confirmed. Once the way back has begun, that one comes.
+    /// Returns `true` if `next` restores the last confirmed configuration or an earlier one, and
+    /// the automatic rollback has not started.
     fn is_behind(&self, pending: &Pending, next: &Kept) -> bool {
         let mut waiting = self.kept.iter().filter(|kept| kept.generation > pending.to.generation);
         !pending.is_returning && !waiting.any(|kept| Arc::ptr_eq(&kept.config, &next.config))
     }
 
-    /// Those that came after the last one with this configuration.
+    /// Returns the generations that were stored after the last generation with this configuration.
     fn since(&self, config: &Arc<Config>) -> Vec<Arc<Kept>> {
         let after = self.kept.iter().rev().take_while(|kept| !Arc::ptr_eq(&kept.config, config));
         after.cloned().collect()
@@ -207,11 +218,12 @@ impl Generations {
     }
 }
 
-/// Generations that are kept.
+/// The maximum number of stored generations.
 pub const AT_MOST: usize = 20;
-/// Of all their files and backends: twenty of 2 MiB, and two of the largest, whatever they take.
+/// The maximum memory use of all stored generations in bytes, which is enough for twenty
+/// generations of 2 MiB each. The newest two generations are always stored.
 pub const BYTES_AT_MOST: u64 = 48 << 20;
-/// After a way back that was refused.
+/// The time after which a rejected rollback is tried again.
 const AGAIN: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
@@ -227,7 +239,8 @@ mod tests {
         Kept { generation, at, cause, by: None, config, warnings }
     }
 
-    /// A configuration that is another for each number; `bytes` of comment make it long.
+    /// Creates a different configuration for each `number`. A comment with `bytes` characters makes
+    /// the text longer.
     fn config(number: u64, bytes: usize) -> Arc<Config> {
         let text = format!(
             "[cluster]\nname = \"c{number}\"\nhash_key_file = \"k\"\n[machine.lb1]\naddresses = [\"192.0.2.1\"]\n\
@@ -246,7 +259,7 @@ mod tests {
         Generations::new(kept(0, Cause::Start, config(0, 0)))
     }
 
-    /// The next generation, of a text of its own.
+    /// Publishes a generation with a configuration that no other generation has.
     fn publish(all: &mut Generations, cause: Cause, confirm: Option<u64>, now: u64) {
         let number = all.in_force().generation + 1;
         all.published(kept(number, cause, config(number, 0)), confirm.map(at), at(now));
@@ -258,12 +271,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_confirmed_in_time_is_due_once_and_what_is_confirmed_never() {
+    fn unconfirmed_generation_is_due_once_and_confirmed_one_never() {
         let mut all = start();
         publish(&mut all, Cause::Api, Some(300), 10);
         assert!(all.due(at(309)).is_none());
         assert_eq!(all.due(at(310)).map(|to| to.generation), Some(0));
-        assert!(all.due(at(311)).is_none() && all.confirm().is_err(), "it has begun");
+        assert!(all.due(at(311)).is_none() && all.confirm().is_err(), "the rollback has started");
         let to = Arc::clone(all.find(Some(0)).unwrap());
         go_back(&mut all, &to, Cause::Unconfirmed, 312);
         assert!(all.pending().is_none() && all.due(at(1_000)).is_none());
@@ -274,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reload_in_between_neither_confirms_nor_moves_the_end_and_one_with_a_time_sets_it_anew() {
+    fn reload_without_time_keeps_the_confirmation_deadline() {
         let mut all = start();
         publish(&mut all, Cause::Api, Some(100), 0);
         publish(&mut all, Cause::Signal, None, 50);
@@ -287,25 +300,25 @@ mod tests {
         all.unchanged(Cause::Api, Some(at(100)), at(150));
         assert!(all.due(at(249)).is_none() && all.due(at(250)).is_some());
         all.unchanged(Cause::Unconfirmed, None, at(251));
-        assert!(all.pending().is_none(), "the generation before was put back by hand: it has arrived");
+        assert!(all.pending().is_none(), "the confirmed configuration is active again");
     }
 
     #[test]
-    fn nothing_that_comes_once_the_way_back_has_begun_ends_it_and_one_that_fails_is_tried_again() {
+    fn started_rollback_cannot_be_stopped_and_is_retried() {
         let mut all = start();
         publish(&mut all, Cause::Api, Some(100), 0);
         assert!(all.due(at(100)).is_some());
-        // It had waited before.
+        // A reload that waited in the queue when the rollback started.
         publish(&mut all, Cause::Put, Some(500), 101);
         assert!(all.pending().unwrap().is_returning);
         all.not_returned(at(102));
         assert!(all.due(at(111)).is_none() && all.due(at(112)).is_some());
         all.not_returned(at(112));
-        assert_eq!(all.confirm().unwrap(), 2, "in between it may still be confirmed");
+        assert_eq!(all.confirm().unwrap(), 2, "a confirmation is possible before the retry");
     }
 
     #[test]
-    fn backends_that_a_short_text_makes_many_of_count_as_its_bytes_do() {
+    fn weight_includes_members_of_nested_pools() {
         let text = "[cluster]\nname = \"c\"\nhash_key_file = \"k\"\n[machine.lb1]\naddresses = [\"192.0.2.1\"]\n\
                     interfaces = [\"eth0\"]\n[pool.p]\nbackends = [{ name = \"b\", address = \"198.18.0.1\" }]\n\
                     [pool.q]\npools = [{ pool = \"p\" }]\n[pool.r]\npools = [{ pool = \"q\" }]\n";
@@ -317,19 +330,19 @@ mod tests {
     }
 
     #[test]
-    fn a_rollback_ends_the_wait_only_at_what_was_confirmed_or_behind_it() {
+    fn rollback_to_confirmed_or_earlier_generation_ends_the_wait() {
         let mut all = start();
         for confirm in [None, Some(100), None] {
             publish(&mut all, Cause::Api, confirm, 0);
         }
-        // 0 and 1 were confirmed, 2 and 3 wait.
+        // Generations 0 and 1 are confirmed. Generations 2 and 3 wait for their confirmation.
         assert_eq!(all.find(None).unwrap().generation, 1);
         let [behind, confirmed, waiting] =
             [0, 1, 2].map(|number| Arc::clone(all.find(Some(number)).unwrap()));
         go_back(&mut all, &waiting, Cause::Rollback, 10);
         all.unchanged(Cause::Rollback, None, at(10));
         assert_eq!(all.pending().map(|one| (one.to.generation, one.ends)), Some((1, at(100))));
-        // Behind it on trial: the end is another, and what is gone back to is not.
+        // A rollback to a pending generation with a confirmation time only changes the deadline.
         all.published(kept(5, Cause::Rollback, Arc::clone(&behind.config)), Some(at(60)), at(10));
         assert_eq!(all.pending().map(|one| (one.to.generation, one.ends)), Some((1, at(70))));
         go_back(&mut all, &confirmed, Cause::Rollback, 20);
@@ -340,11 +353,11 @@ mod tests {
         publish(&mut all, Cause::Api, Some(100), 200);
         assert!(all.due(at(300)).is_some());
         go_back(&mut all, &confirmed, Cause::Rollback, 300);
-        assert!(all.pending().unwrap().is_returning, "it had waited, and goes with the rest");
+        assert!(all.pending().unwrap().is_returning, "the queued reload is part of the rollback");
     }
 
     #[test]
-    fn a_rollback_may_ask_for_a_confirmation_of_its_own() {
+    fn rollback_can_require_a_confirmation() {
         let mut all = start();
         publish(&mut all, Cause::Api, None, 0);
         let to = Arc::clone(all.find(None).unwrap());
@@ -354,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_came_since_is_undone_until_something_else_comes() {
+    fn undone_generations_are_known_until_the_next_reload() {
         let mut all = start();
         publish(&mut all, Cause::Signal, Some(100), 0);
         publish(&mut all, Cause::Put, None, 0);
@@ -368,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_large_goes_first_but_for_two() {
+    fn oldest_generations_are_dropped_but_two_remain() {
         let mut all = start();
         let length = kept(1, Cause::Api, config(1, 1_000)).weight();
         for number in 1..=6 {
@@ -386,7 +399,7 @@ mod tests {
     enum Step {
         Reload(Option<u64>),
         Same(Option<u64>),
-        /// Which of those that are kept, from the newest.
+        /// The position of a stored generation, counted from the newest one.
         Back(usize, Option<u64>),
         Confirm,
         Tick(u64),
@@ -403,12 +416,12 @@ mod tests {
         ]
     }
 
-    /// The whole history in the words of the module's header, where generations are numbers.
+    /// A model of the documented rules that is compared with `Generations`.
     #[derive(Default)]
     struct Model {
-        /// What each generation says.
+        /// For each generation, the number of its configuration text.
         texts: Vec<usize>,
-        /// The last one that an operator stood by.
+        /// The number of the last confirmed generation.
         good: usize,
         end: Option<u64>,
     }
@@ -418,7 +431,7 @@ mod tests {
             self.texts.len() - 1
         }
 
-        /// Another generation, on trial until `end`.
+        /// Adds a generation. If `end` is set, it must be confirmed before `end`.
         fn next(&mut self, text: usize, end: Option<u64>) {
             self.texts.push(text);
             self.end = end;
@@ -427,7 +440,7 @@ mod tests {
             }
         }
 
-        /// When the wait ends once an operator has gone back to this text.
+        /// Returns the confirmation deadline after a rollback to `text`.
         fn end_after(&self, text: usize, within: Option<u64>) -> Option<u64> {
             let Some(end) = self.end else { return within };
             let is_waiting = self.texts[self.good + 1..].contains(&text);
@@ -484,8 +497,9 @@ mod tests {
     }
 
     proptest! {
+        // Promise: reload-rollback
         #[test]
-        fn only_what_was_confirmed_stays(steps in prop::collection::vec(step(), 1..60)) {
+        fn only_confirmed_generations_stay(steps in prop::collection::vec(step(), 1..60)) {
             let (mut all, mut now) = (start(), 0);
             let mut model = Model { texts: vec![0], ..Model::default() };
             for step in steps {

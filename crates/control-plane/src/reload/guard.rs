@@ -1,9 +1,9 @@
-//! The guard on a reload: `cluster.max_moved`.
+//! Rejects a reload that moves too many table slots, according to `cluster.max_moved`.
 //!
-//! In: the configuration in force, and the one that is to replace it. Out: a refusal that names each table that would move too much.
-//! The limit is that of the configuration in force: none that is refused could have raised it.
-//! Not here: how much moves (`controller::moved_tables`, which `config diff` prints from), `--force`.
-//! Tables are compared as the files have them, every backend serving: what fails at the moment changes no answer.
+//! The limit is taken from the current configuration, so a new configuration cannot raise its own
+//! limit. Tables are compared as if all backends were serving, so current failures do not affect
+//! the result. `controller::moved_tables` counts the moved slots. A reload with `--force` skips
+//! this check.
 
 use compile::{CompileError, Compiler};
 use config::Config;
@@ -11,12 +11,14 @@ use config::Config;
 use crate::controller::{MovedTable, moved_tables};
 use crate::refused::Refused;
 
-/// Refuses what moves a larger share of any pool's table than the configuration in force lets.
+/// Rejects the configuration `next` if a larger share of a table's slots would move than `in_force`
+/// allows.
 ///
 /// # Errors
-/// [`Refused::Conflict`]: so many slots move, or the new configuration can't be compiled.
+/// Returns [`Refused::Conflict`] if too many slots would move, or if `next` cannot be compiled.
 /// # Cost
-/// Where there is a limit, both are compiled: not for the control loop.
+/// If a limit is configured, both configurations are compiled. Do not call this function on the
+/// control loop.
 pub fn guard(in_force: &Config, next: &Config, machine: &str) -> Result<(), Refused> {
     let Some(most) = in_force.cluster().max_moved else { return Ok(()) };
     let mut beyond = moved(in_force, next, machine).map_err(Refused::conflict)?;
@@ -33,19 +35,19 @@ pub fn guard(in_force: &Config, next: &Config, machine: &str) -> Result<(), Refu
         more => format!(" and {more} more"),
     };
     Err(Refused::Conflict(format!(
-        "{}{more} would get another backend, and cluster.max_moved lets {most} % of a table: --force takes it all the same",
+        "{}{more} would move to another backend, but cluster.max_moved allows {most} % per table; use --force to reload anyway",
         named.join(", ")
     )))
 }
 
 fn moved(in_force: &Config, next: &Config, machine: &str) -> Result<Vec<MovedTable>, CompileError> {
-    // One compiler: tables of the same content are built once.
+    // Both configurations share a compiler, so tables with equal content are built only once.
     let mut compiler = Compiler::default();
     let (from, to) = (compiler.compile_file(in_force, machine)?, compiler.compile_file(next, machine)?);
     Ok(moved_tables(&from.index, &to.index))
 }
 
-/// Tables that a refusal names.
+/// The maximum number of tables that the error message names.
 const NAMED: usize = 10;
 
 #[cfg(test)]
@@ -54,7 +56,8 @@ mod tests {
 
     use super::*;
 
-    /// A configuration with a pool of each of these numbers of backends, and a limit.
+    /// Creates a configuration with the setting `limit`. The configuration has one pool for each
+    /// entry of `pools`, which is the number of its backends.
     fn config(limit: &str, pools: &[usize]) -> Config {
         let mut text = format!(
             "[cluster]\nname = \"c\"\nhash_key_file = \"k\"\ntable_size = 1009\n{limit}[machine.lb1]\n\
@@ -74,22 +77,27 @@ mod tests {
     }
 
     fn refused(limit: &str, before: &[usize], after: &[usize]) -> Option<String> {
-        // The new file's own limit counts for the reload after it.
+        // The new configuration has a limit of 0 %, which would reject the change if it applied to
+        // the reload itself.
         let next = config("max_moved = \"0%\"\n", after);
         guard(&config(limit, before), &next, "lb1").err().map(|refused| refused.to_string())
     }
 
     #[test]
-    fn the_table_that_moves_most_decides_and_each_beyond_the_limit_is_named() {
+    fn guard_lists_each_table_above_the_limit() {
         let limit = "max_moved = \"20%\"\n";
-        // Of ten one goes: a tenth moves, and little else.
+        // Pool `p1` loses one of its ten backends, so about a tenth of its table moves.
         assert_eq!(refused(limit, &[10, 10], &[9, 10]), None);
-        // Of two one goes: half of its table moves, a twentieth of all slots together would not.
+        // Pool `p0` loses one of its two backends, so half of its table moves. The moved slots are
+        // only a twentieth of the slots of all tables.
         let said =
             refused(limit, &[2, 10, 10, 10, 10, 10, 10, 10, 10, 10], &[1, 10, 10, 10, 10, 10, 10, 10, 10, 9]);
         let said = said.unwrap();
-        assert!(said.contains("% of pool p0 would get another backend") && !said.contains("p9"), "{said}");
-        assert!(said.contains("lets 20 %"), "{said}");
+        assert!(
+            said.contains("% of pool p0 would move to another backend") && !said.contains("p9"),
+            "{said}"
+        );
+        assert!(said.contains("allows 20 %"), "{said}");
         let said = refused(limit, &[3, 4], &[1, 2]).unwrap();
         let first: f64 = said.split(' ').next().unwrap().parse().unwrap();
         assert!(
@@ -99,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_comes_or_goes_moves_nothing_and_no_limit_lets_everything_move() {
+    fn added_and_removed_tables_and_no_limit_are_accepted() {
         assert_eq!(refused("max_moved = \"0%\"\n", &[2], &[2, 5]), None);
         assert_eq!(refused("max_moved = \"0%\"\n", &[2, 5], &[2]), None);
         assert!(refused("max_moved = \"0%\"\n", &[20], &[19]).is_some());

@@ -1,14 +1,14 @@
-//! The reloads that wait, one under way, and how the last one ended.
+//! The queue of requested reloads, and the result of the last reload.
 //!
-//! In: requests. Out: each in its turn.
-//! Invariant: one is under way at a time; requests of the file without a client that wait are one.
+//! Invariant: one reload runs at a time. If several reloads of the configuration file wait and no
+//! client waits for their results, they are merged into one.
 
 use std::collections::VecDeque;
 
 use super::{Ended, Request, Wanted};
 use crate::refused::Refused;
 
-/// See the module's header.
+/// The waiting reloads, and the result of the last reload.
 #[derive(Debug)]
 pub struct ReloadQueue<C> {
     waiting: VecDeque<Request<C>>,
@@ -23,7 +23,8 @@ impl<C> Default for ReloadQueue<C> {
 }
 
 impl<C> ReloadQueue<C> {
-    /// Enters a request. The client of one too many comes back, to be refused by [`too_many`].
+    /// Adds a request to the queue. If the queue is full, returns the client of the request. The
+    /// caller must then send the error [`too_many`] to the client.
     pub fn ask(&mut self, request: Request<C>) -> Option<C> {
         let is_any = |one: &Request<C>| one.client.is_none() && matches!(one.wanted, Wanted::File);
         match request.client {
@@ -36,7 +37,7 @@ impl<C> ReloadQueue<C> {
         }
     }
 
-    /// The next one, if none is under way: it is from now on.
+    /// Returns the next reload to run, or `None` if a reload is running or the queue is empty.
     pub fn begin(&mut self) -> Option<Request<C>> {
         if self.is_under_way {
             return None;
@@ -46,28 +47,28 @@ impl<C> ReloadQueue<C> {
         next
     }
 
-    /// The one under way has ended.
+    /// Records the result of the running reload.
     pub fn end(&mut self, last: Ended) {
         (self.is_under_way, self.last) = (false, Some(last));
     }
 
-    /// Whether none is under way or waits.
+    /// Returns `true` if no reload is running or waiting.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         !self.is_under_way && self.waiting.is_empty()
     }
 
-    /// How the last one ended.
+    /// Returns the result of the last reload.
     #[must_use]
     pub fn last(&self) -> Option<&Ended> {
         self.last.as_ref()
     }
 }
 
-/// The refusal of a request for which there is no place.
+/// Returns the error for a request that does not fit into the queue.
 #[must_use]
 pub fn too_many() -> Refused {
-    Refused::Unavailable("too many reloads wait already".to_owned())
+    Refused::Unavailable("too many reloads are waiting; try again later".to_owned())
 }
 
 const MAX_WAITING: usize = 16;
@@ -90,14 +91,14 @@ mod tests {
     }
 
     #[test]
-    fn one_is_under_way_and_signals_that_wait_are_one() {
+    fn waiting_signals_are_merged_and_one_reload_runs() {
         let mut queue = ReloadQueue::default();
         assert!(queue.begin().is_none() && queue.is_idle());
         queue.ask(request(Cause::Signal));
         assert_eq!(queue.begin().map(|next| next.about.cause), Some(Cause::Signal));
         queue.ask(request(Cause::Signal));
         queue.ask(request(Cause::Watch));
-        assert!(queue.begin().is_none(), "one is under way");
+        assert!(queue.begin().is_none(), "a reload is running");
         queue.end(last());
         assert!(queue.begin().is_some() && !queue.is_idle());
         queue.end(last());
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_each_wait_for_their_own_and_one_too_many_is_refused() {
+    fn client_requests_are_not_merged_and_the_queue_is_bounded() {
         let mut queue = ReloadQueue::default();
         for _ in 0..MAX_WAITING {
             assert_eq!(queue.ask(Request { client: Some(1), ..request(Cause::Api) }), None);
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_back_is_no_signal_and_comes_after_what_waits() {
+    fn rollback_is_not_merged_with_a_signal() {
         let mut queue = ReloadQueue::default();
         let kept = || Wanted::Kept(Arc::new(kept()));
         queue.ask(request(Cause::Signal));

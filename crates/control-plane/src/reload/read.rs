@@ -1,6 +1,5 @@
-//! A configuration, read off the control loop, and the next hops to its new backends.
-//!
-//! In: the file, a text in its place, or what was in force before. Out: [`Loaded`], or every reason why not.
+//! Reads a configuration on another thread, and looks up the next hops of backends that are not in
+//! the current configuration.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -16,23 +15,27 @@ use next_hop::NextHops;
 use crate::refused::Refused;
 use compile::destinations;
 
-/// Where a configuration is read, and what is there already.
+/// The values that are needed to read a configuration.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// The file; a text in its place includes what the file could.
+    /// The path of the configuration file. A configuration text from the API may include other
+    /// files relative to this path.
     pub file: PathBuf,
     /// The name of this machine.
     pub machine: String,
-    /// Addresses whose next hops are known.
+    /// The addresses whose next hops are already known.
     pub known: HashSet<IpAddr>,
-    /// VIP addresses that the filter has had room for since the start.
+    /// The maximum number of VIP addresses in the XDP filter, which is fixed when the filter is
+    /// created at startup.
     pub max_vips: u32,
 }
 
-/// Reads what is wanted, on another thread. What was in force before is not read again: it is as it was, with its secrets and lists.
+/// Reads a configuration on another thread. If the configuration is a stored generation, its
+/// secrets and prefix lists are not read again.
 ///
 /// # Errors
-/// It has problems, or more VIP addresses than the filter has room for.
+/// Returns [`Refused`] if the configuration has problems, or if it has more VIP addresses than the
+/// filter can hold.
 pub async fn read(place: Place, wanted: Wanted, origin: Origin) -> Result<Loaded, Refused> {
     let Place { file, machine, known, max_vips } = place;
     let owned = |(config, warnings)| (Arc::new(config), warnings);
@@ -53,29 +56,32 @@ pub async fn read(place: Place, wanted: Wanted, origin: Origin) -> Result<Loaded
     Ok(Loaded { config, warnings, next_hops: next_hops(&new).await, origin })
 }
 
-/// Looked up before the snapshot that names them is published: else their first packets would be dropped.
+/// Looks up the next hops of `new` before the snapshot is published. Without this step, the first
+/// packets to new backends would be dropped.
 async fn next_hops(new: &[IpAddr]) -> NextHops {
     if new.is_empty() {
         return NextHops::new();
     }
     next_hop::look_up(new, PATIENCE).await.unwrap_or_else(|error| {
-        // The watch goes on asking.
-        tracing::warn!(%error, "next hops of new backends not looked up");
+        // log: The next hops of new backends could not be looked up. Packets to them may be dropped
+        // until the next attempt. If this message repeats, check `ip route get` for a backend.
+        tracing::warn!(%error, "next hop lookup failed");
         NextHops::new()
     })
 }
 
-/// The filter's room is what it was at start, whatever the new file says.
+/// Checks that the XDP filter, whose size is fixed at startup, can hold all VIP addresses.
 fn fits_the_filter(config: &Config, max_vips: u32) -> Result<(), Refused> {
     let addresses: HashSet<&IpAddr> = config.vips().iter().flat_map(|vip| &vip.addresses).collect();
     if addresses.len() <= max_vips as usize {
         return Ok(());
     }
     Err(Refused::Conflict(format!(
-        "{} VIP addresses, and the filter has had room for {max_vips} since the start (io.max_vips): a restart makes more",
+        "{} VIP addresses exceed the filter size of {max_vips}; raise io.max_vips and restart",
         addresses.len()
     )))
 }
 
-/// A reload waits no longer than this for neighbours that the kernel does not know; most answer in a millisecond.
+/// The maximum time for which a reload waits for unknown neighbors. Most neighbors respond within 1
+/// ms.
 const PATIENCE: Duration = Duration::from_secs(1);

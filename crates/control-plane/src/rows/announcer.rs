@@ -1,4 +1,4 @@
-//! What the announcer knows, as rows of the admin API.
+//! API rows for BGP peers and for the announcement state of VIPs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use admin::view::{
 };
 
 impl Announcer {
-    /// Peers, VIPs, and what is announced where and why not.
+    /// Returns the row of each BGP peer, and the announcement state of each VIP.
     #[must_use]
     pub fn view(&self) -> BgpView {
         let identity = self.running.as_ref().map(|running| &running.identity);
@@ -29,7 +29,8 @@ impl Announcer {
         }
     }
 
-    /// Both in numbers; `None`: there are no peers.
+    /// Returns how many peers have a session and how many VIPs are announced, or `None` if no peers
+    /// are configured.
     #[must_use]
     pub fn totals(&self) -> Option<BgpTotals> {
         let status = self.running.as_ref()?.speaker.status();
@@ -41,7 +42,7 @@ impl Announcer {
         })
     }
 
-    /// Names of routers without a session, at most [`DownView::MOST`].
+    /// Returns the names of peers without a BGP session, at most [`DownView::MOST`] names.
     #[must_use]
     pub fn without_session(&self) -> Vec<String> {
         let Some(running) = &self.running else { return Vec::new() };
@@ -55,7 +56,8 @@ impl Announcer {
         let bfd = running.bfd.as_ref().map(|bfd| bfd.status()).unwrap_or_default();
         let row = |peer: &PeerStatus| {
             let wanted = self.plan.bfd.get(&peer.address);
-            // One that the file has no more goes on until its BGP session ends.
+            // If a reload removed BFD from a peer, the BFD session still runs until the BGP session
+            // ends.
             let running = bfd.values().find(|session| session.peer == peer.address);
             let is_shown = wanted.is_some() || running.is_some();
             peer_row(peer, is_shown.then(|| bfd_view(running)))
@@ -80,7 +82,7 @@ impl Announcer {
 
     fn vip_row(&self, vip: &Arc<str>, rules: &Rules, desired: &Desired) -> AnnouncedVip {
         let routes = self.route_rows(vip, desired);
-        let unknown = VipStatus::Away(Why::Unknown);
+        let unknown = VipStatus::Withdrawn(Why::Unknown);
         let status = self.statuses.get(vip).unwrap_or(&unknown);
         let (state, why) = self.state_of(status, &routes);
         let why = match (why, rules.family) {
@@ -99,25 +101,25 @@ impl Announcer {
             returns_in_seconds: left,
             since_seconds: (!since.is_zero()).then(|| self.now.saturating_sub(since).as_secs_f64()),
             withdrawals: self.decider.withdrawals(vip),
-            anchor: rules.anchor,
+            backup: rules.backup,
             routes,
         }
     }
 
-    /// How a VIP of these routes stands, and why not better.
+    /// Returns the announcement state of a VIP, with the reason if the VIP is not announced.
     fn state_of(&self, status: &VipStatus, routes: &[RouteRow]) -> (AnnouncementState, Option<String>) {
         match status {
-            VipStatus::Away(why @ Why::NotWanted) => {
+            VipStatus::Withdrawn(why @ Why::NotWanted) => {
                 (AnnouncementState::NotConfigured, Some(why.to_string()))
             }
-            VipStatus::Away(why) => (AnnouncementState::Away, Some(why.to_string())),
+            VipStatus::Withdrawn(why) => (AnnouncementState::Withdrawn, Some(why.to_string())),
             VipStatus::HeldDown(left) => (AnnouncementState::HeldDown, Some(held(*left))),
             VipStatus::Announced if self.stage == Stage::Left => {
-                (AnnouncementState::Draining, Some("the machine drains".to_owned()))
+                (AnnouncementState::Draining, Some("this machine is draining".to_owned()))
             }
             VipStatus::Announced if routes.iter().all(|route| route.peers.is_empty()) => (
                 AnnouncementState::NoSession,
-                Some("no router that it is announced to has a session".to_owned()),
+                Some("no router of this VIP has a BGP session with this machine".to_owned()),
             ),
             VipStatus::Announced => (AnnouncementState::Announced, None),
         }
@@ -140,7 +142,8 @@ impl Announcer {
     }
 }
 
-/// A VIP from both of its families: how the one stands that is less well.
+/// Merges the rows of the two address families of a VIP. If one family is not announced, its state
+/// and reason are shown.
 fn joined(one: &AnnouncedVip, other: AnnouncedVip) -> AnnouncedVip {
     let is_well = |row: &AnnouncedVip| row.state == AnnouncementState::Announced;
     let (shown, well) = if is_well(one) { (other, one.clone()) } else { (one.clone(), other) };
@@ -151,10 +154,10 @@ fn joined(one: &AnnouncedVip, other: AnnouncedVip) -> AnnouncedVip {
     }
 }
 
-/// The services of VIPs, as [`Seen`](crate::announce::Seen) has them.
+/// Converts VIP rows to the service states from which [`Seen`](crate::announce::Seen) is built.
 #[must_use]
 pub fn services_seen(rows: &[VipRow]) -> BTreeMap<String, Vec<ServiceSeen>> {
-    // Backends without a table yet serve nobody.
+    // If the pool has no table yet, none of its backends can serve.
     let seen = |service: &ServiceRow, family, ready, serving| ServiceSeen {
         name: service.name.clone(),
         family,
@@ -178,7 +181,7 @@ fn packet_family(family: Family) -> packet::Family {
     }
 }
 
-/// How far a drain is, as the API shows it.
+/// Converts the stage of a drain to the API type.
 #[must_use]
 pub fn stage_shown(stage: Stage) -> DrainStage {
     match stage {
@@ -189,7 +192,7 @@ pub fn stage_shown(stage: Stage) -> DrainStage {
 }
 
 fn held(left: Duration) -> String {
-    format!("held down for {:.0} s more, as it was withdrawn", left.as_secs_f64().ceil())
+    format!("flap damping, announced again in {:.0} s", left.as_secs_f64().ceil())
 }
 
 fn communities(attributes: &Attributes) -> Vec<String> {
@@ -253,7 +256,8 @@ fn bfd_state(state: bgp::bfd::SessionState) -> BfdState {
     }
 }
 
-/// The clock of the day may be set back meanwhile.
+/// Returns the seconds since `since`. The result is zero if the wall clock was set back to a time
+/// before `since`.
 fn ago(since: SystemTime) -> f64 {
     since.elapsed().unwrap_or_default().as_secs_f64()
 }

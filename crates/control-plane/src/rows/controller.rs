@@ -1,6 +1,7 @@
-//! What the controller knows, as rows of the admin API.
+//! API rows for backends, health check targets and VIPs, sorted by name.
 //!
-//! In: the snapshot in force, traffic by slot and service, what the health checks report. Out: rows, in the order of names.
+//! The rows are built from the current snapshot, the traffic counters of slots and services, and
+//! the reports of health checks.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -21,7 +22,8 @@ use health::{HealthState, TargetKey, TargetReport};
 use packet::Family;
 
 impl Controller {
-    /// Every membership that is configured, and those that drain.
+    /// Returns a row for each configured membership, and for each removed membership that is still
+    /// draining.
     #[must_use]
     pub fn backend_rows(
         &self,
@@ -56,7 +58,8 @@ impl Controller {
         rows
     }
 
-    /// Each membership once, with what the VIPs that see it apart get of it.
+    /// Groups the memberships that have the same backend and pool and differ only in the VIP of
+    /// their checks. As a result, each backend of a pool is returned once.
     fn seen<'a>(
         &self,
         memberships: impl Iterator<Item = &'a Membership>,
@@ -67,7 +70,7 @@ impl Controller {
         for membership in memberships {
             let key = &membership.key;
             let state = self.state_of(key, snapshot.state(membership.slot));
-            // Only what VIPs see apart stands more than once.
+            // Only memberships that are checked through VIPs exist more than once.
             let apart = key.vip.as_ref().map(|_| (&*key.pool, &*key.backend, key.address));
             let place = apart.map_or(all.len(), |one| *places.entry(one).or_insert(all.len()));
             match all.get_mut(place) {
@@ -109,7 +112,8 @@ impl Controller {
         }
     }
 
-    /// In words what a slot's state is; unknown memberships are down to packets.
+    /// Returns the state to show for a membership. `Unknown` is shown separately, although packet
+    /// threads treat it like `Down`.
     fn state_of(&self, key: &SlotKey, state: SlotState) -> BackendState {
         let unknown = self.runtime_state().health(key) == HealthState::Unknown;
         match state {
@@ -149,7 +153,7 @@ impl Controller {
         }
     }
 
-    /// Each slot's share of the table, by pool.
+    /// Returns the share of table entries that each slot has in each pool.
     fn shares(&self) -> HashMap<SlotId, BTreeMap<String, f64>> {
         let mut shares: HashMap<SlotId, BTreeMap<String, f64>> = HashMap::new();
         for (_, pool) in self.index().pools() {
@@ -162,7 +166,7 @@ impl Controller {
         shares
     }
 
-    /// Every target of the health checks.
+    /// Returns a row for each health check target.
     #[must_use]
     pub fn health_rows(reports: &[TargetReport]) -> Vec<TargetRow> {
         let now = Instant::now();
@@ -186,7 +190,7 @@ impl Controller {
         rows
     }
 
-    /// Every VIP of this machine.
+    /// Returns a row for each VIP of this machine.
     #[must_use]
     pub fn vip_rows(&self, snapshot: &Snapshot, traffic: impl Fn(ServiceId) -> TrafficStats) -> Vec<VipRow> {
         let Some(machine) = self.config().machine(self.machine()) else { return Vec::new() };
@@ -215,7 +219,8 @@ impl Controller {
         self.config().vips_of(machine).map(row).collect()
     }
 
-    /// Memberships by state, with names of those that are down, at most [`DownView::MOST`].
+    /// Returns the number of memberships in each state, and the names of at most [`DownView::MOST`]
+    /// memberships that are down.
     #[must_use]
     pub fn state_totals(&self, snapshot: &Snapshot) -> (StateTotals, Vec<String>) {
         let (mut totals, mut down) = (StateTotals::default(), Vec::new());
@@ -234,7 +239,8 @@ impl Controller {
         (totals, down)
     }
 
-    /// How the memberships of an override stand; taken before and after an order.
+    /// Returns the current state of the memberships to which an override applies. Callers compare
+    /// the states before and after a command.
     #[must_use]
     pub fn stand(&self, backend: &OverrideKey, snapshot: &Snapshot) -> Vec<MembershipChange> {
         let row = |seen: Seen<'_>| {
@@ -252,9 +258,9 @@ impl Controller {
     }
 }
 
-/// A membership, and what each of the VIPs that see it apart gets of it.
+/// A membership with its state for each VIP through which it is checked.
 struct Seen<'a> {
-    /// The one that gets the most.
+    /// The membership with the best state, which is the state with the lowest rank.
     best: &'a Membership,
     state: BackendState,
     all: Vec<(&'a Membership, BackendState)>,
@@ -270,7 +276,7 @@ impl Seen<'_> {
     }
 }
 
-/// Who gets more comes first.
+/// Returns the rank of a state. A membership in a state with a lower rank receives more traffic.
 fn rank(state: BackendState) -> u8 {
     match state {
         BackendState::Serving => 0,
@@ -288,7 +294,7 @@ fn family(family: Family) -> view::Family {
     }
 }
 
-/// An override as the API shows it; `None`: it says nothing.
+/// Converts an override to the API type. Returns `None` if the override is empty.
 #[must_use]
 pub fn shown(said: Override) -> Option<OverrideView> {
     let state = said.mode.map(|mode| match mode {
@@ -298,7 +304,8 @@ pub fn shown(said: Override) -> Option<OverrideView> {
     (said != Override::default()).then_some(OverrideView { state, weight: said.weight })
 }
 
-/// `found`: the service in the snapshot, once or once for each family.
+/// Builds the row of a service. `found` has one entry for both address families, or one entry per
+/// address family.
 fn service_row(
     name: String,
     service: &Service,
@@ -337,7 +344,7 @@ fn family_row(found: &forwarder::Service, snapshot: &Snapshot) -> FamilyRow {
     }
 }
 
-/// The other clusters that new flows go to, whichever of the service's addresses they are for.
+/// Returns the names of the remote clusters that currently receive new flows of the service.
 fn redirected_to(found: &forwarder::Service, serving: usize, snapshot: &Snapshot) -> Vec<String> {
     let remotes = found.remotes.as_deref().filter(|_| serving == 0).into_iter().flatten();
     let slots = remotes.flat_map(|remote| remote.pool.slots.iter());
@@ -346,7 +353,8 @@ fn redirected_to(found: &forwarder::Service, serving: usize, snapshot: &Snapshot
     names.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Each service's VIP: a service is named after it, `www tcp 80`.
+/// Returns the name of the VIP of each service, which is the first word of the service name, such
+/// as `www` in `www tcp 80`.
 fn vip_names(snapshot: &Snapshot) -> HashMap<ServiceId, &str> {
     let named = snapshot.services().iter().map(|service| (service.id, service.name.split(' ').next()));
     named.filter_map(|(id, vip)| Some((id, vip?))).collect()
@@ -369,7 +377,7 @@ fn with_flows(
     BackendRow { flows: Some(sum), flows_by_vip: by_vip, ..row }
 }
 
-/// The flows of each service, in rows of VIPs.
+/// Sets the flow count of each service in the VIP rows.
 pub fn count_vips(rows: &mut [VipRow], counts: &FlowCounts, snapshot: &Snapshot) {
     let by_service = counts.by_service();
     let named = snapshot.services().iter().map(|service| (&*service.name, service.id));
@@ -380,7 +388,8 @@ pub fn count_vips(rows: &mut [VipRow], counts: &FlowCounts, snapshot: &Snapshot)
     }
 }
 
-/// The largest share in each pool. Of addresses that VIPs see apart, the tables of those that see one badly are without it.
+/// Returns the largest share in each pool. The share of a backend can differ between VIPs, because
+/// backends that fail the checks through a VIP are left out of the table for this VIP.
 fn largest<'a>(shares: impl Iterator<Item = (&'a String, &'a f64)>) -> BTreeMap<String, f64> {
     let mut largest: BTreeMap<String, f64> = BTreeMap::new();
     for (pool, share) in shares {

@@ -1,4 +1,4 @@
-//! Both digests of a machine, as the admin API shows them.
+//! API rows for the digests of a machine.
 
 use std::sync::Arc;
 
@@ -9,11 +9,12 @@ use forwarder::Snapshot;
 use crate::digest::{Digests, TABLE_ALGORITHM, hex};
 
 impl Digests {
-    /// Of what is in force on `machine`.
+    /// Returns the digests of the configuration and of the snapshot, for `machine`.
     ///
     /// # Cost
-    /// Nothing while configuration and snapshot are the same; else a look at each member, and a hash over each table that was
-    /// not there before (a millisecond for 65,537 slots). Not for the control loop.
+    /// Negligible while configuration and snapshot are unchanged. After a change, all members are
+    /// visited and each new table is hashed, which takes 1 ms for 65,537 slots. Do not call this
+    /// function on the control loop.
     #[must_use]
     pub fn view(&self, config: &Arc<Config>, machine: &str, snapshot: &Arc<Snapshot>) -> DigestView {
         let tables = self.tables(config, snapshot);

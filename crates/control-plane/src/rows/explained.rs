@@ -1,6 +1,5 @@
-//! What becomes of a packet, from a packet thread's numbers to the rows that `where` and the tracer show.
-//!
-//! In: an [`Explanation`], in numbers, and the snapshot that names them. Out: [`Explained`].
+//! Converts an [`Explanation`] of a packet decision to the form shown by `where` and the tracer, in
+//! which names replace numbers.
 
 use admin::view::{self, Explained, Hashed, Verdict, WhereBackend};
 use forwarder::{
@@ -8,7 +7,8 @@ use forwarder::{
 };
 use packet::Encapsulation;
 
-/// Puts names to an explanation that was given under `snapshot`, or one not much older: numbers keep their meaning.
+/// Converts the slot and service numbers of an explanation to names. `snapshot` may be newer than
+/// the snapshot of the explanation, because numbers keep their meaning.
 #[must_use]
 pub fn explained(explanation: &Explanation, snapshot: &Snapshot) -> Explained {
     let wanted = explanation.service;
@@ -40,7 +40,7 @@ pub fn explained(explanation: &Explanation, snapshot: &Snapshot) -> Explained {
     }
 }
 
-/// The same of a request in `flow` for `key`, with all backends that have it.
+/// Returns the explanation of a request for `key` in `flow`, with all backends that store the key.
 #[must_use]
 pub fn explained_by_key(flow: &Flow, key: &str, snapshot: &Snapshot) -> Explained {
     let slots = snapshot.replicas_of_key(flow, key.as_bytes());
@@ -49,13 +49,14 @@ pub fn explained_by_key(flow: &Flow, key: &str, snapshot: &Snapshot) -> Explaine
     Explained { replicas, ..explained(&snapshot.explain_key(flow, key.as_bytes()), snapshot) }
 }
 
-/// The pool that a service asks: its own, or that of a key's route.
+/// Returns the pool in which the backend was chosen: the pool of the key route `route`, or else the
+/// pool of the service.
 fn pool_of(service: &Service, route: Option<u32>) -> &PoolTable {
     let routed = route.and_then(|route| service.keyed.as_ref()?.pools.get(route as usize));
     routed.unwrap_or(&service.pool)
 }
 
-/// The entries of what a service was asked by: its pool's table, or the ring of its keys.
+/// Returns the number of entries of the table or ring with which the backend was chosen.
 fn size_of_asked(service: &Service, explanation: &Explanation) -> Option<u64> {
     let place = explanation.route.map_or(0, |route| route as usize + 1);
     match service.keyed.as_deref().and_then(|keyed| keyed.placements.get(place)) {
@@ -64,7 +65,7 @@ fn size_of_asked(service: &Service, explanation: &Explanation) -> Option<u64> {
     }
 }
 
-/// The backend of a slot.
+/// Returns the backend and the encapsulation of a slot.
 #[must_use]
 pub fn where_backend(slot: &Slot) -> WhereBackend {
     let encapsulation = match &slot.forwarding {

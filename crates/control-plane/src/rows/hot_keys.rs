@@ -1,4 +1,4 @@
-//! The keys that are asked for most: what counters have come to, with the backends that have each key now.
+//! API rows for the most requested keys, each with the backends that own the key.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use kv_switch::{HotKey, hottest};
 
 use crate::questions::Counters;
 
-/// What counters have come to in so many seconds.
+/// Converts the key counts to at most `limit` rows. The counters ran for `seconds` seconds.
 #[must_use]
 pub fn hot_keys_view(counters: &Counters, seconds: f64, limit: usize, snapshot: &Snapshot) -> HotKeysView {
     let per_second = |count: u64| count as f64 / seconds.max(LEAST_SECONDS);
@@ -20,7 +20,7 @@ pub fn hot_keys_view(counters: &Counters, seconds: f64, limit: usize, snapshot: 
         keys_per_second: per_second(asked(*id)),
     };
     let key_row = |hot: &HotKey| HotKeyRow {
-        // One that a reload has taken out meanwhile has no name.
+        // A service that a reload has removed is shown as `-`.
         service: services.get(&hot.service).copied().unwrap_or("-").to_owned(),
         key: hot.key.escape_ascii().to_string(),
         requests_per_second: per_second(hot.at_least),
@@ -44,5 +44,5 @@ fn backends(hot: &HotKey, snapshot: &Snapshot) -> Vec<String> {
     names
 }
 
-/// Of a count that was ended as it began.
+/// The minimum duration in seconds, which avoids a division by zero if counting ended immediately.
 const LEAST_SECONDS: f64 = 0.001;

@@ -1,6 +1,5 @@
-//! Tracked flows and decisions of packet threads, as the admin API answers them.
-//!
-//! In: what threads answered in numbers, and the snapshot and index that name them. Out: answers.
+//! Responses of the admin API about tracked flows and packet decisions. Slot and service numbers
+//! are converted to names.
 
 use std::net::SocketAddr;
 
@@ -38,7 +37,7 @@ impl Client<u64> for Answer<Result<Purged, Refusal>> {
     }
 }
 
-/// Who asked where a flow goes, with the question.
+/// A client that requested the packet decisions of all threads, with its incomplete response.
 #[derive(Debug)]
 struct Located {
     view: WhereView,
@@ -57,7 +56,8 @@ impl Client<Vec<WhereAnswer>> for Located {
 }
 
 impl Questions {
-    /// What each thread would do with a packet from `source` to `destination`.
+    /// Requests from each packet thread an explanation of how it would handle a packet from
+    /// `source` to `destination`.
     pub fn locate(
         &mut self,
         source: SocketAddr,
@@ -74,10 +74,11 @@ impl Questions {
     }
 }
 
-/// What each thread would do with a request for `key`. No connection table is asked, so they all say what the snapshot says.
+/// Returns how each thread would handle a request with `key`. The decision is the same for all
+/// threads, because it does not depend on their connection tables.
 ///
 /// # Errors
-/// Source and destination of `view` are of different families.
+/// Returns a [`Refusal`] if the source and the destination in `view` have different IP versions.
 pub fn locate_key(
     view: WhereView,
     key: &str,
@@ -98,15 +99,15 @@ pub fn locate_key(
 }
 
 fn other_families() -> Refusal {
-    Refused::Conflict("source and destination are of different families".to_owned()).into()
+    Refused::Conflict("source and destination must have the same IP version".to_owned()).into()
 }
 
-/// A capture's stream, and the client who gets it once all taps are in place.
+/// A capture stream, and the client that receives it when all taps are active.
 #[derive(Debug)]
 pub struct CaptureBegun {
-    /// The stream.
+    /// The stream of pcapng blocks.
     pub stream: CaptureStream,
-    /// The client.
+    /// The channel on which the client receives the stream.
     pub answer: Answer<Result<CaptureStream, Refusal>>,
 }
 

@@ -1,4 +1,4 @@
-//! Refusals and problems of a configuration as the admin API shows them.
+//! API rows for rejected requests and for problems of a configuration.
 
 use admin::view::{self, ProblemView, Refusal, RefusalKind};
 use config::{Problem, Severity};
@@ -21,7 +21,7 @@ impl From<Refused> for Refusal {
     }
 }
 
-/// The row of a problem.
+/// Returns the row of a configuration problem.
 #[must_use]
 pub fn problem_row(problem: &Problem) -> ProblemView {
     let severity = match problem.severity {
@@ -34,7 +34,7 @@ pub fn problem_row(problem: &Problem) -> ProblemView {
         line: problem.line(),
         column: problem.column(),
         field: problem.field.to_owned(),
-        found: problem.found.to_owned(),
-        allowed: problem.allowed.to_owned(),
+        message: problem.message.clone(),
+        help: problem.help.clone(),
     }
 }

@@ -1,4 +1,4 @@
-//! How a reload ended, what waits for a confirmation, and the generations that are kept, as the admin API shows them.
+//! API rows for reloads, pending confirmations and stored generations.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -49,7 +49,8 @@ impl From<Cause> for GenerationCause {
     }
 }
 
-/// The texts of a configuration, without lists of prefixes. Never a secret: those stand in files of their own.
+/// Returns the text of each configuration file, without prefix lists. The texts contain no secrets,
+/// because secrets are in separate files.
 #[must_use]
 pub fn texts(config: &Config) -> Vec<ConfigText> {
     let text = |source: &Source| ConfigText {
@@ -60,7 +61,8 @@ pub fn texts(config: &Config) -> Vec<ConfigText> {
 }
 
 impl Generations {
-    /// What waits for a confirmation; `now` since the start of the process.
+    /// Returns the row of the pending confirmation, if any. `now` is the time since the process
+    /// started.
     #[must_use]
     pub fn confirmation_row(&self, now: Duration) -> Option<ConfirmationRow> {
         let pending = self.pending()?;
@@ -72,16 +74,13 @@ impl Generations {
         })
     }
 
-    /// All, without their texts.
+    /// Returns the rows of all stored generations, without their configuration texts.
     #[must_use]
     pub fn view(&self) -> HistoryView {
         HistoryView { generations: self.iter().map(|kept| self.row(kept)).collect() }
     }
 
-    /// One, with its texts.
-    ///
-    /// # Errors
-    /// It is not kept.
+    /// Returns one stored generation with its configuration text.
     pub fn view_of(&self, generation: u64) -> Result<GenerationView, Refused> {
         let kept = self.find(Some(generation))?;
         Ok(GenerationView { generation: self.row(kept), files: texts(&kept.config) })

@@ -1,9 +1,9 @@
-//! A report of the packet tracer: what one machine says of one marked packet, in one UDP datagram.
+//! Reports of the packet tracer. A report describes how one machine handled one marked packet, and
+//! is sent in one UDP datagram.
 //!
-//! In: a packet thread's [`TraceEvent`], the names of cluster and machine. Out: a line of JSON, and behind it a line with its MAC
-//! in hex, at most [`REPORT_BYTES`]: readable in any capture, and believed only under the cluster's key.
-//! Not here: sockets (`sluicegate`).
-//! Invariant: what was sealed is opened under the same key, and nothing else is.
+//! A report consists of a line of JSON and a line with a message authentication code (MAC) in hex,
+//! at most [`REPORT_BYTES`] in total. Packet captures show reports as readable text. Receivers
+//! trust a report only if its MAC matches the key of the cluster. The sockets are in `sluicegate`.
 //! Source: paper §4.4.
 
 use std::net::SocketAddr;
@@ -15,52 +15,54 @@ use admin::view::Explained;
 
 use super::explained::explained;
 
-/// One machine's word on one marked packet.
+/// Describes how one machine handled one marked packet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// Which form this has: 1.
+    /// The version of the report format, which is 1.
     pub version: u32,
-    /// The trace that the mark names, in hex.
+    /// The ID of the trace in hex, which was read from the mark in the packet.
     pub trace: String,
-    /// Which packet of the trace.
+    /// The index of the packet within the trace.
     pub probe: u32,
-    /// The cluster.
+    /// The name of the cluster to which the machine belongs.
     pub cluster: String,
-    /// The machine.
+    /// The name of the machine that sent the report.
     pub machine: String,
-    /// The generation that it decided under.
+    /// The generation number of the snapshot that was used for the packet.
     pub generation: u64,
-    /// The packet thread.
+    /// The index of the packet thread.
     pub thread: u16,
-    /// When, by the machine's clock: microseconds since 1970.
+    /// The machine's wall clock time, in microseconds since 1970.
     pub unix_micros: u64,
-    /// The packet's source; a later piece of a datagram has port 0.
+    /// The source address and port of the packet. The port is 0 for a fragment other than the
+    /// first.
     pub source: SocketAddr,
-    /// Its destination, likewise.
+    /// The destination address and port of the packet. The port is 0 for a fragment other than the
+    /// first.
     pub destination: SocketAddr,
-    /// IP protocol number.
+    /// The IP protocol number.
     pub protocol: u8,
-    /// What sent it in the tunnel that was opened here, if it came in one.
+    /// If the packet arrived in a tunnel, the kind of machine that sent it.
     pub opened: Option<Opened>,
-    /// What became of it.
+    /// What the machine did with the packet, and why.
     #[serde(flatten)]
     pub explained: Explained,
 }
 
-/// What sent a tunnelled packet.
+/// The kind of machine that sent a packet through a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Opened {
-    /// An encapsulator in front of the cluster.
-    Encapsulator,
-    /// A machine that redirected a fragment.
+    /// An upstream tunnel, which ends at this cluster.
+    UpstreamTunnel,
+    /// Another machine of this cluster, which redirected a fragment.
     Peer,
-    /// Another cluster.
+    /// A machine of another cluster.
     Cluster,
 }
 
 impl Report {
-    /// The report of `machine` about an event at `unix_micros`.
+    /// Creates a report about a packet that `machine` handled at `unix_micros`.
     #[must_use]
     pub fn new(
         sighting: &TraceEvent,
@@ -70,7 +72,7 @@ impl Report {
     ) -> Self {
         let (source, destination) = sighting.flow.addresses();
         let mut explained = explained(&sighting.explanation, snapshot);
-        // A service is named with its ports, of which there may be any number.
+        // The service name is truncated, because it lists all ports of the service.
         explained.service = explained.service.map(|name| name.chars().take(NAME_CHARS).collect());
         Self {
             version: VERSION,
@@ -89,7 +91,8 @@ impl Report {
         }
     }
 
-    /// The datagram; `None` when it would be too long, which names in their bounds never are.
+    /// Serializes the report and appends its MAC. Returns `None` if the datagram would be too long.
+    /// Names of valid length always fit.
     #[must_use]
     pub fn seal(&self, key: &TraceKey) -> Option<Vec<u8>> {
         let mut text = serde_json::to_vec(self).ok()?;
@@ -100,7 +103,8 @@ impl Report {
         (text.len() <= REPORT_BYTES).then_some(text)
     }
 
-    /// Reads a datagram; `None` when it is not one that was sealed under `key`.
+    /// Parses a datagram. Returns `None` if the MAC does not match `key`, or if the format is
+    /// invalid.
     #[must_use]
     pub fn open(datagram: &[u8], key: &TraceKey) -> Option<Self> {
         let (text, mac) = datagram.strip_suffix(b"\n")?.split_last_chunk::<MAC_DIGITS>()?;
@@ -115,7 +119,7 @@ impl Report {
 impl From<TunnelSourceKind> for Opened {
     fn from(kind: TunnelSourceKind) -> Self {
         match kind {
-            TunnelSourceKind::Encapsulator => Self::Encapsulator,
+            TunnelSourceKind::UpstreamTunnel => Self::UpstreamTunnel,
             TunnelSourceKind::Peer => Self::Peer,
             TunnelSourceKind::Cluster => Self::Cluster,
         }
@@ -132,7 +136,8 @@ fn unhex(digits: &[u8; MAC_DIGITS]) -> Option<[u8; MAC_DIGITS / 2]> {
     Some(bytes)
 }
 
-/// The longest datagram: it crosses any path whole.
+/// The maximum length of a report datagram in bytes. At this length, IP does not fragment the
+/// datagram.
 pub const REPORT_BYTES: usize = 1_200;
 const VERSION: u32 = 1;
 const MAC_DIGITS: usize = 32;
@@ -150,7 +155,7 @@ mod tests {
         TraceKey::derive(&HashKey::new([5; 16]))
     }
 
-    /// As long as names can make it.
+    /// Creates a report in which all names have their maximum length.
     fn longest() -> Report {
         let name = "n".repeat(64);
         let host: std::net::IpAddr = "2001:db8:ffff:ffff:ffff:ffff:ffff:ffff".parse().unwrap();
@@ -167,7 +172,7 @@ mod tests {
             source: SocketAddr::new(host, u16::MAX),
             destination: SocketAddr::new(host, u16::MAX),
             protocol: 17,
-            opened: Some(Opened::Encapsulator),
+            opened: Some(Opened::UpstreamTunnel),
             explained: Explained {
                 verdict: Verdict::Drop("fragment_datagram_full".to_owned()),
                 step: Some(Step::FragmentTable),
@@ -186,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_report_fits_into_its_datagram_and_comes_back() {
+    fn longest_report_fits_into_a_datagram() {
         let sealed = longest().seal(&key()).unwrap();
         assert!((900..=REPORT_BYTES).contains(&sealed.len()), "{}", sealed.len());
         assert_eq!(Report::open(&sealed, &key()), Some(longest()));
@@ -196,13 +201,13 @@ mod tests {
     }
 
     #[test]
-    fn a_report_of_another_cluster_is_not_opened() {
+    fn report_of_another_cluster_is_rejected() {
         let other = TraceKey::derive(&HashKey::new([6; 16]));
         assert_eq!(Report::open(&longest().seal(&other).unwrap(), &key()), None);
     }
 
     #[test]
-    fn a_report_is_read_as_words() {
+    fn report_is_shown_as_text() {
         let mut explained = longest().explained;
         explained.backend = Some(WhereBackend {
             name: "b3".to_owned(),
@@ -223,7 +228,7 @@ mod tests {
         );
         assert_eq!(
             say(Step::Maglev, Verdict::Reply, true),
-            format!("Maglev entry 17 of 101, its backend was gone -> {to} -> answered to its sender")
+            format!("Maglev entry 17 of 101, previous backend unavailable -> {to} -> reply to the sender")
         );
         assert_eq!(
             say(Step::Redirect, Verdict::Forward, false),
@@ -235,7 +240,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_report_with_any_byte_changed_is_not_opened(place: prop::sample::Index, change in 1u8..) {
+        fn modified_report_is_rejected(place: prop::sample::Index, change in 1u8..) {
             let mut sealed = longest().seal(&key()).unwrap();
             let place = place.index(sealed.len());
             sealed[place] ^= change;
@@ -243,7 +248,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_opened_without_a_panic(bytes: Vec<u8>, cut: prop::sample::Index) {
+        fn invalid_bytes_are_rejected_without_panic(bytes: Vec<u8>, cut: prop::sample::Index) {
             prop_assert_eq!(Report::open(&bytes, &key()), None);
             let sealed = longest().seal(&key()).unwrap();
             prop_assert_eq!(Report::open(&sealed[..cut.index(sealed.len())], &key()), None);

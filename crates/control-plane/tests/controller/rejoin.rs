@@ -1,4 +1,4 @@
-//! Servers of keyed pools that were away: what empties them, when, and that none serves before.
+//! Tests of flushes: when the server of a keyed pool is flushed, and that it does not serve before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -19,13 +19,14 @@ fn by_key(host: u8, pool: &str) -> String {
     )
 }
 
-/// Two servers of `users`, and one of `logs`, which has some of its keys.
+/// Creates a pool `users` with the given number of servers, and a pool `logs` with one server that
+/// receives some of the keys of `users`.
 fn text(users: u8) -> String {
     pool("users", 1, users, KEYED) + &pool("logs", 2, 1, "checks = [\"tcp\"]") + &by_key(10, "users")
 }
 
 impl Bed {
-    /// The servers that are to be emptied.
+    /// Returns the addresses of the servers that must be flushed.
     fn flushes(&self) -> BTreeSet<String> {
         self.controller.flushes().iter().map(|flush| flush.server.to_string()).collect()
     }
@@ -54,9 +55,9 @@ fn started(text: &str) -> Bed {
 }
 
 #[test]
-fn who_comes_back_serves_once_it_is_empty_at_each_port_and_at_the_start_at_once() {
+fn returning_server_serves_after_flush_of_each_port() {
     let mut bed = started(&text(2));
-    assert_eq!(bed.flushes(), BTreeSet::new(), "the first verdict");
+    assert_eq!(bed.flushes(), BTreeSet::new(), "no flush after the first result");
     for (backend, net) in [("users-1", "198.18.1.1"), ("logs-1", "198.18.2.1")] {
         bed.say(backend, HealthState::Down, 2);
         assert_eq!((bed.state(backend), bed.flushes()), (SlotState::Down, BTreeSet::new()));
@@ -71,9 +72,9 @@ fn who_comes_back_serves_once_it_is_empty_at_each_port_and_at_the_start_at_once(
         assert_eq!(flushing.last_error.as_deref(), Some("connection refused"));
         bed.flushed([numbers[2]], Ok(()));
         assert_eq!((bed.state(backend), bed.flushes()), (SlotState::Serving, BTreeSet::new()));
-        assert!(bed.settle(3), "tables follow");
+        assert!(bed.settle(3), "the tables are rebuilt");
     }
-    // Down before any up: others had its keys since.
+    // The first result of the server was `Down`, so other servers have received its keys.
     let mut bed = Bed::new(config(&text(2)));
     bed.say("users-1", HealthState::Down, 1);
     bed.say("users-2", HealthState::Up, 1);
@@ -82,11 +83,11 @@ fn who_comes_back_serves_once_it_is_empty_at_each_port_and_at_the_start_at_once(
 }
 
 #[test]
-fn a_reload_empties_who_joins_and_who_comes_back_and_nobody_of_a_pool_that_is_new() {
+fn reload_flushes_added_and_returning_servers_only() {
     let mut bed = started(&text(2));
     bed.job(Some(config(&text(3))), 2);
     bed.say("users-3", HealthState::Up, 2);
-    assert_eq!((bed.state("users-3"), bed.flushes().len()), (SlotState::Draining, 3), "it joins");
+    assert_eq!((bed.state("users-3"), bed.flushes().len()), (SlotState::Draining, 3), "added to the pool");
     assert_eq!(bed.state("users-1"), SlotState::Serving);
     bed.empty_all();
     assert_eq!(bed.state("users-3"), SlotState::Serving);
@@ -96,34 +97,34 @@ fn a_reload_empties_who_joins_and_who_comes_back_and_nobody_of_a_pool_that_is_ne
         assert_eq!(bed.flushes().len(), flushes, "{users}");
     }
     bed.empty_all();
-    // The same again changes nothing, and is not emptied again.
+    // A reload without changes does not start another flush.
     bed.job(Some(config(&text(3))), 4);
     assert_eq!((bed.state("users-3"), bed.flushes().len()), (SlotState::Serving, 0));
-    // While one waits, a reload leaves it waiting, under its number.
+    // A reload without changes does not affect a pending flush.
     bed.say("users-1", HealthState::Down, 5);
     bed.say("users-1", HealthState::Up, 6);
     let before = bed.controller.flushes();
     bed.job(Some(config(&text(3))), 7);
     assert_eq!((bed.state("users-1"), bed.controller.flushes()), (SlotState::Draining, before));
-    // Another port: all of them anew.
+    // If the ports change, all ports are flushed again.
     let ports = text(3).replace("11300-11301", "11300-11302");
     let numbers =
         |bed: &Bed| bed.controller.flushes().iter().map(|flush| flush.number).collect::<BTreeSet<_>>();
     let before = numbers(&bed);
     bed.job(Some(config(&ports)), 7);
     assert_eq!((bed.flushes().len(), before.is_disjoint(&numbers(&bed))), (4, true));
-    // With "serve" it serves with what it has.
+    // With `rejoin = "serve"`, the server serves without a flush and keeps its stored values.
     let serve = text(3).replace("clients", "rejoin = \"serve\", clients");
     bed.job(Some(config(&serve)), 8);
     assert_eq!((bed.state("users-1"), bed.flushes().len()), (SlotState::Serving, 0));
     bed.say("users-1", HealthState::Down, 9);
     bed.job(Some(config(&text(3))), 10);
     bed.say("users-1", HealthState::Up, 11);
-    assert_eq!((bed.state("users-1"), bed.flushes().len()), (SlotState::Draining, 3), "it was down then");
+    assert_eq!((bed.state("users-1"), bed.flushes().len()), (SlotState::Draining, 3), "was down before");
 }
 
 #[test]
-fn a_pool_that_gets_keys_or_is_new_is_as_at_the_start() {
+fn new_keyed_pool_needs_no_flush() {
     let mut bed = Bed::new(config(&text(2).replace("kv = ", "#kv = ")));
     bed.say("users", HealthState::Up, 1);
     bed.job(Some(config(&text(2))), 2);
@@ -136,7 +137,7 @@ fn a_pool_that_gets_keys_or_is_new_is_as_at_the_start() {
 }
 
 #[test]
-fn a_server_without_weight_is_away_until_it_has_some() {
+fn server_without_weight_is_flushed_when_it_gets_weight() {
     let light = text(2).replace("address = \"198.18.1.1\"", "address = \"198.18.1.1\", weight = 0");
     let mut bed = started(&light);
     assert_eq!((bed.state("users-1"), bed.flushes().len()), (SlotState::Serving, 0));
@@ -146,12 +147,12 @@ fn a_server_without_weight_is_away_until_it_has_some() {
     assert_eq!(bed.state("users-1"), SlotState::Serving);
 }
 
-/// What happens to one of the three backends.
+/// A random event that affects one of the three backends.
 #[derive(Clone, Debug)]
 enum Step {
     Verdict(usize, bool),
     Order(usize, Option<Mode>, Option<u32>),
-    /// The server with this place among all that were ever wanted says that it is empty, or fails.
+    /// The flush that the index selects succeeds or fails.
     Flushed(prop::sample::Index, bool),
     Tables,
 }
@@ -167,14 +168,14 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the words say of one backend.
+/// The expected state of a backend.
 #[derive(Clone, Debug, Default)]
 struct Model {
     up: Option<bool>,
     says: Override,
-    /// It was away since it was last empty.
+    /// `true` if the server was unavailable after its last flush.
     dirty: bool,
-    /// Ports that have not said yet, since it could serve again, that they are empty.
+    /// The ports that must still be flushed.
     left: BTreeSet<u16>,
 }
 
@@ -207,11 +208,12 @@ impl Model {
 const NAMES: [&str; 3] = ["users-1", "users-2", "logs-1"];
 
 proptest! {
+    // Promise: rejoin-empty
     #[test]
-    fn nobody_serves_between_being_away_and_being_empty(steps in prop::collection::vec(step(), 1..60)) {
+    fn no_server_serves_between_unavailable_and_flushed(steps in prop::collection::vec(step(), 1..60)) {
         let mut bed = Bed::new(config(&text(2)));
         let mut models = [(); 3].map(|()| Model::default());
-        // Every server that was ever to be emptied, by number.
+        // All flushes that were requested so far, by flush number.
         let mut wanted: BTreeMap<u64, SocketAddr> = BTreeMap::new();
         for step in steps {
             let pending: BTreeSet<u64> = bed.controller.flushes().iter().map(|flush| flush.number).collect();
@@ -231,7 +233,7 @@ proptest! {
                     bed.flushed([number], if ok { Ok(()) } else { Err("refused") });
                     let at = ["198.18.1.1", "198.18.1.2", "198.18.2.1"].iter().position(|own| *own == server.ip().to_string());
                     let model = &mut models[at.unwrap()];
-                    // What an earlier time says is nothing of this one.
+                    // The result of a flush that is no longer pending has no effect.
                     if ok && pending.contains(&number) && model.left.remove(&server.port()) && model.left.is_empty() {
                         model.dirty = false;
                     }

@@ -1,4 +1,4 @@
-//! Checks through VIPs: what one VIP's find is said of its addresses of one family, and of nothing else.
+//! Tests that the result of a check through a VIP applies only to one address family of this VIP.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// `www` by IPv4, `api` by both families.
+/// The VIP `www` has an IPv4 address. The VIP `api` has an IPv4 and an IPv6 address.
 const VIPS: &str = r#"
 [vip.www]
 addresses = ["203.0.113.10"]
@@ -24,7 +24,8 @@ services = [{ ports = [80], protocol = "tcp", pool = "web" }]
 const ADDRESSES: [&str; 3] = ["203.0.113.10", "203.0.113.20", "2001:db8:f::20"];
 
 impl Bed {
-    /// What the checks of a backend through an address find; `None`: those that go straight.
+    /// Applies a check result for a backend. `through` is the VIP address of the check, or `None`
+    /// for a direct check.
     fn find(&mut self, backend: &str, through: Option<&str>, state: HealthState) {
         let through: Option<IpAddr> = through.map(|address| address.parse().unwrap());
         let watched = self.controller.watched().into_iter().filter(|one| {
@@ -32,12 +33,12 @@ impl Bed {
         });
         let changed: Vec<_> = watched.map(|one| (one.key, state)).collect();
         assert!(!changed.is_empty(), "{backend} {through:?}");
-        if let Some(next) = self.controller.verdicts(&changed, &self.live, Duration::ZERO).unwrap() {
+        if let Some(next) = self.controller.health_states(&changed, &self.live, Duration::ZERO).unwrap() {
             self.live = next;
         }
     }
 
-    /// Who has new flows to an address.
+    /// Returns the names of the backends that receive new flows to an address.
     fn at(&self, address: &str) -> Vec<String> {
         let address: IpAddr = address.parse().unwrap();
         let source =
@@ -63,13 +64,14 @@ fn up(text: &str) -> Bed {
     bed
 }
 
+// Promise: check-isolation
 #[test]
-fn a_vip_that_backends_do_not_have_takes_no_other_vip_away() {
+fn vip_missing_on_backends_does_not_affect_other_vips() {
     let pool = pool("web", 1, 3, "checks = [\"tcp\", \"vip\"]");
     let mut bed = up(&(pool.clone() + VIPS));
     bed.job(Some(config(&(pool.clone() + VIPS + NEW))), 1);
     assert_eq!(ADDRESSES.map(|address| bed.at(address)), [three(), three(), three()]);
-    assert_eq!(bed.at("203.0.113.30"), [""; 0], "nobody has said that it is served");
+    assert_eq!(bed.at("203.0.113.30"), [""; 0], "no check result yet");
     bed.find("web", Some("203.0.113.30"), HealthState::Down);
     bed.settle(1);
     assert_eq!(ADDRESSES.map(|address| bed.at(address)), [three(), three(), three()]);
@@ -77,7 +79,7 @@ fn a_vip_that_backends_do_not_have_takes_no_other_vip_away() {
     bed.find("web", Some("203.0.113.30"), HealthState::Up);
     bed.settle(1);
     assert_eq!(bed.at("203.0.113.30"), three());
-    // One family's address goes from a backend.
+    // The check through one address fails on one backend.
     bed.find("web-2", Some(ADDRESSES[2]), HealthState::Down);
     bed.settle(2);
     let two = vec!["web-1".to_owned(), "web-3".into()];
@@ -88,12 +90,12 @@ fn a_vip_that_backends_do_not_have_takes_no_other_vip_away() {
     assert_eq!(
         ADDRESSES.map(|address| bed.at(address)),
         [both.clone(), both, last],
-        "what goes straight is said of all"
+        "a direct check applies to all VIPs"
     );
 }
 
 #[test]
-fn a_diff_names_what_is_checked_for_the_first_time() {
+fn diff_lists_addresses_that_are_checked_for_the_first_time() {
     let said = |old: &str, new: &str| {
         let (old, new) = (config(old), config(new));
         let running = Running::of(&old, "lb1");
@@ -118,16 +120,16 @@ fn a_diff_names_what_is_checked_for_the_first_time() {
 }
 
 #[test]
-fn rows_say_what_each_vip_and_family_gets() {
+fn rows_show_the_state_for_each_vip_and_family() {
     let mut bed = up(&(pool("web", 1, 3, "checks = [\"tcp\", \"vip\"]") + VIPS));
     bed.find("web-2", Some(ADDRESSES[2]), HealthState::Down);
     bed.settle(1);
     let rows = bed.controller.backend_rows(&bed.live, |_| Default::default(), None, &[]);
-    assert_eq!(rows.len(), 3, "each membership once");
+    assert_eq!(rows.len(), 3, "each membership appears once");
     let less: Vec<_> =
         rows.iter().map(|row| row.less_for.iter().map(|one| &*one.vip).collect::<Vec<_>>()).collect();
     assert_eq!(less, [vec![], vec!["api"], vec![]]);
-    assert_eq!(rows[1].checks.len(), 4, "one straight and three through VIPs: {:?}", rows[1].checks);
+    assert_eq!(rows[1].checks.len(), 4, "one direct check and three through VIPs: {:?}", rows[1].checks);
     let vips = bed.controller.vip_rows(&bed.live, |_| Default::default());
     let serving = |row: &admin::view::ServiceRow| {
         (row.serving, row.families.iter().map(|family| family.serving).collect::<Vec<_>>())
@@ -139,12 +141,12 @@ fn rows_say_what_each_vip_and_family_gets() {
 }
 
 #[test]
-fn a_check_that_a_reload_brings_takes_nobody_away_by_its_first_result() {
+fn added_vip_check_keeps_backends_until_its_result() {
     let plain = pool("web", 1, 3, "checks = [\"tcp\"]") + VIPS;
     let mut bed = up(&plain);
     bed.job(Some(config(&(pool("web", 1, 3, "checks = [\"tcp\", \"vip\"]") + VIPS + NEW))), 1);
     assert_eq!(ADDRESSES.map(|address| bed.at(address)), [three(), three(), three()]);
-    assert_eq!(bed.at("203.0.113.30"), [""; 0], "a VIP that is new served nobody before");
+    assert_eq!(bed.at("203.0.113.30"), [""; 0], "a new VIP has no serving backend");
     let through = |bed: &Bed| {
         let watched = bed.controller.watched().into_iter();
         let of = watched.filter_map(|one| Some((one.key.through?.vip.to_string(), one.serving)));
@@ -153,14 +155,14 @@ fn a_check_that_a_reload_brings_takes_nobody_away_by_its_first_result() {
     let serving =
         [("2001:db8:f::20", true), ("203.0.113.10", true), ("203.0.113.20", true), ("203.0.113.30", false)];
     assert_eq!(through(&bed), serving.map(|(address, serving)| (address.to_owned(), serving)).into());
-    // And back: what no check goes through any more is said of all.
+    // After a reload has removed the checks through VIPs, one state applies to all VIPs.
     bed.find("web", Some(ADDRESSES[0]), HealthState::Up);
     bed.job(Some(config(&plain)), 2);
     assert_eq!(ADDRESSES.map(|address| bed.at(address)), [three(), three(), three()]);
 }
 
 #[test]
-fn a_family_that_the_machine_has_no_address_of_follows_the_other() {
+fn family_without_machine_address_follows_the_other_family() {
     let text = format!("{HEAD}{}{VIPS}", pool("web", 1, 3, "checks = [\"vip\"]"));
     let mut bed = Bed::new(parse_config(&text.replace(", \"2001:db8::1\"", "")));
     assert!(bed.controller.watched().iter().all(|one| one.key.through.as_ref().unwrap().vip.is_ipv4()));
@@ -172,7 +174,7 @@ fn a_family_that_the_machine_has_no_address_of_follows_the_other() {
 }
 
 #[test]
-fn a_fallback_is_called_for_the_addresses_that_need_it() {
+fn fallback_is_active_only_for_affected_addresses() {
     let pools =
         pool("web", 1, 3, "checks = [\"vip\"]\nfallback = { pool = \"spare\", below = 2, hold = \"10s\" }")
             + &pool("spare", 2, 1, "checks = [\"tcp\"]");
@@ -187,7 +189,7 @@ fn a_fallback_is_called_for_the_addresses_that_need_it() {
 }
 
 #[test]
-fn a_verdict_takes_ten_milliseconds_at_most_with_a_thousand_vips_on_one_pool() {
+fn health_state_is_applied_quickly_with_1000_vips() {
     let mut text = pool("web", 1, 100, "checks = [\"tcp\", \"vip\"]");
     for n in 0..1_000 {
         text += &format!(
@@ -202,21 +204,22 @@ fn a_verdict_takes_ten_milliseconds_at_most_with_a_thousand_vips_on_one_pool() {
     bed.say("web", HealthState::Up, 0);
     let started = Instant::now();
     bed.settle(0);
-    println!("tables of 1,000 VIPs by 100 backends: {:?}", started.elapsed());
+    println!("tables for 1,000 VIPs with 100 backends: {:?}", started.elapsed());
     let targets: BTreeMap<_, _> =
         bed.targets("web-77").into_iter().map(|key| (key.through.as_ref().map(|way| way.vip), key)).collect();
     let (straight, through) = (&targets[&None], targets.values().last().unwrap());
     for target in [through, straight] {
         let changed = [(target.clone(), HealthState::Down)];
         let started = Instant::now();
-        let next = bed.controller.verdicts(&changed, &bed.live, Duration::ZERO).unwrap();
-        println!("a verdict over 1,000 VIPs and 100 backends: {:?}", started.elapsed());
+        let next = bed.controller.health_states(&changed, &bed.live, Duration::ZERO).unwrap();
+        println!("health state change with 1,000 VIPs and 100 backends: {:?}", started.elapsed());
         bed.live = next.unwrap();
     }
     assert_eq!(bed.state("web-77"), SlotState::Down);
 }
 
-/// Which checks of a backend find what: straight, and through each address.
+/// Generates a random check result: the number of the backend, the index of the VIP address (`None`
+/// for a direct check), and whether the check passes.
 fn finding() -> impl Strategy<Value = (usize, Option<usize>, bool)> {
     (1..4usize, proptest::option::of(0..3usize), any::<bool>())
 }
@@ -224,9 +227,11 @@ fn finding() -> impl Strategy<Value = (usize, Option<usize>, bool)> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// By the words of the issue: an address is served by those whose checks pass straight and through its VIP's family.
+    // Promise: check-isolation
+    /// Only those backends serve an address that pass their direct checks and their checks through
+    /// this address.
     #[test]
-    fn an_address_is_served_by_those_that_pass_straight_and_through_it(findings in prop::collection::vec(finding(), 1..24)) {
+    fn address_is_served_if_direct_and_vip_checks_pass(findings in prop::collection::vec(finding(), 1..24)) {
         let mut bed = up(&(pool("web", 1, 3, "checks = [\"tcp\", \"vip\"]") + VIPS));
         let mut passes = BTreeMap::new();
         for (backend, through, pass) in findings {
@@ -242,9 +247,10 @@ proptest! {
         }
     }
 
-    /// By the words of the example: while more fail than `max_down` lets go, the last states hold.
+    // Promise: max-down
+    /// If more backends fail than `max_down` allows, the last health states stay in effect.
     #[test]
-    fn beyond_max_down_the_last_states_hold(
+    fn last_states_stay_beyond_max_down(
         findings in prop::collection::vec((1..7usize, any::<bool>(), prop::bool::weighted(0.1)), 1..40), percent in 1..101usize,
     ) {
         let text = pool("web", 1, 6, &format!("checks = [\"tcp\"]\nmax_down = \"{percent}%\"")) + VIPS;

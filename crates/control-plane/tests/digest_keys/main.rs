@@ -1,9 +1,10 @@
-//! Every key of the configuration: which machines must agree on, which each may have of its own, and that order tells nothing.
+//! Tests the effect of every configuration key on the digest. Only the keys that machines must
+//! agree on may change it.
 //!
-//! The keys are those of `config/sluicegate.toml`, which another test holds to have them all: a new one fails here until a row
-//! says which it is.
+//! The keys are read from the annotated example. Another test checks that the example contains
+//! every key. If a key is new, this test fails until the key has a row.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod rows;
 mod writer;
@@ -21,12 +22,14 @@ use control_plane::digest::of_configuration;
 use control_plane::{Controller, Running, Side, changes};
 use proptest::collection::btree_set;
 use proptest::prelude::*;
+use serde_json::Value as Json;
 use toml::{Table, Value};
 
 use crate::rows::{NOT_WRITTEN, OWN_SECTIONS, PEER_ROWS, ROWS, SAME, UNCHANGEABLE};
 use crate::writer::{Writer, pattern};
 
-/// The example with every key in force, every check in use, and a peer that no VIP names.
+/// Returns the example configuration with all optional keys set, with all checks in use, and with a
+/// peer that no VIP uses.
 fn whole() -> Value {
     let opened = EXAMPLE.lines().map(|line| {
         let key = line
@@ -37,7 +40,7 @@ fn whole() -> Value {
     let mut tree = Value::Table(opened.collect::<String>().parse().unwrap());
     set(&mut tree, "include", "");
     set(&mut tree, "io.steering", "'software'");
-    // Small tables, as many are built.
+    // A small table is built faster, and the test builds many tables.
     set(&mut tree, "cluster.table_size", "1009");
     set(&mut tree, "vip.edge-cache.remotes", "['fra2']");
     set(&mut tree, "pool.cache.checks", "['cache', 'api', 'rpc', 'names', 'time']");
@@ -52,14 +55,14 @@ fn whole() -> Value {
     tree
 }
 
-/// Puts `text` at a path; nothing, and the key goes.
+/// Sets the key at `path` to `text`, or removes the key if `text` is empty.
 fn set(tree: &mut Value, path: &str, text: &str) {
     let (last, parents) = path.rsplit_once('.').map_or((path, None), |(parents, last)| (last, Some(parents)));
     let mut at = tree;
     for part in parents.iter().flat_map(|parents| parents.split('.')) {
         at = at.as_table_mut().unwrap().entry(part).or_insert_with(|| Value::Table(Table::new()));
         if !at.is_table() {
-            *at = Value::Table(Table::new()); // `false`, which says that there is none
+            *at = Value::Table(Table::new()); // An absent section is represented by `false`.
         }
     }
     let table = at.as_table_mut().unwrap();
@@ -71,7 +74,7 @@ fn set(tree: &mut Value, path: &str, text: &str) {
     }
 }
 
-/// Whole with these rows' changes; the last of two that touch the same key counts.
+/// Applies the changes of the given rows. If two rows change the same key, the last row applies.
 fn changed(rows: impl IntoIterator<Item = usize>) -> Value {
     let mut tree = whole();
     for row in rows {
@@ -88,7 +91,8 @@ fn changed(rows: impl IntoIterator<Item = usize>) -> Value {
     tree
 }
 
-/// What all machines must have alike, as written: names of files by what they hold.
+/// Returns the keys that machines must agree on. Each file name is replaced by a name for the
+/// content of the file.
 fn must_agree(mut tree: Value) -> Value {
     let sections = tree.as_table_mut().unwrap();
     OWN_SECTIONS.iter().for_each(|section| drop(sections.remove(*section)));
@@ -111,7 +115,7 @@ fn rename(value: &mut Value, from: &str, to: &str) {
     }
 }
 
-/// The configuration, when it is valid.
+/// Writes the configuration with its files, and parses it.
 fn read(tree: &Value, order: u64) -> Result<Arc<Config>, String> {
     let folder = Folder::new();
     let file = folder.write("a.toml", &Writer(order).file(tree), 0o644);
@@ -122,7 +126,8 @@ fn digest(tree: &Value, order: u64) -> Result<[u8; 32], String> {
     read(tree, order).map(|config| of_configuration(&config))
 }
 
-/// What `config diff` says of both machines, less that nothing is for one.
+/// Returns the sentences about differences for both machines, without the sentence that a machine
+/// is not affected.
 fn said(old: &Arc<Config>, new: &Arc<Config>) -> Vec<String> {
     let of = |machine| {
         let [before, after] = [old, new].map(|config| {
@@ -133,12 +138,12 @@ fn said(old: &Arc<Config>, new: &Arc<Config>) -> Vec<String> {
         changes(&Running::of(old.config, machine), old, new, machine).sentences
     };
     let nothing =
-        |sentence: &String| sentence.starts_with("nothing for") || sentence.starts_with("only the text");
+        |sentence: &String| sentence.starts_with("no change for") || sentence.starts_with("only comments");
     ["lb1", "lb2"].into_iter().flat_map(of).filter(|sentence| !nothing(sentence)).collect()
 }
 
 #[test]
-fn each_key_is_in_the_diff_and_in_the_digest_exactly_when_machines_must_agree_on_it() {
+fn each_key_is_in_the_diff_and_in_the_correct_digest() {
     let whole = read(&whole(), 0).unwrap();
     let known = of_configuration(&whole);
     let mut wrong = Vec::new();
@@ -155,7 +160,7 @@ fn each_key_is_in_the_diff_and_in_the_digest_exactly_when_machines_must_agree_on
                 }
                 let is_the_same = SAME.iter().any(|value| what.contains(value));
                 if said(&whole, &config).is_empty() != is_the_same {
-                    wrong.push(format!("{what}: the diff must say it: {}", !is_the_same));
+                    wrong.push(format!("{what}: the diff must report it: {}", !is_the_same));
                 }
             }
         }
@@ -164,7 +169,7 @@ fn each_key_is_in_the_diff_and_in_the_digest_exactly_when_machines_must_agree_on
 }
 
 #[test]
-fn there_is_a_row_for_every_key_of_the_example() {
+fn every_key_of_the_example_has_a_row() {
     let mut keys = BTreeSet::new();
     leaves("", &whole(), &mut keys);
     let mut touched: BTreeSet<String> = UNCHANGEABLE.iter().map(|key| (*key).to_owned()).collect();
@@ -173,11 +178,12 @@ fn there_is_a_row_for_every_key_of_the_example() {
     for (row, edits) in ROWS.iter().enumerate().map(|(number, row)| (number, row.edits)) {
         let now = changed([row]);
         for (path, text) in edits {
-            // A section that goes takes all its keys along: that is no row of theirs.
+            // A row that removes a section removes all its keys. These keys still need a row of
+            // their own.
             if text.is_empty() && is_section(path, &known) {
                 continue;
             }
-            // What the row changes below its path, key by key.
+            // The keys below `path` that this row changes.
             let (before, after) = (flat(path, &known), flat(path, &now));
             touched.extend(before.symmetric_difference(&after).map(|(key, _)| pattern(key)));
         }
@@ -187,9 +193,9 @@ fn there_is_a_row_for_every_key_of_the_example() {
     assert!(absent.is_empty(), "no row changes {absent:#?}");
 }
 
-/// `default VALUE` behind a key of the example is what the key's absence means.
+/// For each key with a documented default, compares setting the default with omitting the key.
 #[test]
-fn each_default_of_the_example_is_that_of_the_code() {
+fn documented_defaults_match_the_code() {
     let (mut wrong, mut found) = (Vec::new(), 0);
     for (path, default) in defaults() {
         if NOT_WRITTEN.contains(&path.as_str()) {
@@ -200,6 +206,9 @@ fn each_default_of_the_example_is_that_of_the_code() {
         set(&mut without, &path, "");
         match (read(&with, 0), read(&without, 0)) {
             (Ok(with), Ok(without)) if with == without => found += 1,
+            // The default conflicts with another key of the example, so the configuration is
+            // invalid with the default and without the key.
+            (Err(_), Err(_)) => {}
             (Ok(_), Ok(_)) => wrong.push(format!("{path}: the default is not {default}")),
             (with, without) => {
                 wrong.push(format!("{path} = {default}: {:?} {:?}", with.err(), without.err()))
@@ -210,41 +219,39 @@ fn each_default_of_the_example_is_that_of_the_code() {
     assert!(found > 40, "{found} defaults were found in the example");
 }
 
-/// Paths of keys, each with what the comment behind it calls the default.
+/// Returns all keys that have a documented default, with the default.
 fn defaults() -> Vec<(String, String)> {
-    let (mut section, mut key, mut found) = (String::new(), String::new(), Vec::new());
-    for line in EXAMPLE.lines() {
-        let line = line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).unwrap_or(line);
-        if let Some(name) = line.strip_prefix('[') {
-            section = name.split(']').next().unwrap().to_owned();
-            key.clear();
-        } else if line.starts_with(|c: char| c.is_ascii_lowercase()) {
-            key = line.split(" =").next().unwrap().to_owned();
-        } else if !line.starts_with("    ") {
-            key.clear();
-        }
-        let Some((_, default)) = line.split_once('#').and_then(|(_, comment)| comment.split_once("default "))
-        else {
-            continue;
-        };
-        if key.is_empty() {
-            continue;
-        }
-        let word = default.split([' ', ';']).next().unwrap().trim_end_matches([',', '.']);
-        let plain = word.replace(',', "");
-        let is_bare = plain.parse::<u64>().is_ok() || plain == "true" || plain == "false";
-        let value = if is_bare { plain } else { format!("{word:?}") };
-        let dot = if section.is_empty() { "" } else { "." };
-        found.push((format!("{section}{dot}{key}"), value));
-    }
+    let mut found = Vec::new();
+    collect("", &whole(), &config::schema(), &mut found);
     found
+}
+
+fn collect(path: &str, value: &Value, schema: &Json, found: &mut Vec<(String, String)>) {
+    let Value::Table(table) = value else { return };
+    let variants = schema["anyOf"].as_array().map_or_else(|| vec![schema], |all| all.iter().collect());
+    let below = |key: &str| {
+        let of = |schema: &&Json| {
+            let named = schema["properties"].get(key).cloned();
+            named.or_else(|| schema.get("additionalProperties").filter(|schema| schema.is_object()).cloned())
+        };
+        variants.iter().find_map(of)
+    };
+    for (key, value) in table {
+        let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+        let Some(schema) = below(key) else { continue };
+        if let Some(default) = schema.get("default") {
+            let text = default.as_str().filter(|text| text.starts_with('{')).map(str::to_owned);
+            found.push((path.clone(), text.unwrap_or_else(|| default.to_string())));
+        }
+        collect(&path, value, &schema, found);
+    }
 }
 
 fn is_section(path: &str, tree: &Value) -> bool {
     path.split('.').try_fold(tree, |at, part| at.get(part)).is_some_and(Value::is_table)
 }
 
-/// Its keys below a path with what each says.
+/// Returns the keys below `path` with their values.
 fn flat(path: &str, tree: &Value) -> BTreeSet<(String, String)> {
     let mut at = Some(tree);
     for part in path.split('.') {
@@ -286,18 +293,18 @@ fn some_rows() -> impl Strategy<Value = BTreeSet<usize>> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(192) })]
 
-    /// Two machines' files, each with its own changes, sections, keys and lists in another order, numbers and addresses in
-    /// other spellings.
+    /// Compares the digests of two machines. Their files have different changes, a different order
+    /// and different spellings of numbers and addresses.
     #[test]
-    fn machines_agree_exactly_when_their_files_say_the_same_of_what_counts(
-        both in some_rows(), one in some_rows(), other in prop::option::of(some_rows()), orders: [u64; 2]
+    fn digests_agree_exactly_if_the_agreed_keys_are_equal(
+        both in some_rows(), one in some_rows(), other in prop::option::of(some_rows()), overrides: [u64; 2]
     ) {
-        // Half of all pairs differ in what is a machine's own alone.
+        // Half of all pairs differ only in keys that may differ between machines.
         let only_own = |row: &usize| ROWS.get(*row).is_none_or(|row| !row.counts);
         let other = other.unwrap_or_else(|| one.iter().copied().filter(only_own).collect());
         let trees = [&one, &other].map(|more| changed(both.union(more).copied()));
-        let digests = [digest(&trees[0], orders[0]), digest(&trees[1], orders[1])];
-        // Changes that do not go together are no configuration.
+        let digests = [digest(&trees[0], overrides[0]), digest(&trees[1], overrides[1])];
+        // Skips combinations of changes that are not valid.
         prop_assume!(digests.iter().all(Result::is_ok));
         let [one, other] = trees.map(must_agree);
         prop_assert_eq!(digests[0] == digests[1], one == other);
@@ -307,7 +314,7 @@ proptest! {
 struct Folder(PathBuf);
 
 impl Folder {
-    /// With all that the file names.
+    /// Creates a folder that contains all files to which the configuration refers.
     fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::SeqCst);
@@ -353,4 +360,4 @@ impl Drop for Folder {
     }
 }
 
-const EXAMPLE: &str = include_str!("../../../../config/sluicegate.toml");
+const EXAMPLE: &str = include_str!("../../../config/every-key.toml");

@@ -1,9 +1,12 @@
-//! The rows: each key with another value, and whether that tells machines apart.
+//! The test rows. Each row sets a configuration key to another value, and states whether the change
+//! affects the digest.
 
-/// A change of the file: paths, each with its new value; an empty value takes the key away.
+/// A change of the configuration. Each edit has a path and a new value. An empty value removes the
+/// key.
 pub(crate) struct Row {
     pub(crate) edits: &'static [(&'static str, &'static str)],
-    /// Whether machines with and without it may not be of one cluster.
+    /// `true` if all machines of a cluster must have the same value, so that the change affects the
+    /// digest.
     pub(crate) counts: bool,
 }
 
@@ -15,19 +18,22 @@ const fn own(edits: &'static [(&'static str, &'static str)]) -> Row {
     Row { edits, counts: false }
 }
 
-/// Keys that have one value only, or that say where others stand.
+/// Keys without a row, because they have only one valid value or refer to other files.
 pub(crate) const UNCHANGEABLE: [&str; 2] = ["schema", "include"];
 
-/// Lists whose order says something: the first prefix of a family is this cluster's own, the first rule that fits decides.
+/// Lists in which the order matters. For `prefixes`, the first prefix of each family belongs to
+/// this cluster. For `translate`, the first matching rule applies.
 pub(crate) const ORDERED: [&str; 2] = ["prefix_group.NAME.prefixes", "machine.NAME.vlan.eth0.translate"];
 
-/// Files of other names that hold the same: nothing tells them apart, and no diff says anything.
+/// Files with the same content as another file but a different name. Replacing the name changes
+/// neither the digest nor the diff.
 pub(crate) const SAME: [&str; 3] = ["secrets/same.key", "same.pem", "lists/same.txt"];
 
-/// Keys whose default is a rule in words, or cannot stand beside what the example says, and tables whose line tells of a key inside.
+/// Keys that the test of defaults skips. Their default is described in words, or conflicts with
+/// another key of the example, or the comment of a table describes one of the table's keys.
 pub(crate) const NOT_WRITTEN: [&str; 7] = [
     "io.steering",
-    "cluster.arrivals.kinds",
+    "cluster.upstream_tunnels.kinds",
     "check.web.fast_interval",
     "io.fragments.buffered",
     "machine.lb1.vlan.eth0.policy",
@@ -35,7 +41,7 @@ pub(crate) const NOT_WRITTEN: [&str; 7] = [
     "pool.web.pools",
 ];
 
-/// Sections that each machine may have of its own.
+/// The sections that may differ between the machines of a cluster.
 pub(crate) const OWN_SECTIONS: [&str; 5] = ["machine", "bgp", "io", "log", "admin"];
 
 pub(crate) const ROWS: &[Row] = &[
@@ -53,9 +59,9 @@ pub(crate) const ROWS: &[Row] = &[
     agreed(&[("cluster.mtu.clients", "1400")]),
     agreed(&[("cluster.mtu.core", "1601")]),
     agreed(&[("cluster.mtu.core", "")]),
-    agreed(&[("cluster.arrivals.sources", "['198.51.100.64/28', '198.51.100.80/28']")]),
-    agreed(&[("cluster.arrivals.kinds", "['gre', 'gue']")]),
-    agreed(&[("cluster.arrivals", "")]),
+    agreed(&[("cluster.upstream_tunnels.sources", "['198.51.100.64/28', '198.51.100.80/28']")]),
+    agreed(&[("cluster.upstream_tunnels.kinds", "['gre', 'gue']")]),
+    agreed(&[("cluster.upstream_tunnels", "")]),
     agreed(&[("check.web.via", "'vip'")]),
     agreed(&[("check.web.interval", "'4s'")]),
     agreed(&[("check.web.timeout", "'400ms'")]),
@@ -95,7 +101,8 @@ pub(crate) const ROWS: &[Row] = &[
     agreed(&[("encapsulation.tunnel.dont_fragment", "false")]),
     agreed(&[("encapsulation.tunnel.too_big", "'drop'")]),
     agreed(&[("encapsulation.fou.udp_checksum", "true")]),
-    // All that is of a shard, so that the file stays right.
+    // Changes all references to the shard in one row, because otherwise the configuration would not
+    // be valid.
     agreed(&[
         ("machine.lb1.shard", "'z'"),
         ("machine.lb2.shard", "'z'"),
@@ -211,7 +218,7 @@ pub(crate) const ROWS: &[Row] = &[
     agreed(&[("vip.www.announce.local_pref", "101")]),
     agreed(&[("vip.www.announce.prepend", "1")]),
     agreed(&[("vip.www.announce.peers", "['tor1', 'tor2']")]),
-    agreed(&[("vip.www.announce.anchors", "['lb1', 'lb2']")]),
+    agreed(&[("vip.www.announce.backups", "['lb1', 'lb2']")]),
     agreed(&[("vip.www.announce.aggregates", "['203.0.113.0/25']")]),
     agreed(&[("vip.www.announce.remotes", "false")]),
     agreed(&[("vip.www.announce", "")]),
@@ -262,16 +269,16 @@ pub(crate) const ROWS: &[Row] = &[
     own(&[("io.no_socket", "'drop'")]),
     own(&[("io.max_vips", "4097")]),
     own(&[("io.limit_sources", "65537")]),
-    own(&[("io.own_ports", "'61000-61127'")]),
+    own(&[("io.source_ports", "'61000-61127'")]),
     own(&[("io.fragments.datagrams", "16385")]),
     own(&[("io.fragments.buffered", "1023")]),
     own(&[("io.fragments.per_datagram", "65")]),
     own(&[("io.fragments.per_source", "513")]),
     own(&[("io.fragments.lifetime", "'3s'")]),
     own(&[("io.icmp.replies_per_second", "1001")]),
-    own(&[("io.icmp.replies_to_source", "101")]),
+    own(&[("io.icmp.replies_per_source", "101")]),
     own(&[("io.icmp.errors_per_second", "10001")]),
-    own(&[("io.icmp.errors_of_source", "1001")]),
+    own(&[("io.icmp.errors_per_source", "1001")]),
     own(&[("io.idle.spin", "'51us'")]),
     own(&[("io.idle.then", "'spin'")]),
     own(&[("io.busy_poll", "65")]),
@@ -293,11 +300,11 @@ pub(crate) const ROWS: &[Row] = &[
     own(&[("bgp.graceful_shutdown", "'6s'")]),
     own(&[("bgp.graceful_restart", "'30s'")]),
     own(&[("bgp.hold_down", "'11s'")]),
-    own(&[("bgp.longest_hold_down", "'6m'")]),
-    own(&[("bgp.anchor_med", "1001")]),
+    own(&[("bgp.max_hold_down", "'6m'")]),
+    own(&[("bgp.backup_med", "1001")]),
 ];
 
-/// Each changes one key of the last peer, which no VIP names.
+/// Keys of the last BGP peer, which no VIP uses, with new values. Each pair becomes one row.
 pub(crate) const PEER_ROWS: [(&str, &str); 18] = [
     ("address", "'192.0.2.4'"),
     ("asn", "65001"),
@@ -313,7 +320,7 @@ pub(crate) const PEER_ROWS: [(&str, &str); 18] = [
     ("next_hop6", "'2001:db8:0:1::9'"),
     ("extended_next_hop", "true"),
     ("hold_time", "'80s'"),
-    ("longest_retry", "'61s'"),
+    ("max_retry", "'61s'"),
     ("max_prefixes", "1000"),
     ("bfd", "{ interval = '200ms', multiplier = 3 }"),
     ("bfd", "{ interval = '100ms', multiplier = 4 }"),

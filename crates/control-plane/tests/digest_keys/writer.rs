@@ -1,4 +1,4 @@
-//! Writing one configuration in many ways.
+//! Writes the same configuration in different orders and notations.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,8 @@ use toml::{Table, Value};
 
 use crate::rows::ORDERED;
 
-/// Writes a configuration in an order, and in spellings, that a number gives; 0: as it stands.
+/// Writes a configuration. The number determines the order and the notation. With 0, the order is
+/// not changed.
 pub(crate) struct Writer(pub(crate) u64);
 
 impl Writer {
@@ -71,7 +72,7 @@ impl Writer {
         }
     }
 
-    /// Another spelling of a time or an IPv6 address, now and then.
+    /// Returns `text`, or sometimes an equivalent notation if it is a duration or an IPv6 address.
     fn spelled(&mut self, text: &str) -> String {
         if self.next(2) == 0 {
             return text.to_owned();
@@ -87,7 +88,7 @@ impl Writer {
     }
 }
 
-/// A path with its names and numbers taken out, as the configuration's sections have them.
+/// Replaces names in a path with `NAME`, as in the configuration reference.
 pub(crate) fn pattern(path: &str) -> String {
     let mut parts: Vec<&str> = path.split('.').collect();
     let named = ["check", "encapsulation", "machine", "pool", "prefix_group", "remote", "vip"];

@@ -1,7 +1,5 @@
-//! Memory that lies whole pages long in the address space: a socket's rings, and frames.
-//!
-//! In: a socket, or a size. Out: [`Mapping`], unmapped when it is dropped, in no core dump.
-//! Not here: who uses which of its bytes when.
+//! Memory mappings for the rings of packet sockets and for frames. Dropping a [`Mapping`] unmaps
+//! the memory. The pages are excluded from core dumps.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -11,36 +9,34 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use crate::core_dump::keep_out_of_cores;
 
-/// Mapped memory.
+/// A memory mapping that this value owns.
 #[derive(Debug)]
 pub(super) struct Mapping {
     base: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: it is an address and a length; who may use the bytes is its users' to say.
+// SAFETY: a `Mapping` consists of an address and a length. The users of the mapping ensure that
+// only one of them accesses a byte at a time.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: through a shared reference, a `Mapping` only returns its address and its length.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Zeroed memory, of which the kernel backs what has been written to.
-    ///
-    /// # Errors
-    /// What mmap says.
+    /// Maps zeroed anonymous memory. The kernel allocates a page at the first write to that page.
     pub(super) fn anonymous(len: usize) -> io::Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing.
+        // SAFETY: the kernel chooses the address of the new mapping, so the mapping overlaps no
+        // other memory.
         Self::new(unsafe { mmap_anonymous(null_mut(), len, access, MapFlags::PRIVATE) }, len)
     }
 
-    /// The rings of a packet socket: all of them, one behind the other.
-    ///
-    /// # Errors
-    /// What mmap says.
+    /// Maps the rings of a packet socket. The kernel maps the receive ring and the transmit ring as
+    /// one consecutive area.
     pub(super) fn of_socket(socket: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: as above.
+        // SAFETY: the kernel chooses the address of the new mapping, so the mapping overlaps no
+        // other memory.
         Self::new(unsafe { mmap(null_mut(), len, access, MapFlags::SHARED, socket, 0) }, len)
     }
 
@@ -50,12 +46,12 @@ impl Mapping {
         Ok(Self { base, len })
     }
 
-    /// Its first byte.
+    /// Returns a pointer to the first byte.
     pub(super) fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -63,9 +59,12 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's, and nothing points into it that does not hold the value.
+        // SAFETY: this value owns the mapping. Every value with a pointer into the mapping also
+        // holds the `Mapping`.
         if let Err(error) = unsafe { munmap(self.base.as_ptr().cast(), self.len) } {
-            tracing::warn!(%error, "packet memory is not unmapped");
+            // log: Written at exit if the kernel refuses to unmap packet memory. No action is
+            // needed: the kernel frees the memory when the process ends.
+            tracing::warn!(%error, "packet memory not unmapped");
         }
     }
 }

@@ -1,8 +1,6 @@
-//! The frames of packet threads that have packet sockets: one area of memory, cut into frames of one size.
-//!
-//! In: how many threads, frames and bytes. Out: [`PacketFrame`]s, each the only handle on its bytes.
-//! Not here: rings; frames are copied out of one and into the other.
-//! Invariant: a frame's number exists once.
+//! The frame pools of packet threads with packet sockets. One memory area is cut into frames of
+//! equal size. A [`PacketFrame`] is the only handle to its bytes, because no two frames have the
+//! same number.
 
 use std::io;
 use std::sync::Arc;
@@ -11,26 +9,25 @@ use forwarder::ThreadId;
 
 use super::mapping::Mapping;
 
-/// One frame, owned: its number. Neither `Clone` nor `Copy`.
-#[must_use = "a frame goes to a device or to a pool; dropping it loses its bytes"]
+/// An owned frame, identified by its index in the memory area. The type is neither `Clone` nor
+/// `Copy`.
+#[must_use = "a frame must be returned to a device or a pool, or its memory is lost"]
 #[derive(Debug)]
 pub(crate) struct PacketFrame(usize);
 
-/// The memory of all frames.
+/// The memory for the frames of all threads.
 #[derive(Clone, Debug)]
 pub(super) struct Frames {
     memory: Arc<Mapping>,
-    /// Bytes of a frame.
+    /// The size of a frame, in bytes.
     size: usize,
-    /// Frames of a thread.
+    /// The number of frames that each thread has.
     each: usize,
 }
 
 impl Frames {
-    /// Memory for `threads` pools of `each` frames of `size` bytes, and the pools.
-    ///
-    /// # Errors
-    /// What mmap says.
+    /// Allocates a frame pool for each of `threads` threads, with `each` frames of `size` bytes.
+    /// Returns the memory and the pools.
     pub(super) fn new(threads: u16, each: usize, size: usize) -> io::Result<(Self, Vec<Vec<PacketFrame>>)> {
         let bytes = usize::from(threads).checked_mul(each).and_then(|frames| frames.checked_mul(size));
         let memory = Arc::new(Mapping::anonymous(bytes.ok_or(io::ErrorKind::OutOfMemory)?)?);
@@ -38,19 +35,21 @@ impl Frames {
         Ok((Self { memory, size, each }, (0..usize::from(threads)).map(pool).collect()))
     }
 
-    /// The bytes of a frame.
+    /// Returns the bytes of a frame.
     #[inline]
     pub(super) fn bytes<'a>(&'a self, frame: &'a mut PacketFrame) -> &'a mut [u8] {
         let end = (frame.0 + 1) * self.size;
-        assert!(end <= self.memory.len(), "a frame lies in its area");
-        // SAFETY: the frame's first byte lies in the mapping.
+        assert!(end <= self.memory.len(), "frame outside of its memory area");
+        // SAFETY: the first byte of the frame is inside the mapping, because the assertion above
+        // checked its end.
         let first = unsafe { self.memory.base().add(end - self.size) };
-        // SAFETY: `size` bytes from there lie in the mapping, are written at least by the kernel's zeroes, and belong to this
-        // frame, the only one of its number, which is borrowed for as long as they are.
+        // SAFETY: the `size` bytes are inside the mapping. They are initialized, because the kernel
+        // zeroed the memory. No two frames have the same number, so only `frame` gives access to
+        // these bytes, and `frame` stays borrowed as long as the returned slice.
         unsafe { std::slice::from_raw_parts_mut(first.as_ptr(), self.size) }
     }
 
-    /// The thread to whose pool a frame belongs.
+    /// Returns the thread that owns the pool of this frame.
     #[inline]
     pub(super) fn home(&self, frame: &PacketFrame) -> ThreadId {
         ThreadId(u16::try_from(frame.0 / self.each).unwrap_or(u16::MAX))
@@ -62,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_frame_has_bytes_of_its_own_and_goes_home_to_its_thread() {
+    fn frames_have_separate_bytes_and_a_home_thread() {
         let (frames, mut pools) = Frames::new(3, 5, 2_048).unwrap();
         for (thread, pool) in (0..).zip(&mut pools) {
             for (number, frame) in (0..).zip(pool) {
@@ -79,8 +78,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "a frame lies in its area")]
-    fn a_frame_behind_the_last_has_no_bytes() {
+    #[should_panic(expected = "frame outside of its memory area")]
+    fn frames_bytes_behind_the_last_frame_panics() {
         Frames::new(1, 4, 2_048).unwrap().0.bytes(&mut PacketFrame(4));
     }
 }

@@ -1,9 +1,9 @@
-//! The two rings of a packet socket (TPACKET_V2), in memory that the kernel shares: slots in order, each with its own status.
+//! The receive and transmit rings of a packet socket (TPACKET_V2), in memory that is shared with
+//! the kernel. A ring is a sequence of slots, and each slot starts with a status word. This module
+//! accesses a slot only while the status word assigns the slot to user space.
 //!
-//! In: what the kernel received, frames to send. Out: a look at each packet where it lies, bytes in slots for the kernel.
-//! Not here: the socket, and waking the kernel (`socket`); frames (`af_packet`).
-//! Invariant: a slot is read or written while its status says that it is ours, and no longer.
-//! Source: packet(7); Linux Documentation/networking/packet_mmap.rst, include/uapi/linux/if_packet.h.
+//! See packet(7), and in Linux Documentation/networking/packet_mmap.rst and
+//! include/uapi/linux/if_packet.h.
 
 use std::mem::offset_of;
 use std::ptr::NonNull;
@@ -17,45 +17,55 @@ use libc::{
 
 use super::mapping::Mapping;
 
-/// Slots of one size that lie one behind the other.
+/// Slots of equal size, one after the other in memory.
 #[derive(Debug)]
 struct Slots {
-    /// Holds what `first` points into.
+    /// Keeps the memory alive, because `first` points into it.
     _memory: Arc<Mapping>,
     first: NonNull<u8>,
     count: usize,
-    /// Bytes of a slot.
+    /// The size of a slot in bytes.
     size: usize,
-    /// The slot that is next, by us and by the kernel.
+    /// The index of the slot that user space accesses next.
     next: usize,
 }
 
-// SAFETY: the memory is held, and beside the kernel one ring alone uses these slots of it; threads take turns with a ring.
+// SAFETY: `_memory` keeps the memory alive. Besides the kernel, only one ring uses these slots, and
+// a ring has one owner at a time.
 unsafe impl Send for Slots {}
 
 impl Slots {
-    /// `count` slots of `size` bytes, from byte `from` of `memory` on.
+    /// Creates a ring of `count` slots of `size` bytes each. The first slot starts `from` bytes
+    /// after the start of `memory`.
     ///
     /// # Panics
-    /// When they do not lie in it, or a header would not be aligned.
+    /// Panics if the slots do not fit into the memory, or if a header would be misaligned.
     fn new(memory: &Arc<Mapping>, from: usize, count: usize, size: usize) -> Self {
-        assert!(size >= size_of::<tpacket2_hdr>() && size.is_multiple_of(ALIGNMENT), "a header fits a slot");
+        assert!(
+            size >= size_of::<tpacket2_hdr>() && size.is_multiple_of(ALIGNMENT),
+            "slot too small or misaligned"
+        );
         let end = size.checked_mul(count).and_then(|bytes| bytes.checked_add(from));
-        assert!(count > 0 && end.is_some_and(|end| end <= memory.len()), "the slots lie in the memory");
-        // SAFETY: `from` lies in the mapping.
+        assert!(
+            count > 0 && end.is_some_and(|end| end <= memory.len()),
+            "slots outside of the mapped memory"
+        );
+        // SAFETY: `from` is inside the mapping.
         let first = unsafe { memory.base().add(from) };
-        assert!(first.addr().get().is_multiple_of(ALIGNMENT), "headers are aligned");
+        assert!(first.addr().get().is_multiple_of(ALIGNMENT), "slot headers not aligned");
         Self { _memory: Arc::clone(memory), first, count, size, next: 0 }
     }
 
     fn slot(&self, number: usize) -> NonNull<u8> {
-        debug_assert!(number < self.count, "there is such a slot");
-        // SAFETY: `new` checked that `count` slots lie in the mapping, which the slots hold.
+        debug_assert!(number < self.count, "slot number out of range");
+        // SAFETY: `new` checked that `count` slots are inside the mapping, and `_memory` keeps the
+        // mapping alive.
         unsafe { self.first.add(number * self.size) }
     }
 
     fn status(&self, number: usize) -> &AtomicU32 {
-        // SAFETY: the status is a slot's first word, aligned, and neither side accesses it but atomically.
+        // SAFETY: the status is the first word of a slot and is aligned. User space and the kernel
+        // access it atomically.
         unsafe { self.slot(number).cast::<AtomicU32>().as_ref() }
     }
 
@@ -68,43 +78,48 @@ impl Slots {
 #[derive(Debug)]
 pub(super) struct RxRing(Slots);
 
-/// A received packet, where it lies.
+/// A received packet in its slot.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Arrival<'a> {
-    /// From its Ethernet header on.
+    /// The bytes of the packet, starting at its Ethernet header.
     pub(super) bytes: &'a [u8],
-    /// The VLAN tag that the kernel keeps beside the packet, as it stood behind the addresses.
+    /// The VLAN tag that the kernel removed from the packet, in wire format.
     pub(super) tag: Option<[u8; 4]>,
-    /// It came as one packet, and the slot holds all of it: not several that were merged.
+    /// `true` if the slot holds the complete packet and the packet was not merged from several
+    /// packets.
     pub(super) is_whole: bool,
 }
 
 impl RxRing {
-    /// See [`Slots::new`].
+    /// Creates the ring at the start of `memory`. Panics under the same conditions as
+    /// [`Slots::new`].
     pub(super) fn new(memory: &Arc<Mapping>, count: usize, size: usize) -> Self {
         Self(Slots::new(memory, 0, count, size))
     }
 
-    /// Shows the next packet to `look`, then gives its slot back to the kernel; `None`: nothing has come.
+    /// Passes the next packet to `look`, then returns the slot of the packet to the kernel. Returns
+    /// `None` if no packet is waiting.
     pub(super) fn take<T>(&mut self, look: impl FnOnce(Arrival<'_>) -> T) -> Option<T> {
         let slots = &mut self.0;
-        // Acquire: pairs with the kernel's barrier between the packet and its status.
+        // Acquire: pairs with the write barrier of the kernel between the packet and its status.
         let status = slots.status(slots.next).load(Ordering::Acquire);
         if status & TP_STATUS_USER == 0 {
             return None;
         }
         let slot = slots.slot(slots.next);
-        // SAFETY: the slot is ours by its status, and starts with a header, which is aligned.
+        // SAFETY: the status assigns the slot to user space, and the slot starts with an aligned
+        // header.
         let header = unsafe { slot.cast::<tpacket2_hdr>().read() };
         let (start, len) = (usize::from(header.tp_mac), header.tp_snaplen as usize);
-        assert!(start + len <= slots.size, "a packet lies in its slot");
-        // SAFETY: `start` lies in the slot.
+        assert!(start + len <= slots.size, "packet extends past its slot");
+        // SAFETY: `start` is inside the slot.
         let first = unsafe { slot.add(start) };
-        // SAFETY: those bytes lie in the slot, which is ours until its status is written below.
+        // SAFETY: these bytes are inside the slot. The slot belongs to user space until the status
+        // is stored below.
         let bytes = unsafe { std::slice::from_raw_parts(first.as_ptr(), len) };
         let is_whole = header.tp_len == header.tp_snaplen && status & TP_STATUS_GSO_TCP == 0;
         let seen = look(Arrival { bytes, tag: tag(status, &header), is_whole });
-        // Release: pairs with the kernel's look at the status before it writes into the slot again.
+        // Release: the accesses to the slot above complete before the kernel sees the new status.
         slots.status(slots.next).store(TP_STATUS_KERNEL, Ordering::Release);
         slots.advance();
         Some(seen)
@@ -122,51 +137,57 @@ fn tag(status: u32, header: &tpacket2_hdr) -> Option<[u8; 4]> {
 pub(super) struct TxRing(Slots);
 
 impl TxRing {
-    /// See [`Slots::new`]; `from`: where the receive ring ends.
+    /// Creates the ring at byte `from` of `memory`, directly behind the receive ring. Panics under
+    /// the same conditions as [`Slots::new`].
     pub(super) fn new(memory: &Arc<Mapping>, from: usize, count: usize, size: usize) -> Self {
         Self(Slots::new(memory, from, count, size))
     }
 
-    /// Copies a frame into the next slot, for the kernel to send; `false`: the kernel still has that slot, or it is too small.
+    /// Copies a frame into the next slot, for the kernel to send. Returns `false` if the kernel
+    /// still owns that slot, or if the slot is too small.
     pub(super) fn put(&mut self, frame: &[u8]) -> bool {
         let slots = &mut self.0;
-        // Acquire: the kernel has read what lay in the slot before it gave it back.
+        // Acquire: the kernel finished reading the slot before it set this status.
         let status = slots.status(slots.next).load(Ordering::Acquire);
         let is_taken = status & (TP_STATUS_SEND_REQUEST | TP_STATUS_SENDING) != TP_STATUS_AVAILABLE;
         if is_taken || TX_HEADER + frame.len() > slots.size {
             return false;
         }
         let slot = slots.slot(slots.next);
-        // SAFETY: the header lies in the slot.
+        // SAFETY: the header is inside the slot.
         let body = unsafe { slot.add(TX_HEADER) };
-        // SAFETY: the slot is ours by its status, and the frame fits behind its header.
+        // SAFETY: the status assigns the slot to user space, and the check above ensures that the
+        // frame fits behind the header.
         unsafe { body.copy_from_nonoverlapping(NonNull::from_ref(frame).cast(), frame.len()) };
         let len = u32::try_from(frame.len()).unwrap_or(u32::MAX);
-        // SAFETY: the word lies in the header.
+        // SAFETY: the length word is inside the header.
         let said = unsafe { slot.add(offset_of!(tpacket2_hdr, tp_len)) }.cast::<u32>();
-        // SAFETY: the slot is ours, and the word is aligned, as the header is.
+        // SAFETY: the slot belongs to user space. The length word is aligned because the header is
+        // aligned.
         unsafe { said.write(len) };
-        // Release: the kernel that sees the request sees the frame.
+        // Release: a kernel that sees the new status also sees the frame.
         slots.status(slots.next).store(TP_STATUS_SEND_REQUEST, Ordering::Release);
         slots.advance();
         true
     }
 
-    /// Whether the kernel has not begun to send all that was put. It takes slots in their order.
+    /// Returns `true` if the kernel has not yet started to send the last frame in the ring. The
+    /// kernel processes slots in order, so it reaches the last frame only after all earlier frames.
     pub(super) fn is_unsent(&self) -> bool {
         let last = self.0.next.checked_sub(1).unwrap_or(self.0.count - 1);
         self.0.status(last).load(Ordering::Acquire) & TP_STATUS_SEND_REQUEST != 0
     }
 }
 
-/// TPACKET_ALIGNMENT.
+/// The alignment of slots and headers (`TPACKET_ALIGNMENT` in the kernel).
 const ALIGNMENT: usize = 16;
-/// Where the kernel looks for a frame to send: `TPACKET2_HDRLEN - sizeof(struct sockaddr_ll)`.
+/// The offset of a frame within its transmit slot, which is `TPACKET2_HDRLEN - sizeof(struct
+/// sockaddr_ll)` in the kernel.
 pub(super) const TX_HEADER: usize = libc::TPACKET2_HDRLEN - size_of::<libc::sockaddr_ll>();
-/// Bytes of a received packet's slot that lie in front of its Ethernet header.
+/// The number of bytes between the start of a receive slot and the Ethernet header.
 pub(super) const RX_HEADER: usize = 66;
 const VLAN: u16 = 0x8100;
-/// From Linux 5.14 on; libc does not know it yet.
+/// A status bit that is set by Linux 5.14 and later. The `libc` crate does not define it yet.
 const TP_STATUS_GSO_TCP: u32 = 1 << 8;
 
 #[cfg(test)]

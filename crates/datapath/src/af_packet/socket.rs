@@ -1,8 +1,7 @@
-//! A packet socket: its options, its filter, its rings, the group that shares an interface's packets.
+//! A packet socket with its options, its filter and its two rings. Several sockets on an interface
+//! form a fanout group, which distributes the packets of the interface to the threads.
 //!
-//! In: an interface, sizes, the filter. Out: two rings, and the call that makes the kernel send.
-//! Not here: the filter's program (`steer`), what lies in slots (`ring`).
-//! Source: packet(7), socket(7).
+//! See packet(7) and socket(7).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -11,22 +10,23 @@ use std::sync::Arc;
 use super::mapping::Mapping;
 use super::ring::{RxRing, TxRing};
 
-/// How large the rings are.
+/// The sizes of the rings and of their slots.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
-    /// Packets that wait for the thread.
+    /// The capacity of the receive ring in packets.
     pub(super) rx: usize,
-    /// Frames that wait for the kernel.
+    /// The capacity of the transmit ring in frames.
     pub(super) tx: usize,
-    /// Bytes of a slot: a power of two, at most those of a block.
+    /// The size of a slot in bytes. The size is a power of two and at most the size of a block.
     pub(super) slot: usize,
 }
 
-/// The sockets that share an interface's packets by the hash of their flows.
+/// A fanout group: the kernel distributes the packets of an interface to the sockets of the group
+/// by flow hash.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Group(u16);
 
-/// A socket that receives nothing before [`PacketSocket::bind`].
+/// A packet socket. The socket receives packets only after [`PacketSocket::bind`].
 #[derive(Debug)]
 pub(super) struct PacketSocket {
     fd: OwnedFd,
@@ -35,21 +35,23 @@ pub(super) struct PacketSocket {
 }
 
 impl PacketSocket {
-    /// # Errors
-    /// What the kernel says: among others, without CAP_NET_RAW, or without memory for the rings.
+    /// Returns the error of the kernel, for example if CAP_NET_RAW is missing or memory for the
+    /// rings cannot be allocated.
     pub(super) fn new(sizes: Sizes) -> io::Result<Self> {
-        // SAFETY: no pointer is passed. Protocol 0: nothing is received yet.
+        // SAFETY: the call takes no pointer. With protocol 0 the socket receives no packets yet.
         let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the kernel has just made this descriptor, and nothing else owns it.
+        // SAFETY: the kernel has just created this descriptor, so it has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         set(&fd, libc::SOL_PACKET, libc::PACKET_VERSION, &libc::tpacket_versions::TPACKET_V2)?;
         set(&fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32)?;
-        // A frame that the kernel refuses, such as one above the MTU, does not stop those behind it.
+        // With this option the kernel discards a frame that it cannot send, for example because of
+        // the MTU. Otherwise such a frame would block the frames behind it.
         set(&fd, libc::SOL_PACKET, libc::PACKET_LOSS, &1i32)?;
-        // All slots may be on their way at once; what the kernel keeps beside a frame counts too.
+        // The send buffer must have room for all slots at once, including the metadata that the
+        // kernel allocates for each frame.
         let in_flight = i32::try_from(sizes.tx * (sizes.slot + BESIDE_A_FRAME)).unwrap_or(i32::MAX / 2);
         set(&fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &in_flight)?;
         let [rx, tx] = [sizes.rx, sizes.tx].map(|slots| request(slots, sizes.slot));
@@ -66,14 +68,11 @@ impl PacketSocket {
         })
     }
 
-    /// Receives what arrives on an interface from now on, as far as the filter lets it.
-    ///
-    /// # Errors
-    /// What the kernel says.
+    /// Starts receiving packets of an interface, restricted to those that pass the filter.
     pub(super) fn bind(&self, interface: u32) -> io::Result<()> {
         let address = libc::sockaddr_ll {
             sll_family: family(),
-            // All protocols: those sockets see a packet before the ingress program does.
+            // A socket with ETH_P_ALL receives a packet before the ingress program runs.
             sll_protocol: u16::try_from(libc::ETH_P_ALL).unwrap_or_default().to_be(),
             sll_ifindex: interface.cast_signed(),
             sll_hatype: 0,
@@ -82,15 +81,15 @@ impl PacketSocket {
             sll_addr: [0; 8],
         };
         let len = libc::socklen_t::try_from(size_of_val(&address)).unwrap_or_default();
-        // SAFETY: `address` is a whole `sockaddr_ll` of `len` bytes that outlives the call.
+        // SAFETY: `address` is a complete `sockaddr_ll` of `len` bytes that outlives the call.
         let result = unsafe { libc::bind(self.fd.as_raw_fd(), (&raw const address).cast(), len) };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Joins the sockets of other threads on this interface, or begins a group.
+    /// Joins the given fanout group. If `group` is `None`, creates a group for the interface.
     ///
     /// # Errors
-    /// What the kernel says: among others, while the interface is down.
+    /// Returns the error of the kernel, for example if the interface is down.
     pub(super) fn share(&self, group: Option<Group>) -> io::Result<Group> {
         let how = libc::PACKET_FANOUT_HASH | libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING;
         let wanted = match group {
@@ -102,20 +101,16 @@ impl PacketSocket {
         Ok(Group(u16::from_le_bytes([low, high])))
     }
 
-    /// Makes the kernel send what was put into the ring. What it has no room for remains there.
-    ///
-    /// # Errors
-    /// What the kernel says.
+    /// Makes the kernel send the frames in the transmit ring. If the kernel cannot send a frame
+    /// now, the frame remains in the ring.
     pub(super) fn send(&self) -> io::Result<()> {
-        // SAFETY: no bytes are passed: they lie in the ring.
+        // SAFETY: the call passes a null pointer with length 0; the frames are in the ring.
         let sent = unsafe { libc::send(self.fd.as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT) };
         if sent >= 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Packets that found the receive ring full since the last call.
-    ///
-    /// # Errors
-    /// What getsockopt says.
+    /// Returns how many packets the kernel dropped since the last call because the receive ring was
+    /// full.
     pub(super) fn lost(&self) -> io::Result<u64> {
         get::<libc::tpacket_stats>(&self.fd, libc::PACKET_STATISTICS).map(|stats| stats.tp_drops.into())
     }
@@ -127,7 +122,8 @@ impl AsFd for PacketSocket {
     }
 }
 
-/// A ring of as many slots, at least one block.
+/// Returns the request that makes the kernel allocate a ring with at least `slots` slots and at
+/// least one block.
 fn request(slots: usize, slot: usize) -> libc::tpacket_req {
     let number = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
     let blocks = (slots * slot).div_ceil(BLOCK).max(1);
@@ -143,28 +139,29 @@ fn family() -> u16 {
     u16::try_from(libc::AF_PACKET).unwrap_or_default()
 }
 
-/// `T`: the C type of the option's value.
+/// Sets a socket option. `T` is the C type of the value.
 fn set<T: Copy>(fd: &OwnedFd, level: i32, option: i32, value: &T) -> io::Result<()> {
     let len = libc::socklen_t::try_from(size_of::<T>()).unwrap_or_default();
-    // SAFETY: `value` is `len` bytes that the call only reads.
+    // SAFETY: `value` has `len` bytes, and the call only reads them.
     let result =
         unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, std::ptr::from_ref(value).cast(), len) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// `T`: the C type of the option's value, for which zeroes are valid.
+/// Reads a socket option. `T` is the C type of the value, for which all zeros are valid.
 fn get<T: Copy>(fd: &OwnedFd, option: i32) -> io::Result<T> {
-    // SAFETY: callers name structures of integers.
+    // SAFETY: all callers use structures of integers, for which all zeros are valid.
     let mut value: T = unsafe { std::mem::zeroed() };
     let mut len = libc::socklen_t::try_from(size_of::<T>()).unwrap_or_default();
-    // SAFETY: `value` has the `len` bytes that the call may write, and outlives it.
+    // SAFETY: `value` has the `len` bytes that the call may write, and outlives the call.
     let result = unsafe {
         libc::getsockopt(fd.as_raw_fd(), libc::SOL_PACKET, option, (&raw mut value).cast(), &raw mut len)
     };
     if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Bytes of a block of a ring: pages that the kernel takes together.
+/// The size of a ring block in bytes. The kernel allocates each block as consecutive pages.
 pub(super) const BLOCK: usize = 65_536;
-/// Bytes that the kernel counts for a frame on its way besides the frame's own: a `sk_buff` and its end.
+/// The metadata that the kernel allocates for each frame in flight, in bytes: an `sk_buff` and its
+/// shared info.
 const BESIDE_A_FRAME: usize = 1_024;

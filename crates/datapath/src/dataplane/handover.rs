@@ -1,15 +1,15 @@
-//! Queues that go from one process to another while the programs stay.
+//! Handover: queues move from an old process to a new process while the programs stay attached.
 //!
-//! In: a running data plane, or what another process tells of its own. Out: connection tables, sockets in place of the other's.
-//! The one that leaves: [`DataPlane::hand`], then [`DataPlane::release`] for each of [`DataPlane::groups`]; what was released can be
-//! had back ([`DataPlane::take_back`]). The one that comes: [`DataPlane::take_over`], which sets up all that needs no queue; tables that
-//! are no thread's ([`DataPlane::former_table`]); [`DataPlane::take`] for each group; at the end [`DataPlane::keep`].
-//! Not here: how the two speak, and what a slot's number means (the binary).
-//! Invariant: a queue is without a socket from its release to its taking alone, and as long as the kernel keeps the old one.
+//! The old process calls [`DataPlane::hand`], then [`DataPlane::release`] for each group of
+//! [`DataPlane::groups`]. [`DataPlane::take_back`] undoes the release. The new process calls
+//! [`DataPlane::take_over`], fills [`DataPlane::previous_table`], calls [`DataPlane::take`] for
+//! each group, and then [`DataPlane::keep`]. The binary implements the protocol between the
+//! processes.
 //!
-//! The first socket of a UMEM lives as long as that (libxdp), so its queue goes last: threads go one by one, that of the queue that
-//! was bound first behind all others. Where a thread sends by another one's queues, or I/O threads serve packet threads, all go at once:
-//! two processes never work on one connection table.
+//! After a queue is released, it has no socket until the new process binds one. The queue that was
+//! bound first moves last, because libxdp closes its socket only together with the UMEM. Threads
+//! move to the new process one by one. With I/O threads, or if a thread sends on the queue of
+//! another thread, all threads move together, so that two processes never use one connection table.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -23,7 +23,7 @@ use forwarder::{FLOW_LAYOUT, FlowConfig, FlowTable, InterfaceId, Live, Pipeline,
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use super::former::{Expected, Gathered};
+use super::previous::{Expected, Gathered};
 use super::sockets::{Layout, bind_queue};
 use super::threads::{Forwarder, Part, Signals};
 use super::{DataPlane, Holder, Kind, MAILBOX, Plan, Settings, in_several_frames, largest};
@@ -38,45 +38,48 @@ use crate::umem::Area;
 use crate::wake::Waker;
 use crate::xsk::{Place, XskDevice};
 
-/// What a data plane that comes in another's place has from it.
+/// A data plane of another process that this process takes over.
 #[derive(Debug)]
 pub struct TakenPlane<'a> {
-    /// What the other one tells of itself.
+    /// The properties of that data plane, as the other process sent them.
     pub facts: &'a PlaneFacts,
-    /// Its programs and their maps, in the order in which the facts name them.
+    /// The descriptors of the programs and their maps, in the order of the programs in `facts`.
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// What a data plane tells of itself to the one that is to come in its place.
+/// The properties of a data plane that the new process needs for a takeover.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PlaneFacts {
-    /// Of connection tables in memory: [`FLOW_LAYOUT`].
+    /// The version of the memory layout of connection tables, [`FLOW_LAYOUT`].
     flow_layout: u32,
-    /// Of the programs' maps: [`MAPS_VERSION`].
+    /// The version of the BPF maps, [`MAPS_VERSION`].
     maps: u32,
     flows_per_thread: usize,
     queues: Vec<u16>,
     packet_threads: u16,
-    /// I/O threads too; 0: a version from before they could be others.
+    /// The number of threads, including I/O threads. Old versions do not send this number, so it is
+    /// 0, and the new process must then use the same number of threads.
     #[serde(default)]
     threads: u16,
-    /// By interface: queues that the program's map has room for.
+    /// The maximum number of queues for each interface, which is the size of the socket map of its
+    /// program.
     #[serde(default)]
     most_queues: Vec<u32>,
     zero_copy: bool,
     max_vips: u32,
     no_socket: String,
-    own_ports: RangeInclusive<u16>,
-    /// Places of each table that no thread of it has, and that all of them ask; their flows come before the first queue.
+    source_ports: RangeInclusive<u16>,
+    /// The capacities, in flows, of the tables from earlier processes. All threads look up unknown
+    /// flows in these tables. Their flows are transferred before the first queue moves.
     #[serde(default)]
-    former: Vec<usize>,
-    /// On CLOCK_MONOTONIC: where the threads' clock begins.
+    previous: Vec<usize>,
+    /// The time on CLOCK_MONOTONIC at which the clock of the threads starts, in nanoseconds.
     origin_nanos: u64,
     programs: Vec<SteerFacts>,
 }
 
 impl PlaneFacts {
-    /// Why a data plane with these settings can't come in this one's place, one sentence each; none: it can.
+    /// Returns each setting that differs and therefore prevents a takeover.
     fn obstacles(&self, interfaces: &[Interface], settings: &Settings, layout: &Layout) -> Vec<String> {
         let mut found = Vec::new();
         let mut differs = |what: &str, theirs: String, ours: String| {
@@ -106,11 +109,12 @@ impl PlaneFacts {
         differs("io.max_vips", self.max_vips.to_string(), settings.max_vips.to_string());
         differs("io.no_socket", self.no_socket.clone(), format!("{:?}", settings.no_socket));
         let ports = |of: &RangeInclusive<u16>| format!("{}-{}", of.start(), of.end());
-        differs("io.own_ports", ports(&self.own_ports), ports(&settings.own_ports));
+        differs("io.source_ports", ports(&self.source_ports), ports(&settings.source_ports));
         found
     }
 
-    /// Whether a data plane has the same threads, with tables of the same size: what each has goes to its like.
+    /// Returns `true` if the new data plane has the same threads, with connection tables of equal
+    /// size. Each thread can then receive the table of the old thread with its number.
     fn has_threads_of(&self, settings: &Settings, layout: &Layout) -> bool {
         self.queues == layout.queues
             && self.packet_threads == layout.packet_threads()
@@ -118,17 +122,17 @@ impl PlaneFacts {
             && self.flows_per_thread == settings.flows_per_thread
     }
 
-    /// That the tables that would be asked with other threads are not too many.
     fn may_have_other_threads(&self) -> Result<(), StartError> {
-        let tables = self.former.len() + usize::from(self.packet_threads);
-        let fits = self.former.is_empty() || tables <= MOST_FORMER;
-        if fits { Ok(()) } else { Err(StartError::Former { tables, most: MOST_FORMER }) }
+        let tables = self.previous.len() + usize::from(self.packet_threads);
+        let fits = self.previous.is_empty() || tables <= MAX_PREVIOUS_TABLES;
+        if fits { Ok(()) } else { Err(StartError::PreviousTables { tables, most: MAX_PREVIOUS_TABLES }) }
     }
 
-    /// How many tables it asks that are no thread's; for their flows see [`DataPlane::former_table`].
+    /// Returns the number of tables from earlier processes. The new process fills these tables
+    /// through [`DataPlane::previous_table`].
     #[must_use]
-    pub fn former_tables(&self) -> usize {
-        self.former.len()
+    pub fn previous_tables(&self) -> usize {
+        self.previous.len()
     }
 
     fn origin(&self) -> Option<Instant> {
@@ -137,16 +141,14 @@ impl PlaneFacts {
     }
 }
 
-/// All that threads need but their queues.
+/// The threads of a data plane that do not have their queues yet.
 pub(super) struct Prepared {
     area: Area,
-    /// By thread; `None`: it runs.
     waiting: Vec<Option<Part<Frame>>>,
     running: Vec<Begun>,
     all_born: Receiver<()>,
 }
 
-/// A thread that runs already.
 struct Begun {
     thread: std::thread::JoinHandle<()>,
     number: u16,
@@ -155,7 +157,6 @@ struct Begun {
 }
 
 impl Prepared {
-    /// Of packet threads that wait.
     pub(super) fn pipelines(&mut self) -> impl Iterator<Item = &mut Pipeline> {
         self.waiting.iter_mut().flatten().filter_map(|part| match &mut part.forward {
             Forwarder::Pipeline(pipeline) => Some(&mut **pipeline),
@@ -171,10 +172,11 @@ impl fmt::Debug for Prepared {
 }
 
 impl DataPlane {
-    /// What another process needs to come in this one's place, and descriptors for it.
+    /// Returns the properties and the descriptors that another process needs to take over from this
+    /// data plane.
     ///
     /// # Errors
-    /// Its sockets are packet sockets, or the process has no descriptor left.
+    /// The call fails with packet sockets, or if the process has too many open descriptors.
     pub fn hand(&self) -> std::io::Result<(PlaneFacts, Vec<OwnedFd>)> {
         let (mut programs, mut descriptors) = (Vec::new(), Vec::new());
         for (steer, interface) in self.steers.each().iter().zip(&self.interfaces) {
@@ -194,15 +196,15 @@ impl DataPlane {
             zero_copy: self.socket_mode == SocketMode::ZeroCopy,
             max_vips: self.settings.max_vips,
             no_socket: format!("{:?}", self.settings.no_socket),
-            own_ports: self.settings.own_ports.clone(),
-            former: self.former().iter().flat_map(|(former, _)| former.capacities()).collect(),
+            source_ports: self.settings.source_ports.clone(),
+            previous: self.previous().iter().flat_map(|(previous, _)| previous.capacities()).collect(),
             origin_nanos: monotonic_nanos().saturating_sub(since),
             programs,
         };
         Ok((facts, descriptors))
     }
 
-    /// Threads that go together, in the order in which they go.
+    /// Returns the groups of threads that move together. The groups move in the returned order.
     #[must_use]
     pub fn groups(&self) -> Vec<Vec<ThreadId>> {
         let others = |thread: &ThreadId| Some(*thread) != self.handover.first_bound;
@@ -213,11 +215,11 @@ impl DataPlane {
         if one_by_one { all.map(|thread| vec![thread]).collect() } else { vec![all.collect()] }
     }
 
-    /// Sends away the threads of a group, and gives their connection tables: their queues have no socket from now on, and can be bound
-    /// once the kernel has let go of the old ones.
+    /// Stops the threads of a group and returns their connection tables. From then on, their queues
+    /// have no socket. The queues can be bound again once the kernel has closed the old sockets.
     ///
     /// # Cost
-    /// What is in the threads' rings is still sent; some milliseconds.
+    /// The threads first send the packets in their rings, which takes some milliseconds.
     pub fn release(&mut self, group: &[ThreadId]) -> Vec<(ThreadId, FlowTable)> {
         for thread in group {
             self.shut(*thread);
@@ -233,31 +235,33 @@ impl DataPlane {
         group.iter().filter_map(flows).collect()
     }
 
-    /// No more packets are redirected to a thread's sockets.
     fn shut(&mut self, thread: ThreadId) {
         let of_thread = self.layout.each().filter(|(.., of)| *of == thread);
         for (interface, queue, _) in of_thread.collect::<Vec<_>>() {
             let cleared = self.steers.on(interface).map(|steer| steer.clear_socket(queue.into()));
             if let Some(Err(error)) = cleared {
-                tracing::debug!(%error, "a queue that is given up");
+                tracing::debug!(%error, "socket of a released queue not removed from the XDP program");
             }
         }
     }
 
-    /// From now on another process has the interfaces: dropping this leaves them as they are.
+    /// Records that another process owns the interfaces now. Dropping this data plane then no
+    /// longer changes them.
     pub fn give(&mut self) {
         self.handover.holder = Holder::Another;
     }
 
-    /// From now on this process has the interfaces, and the other one has left.
+    /// Makes this process the owner of the interfaces. Call it after the other process has left.
     pub fn keep(&mut self) {
         self.handover.holder = Holder::Me;
     }
 
-    /// Comes in the place of another process's data plane: all is set up but for the queues, which [`DataPlane::take`] takes.
+    /// Prepares a data plane that takes over from another process. This call sets up everything
+    /// except the queues, which [`DataPlane::take`] binds.
     ///
     /// # Errors
-    /// [`StartError::Handover`] says what only a restart brings; others are as for a start.
+    /// [`StartError::Handover`] if a changed setting requires a restart. The other errors are the
+    /// same as for [`DataPlane::start`].
     pub fn take_over(
         interfaces: Vec<Interface>,
         settings: &Settings,
@@ -284,22 +288,25 @@ impl DataPlane {
             let config = FlowConfig { capacity: facts.flows_per_thread, timeouts: settings.timeouts };
             plane.handover.gathered = Some(Gathered::new(facts.threads, config));
         }
-        plane.handover.expected = facts.former.iter().copied().map(Expected::with_capacity).collect();
-        plane.origin = facts.origin().ok_or_else(|| StartError::Handover("the clock".to_owned()))?;
+        plane.handover.expected = facts.previous.iter().copied().map(Expected::with_capacity).collect();
+        let clock = || StartError::Handover("the clock of the old process starts in the future".to_owned());
+        plane.origin = facts.origin().ok_or_else(clock)?;
         plane.prepare()?;
         Ok(plane)
     }
 
-    /// What another process was given, and does not take, is this one's again: all threads begin anew, with the tables that they had.
+    /// Takes back the queues that another process did not take. All threads start again with the
+    /// given connection tables.
     ///
     /// # Errors
-    /// As for a start: then nothing carries packets.
+    /// The errors are the same as for [`DataPlane::start`]. After an error this data plane forwards
+    /// no packets.
     pub fn take_back(&mut self, mut tables: Vec<(ThreadId, FlowTable)>) -> Result<(), StartError> {
         let left: Vec<ThreadId> = self.handover.leaving.keys().rev().copied().map(ThreadId).collect();
         tables.extend(self.release(&left));
         for thread in self.threads.running.drain(..) {
             if thread.join().is_err() {
-                tracing::error!("a packet thread panicked");
+                tracing::error!("packet thread panicked");
             }
         }
         self.monitor.forget_threads();
@@ -307,7 +314,7 @@ impl DataPlane {
         (self.threads.requests, self.threads.notices, self.handover.holder) =
             (Vec::new(), Vec::new(), Holder::Me);
         self.prepare()?;
-        self.ask_former();
+        self.use_previous_tables();
         for (thread, table) in tables {
             if let Some(flows) = self.flows_of(thread) {
                 *flows = table;
@@ -316,7 +323,6 @@ impl DataPlane {
         self.groups().iter().try_for_each(|group| self.take(group))
     }
 
-    /// All that needs no queue, touched and ready.
     fn prepare(&mut self) -> Result<(), StartError> {
         let multi_buffer = in_several_frames(&self.interfaces, self.settings.frame_size);
         let (homes, frames) = self.layout.homes(self.settings.frames_per_queue);
@@ -336,7 +342,7 @@ impl DataPlane {
         Ok(())
     }
 
-    /// Where the connection table of the other process's thread goes.
+    /// Returns the connection table that receives the flows of a thread of the other process.
     pub fn flows_of(&mut self, thread: ThreadId) -> Option<&mut FlowTable> {
         if let Some(gathered) = &mut self.handover.gathered {
             return gathered.table(thread);
@@ -348,17 +354,19 @@ impl DataPlane {
         }
     }
 
-    /// Whether threads wait for queues still.
+    /// Returns `true` if some threads are still waiting for their queues.
     #[must_use]
     pub fn waits_for_queues(&self) -> bool {
         self.handover.prepared.is_some()
     }
 
-    /// Binds the queues of a group that was released, and starts its threads. Where the other process has other threads, that is when
-    /// the last group was: any of its tables may have a flow that comes to any thread then.
+    /// Binds the queues of a released group and starts its threads. If the other process has a
+    /// different number of threads, the queues are bound only after the last group was released. In
+    /// this case, any thread can receive packets of flows from any table.
     ///
     /// # Errors
-    /// As for a start; [`StartError::Busy`] when the kernel keeps an old socket for two seconds.
+    /// The errors are the same as for [`DataPlane::start`]. In addition, [`StartError::Busy`] is
+    /// returned if the kernel keeps an old socket open for two seconds.
     pub fn take(&mut self, group: &[ThreadId]) -> Result<(), StartError> {
         let mut group = group.to_vec();
         if let Some(gathered) = &mut self.handover.gathered {
@@ -405,25 +413,25 @@ impl DataPlane {
         Ok(Some(Begun { thread, number, name, sockets }))
     }
 
-    /// All run: they are watched from now on.
+    /// Ends the takeover once all threads run. The monitor then watches the threads.
     fn complete(&mut self, prepared: Prepared) -> Result<(), StartError> {
         let Prepared { mut running, all_born, waiting, .. } = prepared;
         drop(waiting);
         running.sort_by_key(|begun| begun.number);
         for Begun { thread, name, sockets, .. } in running {
-            // SAFETY: the thread has these sockets until it leaves, which this plane alone has it do.
+            // SAFETY: the thread keeps these sockets open until it leaves on a command of this
+            // data plane.
             let borrowed = |(interface, fd)| (interface, unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) });
             self.monitor.add_thread(name, sockets.into_iter().map(borrowed))?;
             self.threads.running.push(thread);
         }
-        // Nobody sends: it ends when the last thread is at work.
+        // The channel carries no messages, so `recv` returns when the last thread has started.
         let _ = all_born.recv();
         self.unserved = self.without_socket().collect();
         self.threads.wakers.iter().for_each(Waker::ring);
         Ok(())
     }
 
-    /// The counters of a thread's sockets, which stand before the sockets do.
     fn note_sockets(&mut self, thread: ThreadId) {
         if self.sockets.len() > usize::from(thread.0) {
             return;
@@ -434,11 +442,12 @@ impl DataPlane {
     }
 }
 
-/// Tables that are asked on a miss, two cache lines each: of more than one process.
-const MOST_FORMER: usize = 128;
+/// The maximum number of tables from earlier processes. Each lookup of an unknown flow reads two
+/// cache lines in each of these tables.
+const MAX_PREVIOUS_TABLES: usize = 128;
 
 fn monotonic_nanos() -> u64 {
-    // It fails for clocks that do not exist.
+    // The call fails only for clocks that do not exist.
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -488,10 +497,10 @@ mod tests {
             max_vips: 10,
             max_slots: 10,
             no_socket: NoSocket::Pass,
-            icmp: IcmpRates { replies: 1, replies_to_source: 1, errors: 1, errors_of_source: 1 },
+            icmp: IcmpRates { replies: 1, replies_per_source: 1, errors: 1, errors_per_source: 1 },
             limit_sources: 0,
             fragments: FragmentConfig::default(),
-            own_ports: 1..=8,
+            source_ports: 1..=8,
         }
     }
 
@@ -507,8 +516,8 @@ mod tests {
             zero_copy: false,
             max_vips: 10,
             no_socket: "Pass".to_owned(),
-            own_ports: 1..=8,
-            former: Vec::new(),
+            source_ports: 1..=8,
+            previous: Vec::new(),
             origin_nanos: monotonic_nanos() - 5_000_000_000,
             programs: Vec::new(),
         }
@@ -517,34 +526,34 @@ mod tests {
     fn obstacles(facts: &PlaneFacts, settings: &Settings) -> Vec<String> {
         let interfaces = [interface(2)];
         let mut found = facts.obstacles(&interfaces, settings, &Layout::of(&interfaces, settings).unwrap());
-        // The facts name no program.
+        // These facts list no program, so the interfaces always differ.
         found.retain(|why| !why.starts_with("interfaces: "));
         found
     }
 
     #[test]
-    fn other_threads_wait_while_too_many_tables_are_asked() {
+    fn handover_with_other_threads_needs_few_former_tables() {
         let may = |tables: usize| {
-            PlaneFacts { former: vec![1_000; tables], ..facts() }
+            PlaneFacts { previous: vec![1_000; tables], ..facts() }
                 .may_have_other_threads()
                 .map_err(|e| e.to_string())
         };
         assert_eq!([0, 1, 126].map(may), [Ok(()), Ok(()), Ok(())]);
         let refused = may(127).unwrap_err();
-        assert!(refused.contains("129 connection tables") && refused.contains("128 at most"), "{refused}");
+        assert!(refused.contains("129 connection tables") && refused.contains("at most 128"), "{refused}");
         let one_thread_a_table = PlaneFacts { packet_threads: 200, ..facts() };
-        assert!(one_thread_a_table.may_have_other_threads().is_ok(), "as long as none is asked yet");
+        assert!(one_thread_a_table.may_have_other_threads().is_ok(), "no previous table exists yet");
     }
 
     #[test]
-    fn a_version_from_before_former_tables_went_over_has_none() {
+    fn facts_without_former_tables_are_accepted() {
         let mut said = serde_json::to_value(facts()).unwrap();
-        said.as_object_mut().unwrap().remove("former").unwrap();
-        assert_eq!(serde_json::from_value::<PlaneFacts>(said).unwrap().former_tables(), 0);
+        said.as_object_mut().unwrap().remove("previous").unwrap();
+        assert_eq!(serde_json::from_value::<PlaneFacts>(said).unwrap().previous_tables(), 0);
     }
 
     #[test]
-    fn what_both_processes_do_not_have_alike_is_named_and_the_rest_may_be_other() {
+    fn obstacles_name_each_setting_that_needs_a_restart() {
         let other = Settings {
             batch: 32,
             frame_size: 4_096,
@@ -561,7 +570,7 @@ mod tests {
         for (settings, words) in [
             (Settings { max_vips: 9, ..settings() }, "io.max_vips: 10 -> 9"),
             (Settings { no_socket: NoSocket::Drop, ..settings() }, "io.no_socket: Pass -> Drop"),
-            (Settings { own_ports: 2..=8, ..settings() }, "io.own_ports: 1-8 -> 2-8"),
+            (Settings { source_ports: 2..=8, ..settings() }, "io.source_ports: 1-8 -> 2-8"),
         ] {
             let found = obstacles(&facts(), &settings);
             assert!(found.iter().any(|why| why == words), "{words}: {found:?}");
@@ -578,13 +587,13 @@ mod tests {
             assert!(obstacles(&before, &settings).iter().any(|why| why == words), "{words}");
         }
         let small = PlaneFacts { queues: vec![1], most_queues: vec![1], ..facts() };
-        assert_eq!(obstacles(&small, &settings()), ["queues: [1] -> [2]"], "the map has no room");
+        assert_eq!(obstacles(&small, &settings()), ["queues: [1] -> [2]"], "the map has too little room");
         let named = facts().obstacles(&[ours], &settings(), &Layout::of(&[theirs], &settings()).unwrap());
         assert_eq!(named, ["interfaces:  -> eth0"]);
     }
 
     #[test]
-    fn the_clock_goes_on_where_the_other_process_began_it() {
+    fn origin_continues_the_clock_of_the_other_process() {
         let since = facts().origin().unwrap().elapsed();
         assert!(since >= Duration::from_secs(5) && since < Duration::from_secs(60), "{since:?}");
     }

@@ -1,9 +1,9 @@
-//! Which thread has which queues, and their sockets over one UMEM.
+//! The assignment of queues to threads, and the sockets of the queues. All sockets share one UMEM
+//! and have the same mode.
 //!
-//! In: interfaces, settings. Out: each thread's device and pool, all sockets in one mode.
-//! Not here: programs and threads.
-//! Invariant: queue `n` of every interface that has one is one thread's: the `n`th packet thread's, or, with software steering, the
-//! `n`th I/O thread's. Packet threads are numbered from 0, I/O threads behind them.
+//! Invariant: queue `n` of every interface belongs to packet thread `n` or, with software steering,
+//! to I/O thread `n`. Packet threads have the lowest thread numbers, starting at 0. The I/O threads
+//! follow.
 
 use std::time::{Duration, Instant};
 
@@ -18,19 +18,20 @@ use crate::sockets::SocketMode;
 use crate::umem::Area;
 use crate::xsk::{Place, Queue, XskDevice};
 
-/// Which thread has which queues.
+/// The assignment of queues to threads.
 #[derive(Clone, Debug)]
 pub(super) struct Layout {
-    /// By interface: queues with a socket, counted from 0.
+    /// The number of queues with a socket on each interface, starting at queue 0.
     pub(super) queues: Vec<u16>,
-    /// Packet threads without queues; 0: each has its own.
+    /// The number of packet threads with software steering. The value is 0 if each packet thread
+    /// has its own queues.
     steered: u16,
 }
 
 impl Layout {
     pub(super) fn of(interfaces: &[Interface], settings: &Settings) -> Result<Self, StartError> {
         if interfaces.is_empty() || interfaces.len() > MAX_INTERFACES {
-            let said = format!("{} interfaces: 1 to {MAX_INTERFACES} are allowed", interfaces.len());
+            let said = format!("{} interfaces configured; use 1 to {MAX_INTERFACES}", interfaces.len());
             return Err(StartError::Interface(said));
         }
         let queues = match settings.mode {
@@ -38,10 +39,12 @@ impl Layout {
                 interfaces.iter().map(|interface| queues(settings, interface)).collect::<Result<_, _>>()?
             }
             IoMode::AfPacket if settings.steer_over.is_some() => {
-                let said = "the kernel spreads what packet sockets get: there is no software steering";
+                let said =
+                    "software steering does not work with packet sockets; the kernel spreads their packets";
                 return Err(StartError::Interface(said.to_owned()));
             }
-            // The kernel spreads packets over threads itself, and each has a socket on each interface.
+            // The kernel distributes packets to the threads, and each thread has a socket on each
+            // interface.
             IoMode::AfPacket => {
                 let most = interfaces.iter().map(|interface| interface.queues).max().unwrap_or(1);
                 let threads = settings.queues.unwrap_or(most).clamp(1, MOST_THREADS);
@@ -51,22 +54,21 @@ impl Layout {
         Ok(Self { queues, steered: settings.steer_over.map_or(0, u16::from) })
     }
 
-    /// All threads.
+    /// Returns the number of threads, including I/O threads.
     pub(super) fn threads(&self) -> u16 {
         self.steered + self.queues.iter().copied().max().unwrap_or(0)
     }
 
-    /// Packet threads: the first of all.
+    /// Returns the number of packet threads, which have the lowest thread numbers.
     pub(super) fn packet_threads(&self) -> u16 {
         if self.is_steered() { self.steered } else { self.threads() }
     }
 
-    /// Whether I/O threads give packets to packet threads.
+    /// Returns `true` if I/O threads distribute packets to packet threads.
     pub(super) fn is_steered(&self) -> bool {
         self.steered > 0
     }
 
-    /// A thread by what it does.
     pub(super) fn name(&self, thread: ThreadId) -> ThreadName {
         match thread.0.checked_sub(self.steered) {
             Some(queue) if self.is_steered() => ThreadName::Io(queue),
@@ -74,7 +76,8 @@ impl Layout {
         }
     }
 
-    /// The queues, as interface, queue and thread, in the order of their frames.
+    /// Returns all queues as tuples of interface, queue and thread. UMEM frames are assigned to the
+    /// queues in the order of these tuples.
     pub(super) fn each(&self) -> impl Iterator<Item = (InterfaceId, u16, ThreadId)> {
         let interfaces = (0u8..).map(InterfaceId).zip(&self.queues);
         interfaces.flat_map(move |(interface, queues)| {
@@ -82,14 +85,15 @@ impl Layout {
         })
     }
 
-    /// By interface: whose queue thread `me` sends by.
+    /// Returns, for each interface, the thread that sends the packets of thread `me` on its queue.
     pub(super) fn senders(&self, me: ThreadId) -> Vec<ThreadId> {
         let (ThreadName::Packet(number) | ThreadName::Io(number)) = self.name(me);
         self.queues.iter().map(|queues| ThreadId(self.steered + number % (*queues).max(1))).collect()
     }
 
-    /// The threads of equal parts of the UMEM, and the frames of a part. A packet thread without queues has an eighth of a
-    /// queue's frames, which is what a queue's thread keeps free for pieces of packets that are cut.
+    /// Divides the UMEM into equal parts. Returns the owner of each part, and the number of frames
+    /// in a part. A packet thread without queues gets an eighth of the frames of a queue. The
+    /// thread of a queue keeps the same number of frames free for fragments.
     pub(super) fn homes(&self, frames_per_queue: u32) -> (Vec<ThreadId>, u32) {
         let parts = if self.is_steered() { 8 } else { 1 };
         let queues = self.each().flat_map(|(_, _, thread)| std::iter::repeat_n(thread, parts as usize));
@@ -98,40 +102,42 @@ impl Layout {
     }
 }
 
-/// How many queues get a socket.
+/// Returns how many queues of an interface get a socket.
 fn queues(settings: &Settings, interface: &Interface) -> Result<u16, StartError> {
     let there = interface.queues.max(1);
     let wanted = settings.queues.unwrap_or(there);
     if wanted > there {
-        let said = format!("{}: {wanted} queues wanted, it has {there}", interface.name);
+        let said = format!("{} has {there} queues, but io.queues is {wanted}", interface.name);
         return Err(StartError::Interface(said));
     }
     if wanted < there {
-        tracing::warn!(
-            interface = interface.name,
-            without = there - wanted,
-            "queues without a socket: packets for VIPs that arrive on them are passed or dropped, as io.no_socket says"
-        );
+        // log: Some queues of the interface have no socket. VIP packets that arrive on these queues
+        // are passed or dropped, depending on `io.no_socket`. Configure as many NIC queues as
+        // `io.queues` (`ethtool -L`), or remove `io.queues`.
+        tracing::warn!(interface = interface.name, without = there - wanted, "queues have no socket");
     }
     Ok(u16::try_from(wanted).unwrap_or(u16::MAX))
 }
 
-/// Whether an interface carries packets that one frame does not hold.
+/// Returns `true` if an interface can receive packets that are too long for one frame.
 pub(super) fn in_several_frames(interfaces: &[Interface], frame_size: u32) -> bool {
     interfaces.iter().any(|interface| interface.mtu_bytes > largest_packet(frame_size))
 }
 
-/// By thread: its sockets, and its frames.
+/// The device of each thread, with the frames of that thread.
 pub(super) type Bound = Vec<(XskDevice, Vec<Frame>)>;
 
-/// All queues in one mode: a queue that refuses zero-copy puts all into copy mode, and the log names it.
+/// Binds all queues in the same mode. If a queue does not support zero-copy, all queues are bound
+/// in copy mode, and a warning names that queue.
 pub(super) fn bind_all(
     interfaces: &[Interface],
     settings: &Settings,
     layout: &Layout,
 ) -> Result<(Bound, SocketMode), StartError> {
     let refused = |interface: &str, queue: u32| {
-        tracing::warn!(interface, queue, "this queue refuses zero-copy: all queues run in copy mode");
+        // log: The driver does not support zero-copy on this queue, or has too few free
+        // descriptors. All queues run in copy mode, which is slower.
+        tracing::warn!(interface, queue, "queue refuses zero-copy, all queues use copy mode");
     };
     let first = |bound: &Bound| {
         let queue = bound.iter().find_map(|(device, _)| device.queues().first());
@@ -144,7 +150,8 @@ pub(super) fn bind_all(
             let mode = first(&bound)?;
             Ok((bound, mode))
         }
-        // The first queue's refusal is no error: the kernel takes copy mode by itself.
+        // If the driver does not support zero-copy, the first bind still succeeds, because the
+        // kernel then uses copy mode.
         bound => {
             let bound = bound?;
             let mode = first(&bound)?;
@@ -182,7 +189,7 @@ fn bind_queues(
     Ok((0u16..).zip(queues).zip(pools).map(device).collect())
 }
 
-/// Binds a queue that may have had another socket until now.
+/// Binds a queue. Another socket may have used the queue until just before the call.
 pub(super) fn bind_queue(
     area: &Area,
     place: Place<'_>,
@@ -194,12 +201,15 @@ pub(super) fn bind_queue(
         && let Err(error) = bound.prefer_busy_poll(place.name, budget)
     {
         let (interface, queue) = (place.name, place.queue);
-        tracing::warn!(interface, queue, %error, "no busy polling: its driver receives in interrupts");
+        // log: The kernel refused `io.busy_poll`, because Linux is older than 5.11 or CAP_NET_ADMIN
+        // is missing. The driver runs in interrupts instead.
+        tracing::warn!(interface, queue, %error, "busy polling unavailable");
     }
     Ok(bound)
 }
 
-/// A queue whose last socket has just been closed says EBUSY for some 40 ms.
+/// Binds a queue and retries on EBUSY. The kernel returns EBUSY for about 40 ms after the last
+/// socket of the queue was closed.
 fn bind_patiently(area: &Area, place: Place<'_>, force_copy: bool) -> Result<Queue, StartError> {
     let deadline = Instant::now() + BUSY_AT_MOST;
     loop {
@@ -210,10 +220,12 @@ fn bind_patiently(area: &Area, place: Place<'_>, force_copy: bool) -> Result<Que
     }
 }
 
-/// As `io.queues` allows at most; the kernel lets as many sockets share an interface.
+/// The maximum number of packet threads. `io.queues` and fanout groups of the kernel have the same
+/// limit.
 const MOST_THREADS: u32 = 256;
 const BUSY_AT_MOST: Duration = Duration::from_secs(2);
-/// The queue is deaf meanwhile.
+/// The pause between two attempts to bind a queue that is still in use. The queue receives no
+/// packets during the pause, so the pause is short.
 const BUSY_STEP: Duration = Duration::from_millis(1);
 
 #[cfg(test)]
@@ -221,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_thread_has_a_way_out_of_each_interface_by_its_own_queue_where_it_has_one() {
+    fn layout_each_thread_sends_on_its_own_queue_if_it_has_one() {
         for queues in [vec![1], vec![4], vec![1, 3], vec![4, 2, 1], vec![2, 2], vec![16, 5]] {
             let layout = Layout { queues: queues.clone(), steered: 0 };
             let all: Vec<_> =
@@ -233,15 +245,15 @@ mod tests {
             assert_eq!((all, layout.threads()), (expected, *queues.iter().max().unwrap()));
             for me in 0..layout.threads() {
                 for (sender, count) in layout.senders(ThreadId(me)).iter().zip(&queues) {
-                    assert!(sender.0 < *count, "{queues:?}: thread {me} sends by a queue that is not there");
-                    assert!(me >= *count || sender.0 == me, "{queues:?}: thread {me} has a queue of its own");
+                    assert!(sender.0 < *count, "{queues:?}: thread {me} sends on a missing queue");
+                    assert!(me >= *count || sender.0 == me, "{queues:?}: thread {me} has its own queue");
                 }
             }
         }
     }
 
     #[test]
-    fn with_software_steering_the_threads_behind_the_packet_threads_have_all_queues_and_send_for_all() {
+    fn layout_with_steering_gives_all_queues_to_io_threads() {
         for (steered, queues) in
             [(1, vec![1]), (2, vec![1]), (3, vec![4]), (5, vec![1, 3]), (2, vec![4, 2, 1])]
         {
@@ -255,8 +267,8 @@ mod tests {
                 assert_eq!(layout.name(ThreadId(me)), name);
                 for (sender, count) in layout.senders(ThreadId(me)).iter().zip(&queues) {
                     let queue = sender.0.checked_sub(steered).unwrap();
-                    assert!(queue < *count, "{queues:?}: thread {me} sends by a queue that is not there");
-                    assert!(me < steered || me - steered >= *count || sender.0 == me, "its own is there");
+                    assert!(queue < *count, "{queues:?}: thread {me} sends on a missing queue");
+                    assert!(me < steered || me - steered >= *count || sender.0 == me, "it has its own queue");
                 }
             }
             let (homes, frames) = layout.homes(4_096);

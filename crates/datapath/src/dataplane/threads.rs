@@ -1,7 +1,5 @@
-//! The threads of a data plane: what each is made of, and its start over its sockets.
-//!
-//! In: a layout, settings, a thread's device and frames. Out: running threads, with the other ends of their rings kept.
-//! Not here: which thread has which queues (`sockets`), the loop (`thread`), their end (`dataplane`).
+//! Construction and start of the threads of a data plane. For each ring of a thread, the data plane
+//! keeps the opposite end.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -10,8 +8,8 @@ use std::thread::JoinHandle;
 
 use engine::{Engine, MAX_BATCH, Mailboxes, Pool, mesh};
 use forwarder::{
-    Forward, OwnPorts, Pipeline, PipelineConfig, SoftwareSteering, SteeringConfig, ThreadCounters, ThreadId,
-    notice_ring, request_ring,
+    Forward, Pipeline, PipelineConfig, SoftwareSteering, SourcePorts, SteeringConfig, ThreadCounters,
+    ThreadId, notice_ring, request_ring,
 };
 
 use super::{DataPlane, MAILBOX, NOTICES, REQUESTS, pipeline_config};
@@ -22,14 +20,13 @@ use crate::sockets::{SocketCounters, SocketMode, Sockets};
 use crate::stopping::ROUNDS;
 use crate::thread::{Leave, PacketThread};
 
-/// What a thread forwards by.
 #[derive(Debug)]
 pub(super) enum Forwarder {
     Pipeline(Box<Pipeline>),
     Steering(SoftwareSteering),
 }
 
-/// What a thread is made of, besides its sockets.
+/// Everything that a thread needs to start, except its sockets.
 #[derive(Debug)]
 pub(super) struct Part<T> {
     pub(super) name: ThreadName,
@@ -40,7 +37,7 @@ pub(super) struct Part<T> {
     pub(super) signals: Signals,
 }
 
-/// What a thread has besides its engine.
+/// Everything that a thread needs to start, except its engine.
 struct Birth {
     name: ThreadName,
     number: usize,
@@ -49,17 +46,18 @@ struct Birth {
     socket: Arc<SocketCounters>,
 }
 
-/// What a thread lets go to say something.
+/// Channel senders of a thread. The thread drops a sender to signal an event.
 #[derive(Clone, Debug)]
 pub(super) struct Signals {
-    /// It is at work.
+    /// Dropped when the thread has started.
     born: Sender<()>,
-    /// It is through a round of the end.
+    /// One sender for each round of the shutdown, dropped when the thread has finished the round.
     through: Vec<Sender<()>>,
 }
 
 impl DataPlane {
-    /// `bound`: each thread's device and frames, in their order.
+    /// Starts the threads. `bound` contains the device and the frames of each thread, in thread
+    /// order.
     pub(super) fn start_threads<D>(&mut self, bound: Vec<(D, Vec<D::Frame>)>) -> Result<(), StartError>
     where
         D: Sockets + Send + 'static,
@@ -76,12 +74,13 @@ impl DataPlane {
             self.threads.running.push(thread);
         }
         drop(signals);
-        // Nobody sends: it ends when the last thread is at work.
+        // The channel carries no messages, so `recv` returns when the last thread has started.
         let _ = all_born.recv();
         Ok(())
     }
 
-    /// For all threads: what they let go to say something, and what ends when all are at work.
+    /// Creates the senders that all threads share. The returned receiver closes when all threads
+    /// have started.
     pub(super) fn signals(&mut self) -> (Signals, Receiver<()>) {
         let (born, all_born) = channel();
         let (through, ends) = (0..ROUNDS).map(|_| channel()).unzip();
@@ -89,7 +88,8 @@ impl DataPlane {
         (Signals { born, through }, all_born)
     }
 
-    /// What a thread forwards by; its counters are those that the thread had before, if it was there.
+    /// Creates the packet processing of a thread. If a thread with this number existed before, its
+    /// counters are reused.
     pub(super) fn forwarder(
         &mut self,
         thread: ThreadId,
@@ -97,11 +97,11 @@ impl DataPlane {
         let (threads, batch, most) =
             (self.layout.packet_threads(), self.settings.batch, self.settings.max_slots);
         if let ThreadName::Io(_) = self.layout.name(thread) {
-            // It forwards for nobody.
+            // An I/O thread does not forward to backends, so its counters need no backend slots.
             let counters = self.counters_of(thread, 0);
             let max_batch = (2 * batch).min(MAX_BATCH);
-            let own_ports = OwnPorts::new(&self.settings.own_ports, threads);
-            let config = SteeringConfig { threads, max_batch, hashers: lane_hashers(), own_ports };
+            let source_ports = SourcePorts::new(&self.settings.source_ports, threads);
+            let config = SteeringConfig { threads, max_batch, hashers: lane_hashers(), source_ports };
             let steering = SoftwareSteering::new(config, &self.live, Arc::clone(&counters));
             return Ok((Forwarder::Steering(steering), counters));
         }
@@ -120,7 +120,7 @@ impl DataPlane {
         counters
     }
 
-    /// Starts a thread over its sockets.
+    /// Starts a thread with its sockets.
     pub(super) fn begin<D>(&mut self, part: Part<D::Frame>, device: D) -> Result<JoinHandle<()>, StartError>
     where
         D: Sockets + Send + 'static,
@@ -149,7 +149,6 @@ impl DataPlane {
         }
     }
 
-    /// Starts a thread.
     fn spawn<D, F>(&mut self, birth: Birth, engine: Engine<D, F>) -> Result<JoinHandle<()>, StartError>
     where
         D: Sockets + Send + 'static,
@@ -182,17 +181,18 @@ impl DataPlane {
         Ok(thread)
     }
 
-    /// Watches the sockets of a thread.
+    /// Adds the sockets of a thread to the monitor.
     fn watch_sockets(&mut self, name: ThreadName, device: &impl Sockets) -> Result<(), StartError> {
         // SAFETY: the device is open, and the borrows end with this function.
         let borrowed = |(interface, fd)| (interface, unsafe { BorrowedFd::borrow_raw(fd) });
         Ok(self.monitor.add_thread(name, device.sockets().map(borrowed))?)
     }
 
-    /// Lets XDP programs redirect to the sockets of a thread once the filter has a VIP.
+    /// Adds the sockets of a thread to the socket maps of the XDP programs. The programs then
+    /// redirect packets to these sockets as soon as the filter contains a VIP.
     pub(super) fn let_in(&mut self, name: ThreadName, device: &impl Sockets) -> Result<(), StartError> {
         if self.socket_mode == SocketMode::Packet {
-            return Ok(()); // their filter lets them have packets
+            return Ok(()); // packet sockets receive by their own filter
         }
         let (ThreadName::Packet(queue) | ThreadName::Io(queue)) = name;
         for (interface, fd) in device.sockets() {
@@ -203,7 +203,8 @@ impl DataPlane {
         Ok(())
     }
 
-    /// A thread's pipeline, with the other ends of its rings kept.
+    /// Creates the packet pipeline of a thread. The pipeline gets one end of each ring, and the
+    /// opposite ends are stored for the data plane.
     fn pipeline(
         &mut self,
         config: PipelineConfig,

@@ -1,9 +1,10 @@
-//! What the ethtool ioctls say of an interface: driver, channels, offloads.
+//! Reads the driver, the channels and the offloads of an interface with ethtool ioctls. Methods
+//! return `None` if the device does not support the command.
 //!
-//! In: a checked name. Out: answers, or `None` where the device does not know the question.
-//! Not here: settings. Invariant: every command starts with its number, and its buffer is as long as the
-//! kernel's structure for that number.
-//! Source: Linux `include/uapi/linux/ethtool.h`.
+//! Invariant: every command buffer starts with the command number. The buffer has the length of the
+//! kernel's structure for that command.
+//!
+//! See Linux `include/uapi/linux/ethtool.h`.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -12,7 +13,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use super::Features;
 
-/// A socket to ask through, and the interface to ask about.
+/// A socket for ioctls on one interface.
 pub(super) struct Ethtool {
     socket: OwnedFd,
     name: [u8; libc::IFNAMSIZ],
@@ -26,30 +27,36 @@ impl Ethtool {
 
     pub(super) fn driver(&self) -> Option<String> {
         let info = self.answer(GDRVINFO, DRVINFO_WORDS)?;
-        Some(until_zero(&bytes_of(&info[1..9]))) // driver[32] follows the command
+        Some(until_zero(&bytes_of(&info[1..9]))) // the field `driver[32]` follows the command
     }
 
-    /// Receive queues: on, and at most. A combined channel has one, as a receive channel has.
+    /// Returns the active and the maximum number of receive queues. Each combined channel and each
+    /// receive channel has one receive queue.
     pub(super) fn channels(&self) -> Option<(u32, u32)> {
         let channels = self.answer(GCHANNELS, CHANNELS_WORDS)?;
         let [_, max_rx, _, _, max_combined, rx, _, _, combined] = channels.try_into().ok()?;
         Some((rx + combined, max_rx + max_combined)).filter(|(on, _)| *on > 0)
     }
 
-    /// Combined channels that are on; 0 where receive and transmit channels are counted apart.
+    /// Returns the number of active combined channels. The number is 0 if the device counts receive
+    /// and transmit channels separately.
     pub(super) fn combined(&self) -> Option<u32> {
         self.answer(GCHANNELS, CHANNELS_WORDS)?.last().copied()
     }
 
-    /// Where the device sits: a PCI address such as `0000:01:00.0`; empty for devices without one.
+    /// Returns the bus address of the device. This is a PCI address such as `0000:01:00.0`, or an
+    /// empty string.
     pub(super) fn bus(&self) -> Option<String> {
         let info = self.answer(GDRVINFO, DRVINFO_WORDS)?;
-        Some(until_zero(&bytes_of(&info[25..33]))) // after driver, version and firmware version
+        // the bus address follows driver, version and firmware version
+        Some(until_zero(&bytes_of(&info[25..33])))
     }
 
-    /// The receive queue of each entry of the RSS table; `None`: the device has no such table.
+    /// Returns the receive queue of each entry in the RSS table. Returns `None` if the device has
+    /// no RSS table.
     pub(super) fn rss_table(&self) -> Option<Vec<u32>> {
-        let head = self.answer(GRXFHINDIR, 2)?; // the number, the size
+        // the reply has the command number and the table size
+        let head = self.answer(GRXFHINDIR, 2)?;
         let size = head[1] as usize;
         let mut table = command(GRXFHINDIR, 2 + size);
         table[1] = head[1];
@@ -57,7 +64,8 @@ impl Ethtool {
         Some(table.split_off(2)).filter(|table| !table.is_empty())
     }
 
-    /// The offloads that [`Features`] names, by the names that ethtool prints.
+    /// Returns the state of the offloads in [`Features`]. Ethtool identifies them by the names
+    /// below.
     pub(super) fn features(&self) -> Option<Features> {
         let [lro, gro_hw, gro, gro_list, rx_vlan, tx_checksum] = self.are_on([
             "rx-lro",
@@ -70,7 +78,8 @@ impl Ethtool {
         Some(Features { lro, gro_hw, gro, gro_list, rx_vlan, tx_checksum })
     }
 
-    /// Which of the features of these names are on; one that the kernel does not know is off.
+    /// Returns, for each name in `wanted`, `true` if that feature is on. A feature that the kernel
+    /// does not know is off.
     pub(super) fn are_on<const N: usize>(&self, wanted: [&str; N]) -> Option<[bool; N]> {
         let names = self.feature_names()?;
         let blocks = names.len().div_ceil(32);
@@ -79,14 +88,15 @@ impl Ethtool {
         self.ask(&mut features)?;
         Some(wanted.map(|name| {
             let bit = names.iter().position(|known| known == name);
-            // available, requested, active, never changed
+            // words of a block: available, requested, active, never changed
             let active = bit.and_then(|bit| features.get(2 + bit / 32 * FEATURE_BLOCK_WORDS + 2));
             bit.zip(active).is_some_and(|(bit, active)| active & 1 << (bit % 32) != 0)
         }))
     }
 
     fn feature_names(&self) -> Option<Vec<String>> {
-        let mut set = command(GSSET_INFO, 5); // command, reserved, the set's bit in two words, count
+        // words: command, reserved, mask of string sets (2 words), count
+        let mut set = command(GSSET_INFO, 5);
         set[2..4].copy_from_slice(&words_of(1 << STRING_SET_FEATURES));
         self.ask(&mut set)?;
         let count = set[4];
@@ -97,27 +107,29 @@ impl Ethtool {
         Some(strings[3..].chunks_exact(STRING_WORDS).map(|name| until_zero(&bytes_of(name))).collect())
     }
 
-    /// The buffer of a command that says nothing but its number, as the kernel has filled it.
+    /// Runs a command without arguments. Returns the reply buffer.
     fn answer(&self, number: u32, words: usize) -> Option<Vec<u32>> {
         let mut buffer = command(number, words);
         self.ask(&mut buffer)?;
         Some(buffer)
     }
 
-    /// `None`: the device does not know the question.
+    /// Runs the command in `words`. The kernel writes the reply into the same buffer. Returns
+    /// `None` if the device does not support the command.
     fn ask(&self, words: &mut [u32]) -> Option<()> {
         let mut request = libc::ifreq {
             ifr_name: self.name.map(|byte| libc::c_char::from_ne_bytes([byte])),
             ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_data: words.as_mut_ptr().cast() },
         };
-        // SAFETY: `request` is a whole `ifreq` that points at `words`, which outlives the call, and which
-        // `command` made as long as the structure that the kernel writes for the number in its first word.
+        // SAFETY: `request` is a complete `ifreq` that points to `words`, and both outlive the
+        // call. `command` gave `words` the length that the kernel writes for this command.
         let answer = unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
         (answer >= 0).then_some(())
     }
 }
 
-/// A command's buffer: its number, then zeroes. Words, because the kernel's structures are made of them.
+/// Creates the buffer of a command: the command number, followed by zeros. The buffer consists of
+/// 32-bit words, like the structures of the kernel.
 fn command(number: u32, words: usize) -> Vec<u32> {
     let mut buffer = vec![0; words];
     buffer[0] = number;
@@ -144,13 +156,13 @@ const GSSET_INFO: u32 = 0x37;
 const GRXFHINDIR: u32 = 0x38;
 const GFEATURES: u32 = 0x3a;
 const GCHANNELS: u32 = 0x3c;
-/// `struct ethtool_drvinfo`: 196 bytes.
+/// The size of `struct ethtool_drvinfo`: 196 bytes.
 const DRVINFO_WORDS: usize = 49;
-/// `struct ethtool_channels`: 36 bytes.
+/// The size of `struct ethtool_channels`: 36 bytes.
 const CHANNELS_WORDS: usize = 9;
-/// `struct ethtool_get_features_block`: available, requested, active, never changed.
+/// The words of `struct ethtool_get_features_block`: available, requested, active, never changed.
 const FEATURE_BLOCK_WORDS: usize = 4;
-/// `ETH_GSTRING_LEN`: 32 bytes.
+/// The length of a feature name (`ETH_GSTRING_LEN`): 32 bytes.
 const STRING_WORDS: usize = 8;
-/// `ETH_SS_FEATURES`.
+/// The number of the string set with the feature names (`ETH_SS_FEATURES`).
 const STRING_SET_FEATURES: u32 = 4;

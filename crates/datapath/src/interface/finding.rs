@@ -1,83 +1,84 @@
-//! One thing that is wrong, in words, with the command that mends it.
-//!
-//! In: what a judgement found. Out: [`Finding`]s, for a refusal, a log line or `sluicegate doctor`.
-//! Not here: the judgements. Invariant: a command can be given to a root shell as it stands.
+//! Problems of the machine, with the commands that fix them. Findings are used for startup errors,
+//! log lines and `sluicegate doctor`. The command of a finding can be pasted into a root shell.
 
 use std::fmt;
 
-/// Whether traffic can be carried with what was found.
-// Not the severity of a problem in a file, which is refused or not: this one is of a running machine, and has advice.
+/// The severity of a finding: its effect on traffic.
+// The crate `config` has its own severity type, because a configuration with a problem is either
+// refused or accepted with a warning. Findings are about a running machine, and some are only
+// advice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Traffic will not flow, or not rightly.
+    /// Packets are lost or not forwarded.
     Error,
-    /// It flows, and an operator should know.
+    /// Traffic is forwarded, but an operator should act.
     Warn,
-    /// Nothing is wrong: it could be faster.
+    /// Traffic works, but it could be faster.
     Advice,
 }
 
-/// One thing that is wrong.
+/// A problem of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Its name, such as `rp-filter`: the same fault has the same one in every version.
+    /// A short identifier, such as `rp-filter`. Identifiers do not change between versions.
     pub id: &'static str,
-    /// How bad it is.
+    /// The severity of the problem.
     pub severity: Severity,
-    /// What was found.
+    /// The observed state, for example `eth0 is down`.
     pub what: String,
-    /// Why it matters.
+    /// The effect of the problem on traffic.
     pub why: String,
-    /// The command that mends it, for a shell of root; `None`: no command of this machine can.
+    /// The command that fixes the problem in a root shell. `None` if no command on this machine
+    /// fixes it.
     pub command: Option<String>,
-    /// What to do besides, or instead.
+    /// Further advice, in addition to the command or instead of a command.
     pub hint: Option<String>,
 }
 
 impl Finding {
-    /// Traffic will not flow, or not rightly.
+    /// Creates a finding with [`Severity::Error`].
     #[must_use]
     pub fn error(id: &'static str, what: impl Into<String>, why: impl Into<String>) -> Self {
         let (what, why) = (what.into(), why.into());
         Self { id, severity: Severity::Error, what, why, command: None, hint: None }
     }
 
-    /// Traffic flows, and an operator should know.
+    /// Creates a finding with [`Severity::Warn`].
     #[must_use]
     pub fn warning(id: &'static str, what: impl Into<String>, why: impl Into<String>) -> Self {
         Self { severity: Severity::Warn, ..Self::error(id, what, why) }
     }
 
-    /// Nothing is wrong: it could be faster.
+    /// Creates a finding with [`Severity::Advice`].
     #[must_use]
     pub fn advice(id: &'static str, what: impl Into<String>, why: impl Into<String>) -> Self {
         Self { severity: Severity::Advice, ..Self::error(id, what, why) }
     }
 
-    /// The same with the command that mends it.
+    /// Adds the command that fixes the problem.
     #[must_use]
     pub fn command(mut self, command: impl Into<String>) -> Self {
         self.command = Some(command.into());
         self
     }
 
-    /// The same with advice that is no command.
+    /// Adds advice that is not a command.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// Command and hint, in one line.
+    /// Returns the command and the hint on one line.
     #[must_use]
-    pub fn mend(&self) -> String {
+    pub fn fix(&self) -> String {
         let parts: Vec<&str> = self.command.iter().chain(&self.hint).map(String::as_str).collect();
-        parts.join("; or: ")
+        parts.join(", or ")
     }
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}; to mend it: {}", self.what, self.why, self.mend())
+        write!(f, "{} ({}); fix: {}", self.what, self.why, self.fix())
     }
 }

@@ -1,55 +1,59 @@
-//! What a device can do for XDP, and how it spreads packets over its queues.
+//! The XDP support of a device, and its distribution of packets to queues. `sluicegate doctor` uses
+//! these properties to find problems.
 //!
-//! In: an [`Interface`]. Out: [`Hardware`], plain facts. Not here: what follows from them (`sluicegate doctor`).
-//! Source: `xdp-features` of Linux 6.3 and newer; before that, the drivers that were known to have it.
+//! Linux 6.3 and later reports the XDP support of a driver as `xdp-features`. For older kernels,
+//! this module contains a list of drivers with XDP support.
 
 use super::ethtool::Ethtool;
 use super::{Interface, checked_name, netdev};
 use crate::placement::{Processors, near_device};
 
-/// Facts of a device besides those of [`Interface`].
+/// The properties of a device that [`Interface`] does not contain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hardware {
-    /// What of XDP the driver has.
+    /// The XDP support of the driver.
     pub xdp: XdpSupport,
-    /// The queues that RSS spreads packets to, sorted, each once; `None`: the device has no table of them.
+    /// The queues that the RSS table uses, sorted and without duplicates. `None` if the device has
+    /// no RSS table.
     pub rss_queues: Option<Vec<u32>>,
-    /// How its channels are counted.
+    /// How `ethtool -L` counts the channels of this device.
     pub channels: Channels,
-    /// The kernel merges received packets, after the driver's XDP and before the generic one.
+    /// `true` if the kernel merges received packets (GRO). GRO runs after XDP in the driver, but
+    /// before generic XDP.
     pub gro: bool,
-    /// Its PCI address, such as `0000:01:00.0`; empty for devices without one.
+    /// The PCI address, such as `0000:01:00.0`. Empty if the device has no PCI address.
     pub bus: String,
-    /// The processors on its memory node; none where the machine does not say.
+    /// The processors on the memory node of the device. Empty if the machine does not report them.
     pub near: Processors,
 }
 
-/// What of XDP a driver has; `None`: neither the kernel nor a list knows.
+/// The XDP support of a driver. A field is `None` if neither the kernel nor the list of drivers
+/// provides it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpSupport {
-    /// The program runs in the driver.
+    /// `true` if XDP programs run in the driver.
     pub native: Option<bool>,
-    /// A program in the driver can hand packets to sockets.
+    /// `true` if an XDP program in the driver can redirect packets to sockets.
     pub redirect: Option<bool>,
-    /// Sockets without a copy.
+    /// `true` if the driver supports zero-copy AF_XDP sockets.
     pub zero_copy: Option<bool>,
 }
 
 /// How `ethtool -L` counts channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Channels {
-    /// One number: `combined`.
+    /// The device has combined channels: one number, `combined`.
     Combined,
-    /// Two: `rx` and `tx`.
+    /// The device has separate channels: two numbers, `rx` and `tx`.
     Separate,
 }
 
 impl Hardware {
-    /// Asks the kernel about `interface`, in the calling thread's network namespace. What a device does not answer is
-    /// `None` or off.
+    /// Reads the hardware properties of `interface` in the network namespace of the calling thread.
+    /// Properties that the device does not report are `None`, empty or off.
     ///
     /// # Cost
-    /// Two generic netlink requests, seven ioctls, one file read.
+    /// Two generic netlink requests, seven ioctls and one file read.
     #[must_use]
     pub fn read(interface: &Interface) -> Self {
         let xdp = match netdev::xdp_features(interface.index) {
@@ -82,7 +86,8 @@ impl XdpSupport {
         Self { native: has(BASIC), redirect: has(REDIRECT), zero_copy: has(ZERO_COPY) }
     }
 
-    /// Before Linux 6.3 the kernel does not say.
+    /// Returns the XDP support by driver name. It is used before Linux 6.3, where the kernel does
+    /// not report XDP support.
     fn of_driver(driver: &str) -> Self {
         let known = |list: &[&str]| list.contains(&driver).then_some(true);
         let native = known(&NATIVE);
@@ -91,7 +96,7 @@ impl XdpSupport {
 }
 
 impl Channels {
-    /// The words by which `ethtool -L` sets `count` of them.
+    /// Returns the arguments for `ethtool -L` that configure `count` channels.
     #[must_use]
     pub fn arguments(self, count: u32) -> String {
         match self {
@@ -101,15 +106,16 @@ impl Channels {
     }
 }
 
-/// `NETDEV_XDP_ACT_BASIC`.
+/// The kernel's flag `NETDEV_XDP_ACT_BASIC`. It means that the driver supports XDP programs.
 const BASIC: u64 = 1;
-/// `NETDEV_XDP_ACT_REDIRECT`.
+/// The kernel's flag `NETDEV_XDP_ACT_REDIRECT`.
 const REDIRECT: u64 = 2;
-/// `NETDEV_XDP_ACT_XSK_ZEROCOPY`.
+/// The kernel's flag `NETDEV_XDP_ACT_XSK_ZEROCOPY`.
 const ZERO_COPY: u64 = 8;
-/// `NETDEV_XDP_ACT_RX_SG`: packets in several buffers.
+/// The kernel's flag `NETDEV_XDP_ACT_RX_SG`. It means that the driver supports packets in several
+/// buffers.
 pub(super) const RX_SG: u64 = 32;
-/// Drivers with native XDP and redirects in Linux 6.2.
+/// Drivers that support native XDP and redirects in Linux 6.2.
 const NATIVE: [&str; 14] = [
     "bnxt_en",
     "ena",
@@ -126,7 +132,7 @@ const NATIVE: [&str; 14] = [
     "veth",
     "virtio_net",
 ];
-/// Of those, the ones with zero-copy sockets in Linux 6.2.
+/// Drivers that support zero-copy sockets in Linux 6.2.
 const ZERO_COPY_DRIVERS: [&str; 5] = ["i40e", "ice", "igc", "ixgbe", "mlx5_core"];
 
 #[cfg(test)]
@@ -134,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn feature_bits_are_told_apart() {
+    fn xdp_support_from_bits_separates_the_features() {
         let of = |native, redirect, zero_copy| XdpSupport {
             native: Some(native),
             redirect: Some(redirect),
@@ -153,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_kernels_driver_is_known_or_nothing_is_said() {
+    fn xdp_support_of_driver_is_none_for_unknown_drivers() {
         assert_eq!(XdpSupport::of_driver("ixgbe").zero_copy, Some(true));
         assert_eq!(XdpSupport::of_driver("ena").zero_copy, None);
         assert_eq!(XdpSupport::of_driver("ena").native, Some(true));
@@ -161,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn channels_are_named_as_the_device_counts_them() {
+    fn channels_arguments_match_ethtool() {
         assert_eq!(Channels::Combined.arguments(4), "combined 4");
         assert_eq!(Channels::Separate.arguments(4), "rx 4 tx 4");
     }

@@ -1,7 +1,7 @@
-//! What rtnetlink says of an interface: one blocking RTM_GETLINK.
+//! Reads the properties of an interface with one blocking rtnetlink request (RTM_GETLINK). The
+//! control plane, not this module, watches for changes.
 //!
-//! In: a checked name. Out: [`Link`]. Not here: watching for changes; that is the control plane's.
-//! Source: rtnetlink(7); Linux `include/uapi/linux/if_link.h`.
+//! See rtnetlink(7) and Linux `include/uapi/linux/if_link.h`.
 
 use std::io;
 
@@ -13,7 +13,7 @@ use nix::net::if_::if_indextoname;
 
 use super::{InterfaceError, Master};
 
-/// The part of an [`Interface`](super::Interface) that rtnetlink knows.
+/// The properties of an [`Interface`](super::Interface) that rtnetlink provides.
 #[derive(Debug, Default)]
 pub(super) struct Link {
     pub(super) index: u32,
@@ -21,13 +21,13 @@ pub(super) struct Link {
     pub(super) mtu_bytes: u32,
     pub(super) is_up: bool,
     pub(super) has_carrier: bool,
-    /// Receive queues that the device was made with.
+    /// The number of receive queues that the device was created with.
     pub(super) queues: u32,
     pub(super) master: Option<Master>,
     pub(super) xdp_program: Option<u32>,
 }
 
-/// Asks the kernel about interface `name`.
+/// Reads the properties of interface `name` from the kernel.
 pub(super) fn read(name: &str) -> Result<Link, InterfaceError> {
     let message = ask(name).map_err(|source| match source.raw_os_error() {
         Some(libc::ENODEV) => InterfaceError::Absent(name.to_owned()),
@@ -46,7 +46,7 @@ fn ask(name: &str) -> io::Result<LinkMessage> {
     match answer.payload {
         NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(message)) => Ok(message),
         NetlinkPayload::Error(error) => Err(error.to_io()),
-        other => Err(io::Error::other(format!("an answer of another type: {}", other.message_type()))),
+        other => Err(io::Error::other(format!("unexpected netlink message type {}", other.message_type()))),
     }
 }
 
@@ -62,7 +62,7 @@ fn request(name: &str) -> Vec<u8> {
     bytes
 }
 
-/// `None`: it has no Ethernet address.
+/// Converts a netlink message. Returns `None` if the interface has no Ethernet address.
 fn understand(message: &LinkMessage) -> Option<Link> {
     let flags = message.header.flags;
     let mut link = Link {
@@ -97,7 +97,8 @@ fn port_kind(infos: &[LinkInfo]) -> String {
     kind.unwrap_or_default()
 }
 
-/// The attached program's id. Where several modes have one each, the kernel names no common one.
+/// Returns the ID of the attached XDP program. If programs are attached in several modes, the
+/// kernel reports an ID for each mode, and the function returns the first one.
 fn program(xdp: &[LinkXdp]) -> Option<u32> {
     xdp.iter().find_map(|attribute| match attribute {
         LinkXdp::ProgId(id) | LinkXdp::DrvProgId(id) | LinkXdp::SkbProgId(id) | LinkXdp::HwProgId(id)

@@ -1,8 +1,8 @@
-//! ICMP echo with DF set, of a chosen size, past what the kernel believes of the path.
+//! Sends ICMP echo requests of a chosen size with the DF bit set. The requests ignore the path MTU
+//! that the kernel has learned. The socket is an unprivileged ICMP socket if
+//! `net.ipv4.ping_group_range` allows it. Otherwise it is a raw socket, which needs CAP_NET_RAW.
 //!
-//! In: addresses and sizes. Out: which requests were answered. Not here: which addresses to ask, and how often.
-//! An unprivileged ICMP socket where `net.ipv4.ping_group_range` allows it, else a raw one, which needs CAP_NET_RAW.
-//! Source: ip(7) and ipv6(7), `IP_MTU_DISCOVER` and `IPV6_MTU_DISCOVER`; RFC 792; RFC 4443 §4.1.
+//! See ip(7) for `IP_MTU_DISCOVER`, ipv6(7) for `IPV6_MTU_DISCOVER`, RFC 792, and RFC 4443 §4.1.
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
@@ -14,22 +14,24 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, recvmsg, sendto, socket,
 };
 
-/// Sends echo requests of one family, and hears the replies.
+/// Sends ICMP echo requests of one IP version and receives the replies.
 #[derive(Debug)]
 pub struct Pinger {
     socket: OwnedFd,
     is_ipv4: bool,
-    /// The kernel writes its own id into the requests of an unprivileged socket.
+    /// `true` for a raw socket. On a raw socket, this type sets the ID of requests itself. For an
+    /// unprivileged socket the kernel sets the ID.
     is_raw: bool,
     id: u16,
 }
 
 impl Pinger {
-    /// Opens a socket in the calling thread's network namespace; requests leave from `source`, or from where the kernel
-    /// chooses.
+    /// Opens a socket in the network namespace of the calling thread. Requests are sent from
+    /// `source`. If `source` is `None`, the kernel chooses the address.
     ///
     /// # Errors
-    /// The kernel allows neither kind of socket, or `source` is not an address of this machine.
+    /// The call fails if the kernel allows neither type of socket, or if `source` is not an address
+    /// of this machine.
     pub fn open(is_ipv4: bool, source: Option<IpAddr>) -> io::Result<Self> {
         let (family, protocol) = if is_ipv4 {
             (AddressFamily::Inet, SockProtocol::Icmp)
@@ -41,7 +43,8 @@ impl Pinger {
             Ok(socket) => (socket, false),
             Err(_) => (open(SockType::Raw)?, true),
         };
-        // Any id will do for a raw socket, if no two of one time have the same: replies are distinguished by it.
+        // Replies are matched by ID, so a raw socket needs an ID that no other process uses at the
+        // same time. The ID is derived from the process ID.
         let [.., high, low] = std::process::id().to_be_bytes();
         let pinger = Self { socket, is_ipv4, is_raw, id: u16::from_be_bytes([high, low]) };
         pinger.forbid_fragments()?;
@@ -51,10 +54,11 @@ impl Pinger {
         Ok(pinger)
     }
 
-    /// Sends one request, an IP packet of `packet_bytes` in all.
+    /// Sends one echo request. The IP packet has a size of `packet_bytes` bytes.
     ///
     /// # Errors
-    /// As the kernel has it: too long for the interface, no route, a full queue.
+    /// Returns the error of the kernel if the packet is too long for the interface, if there is no
+    /// route, or if a queue is full.
     pub fn send(&self, to: IpAddr, sequence: u16, packet_bytes: usize) -> io::Result<()> {
         let request = request(self.is_ipv4, self.id, sequence, packet_bytes);
         let to = SockaddrStorage::from(SocketAddr::new(to, 0));
@@ -62,10 +66,11 @@ impl Pinger {
         Ok(())
     }
 
-    /// The next reply: its source, and the sequence number that it answers. `None`: none came in `patience`.
+    /// Waits for the next reply and returns its source and sequence number. Returns `None` if no
+    /// reply arrives within `patience`.
     ///
     /// # Errors
-    /// The socket has failed.
+    /// The call fails if the socket has failed.
     pub fn receive(&self, patience: Duration) -> io::Result<Option<(IpAddr, u16)>> {
         let end = std::time::Instant::now() + patience;
         loop {
@@ -81,7 +86,7 @@ impl Pinger {
         }
     }
 
-    /// What has arrived, if it is a reply to this socket's requests.
+    /// Reads one message. Returns `None` if the packet is not a reply to a request of this socket.
     fn take(&self) -> io::Result<Option<(IpAddr, u16)>> {
         let mut buffer = [0; REPLY_HEAD];
         let mut parts = [IoSliceMut::new(&mut buffer)];
@@ -98,7 +103,8 @@ impl Pinger {
         Ok(from.as_ref().and_then(address_of).zip(sequence))
     }
 
-    /// DF on each packet, and no belief about the path: a packet is refused here only when the interface cannot take it.
+    /// Makes the kernel set the DF bit and ignore the learned path MTU. The kernel then refuses
+    /// only packets that exceed the MTU of the interface.
     fn forbid_fragments(&self) -> io::Result<()> {
         let (level, option, probe) = if self.is_ipv4 {
             (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)
@@ -110,7 +116,8 @@ impl Pinger {
     }
 
     fn set(&self, level: i32, option: i32, value: i32) -> io::Result<()> {
-        // SAFETY: `value` is a whole `int` that outlives the call, and its size is given.
+        // SAFETY: `value` is a complete `int` that outlives the call, and its size is passed to the
+        // call.
         let answer = unsafe {
             libc::setsockopt(self.socket.as_raw_fd(), level, option, (&raw const value).cast(), INT_BYTES)
         };
@@ -118,7 +125,8 @@ impl Pinger {
     }
 }
 
-/// An echo request that makes an IP packet of `packet_bytes`, with the IPv4 checksum; the kernel writes that of ICMPv6.
+/// Returns an ICMP echo request that fills an IP packet of `packet_bytes` bytes. Only the ICMPv4
+/// checksum is computed here, because the kernel computes the ICMPv6 checksum.
 fn request(is_ipv4: bool, id: u16, sequence: u16, packet_bytes: usize) -> Vec<u8> {
     let header = if is_ipv4 { IPV4_HEADER } else { IPV6_HEADER };
     let mut bytes = vec![0; packet_bytes.saturating_sub(header).max(ICMP_HEADER)];
@@ -133,7 +141,9 @@ fn request(is_ipv4: bool, id: u16, sequence: u16, packet_bytes: usize) -> Vec<u8
     bytes
 }
 
-/// The sequence number of an echo reply to `id`, where one is asked for. A raw IPv4 socket hears the IP header too.
+/// Returns the sequence number of an echo reply. If `id` is `Some`, replies with a different ID are
+/// ignored. `has_ip_header` is `true` for raw IPv4 sockets, which receive the packet with its IP
+/// header.
 fn sequence_of(is_ipv4: bool, has_ip_header: bool, id: Option<u16>, bytes: &[u8]) -> Option<u16> {
     let skip = if has_ip_header { usize::from(bytes.first()? & 0x0f) * 4 } else { 0 };
     let &[kind, _, _, _, a, b, c, d] = bytes.get(skip..)?.first_chunk::<ICMP_HEADER>()?;
@@ -142,7 +152,7 @@ fn sequence_of(is_ipv4: bool, has_ip_header: bool, id: Option<u16>, bytes: &[u8]
     (kind == wanted && is_mine).then_some(u16::from_be_bytes([c, d]))
 }
 
-/// RFC 1071.
+/// Computes the Internet checksum (RFC 1071).
 fn checksum(bytes: &[u8]) -> u16 {
     let mut sum: u32 = 0;
     for pair in bytes.chunks(2) {
@@ -164,7 +174,7 @@ const ECHO_REQUEST_V4: u8 = 8;
 const ECHO_REPLY_V4: u8 = 0;
 const ECHO_REQUEST_V6: u8 = 128;
 const ECHO_REPLY_V6: u8 = 129;
-/// The longest IPv4 header, and the head of ICMP.
+/// The length of the longest IPv4 header plus the ICMP header.
 const REPLY_HEAD: usize = 60 + ICMP_HEADER;
 /// `sizeof(int)` on Linux.
 const INT_BYTES: libc::socklen_t = 4;
@@ -176,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_as_long_as_asked_and_sums_to_zero() {
+    fn request_has_the_wanted_length_and_a_valid_checksum() {
         for (is_ipv4, bytes) in [(true, 1_524), (true, 577), (false, 1_540), (false, 1_280)] {
             let made = request(is_ipv4, 0x1234, 7, bytes);
             assert_eq!(made.len() + if is_ipv4 { 20 } else { 40 }, bytes);
@@ -187,15 +197,15 @@ mod tests {
     }
 
     #[test]
-    fn the_checksum_is_that_of_rfc_1071() {
-        // §3's example bytes sum to ddf2.
+    fn checksum_matches_rfc_1071() {
+        // The example bytes of RFC 1071 section 3 have the sum ddf2.
         assert_eq!(checksum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]), !0xddf2);
         assert_eq!(checksum(&[0xff]), 0x00ff);
         assert_eq!(checksum(&[]), 0xffff);
     }
 
     #[test]
-    fn only_replies_to_the_own_id_count() {
+    fn sequence_of_accepts_only_replies_to_the_id() {
         let reply = [0, 0, 0, 0, 0x12, 0x34, 0, 7];
         assert_eq!(sequence_of(true, false, None, &reply), Some(7));
         assert_eq!(sequence_of(true, false, Some(0x1234), &reply), Some(7));
@@ -211,8 +221,9 @@ mod tests {
     }
 
     #[test]
-    fn loopback_answers_a_full_size_request() {
-        // Without CAP_NET_RAW and outside the range of groups there is nothing to test.
+    fn pinger_receives_a_full_size_reply_from_loopback() {
+        // Opening the socket needs CAP_NET_RAW or a group in `net.ipv4.ping_group_range`. Without
+        // them the test is skipped.
         let Ok(pinger) = Pinger::open(true, None) else { return };
         pinger.send(IpAddr::V4(Ipv4Addr::LOCALHOST), 9, 1_500).unwrap();
         let reply = pinger.receive(Duration::from_secs(10)).unwrap();

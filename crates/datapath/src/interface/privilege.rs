@@ -1,32 +1,33 @@
-//! What the process may do: the capabilities that AF_XDP, packet sockets and BPF ask for.
+//! Checks for the capabilities that AF_XDP, packet sockets and BPF need, read from
+//! `/proc/self/status`. The binary drops privileges; this module only reads them.
 //!
-//! In: `/proc/self/status`. Out: [`Privileges`] and [`Finding`]s. Not here: giving privileges up (the binary).
-//! Source: capabilities(7).
+//! See capabilities(7).
 
 use std::io;
 
 use super::Finding;
 
-/// The effective capabilities of the calling thread's process.
+/// The effective capabilities of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Privileges {
     effective: u64,
 }
 
 impl Privileges {
-    /// From a mask with capability `n` at bit `n`.
+    /// Creates the value from a bit mask. Bit `n` is set if the process has capability `n`.
     #[must_use]
     pub const fn from_mask(effective: u64) -> Self {
         Self { effective }
     }
 
-    /// Those of this process.
+    /// Reads the capabilities of this process.
     ///
     /// # Errors
-    /// When `/proc` is not mounted, or says nothing of them.
+    /// The call fails if `/proc` is not mounted, or if `/proc/self/status` does not list
+    /// capabilities.
     pub fn read() -> io::Result<Self> {
         Self::parse(&std::fs::read_to_string("/proc/self/status")?)
-            .ok_or_else(|| io::Error::other("/proc/self/status has no line CapEff"))
+            .ok_or_else(|| io::Error::other("/proc/self/status has no CapEff line"))
     }
 
     fn parse(status: &str) -> Option<Self> {
@@ -34,19 +35,21 @@ impl Privileges {
         u64::from_str_radix(mask.trim(), 16).ok().map(Self::from_mask)
     }
 
-    /// Whether capability number `bit` is held.
+    /// Returns `true` if the process has capability number `bit`.
     #[must_use]
     pub const fn has(self, bit: u32) -> bool {
         self.effective & 1 << bit != 0
     }
 
-    /// Whether all of what `needed` names is missing; holding one of the names suffices.
+    /// Returns `true` if the process has none of the capabilities in `needed`. One of them would be
+    /// sufficient.
     fn lacks(self, needed: &Needed) -> bool {
         needed.any_of.iter().all(|(bit, _)| !self.has(*bit))
     }
 }
 
-/// Names each capability that is missing, and what it would be used for.
+/// Returns a finding for each missing capability. Each finding explains what the capability is
+/// needed for.
 #[must_use]
 pub fn privilege_findings(privileges: Privileges) -> Vec<Finding> {
     NEEDED.iter().filter(|needed| privileges.lacks(needed)).map(missing).collect()
@@ -56,7 +59,7 @@ fn missing(needed: &Needed) -> Finding {
     let names: Vec<&str> = needed.any_of.iter().map(|(_, name)| *name).collect();
     let capability = names.first().copied().unwrap_or_default();
     let what = format!("the process lacks {}, needed to {}", names.join(" or "), needed.purpose);
-    Finding::error("capability", what, "the balancer does not start without it")
+    Finding::error("capability", what, "the load balancer does not start without it")
         .hint(format!("run as root, or under systemd with AmbientCapabilities={capability}"))
 }
 
@@ -68,16 +71,17 @@ struct Needed {
 const NEEDED: [Needed; 4] = [
     Needed { any_of: &[(12, "CAP_NET_ADMIN")], purpose: "attach an XDP program" },
     Needed { any_of: &[(13, "CAP_NET_RAW")], purpose: "open packet and AF_XDP sockets" },
-    // Without it Linux 6.1 refuses the program ("attempt to corrupt spilled pointer on stack"), and so does 6.18 ("The sequence
-    // of 8193 jumps is too complex"): the verifier then follows what the processor may speculate on too.
+    // Without this capability, the verifier also checks speculative execution. It then refuses the
+    // program. Its message is "attempt to corrupt spilled pointer on stack" on Linux 6.1, and "The
+    // sequence of 8193 jumps is too complex" on Linux 6.18.
     Needed {
         any_of: &[(38, "CAP_PERFMON"), (21, "CAP_SYS_ADMIN")],
-        purpose: "have the kernel's verifier accept the program",
+        purpose: "pass the BPF verifier of the kernel",
     },
-    // Kernels before 5.8 know CAP_SYS_ADMIN alone.
+    // Kernels before 5.8 do not have CAP_BPF and require CAP_SYS_ADMIN.
     Needed {
         any_of: &[(39, "CAP_BPF"), (21, "CAP_SYS_ADMIN")],
-        purpose: "load BPF programs and make their maps",
+        purpose: "load BPF programs and create their maps",
     },
 ];
 
@@ -93,8 +97,8 @@ mod tests {
     fn each_missing_capability_is_named() {
         for (mask, names) in [
             (ALL, vec![]),
-            (ALL & !(1 << 39), vec![]), // CAP_SYS_ADMIN stands in
-            (ALL & !(1 << 21), vec![]), // CAP_BPF is enough
+            (ALL & !(1 << 39), vec![]), // CAP_SYS_ADMIN replaces CAP_BPF
+            (ALL & !(1 << 21), vec![]), // CAP_BPF replaces CAP_SYS_ADMIN
             (ALL & !(1 << 38), vec![]),
             (ALL & !(1 << 12), vec!["CAP_NET_ADMIN"]),
             (ALL & !(1 << 13), vec!["CAP_NET_RAW"]),

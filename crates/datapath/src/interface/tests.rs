@@ -1,4 +1,4 @@
-//! Facts in, findings out.
+//! Tests of the findings for interfaces with given properties.
 
 use super::*;
 
@@ -27,32 +27,32 @@ fn slave_of(kind: &str) -> Option<Master> {
     Some(Master { name: "up0".to_owned(), kind: kind.to_owned() })
 }
 
-/// What is changed about a sound interface of a driver, and what is then said and advised.
+/// A driver, a change to an interface without problems, and the expected findings.
 type Row = (&'static str, fn(&mut Interface), &'static [(Severity, &'static str, &'static str)]);
 
 #[rustfmt::skip]
 const ROWS: &[Row] = &[
     ("ixgbe", |_| (), &[]),
-    ("ixgbe", |i| i.master = slave_of("bond"), &[(Severity::Error, "slave of the bond up0", "ip link set dev eth0 nomaster")]),
-    ("ixgbe", |i| i.master = slave_of("team"), &[(Severity::Error, "slave of the team up0", "name up0 as the interface")]),
+    ("ixgbe", |i| i.master = slave_of("bond"), &[(Severity::Error, "member of the bond up0", "ip link set dev eth0 nomaster")]),
+    ("ixgbe", |i| i.master = slave_of("team"), &[(Severity::Error, "member of the team up0", "use up0 as the interface")]),
     ("ixgbe", |i| i.master = slave_of("bridge"), &[]),
     ("ixgbe", |i| i.xdp_program = Some(42), &[(Severity::Error, "XDP program, id 42", "ip link set dev eth0 xdp off")]),
     ("ixgbe", |i| { i.xdp_program = Some(42); i.xdp_program_name = Some("other".into()); }, &[(Severity::Error, "id 42, called \"other\"", "ip link set dev eth0 xdp off")]),
-    ("ixgbe", |i| { i.xdp_program = Some(42); i.xdp_program_name = Some("steer".into()); }, &[(Severity::Error, "that of a `sluicegate run` which runs", "end that process first")]),
-    ("ixgbe", |i| { i.xdp_program = Some(42); i.xdp_program_name = Some("decap".into()); }, &[(Severity::Error, "that of a `sluicegate decap` which runs", "end that process first")]),
+    ("ixgbe", |i| { i.xdp_program = Some(42); i.xdp_program_name = Some("steer".into()); }, &[(Severity::Error, "attached by a running `sluicegate run`", "stop that process first")]),
+    ("ixgbe", |i| { i.xdp_program = Some(42); i.xdp_program_name = Some("decap".into()); }, &[(Severity::Error, "attached by a running `sluicegate decap`", "stop that process first")]),
     ("ixgbe", |i| i.mtu_bytes = 1_707, &[]),
-    ("ixgbe", |i| i.mtu_bytes = 1_708, &[(Severity::Error, "MTU of 1708 bytes, and io.frame_size = 2048 holds packets of up to 1707", "ip link set dev eth0 mtu 1707; or: set io.frame_size = 4096, which holds packets of up to 3755")]),
-    ("ixgbe", |i| i.mtu_bytes = 3_755, &[(Severity::Error, "MTU of 3755 bytes", "or: set io.frame_size = 4096, which holds")]),
-    ("ixgbe", |i| i.mtu_bytes = 3_756, &[(Severity::Error, "MTU of 3756 bytes", "and the MTU to 3755 at most: the driver does not say")]),
+    ("ixgbe", |i| i.mtu_bytes = 1_708, &[(Severity::Error, "MTU of 1708 bytes, and io.frame_size = 2048 holds packets of up to 1707", "ip link set dev eth0 mtu 1707, or set io.frame_size = 4096, which holds packets of up to 3755")]),
+    ("ixgbe", |i| i.mtu_bytes = 3_755, &[(Severity::Error, "MTU of 3755 bytes", ", or set io.frame_size = 4096, which holds")]),
+    ("ixgbe", |i| i.mtu_bytes = 3_756, &[(Severity::Error, "MTU of 3756 bytes", "and the MTU to at most 3755, because the driver does not report")]),
     ("ixgbe", |i| { i.mtu_bytes = 3_755; i.multi_buffer = Some(true); }, &[(Severity::Advice, "MTU of 3755 bytes", "set io.frame_size = 4096, which holds packets of up to 3755")]),
     ("ixgbe", |i| { i.mtu_bytes = 9_000; i.multi_buffer = Some(true); }, &[]),
-    ("ixgbe", |i| { i.mtu_bytes = 9_000; i.multi_buffer = Some(false); }, &[(Severity::Error, "MTU of 9000 bytes", "the driver does not say that it takes packets in several frames")]),
-    ("ixgbe", |i| { i.mtu_bytes = 20_000; i.multi_buffer = Some(true); }, &[(Severity::Error, "MTU of 20000 bytes", "ip link set dev eth0 mtu 15779; or: packets in several frames")]),
+    ("ixgbe", |i| { i.mtu_bytes = 9_000; i.multi_buffer = Some(false); }, &[(Severity::Error, "MTU of 9000 bytes", "the driver does not report XDP multi-buffer")]),
+    ("ixgbe", |i| { i.mtu_bytes = 20_000; i.multi_buffer = Some(true); }, &[(Severity::Error, "MTU of 20000 bytes", "ip link set dev eth0 mtu 15779, or packets in several frames")]),
     ("ixgbe", |i| i.features.lro = true, &[(Severity::Error, "LRO on", "ethtool -K eth0 lro off")]),
     ("ixgbe", |i| i.features.gro_hw = true, &[(Severity::Error, "GRO-HW on", "ethtool -K eth0 rx-gro-hw off")]),
     ("veth", |i| i.features.gro_list = true, &[(Severity::Warn, "rx-gro-list on", "ethtool -K eth0 rx-gro-list off")]),
     ("virtio_net", |i| i.features.gro_hw = true, &[]),
-    ("virtio_net", |i| i.queues = 3, &[(Severity::Error, "3 of 4 channels on", "ethtool -L eth0 combined 4")]),
+    ("virtio_net", |i| i.queues = 3, &[(Severity::Error, "3 of 4 channels enabled", "ethtool -L eth0 combined 4")]),
     ("ixgbe", |i| i.queues = 3, &[]),
     ("ixgbe", |i| i.features.rx_vlan = true, &[(Severity::Warn, "rxvlan on", "ethtool -K eth0 rxvlan off")]),
     ("veth", |i| i.features.rx_vlan = true, &[]),
@@ -68,24 +68,24 @@ const ROWS: &[Row] = &[
 ];
 
 #[test]
-fn each_fault_is_named_with_its_mend_and_nothing_else_is() {
+fn findings_name_each_fault_and_its_fix() {
     for (row, (driver, change, expected)) in ROWS.iter().enumerate() {
         let mut interface = sound(driver);
         change(&mut interface);
         let findings = interface.findings(FRAME);
         assert_eq!(findings.len(), expected.len(), "row {row}: {findings:?}");
-        for (finding, (severity, what, mend)) in findings.iter().zip(*expected) {
+        for (finding, (severity, what, fix)) in findings.iter().zip(*expected) {
             assert_eq!(finding.severity, *severity, "row {row}: {finding}");
             assert!(finding.what.contains(what), "row {row}: {finding}");
-            assert!(finding.mend().contains(mend), "row {row}: {finding}");
+            assert!(finding.fix().contains(fix), "row {row}: {finding}");
             assert!(finding.what.starts_with("eth0 "), "row {row}: {finding}");
         }
     }
 }
 
 #[test]
-fn packet_sockets_need_no_xdp_and_packets_that_nothing_merges() {
-    /// What is changed, and the commands that mend it.
+fn packet_findings_report_merging_offloads_only() {
+    /// A change to the interface, and the commands of the expected findings.
     type Change = (fn(&mut Interface), &'static [&'static str]);
     let rows: [Change; 8] = [
         (|_| {}, &[]),
@@ -113,7 +113,7 @@ fn packet_sockets_need_no_xdp_and_packets_that_nothing_merges() {
 }
 
 #[test]
-fn with_the_largest_frames_an_mtu_is_taken_up_to_what_they_hold() {
+fn findings_accept_an_mtu_that_frames_can_hold() {
     assert_eq!((largest_packet(2_048), largest_packet(4_096)), (1_707, 3_755));
     assert_eq!(LONGEST_PACKET, 15_779);
     let with = |mtu_bytes| Interface { mtu_bytes, ..sound("ixgbe") }.findings(4_096);
@@ -122,28 +122,28 @@ fn with_the_largest_frames_an_mtu_is_taken_up_to_what_they_hold() {
     assert_eq!(
         said,
         [
-            "eth0 has an MTU of 9000 bytes, and io.frame_size = 4096 holds packets of up to 3755: longer packets would not fit, \
-          and most drivers then refuse XDP; to mend it: ip link set dev eth0 mtu 3755; or: set io.frame_size = 4096, and the \
-          MTU to 3755 at most: the driver does not say that it takes packets in several frames (XDP multi-buffer)"
+            "eth0 has an MTU of 9000 bytes, and io.frame_size = 4096 holds packets of up to 3755 (longer packets do not fit, and \
+          most drivers refuse XDP with such an MTU); fix: ip link set dev eth0 mtu 3755, or set io.frame_size = 4096 and the MTU \
+          to at most 3755, because the driver does not report XDP multi-buffer"
         ]
     );
 }
 
 #[test]
-fn an_impossible_name_is_refused_before_the_kernel_is_asked() {
+fn interface_read_refuses_invalid_names() {
     for name in ["", ".", "..", "a/b", "a b", "a\0b", "a:1", "a\n", "sixteen_bytes_xx"] {
         assert!(matches!(Interface::read(name), Err(InterfaceError::Name(_))), "{name:?}");
     }
 }
 
 #[test]
-fn a_name_that_no_interface_has_is_reported_as_absent() {
+fn interface_read_reports_a_missing_interface() {
     let error = Interface::read("no-such-link").unwrap_err();
     assert_eq!(error.to_string(), "there is no interface `no-such-link` in this network namespace");
 }
 
 #[test]
-fn the_loopback_interface_can_be_read_without_privilege() {
+fn interface_read_works_for_loopback_without_privileges() {
     let lo = Interface::read("lo").unwrap();
     assert_eq!((lo.name.as_str(), lo.index, lo.mac), ("lo", 1, [0; 6]));
     assert_eq!((lo.queues, lo.max_queues, lo.master), (1, 1, None));

@@ -1,5 +1,5 @@
-//! Against packets as lists of bytes, in chunks that the kernel has registered. That takes CAP_NET_RAW: run as root with
-//! `cargo test -p sluicegate-datapath --lib long -- --ignored`.
+//! Tests of long packets in registered UMEM chunks. The tests need CAP_NET_RAW. Run them as root
+//! with `cargo test -p sluicegate-datapath --lib long -- --ignored`.
 
 #![allow(clippy::cast_possible_truncation, reason = "bytes of a pattern")]
 
@@ -10,12 +10,12 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What becomes of a packet that came whole.
+/// The action that ends a received packet.
 #[derive(Clone, Debug)]
 enum Fate {
-    /// Its chunks come back.
+    /// The packet is dropped, and its chunks return to the pool.
     Ended,
-    /// It leaves, this long, and may have so many chunks besides its own.
+    /// The packet is sent with `len` bytes, with up to `spare` additional chunks.
     Sent { len: usize, spare: usize },
 }
 
@@ -24,7 +24,7 @@ struct Bed {
     free: Vec<Frame>,
 }
 
-/// A packet as it comes: how much of each chunk is its.
+/// A received packet. `lengths` has the number of bytes in each chunk.
 #[derive(Clone, Debug)]
 struct Arrival {
     lengths: Vec<usize>,
@@ -36,7 +36,7 @@ fn addresses<'a>(frames: impl IntoIterator<Item = &'a Frame>) -> Vec<usize> {
     frames.into_iter().map(|frame| frame.0.addr()).collect()
 }
 
-/// Bytes that differ from place to place and from packet to packet.
+/// Returns test bytes that differ between positions and between packets.
 fn pattern(fill: u8, len: usize) -> Vec<u8> {
     (0..len).map(|at| fill.wrapping_add((at % 251) as u8).wrapping_mul(1 + (at / 251) as u8)).collect()
 }
@@ -47,7 +47,8 @@ impl Bed {
         Self { area, free: pools.remove(0) }
     }
 
-    /// The next frames of a packet, as the kernel fills them and marks all but the last; with what they hold.
+    /// Simulates the arrival of a packet. Returns its frames, filled and marked as the kernel does,
+    /// and the bytes of the packet.
     fn arrives(&mut self, arrival: &Arrival) -> (Vec<(Frame, usize)>, Vec<u8>) {
         let (mut frames, mut whole) = (Vec::new(), Vec::new());
         for (place, length) in arrival.lengths.iter().enumerate() {
@@ -62,7 +63,7 @@ impl Bed {
         (frames, whole)
     }
 
-    /// Takes the packet on to its end.
+    /// Sends the packet, or returns its chunks to the pool.
     fn meets(&mut self, mut frame: Frame, chunks: usize, fate: &Fate, fill: u8) -> Result<(), TestCaseError> {
         let mut returned = Vec::new();
         match *fate {
@@ -82,16 +83,16 @@ impl Bed {
                 let (wanted, had) = (len.div_ceil(room), spare.len());
                 let most = (chunks + had).min(17);
                 match self.area.spread(frame, len, &mut spare, &mut returned) {
-                    Ok(pieces) => {
+                    Ok(segments) => {
                         prop_assert!(wanted <= most);
-                        prop_assert_eq!(pieces.len(), wanted);
+                        prop_assert_eq!(segments.len(), wanted);
                         prop_assert_eq!(
                             had - spare.len(),
                             wanted.saturating_sub(chunks),
-                            "no more than it needs"
+                            "a packet took more spare chunks than it needs"
                         );
-                        self.is_on_the_wire(&pieces, &bytes)?;
-                        self.free.extend(pieces.into_iter().map(sent));
+                        self.is_on_the_wire(&segments, &bytes)?;
+                        self.free.extend(segments.into_iter().map(sent));
                     }
                     Err(frame) => {
                         prop_assert!(wanted > most);
@@ -106,17 +107,17 @@ impl Bed {
         Ok(())
     }
 
-    /// Each piece full but the last, which alone is not marked.
-    fn is_on_the_wire(&self, pieces: &Pieces, bytes: &[u8]) -> Result<(), TestCaseError> {
+    /// Checks the sent segments: all chunks except the last must be full and marked as followed.
+    fn is_on_the_wire(&self, segments: &Segments, bytes: &[u8]) -> Result<(), TestCaseError> {
         let mut seen = Vec::new();
-        for (place, piece) in pieces.iter().enumerate() {
-            let (len, is_last) = (piece.len(), place + 1 == pieces.len());
-            let mut frame = Frame(*piece);
-            prop_assert_eq!(piece.is_followed(), !is_last);
+        for (place, segment) in segments.iter().enumerate() {
+            let (len, is_last) = (segment.len(), place + 1 == segments.len());
+            let mut frame = Frame(*segment);
+            prop_assert_eq!(segment.is_followed(), !is_last);
             prop_assert!(is_last || len == self.area.room(&frame));
             seen.extend_from_slice(&self.area.chunk(&mut frame)[..len]);
         }
-        prop_assert!(seen == bytes, "what leaves is what was written");
+        prop_assert!(seen == bytes, "the sent bytes differ from the written bytes");
         Ok(())
     }
 
@@ -129,10 +130,10 @@ impl Bed {
     }
 }
 
-/// What the kernel gives back once it has sent it.
-fn sent(mut piece: Descriptor) -> Frame {
-    piece.set_followed(false);
-    Frame(piece)
+/// Returns the frame for a chunk that the kernel has finished sending.
+fn sent(mut segment: Descriptor) -> Frame {
+    segment.set_followed(false);
+    Frame(segment)
 }
 
 fn arrival() -> impl Strategy<Value = Arrival> {
@@ -142,7 +143,8 @@ fn arrival() -> impl Strategy<Value = Arrival> {
         prop::collection::vec(1_600..=3_840usize, 1..=10),
         prop::collection::vec(length, 1..=20),
     ];
-    // Chunks that are just full, too: of both sizes, less what the kernel leaves free in front.
+    // Some lengths fill their chunks exactly. Without reserved headroom, a chunk of the two sizes
+    // holds 1,792 or 3,840 bytes.
     let full = prop_oneof![(1..=8usize).prop_map(|n| n * 1_792), (1..=4usize).prop_map(|n| n * 3_840)];
     let len = prop_oneof![1..=LONGEST, Just(LONGEST), full];
     let sent = (len, 0..=20usize).prop_map(|(len, spare)| Fate::Sent { len, spare });
@@ -152,7 +154,7 @@ fn arrival() -> impl Strategy<Value = Arrival> {
 
 fn is_carried(mut bed: Bed, pairs: &[([Arrival; 2], Vec<bool>)]) -> Result<(), TestCaseError> {
     for (arrivals, order) in pairs {
-        // Two queues' packets, a frame of the one or of the other.
+        // The frames of two packets arrive interleaved, on two queues.
         let came = arrivals.each_ref().map(|arrival| bed.arrives(arrival));
         let wholes = [came[0].1.clone(), came[1].1.clone()];
         let all = came.each_ref().map(|(frames, _)| addresses(frames.iter().map(|(frame, _)| frame)));
@@ -168,7 +170,7 @@ fn is_carried(mut bed: Bed, pairs: &[([Arrival; 2], Vec<bool>)]) -> Result<(), T
                 prop_assert!(
                     whole.is_none() && gathered[queue].too_long == before && gathered[queue].has_begun()
                 );
-                bed.free.extend(returned); // of one that has grown too long
+                bed.free.extend(returned); // frames of a packet that became too long
                 continue;
             }
             prop_assert!(!gathered[queue].has_begun());
@@ -192,7 +194,7 @@ proptest! {
 
     #[test]
     #[ignore = "needs CAP_NET_RAW; the lane net runs it"]
-    fn a_packet_in_many_chunks_is_one_until_it_leaves_and_no_chunk_is_lost(
+    fn long_packets_are_joined_and_sent_without_losing_chunks(
         large: bool,
         pairs in prop::collection::vec(([arrival(), arrival()], prop::collection::vec(prop::bool::ANY, 40)), 1..8),
     ) {
@@ -202,7 +204,7 @@ proptest! {
 
 #[test]
 #[ignore = "needs CAP_NET_RAW; the lane net runs it"]
-fn a_frame_is_long_only_where_there_is_memory_for_it_and_has_that_much_room() {
+fn lengthen_needs_slots_and_gives_the_room_of_a_slot() {
     for has_slots in [true, false] {
         let mut bed = Bed::new(2_048, has_slots);
         let frame = bed.free.pop().unwrap();
@@ -217,5 +219,6 @@ fn a_frame_is_long_only_where_there_is_memory_for_it_and_has_that_much_room() {
 }
 
 const CHUNKS: u32 = 64;
-/// Bytes of the longest packet that is carried: with its mark and head room, and every tag, 15,779 of IP.
+/// The maximum length of a received packet in bytes, including mark, headroom and VLAN tags. The
+/// IP packet in it has 15,779 bytes.
 const LONGEST: usize = 15_864;

@@ -1,70 +1,80 @@
-//! Which slots of an AF_XDP ring are ours: the two indices that we share with the kernel.
+//! The producer and consumer indices of an AF_XDP ring, which determine the owner of each slot.
+//! Loading the index of the kernel gives slots to this process. Storing its own index passes slots
+//! to the kernel.
 //!
-//! In: the shared words. Out: places in the ring, each ours from the load that shows it until the store that gives it away.
-//! Not here: the memory of slots (`ring`), waking the kernel.
-//! Invariant: a thread that sees an index move sees what was written into the slots before. A loom model goes through every
-//! interleaving with a kernel of its own.
-//! Indices count on and wrap at 2^32; a ring's size is a power of two, so that their low bits are a place.
-//! Source: Linux Documentation/networking/af_xdp.rst; `net/xdp/xsk_queue.h`, the comment above `struct xsk_queue`.
+//! Indices increase and wrap at 2^32. The size of a ring is a power of two, so the low bits of an
+//! index are a slot number.
+//!
+//! Invariant: a thread that sees a new index also sees the data in the slots before that index. A
+//! loom model checks all interleavings with a simulated kernel.
+//!
+//! See Linux Documentation/networking/af_xdp.rst, and in `net/xdp/xsk_queue.h` the comment above
+//! `struct xsk_queue`.
 
 use crate::sync::{AtomicU32, Ordering};
 
-/// Our half of a ring that the kernel fills.
+/// The consumer side of a ring that the kernel fills.
 #[derive(Debug)]
 pub(crate) struct ConsumerIndex {
     mask: u32,
-    /// The next slot to take.
+    /// The index of the next slot to read.
     next: u32,
-    /// The kernel's index when we last looked: the end of the slots that are ours.
+    /// The producer index of the kernel, as last read. Slots before this index can be read.
     end: u32,
 }
 
 impl ConsumerIndex {
-    /// Of a ring with `size` slots, a power of two, whose slots before `consumer` have been taken.
+    /// Creates the index for a ring of `size` slots, a power of two. The slots before `consumer`
+    /// have already been read.
     pub(crate) fn new(size: u32, consumer: &AtomicU32) -> Self {
         let next = consumer.load(Ordering::Relaxed);
         Self { mask: mask(size), next, end: next }
     }
 
-    /// How many slots there are to take: those known of, and a look at the kernel's index where that is none.
+    /// Returns the number of slots that can be read. The index of the kernel is read only if no
+    /// slot is known to be available.
     #[inline]
     pub(crate) fn available(&mut self, producer: &AtomicU32) -> u32 {
         if self.next == self.end {
-            // Acquire: pairs with the kernel's release in `xskq_prod_submit`, after it has written the slots.
+            // Acquire: pairs with the release in `xskq_prod_submit` of the kernel. The kernel
+            // writes the slots before that release.
             self.end = producer.load(Ordering::Acquire);
         }
         self.end.wrapping_sub(self.next)
     }
 
-    /// The next slot's place, below the size; only as often as there are slots.
+    /// Returns the slot number of the next slot. Call this at most as often as slots are available.
     #[inline]
     pub(crate) fn advance(&mut self) -> u32 {
-        debug_assert_ne!(self.next, self.end, "there is a slot to take");
+        debug_assert_ne!(self.next, self.end, "no slot to take");
         let place = self.next & self.mask;
         self.next = self.next.wrapping_add(1);
         place
     }
 
-    /// Gives the slots taken back to the kernel.
+    /// Stores the read index. The kernel can then reuse all slots that were read.
     #[inline]
     pub(crate) fn release(&self, consumer: &AtomicU32) {
-        // Release: the kernel, which acquires in `xskq_prod_nb_free`, writes into slots that we have read.
+        // Release: pairs with the acquire in `xskq_prod_nb_free` of the kernel. The kernel
+        // therefore overwrites a slot only after the slot was read.
         consumer.store(self.next, Ordering::Release);
     }
 }
 
-/// Our half of a ring that the kernel empties.
+/// The producer side of a ring that the kernel empties.
 #[derive(Debug)]
 pub(crate) struct ProducerIndex {
     mask: u32,
-    /// The next slot to fill.
+    /// The index of the next slot to fill.
     next: u32,
-    /// The kernel's index when we last looked and the size: the end of the slots that are ours.
+    /// The consumer index of the kernel, as last read, plus the ring size. Slots before this index
+    /// are free.
     end: u32,
 }
 
 impl ProducerIndex {
-    /// Of a ring with `size` slots, a power of two, whose slots before `producer` have been filled.
+    /// Creates the index for a ring of `size` slots, a power of two. The slots before `producer`
+    /// have already been filled.
     pub(crate) fn new(size: u32, producer: &AtomicU32, consumer: &AtomicU32) -> Self {
         let next = producer.load(Ordering::Relaxed);
         let mut index = Self { mask: mask(size), next, end: next };
@@ -72,40 +82,43 @@ impl ProducerIndex {
         index
     }
 
-    /// How many slots may be filled: those known of, and a look at the kernel's index where they are fewer than `wanted`.
+    /// Returns the number of free slots. The index of the kernel is read only if fewer than
+    /// `wanted` slots are known to be free.
     #[inline]
     pub(crate) fn free(&mut self, wanted: u32, consumer: &AtomicU32) -> u32 {
         let known = self.end.wrapping_sub(self.next);
         if known >= wanted { known } else { self.look(consumer) }
     }
 
-    /// The same by a look.
+    /// Reads the index of the kernel and returns the current number of free slots.
     #[inline]
     pub(crate) fn look(&mut self, consumer: &AtomicU32) -> u32 {
-        // Acquire: pairs with the kernel's release in `__xskq_cons_release`, after it has read the slots.
+        // Acquire: pairs with the release in `__xskq_cons_release` of the kernel. The kernel reads
+        // the slots before that release.
         self.end = consumer.load(Ordering::Acquire).wrapping_add(self.mask).wrapping_add(1);
         self.end.wrapping_sub(self.next)
     }
 
-    /// The next slot's place, below the size; only as often as there are slots.
+    /// Returns the slot number of the next slot. Call this at most as often as slots are free.
     #[inline]
     pub(crate) fn advance(&mut self) -> u32 {
-        debug_assert_ne!(self.next, self.end, "there is a slot to fill");
+        debug_assert_ne!(self.next, self.end, "no slot to fill");
         let place = self.next & self.mask;
         self.next = self.next.wrapping_add(1);
         place
     }
 
-    /// Gives the slots filled to the kernel.
+    /// Passes the filled slots to the kernel.
     #[inline]
     pub(crate) fn submit(&self, producer: &AtomicU32) {
-        // Release: the kernel, which acquires in `__xskq_cons_peek`, reads what was written into them.
+        // Release: pairs with the acquire in `__xskq_cons_peek` of the kernel. The kernel therefore
+        // sees the data that was written into the slots.
         producer.store(self.next, Ordering::Release);
     }
 }
 
 fn mask(size: u32) -> u32 {
-    assert!(size.is_power_of_two(), "a ring of {size} slots");
+    assert!(size.is_power_of_two(), "ring size {size} is not a power of two");
     size - 1
 }
 
@@ -116,8 +129,9 @@ mod tests {
 
     use super::*;
 
-    /// A ring of two slots, whose indices wrap within the model. What is done with a slot is relaxed: an index alone orders it. The
-    /// consumer leaves 0 in a slot, and the producer that fills it must see that.
+    /// A ring of two slots. Its indices wrap within the model. Slots are accessed with relaxed
+    /// ordering, so only the indices can order the accesses. The consumer stores 0 into a slot that
+    /// it has read. The producer checks for this 0 before it fills the slot again.
     struct Shared {
         producer: AtomicU32,
         consumer: AtomicU32,
@@ -130,14 +144,13 @@ mod tests {
             Arc::new(Self { producer, consumer, slots: [AtomicU64::new(0), AtomicU64::new(0)] })
         }
 
-        /// The slot of an index.
         fn slot(&self, index: u32) -> &AtomicU64 {
             &self.slots[(index % 2) as usize]
         }
     }
 
     fn put(slot: &AtomicU64, value: u64) {
-        assert_eq!(slot.load(Ordering::Relaxed), 0, "what lay in the slot has been taken");
+        assert_eq!(slot.load(Ordering::Relaxed), 0, "slot still has a value");
         slot.store(value, Ordering::Relaxed);
     }
 
@@ -147,11 +160,12 @@ mod tests {
         value
     }
 
-    /// So that the third slot is behind the wrap.
+    /// The first index. The indices wrap before the third slot.
     const FIRST: u32 = u32::MAX - 1;
     const VALUES: [u64; 3] = [11, 12, 13];
 
-    /// A kernel that fills the ring, as `xsk_queue.h` says, by nothing of the code above.
+    /// Simulates a kernel that fills the ring as described in `xsk_queue.h`. The code under test is
+    /// not used.
     fn fill(ring: &Shared) {
         for (index, value) in (0..).zip(VALUES) {
             let index = FIRST.wrapping_add(index);
@@ -163,7 +177,7 @@ mod tests {
         }
     }
 
-    /// A kernel that empties it.
+    /// Simulates a kernel that empties the ring.
     fn empty(ring: &Shared) -> Vec<u64> {
         let taken = (0..3).map(|index| {
             let index = FIRST.wrapping_add(index);
@@ -178,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_fills_is_taken_once_and_in_order() {
+    fn consumer_takes_each_slot_once_and_in_order() {
         loom::model(|| {
             let ring = Shared::new();
             let kernel = Arc::clone(&ring);
@@ -200,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_to_the_kernel_is_whole() {
+    fn producer_passes_complete_slots_to_the_kernel() {
         loom::model(|| {
             let ring = Shared::new();
             let kernel = Arc::clone(&ring);

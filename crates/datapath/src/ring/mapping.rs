@@ -1,10 +1,11 @@
-//! Where the rings of a socket lie: libxdp has mapped them, and the kernel says where in our memory that is.
+//! Finds the rings of a socket in the memory of this process. libxdp has already mapped the rings.
+//! The file /proc/self/maps lists each mapping with its socket and with the offset that identifies
+//! the ring.
 //!
-//! In: a bound socket. Out: the [`Memory`] of each of its four rings.
-//! A second mapping of our own would do from Linux 6.4 on; before, a bound socket gives none (`xsk_mmap`: EBUSY). The list of
-//! mappings is there in every version, and names each by its socket and by the offset that stands for the ring.
-//! Not here: making the socket and its rings (xsk-rs).
-//! Source: Linux include/uapi/linux/if_xdp.h; proc_pid_maps(5).
+//! Mapping the rings a second time works only since Linux 6.4. On older kernels, `mmap` of a bound
+//! socket fails with EBUSY (`xsk_mmap`).
+//!
+//! See Linux include/uapi/linux/if_xdp.h and proc_pid_maps(5).
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -27,12 +28,14 @@ pub(crate) struct Rings {
 }
 
 impl Rings {
-    /// The rings of a socket, each of `size` slots.
+    /// Finds the rings of `socket`. Each ring has `size` slots.
     ///
     /// # Errors
-    /// What the kernel says; that a ring is mapped nowhere, or too small.
+    /// Returns the error of the kernel, or an error if a ring is not mapped or is too small.
+    ///
     /// # Safety
-    /// The rings of `socket`, mapped by libxdp, have `size` slots, are used by nobody else, and stay mapped for as long as the values live.
+    /// libxdp must have mapped the rings of `socket` with `size` slots. No other code may use the
+    /// rings, and they must stay mapped as long as the returned values live.
     pub(crate) unsafe fn of(socket: RawFd, size: u32) -> io::Result<Self> {
         let offsets = offsets(socket)?;
         let name = std::fs::read_link(format!("/proc/self/fd/{socket}"))?;
@@ -40,27 +43,32 @@ impl Rings {
             list: std::fs::read_to_string("/proc/self/maps")?,
             socket: name.to_string_lossy().into(),
         };
-        // SAFETY: by the contract of this function; descriptors are of integers.
+        // SAFETY: the caller upholds the contract of this function. Descriptors consist of
+        // integers, so every bit pattern is valid.
         let rx = unsafe { mappings.ring(RX, &offsets.rx, size) }?;
-        // SAFETY: as above.
+        // SAFETY: the caller upholds the contract of this function. Descriptors consist of
+        // integers, so every bit pattern is valid.
         let tx = unsafe { mappings.ring(TX, &offsets.tx, size) }?;
-        // SAFETY: as above, and addresses are integers.
+        // SAFETY: the caller upholds the contract of this function. Addresses are integers, so
+        // every bit pattern is valid.
         let fill = unsafe { mappings.ring(libc::XDP_UMEM_PGOFF_FILL_RING, &offsets.fr, size) }?;
-        // SAFETY: as above.
+        // SAFETY: the caller upholds the contract of this function. Addresses are integers, so
+        // every bit pattern is valid.
         let completion = unsafe { mappings.ring(libc::XDP_UMEM_PGOFF_COMPLETION_RING, &offsets.cr, size) }?;
         Ok(Self { rx, tx, fill, completion })
     }
 }
 
-/// Offsets in a socket that stand for rings, of the type that those of the UMEM have.
+/// The `mmap` offsets of the receive and transmit rings, converted to the type that libc uses for
+/// the UMEM ring offsets.
 const RX: u64 = libc::XDP_PGOFF_RX_RING.cast_unsigned();
 const TX: u64 = libc::XDP_PGOFF_TX_RING.cast_unsigned();
 
-/// Where each ring's words lie in its mapping.
+/// Returns, for each ring, the offsets of its words and slots within the mapping.
 fn offsets(socket: RawFd) -> io::Result<xdp_mmap_offsets> {
     let mut offsets = MaybeUninit::<xdp_mmap_offsets>::zeroed();
     let mut len = libc::socklen_t::try_from(size_of::<xdp_mmap_offsets>()).unwrap_or(0);
-    // SAFETY: `offsets` has as many bytes as `len` announces, and outlives the call.
+    // SAFETY: `offsets` has `len` bytes and outlives the call.
     let result = unsafe {
         libc::getsockopt(
             socket,
@@ -74,29 +82,29 @@ fn offsets(socket: RawFd) -> io::Result<xdp_mmap_offsets> {
         return Err(io::Error::last_os_error());
     }
     if len as usize != size_of::<xdp_mmap_offsets>() {
-        return Err(io::Error::other("rings without flags (before Linux 5.4)"));
+        return Err(io::Error::other("AF_XDP rings have no flags (Linux 5.4 or later is needed)"));
     }
-    // SAFETY: zeroes are valid, and the kernel has written all of it.
+    // SAFETY: all zeros are a valid value, and the kernel has overwritten the complete structure.
     Ok(unsafe { offsets.assume_init() })
 }
 
-/// The process's mappings, of which those of one socket matter.
+/// The list of memory mappings of the process, and the name of one socket in this list.
 struct Mappings {
-    /// As /proc/self/maps has them.
+    /// The content of /proc/self/maps.
     list: String,
-    /// `socket:[INODE]`.
+    /// The name of the socket in the list, `socket:[INODE]`.
     socket: String,
 }
 
 impl Mappings {
-    /// The ring that is mapped at this offset of the socket.
+    /// Returns the ring of the socket that is mapped with the `mmap` offset `offset`.
     ///
     /// # Safety
     /// See [`Memory::new`].
     unsafe fn ring<T: Copy>(&self, offset: u64, words: &xdp_ring_offset, size: u32) -> io::Result<Memory<T>> {
         let place = self
             .place(offset)
-            .ok_or_else(|| io::Error::other(format!("no ring is mapped at {offset:#x}")))?;
+            .ok_or_else(|| io::Error::other(format!("no AF_XDP ring is mapped at offset {offset:#x}")))?;
         let slots = size as usize * size_of::<T>();
         let at = |offset: u64, bytes: usize, alignment: usize| {
             let start = place.start.checked_add(usize::try_from(offset).ok()?)?;
@@ -112,19 +120,20 @@ impl Mappings {
         );
         let (Some(producer), Some(consumer), Some(flags), Some(first)) = found else {
             return Err(io::Error::other(format!(
-                "a ring of {} bytes is mapped at {offset:#x}",
+                "AF_XDP ring at offset {offset:#x} is too small: {} bytes",
                 place.len()
             )));
         };
         let words = [producer, consumer, flags].map(NonNull::with_exposed_provenance);
-        // SAFETY: they lie in the mapping, aligned, as was checked; the rest is the contract of this function.
+        // SAFETY: the checks above show that the words and slots are aligned and inside the
+        // mapping. The caller upholds the other requirements.
         Ok(unsafe { Memory::new(words, NonNull::with_exposed_provenance(first), size) })
     }
 
-    /// Where that offset of the socket is mapped.
+    /// Returns the address range to which `offset` of the socket is mapped.
     fn place(&self, offset: u64) -> Option<Range<usize>> {
         self.list.lines().find_map(|line| {
-            // start-end permissions offset device inode path
+            // The fields of a line are start-end, permissions, offset, device, inode and path.
             let mut fields = line.split_ascii_whitespace();
             let (start, end) = fields.next()?.split_once('-')?;
             let at = fields.nth(1)?;
@@ -155,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_is_found_by_its_socket_and_its_offset() {
+    fn place_is_found_by_socket_and_offset() {
         let places = [(0, 3), (0x8000_0000, 2), (0x1_0000_0000, 1), (0x1_8000_0000, 0)];
         for (offset, place) in places {
             let start = 0x7f00_0000_0000 + place * 0x1_0000;
@@ -167,19 +176,22 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_that_does_not_hold_the_ring_is_refused() {
+    fn ring_in_a_small_mapping_is_refused() {
         let words = |desc| xdp_ring_offset { producer: 0, consumer: 64, desc, flags: 128 };
         let ring = |desc, size| {
-            // SAFETY: nothing is read or written through it.
+            // SAFETY: this test never reads or writes the ring.
             unsafe { mappings(12345).ring::<u64>(0x1_0000_0000, &words(desc), size) }
         };
-        // 5 pages.
+        // The test mapping has 5 pages.
         assert!(ring(192, 2_048).is_ok() && ring(4_096, 2_048).is_ok());
         for (desc, size) in
             [(4_097, 1_024), (4_104, 2_048), (192, 4_096), (u64::MAX, 1), (u64::MAX - 8_191, 1_024)]
         {
             let refused = ring(desc, size).unwrap_err().to_string();
-            assert_eq!(refused, "a ring of 20480 bytes is mapped at 0x100000000", "{desc} {size}");
+            assert_eq!(
+                refused, "AF_XDP ring at offset 0x100000000 is too small: 20480 bytes",
+                "{desc} {size}"
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Against a kernel of the test's own, which has the words and slots of a ring and none of the code.
+//! Tests of rings against a simulated kernel. The simulated kernel uses the memory of a ring, but
+//! none of the code under test.
 
 use std::collections::VecDeque;
 
@@ -6,14 +7,14 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What both sides share, as the kernel lays it out.
+/// The memory of a ring, laid out as in the kernel.
 struct Shared {
     words: Box<[AtomicU32; 3]>,
     slots: Box<[u64]>,
 }
 
 impl Shared {
-    /// A ring that has been used until its indices are `first`.
+    /// Creates an empty ring with both indices at `first`.
     fn new(size: u32, first: u32) -> Self {
         let words = Box::new([first, first, 0].map(AtomicU32::new));
         Self { words, slots: vec![0; size as usize].into() }
@@ -23,12 +24,13 @@ impl Shared {
         let [producer, consumer, flags] = self.words.each_ref().map(NonNull::from_ref);
         let size = u32::try_from(self.slots.len()).unwrap();
         let slots = NonNull::new(self.slots.as_mut_ptr()).unwrap();
-        // SAFETY: words and slots live as long as the test, which looks at slots by the same pointer alone.
+        // SAFETY: the words and slots live as long as the test. The test accesses the slots only
+        // through this pointer.
         unsafe { Memory::new([producer, consumer, flags], slots, size) }
     }
 }
 
-/// The kernel's side: indices counted in 64 bits from `first` on, so that they wrap nowhere.
+/// A simulated kernel. It counts its indices in 64 bits from `first`, so that they never wrap.
 struct Kernel {
     memory: Memory<u64>,
     first: u64,
@@ -41,18 +43,18 @@ impl Kernel {
         Self { memory, first: first.into(), produced: 0, consumed: 0 }
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "the low half is what is shared")]
+    #[expect(clippy::cast_possible_truncation, reason = "the ring stores the low 32 bits")]
     fn word(&self, count: u64) -> u32 {
         (self.first + count) as u32
     }
 
     fn slot(&self, count: u64) -> NonNull<u64> {
         let place = (self.first + count) % u64::from(self.memory.size);
-        // SAFETY: the place lies in the ring.
+        // SAFETY: `place` is a slot number inside the ring.
         unsafe { self.memory.slots.add(usize::try_from(place).unwrap()) }
     }
 
-    /// Fills at most so many slots of a ring that we empty.
+    /// Writes up to `most` values into a ring that the code under test empties.
     fn fill(&mut self, most: usize, values: &mut impl Iterator<Item = u64>, waiting: &mut VecDeque<u64>) {
         for _ in 0..most {
             let taken = self.memory.consumer().load(Ordering::Acquire);
@@ -60,7 +62,7 @@ impl Kernel {
                 return;
             }
             let value = values.next().unwrap();
-            // SAFETY: the slot is the kernel's while fewer than all are filled.
+            // SAFETY: the ring is not full, so the slot belongs to the kernel.
             unsafe { self.slot(self.produced).write(value) };
             waiting.push_back(value);
             self.produced += 1;
@@ -68,12 +70,12 @@ impl Kernel {
         }
     }
 
-    /// Empties at most so many slots of a ring that we fill.
+    /// Reads up to `most` values from a ring that the code under test fills.
     fn empty(&mut self, most: usize) -> Vec<u64> {
         let mut taken = Vec::new();
         while taken.len() < most && self.memory.producer().load(Ordering::Acquire) != self.word(self.consumed)
         {
-            // SAFETY: what was submitted is the kernel's.
+            // SAFETY: submitted slots belong to the kernel.
             taken.push(unsafe { self.slot(self.consumed).read() });
             self.consumed += 1;
             self.memory.consumer().store(self.word(self.consumed), Ordering::Release);
@@ -82,21 +84,22 @@ impl Kernel {
     }
 }
 
-/// Sizes, where indices begin, and how much each side does in its turn: most cases pass the wrap.
-fn turns() -> impl Strategy<Value = (u32, u32, Vec<(usize, usize, bool)>)> {
+/// Generates ring sizes, first indices, and the work of both sides for each step. The indices wrap
+/// in most cases.
+fn iterations() -> impl Strategy<Value = (u32, u32, Vec<(usize, usize, bool)>)> {
     let first = prop_oneof![(0..40_u32).prop_map(|before| u32::MAX - before), any::<u32>()];
-    let turns = prop::collection::vec((0..20_usize, 0..20_usize, any::<bool>()), 1..60);
-    (0..5_u32, first, turns).prop_map(|(shift, first, turns)| (1 << shift, first, turns))
+    let iterations = prop::collection::vec((0..20_usize, 0..20_usize, any::<bool>()), 1..60);
+    (0..5_u32, first, iterations).prop_map(|(shift, first, iterations)| (1 << shift, first, iterations))
 }
 
 proptest! {
     #[test]
-    fn what_the_kernel_fills_is_taken_once_and_in_order((size, first, turns) in turns()) {
+    fn consumer_takes_entries_once_and_in_order((size, first, iterations) in iterations()) {
         let mut shared = Shared::new(size, first);
         let mut kernel = Kernel::new(shared.memory(), first);
         let mut ring = Consumer::new(shared.memory());
         let (mut values, mut waiting) = (1.., VecDeque::new());
-        for (filled, most, _) in turns {
+        for (filled, most, _) in iterations {
             kernel.fill(filled, &mut values, &mut waiting);
             let mut taken = Vec::new();
             let there = waiting.len();
@@ -110,16 +113,16 @@ proptest! {
     }
 
     #[test]
-    fn what_is_put_is_the_kernels_once_it_is_submitted_in_order((size, first, turns) in turns()) {
+    fn producer_shows_entries_in_order_after_submit((size, first, iterations) in iterations()) {
         let mut shared = Shared::new(size, first);
         let mut kernel = Kernel::new(shared.memory(), first);
         let mut ring = Producer::new(shared.memory());
         let (mut values, mut put, mut submitted) = (1.., VecDeque::new(), VecDeque::new());
-        for (wanted, emptied, submits) in turns {
+        for (wanted, emptied, submits) in iterations {
             let used = put.len() + submitted.len();
             let free = ring.free(wanted);
             prop_assert!(free + used <= size as usize, "{free} free, {used} used of {size}");
-            prop_assert!(free >= wanted || free + used == size as usize, "it looks where it knows of too few");
+            prop_assert!(free >= wanted || free + used == size as usize, "too few slots were reported");
             for _ in 0..wanted.min(free) {
                 let value = values.next().unwrap();
                 ring.put(value);
@@ -130,7 +133,7 @@ proptest! {
                 submitted.append(&mut put);
             }
             for value in kernel.empty(emptied) {
-                prop_assert_eq!(Some(value), submitted.pop_front(), "what was not submitted is not seen");
+                prop_assert_eq!(Some(value), submitted.pop_front(), "the kernel saw an entry before submit");
             }
             prop_assert_eq!(ring.free_now(), size as usize - put.len() - submitted.len());
         }
@@ -138,15 +141,15 @@ proptest! {
 }
 
 #[test]
-#[should_panic(expected = "looked for room")]
-fn a_full_ring_takes_nothing() {
+#[should_panic(expected = "ring full")]
+fn producer_panics_on_a_full_ring() {
     let mut shared = Shared::new(4, u32::MAX);
     let mut ring = Producer::new(shared.memory());
     (0..5).for_each(|value| ring.put(value));
 }
 
 #[test]
-fn the_kernel_is_to_be_woken_when_it_says_so() {
+fn producer_needs_wakeup_follows_the_flag() {
     let mut shared = Shared::new(4, 0);
     let ring = Producer::new(shared.memory());
     for (flags, needs) in [(0, false), (1, true), (2, false), (3, true)] {

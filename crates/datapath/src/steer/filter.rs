@@ -1,25 +1,27 @@
-//! What the program takes from the kernel, and what it leaves there although a prefix covers it.
-//!
-//! In: addresses and prefixes of VIPs with the head room that each wants, the machine's own addresses. Out: entries of the maps.
-//! Not here: the maps themselves (`steer`), which prefixes there are (`forwarder`).
+//! The addresses and prefixes that the steering program redirects. Packets to addresses of this
+//! machine inside these prefixes still go to the kernel.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use forwarder::Prefix;
 
-/// A VIP's own address goes before this machine's addresses, and those go before prefixes; of prefixes the longest decides.
+/// The addresses that the steering program redirects. A VIP entry takes precedence over an address
+/// of the machine, which takes precedence over prefixes. Of several matching prefixes, the longest
+/// is used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     pub(super) vips: BTreeMap<IpAddr, u8>,
     pub(super) prefixes: BTreeMap<Prefix, u8>,
-    /// Of the machine's addresses those that a prefix covers and no VIP has: no others need an entry.
+    /// The addresses of this machine that are inside a prefix but are not VIPs. Other addresses of
+    /// the machine need no entry.
     pub(super) own: BTreeSet<IpAddr>,
 }
 
 impl Filter {
-    /// Addresses and prefixes with their encapsulation overhead in bytes (the head room to open), and addresses of this machine. The last
-    /// encapsulation overhead of one given twice counts.
+    /// Creates a filter from VIP addresses, VIP prefixes and the addresses of this machine. Each
+    /// VIP address and prefix has an encapsulation overhead, which is the headroom to open in
+    /// bytes. If an address appears twice, the last overhead is used.
     pub fn new(
         vips: impl IntoIterator<Item = (IpAddr, u8)>,
         prefixes: impl IntoIterator<Item = (Prefix, u8)>,
@@ -31,12 +33,13 @@ impl Filter {
         filter.with_own(own)
     }
 
-    /// Of VIPs' own addresses alone.
+    /// Creates a filter that contains only VIP addresses.
     pub fn of_vips(vips: impl IntoIterator<Item = (IpAddr, u8)>) -> Self {
         Self::new(vips, [], [])
     }
 
-    /// The encapsulation overhead of an address that is taken; `None`: the kernel has it.
+    /// Returns the encapsulation overhead for an address. Returns `None` if packets to the address
+    /// are not redirected.
     #[must_use]
     pub fn encap_overhead(&self, address: IpAddr) -> Option<u8> {
         let address = address.to_canonical();
@@ -50,7 +53,8 @@ impl Filter {
         }
     }
 
-    /// The encapsulation overhead of most of its addresses and prefixes; of two that are as many the larger.
+    /// Returns the most frequent encapsulation overhead in the filter. If two values are equally
+    /// frequent, returns the larger value.
     pub(crate) fn usual_encap_overhead(&self) -> u8 {
         let mut counts = BTreeMap::new();
         for encap_overhead in self.vips.values().chain(self.prefixes.values()) {
@@ -59,8 +63,8 @@ impl Filter {
         counts.into_iter().max_by_key(|(_, count)| *count).map_or(0, |(encap_overhead, _)| encap_overhead)
     }
 
-    /// What both this and `next` take, or more where `next` takes it at another place: nothing that `next` leaves to the
-    /// kernel, and everything else as it is.
+    /// Returns the intersection of two filters, which redirects an address only if this filter and
+    /// `next` both do.
     pub(super) fn narrowed_to(&self, next: &Self) -> Self {
         let kept = self.vips.iter().filter(|(vip, _)| next.encap_overhead(**vip).is_some());
         let early = next.vips.iter().filter(|(vip, _)| self.encap_overhead(**vip).is_some());
@@ -79,7 +83,7 @@ impl Filter {
         Self { vips, prefixes, own: BTreeSet::new() }.with_own(own)
     }
 
-    /// The values of the map of addresses.
+    /// Returns the entries of the address map.
     pub(super) fn entries(&self) -> impl Iterator<Item = (IpAddr, u32)> {
         let own = self.own.iter().map(|address| (*address, OWN));
         own.chain(self.vips.iter().map(|(vip, encap_overhead)| (*vip, u32::from(*encap_overhead))))
@@ -111,5 +115,5 @@ impl Filter {
     }
 }
 
-/// The value of an address that is the machine's own; `OWN` in `bpf/whose.h`.
+/// The map value for an address of this machine. It equals `OWN` in `bpf/whose.h`.
 const OWN: u32 = 64;

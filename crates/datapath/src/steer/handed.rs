@@ -1,7 +1,6 @@
-//! A program in the hands of two processes: what one tells the other of it, and the descriptors that go along.
-//!
-//! In: an attached [`Steer`]. Out: facts and descriptors, and a [`Steer`] made of them in another process.
-//! Not here: how they travel. Invariant: the program stays attached while one of both has its link; the maps are the same ones.
+//! Handover of a steering program to another process. The old process sends the properties of the
+//! program, and the descriptors of its link and maps. The program stays attached as long as one of
+//! the two processes holds its link. Both processes use the same maps.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,23 +12,23 @@ use aya::maps::{Map, MapData, MapError};
 use forwarder::Prefix;
 use serde::{Deserialize, Serialize};
 
-use super::ends::EndMaps;
 use super::prefixes::PrefixMaps;
+use super::tunnel_endpoints::EndpointMaps;
 use super::{Filter, Handover, Maps, Steer, SteerError};
 use crate::attach::{AttachError, AttachMode, Attachment, Link, descriptor, in_map};
 
-/// What is known of a program beside its maps.
+/// The properties of a steering program, including the content of its maps.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SteerFacts {
-    /// The interface's name.
+    /// The name of the interface to which the program is attached.
     pub interface: String,
-    /// The kernel's id of the program.
+    /// The ID of the program in the kernel.
     program: u32,
     generic: bool,
     max_vips: u32,
-    /// Of the two tables of prefixes the one that the program does not read.
+    /// The index of the prefix table that the program does not use at present.
     spare: usize,
-    /// What the maps hold.
+    /// The VIPs, own addresses and prefixes that the maps contain.
     vips: Vec<(IpAddr, u8)>,
     own: Vec<IpAddr>,
     prefixes: Vec<(IpAddr, u8, u8)>,
@@ -37,7 +36,7 @@ pub struct SteerFacts {
     sources: Vec<(IpAddr, u8, u32)>,
 }
 
-/// Descriptors of the maps, in the order of [`MAPS`]; none of a program that is not XDP's.
+/// Duplicates the descriptors of the maps, in the order of [`MAPS`].
 pub(super) fn descriptors(ebpf: &Ebpf) -> Result<Vec<OwnedFd>, AttachError> {
     let of = |name: &'static str| {
         let map = ebpf.map(name).and_then(descriptor).ok_or(AttachError::Part(name))?;
@@ -47,13 +46,14 @@ pub(super) fn descriptors(ebpf: &Ebpf) -> Result<Vec<OwnedFd>, AttachError> {
 }
 
 impl Steer {
-    /// What another process needs to have this program too.
+    /// Returns the properties and descriptors that another process needs to take over this program.
     ///
     /// # Errors
-    /// It is not XDP's, or the process has no descriptor left.
+    /// The call fails if this is not an XDP program, or if the process has too many open
+    /// descriptors.
     pub(crate) fn hand(&self, interface: &str) -> io::Result<(SteerFacts, Vec<OwnedFd>)> {
         let Link::Xdp(link) = &self.attachment.link else {
-            return Err(io::Error::other("an ingress program is not handed over"));
+            return Err(io::Error::other("an ingress program cannot be handed over"));
         };
         let mut descriptors = vec![link.as_fd().try_clone_to_owned()?];
         for map in &self.descriptors {
@@ -78,10 +78,11 @@ impl Steer {
         Ok((facts, descriptors))
     }
 
-    /// The program that another process has attached. `descriptors` gives its own ones first.
+    /// Creates the handle of a program that another process has attached. This call takes the
+    /// descriptors of the program from the front of `descriptors`.
     ///
     /// # Errors
-    /// The descriptors are not those of the facts.
+    /// The call fails if the descriptors do not match the properties.
     pub(crate) fn taken(
         facts: &SteerFacts,
         descriptors: &mut impl Iterator<Item = OwnedFd>,
@@ -96,7 +97,7 @@ impl Steer {
         let tables = [maps.next("prefixes_a")?, maps.next("prefixes_b")?];
         let prefixes = PrefixMaps { chosen: maps.next("prefixes")?, tables, spare: facts.spare.min(1) };
         let counts = maps.next("counts")?;
-        let mut ends = EndMaps::new(maps.next("ends")?, maps.next("sources")?);
+        let mut ends = EndpointMaps::new(maps.next("ends")?, maps.next("sources")?);
         ends.ends.held = held(&facts.ends);
         ends.sources.held = held(&facts.sources);
         let maps = Maps { addresses, prefixes, counts, ends };
@@ -124,7 +125,7 @@ fn held(entries: &[(IpAddr, u8, u32)]) -> BTreeMap<Prefix, u32> {
     entries.filter_map(|(address, length, value)| Some((Prefix::new(*address, *length)?, *value))).collect()
 }
 
-/// Maps that were handed over, in the order of [`MAPS`].
+/// Received maps, in the order of [`MAPS`].
 struct Handed(std::vec::IntoIter<Map>);
 
 impl Handed {
@@ -143,9 +144,9 @@ impl Handed {
     }
 }
 
-/// In the order in which their descriptors are handed over.
+/// The names of the maps, in the order in which their descriptors are sent.
 const MAPS: [&str; 8] = ["xsks", "vips", "prefixes_a", "prefixes_b", "prefixes", "counts", "ends", "sources"];
 
-/// What the program and its maps mean: counted up when another version of the program would read its maps in another way, so that no
-/// process takes over maps that it would fill wrongly.
+/// The version of the program and its maps. It increases whenever a new version of the program
+/// interprets its maps differently. A process refuses a takeover if the versions differ.
 pub const MAPS_VERSION: u32 = 1;

@@ -1,9 +1,9 @@
-//! The prefixes of VIPs as the program looks through them: a tree over a few bits at a time, in one value of an array.
+//! The lookup table for VIP prefixes. The table is a tree, stored as one value of an array map.
+//! Each branch of the tree selects a subtree by a few address bits. `find_prefix` in `bpf/whose.h`
+//! performs the lookup.
 //!
-//! In: prefixes with the head room that each wants. Out: the whole table, and its exchange for another in one step.
-//! Not here: which prefixes there are (`filter`), the walk (`find_prefix` in `bpf/whose.h`).
-//! Invariant: the table that the program may be reading is never written to: there are two, and the kernel returns from the
-//! exchange when no program reads the old one any more.
+//! Invariant: a table that the program may read is never written. There are two tables. When the
+//! tables are exchanged, the system call returns only after no program reads the old table anymore.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,11 +14,11 @@ use forwarder::{FILTER_PREFIXES, Prefix};
 use super::SteerError;
 use crate::attach::{self, AttachError, in_map};
 
-/// The two tables, and the map that says which one counts.
+/// The two tables, and the map that selects the table to read.
 pub(super) struct PrefixMaps {
     pub(super) chosen: ArrayOfMaps<MapData, Array<MapData, Table>>,
     pub(super) tables: [Array<MapData, Table>; 2],
-    /// Of the two the one that nobody reads.
+    /// The index of the table that the program does not use at present.
     pub(super) spare: usize,
 }
 
@@ -28,7 +28,7 @@ impl PrefixMaps {
         Ok(Self { chosen: attach::map(ebpf, "prefixes")?, tables, spare: 0 })
     }
 
-    /// These and no others, in one step.
+    /// Replaces all prefixes in a single step.
     pub(super) fn set(&mut self, prefixes: &BTreeMap<Prefix, u8>) -> Result<(), SteerError> {
         let table = Table::new(prefixes).ok_or(SteerError::TooManyPrefixes(prefixes.len()))?;
         let spare = &mut self.tables[self.spare];
@@ -39,19 +39,21 @@ impl PrefixMaps {
     }
 }
 
-/// `struct prefix_table` in `bpf/whose.h`. A step is the number of an entry, or with [`BRANCH`] that of a branch.
+/// The lookup table, with the layout of `struct prefix_table` in `bpf/whose.h`. A lookup step is
+/// the index of an entry or, with the flag [`BRANCH`], the index of a branch.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Table {
-    /// Of IPv6 and of IPv4.
+    /// The first lookup step for IPv6, and the first lookup step for IPv4.
     roots: [u32; 2],
     branches: [Branch; ENTRIES],
     slots: [u16; SLOTS],
-    /// The first one holds all addresses and is none.
+    /// The prefixes. Entry 0 stands for "no prefix" and matches all addresses.
     entries: [Entry; ENTRIES],
 }
 
-/// `mask + 1` slots from `first` on, by the bits above `shift` in one half of the address.
+/// A branch of the tree. A lookup shifts one half of the address right by `shift` and masks the
+/// result with `mask`. The result selects a slot, counted from slot `first`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Branch {
@@ -61,36 +63,40 @@ struct Branch {
     shift: u16,
 }
 
-/// Halves of addresses are numbers of the machine, the first half first.
+/// A prefix. An address has two halves of 64 bits in host byte order, and the high half comes
+/// first.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Entry {
     bits: [u64; 2],
     mask: [u64; 2],
     value: u32,
-    /// The longest of those that hold this one.
+    /// The index of the next shorter prefix that contains this prefix.
     parent: u32,
 }
 
-// SAFETY: numbers alone, and no gap between them, as `tests` says by their sizes.
+// SAFETY: the type consists of integers without padding. The tests check this by the sizes.
 unsafe impl aya::Pod for Table {}
 
-/// A prefix among those of its family.
+/// A prefix in the form that is needed to build the table.
 #[derive(Clone, Copy)]
 struct Given {
     bits: u128,
     length: u8,
     is_v4: bool,
-    /// Its entry.
+    /// The index of the entry for this prefix.
     number: u16,
 }
 
 impl Table {
-    /// `None`: too many.
+    /// Builds the table. Returns `None` if there are too many prefixes.
     fn new(prefixes: &BTreeMap<Prefix, u8>) -> Option<Box<Self>> {
-        // Wide branches are faster and have room for `FILTER_PREFIXES` of any shape: all that lie side by side have less than
-        // four slots a prefix, and at most 22 lie one below the other, for they look at six bits as long as there are 32.
-        // Narrow ones have room for any: 16 slots each, and less than 40 one below the other.
+        // Branches of up to 8 bits make lookups faster. Even so, the table has room for
+        // `FILTER_PREFIXES` prefixes of any shape, because the branches at one level need fewer
+        // than four slots for each prefix. At most 22 branches are nested, because a branch uses
+        // six bits as long as it has 32 prefixes. If the table is too small nevertheless, it is
+        // built with branches of up to 4 bits: any set of prefixes then fits, with 16 slots for
+        // each branch and fewer than 40 nested branches.
         [8, 4].into_iter().find_map(|widest| Self::build(prefixes, widest))
     }
 
@@ -126,7 +132,7 @@ impl Table {
 }
 
 impl Given {
-    /// With the place of an IPv4 address within a mapped one.
+    /// Converts a prefix. IPv4 addresses are converted to IPv4-mapped IPv6 addresses.
     fn new(prefix: Prefix) -> Self {
         let before = if prefix.address().is_ipv4() { 96 } else { 0 };
         let bits = u128::from_be_bytes(attach::key(prefix.address()));
@@ -138,7 +144,8 @@ impl Given {
         self.length < other.length && (self.bits ^ other.bits) & high(self.length) == 0
     }
 
-    /// Whether some of its addresses have `slot` as the `width` bits behind the first `used`.
+    /// Returns `true` if the prefix contains addresses that select `slot`. The slot is selected by
+    /// the `width` bits that follow the first `used` bits.
     fn meets(&self, used: u8, width: u8, slot: u16) -> bool {
         let bits = width.min(self.length - used);
         self.bits << used >> (128 - bits) == u128::from(slot >> (width - bits))
@@ -154,11 +161,14 @@ struct Growing {
 }
 
 impl Growing {
-    /// To the longest of `given` that an address can have, else to `default`, which holds them all. `None`: no room.
+    /// Builds the subtree for the `given` prefixes and returns its lookup step. `default` is a
+    /// shorter prefix that contains all of them, for addresses that match none of them. Returns
+    /// `None` if the table is full.
     fn step(&mut self, given: &[Given], default: u16) -> Option<u16> {
         let [first, rest @ ..] = given else { return Some(default) };
         let last = rest.last().unwrap_or(first);
-        // Sorted, so the two that differ most are the outer ones, and one that holds all others is the first.
+        // The prefixes are sorted, so no two prefixes differ in an earlier bit than the first and
+        // the last prefix do. A prefix that contains all others comes first.
         let common = u8::try_from((first.bits ^ last.bits).leading_zeros()).unwrap_or(u8::MAX);
         if first.length <= common {
             return self.step(rest, first.number);
@@ -181,21 +191,22 @@ impl Growing {
     }
 }
 
-/// The mask of the first `length` of 128 bits.
+/// Returns a 128-bit mask with the highest `length` bits set.
 fn high(length: u8) -> u128 {
     u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0)
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "both halves are wanted, one at a time")]
+#[expect(clippy::cast_possible_truncation, reason = "each half of the 128 bits is taken separately")]
 fn halves(bits: u128) -> [u64; 2] {
     [(bits >> 64) as u64, bits as u64]
 }
 
-/// A set, another that replaces it, and what both have in common, which has at most as many entries as both together.
+/// The number of entries. There is room for an old set of prefixes, a new set, and the set of their
+/// overlaps. The set of overlaps has at most as many entries as the two other sets together.
 const ENTRIES: usize = 4 * FILTER_PREFIXES;
 const SLOTS: usize = 4_096;
 const BRANCH: u16 = 1 << 15;
-/// The value of no entry; `NO_PREFIX` in the program.
+/// The value that stands for "no prefix". It equals `NO_PREFIX` in `bpf/whose.h`.
 const NONE: u32 = 1 << 31;
 
 #[cfg(test)]
@@ -203,15 +214,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_is_numbers_without_a_gap() {
+    fn table_consists_of_integers_without_padding() {
         let parts = 2 * 4 + ENTRIES * 8 + SLOTS * 2 + ENTRIES * 40;
         assert_eq!((size_of::<Branch>(), size_of::<Entry>(), size_of::<Table>()), (8, 40, parts));
     }
 
     #[test]
-    fn prefixes_of_any_shape_find_room() {
+    fn table_has_room_for_prefixes_of_any_shape() {
         let v6 = |bits: u128, length| Prefix::new(IpAddr::V6(bits.into()), length).unwrap();
-        // Each beside the next, which lies deeper; each within the one before; and side by side.
+        // Three shapes are tested: disjoint prefixes of increasing length, nested prefixes, and
+        // adjacent prefixes.
         let ladder = (1..=128).map(|length| v6(1 << (128 - length), u8::try_from(length).unwrap()));
         let nested = (0..=128).map(|length| v6(high(length), length));
         let shapes = [

@@ -1,15 +1,14 @@
-//! What the XDP program does with a frame, in Rust: for where there is no kernel to ask.
-//!
-//! In: a frame, what the maps hold. Out: the head room that it is given, or that it is the kernel's.
-//! Not here: sockets and queues. Source: `whose` in `bpf/whose.h`; `tests/bpf` compares the two.
+//! The decision of the steering program, implemented in Rust for replays without a kernel.
+//! `tests/bpf` checks that it agrees with `whose` in `bpf/whose.h`.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use super::{Ends, Filter};
+use super::{Filter, TunnelEndpoints};
 
-/// The head room in bytes with which a frame is handed to a packet thread; `None`: the kernel has it.
+/// Returns the headroom, in bytes, that the steering program opens for a frame. Returns `None` if
+/// the program passes the frame to the kernel.
 #[must_use]
-pub fn takes(frame: &[u8], filter: &Filter, ends: &Ends) -> Option<u8> {
+pub fn takes(frame: &[u8], filter: &Filter, ends: &TunnelEndpoints) -> Option<u8> {
     let (ethertype, ip) = network(frame)?;
     if frame.first()? & 1 == 1 {
         return None;
@@ -20,12 +19,13 @@ pub fn takes(frame: &[u8], filter: &Filter, ends: &Ends) -> Option<u8> {
         _ => return None,
     };
     let taken = filter.encap_overhead(destination);
-    let is_answer = || ends.answers.contains(&destination) && is_for_own_port(ip, ends);
-    let head_room = taken.or_else(|| (ends_here(ip, destination, ends) || is_answer()).then_some(0))?;
+    let is_answer = || ends.answers.contains(&destination) && is_for_source_port(ip, ends);
+    let head_room =
+        taken.or_else(|| (is_tunnel_endpoint(ip, destination, ends) || is_answer()).then_some(0))?;
     (!is_neighbour_discovery(ip)).then_some(head_room)
 }
 
-/// The Ethernet type behind at most two tags, and what follows it.
+/// Skips up to two VLAN tags. Returns the EtherType and the bytes that follow it.
 fn network(frame: &[u8]) -> Option<(u16, &[u8])> {
     let mut at = 12;
     loop {
@@ -38,13 +38,14 @@ fn network(frame: &[u8]) -> Option<(u16, &[u8])> {
     }
 }
 
-/// An IPv6 address that stands for none of IPv4 (RFC 4291 §2.5.5.2).
+/// Returns the IPv6 address at offset `at`. Returns `None` for an IPv4-mapped address (RFC 4291
+/// §2.5.5.2).
 fn v6(ip: &[u8], at: usize) -> Option<IpAddr> {
     let address = Ipv6Addr::from(*ip.get(..V6_HEADER)?.get(at..)?.first_chunk::<16>()?);
     address.to_ipv4_mapped().is_none().then_some(address.into())
 }
 
-fn ends_here(ip: &[u8], destination: IpAddr, ends: &Ends) -> bool {
+fn is_tunnel_endpoint(ip: &[u8], destination: IpAddr, ends: &TunnelEndpoints) -> bool {
     let Some((source, by, is_error)) = (if destination.is_ipv4() { upper_v4(ip) } else { upper_v6(ip) })
     else {
         return false;
@@ -55,7 +56,7 @@ fn ends_here(ip: &[u8], destination: IpAddr, ends: &Ends) -> bool {
     may && ends.addresses.iter().any(|prefix| prefix.contains(destination))
 }
 
-fn is_for_own_port(ip: &[u8], ends: &Ends) -> bool {
+fn is_for_source_port(ip: &[u8], ends: &TunnelEndpoints) -> bool {
     let upper = if ip.first().is_some_and(|first| first >> 4 == 4) {
         let whole = ip.get(6..8).is_some_and(|field| field[0] & 0x3f == 0 && field[1] == 0);
         (whole && ip.first() == Some(&0x45) && ip.get(9) == Some(&UDP)).then(|| ip.get(V4_HEADER..))
@@ -63,10 +64,11 @@ fn is_for_own_port(ip: &[u8], ends: &Ends) -> bool {
         (ip.get(6) == Some(&UDP)).then(|| v6(ip, 8).and_then(|_| ip.get(V6_HEADER..)))
     };
     let port = upper.flatten().filter(|udp| udp.len() >= 8).and_then(|udp| udp.get(2..4)?.first_chunk());
-    port.is_some_and(|port| ends.own_ports.contains(&u16::from_be_bytes(*port)))
+    port.is_some_and(|port| ends.source_ports.contains(&u16::from_be_bytes(*port)))
 }
 
-/// Who sent it, by what it may be carried, and whether it is an error about a tunnel's packet.
+/// Returns the source address and the bits of the encapsulations that the packet may use. The third
+/// value is `true` if the packet is an ICMP error about a tunnel packet.
 fn upper_v4(ip: &[u8]) -> Option<(IpAddr, u8, bool)> {
     let (header, upper) = ip.split_first_chunk::<V4_HEADER>()?;
     let is_whole = u16::from_be_bytes([header[6], header[7]]) & 0x3fff == 0;
@@ -88,7 +90,8 @@ fn upper_v6(ip: &[u8]) -> Option<(IpAddr, u8, bool)> {
     Some((v6(ip, 8)?, carried_by(header[6], upper), is_error))
 }
 
-/// Bits of [`forwarder::TunnelProtocols`].
+/// Returns the bit of [`forwarder::TunnelProtocols`] for the encapsulation of a packet. Returns 0
+/// if the packet is not tunneled.
 fn carried_by(protocol: u8, upper: &[u8]) -> u8 {
     match protocol {
         47 => 1,

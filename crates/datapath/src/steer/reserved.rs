@@ -1,10 +1,14 @@
-//! Ports that packet threads ask from, kept from every other program of the machine.
+//! Reserves the source ports for upstream requests, so that no other program on the machine uses
+//! them. A UDP socket is bound to each port for IPv4 and IPv6. No code reads these sockets, because
+//! the packets to these ports go to packet threads.
 //!
-//! In: a range of ports. Out: a socket on each, in both families, which nobody reads: what comes to them is a packet thread's.
-//! Two processes have them while one hands over to the other: the one that leaves calls [`ReservedPorts::share`], the one that comes
-//! reserves [beside](ReservedPorts::beside) it, and at the end both call [`ReservedPorts::keep`], since one of them that shares a port lets others in.
-//! Not here: who asks from which of them (`forwarder::OwnPorts`), what of it is taken from the kernel (`ends`).
-//! Source: socket(7), `SO_REUSEPORT`: two sockets have one port where both say so, at the bind of the second, and one user made both.
+//! During a handover, the old and the new process both reserve the ports. The old process calls
+//! [`ReservedPorts::share`], and the new process calls [`ReservedPorts::beside`]. At the end both
+//! call [`ReservedPorts::keep`], because any process of the same user can bind a port that is still
+//! shared.
+//!
+//! See socket(7) for `SO_REUSEPORT`. Two sockets can use one port if both had this option when the
+//! second socket was bound, and if both belong to the same user.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -17,27 +21,30 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind,
 
 use super::SteerError;
 
-/// Reserved until it is dropped.
+/// Reserved ports. Dropping the value releases the ports.
 #[derive(Debug)]
 pub struct ReservedPorts {
     sockets: Vec<OwnedFd>,
 }
 
 impl ReservedPorts {
-    /// Reserves all of them, or none.
+    /// Reserves all of `ports`. If an error occurs, no port is reserved.
     ///
     /// # Errors
-    /// [`SteerError::OwnPort`]: another program has one, or the process has too few descriptors.
+    /// [`SteerError::SourcePort`] if another process uses a port, or if this process has too many
+    /// open descriptors.
+    ///
     /// # Cost
-    /// A descriptor for each port.
+    /// One descriptor for each port.
     pub fn new(ports: &RangeInclusive<u16>) -> Result<Self, SteerError> {
         Self::reserve(ports, false)
     }
 
-    /// The same beside a process of the same user that [shares](Self::share) them; shared from then on too.
+    /// Reserves ports that another process of the same user [shares](Self::share). From then on,
+    /// this process also shares the ports.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// The errors are the same as for [`Self::new`].
     pub fn beside(ports: &RangeInclusive<u16>) -> Result<Self, SteerError> {
         Self::reserve(ports, true)
     }
@@ -45,23 +52,22 @@ impl ReservedPorts {
     fn reserve(ports: &RangeInclusive<u16>, is_shared: bool) -> Result<Self, SteerError> {
         let reserve = |port: u16| {
             reserve(port, is_shared)
-                .map_err(|cause| SteerError::OwnPort { port, cause: io::Error::from(cause).to_string() })
+                .map_err(|cause| SteerError::SourcePort { port, cause: io::Error::from(cause).to_string() })
         };
         Ok(Self { sockets: ports.clone().map(reserve).collect::<Result<_, _>>()? })
     }
 
-    /// Lets another process of the same user reserve them [beside](Self::beside) this one.
+    /// Allows another process of the same user to reserve the same ports with [`Self::beside`].
     ///
     /// # Errors
-    /// The kernel refuses the option.
+    /// The call fails if the kernel refuses the socket option.
     pub fn share(&self) -> io::Result<()> {
         self.set_shared(true)
     }
 
-    /// Lets nobody in any more, where no other process that has them [shares](Self::share) them still.
-    ///
-    /// # Errors
-    /// The kernel refuses the option.
+    /// Stops sharing the ports with other processes (`SO_REUSEPORT`). After this call, no further
+    /// process can bind the ports, unless another process that holds the ports still
+    /// [shares](Self::share) them.
     pub fn keep(&self) -> io::Result<()> {
         self.set_shared(false)
     }
@@ -71,7 +77,8 @@ impl ReservedPorts {
     }
 }
 
-/// A socket of IPv6 has the port in both families, where the machine has IPv6.
+/// Binds a UDP socket to `port`. The IPv6 socket also covers IPv4. On machines without IPv6, an
+/// IPv4 socket is bound.
 fn reserve(port: u16, is_shared: bool) -> Result<OwnedFd, Errno> {
     match bound((Ipv6Addr::UNSPECIFIED, port).into(), is_shared) {
         Err(Errno::EAFNOSUPPORT | Errno::EADDRNOTAVAIL | Errno::EOPNOTSUPP) => {
@@ -108,29 +115,29 @@ mod tests {
     }
 
     #[test]
-    fn a_reserved_port_is_nobody_elses_until_it_is_let_go() {
+    fn reserved_ports_are_unavailable_until_dropped() {
         let ports = free();
         let reserved = ReservedPorts::new(&ports).unwrap();
         assert!(!is_anybodys(&ports));
         let again = ReservedPorts::new(&ports).unwrap_err().to_string();
-        let words = format!("UDP port {}, of io.own_ports, cannot be reserved: ", ports.start());
+        let words = format!("cannot reserve UDP port {} of io.source_ports: ", ports.start());
         assert!(again.starts_with(&words), "{again}");
         drop(reserved);
         assert!(is_anybodys(&ports));
     }
 
     #[test]
-    fn a_port_is_handed_from_one_to_the_next_and_nobody_else_gets_in() {
+    fn reserved_ports_move_between_processes_without_a_gap() {
         let ports = free();
         let mut old = ReservedPorts::new(&ports).unwrap();
         for _ in 0..3 {
-            assert!(ReservedPorts::beside(&ports).is_err(), "it is not shared");
+            assert!(ReservedPorts::beside(&ports).is_err(), "the port is not shared");
             old.share().unwrap();
             let new = ReservedPorts::beside(&ports).unwrap();
-            assert!(!is_anybodys(&ports), "both have it");
+            assert!(!is_anybodys(&ports), "both have the port");
             new.keep().unwrap();
             old.keep().unwrap();
-            assert!(ReservedPorts::beside(&ports).is_err(), "there are two, and neither shares it any more");
+            assert!(ReservedPorts::beside(&ports).is_err(), "both have stopped sharing the port");
             drop(old);
             assert!(!is_anybodys(&ports) && ReservedPorts::beside(&ports).is_err());
             old = new;
@@ -138,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_was_shared_in_vain_is_its_owners_alone_again() {
+    fn reserved_ports_are_exclusive_again_after_keep() {
         let ports = free();
         let old = ReservedPorts::new(&ports).unwrap();
         old.share().unwrap();

@@ -1,17 +1,15 @@
-//! The steering programs of all interfaces, as one: the same filter on each.
-//!
-//! In: what one [`Steer`] takes. Out: what all of them say together.
-//! Invariant: a change reaches every interface, or is an error that another call mends.
+//! The steering programs of all interfaces. All programs have the same filter. If a change fails,
+//! it may be incomplete, and another call completes it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use forwarder::InterfaceId;
 
-use super::{Changed, Ends, Filter, Steer, SteerCounts, SteerError};
+use super::{Changed, Filter, Steer, SteerCounts, SteerError, TunnelEndpoints};
 use crate::attach::AttachMode;
 
-/// One program an interface. Dropping it leaves the interfaces as they were found.
+/// The steering programs of all interfaces. Dropping the value detaches the programs.
 #[derive(Debug)]
 pub struct Steers {
     programs: Vec<Steer>,
@@ -19,59 +17,64 @@ pub struct Steers {
 }
 
 impl Steers {
-    /// Programs in the order of the interfaces.
+    /// Creates the value from one program for each interface, in interface order.
     #[must_use]
     pub fn new(programs: Vec<Steer>) -> Self {
         Self { programs, head_room: Arc::default() }
     }
 
-    /// The encapsulation overhead that most VIPs and prefixes have, for where no program opens head room.
+    /// Returns the most frequent encapsulation overhead of VIPs and prefixes, as a shared value.
+    /// Packet sockets open this much headroom for each packet, because the ingress program opens
+    /// none.
     pub(crate) fn head_room(&self) -> Arc<AtomicU8> {
         Arc::clone(&self.head_room)
     }
 
-    /// Where the programs run: all in one mode, but that a driver may leave XDP to the generic one.
+    /// Returns the mode in which the programs run. The result is [`AttachMode::Generic`] if any
+    /// program runs in generic mode.
     #[must_use]
     pub fn mode(&self) -> AttachMode {
         let modes = || self.programs.iter().map(Steer::mode);
         modes().find(|mode| *mode != AttachMode::Driver).unwrap_or(AttachMode::Driver)
     }
 
-    /// As [`Steer::may_change`].
+    /// Returns `true` if the filter of every interface can be changed. See [`Steer::may_change`].
     #[must_use]
     pub fn may_change(&mut self) -> bool {
         self.programs.iter_mut().all(Steer::may_change)
     }
 
-    /// As [`Steer::set_filter`].
+    /// Updates the filter of every interface. See [`Steer::set_filter`].
     ///
     /// # Errors
-    /// As there.
+    /// The errors are the same as for [`Steer::set_filter`].
     pub fn set_filter(&mut self, wanted: &Filter) -> Result<Changed, SteerError> {
         self.head_room.store(wanted.usual_encap_overhead(), Ordering::Relaxed);
         self.change(|steer| steer.set_filter(wanted))
     }
 
-    /// As [`Steer::narrow_to`].
+    /// Removes the entries that `next` does not contain from every filter. See
+    /// [`Steer::narrow_to`].
     ///
     /// # Errors
-    /// As there.
+    /// The errors are the same as for [`Steer::narrow_to`].
     pub fn narrow_to(&mut self, next: &Filter) -> Result<Changed, SteerError> {
         self.change(|steer| steer.narrow_to(next))
     }
 
-    /// As [`Steer::set_ends`].
+    /// Sets the tunnel endpoints and sources of every interface. See
+    /// [`Steer::set_tunnel_endpoints`].
     ///
     /// # Errors
-    /// As there.
-    pub fn set_ends(&mut self, wanted: &Ends) -> Result<(), SteerError> {
-        self.programs.iter_mut().try_for_each(|steer| steer.set_ends(wanted))
+    /// The errors are the same as for [`Steer::set_tunnel_endpoints`].
+    pub fn set_tunnel_endpoints(&mut self, wanted: &TunnelEndpoints) -> Result<(), SteerError> {
+        self.programs.iter_mut().try_for_each(|steer| steer.set_tunnel_endpoints(wanted))
     }
 
-    /// What the programs have done together.
+    /// Returns the counters, summed over all interfaces.
     ///
     /// # Errors
-    /// As [`Steer::counts`].
+    /// The errors are the same as for [`Steer::counts`].
     pub fn counts(&self) -> Result<SteerCounts, SteerError> {
         let mut sum = SteerCounts::default();
         for steer in &self.programs {
@@ -80,12 +83,12 @@ impl Steers {
         Ok(sum)
     }
 
-    /// The programs, in the order of the interfaces.
+    /// Returns the programs in interface order.
     pub(crate) fn each(&self) -> &[Steer] {
         &self.programs
     }
 
-    /// The program on one interface.
+    /// Returns the program of one interface.
     pub(crate) fn on(&mut self, interface: InterfaceId) -> Option<&mut Steer> {
         self.programs.get_mut(usize::from(interface.0))
     }

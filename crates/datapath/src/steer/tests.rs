@@ -1,4 +1,4 @@
-//! What needs no kernel; the rest is in `tests/bpf.rs`.
+//! Tests of the filter that need no kernel. The tests that need a kernel are in `tests/bpf`.
 
 use forwarder::Prefix;
 
@@ -9,7 +9,7 @@ fn ip(text: &str) -> IpAddr {
 }
 
 #[test]
-fn a_mark_tells_its_growth_and_a_unicast_address_tells_none() {
+fn head_room_bytes_reads_marks_and_unicast_addresses() {
     for encap_overhead in 1..=MAX_ENCAP_OVERHEAD_BYTES {
         assert_eq!(head_room_bytes(encap_overhead * 2 + 1), encap_overhead);
     }
@@ -23,15 +23,15 @@ fn prefix(address: &str, length: u8) -> Prefix {
 }
 
 #[test]
-fn a_growth_beyond_the_mark_is_refused_by_name() {
+fn check_refuses_an_overhead_beyond_the_mark() {
     let error = check(&Filter::of_vips([(ip("192.0.2.1"), 63), (ip("2001:db8::1"), 64)]), 9).unwrap_err();
-    assert_eq!(error.to_string(), "2001:db8::1 wants 64 bytes of head room, at most 63 are allowed");
+    assert_eq!(error.to_string(), "2001:db8::1 needs 64 bytes of headroom, but at most 63 are supported");
     let error = check(&Filter::new([], [(prefix("198.51.100.0", 24), 64)], []), 9).unwrap_err();
-    assert_eq!(error.to_string(), "198.51.100.0/24 wants 64 bytes of head room, at most 63 are allowed");
+    assert_eq!(error.to_string(), "198.51.100.0/24 needs 64 bytes of headroom, but at most 63 are supported");
 }
 
 #[test]
-fn the_usual_overhead_is_that_of_most_and_of_as_many_the_larger() {
+fn filter_usual_overhead_is_the_most_frequent_one() {
     for (vips, prefixes, usual) in [
         (&[][..], &[][..], 0),
         (&[24], &[], 24),
@@ -48,20 +48,20 @@ fn the_usual_overhead_is_that_of_most_and_of_as_many_the_larger() {
 }
 
 #[test]
-fn vips_are_counted_after_doubles_and_mapped_addresses_are_joined() {
+fn filter_joins_duplicates_and_mapped_addresses() {
     let twice = Filter::of_vips([(ip("192.0.2.1"), 20), (ip("::ffff:192.0.2.1"), 24)]);
     check(&twice, 1).unwrap();
     assert_eq!(twice, Filter::of_vips([(ip("192.0.2.1"), 24)]));
     let error = check(&Filter::of_vips([(ip("192.0.2.1"), 0), (ip("192.0.2.2"), 0)]), 1).unwrap_err();
-    assert_eq!(error.to_string(), "2 VIPs wanted, 1 allowed");
+    assert_eq!(error.to_string(), "2 VIP addresses exceed io.max_vips = 1");
 }
 
 #[test]
-fn there_is_room_for_64_prefixes_and_1024_addresses_of_the_machine() {
+fn check_allows_64_prefixes_and_1024_own_addresses() {
     let prefixes = |count: u8| (0..count).map(|n| (Prefix::new([198, 18, n, 0].into(), 24).unwrap(), 0));
     check(&Filter::new([], prefixes(64), []), 1).unwrap();
     let error = check(&Filter::new([], prefixes(65), []), 1).unwrap_err();
-    assert_eq!(error.to_string(), "65 prefixes wanted, 64 allowed");
+    assert_eq!(error.to_string(), "65 VIP prefixes exceed the limit of 64");
     let own =
         |count: u16| (0..count).map(|n| IpAddr::from([198, 18, n.to_be_bytes()[0], n.to_be_bytes()[1]]));
     let with = |count| Filter::new([], [(prefix("198.18.0.0", 15), 0)], own(count));
@@ -69,12 +69,12 @@ fn there_is_room_for_64_prefixes_and_1024_addresses_of_the_machine() {
     let error = check(&with(1_025), 1).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "1025 of this machine's addresses lie in prefixes of VIPs, 1024 are allowed"
+        "1025 addresses of this machine are inside VIP prefixes, which exceeds the limit of 1024"
     );
 }
 
 #[test]
-fn only_addresses_of_the_machine_that_a_prefix_would_take_have_an_entry() {
+fn filter_has_own_addresses_only_inside_prefixes() {
     let own = ["192.0.2.1", "198.51.100.1", "198.51.100.2", "::ffff:198.51.100.3", "2001:db8::1"].map(ip);
     let filter = Filter::new([(ip("198.51.100.2"), 24)], [(prefix("198.51.100.0", 24), 20)], own);
     let entries: Vec<(String, u32)> = filter.entries().map(|(a, value)| (a.to_string(), value)).collect();

@@ -1,7 +1,8 @@
-//! A network namespace of the test's own thread with one veth pair: `near` has the program, `far` sends.
+//! A network namespace for the thread of a test, with one veth pair. The program under test is
+//! attached to `near`, and the test sends frames from `far`.
 //!
-//! The namespace has no name, and goes with the thread. Addresses are not made up by the kernel, so that no
-//! frame runs but the test's.
+//! The namespace has no name and is removed when the thread ends. The kernel generates no
+//! link-local addresses for the interfaces, so only the frames of the test are sent.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -18,7 +19,7 @@ use nix::sys::time::TimeVal;
 pub(crate) const NEAR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 pub(crate) const FAR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
-/// Enters a fresh namespace and makes the pair, with 4 queues at each end.
+/// Enters a new namespace and creates the veth pair. Each end has 4 queues.
 pub(crate) fn enter() {
     unshare(CloneFlags::CLONE_NEWNET).expect("root is needed");
     ip("link set lo up");
@@ -39,7 +40,8 @@ pub(crate) fn run(program: &str, arguments: &str) {
     assert!(output.status.success(), "{program} {arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A packet socket on one interface: sends whole frames, and sees those that XDP has passed.
+/// A packet socket on one interface. It sends complete frames and receives the frames that XDP
+/// passes.
 pub(crate) struct Wire(OwnedFd);
 
 impl AsFd for Wire {
@@ -63,7 +65,7 @@ impl Wire {
             sll_addr: [0; 8],
         };
         let size = u32::try_from(size_of_val(&address)).unwrap();
-        // SAFETY: `address` is a whole `sockaddr_ll`.
+        // SAFETY: `address` is a complete `sockaddr_ll`.
         let address = unsafe { LinkAddr::from_raw((&raw const address).cast(), Some(size)) };
         bind(fd.as_raw_fd(), &address.unwrap()).unwrap();
         setsockopt(&fd, sockopt::ReceiveTimeout, &TimeVal::new(10, 0)).unwrap();
@@ -75,12 +77,13 @@ impl Wire {
         assert_eq!(sent, Ok(frame.len()));
     }
 
-    /// The next frame that came in, or `None` after 10 s. What the interface itself sent is skipped.
+    /// Returns the next received frame. Returns `None` if no frame arrives within 10 s. Frames that
+    /// the interface itself sent are skipped.
     pub(crate) fn receive(&self) -> Option<Vec<u8>> {
         self.next(MsgFlags::empty())
     }
 
-    /// The next frame that has come in by now.
+    /// Returns the next received frame without waiting.
     pub(crate) fn received(&self) -> Option<Vec<u8>> {
         self.next(MsgFlags::MSG_DONTWAIT)
     }
@@ -101,7 +104,8 @@ impl Wire {
     }
 }
 
-/// Asks `holds` again and again, ten times as long as it takes on a busy machine.
+/// Repeats `holds` until it returns `true`. The limit of ten seconds is ten times what a busy
+/// machine needs.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..1_000 {
         if holds() {

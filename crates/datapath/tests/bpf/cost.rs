@@ -1,6 +1,8 @@
-//! What a packet costs in the steering program, by BPF_PROG_TEST_RUN.
+//! Measures the cost of the steering program for each packet, using BPF_PROG_TEST_RUN. The test
+//! asserts only the verdicts, not the cost.
 //!
-//! Measures, and asserts verdicts alone: `cargo test --release -p sluicegate-datapath --test bpf cost -- --ignored --nocapture`.
+//! Run it with `cargo test --release -p sluicegate-datapath --test bpf cost -- --ignored
+//! --nocapture`.
 
 use std::net::IpAddr;
 
@@ -13,7 +15,7 @@ use crate::run::{PASS, Program, REDIRECT};
 use crate::steer::{OPTIONS, Receiver, to};
 
 #[test]
-#[ignore = "measures; see this file's header"]
+#[ignore = "measurement; see the header of this file"]
 fn prefixes_against_one_exact_vip() {
     bed::enter();
     let mut steer = Steer::attach("near", &OPTIONS).unwrap();
@@ -27,7 +29,8 @@ fn prefixes_against_one_exact_vip() {
         };
         (Prefix::new(address, length).unwrap(), 0)
     };
-    // Without encapsulation overhead, because the head would move further in each repetition.
+    // The encapsulation overhead is 0. With a larger overhead, each repetition would move the start
+    // of the frame further.
     let exact = Filter::of_vips([(ip("203.0.113.10"), 0), (ip("2001:db8:f::10"), 0)]);
     let with = |count: u8| {
         Filter::new([(ip("203.0.113.10"), 0), (ip("2001:db8:f::10"), 0)], (0..count).map(prefix), [])

@@ -1,4 +1,5 @@
-//! The backend's program: exact bytes, then an oracle over many shapes, then a real socket behind it.
+//! Tests of the XDP program for backends. They compare exact bytes, compare many packets with a
+//! simple model, and use a real socket.
 
 use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
@@ -42,7 +43,7 @@ fn outer(is_v6: bool, protocol: u8, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn each_kind_in_each_mix_of_families_leaves_the_inner_packet_behind_its_own_tags() {
+fn decap_removes_each_tunnel_kind_and_keeps_vlan_tags() {
     bed::enter();
     let decap = attach();
     let program = Program::on_near();
@@ -77,7 +78,8 @@ enum Fate {
     Passed,
 }
 
-/// What should become of `frame`: slow, on byte offsets, after the text of the formats.
+/// Returns the expected result for `frame`. This independent model works on byte offsets and
+/// follows the text of the RFCs.
 fn oracle(frame: &[u8]) -> (Fate, Vec<u8>) {
     let same = |fate| (fate, frame.to_vec());
     let word =
@@ -182,7 +184,8 @@ fn total(counts: &DecapCounts) -> u64 {
         .sum()
 }
 
-/// A tunnel of some kind with up to two bytes changed, cut or padded at its end.
+/// Generates a tunneled packet. Up to two bytes are changed, and the end may be truncated or
+/// padded.
 fn shapes() -> impl Strategy<Value = Vec<u8>> {
     let sources4 =
         prop::sample::select(vec![LB4, "198.51.100.15", "198.51.100.16", "203.0.113.7", "203.0.113.6"]);
@@ -209,7 +212,7 @@ fn shapes() -> impl Strategy<Value = Vec<u8>> {
         "::ffff:203.0.113.10",
     ]);
     let change = prop::collection::vec((14_usize..100, any::<u8>()), 0..3);
-    // What the outer header says of its length: mostly the truth.
+    // In most cases the length in the outer header is correct.
     let says = prop_oneof![4 => Just(None), 1 => (0_u8..120).prop_map(Some)];
     let ends = prop_oneof![4 => Just(0_isize), 1 => -40_isize..30];
     (any::<bool>(), vips, 0_usize..4, addresses, 0..6, flags, change, (says, ends)).prop_map(
@@ -238,8 +241,9 @@ fn shapes() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
+// Promise: decap-filter
 #[test]
-fn agrees_with_the_oracle_on_tunnels_of_every_shape() {
+fn decap_agrees_with_the_model_on_all_tunnels() {
     bed::enter();
     let decap = attach();
     let program = Program::on_near();
@@ -259,12 +263,12 @@ fn agrees_with_the_oracle_on_tunnels_of_every_shape() {
         .unwrap();
     let seen = seen.into_inner();
     println!("{seen:?}");
-    assert_eq!(seen.len(), 7, "a fate was never met: {seen:?}");
+    assert_eq!(seen.len(), 7, "a result never occurred: {seen:?}");
     assert!(seen.values().all(|count| *count > 100), "{seen:?}");
 }
 
 #[test]
-fn a_socket_behind_the_program_gets_what_came_through_each_kind_of_tunnel() {
+fn decap_delivers_inner_packets_to_a_socket() {
     bed::enter();
     for end in ["all", "near", "lo"] {
         std::fs::write(format!("/proc/sys/net/ipv4/conf/{end}/rp_filter"), "0").unwrap();
@@ -297,7 +301,8 @@ fn a_socket_behind_the_program_gets_what_came_through_each_kind_of_tunnel() {
     let counts = decap.counts().unwrap();
     assert_eq!((counts.gre, counts.ipip, counts.gue), (one, one, one));
     assert_eq!((counts.refused_source, counts.malformed), (0, 0));
-    // A tunnel would be a way around the host's packet filter to all that listens on it.
+    // The inner destinations are not VIPs. Decapsulating these packets could bypass the packet
+    // filter of the host.
     for to in [HOST4, "127.0.0.1", "203.0.113.12"] {
         far.send(&frame(0, &outer(false, 47, &gre(0, &inner_to(to)))));
     }
@@ -306,7 +311,7 @@ fn a_socket_behind_the_program_gets_what_came_through_each_kind_of_tunnel() {
 }
 
 #[test]
-fn dropping_it_leaves_the_interface_without_a_program() {
+fn decap_dropped_leaves_no_program() {
     bed::enter();
     let decap = attach();
     assert!(Interface::read("near").unwrap().xdp_program.is_some());

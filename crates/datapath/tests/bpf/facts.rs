@@ -1,4 +1,4 @@
-//! What is read of a real interface.
+//! Tests that read the properties of a real interface.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use forwarder::NoSocket;
 use crate::bed;
 
 #[test]
-fn a_veth_end_is_read_as_it_was_made() {
+fn interface_read_of_a_veth_matches_its_settings() {
     bed::enter();
     bed::ip("link set near mtu 1400");
     bed::run("ethtool", "-K near rxvlan off");
@@ -38,7 +38,7 @@ fn a_veth_end_is_read_as_it_was_made() {
 }
 
 #[test]
-fn a_part_of_a_bridge_names_its_master() {
+fn interface_read_of_a_bridge_port_has_its_master() {
     bed::enter();
     bed::ip("link add name above type bridge");
     bed::ip("link set near master above");
@@ -49,7 +49,7 @@ fn a_part_of_a_bridge_names_its_master() {
 }
 
 #[test]
-fn the_capabilities_that_are_asked_for_are_enough_for_both_programs() {
+fn needed_capabilities_are_enough_for_both_programs() {
     bed::enter();
     let child = Command::new("setpriv")
         .args(["--bounding-set", "-all,+net_admin,+net_raw,+bpf,+perfmon"])
@@ -61,7 +61,7 @@ fn the_capabilities_that_are_asked_for_are_enough_for_both_programs() {
 }
 
 #[test]
-#[ignore = "runs in the process that the_capabilities_that_are_asked_for_are_enough_for_both_programs starts"]
+#[ignore = "runs in the process that needed_capabilities_are_enough_for_both_programs starts"]
 fn attaches_both() {
     let privileges = Privileges::read().unwrap();
     assert_eq!(privileges, Privileges::from_mask(1 << 12 | 1 << 13 | 1 << 38 | 1 << 39));

@@ -1,4 +1,5 @@
-//! What the filter takes: addresses, prefixes, and the machine's own addresses left out; changes that leave no gap.
+//! Tests of the filter: addresses, prefixes, excluded addresses of the machine, and changes without
+//! interruption.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -18,7 +19,7 @@ fn prefix(address: &str, length: u8) -> Prefix {
 }
 
 #[test]
-fn a_prefix_is_taken_less_the_machines_own_addresses_and_what_keeps_the_link_working() {
+fn filter_prefix_excludes_own_addresses_and_link_traffic() {
     bed::enter();
     let mut steer = Steer::attach("near", &OPTIONS).unwrap();
     let receiver = Receiver::on(0);
@@ -34,7 +35,11 @@ fn a_prefix_is_taken_less_the_machines_own_addresses_and_what_keeps_the_link_wor
         ["198.51.100.1", "198.51.100.9", "2001:db8:e::1", "192.0.2.1"].map(ip),
     );
     let added = steer.set_filter(&filter).unwrap();
-    assert_eq!(added, Changed { added: 6, ..Changed::default() }, "three prefixes, one VIP, two of its own");
+    assert_eq!(
+        added,
+        Changed { added: 6, ..Changed::default() },
+        "three prefixes, one VIP, two own addresses"
+    );
     let udp = udp(80, b"x");
     let redirected = SteerCounts { redirected: 1, ..SteerCounts::default() };
     let passed = SteerCounts { passed: 1, ..SteerCounts::default() };
@@ -67,7 +72,7 @@ fn a_prefix_is_taken_less_the_machines_own_addresses_and_what_keeps_the_link_wor
     assert_eq!(program.run(&frame(0, &rows[0].0), 0).0, PASS);
 }
 
-/// Prefixes of both families that lie in each other, and which of the numbered addresses are in them.
+/// A prefix, its length, and the indices of the test addresses that it contains.
 type Candidate = (&'static str, u8, fn(usize) -> bool);
 const CANDIDATES: [Candidate; 8] = [
     ("203.0.113.0", 24, |n| n % 2 == 0),
@@ -80,7 +85,7 @@ const CANDIDATES: [Candidate; 8] = [
     ("2001:db8:f::10", 124, |n| n % 2 == 1 && n > 10),
 ];
 
-/// Addresses and prefixes by their number.
+/// A filter that names addresses and prefixes by their index.
 #[derive(Clone, Debug, Default)]
 struct Wanted {
     vips: BTreeMap<usize, u8>,
@@ -89,7 +94,7 @@ struct Wanted {
 }
 
 impl Wanted {
-    /// By a walk over all.
+    /// Returns the expected result for address `n` by searching all entries.
     fn takes(&self, n: usize) -> Option<u8> {
         if self.vips.contains_key(&n) || self.own.contains(&n) {
             return self.vips.get(&n).copied();
@@ -119,7 +124,7 @@ fn wanted() -> impl Strategy<Value = Wanted> {
 }
 
 #[test]
-fn after_any_changes_the_filter_takes_exactly_what_is_wanted_and_halfway_what_both_want() {
+fn filter_matches_the_model_during_and_after_changes() {
     bed::enter();
     let mut steer = Steer::attach("near", &OPTIONS).unwrap();
     let receiver = Receiver::on(0);
@@ -179,7 +184,8 @@ fn after_any_changes_the_filter_takes_exactly_what_is_wanted_and_halfway_what_bo
         .unwrap();
 }
 
-/// The front of an address of 32 or 128 digits: many share much, lie in each other, and part late.
+/// Generates the leading bits of an address and the address width of 32 or 128. Many of the
+/// generated prefixes share bits, are nested, and differ late.
 fn crowd() -> impl Strategy<Value = (usize, String)> {
     let bits = |most| {
         prop::collection::vec(any::<bool>(), 0..=most)
@@ -203,7 +209,7 @@ fn from_digits(digits: &str) -> IpAddr {
 }
 
 #[test]
-fn the_longest_prefix_is_that_of_a_walk_over_digits() {
+fn filter_longest_prefix_matches_a_walk_over_digits() {
     bed::enter();
     let mut steer = Steer::attach("near", &OPTIONS).unwrap();
     let receiver = Receiver::on(0);
@@ -227,7 +233,8 @@ fn the_longest_prefix_is_that_of_a_walk_over_digits() {
             steer.borrow_mut().set_filter(&Filter::new([], entries, [])).unwrap();
             let fronts: Vec<_> = prefixes.keys().collect();
             for (of, at, rest) in turned {
-                // A prefix, filled up with anything, one of its digits turned or one behind it.
+                // Each probed address starts with a prefix and continues with random bits. One bit
+                // is flipped, inside the prefix or after it.
                 let (width, front) = of.get(&fronts);
                 let mut probe = front.clone() + &format!("{rest:0128b}")[..width - front.len()];
                 let at = at % width;
@@ -248,7 +255,7 @@ fn the_longest_prefix_is_that_of_a_walk_over_digits() {
 }
 
 #[test]
-fn a_full_filter_is_exchanged_for_another_in_one_call() {
+fn filter_full_set_is_replaced_in_one_call() {
     bed::enter();
     let mut steer = Steer::attach("near", &SteerOptions { max_vips: 1_000, ..OPTIONS }).unwrap();
     let set = |third: u8| {

@@ -1,4 +1,4 @@
-//! Frames, written out byte by byte: nothing here is shared with the code under test.
+//! Frames that are built byte by byte, without using the code under test.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ pub(crate) fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// An Ethernet frame to `near` with `tags` VLAN tags, the outermost of 802.1ad.
+/// Returns an Ethernet frame to `near` with `tags` VLAN tags. The outer tag is an 802.1ad tag.
 pub(crate) fn frame(tags: usize, packet: &[u8]) -> Vec<u8> {
     let mut frame = [NEAR_MAC, FAR_MAC].concat();
     for tag in 0..tags {
@@ -22,7 +22,7 @@ pub(crate) fn frame(tags: usize, packet: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// An IP packet; its family is that of the addresses.
+/// Returns an IP packet. The IP version follows from the addresses.
 pub(crate) fn packet(from: IpAddr, to: IpAddr, protocol: u8, payload: &[u8]) -> Vec<u8> {
     let mut packet;
     match (from, to) {
@@ -33,7 +33,8 @@ pub(crate) fn packet(from: IpAddr, to: IpAddr, protocol: u8, payload: &[u8]) -> 
             let length = u16::try_from(20 + payload.len()).unwrap();
             packet[2..4].copy_from_slice(&length.to_be_bytes());
             let sum = packet.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum::<u32>();
-            let sum = !u16::try_from(sum % 0xffff).unwrap(); // ones' complement arithmetic is arithmetic modulo 65,535
+            // the ones' complement sum equals the sum modulo 65,535
+            let sum = !u16::try_from(sum % 0xffff).unwrap();
             packet[10..12].copy_from_slice(&sum.to_be_bytes());
         }
         (IpAddr::V6(from), IpAddr::V6(to)) => {
@@ -49,7 +50,7 @@ pub(crate) fn packet(from: IpAddr, to: IpAddr, protocol: u8, payload: &[u8]) -> 
     packet
 }
 
-/// UDP without a checksum.
+/// Returns a UDP datagram without a checksum.
 pub(crate) fn udp(to_port: u16, payload: &[u8]) -> Vec<u8> {
     let length = u16::try_from(8 + payload.len()).unwrap();
     let mut datagram = vec![0x30, 0x39];
@@ -60,18 +61,18 @@ pub(crate) fn udp(to_port: u16, payload: &[u8]) -> Vec<u8> {
     datagram
 }
 
-/// GRE of RFC 2784 with the given flag word.
+/// Returns a GRE packet as in RFC 2784, with the given flags.
 pub(crate) fn gre(flags: u16, inner: &[u8]) -> Vec<u8> {
     let kind = if inner[0] >> 4 == 6 { [0x86, 0xdd] } else { [0x08, 0x00] };
     [&flags.to_be_bytes(), &kind, inner].concat()
 }
 
-/// UDP and GUE variant 0.
+/// Returns a UDP datagram with a GUE header of variant 0.
 pub(crate) fn gue(inner: &[u8]) -> Vec<u8> {
     udp(6080, &[&[0, ip_in_ip(inner), 0, 0], inner].concat())
 }
 
-/// The protocol number of IP in IP for this inner packet.
+/// Returns the protocol number for `inner` in an IP-in-IP tunnel.
 pub(crate) fn ip_in_ip(inner: &[u8]) -> u8 {
     if inner[0] >> 4 == 6 { 41 } else { 4 }
 }

@@ -1,17 +1,18 @@
-//! The BPF programs in a real kernel, on veth pairs in network namespaces that each test makes for itself.
+//! Tests of the BPF programs in the kernel. Each test creates a network namespace with a veth pair.
+//! The tests need root, `ip` and `ethtool`, and run only with `cargo test --test bpf`.
 //!
-//! Needs root, `ip` and `ethtool`; so it runs only when it is named: `cargo test --test bpf`.
-//! A frame goes in by BPF_PROG_TEST_RUN where its exact bytes matter, by the wire where the kernel's part does.
-#![allow(unsafe_code, reason = "bpf(2) and the UMEM of a test's own socket have no safe form")]
-#![allow(clippy::unwrap_used, reason = "what cannot be set up is a failed test")]
+//! Tests that compare exact bytes use BPF_PROG_TEST_RUN. Tests that involve the network stack of
+//! the kernel send frames over the veth pair.
+#![allow(unsafe_code, reason = "bpf(2) and the UMEM of a test socket have no safe API")]
+#![allow(clippy::unwrap_used, reason = "a failed setup fails the test")]
 
 mod bed;
 mod cost;
 mod decap;
-mod ends;
 mod facts;
 mod filter;
 mod frames;
 mod packet;
 mod run;
 mod steer;
+mod tunnel_endpoints;

@@ -1,10 +1,10 @@
-//! The programs beside packet sockets, over the wire: what the filter lets a socket have is what the ingress program takes from
-//! the kernel, and is what an XDP program takes.
+//! Tests of the programs for packet sockets on a veth pair. The socket filter must accept the
+//! packets that the ingress program drops. An XDP program must redirect the same packets.
 
 use std::os::fd::AsFd;
 
 use datapath::interface::Interface;
-use datapath::steer::{Ends, Filter, Steer, SteerCounts, SteerError, takes};
+use datapath::steer::{Filter, Steer, SteerCounts, SteerError, TunnelEndpoints, takes};
 use datapath::{AttachError, AttachMode};
 use forwarder::{Prefix, TunnelProtocols};
 use proptest::prelude::*;
@@ -27,18 +27,18 @@ fn filter() -> Filter {
     Filter::new([(ip(VIP4), 24), (ip(VIP6), 44)], prefixes, [ip("198.51.100.1"), ip("2001:db8:e::1")])
 }
 
-fn ends() -> Ends {
+fn ends() -> TunnelEndpoints {
     let prefix = |address: &str, length| Prefix::new(ip(address), length).unwrap();
     let carriers = TunnelProtocols::GRE.and(TunnelProtocols::GUE);
-    Ends {
+    TunnelEndpoints {
         addresses: vec![prefix(OWN4, 32), prefix(OWN6, 128)],
         sources: vec![(prefix(PEER4, 32), carriers), (prefix(PEER6, 128), carriers)],
         answers: vec![ip(OWN4), ip(OWN6)],
-        own_ports: 61_000..=61_255,
+        source_ports: 61_000..=61_255,
     }
 }
 
-/// Packets of all kinds that the programs tell apart, or nearly.
+/// Generates packets of all types that the programs distinguish, and packets that resemble them.
 fn packets() -> Vec<Vec<u8>> {
     let payload = udp(80, b"hello");
     let inner = to(VIP4, 17, &payload);
@@ -69,29 +69,32 @@ fn packets() -> Vec<Vec<u8>> {
     [&tunnels[..], &errors, &plain, &answers, &discovery].concat()
 }
 
-/// The programs with that filter and those ends, and a socket behind the first.
+/// Attaches the programs with a filter and tunnel endpoints. Also returns a socket with the socket
+/// filter.
 fn attached() -> (Steer, Wire) {
     bed::enter();
     let mut steer = Steer::attach_ingress("near", 8).unwrap();
     let socket = Wire::on("near");
     steer.attach_filter(socket.as_fd()).unwrap();
     steer.set_filter(&filter()).unwrap();
-    steer.set_ends(&ends()).unwrap();
+    steer.set_tunnel_endpoints(&ends()).unwrap();
     (steer, socket)
 }
 
-/// Sends a frame; what the ingress program counted then, and what the socket has had.
+/// Sends a frame. Returns by how much the counters of the ingress program changed, and the packet
+/// that the socket received.
 fn send(steer: &Steer, socket: &Wire, far: &Wire, frame: &[u8]) -> (SteerCounts, Option<Vec<u8>>) {
     let before = steer.counts().unwrap();
     far.send(frame);
     let moved = || difference(&steer.counts().unwrap(), &before);
-    // The socket has its copy before the program runs.
+    // The socket receives its copy of the packet before the ingress program runs.
     bed::eventually("the program has seen the frame", || moved() != SteerCounts::default());
     (moved(), socket.received())
 }
 
+// Promise: af-packet-isolation
 #[test]
-fn the_socket_has_what_the_kernel_has_not_and_xdp_would_take_the_same() {
+fn packet_socket_gets_the_packets_that_xdp_would_redirect() {
     let (steer, socket) = attached();
     assert_eq!(steer.mode(), AttachMode::Ingress);
     let far = Wire::on("far");
@@ -110,12 +113,12 @@ fn the_socket_has_what_the_kernel_has_not_and_xdp_would_take_the_same() {
         .run(&ways, |(chosen, tags, cut, change, is_group)| {
             let mut packet = chosen.get(&packets).clone();
             if let Some((place, bit)) = change {
-                // The first byte says the family to `frame`.
+                // The first byte is not changed, because `frame` uses it to select the IP version.
                 let place = 1 + place.index(packet.len() - 1);
                 packet[place] ^= 1 << bit;
             }
             if let Some(cut) = cut {
-                // A tag without as much behind it is no tag, and the kernel drops it.
+                // The kernel drops a VLAN-tagged frame if too few bytes follow the tag.
                 packet.truncate(2 + cut.index(packet.len() - 2));
             }
             let mut frame = frame(tags, &packet);
@@ -130,11 +133,11 @@ fn the_socket_has_what_the_kernel_has_not_and_xdp_would_take_the_same() {
         })
         .unwrap();
     let [left, taken] = *seen.borrow();
-    assert!(left > 500 && taken > 500, "{left} left to the kernel, {taken} taken");
+    assert!(left > 500 && taken > 500, "{left} passed to the kernel, {taken} received by the socket");
 }
 
 #[test]
-fn each_packet_that_is_left_moves_the_count_that_says_why() {
+fn packet_counts_have_the_reason_of_each_passed_packet() {
     let (steer, socket) = attached();
     let far = Wire::on("far");
     let group = |mut frame: Vec<u8>| {
@@ -158,7 +161,7 @@ fn each_packet_that_is_left_moves_the_count_that_says_why() {
 }
 
 #[test]
-fn an_xdp_program_beside_it_is_no_hindrance_and_its_sockets_are_none_of_its() {
+fn packet_programs_work_next_to_an_xdp_program() {
     let (mut steer, _) = attached();
     assert_eq!(Interface::read("near").unwrap().xdp_program, None);
     let refused = steer.set_socket(0, &std::io::stdin()).unwrap_err();

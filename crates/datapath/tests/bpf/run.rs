@@ -1,4 +1,5 @@
-//! BPF_PROG_TEST_RUN on the program that an interface has: one frame in, a verdict and a frame out.
+//! Runs the attached program with BPF_PROG_TEST_RUN. The input is one frame; the output is a
+//! verdict and a frame.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -10,13 +11,13 @@ pub(crate) const DROP: u32 = 1;
 pub(crate) const PASS: u32 = 2;
 pub(crate) const REDIRECT: u32 = 4;
 
-/// The program on interface `near`.
+/// The program that is attached to interface `near`.
 pub(crate) struct Program {
     fd: ProgramFd,
     interface: u32,
 }
 
-/// `union bpf_attr` for BPF_PROG_TEST_RUN.
+/// The fields of `union bpf_attr` that BPF_PROG_TEST_RUN uses.
 #[repr(C)]
 #[derive(Default)]
 struct Attributes {
@@ -46,18 +47,20 @@ impl Program {
         Self { fd: info.fd().unwrap(), interface: near.index }
     }
 
-    /// Runs the program on `frame` as if it had come on `queue`.
+    /// Runs the program on `frame`, as if the frame had arrived on `queue`.
     pub(crate) fn run(&self, frame: &[u8], queue: u32) -> (u32, Vec<u8>) {
         self.run_with_metadata(frame, queue, 0)
     }
 
-    /// As `run`, with `metadata` bytes in front of the frame, which leave less head room.
+    /// Runs the program with `metadata` bytes of metadata before the frame. The metadata reduces
+    /// the available headroom.
     pub(crate) fn run_with_metadata(&self, frame: &[u8], queue: u32, metadata: usize) -> (u32, Vec<u8>) {
         let (attributes, data_out) = self.test(frame, queue, metadata, 1);
         (attributes.verdict, data_out)
     }
 
-    /// The verdict, and nanoseconds of one run: the mean of `repeat`. Each begins with the frame as the last one left it.
+    /// Returns the verdict and the mean duration of a run, in nanoseconds. Each repetition starts
+    /// with the frame that the previous repetition left.
     pub(crate) fn cost(&self, frame: &[u8], queue: u32, repeat: u32) -> (u32, u32) {
         let (attributes, _) = self.test(frame, queue, 0, repeat);
         (attributes.verdict, attributes.duration)
@@ -67,7 +70,8 @@ impl Program {
         let mut data_in = vec![0; metadata];
         data_in.extend_from_slice(frame);
         let mut data_out = vec![0_u8; data_in.len() + 256];
-        // struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex
+        // the fields of struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index,
+        // egress_ifindex
         let size = |bytes: usize| u32::try_from(bytes).unwrap();
         let context = [size(metadata), size(data_in.len()), 0, self.interface, queue, 0];
         let mut attributes = Attributes {
@@ -81,12 +85,12 @@ impl Program {
             context_in: context.as_ptr() as u64,
             ..Attributes::default()
         };
-        // SAFETY: the attributes are whole, and their pointers and sizes are those of living buffers.
+        // SAFETY: the attributes are complete, and their pointers and sizes describe live buffers.
         let result =
             unsafe { libc::syscall(libc::SYS_bpf, TEST_RUN, &raw mut attributes, size_of::<Attributes>()) };
         assert_eq!(result, 0, "{}", io::Error::last_os_error());
         data_out.truncate(attributes.data_out_size as usize);
-        // The metadata comes out in front, while it is still valid.
+        // The kernel returns the metadata before the frame, if the metadata is still valid.
         (attributes, data_out)
     }
 }

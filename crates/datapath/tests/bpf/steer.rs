@@ -1,4 +1,5 @@
-//! The steering program: each verdict and its count, the map's exactness, and what is left after the end.
+//! Tests of the steering program: verdicts, counters, matching of map entries, and the state of the
+//! interface after the program was detached.
 
 use std::io::{BufRead, BufReader};
 use std::num::NonZeroU32;
@@ -6,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use datapath::interface::Interface;
 use datapath::steer::{
-    Changed, Ends, Filter, Steer, SteerCounts, SteerError, SteerOptions, head_room_bytes, takes,
+    Changed, Filter, Steer, SteerCounts, SteerError, SteerOptions, TunnelEndpoints, head_room_bytes, takes,
 };
 use datapath::{AttachError, AttachMode};
 use forwarder::NoSocket;
@@ -34,7 +35,7 @@ fn attach(options: &SteerOptions) -> Steer {
     steer
 }
 
-/// An AF_XDP socket on a queue of `near`, with 32 frames to fill.
+/// An AF_XDP socket on a queue of `near`. Its fill ring has 32 frames.
 pub(crate) struct Receiver {
     umem: Umem,
     pub(crate) rx: RxQueue,
@@ -50,10 +51,11 @@ impl Receiver {
             .libxdp_flags(LibxdpFlags::XSK_LIBXDP_FLAGS_INHIBIT_PROG_LOAD)
             .bind_flags(BindFlags::XDP_COPY | BindFlags::XDP_USE_NEED_WAKEUP)
             .build();
-        // SAFETY: this is the UMEM's only socket, so no other has its fill and completion rings.
+        // SAFETY: this is the only socket of the UMEM, so the fill and completion rings are not
+        // used by another socket.
         let (tx, rx, rings) = unsafe { Socket::new(config, &umem, &"near".parse().unwrap(), queue) }.unwrap();
         let (mut fill, _) = rings.unwrap();
-        // SAFETY: the frames are of this UMEM, and nobody else has them.
+        // SAFETY: the frames belong to this UMEM, and no other code uses them.
         assert_eq!(unsafe { fill.produce(&frames) }, 32);
         Self { umem, rx, _tx: tx, _fill: fill }
     }
@@ -66,27 +68,28 @@ impl Receiver {
         receivers
     }
 
-    /// The next frame within 50 ms.
+    /// Returns the next frame, if one arrives within 50 ms.
     fn receive(&mut self) -> Option<Vec<u8>> {
         let mut frames = [FrameDesc::default()];
-        // SAFETY: the descriptors that come out are of this socket's UMEM.
+        // SAFETY: the returned descriptors belong to the UMEM of this socket.
         let count = unsafe { self.rx.poll_and_consume(&mut frames, 50) }.unwrap();
-        // SAFETY: the kernel has handed this frame over, and it is not filled again.
+        // SAFETY: the kernel has passed this frame to the socket. The frame is not put into the
+        // fill ring again.
         (count > 0).then(|| unsafe { self.umem.data(&frames[0]) }.contents().to_vec())
     }
 }
 
-/// What comes to any of them, once something does.
+/// Waits until a frame arrives on any of the sockets. Returns all received frames.
 fn received(receivers: &mut [Receiver]) -> Vec<Vec<u8>> {
     let mut got = Vec::new();
-    bed::eventually("a frame on a socket", || {
+    bed::eventually("a frame arrives on a socket", || {
         got.extend(receivers.iter_mut().filter_map(Receiver::receive));
         !got.is_empty()
     });
     got
 }
 
-/// The frame behind its head room, and how much of that there was.
+/// Removes the headroom from a frame. Returns the size of the headroom, and the frame without it.
 pub(crate) fn unmarked(bytes: &[u8]) -> (u8, &[u8]) {
     let encap_overhead = head_room_bytes(bytes[0]);
     (encap_overhead, &bytes[usize::from(encap_overhead)..])
@@ -98,7 +101,7 @@ pub(crate) fn to(vip: &str, protocol: u8, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn each_frame_gets_its_verdict_and_moves_one_count() {
+fn steer_gives_each_frame_a_verdict_and_one_count() {
     bed::enter();
     let mut steer = attach(&OPTIONS);
     let receiver = Receiver::on(1);
@@ -113,7 +116,8 @@ fn each_frame_gets_its_verdict_and_moves_one_count() {
     wrong_version[14] = 0x65;
     let mut wrong_version6 = frame(0, &v6);
     wrong_version6[14] = 0x40;
-    let mut like_discovery = frame(0, &to(VIP4, 17, &[135; 30])); // bytes 6 and 40 of IPv4, read as IPv6
+    // Bytes 6 and 40 of this IPv4 packet have the values that identify IPv6 neighbor discovery.
+    let mut like_discovery = frame(0, &to(VIP4, 17, &[135; 30]));
     like_discovery[14 + 6] = 58;
     let counts = |change: fn(&mut SteerCounts)| {
         let mut counts = SteerCounts::default();
@@ -153,7 +157,7 @@ fn each_frame_gets_its_verdict_and_moves_one_count() {
         let (opened, rest) = if got == REDIRECT { unmarked(&out) } else { (0, out.as_slice()) };
         assert_eq!((got, opened, rest), (*verdict, *encap_overhead, frame.as_slice()), "row {row}");
         assert_eq!(difference(&steer.counts().unwrap(), &before), *moved, "row {row}");
-        let without_a_kernel = takes(frame, &vips(), &Ends::default());
+        let without_a_kernel = takes(frame, &vips(), &TunnelEndpoints::default());
         assert_eq!(without_a_kernel, (got == REDIRECT).then_some(opened), "row {row}");
     }
 }
@@ -171,7 +175,7 @@ pub(crate) fn difference(after: &SteerCounts, before: &SteerCounts) -> SteerCoun
 }
 
 #[test]
-fn a_frame_is_for_a_vip_exactly_when_its_ip_header_is_whole() {
+fn steer_redirects_only_frames_with_a_complete_header() {
     bed::enter();
     let mut steer = attach(&OPTIONS);
     let receiver = Receiver::on(0);
@@ -183,7 +187,7 @@ fn a_frame_is_for_a_vip_exactly_when_its_ip_header_is_whole() {
             for length in 14..=frame.len() {
                 let expected = if length >= 14 + 4 * tags + header { REDIRECT } else { PASS };
                 assert_eq!(program.run(&frame[..length], 0).0, expected, "{length} bytes, {tags} tags");
-                let without_a_kernel = takes(&frame[..length], &vips(), &Ends::default());
+                let without_a_kernel = takes(&frame[..length], &vips(), &TunnelEndpoints::default());
                 assert_eq!(without_a_kernel.is_some(), expected == REDIRECT, "{length} bytes, {tags} tags");
             }
         }
@@ -191,7 +195,7 @@ fn a_frame_is_for_a_vip_exactly_when_its_ip_header_is_whole() {
 }
 
 #[test]
-fn each_growth_is_opened_marked_and_read_back() {
+fn steer_opens_and_marks_each_head_room() {
     bed::enter();
     let mut steer = attach(&OPTIONS);
     let receiver = Receiver::on(0);
@@ -206,7 +210,7 @@ fn each_growth_is_opened_marked_and_read_back() {
 }
 
 #[test]
-fn without_a_socket_a_frame_stays_whole_and_is_passed_or_dropped_as_told() {
+fn steer_without_a_socket_passes_or_drops_the_whole_frame() {
     for (no_socket, verdict) in [(NoSocket::Pass, PASS), (NoSocket::Drop, DROP)] {
         bed::enter();
         let mut steer = attach(&SteerOptions { no_socket, max_queues: 2, ..OPTIONS });
@@ -235,7 +239,7 @@ fn without_a_socket_a_frame_stays_whole_and_is_passed_or_dropped_as_told() {
 }
 
 #[test]
-fn a_frame_without_head_room_is_dropped_and_counted() {
+fn steer_drops_and_counts_a_frame_without_head_room() {
     bed::enter();
     let mut steer = attach(&OPTIONS);
     let receiver = Receiver::on(0);
@@ -248,7 +252,7 @@ fn a_frame_without_head_room_is_dropped_and_counted() {
 }
 
 #[test]
-fn on_the_wire_a_vip_reaches_the_kernel_until_its_queue_has_a_socket() {
+fn steer_passes_vip_packets_until_the_queue_has_a_socket() {
     bed::enter();
     let mut steer = attach(&OPTIONS);
     assert_eq!(steer.mode(), AttachMode::Driver);
@@ -272,9 +276,10 @@ fn on_the_wire_a_vip_reaches_the_kernel_until_its_queue_has_a_socket() {
 }
 
 #[test]
-fn a_driver_that_refuses_xdp_gets_the_program_generic() {
+fn steer_falls_back_to_generic_mode() {
     bed::enter();
-    bed::ip("link set far mtu 9000"); // veth: the peer's MTU is too large for XDP in the driver
+    // With this MTU of the peer, veth does not support XDP in the driver.
+    bed::ip("link set far mtu 9000");
     let mut steer = attach(&OPTIONS);
     assert_eq!(steer.mode(), AttachMode::Generic);
     let mut receivers = Receiver::on_each_queue(&mut steer);
@@ -286,7 +291,7 @@ fn a_driver_that_refuses_xdp_gets_the_program_generic() {
 }
 
 #[test]
-fn a_second_program_is_refused_and_the_first_goes_when_it_is_dropped() {
+fn steer_refuses_a_second_program_until_the_first_is_dropped() {
     bed::enter();
     let steer = attach(&OPTIONS);
     let id = Interface::read("near").unwrap().xdp_program.unwrap();
@@ -301,11 +306,12 @@ fn a_second_program_is_refused_and_the_first_goes_when_it_is_dropped() {
     drop(attach(&OPTIONS));
 }
 
-/// As it was on Linux 6.18 (and, in other words, on 6.1): the capability is no formality.
+/// Checks that the program needs the capability, as on Linux 6.18 and 6.1.
 #[test]
-fn without_cap_perfmon_the_kernel_refuses_the_program_in_few_words() {
+fn steer_without_cap_perfmon_is_refused_with_a_short_error() {
     bed::enter();
-    let without = CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN; // of this thread alone
+    // changes only the capabilities of this thread
+    let without = CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN;
     let mut sets = capabilities(None).unwrap();
     sets.effective -= without;
     set_capabilities(None, sets).unwrap();
@@ -316,6 +322,7 @@ fn without_cap_perfmon_the_kernel_refuses_the_program_in_few_words() {
     assert!(said.contains("processed ") && said.len() < 4_000, "{} bytes: {said:.4000}", said.len());
 }
 
+// Promise: xdp-cleanup
 #[test]
 fn a_killed_process_leaves_no_program_behind() {
     bed::enter();
@@ -325,7 +332,7 @@ fn a_killed_process_leaves_no_program_behind() {
         .spawn()
         .unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    assert!(lines.map_while(Result::ok).any(|line| line.ends_with(ATTACHED)), "the child says nothing");
+    assert!(lines.map_while(Result::ok).any(|line| line.ends_with(ATTACHED)), "the child did not attach");
     assert!(Interface::read("near").unwrap().xdp_program.is_some());
     child.kill().unwrap(); // SIGKILL
     child.wait().unwrap();

@@ -1,4 +1,5 @@
-//! Three engines with the real pipeline, rings as small as bounds can be met in, and backends of every kind.
+//! Three engines with the real pipeline and backends of all kinds. The rings are small, so that the
+//! test reaches their limits.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -7,9 +8,9 @@ use datapath::{CHUNK, XDP_HEADROOM};
 use engine::{Engine, MemoryDevice, MemoryFrame, Pool, mesh};
 use forwarder::{
     Binding, Forwarding, FragmentConfig, Generation, HashKey, HashPolicy, IcmpRates, Live, NextHop,
-    NextHopMode, OwnPorts, OwnRequests, Parts, Pipeline, PipelineConfig, PoolTable, Prefix, Remote, Service,
-    ServiceId, Slot, SlotId, SlotState, Snapshot, Tagging, ThreadCounters, ThreadId, Timeouts, TooBig,
-    Translation, TunnelProtocols, TunnelSource, TunnelSourceKind, notice_ring,
+    NextHopMode, Parts, Pipeline, PipelineConfig, PoolTable, Prefix, Remote, Service, ServiceId, Slot,
+    SlotId, SlotState, Snapshot, SourcePorts, Tagging, ThreadCounters, ThreadId, Timeouts, TooBig,
+    Translation, TunnelProtocols, TunnelSource, TunnelSourceKind, UpstreamRequests, notice_ring,
 };
 use maglev_hash::{Backend, Options, Seed};
 use packet::{Encapsulation, Family, Mac, Outer, Tag, Tags, Template};
@@ -18,14 +19,14 @@ use crate::random::Random;
 
 pub(crate) const THREADS: u16 = 3;
 pub(crate) const FRAMES: usize = 124;
-/// The first two take fragments, the last two don't.
+/// The VIPs of the test. The first two accept fragments, the last two do not.
 pub(crate) const VIPS: [IpAddr; 4] = {
     let [four, six] = both([203, 0, 113, 10], [0x2001, 0xdb8, 0xf, 0, 0, 0, 0, 0x10]);
     let [whole_four, whole_six] = both([203, 0, 113, 11], [0x2001, 0xdb8, 0xf, 0, 0, 0, 0, 0x11]);
     [four, six, whole_four, whole_six]
 };
 pub(crate) const OWN: [IpAddr; 2] = both([192, 0, 2, 1], [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1]);
-pub(crate) const ENCAPSULATORS: [IpAddr; 2] = both([192, 0, 2, 77], [0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x77]);
+pub(crate) const UPSTREAM_TUNNELS: [IpAddr; 2] = both([192, 0, 2, 77], [0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x77]);
 pub(crate) const CLUSTERS: [IpAddr; 2] = both([192, 0, 2, 88], [0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x88]);
 pub(crate) const PEERS: [IpAddr; 2] = both([192, 0, 2, 3], [0x2001, 0xdb8, 0, 0, 0, 0, 0, 3]);
 pub(crate) const RING: usize = 64;
@@ -43,7 +44,7 @@ pub(crate) fn threads(live: &Live) -> (Vec<Thread>, Vec<Arc<ThreadCounters>>) {
     threads_with(live, |_| MemoryDevice::new(RING))
 }
 
-/// Each with its own device.
+/// Creates the engines. Each engine has its own device.
 pub(crate) fn threads_with(
     live: &Live,
     device: impl Fn(ThreadId) -> MemoryDevice,
@@ -54,7 +55,8 @@ pub(crate) fn threads_with(
         let counters = Arc::clone(&counters[usize::from(me.0)]);
         let config = PipelineConfig { thread: me, ..config() };
         let pipeline = Pipeline::new(config, live, Arc::clone(&counters), None).unwrap();
-        // Nobody listens: the ring is full soon, and no packet minds.
+        // The notices are never read, so their ring fills up. A full notice ring must not affect
+        // packets.
         let pipeline = pipeline.with_notices(notice_ring(4).0);
         let frames = (0..FRAMES).map(|_| MemoryFrame::new(me, (CHUNK - XDP_HEADROOM) as usize)).collect();
         let all = FRAMES * usize::from(THREADS);
@@ -63,7 +65,7 @@ pub(crate) fn threads_with(
     (mesh(THREADS, MAILBOX).into_iter().map(engine).collect(), counters)
 }
 
-/// Bounds that the run reaches.
+/// Returns a configuration with limits that the run reaches.
 fn config() -> PipelineConfig {
     PipelineConfig {
         thread: ThreadId(0),
@@ -71,7 +73,7 @@ fn config() -> PipelineConfig {
         flows: 1_024,
         timeouts: Timeouts::default(),
         max_batch: BATCH,
-        icmp: IcmpRates { replies: 100, replies_to_source: 20, errors: 300, errors_of_source: 150 },
+        icmp: IcmpRates { replies: 100, replies_per_source: 20, errors: 300, errors_per_source: 150 },
         limit_sources: 1_024,
         fragments: FragmentConfig {
             datagrams: 64,
@@ -83,8 +85,8 @@ fn config() -> PipelineConfig {
         held_of_a_pool: 36,
         hashers: datapath::lane_hashers(),
         is_steered: false,
-        own_requests: Some(OwnRequests {
-            ports: OwnPorts::new(&(61_000..=61_005), THREADS).unwrap(),
+        upstream_requests: Some(UpstreamRequests {
+            ports: SourcePorts::new(&(61_000..=61_005), THREADS).unwrap(),
             requests: 3,
             passing: 3,
             fetches: 4,
@@ -95,7 +97,8 @@ fn config() -> PipelineConfig {
     }
 }
 
-/// Backends of every kind, over both outer families, with paths that take more or less, and one that nobody knows the way to.
+/// Returns backends of all kinds, with outer headers of both IP versions and different path MTUs.
+/// One backend has no next hop.
 fn slots() -> Vec<Slot> {
     let kinds = [
         (Encapsulation::Gre, true, 1500, TooBig::FragmentInner),
@@ -123,7 +126,8 @@ fn slots() -> Vec<Slot> {
     slots
 }
 
-/// The VIPs in another cluster, a slot a family: the prefix is replaced, the last bits are kept.
+/// Returns the slots for the other cluster, one for each IP version. Forwarded packets get a VIP
+/// with a different prefix and the same last bits.
 fn elsewhere() -> [Slot; 2] {
     let v4 = Outer::V4 { source: [192, 0, 2, 1].into(), destination: [198, 51, 100, 10].into() };
     let v6 =
@@ -148,7 +152,8 @@ fn elsewhere() -> [Slot; 2] {
     })
 }
 
-/// Who serves `family`'s VIPs when nobody here does.
+/// Returns the remote cluster for VIPs of one IP version. It serves these VIPs while no local
+/// backend serves them.
 fn remote(place: u32, vips: [IpAddr; 2]) -> Remote {
     let table = maglev_hash::build(&[Backend { name: b"elsewhere", weight: 1 }], &options()).unwrap();
     let bits = if vips[0].is_ipv4() { 32 } else { 128 };
@@ -169,7 +174,8 @@ pub(crate) fn options() -> Options {
     options
 }
 
-/// An untagged frame gets two tags; of two, those behind number 0 lose both; for all others there is no rule.
+/// Returns VLAN translation rules. Untagged frames get two tags. Frames with two tags lose both
+/// tags if the outer tag has the number 0. No rule exists for other frames.
 fn translations() -> Vec<Translation> {
     let two =
         Tags::NONE.push(Tag::customer(7, 0).unwrap()).unwrap().push(Tag::service(9, 0).unwrap()).unwrap();
@@ -195,7 +201,8 @@ fn forwarding(kind: Encapsulation, outer_v4: bool, n: u8) -> Forwarding {
     Forwarding::Tunnel { v4: template(Family::V4), v6: template(Family::V6) }
 }
 
-/// The way to a backend by the first interface; without headers it is one of L2 forwarding.
+/// Returns a backend with a next hop on the first interface. If `headers` is `None`, packets reach
+/// the backend by L2 forwarding.
 pub(crate) fn way(address: IpAddr, headers: Option<[Template; 2]>, mtu: u16, too_big: TooBig) -> Slot {
     Slot {
         backend: address.to_string().into(),
@@ -207,7 +214,8 @@ pub(crate) fn way(address: IpAddr, headers: Option<[Template; 2]>, mtu: u16, too
     }
 }
 
-/// UDP 443 of the first two VIPs by 5-tuple, to these backends alike.
+/// Returns a configuration with UDP services on port 443 of the first two VIPs. The services select
+/// backends by the 5-tuple.
 pub(crate) fn plain(slots: Vec<Slot>) -> Parts {
     let backends: Vec<Backend<'_>> =
         slots.iter().map(|slot| Backend { name: slot.backend.as_bytes(), weight: 1 }).collect();
@@ -246,7 +254,8 @@ pub(crate) fn plain(slots: Vec<Slot>) -> Parts {
     }
 }
 
-/// TCP 80 and UDP 443 by 5-tuple, UDP 53 by addresses, GRE.
+/// Returns a snapshot with services for TCP port 80 and UDP port 443 (selection by 5-tuple), UDP
+/// port 53 (selection by addresses), and GRE.
 pub(crate) fn snapshot() -> Snapshot {
     let slots = slots();
     let backends: Vec<Backend<'_>> =
@@ -303,10 +312,11 @@ pub(crate) fn snapshot() -> Snapshot {
     .unwrap()
 }
 
-/// An encapsulator, another machine of the cluster and one of another cluster, over both families.
+/// Returns the allowed tunnel sources, for both IP versions: an upstream tunnel, another machine of
+/// this cluster, and a machine of another cluster.
 fn tunnels() -> Vec<TunnelSource> {
     let senders = [
-        (ENCAPSULATORS, TunnelSourceKind::Encapsulator),
+        (UPSTREAM_TUNNELS, TunnelSourceKind::UpstreamTunnel),
         (PEERS, TunnelSourceKind::Peer),
         (CLUSTERS, TunnelSourceKind::Cluster),
     ];
@@ -321,7 +331,7 @@ fn tunnels() -> Vec<TunnelSource> {
         .collect()
 }
 
-/// Some serve, some don't; once in a while none here.
+/// Returns random states for the backends. In some cases no local backend serves.
 pub(crate) fn states(random: &mut Random) -> Vec<SlotState> {
     let none = random.once_in(4);
     let mut states = |count: usize, none: bool| -> Vec<SlotState> {

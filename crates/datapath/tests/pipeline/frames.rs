@@ -1,13 +1,15 @@
-//! Frames of all kinds that a pipeline may meet, good ones and mutated ones; made by hand.
+//! Generates the frames that a pipeline may receive, valid ones and mutated ones.
 //!
-//! Few clients, ports and identifications: flows, datagrams and quotes are to meet each other.
+//! The generator uses only a few clients, ports and fragment identifications. Different packets
+//! therefore often belong to the same flow or datagram, or quote each other.
 
 use std::net::IpAddr;
 
-use crate::bed::{CLUSTERS, ENCAPSULATORS, OWN, PEERS, VIPS};
+use crate::bed::{CLUSTERS, OWN, PEERS, UPSTREAM_TUNNELS, VIPS};
 use crate::random::Random;
 
-/// A frame. One in five has been tampered with, one in forty is noise.
+/// Returns a random frame. One in five frames is mutated, and one in forty consists of random
+/// bytes.
 pub(crate) fn any(random: &mut Random) -> Vec<u8> {
     if random.once_in(40) {
         let len = random.below(120);
@@ -28,13 +30,13 @@ pub(crate) fn any(random: &mut Random) -> Vec<u8> {
     frame
 }
 
-/// What lies behind an IP header, and which number says so.
+/// The payload of an IP packet, with its protocol number.
 struct Payload {
     protocol: u8,
     bytes: Vec<u8>,
 }
 
-/// Where a piece stands in its datagram, in bytes.
+/// The byte range of a fragment within its datagram.
 #[derive(Clone, Copy)]
 struct Place {
     id: u32,
@@ -42,7 +44,7 @@ struct Place {
     more: bool,
 }
 
-/// A client and a VIP of one family.
+/// Returns the addresses of a client and a VIP, both of one IP version.
 fn ends(random: &mut Random) -> (IpAddr, IpAddr) {
     let [taking @ .., whole_four, whole_six] = VIPS;
     let vip = if random.once_in(10) { random.of(&[whole_four, whole_six]) } else { random.of(&taking) };
@@ -54,7 +56,7 @@ fn ends(random: &mut Random) -> (IpAddr, IpAddr) {
     };
     let stranger: IpAddr =
         if vip.is_ipv4() { [203, 0, 113, 99].into() } else { "2001:db8::99".parse().unwrap() };
-    // Now and then a VIP answers a VIP.
+    // In rare cases the client address is a VIP too.
     let client = if random.once_in(50) { vip } else { client };
     (client, if random.once_in(20) { stranger } else { vip })
 }
@@ -88,11 +90,12 @@ fn whole(random: &mut Random) -> Vec<u8> {
     ip(random, (client, vip), &payload, None)
 }
 
-/// One piece of one of few datagrams, in any order; now and then one that no honest host sends.
+/// Returns a fragment. There are only a few datagrams, their fragments appear in any order, and
+/// some fragments are invalid.
 fn piece(random: &mut Random) -> Vec<u8> {
     let (client, vip) = ends(random);
     let id = random.below(24) as u32;
-    // The first pieces of a datagram are alike, but for a few.
+    // For most datagrams, all copies of the first fragment are equal.
     let protocol = if id < 18 { 17 } else { random.of(&[6, 17, 1, 58, 47]) };
     let port: u16 = if id.is_multiple_of(3) { 53 } else { 443 };
     let mut bytes = [(1000 + id as u16).to_be_bytes(), port.to_be_bytes()].concat();
@@ -113,7 +116,8 @@ fn icmp(vip: IpAddr, kind: u8, code: u8, word: [u8; 4], body: &[u8]) -> Payload 
     Payload { protocol: if vip.is_ipv4() { 1 } else { 58 }, bytes }
 }
 
-/// Fills in the checksum: over the pseudo-header too where the protocol has it so.
+/// Writes the checksum into a payload. The checksum includes the pseudo-header if the protocol
+/// requires it.
 fn summed(mut payload: Payload, (from, to): (IpAddr, IpAddr)) -> Payload {
     let mut all = vec![];
     if from.is_ipv6() {
@@ -150,12 +154,13 @@ fn router(ipv4: bool) -> IpAddr {
     if ipv4 { [192, 0, 2, 254].into() } else { "2001:db8:7::fe".parse().unwrap() }
 }
 
-/// A router's error about what a VIP sent, cut as routers do.
+/// Returns an ICMP error from a router about a packet from a VIP. The quoted packet is truncated,
+/// as in real errors.
 fn error(random: &mut Random) -> Vec<u8> {
     let (client, vip) = ends(random);
     let answer = datagram(random, false);
     let place = random.once_in(8).then_some(Place { id: 5, offset: random.of(&[0, 512]), more: true });
-    // Now and then about somebody else's.
+    // Some errors quote a packet that a VIP did not send.
     let quoted = if random.once_in(10) { (client, vip) } else { (vip, client) };
     let mut quote = ip(random, quoted, &answer, place);
     let least = if vip.is_ipv4() { 28 } else { 48 };
@@ -166,7 +171,7 @@ fn error(random: &mut Random) -> Vec<u8> {
     ip(random, ends, &payload, None)
 }
 
-/// A router's error about an outer packet of this machine.
+/// Returns an ICMP error from a router about an outer packet of this machine.
 fn error_about_us(random: &mut Random) -> Vec<u8> {
     let inner = whole(random);
     let ipv4 = random.once_in(2);
@@ -179,13 +184,13 @@ fn error_about_us(random: &mut Random) -> Vec<u8> {
     let (kind, code, word) = error_kind(random, ipv4);
     let ends = (router(ipv4), own);
     let payload = summed(icmp(own, kind, code, word, &quote), ends);
-    // Addressed to a VIP when it is forged.
+    // Some errors are forged: they are sent to a VIP.
     let to = if random.once_in(4) { VIPS[usize::from(!ipv4)] } else { own };
     ip(random, (ends.0, to), &payload, None)
 }
 
-/// A packet with an outer header on it: for this machine, by one who may send such or by a stranger; or for a VIP, by a client
-/// that hopes for something.
+/// Returns a tunneled packet. It is sent to this machine by an allowed or unknown sender, or it is
+/// sent to a VIP.
 fn tunnelled(random: &mut Random) -> Vec<u8> {
     let (client, vip) = ends(random);
     let inner = match random.below(3) {
@@ -209,7 +214,7 @@ fn tunnelled(random: &mut Random) -> Vec<u8> {
         }
     };
     let family = random.below(2) as usize;
-    let senders = [ENCAPSULATORS, ENCAPSULATORS, PEERS, CLUSTERS, [router(true), router(false)]];
+    let senders = [UPSTREAM_TUNNELS, UPSTREAM_TUNNELS, PEERS, CLUSTERS, [router(true), router(false)]];
     let sender = random.of(&senders)[family];
     let ends = if random.once_in(4) { (client, vip) } else { (sender, OWN[family]) };
     let mut packet = ip(random, ends, &payload, None);
@@ -219,7 +224,7 @@ fn tunnelled(random: &mut Random) -> Vec<u8> {
     packet
 }
 
-/// Marks a packet as one that met congestion.
+/// Sets the ECN field of a packet to "congestion experienced".
 fn congested(packet: &mut [u8]) {
     if packet[0] >> 4 == 4 {
         packet[1] |= 3;
@@ -229,12 +234,12 @@ fn congested(packet: &mut [u8]) {
     }
 }
 
-/// A packet without options or extension headers.
+/// Returns an IP packet without options or extension headers.
 fn plain(source: IpAddr, destination: IpAddr, payload: &Payload) -> Vec<u8> {
     header(source, destination, payload.protocol, 64, 0x4000, &payload.bytes, &[])
 }
 
-/// A packet; now and then with options or extension headers, with DF or without, near its last hop.
+/// Returns an IP packet. Some packets have options, extension headers, the DF flag or a low TTL.
 fn ip(
     random: &mut Random,
     (source, destination): (IpAddr, IpAddr),
@@ -315,7 +320,7 @@ fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// Fills in the checksum of an IPv4 header.
+/// Computes and writes the checksum of an IPv4 header.
 pub(crate) fn sum_v4(packet: &mut [u8]) {
     let len = usize::from(packet[0] & 15) * 4;
     packet[10..12].fill(0);
@@ -332,27 +337,31 @@ fn checksum(bytes: &[u8]) -> u16 {
     !(sum as u16)
 }
 
-/// Where a piece stands that is made by [`piece_of`], in bytes.
+/// The byte range of a fragment that [`piece_of`] builds.
 #[derive(Clone, Copy)]
-pub(crate) struct Piece {
+pub(crate) struct FragmentStep {
     pub(crate) id: u32,
     pub(crate) offset: usize,
     pub(crate) more: bool,
 }
 
-/// A UDP header with a wrong checksum, for `length` bytes behind it.
+/// Returns a UDP header for `length` bytes of payload. Its checksum is wrong.
 pub(crate) fn udp_header(from: u16, to: u16, length: u16) -> Vec<u8> {
     [from.to_be_bytes(), to.to_be_bytes(), (8 + length).to_be_bytes(), [0x12, 0x34]].concat()
 }
 
-/// An untagged frame with a whole UDP packet.
+/// Returns an untagged frame with an unfragmented UDP packet.
 pub(crate) fn whole_of((source, destination): (IpAddr, IpAddr), udp: &[u8]) -> Vec<u8> {
     untagged(&header(source, destination, 17, 64, 0x4000, udp, &[]))
 }
 
-/// An untagged frame with a piece of a UDP packet.
-pub(crate) fn piece_of((source, destination): (IpAddr, IpAddr), bytes: &[u8], piece: Piece) -> Vec<u8> {
-    let Piece { id, offset, more } = piece;
+/// Returns an untagged frame with one fragment of a UDP packet.
+pub(crate) fn piece_of(
+    (source, destination): (IpAddr, IpAddr),
+    bytes: &[u8],
+    piece: FragmentStep,
+) -> Vec<u8> {
+    let FragmentStep { id, offset, more } = piece;
     let (offset, more) = (offset as u16, u16::from(more));
     if source.is_ipv6() {
         let [high, low] = (offset | more).to_be_bytes();
@@ -365,7 +374,7 @@ pub(crate) fn piece_of((source, destination): (IpAddr, IpAddr), bytes: &[u8], pi
     untagged(&packet)
 }
 
-/// The packet as it is one hop later.
+/// Decrements the TTL or hop limit of a packet, like a router.
 pub(crate) fn lower_hops(packet: &mut [u8]) {
     if packet[0] >> 4 == 6 {
         packet[7] -= 1;
@@ -380,7 +389,7 @@ fn untagged(packet: &[u8]) -> Vec<u8> {
     [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2][..], &kind, packet].concat()
 }
 
-/// Ethernet around a packet; with up to three tags, and padding.
+/// Puts a packet into an Ethernet frame, with up to three VLAN tags and with padding.
 fn framed(random: &mut Random, packet: &[u8]) -> Vec<u8> {
     let mut frame = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]].concat();
     let tags = random.of(&[0, 0, 0, 0, 0, 1, 1, 2, 3]);
@@ -396,7 +405,7 @@ fn framed(random: &mut Random, packet: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Flips bytes, mostly in the headers; cuts; appends.
+/// Mutates a frame: flips bytes, mostly in the headers, and truncates the frame or appends bytes.
 fn tamper(random: &mut Random, frame: &mut Vec<u8>) {
     for _ in 0..random.below(5) {
         let reach = if random.once_in(4) { frame.len() } else { frame.len().min(90) };

@@ -1,5 +1,6 @@
-//! Requests for keys of several backends over three threads: answers come by any queue, twice, late or never; every frame is in one
-//! place, each request ends once, and the reply is whole and right.
+//! Checks requests for keys that belong to several backends, on three threads. Replies arrive on
+//! any queue, and some arrive twice, late or never. Every frame must be in exactly one place, each
+//! request must end exactly once, and replies must be complete and correct.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,10 +18,11 @@ use crate::random::Random;
 use crate::{MILLI, drain, drops, in_one_place_and_counted_once, sum};
 
 pub(crate) const PORT: u16 = 11_211;
-/// 2 ms.
+/// The timeout in ticks. One tick is 2 ms.
 const TIMEOUT: usize = 1;
 
-/// A keyed pool of three backends, whose keys each have one of them, or several.
+/// Returns a keyed pool with three backends. Some of its keys have one backend, others have
+/// several.
 pub(crate) fn keyed(replicas: Option<ReplicaRules>) -> Snapshot {
     let backend = |n: u8| {
         let destination = [198, 18, 1, n].into();
@@ -54,25 +56,27 @@ fn request(port: u16, keys: &[String]) -> Vec<u8> {
     whole_of(([198, 51, 100, 7].into(), VIPS[0]), &datagram(port, PORT, &payload))
 }
 
-/// Without a checksum.
+/// Returns a UDP packet without a checksum.
 pub(crate) fn datagram(from: u16, to: u16, payload: &[u8]) -> Vec<u8> {
     let mut udp = [&udp_header(from, to, payload.len() as u16), payload].concat();
     udp[6..8].fill(0);
     udp
 }
 
-/// A value for every other key.
+/// Returns the stored value of a key. Only every second key has a value.
 fn value(key: &str) -> Option<String> {
     let number: usize = key[3..].parse().unwrap();
     number.is_multiple_of(2).then(|| key.repeat(1 + number * 3))
 }
 
-/// What a server answers to the datagram in a frame to it.
+/// Returns the replies that a backend sends for a frame.
 fn answers(frame: &[u8]) -> Vec<Vec<u8>> {
     let udp = &frame[14 + 24 + 20..];
     let port = u16::from_be_bytes([udp[0], udp[1]]);
     if port < 61_000 {
-        return Vec::new(); // a client's, all of whose keys are there
+        // The source port belongs to a client. The request was forwarded unchanged, so the backend
+        // replies directly to the client.
+        return Vec::new();
     }
     let text = std::str::from_utf8(&udp[16..]).unwrap();
     let answer = |line: &str| {
@@ -95,7 +99,7 @@ fn wanted(keys: &[String]) -> String {
     said.collect::<String>() + "END\r\n"
 }
 
-/// What leaves is a request to a backend, or a reply to a client.
+/// Collects the sent packets. Each is a request to a backend, or a reply to a client.
 fn take(engine: &mut Thread, answered: &mut Vec<Vec<u8>>, replies: &mut BTreeMap<u16, Vec<Vec<u8>>>) {
     engine.device_mut().transmitted(usize::MAX, |frame| {
         if frame[14 + 9] == 47 {
@@ -109,7 +113,7 @@ fn take(engine: &mut Thread, answered: &mut Vec<Vec<u8>>, replies: &mut BTreeMap
 }
 
 #[test]
-fn requests_end_once_and_frames_are_in_one_place_whatever_comes_of_the_answers() {
+fn gathered_requests_end_once_and_lose_no_frames() {
     let live = Live::new(keyed(None));
     let (mut engines, counters) = threads(&live);
     let (mut random, mut now) = (Random(5), MILLI);

@@ -1,6 +1,7 @@
-//! A machine with two interfaces, of which the second has fewer queues than there are threads. With `next_hop = "reflect"` what
-//! a gateway sent goes back to it by the interface that it came by, whichever thread decides, and what a stranger sent is
-//! dropped by name; the gateways are those of all interfaces.
+//! Checks a machine with two interfaces. The second interface has fewer queues than there are
+//! threads. With `next_hop = "reflect"`, a packet from a gateway returns to the same gateway on the
+//! same interface, on any thread. Packets from unknown senders are dropped. A gateway is accepted
+//! on every interface.
 
 use std::sync::Arc;
 
@@ -11,11 +12,11 @@ use forwarder::{
 use packet::{Encapsulation, Family, Mac, Outer, Template};
 
 use crate::bed::{self, RING, THREADS, Thread, VIPS, threads_with};
-use crate::frames::{self, Piece};
+use crate::frames::{self, FragmentStep};
 use crate::{MILLI, drops, in_one_place_and_counted_once, sum};
 
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 1];
-/// One on each interface's link.
+/// The Ethernet addresses of two gateways, one on each interface.
 const GATEWAYS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 1, 2]];
 const STRANGER: [u8; 6] = [2, 0, 0, 0, 0x99, 2];
 
@@ -24,7 +25,7 @@ struct Machine {
     counters: Vec<Arc<ThreadCounters>>,
 }
 
-/// What left: by which interface, and the frame.
+/// The sent frames, with the interfaces on which they were sent.
 type Left = Vec<(InterfaceId, Vec<u8>)>;
 
 impl Machine {
@@ -32,7 +33,8 @@ impl Machine {
         Self::new(NextHopMode::Reflect { gateways: GATEWAYS.map(Mac).into(), tagging: Box::default() })
     }
 
-    /// Only the first thread has a queue of the second interface. By their own next hop, packets leave by that.
+    /// Creates a machine. Only its first thread has a queue of the second interface. Resolved next
+    /// hops are on the second interface.
     fn new(next_hop: NextHopMode) -> Self {
         let outer = Outer::V4 { source: [192, 0, 2, 1].into(), destination: [198, 18, 1, 1].into() };
         let template = |inner| Template::new(Encapsulation::Gre, outer, inner, true);
@@ -49,7 +51,8 @@ impl Machine {
         Self { engines, counters }
     }
 
-    /// Frames that come by an interface, each to a thread that has its queue; what leaves for them.
+    /// Receives frames on given interfaces and threads. Each thread must have a queue of the
+    /// interface. Returns the sent frames.
     fn takes(&mut self, frames: &[(u8, usize, Vec<u8>)]) -> Left {
         for (by, thread, frame) in frames {
             assert!(self.engines[*thread].device_mut().inject_by(InterfaceId(*by), frame, 24));
@@ -59,7 +62,7 @@ impl Machine {
             for (place, engine) in self.engines.iter_mut().enumerate() {
                 engine.step(Now::from_nanos(MILLI));
                 engine.device_mut().transmitted_by(usize::MAX, |by, frame| {
-                    assert!(by == InterfaceId(0) || place == 0, "by a queue that there is");
+                    assert!(by == InterfaceId(0) || place == 0, "sent on a missing queue");
                     left.push((by, frame.to_vec()));
                 });
             }
@@ -92,7 +95,7 @@ fn datagram(host: u8, ipv4: bool, length: usize) -> Vec<u8> {
     frames::whole_of((client(host, ipv4), VIPS[usize::from(!ipv4)]), &payload)
 }
 
-/// All went back to this gateway by this interface.
+/// Checks that all frames were returned to the gateway of `interface`, on this interface.
 fn back_to(left: &Left, interface: u8) {
     for (by, frame) in left {
         assert_eq!(*by, InterfaceId(interface));
@@ -101,7 +104,7 @@ fn back_to(left: &Left, interface: u8) {
 }
 
 #[test]
-fn what_a_gateway_sent_goes_back_by_its_interface_and_what_a_stranger_sent_is_dropped_on_either() {
+fn reflect_returns_to_gateways_and_drops_unknown_senders() {
     let mut machine = Machine::reflecting();
     for interface in [0, 1] {
         for ipv4 in [true, false] {
@@ -115,12 +118,14 @@ fn what_a_gateway_sent_goes_back_by_its_interface_and_what_a_stranger_sent_is_dr
             assert_eq!(machine.unknown(), before + 1);
         }
     }
-    // A router has the same address on both links, or its standby answers on the other: its address alone names it.
+    // The gateway of interface 0 sends on interface 1. This occurs if a router uses the same
+    // address on both links, or if its standby uses the address. A gateway is identified only by
+    // its address.
     let left = machine.takes(&[(1, 0, from(GATEWAYS[0], datagram(1, true, 100)))]);
     assert_eq!((left.len(), left[0].0, &left[0].1[..6]), (1, InterfaceId(1), &GATEWAYS[0][..]));
 }
 
-/// One that has to be cut, and may be.
+/// Returns a packet that is too long for the path. It has no DF flag, so it may be fragmented.
 fn large(gateway: [u8; 6]) -> Vec<u8> {
     let mut frame = from(gateway, datagram(1, true, 1_460));
     frame[14 + 6] = 0;
@@ -129,7 +134,7 @@ fn large(gateway: [u8; 6]) -> Vec<u8> {
 }
 
 #[test]
-fn pieces_of_what_is_cut_leave_by_the_interface_of_their_next_hop() {
+fn fragments_leave_by_the_interface_of_their_next_hop() {
     let mut machine = Machine::new(NextHopMode::Resolve);
     for thread in 0..usize::from(THREADS) {
         let left = machine.takes(&[(0, thread, large(STRANGER))]);
@@ -139,7 +144,7 @@ fn pieces_of_what_is_cut_leave_by_the_interface_of_their_next_hop() {
 }
 
 #[test]
-fn pieces_of_what_is_cut_go_back_by_the_interface_and_a_strangers_are_dropped_once() {
+fn reflect_returns_fragments_and_drops_unknown_senders() {
     let mut machine = Machine::reflecting();
     for interface in [0, 1] {
         let left = machine.takes(&[(interface, 0, large(GATEWAYS[usize::from(interface)]))]);
@@ -152,7 +157,7 @@ fn pieces_of_what_is_cut_go_back_by_the_interface_and_a_strangers_are_dropped_on
 }
 
 #[test]
-fn pieces_of_a_datagram_go_back_each_by_its_own_interface_whichever_thread_gathers_them() {
+fn reflect_returns_each_fragment_by_its_own_interface() {
     let mut machine = Machine::reflecting();
     let mut crossed = 0;
     for host in 1..60 {
@@ -160,12 +165,13 @@ fn pieces_of_a_datagram_go_back_each_by_its_own_interface_whichever_thread_gathe
         let ends = (client(host, ipv4), VIPS[usize::from(!ipv4)]);
         let payload = [frames::udp_header(9, 443, 1_200), vec![0x5a; 1_200]].concat();
         let piece = |place: std::ops::Range<usize>, gateway| {
-            let at = Piece { id: host.into(), offset: place.start, more: place.end < payload.len() };
+            let at = FragmentStep { id: host.into(), offset: place.start, more: place.end < payload.len() };
             from(gateway, frames::piece_of(ends, &payload[place], at))
         };
         let (first, later) = (piece(0..800, GATEWAYS[0]), piece(800..1_208, GATEWAYS[1]));
         let before = machine.counted(|c| &c.to_threads);
-        // The later one waits, and leaves by the second interface when the first has come by the other.
+        // The later fragment must wait for the first fragment. When the first fragment arrives on
+        // the other interface, the later fragment is sent on the second interface.
         assert_eq!(machine.takes(&[(1, 0, later)]), []);
         let left = machine.takes(&[(0, usize::from(host % 3), first)]);
         let (second, first): (Left, Left) = left.into_iter().partition(|(by, _)| *by == InterfaceId(1));

@@ -1,7 +1,8 @@
-//! Any packets through the whole pipeline on three threads: no panic, every frame in exactly one place, counters that add up
-//! at every step, and nothing sent that is no packet.
+//! Runs random packets through the complete pipeline on three threads. No thread may panic, every
+//! frame must be in exactly one place, the counters must add up at every step, and only valid
+//! packets may be sent.
 //!
-//! 200,000 packets; ten million with `SLUICEGATE_LONG` set.
+//! A run has 200,000 packets, or ten million if `SLUICEGATE_LONG` is set.
 
 #![allow(
     clippy::unwrap_used,
@@ -25,7 +26,7 @@ use bed::{FRAMES, THREADS, Thread, snapshot, threads};
 use forwarder::{Counter, DropReason, Live, Now, ThreadCounters, Totals};
 use random::Random;
 
-/// Milliseconds as nanoseconds.
+/// A millisecond, in nanoseconds.
 const MILLI: u64 = 1_000_000;
 
 fn sum(counters: &[Arc<ThreadCounters>], of: impl Fn(&ThreadCounters) -> &Counter) -> u64 {
@@ -36,11 +37,11 @@ fn drops(counters: &[Arc<ThreadCounters>], reason: DropReason) -> u64 {
     counters.iter().map(|counters| counters.drops(reason)).sum()
 }
 
-/// One turn of a thread; what it sent is looked at.
+/// Runs one iteration of a thread and checks the frames that were sent.
 fn turn(engine: &mut Thread, now: Now, taken: usize) {
     engine.step(now);
     engine.device_mut().transmitted(taken, |frame| {
-        assert!(packet::parse(frame).is_ok(), "sent, and no packet: {frame:02x?}");
+        assert!(packet::parse(frame).is_ok(), "sent an invalid packet: {frame:02x?}");
     });
 }
 
@@ -54,7 +55,7 @@ fn in_one_place_and_counted_once(engines: &[Thread], counters: &[Arc<ThreadCount
     }
 }
 
-/// Turns without new packets, until no frame is held or on its way.
+/// Runs iterations without new packets until no frame is held or in flight.
 fn drain(engines: &mut [Thread], mut now: u64) {
     for _ in 0..2_000 {
         now += 50 * MILLI;
@@ -62,25 +63,25 @@ fn drain(engines: &mut [Thread], mut now: u64) {
     }
 }
 
-/// The run must come to all of it, or it proves nothing of what it missed.
+/// Checks that all important events occurred. If an event did not occur, the run did not test it.
 fn came_to_everything(counters: &[Arc<ThreadCounters>]) {
     let reached: [(&str, u64); 16] = [
         ("opened", sum(counters, |c| &c.decapsulated)),
         ("sent to another cluster", sum(counters, |c| &c.remote_flows)),
-        ("come from another cluster", sum(counters, |c| &c.remote_arrivals)),
+        ("received from another cluster", sum(counters, |c| &c.remote_decapsulated)),
         ("sent", sum(counters, |c| &c.tx)),
         ("replies", sum(counters, |c| &c.replies)),
         ("crossed threads", sum(counters, |c| &c.to_threads)),
-        ("pieces sent besides", sum(counters, |c| &c.originated)),
+        ("fragments sent", sum(counters, |c| &c.originated)),
         ("time exceeded", sum(counters, |c| &c.time_exceeded)),
         ("packet too big sent", sum(counters, |c| &c.packet_too_big_sent)),
         ("cut", sum(counters, |c| &c.fragmented)),
-        ("moved for their head room", sum(counters, |c| &c.head_room_mismatch)),
+        ("moved for their headroom", sum(counters, |c| &c.head_room_mismatch)),
         ("first pieces", sum(counters, |c| &c.fragment_table.recorded)),
-        ("first pieces again", sum(counters, |c| &c.fragment_table.duplicates)),
-        ("pieces that followed", sum(counters, |c| &c.fragment_table.followed)),
-        ("pieces that waited", sum(counters, |c| &c.fragment_table.waited)),
-        ("pieces let go", sum(counters, |c| &c.fragment_table.released)),
+        ("duplicate first fragments", sum(counters, |c| &c.fragment_table.duplicates)),
+        ("fragments that followed", sum(counters, |c| &c.fragment_table.followed)),
+        ("fragments that waited", sum(counters, |c| &c.fragment_table.waited)),
+        ("fragments released", sum(counters, |c| &c.fragment_table.released)),
     ];
     for (name, count) in reached {
         println!("{name}: {count}");
@@ -90,32 +91,34 @@ fn came_to_everything(counters: &[Arc<ThreadCounters>]) {
         println!("dropped as {}: {}", reason.name(), drops(counters, reason));
     }
     let unreachable = [
-        DropReason::NotAllowed, // the VIPs have no lists and no limits
+        DropReason::NotAllowed, // the VIPs have no access lists and no limits
         DropReason::Denied,
         DropReason::SourceFlowRate,
         DropReason::FlowRate,
         DropReason::UnknownGateway, // next hops are resolved
-        DropReason::HoldFull,       // each poll sends what is cut, and there is room for all of a batch
+        DropReason::HoldFull,       // each iteration sends all fragments of a batch
     ];
-    // No service here chooses by key (`forwarder/tests/it/keyed.rs` comes to all of its reasons).
+    // In this test, no service selects backends by key. `forwarder/tests/it/keyed.rs` tests the
+    // drop reasons of keyed services.
     let reachable = |reason: &&DropReason| !unreachable.contains(reason) && !reason.name().starts_with("kv_");
     for &reason in DropReason::ALL.iter().filter(reachable) {
-        assert!(drops(counters, reason) > 0, "the run never came to {}", reason.name());
+        assert!(drops(counters, reason) > 0, "no packet was dropped for {}", reason.name());
     }
 }
 
+// Promise: frame-accounting
 #[test]
-fn any_packets_leave_every_frame_in_one_place_and_the_counters_add_up() {
+fn pipeline_keeps_frames_and_counters_consistent() {
     let packets = if std::env::var_os("SLUICEGATE_LONG").is_some() { 10_000_000 } else { 200_000 };
     let live = Live::new(snapshot());
     let (mut engines, counters) = threads(&live);
     let mut random = Random(2);
-    let (mut injected, mut now, mut turns) = (0u64, MILLI, 0u64);
+    let (mut injected, mut now, mut iterations) = (0u64, MILLI, 0u64);
     while injected < packets {
         let which = random.below(u64::from(THREADS)) as usize;
         for _ in 0..random.below(32) {
             let frame = frames::any(&mut random);
-            // As the XDP program opens it, or in the wrong size.
+            // The headroom is the size that the XDP program opens, or a different size.
             let head = [0, 24, 24, 28, 44, 63][random.below(6) as usize];
             injected += u64::from(engines[which].device_mut().inject(&frame, head));
         }
@@ -123,9 +126,9 @@ fn any_packets_leave_every_frame_in_one_place_and_the_counters_add_up() {
         if random.below(500) == 0 {
             live.publish(live.current().with_states(bed::states(&mut random)).unwrap());
         }
-        // At times the link is slower than what comes.
-        turns += 1;
-        let taken = random.below(if turns % 1024 < 512 { 48 } else { 8 }) as usize;
+        // In some iterations the link sends fewer packets than arrive.
+        iterations += 1;
+        let taken = random.below(if iterations % 1024 < 512 { 48 } else { 8 }) as usize;
         turn(&mut engines[which], Now::from_nanos(now), taken);
         in_one_place_and_counted_once(&engines, &counters);
     }

@@ -1,5 +1,6 @@
-//! One 5-tuple that offers more than a thread takes: the thread goes on in the order in which packets came, so others' packets wait for
-//! those ahead of them in the ring and no longer, are lost at no higher rate, and all that were received are sent.
+//! Checks a single flow that sends more packets than its thread can process. The thread processes
+//! packets in order of arrival. Packets of other flows therefore wait only for the packets before
+//! them in the ring. They are not dropped at a higher rate, and every received packet is sent.
 
 use std::collections::VecDeque;
 
@@ -11,16 +12,17 @@ use crate::frames::{udp_header, whole_of};
 use crate::random::Random;
 use crate::{MILLI, in_one_place_and_counted_once, sum};
 
-/// As `bed` has it.
+/// The capacity of the ring, as set in the module `bed`.
 const BATCH: usize = 32;
-/// Packets offered a turn: three times what one takes.
+/// The number of packets offered in each iteration, which is three times the number that a thread
+/// processes.
 const OFFERED: u64 = 96;
 const OTHERS: u64 = 100;
 const TURNS: u64 = 4_000;
-/// Behind the outer headers, in the payload.
+/// The offset of the packet number in a sent frame.
 const NUMBER: usize = 14 + 24 + 20 + 8;
 
-/// A packet of the `host`th client, with a number.
+/// Returns a packet of the client with address `host`. The payload is the packet number.
 fn frame(host: u8, number: u32) -> Vec<u8> {
     let udp = [udp_header(4_000, 443, 4), number.to_be_bytes().to_vec()].concat();
     whole_of(([198, 51, 100, host].into(), VIPS[0]), &udp)
@@ -37,15 +39,16 @@ fn snapshot() -> Snapshot {
     Snapshot::new(bed::plain((1..4).map(backend).collect())).unwrap()
 }
 
-/// How many of each were offered, and how many of them were received.
+/// The number of offered packets and of received packets.
 #[derive(Default)]
 struct Share {
     offered: u64,
     received: u64,
 }
 
+// Promise: single-flow-fairness
 #[test]
-fn one_5_tuple_at_full_rate_starves_no_other_packet_of_its_thread() {
+fn heavy_flow_does_not_starve_other_flows() {
     let (mut engines, counters) = threads(&Live::new(snapshot()));
     let (mut random, mut number, mut waiting) = (Random(3), 0, VecDeque::new());
     let (mut heavy, mut others) = (Share::default(), Share::default());
@@ -69,13 +72,13 @@ fn one_5_tuple_at_full_rate_starves_no_other_packet_of_its_thread() {
         engines[0].device_mut().transmitted(usize::MAX, |frame| {
             sent.push(u32::from_be_bytes(frame[NUMBER..NUMBER + 4].try_into().unwrap()));
         });
-        assert_eq!(sent, due, "turn {turn}: those that came first, in their order");
+        assert_eq!(sent, due, "turn {turn}: packets out of order");
     }
     in_one_place_and_counted_once(&engines, &counters);
-    assert_eq!(sum(&counters, |c| &c.flow_table.entries), 1 + OTHERS, "an entry a flow, however busy");
+    assert_eq!(sum(&counters, |c| &c.flow_table.entries), 1 + OTHERS, "one entry for each flow");
     assert_eq!(sum(&counters, |c| &c.tx), TURNS * BATCH as u64);
     let rate = |share: &Share| share.received as f64 / share.offered as f64;
     println!("received: {:.3} of the heavy flow, {:.3} of others", rate(&heavy), rate(&others));
-    assert!(rate(&heavy) < 0.4, "it offers more than is taken");
-    assert!(rate(&others) > 0.9 * rate(&heavy), "others are lost at no higher rate");
+    assert!(rate(&heavy) < 0.4, "the heavy flow did not exceed the capacity");
+    assert!(rate(&others) > 0.9 * rate(&heavy), "other flows lost more packets");
 }

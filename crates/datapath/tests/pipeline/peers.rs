@@ -1,5 +1,6 @@
-//! Two machines of a shard, three threads each: pieces of datagrams come to either machine, by any thread and in any order, and
-//! all of one datagram meet.
+//! Checks two machines of one shard, with three threads each. The fragments of a datagram arrive at
+//! either machine, on any thread and in any order. All fragments of a datagram must reach the same
+//! backend.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -13,12 +14,12 @@ use maglev_hash::Backend;
 use packet::{Encapsulation, Family, Outer, Template};
 
 use crate::bed::{self, THREADS, Thread, VIPS, threads};
-use crate::frames::{self, Piece};
+use crate::frames::{self, FragmentStep};
 use crate::random::Random;
 use crate::{MILLI, drops, in_one_place_and_counted_once, sum};
 
 const MACHINES: [[u8; 4]; 2] = [[192, 0, 2, 1], [192, 0, 2, 3]];
-/// The other machine's slot, behind those of the backends.
+/// The slot number of the other machine. It follows the slots of the backends.
 const PEER: u32 = 5;
 const DATAGRAMS: u32 = 6;
 
@@ -28,7 +29,7 @@ struct Machine {
     counters: Vec<Arc<ThreadCounters>>,
 }
 
-/// A datagram in three pieces, and who has had which of them.
+/// A datagram in three fragments, with the machine that receives each fragment.
 struct Datagram {
     client: IpAddr,
     vip: IpAddr,
@@ -38,7 +39,8 @@ struct Datagram {
     cuts: [usize; 2],
 }
 
-/// What left both machines for a backend: which one, and the packet inside.
+/// The packets that both machines sent to backends, each without its outer header and with the
+/// number of its backend.
 type Delivered = Vec<(u8, Vec<u8>)>;
 
 fn slot(address: [u8; 4], own: [u8; 4], recursion: u8) -> Slot {
@@ -83,7 +85,8 @@ impl Datagram {
         let client = if vip.is_ipv4() {
             IpAddr::from([198, 51, 100, random.byte()])
         } else {
-            IpAddr::from([0x2001, 0xdb8, 9, random.below(5_000) as u16, 0, 0, 0, 7]) // a source is a /64
+            // the key of a source is its /64
+            IpAddr::from([0x2001, 0xdb8, 9, random.below(5_000) as u16, 0, 0, 0, 7])
         };
         let port = 1_000 + random.below(60_000) as u16;
         let length = 1_200 + random.below(600);
@@ -100,13 +103,15 @@ impl Datagram {
 
     fn pieces(&self) -> [Vec<u8>; 3] {
         self.places().map(|place| {
-            let piece = Piece { id: self.id, offset: place.start, more: place.end < self.payload.len() };
+            let piece =
+                FragmentStep { id: self.id, offset: place.start, more: place.end < self.payload.len() };
             frames::piece_of((self.client, self.vip), &self.payload[place], piece)
         })
     }
 }
 
-/// A turn of every thread of both machines; what goes to the other machine comes in there, by any of its threads.
+/// Runs one iteration of every thread on both machines. Packets from one machine to the other are
+/// received by a random thread.
 fn turn(machines: &mut [Machine; 2], random: &mut Random, now: u64, delivered: &mut Delivered) {
     let mut crossing: [Vec<Vec<u8>>; 2] = [vec![], vec![]];
     for (place, machine) in machines.iter_mut().enumerate() {
@@ -118,7 +123,7 @@ fn turn(machines: &mut [Machine; 2], random: &mut Random, now: u64, delivered: &
                     assert_eq!(frame[14 + 20..14 + 22], [1, 0], "marked as redirected once");
                     crossing[1 - place].push(frame.to_vec());
                 }
-                _ => panic!("to which machine? {frame:02x?}"),
+                _ => panic!("unknown destination machine: {frame:02x?}"),
             });
         }
         in_one_place_and_counted_once(&machine.engines, &machine.counters);
@@ -126,12 +131,12 @@ fn turn(machines: &mut [Machine; 2], random: &mut Random, now: u64, delivered: &
     for (machine, frames) in machines.iter_mut().zip(crossing) {
         for frame in frames {
             let thread = random.below(u64::from(THREADS)) as usize;
-            assert!(machine.engines[thread].device_mut().inject(&frame, 0), "there is room");
+            assert!(machine.engines[thread].device_mut().inject(&frame, 0), "device full");
         }
     }
 }
 
-/// The backend that a whole packet of the same flow is given.
+/// Returns the backend that an unfragmented packet of the same flow is sent to.
 fn backend_of_whole(machines: &mut [Machine; 2], random: &mut Random, now: u64, datagram: &Datagram) -> u8 {
     let payload = [frames::udp_header(datagram.port, 443, 4), vec![1; 4]].concat();
     let frame = frames::whole_of((datagram.client, datagram.vip), &payload);
@@ -145,11 +150,12 @@ fn backend_of_whole(machines: &mut [Machine; 2], random: &mut Random, now: u64, 
             delivered[0].0
         })
         .collect();
-    assert_eq!(backends.len(), 1, "the same on both machines");
+    assert_eq!(backends.len(), 1, "the machines chose different backends");
     backends.into_iter().next().unwrap()
 }
 
-/// Each piece once, with one hop less in all, and all at one backend.
+/// Checks that each fragment arrived exactly once and that its TTL was decremented exactly once.
+/// All fragments of a datagram must have reached the same backend.
 fn all_arrived(datagrams: &[(Datagram, u8)], delivered: &Delivered) {
     assert_eq!(delivered.len(), datagrams.len() * 3);
     for (datagram, backend) in datagrams {
@@ -166,7 +172,7 @@ fn all_arrived(datagrams: &[(Datagram, u8)], delivered: &Delivered) {
     }
 }
 
-/// Some datagrams, their pieces in any order at the machines whose number is below `machines_used`.
+/// Sends some datagrams. Their fragments go in random order to the first `machines_used` machines.
 fn round(
     machines: &mut [Machine; 2],
     random: &mut Random,
@@ -190,13 +196,14 @@ fn round(
             turn(machines, random, *now, &mut delivered);
         }
     }
-    // To the other machine, there to a thread, and held pieces after their first.
+    // A fragment needs several iterations: to the other machine, to the thread that gathers
+    // fragments, and through the wait for its first fragment.
     for _ in 0..12 {
         turn(machines, random, *now, &mut delivered);
     }
     nothing_is_dropped(machines);
     all_arrived(&datagrams, &delivered);
-    // All that is known of these datagrams is forgotten.
+    // Advances the time so that all state about these datagrams expires.
     *now += 200 * MILLI;
     turn(machines, random, *now, &mut delivered);
 }
@@ -212,7 +219,7 @@ fn nothing_is_dropped(machines: &[Machine; 2]) {
 }
 
 #[test]
-fn pieces_meet_at_one_thread_of_one_machine_wherever_they_come_to_and_go_to_the_backend_of_the_whole() {
+fn fragments_meet_on_one_thread_of_one_machine() {
     let mut machines = [machine(0), machine(1)];
     let (mut random, mut now) = (Random(3), MILLI);
     for n in 0..200 {
@@ -226,7 +233,7 @@ fn pieces_meet_at_one_thread_of_one_machine_wherever_they_come_to_and_go_to_the_
     println!("{redirected} redirected, {crossed} crossed threads, {waited} waited");
     assert!(redirected > 500 && crossed > 500 && waited > 500);
     assert_eq!((opened, released), (redirected, waited));
-    // With its peer dead a machine gathers alone.
+    // While its peer is down, a machine gathers fragments itself.
     let next = machines[0].live.current();
     let mut states = next.states().to_vec();
     states[PEER as usize] = SlotState::Down;

@@ -1,4 +1,4 @@
-//! xorshift64*: the same run each time.
+//! The random number generator xorshift64*.
 
 pub(crate) struct Random(pub(crate) u64);
 
@@ -10,7 +10,7 @@ impl Random {
         (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % n
     }
 
-    /// True once in `n`.
+    /// Returns `true` with probability `1 / n`.
     pub(crate) fn once_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }

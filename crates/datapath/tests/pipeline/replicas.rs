@@ -1,5 +1,6 @@
-//! Writes for two backends of each key over three threads: answers come by any queue, twice, late, or never; every frame is in one
-//! place, each write ends once, and a client's reply says that it is done only if both backends have said so.
+//! Checks writes to keys with two backends each, on three threads. Replies arrive on any queue, and
+//! some arrive twice, late or never. Every frame must be in exactly one place, and each write must
+//! end exactly once. A client receives success only if both backends confirmed the write.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +13,7 @@ use crate::gathers::{PORT, datagram, keyed};
 use crate::random::Random;
 use crate::{MILLI, drain, drops, in_one_place_and_counted_once, sum};
 
-/// 2 ms.
+/// The timeout is one tick of 2 ms.
 const RULES: ReplicaRules = ReplicaRules { count: 2, ack: Ack::All, timeout: 1 };
 
 fn request(port: u16, command: &[u8]) -> Vec<u8> {
@@ -20,7 +21,8 @@ fn request(port: u16, command: &[u8]) -> Vec<u8> {
     whole_of(([198, 51, 100, 7].into(), VIPS[0]), &datagram(port, PORT, &payload))
 }
 
-/// The key of a copy, and what its server answers; one key in eight is refused.
+/// Returns, for a write that was sent to a backend, its key, `true` if the backend accepts it, and
+/// the reply of the backend. The backend refuses one key in eight.
 fn answer(frame: &[u8]) -> (String, bool, Vec<u8>) {
     let udp = &frame[14 + 24 + 20..];
     let port = u16::from_be_bytes([udp[0], udp[1]]);
@@ -37,7 +39,7 @@ fn answer(frame: &[u8]) -> (String, bool, Vec<u8>) {
     (key, is_done, whole_of((VIPS[0], OWN[0]), &datagram(PORT, port, &payload)))
 }
 
-/// What leaves is a copy for a backend, a read, or an answer to a client.
+/// Collects the sent packets. Each is a write to a backend, a read, or a reply to a client.
 fn take(engine: &mut Thread, network: &mut Vec<Vec<u8>>, reply: &mut BTreeMap<u16, Vec<u8>>) {
     engine.device_mut().transmitted(usize::MAX, |frame| {
         if frame[14 + 9] != 47 {
@@ -51,19 +53,20 @@ fn take(engine: &mut Thread, network: &mut Vec<Vec<u8>>, reply: &mut BTreeMap<u1
     });
 }
 
+// Promise: replica-acknowledgment
 #[test]
-fn writes_end_once_and_frames_are_in_one_place_whatever_comes_of_the_answers() {
+fn replicated_writes_end_once_and_lose_no_frames() {
     let live = Live::new(keyed(Some(RULES)));
     let (mut engines, counters) = threads(&live);
     let (mut random, mut now) = (Random(7), MILLI);
     let (mut asked, mut network, mut reply) = (BTreeMap::new(), Vec::<Vec<u8>>::new(), BTreeMap::new());
-    // Of each key, how often a server's answer to it was brought back.
+    // The different replies of backends that were delivered for each key.
     let mut brought: BTreeMap<String, BTreeSet<Vec<u8>>> = BTreeMap::new();
     for engine in &mut engines {
         engine.step(Now::from_nanos(now));
     }
     for port in 12_000..20_000 {
-        // A key of its own, so that answers show whose they are.
+        // Each write uses its own key, so that replies can be matched to writes.
         let key = format!("key{port}");
         let command = match random.below(12) {
             0 => format!("incr {key} 1 noreply\r\n"),
@@ -125,7 +128,7 @@ fn writes_end_once_and_frames_are_in_one_place_whatever_comes_of_the_answers() {
         match &said[8..] {
             b"STORED\r\n" => {
                 done += 1;
-                assert_eq!(brought[&format!("key{port}")].len(), 2, "both have said so");
+                assert_eq!(brought[&format!("key{port}")].len(), 2, "both backends must confirm");
             }
             b"SERVER_ERROR out of memory storing object\r\n" => failed += 1,
             other => {

@@ -1,8 +1,8 @@
-//! How an I/O thread's frames get to packet threads.
+//! Software steering: an I/O thread moves received frames to the mailboxes of packet threads. The
+//! forwarder selects the packet thread by flow hash. If the mailbox of that thread is full, the
+//! frame goes to the next thread with room.
 //!
-//! In: a frame as it came, and the thread that its flow names. Out: the frame in that thread's mailbox, or in another's, or free.
-//! Not here: which thread a flow names (`forwarder`).
-//! Source: paper §3.1.
+//! See the Maglev paper, §3.1.
 
 use forwarder::{DropReason, HandoffReason, ThreadId};
 
@@ -10,7 +10,7 @@ use super::Port;
 use crate::device::{Device, Received};
 use crate::mailbox::{Crossing, Purpose};
 
-/// The packet threads that an I/O thread steers to, each in its turn where its ring was full.
+/// The round-robin state over the packet threads that an I/O thread steers to.
 #[derive(Debug)]
 pub(super) struct Turns {
     threads: u16,
@@ -18,7 +18,7 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// Over so many, counted from 0.
+    /// Creates the round-robin state for `threads` threads, numbered from 0.
     pub(super) fn over(threads: u16) -> Self {
         Self { threads, next: 0 }
     }
@@ -31,7 +31,7 @@ impl Turns {
 }
 
 impl<D: Device> Port<D> {
-    /// Gives a frame, as it came, to the thread that is to process it.
+    /// Moves a frame, unmodified, to the mailbox of the packet thread that the forwarder selected.
     #[inline]
     pub(super) fn steer(
         &mut self,
@@ -47,7 +47,8 @@ impl<D: Device> Port<D> {
                 self.has_crossed(thread);
                 Ok(())
             }
-            // A piece is of use to the thread that gathers its datagram alone.
+            // A fragment cannot go to another thread, because only the selected thread collects the
+            // fragments of this datagram.
             Err(crossing) if matches!(reason, HandoffReason::Fragment { .. }) => {
                 self.release_frame(crossing.frame);
                 Err(DropReason::MailboxFull)
@@ -56,14 +57,14 @@ impl<D: Device> Port<D> {
         }
     }
 
-    /// Gives a frame to the next thread that has room.
+    /// Moves a frame to the mailbox of the next packet thread with room, in round-robin order.
     ///
     /// # Source
-    /// Paper §3.1: "In the rare cases where a given receiving queue fills up, the steering module falls back to round-robin
-    /// scheduling and spreads packets to other available queues."
+    /// Maglev paper §3.1: "In the rare cases where a given receiving queue fills up, the steering
+    /// module falls back to round-robin scheduling and spreads packets to other available queues."
     #[cold]
     fn steer_in_turn(&mut self, mut crossing: Crossing<D::Frame>) -> Result<(), DropReason> {
-        for _ in 0..self.steering.as_ref().map_or(0, |turns| turns.threads) {
+        for _ in 0..self.steering.as_ref().map_or(0, |iterations| iterations.threads) {
             let Some(thread) = self.steering.as_mut().map(Turns::next) else { break };
             match self.mailboxes.put(thread, crossing) {
                 Ok(()) => {

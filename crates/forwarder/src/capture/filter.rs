@@ -1,4 +1,4 @@
-//! Which packets are meant.
+//! The filter that selects the packets to capture.
 
 use std::net::IpAddr;
 use std::num::NonZeroU32;
@@ -8,33 +8,38 @@ use classifier::mapped;
 use super::{EVERY_PACKET, Seen};
 use crate::{DropReason, ServiceId, SlotId, Snapshot, Verdict};
 
-/// Which packets are meant: those for which every condition holds.
+/// The conditions for capturing a packet. A packet must meet all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaptureFilter {
-    /// Of this VIP.
+    /// Captures only packets to this VIP. `None` captures packets to all VIPs.
     pub vip: Option<VipFilter>,
-    /// For which one of these slots was chosen, also when they were dropped after that.
+    /// Captures only packets for which a slot in this list was selected. Packets that were dropped
+    /// after the selection are included. `None` disables this condition.
     pub slots: Option<Vec<SlotId>>,
-    /// Dropped for one of these reasons.
+    /// Captures only packets that were dropped for a reason in this set. `None` disables this
+    /// condition.
     pub drops: Option<DropReasons>,
-    /// Whose flow the connection table did not know. Packets dropped before it was asked are none.
+    /// `true` to capture only packets whose flow was not in the connection table. Packets that were
+    /// dropped before the table lookup are not captured.
     pub new_flows: bool,
-    /// One of so many, counted by each thread, the first one included.
+    /// The sampling interval `n`. Each packet thread captures its first matching packet and then
+    /// every `n`-th one.
     pub sample: NonZeroU32,
 }
 
 impl Default for CaptureFilter {
-    /// Every packet.
+    /// Returns a filter that matches every packet.
     fn default() -> Self {
         Self { vip: None, slots: None, drops: None, new_flows: false, sample: EVERY_PACKET }
     }
 }
 
-/// A VIP, by its services. A packet is of the VIP when its service is; while no service is known of it, when its destination has
-/// such a service on any port: by an address of its own, or by prefix and suffix.
+/// A VIP, represented by its services. A packet with a service matches if the list contains that
+/// service. A packet without a service matches if its destination address belongs to a listed
+/// service, on any port. This includes addresses of prefix groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VipFilter {
-    /// Its services.
+    /// The services of the VIP.
     pub services: Vec<ServiceId>,
 }
 
@@ -43,7 +48,7 @@ pub struct VipFilter {
 pub struct DropReasons(u128);
 
 impl DropReasons {
-    /// Whether `reason` is one of them.
+    /// Returns `true` if the set contains `reason`.
     #[must_use]
     pub const fn contains(self, reason: DropReason) -> bool {
         self.0 & (1 << reason.index()) != 0
@@ -57,7 +62,7 @@ impl FromIterator<DropReason> for DropReasons {
 }
 
 impl CaptureFilter {
-    /// The same, ready to be searched.
+    /// Returns the filter with its lists sorted for binary search.
     pub(super) fn sorted(mut self) -> Self {
         if let Some(vip) = &mut self.vip {
             vip.services.sort_unstable();
@@ -68,7 +73,8 @@ impl CaptureFilter {
         self
     }
 
-    /// `destination` is asked only where it matters; whose it is, `snapshot` knows.
+    /// Returns `true` if the packet matches. The closure `destination` is called only if the VIP
+    /// condition needs the address.
     pub(super) fn matches(
         &self,
         seen: &Seen,
@@ -99,7 +105,8 @@ impl VipFilter {
         self.services.binary_search(&service).is_ok()
     }
 
-    /// Whether one of its services has a port of `address`. As many steps as the address has ranges of ports, at most.
+    /// Returns `true` if a listed service uses a port of `address`. The cost is linear in the
+    /// number of port ranges at this address.
     fn is_at(&self, address: IpAddr, snapshot: &Snapshot) -> bool {
         let address = mapped(address);
         snapshot
@@ -109,5 +116,5 @@ impl VipFilter {
     }
 }
 
-/// A set has a bit for each.
+/// `DropReasons` has one bit for each reason.
 const _: () = assert!(DropReason::ALL.len() <= 128);

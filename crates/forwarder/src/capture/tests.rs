@@ -5,7 +5,7 @@ fn tap(records: usize) -> (Box<Tap>, CaptureReceiver) {
     capture_tap(CaptureFilter::default(), TapSize { snap: 64, records, batch: 4 })
 }
 
-/// Without a VIP.
+/// Returns a snapshot without VIPs.
 fn empty() -> Snapshot {
     let parts = Parts {
         generation: Generation(2),

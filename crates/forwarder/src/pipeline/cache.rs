@@ -1,11 +1,14 @@
-//! Reads of hot keys, answered from copies; and what fills these.
+//! Answers reads of hot keys from cached values, and fetches these values from backends. If a
+//! usable value is cached, the request frame is turned into the reply in place. Fetches are sent
+//! between batches. `kv_switch::Cache` stores the values and leases and decides which values to
+//! fetch. The module `upstream_requests` stores the pending fetches.
 //!
-//! In: requests of keyed services with a cache; answers to fetches of our own. Out: replies in place; between batches, fetches.
-//! Not here: copies, leases and what is fetched when (`kv_switch::Cache`), bytes of a protocol, exchanges (`own_requests`).
-//! Invariants: a write ends copies of its keys in stage 1, before it leaves and before any read of its batch is answered. A reply goes
-//! back the way its request came, and copies send no source more bytes than it may have. A request that is not answered here is
-//! forwarded as it came.
-//! Source: SmartSwitch §3 ("Network-Caching"); `kv-switch/src/cache.rs`.
+//! For a write, stage 1 invalidates the cached values of the key. This happens before the write is
+//! sent and before any read in the same batch is answered. Each reply is sent to the source MAC
+//! address of the request. Replies from the cache stay within a byte limit per source. A request
+//! without a usable cached value is forwarded unchanged.
+//!
+//! See §3 of the SmartSwitch paper ("Network-Caching") and `kv-switch/src/cache.rs`.
 
 use std::ops::ControlFlow;
 
@@ -18,26 +21,26 @@ use packet::{Family, Fragment, Parsed, udp_checksum_ok, udp_headers_len, write_u
 
 use super::gather::{Question, no_answer, server};
 use super::keyed::datagram;
-use super::own_exchange::{Fetch, OwnExchange};
-use super::own_requests::OwnTable;
+use super::return_path::socket;
 use super::state::{Batch, CachedRead, CachedService, PacketState};
-use super::way_back::socket;
+use super::upstream_exchange::{Fetch, UpstreamExchange};
+use super::upstream_requests::UpstreamTable;
 use super::{Core, Scratch};
 use crate::keyed::GATHER_TIMEOUTS_MS;
 use crate::{
     AskedAt, CacheRules, DropReason, Flow, NextHopMode, Now, Outlet, Packet, SlotId, ValueCache, Verdict,
 };
 
-/// A request that a copy answers.
+/// A request that can be answered from a cached value.
 struct Hit<'a> {
     service: CachedService<'a>,
     flow: Flow,
     ask: Ask,
-    /// The copy's number.
+    /// The index of the cached value.
     copy: u32,
 }
 
-/// A key, and its hash for the cache.
+/// A memcached key and its hash for the cache.
 #[derive(Clone, Copy)]
 struct HashedKey<'a> {
     hash: u64,
@@ -45,7 +48,9 @@ struct HashedKey<'a> {
 }
 
 impl Core {
-    /// Stage 1 for a request of a service with a cache: a write ends copies, and of a read it is noted that a copy may answer it.
+    /// Runs stage 1 (classification) for a request to a service with a cache. A write invalidates
+    /// cached values. For a cacheable read, this function stores the data that stage 2 needs to
+    /// look up the cached value.
     #[inline]
     pub(super) fn note_for_cache(
         &mut self,
@@ -63,8 +68,8 @@ impl Core {
                 }
             }
             Effect::Read { cacheable: true } if ask.plan == Plan::One => {
-                let is_plain = state.parsed.fragment == Fragment::None && state.decapsulated_from.is_none();
-                if !is_plain || self.keyed.cache.is_none() {
+                let is_fast = state.parsed.fragment == Fragment::None && state.decapsulated_from.is_none();
+                if !is_fast || self.keyed.cache.is_none() {
                     return;
                 }
                 let mut room = KeyRoom::default();
@@ -80,16 +85,17 @@ impl Core {
         }
     }
 
-    /// In front of stage 2: loads what it will read of copies, of all packets at once.
+    /// Prefetches the cache entries for all reads of the batch before stage 2, so that CPU cache
+    /// misses overlap.
     #[inline]
     pub(super) fn load_copies(&mut self, scratch: &Scratch, packets: usize) {
         if !std::mem::take(&mut self.keyed.has_cached_reads) {
             return;
         }
         let Some(cache) = self.keyed.cache.as_deref() else { return };
-        let all = scratch.plain.places.iter().zip(&scratch.states).take(packets);
+        let all = scratch.fast.places.iter().zip(&scratch.states).take(packets);
         let mut reads = all
-            .filter(|(place, state)| !place.is_plain() && state.verdict.is_none())
+            .filter(|(place, state)| !place.is_fast() && state.verdict.is_none())
             .filter_map(|(_, state)| state.cached)
             .map(|cached| cached.hash)
             .peekable();
@@ -98,7 +104,8 @@ impl Core {
         }
     }
 
-    /// Stage 2, once the key's backend is chosen: the copy that answers.
+    /// Looks for a cached value that answers the request. Stage 2 calls this function after it has
+    /// chosen the backend for the key.
     #[inline(never)]
     pub(super) fn look_for_copy(&mut self, batch: &Batch<'_>, packet: &Packet<'_>, state: &mut PacketState) {
         let (Some(cache), Some(cached)) = (self.keyed.cache.as_deref_mut(), &mut state.cached) else {
@@ -113,7 +120,8 @@ impl Core {
         cached.copy = cache.look_up(batch.now.nanos(), &read);
     }
 
-    /// Stage 3 for a request whose copy was found: turns it into the reply. `false`: it is as it was, and is forwarded.
+    /// Turns a request into a reply with the cached value, in stage 3. Returns `false` if the
+    /// packet is unchanged and must be forwarded.
     #[inline(never)]
     pub(super) fn answer_from_copy(
         &mut self,
@@ -136,7 +144,8 @@ impl Core {
         true
     }
 
-    /// What answers, if its client may have so many bytes.
+    /// Returns the data for a reply from the cache, or `None` if the byte limit for the client is
+    /// exceeded.
     #[inline]
     fn hit<'a>(
         &mut self,
@@ -148,7 +157,7 @@ impl Core {
         let CachedRead { key, verb, .. } = state.cached?;
         let service = cached_service(batch, state.service)?;
         let flow = Flow::of(packet.frame(), &state.parsed);
-        // Not from an IPv4-mapped source: headers of which family would take the reply there?
+        // An IPv4-mapped IPv6 address would make the IP version of the reply ambiguous.
         if [is_v4(&flow.source), flow.is_v4()] != [state.parsed.family == Family::V4; 2] {
             return None;
         }
@@ -163,7 +172,8 @@ impl Core {
         Some(Hit { service, flow, ask, copy: number })
     }
 
-    /// The reply that was prepared with the copy, if the request is one for it. `None`: nothing was written.
+    /// Sends the prepared reply that is stored with the cached value. Returns `None` if this
+    /// request needs another form of reply.
     #[inline]
     fn send_prepared(&self, packet: &mut Packet<'_>, state: &PacketState, hit: &Hit<'_>) -> Option<()> {
         let copied =
@@ -185,7 +195,8 @@ impl Core {
         turn_round(packet, link, &hit.flow, Some(sum))
     }
 
-    /// The reply, written anew. `false`: the packet is as it was.
+    /// Writes the reply from the cached value. Returns `false` if no reply can be written. In this
+    /// case, the packet is unchanged.
     #[inline(never)]
     fn send_written(&self, packet: &mut Packet<'_>, state: &PacketState, hit: &Hit<'_>) -> bool {
         let (mut room, start) = ([0; MOST_SAVED], packet.start());
@@ -228,13 +239,18 @@ impl Core {
         Some(())
     }
 
-    /// Asks backends for what the cache wants.
+    /// Sends the upstream requests for values that the cache wants to fetch.
     #[cold]
-    pub(super) fn fetch_values(&mut self, own: &mut OwnTable, batch: &Batch<'_>, outlet: &mut dyn Outlet) {
+    pub(super) fn fetch_values(
+        &mut self,
+        own: &mut UpstreamTable,
+        batch: &Batch<'_>,
+        outlet: &mut dyn Outlet,
+    ) {
         let Some(mut cache) = self.keyed.cache.take() else { return };
         let now = batch.now.nanos();
         while let Some(number) = cache.ask(now) {
-            let begun = own.table.begin_other(now, FETCH_TIMEOUT, OwnExchange::Fetch(number));
+            let begun = own.table.begin_other(now, FETCH_TIMEOUT, UpstreamExchange::Fetch(number));
             let Ok(id) = begun else {
                 cache.give_up(number);
                 continue;
@@ -270,7 +286,7 @@ impl Core {
         })
     }
 
-    /// Takes a backend's answer to a fetch.
+    /// Processes the reply that a backend sent to a fetch, and updates the cache.
     pub(super) fn take_value(
         &mut self,
         batch: &Batch<'_>,
@@ -300,7 +316,7 @@ impl Core {
         Ok(Verdict::Taken)
     }
 
-    /// The time of a fetch is over.
+    /// Ends a fetch that timed out.
     pub(super) fn give_up_value(&mut self, number: u32) {
         self.counters.cache_unanswered.add(1);
         if let Some(cache) = self.keyed.cache.as_deref_mut() {
@@ -308,7 +324,8 @@ impl Core {
         }
     }
 
-    /// What the cache has counted since the last time; another begins at zero.
+    /// Updates the thread counters with the events that the cache has counted since the last call.
+    /// After the cache was replaced, its counts start at zero.
     pub(super) fn publish_cache_counters(&mut self) {
         let Some(cache) = self.keyed.cache.as_deref() else {
             self.keyed.counted = CacheCounts::default();
@@ -330,7 +347,8 @@ impl Core {
     }
 }
 
-/// A write comes by: before it leaves, its keys have no copy on any thread. The last key's hash for the cache.
+/// Invalidates the cached values for all keys of a write, on all threads, before the write is sent.
+/// Returns the cache hash of the last key in the request.
 #[cold]
 fn end_copies(now: Now, service: CachedService<'_>, request: &Request<'_>) -> u64 {
     let (CachedService { keyed, rules }, &Request { payload, ask }) = (service, request);
@@ -351,8 +369,8 @@ fn cached_service<'a>(batch: &Batch<'a>, service: u32) -> Option<CachedService<'
     Some(CachedService { keyed, rules: keyed.rules.cache.as_ref()? })
 }
 
-/// Gives a reply that stands behind its headers the link of its request, whose stations change places, and its ends likewise.
-/// `payload`: its sum, if that is known.
+/// Writes the link, IP and UDP headers of a reply whose payload is already in place. Source and
+/// destination of the request are swapped. `payload` is the checksum of the payload, if known.
 #[inline]
 fn turn_round(packet: &mut Packet<'_>, link: &[u8], flow: &Flow, payload: Option<Sum>) -> Option<()> {
     let (front, ip) = packet.frame_mut().split_at_mut_checked(link.len())?;
@@ -381,20 +399,24 @@ fn read<'a>(
         key: asked.key,
         lease: rules.lease,
         fills_per_server: rules.fills_per_server,
-        // Under another configuration copies of before are let go. A backend whose state changes ends its own.
+        // A new configuration invalidates all older cached values. When the state of a backend
+        // changes, only the values from that backend are invalidated. Other code handles this case.
         generation: batch.snapshot.generation().0,
         context: AskedAt::of(flow),
     }
 }
 
-/// What a whole datagram carries.
+/// Returns the UDP payload of an unfragmented packet.
 fn payload<'a>(frame: &'a [u8], parsed: &Parsed) -> Option<&'a [u8]> {
     let udp = frame.get(usize::from(parsed.l4)..usize::from(parsed.end))?;
     let &[_, _, _, _, high, low, _, _] = udp.first_chunk::<UDP_HEADER>()?;
     udp.get(UDP_HEADER..usize::from(u16::from_be_bytes([high, low])))
 }
 
-/// Whether a reply may go where a request came from, which this machine judges whole since no backend will.
+/// Returns `true` if a reply may be sent back to the source of a request. Under
+/// `NextHopMode::Reflect` the source must be a known gateway. Both MAC addresses must be unicast,
+/// and the UDP checksum must be correct. The checksum is verified here because the request does not
+/// reach a backend.
 fn may_turn_round(batch: &Batch<'_>, frame: &[u8], parsed: &Parsed) -> bool {
     let Some(&[to, _, _, _, _, _, from @ ..]) = frame.first_chunk::<STATIONS>() else { return false };
     let [first, ..] = from;
@@ -405,19 +427,22 @@ fn may_turn_round(batch: &Batch<'_>, frame: &[u8], parsed: &Parsed) -> bool {
     is_known && (to | first) & 1 == 0 && udp_checksum_ok(frame, parsed)
 }
 
-/// Bytes of two Ethernet addresses.
+/// The length of two MAC addresses, in bytes.
 const STATIONS: usize = 12;
 const UDP_HEADER: usize = 8;
-/// Of the longest request that is answered here: a meta command with the longest key and all flags, and headers with tags.
+/// The maximum length of a request that is answered from the cache, in bytes. The longest such
+/// request is a memcached meta command with VLAN tags, the longest key and all flags.
 const MOST_SAVED: usize = 512;
-/// Of what a protocol has in front of a prepared reply.
+/// The maximum length of the protocol header in front of a prepared reply, in bytes.
 const MOST_FRONT: usize = 16;
-/// Of a link header with two tags. A request is longer.
+/// The maximum length of a link header with two VLAN tags, in bytes. Every request frame is longer
+/// than this.
 const MOST_LINK: usize = 22;
-/// Bytes that a reply has beside what stood in its request and its value.
+/// An upper bound for the length of a reply frame, minus the lengths of the request frame and the
+/// value, in bytes.
 const AROUND_A_VALUE: usize = 40;
-/// Place of 20 ms.
+/// The index of 20 ms in `GATHER_TIMEOUTS_MS`.
 const FETCH_TIMEOUT: usize = {
-    assert!(GATHER_TIMEOUTS_MS[4] == 20, "servers have as long as they have to gather");
+    assert!(GATHER_TIMEOUTS_MS[4] == 20, "the timeout of a fetch must be 20 ms");
     4
 };

@@ -1,8 +1,9 @@
-//! Stage 2 for the packets of flows: the backend that the connection table knows, else Maglev's, else another cluster.
+//! Stage 2 for packets that belong to a flow: chooses the backend. The connection table has
+//! precedence, followed by the Maglev table of the pool and then other clusters. Both the fast path
+//! and the slow path use this module. Fragments and ICMP packets have their own modules
+//! (`fragments`, `icmp`).
 //!
-//! In: what a packet says of its flow ([`FlowPacket`]). Out: [`Choice`]. Both paths through the pipeline come here.
-//! Not here: pieces, ICMP (`fragments`, `icmp`).
-//! Source: paper §3.1, §3.3.
+//! See the Maglev paper, §3.1 and §3.3.
 
 use conntrack::{Hit, Inserted, Target};
 use packet::protocol;
@@ -12,7 +13,8 @@ use super::{Core, remote};
 use crate::{DropReason, Flow, PairCounter, Selection, ServiceId, SlotId, Snapshot, Step};
 
 impl Core {
-    /// The flow's backend, from the connection table or from Maglev. `flow` is asked for where the hash does not do.
+    /// Chooses the backend of a flow from the connection table or by Maglev. The closure `flow` is
+    /// called only if the hash of the flow is not sufficient.
     #[inline(always)]
     pub(super) fn choose_backend(
         &mut self,
@@ -22,11 +24,11 @@ impl Core {
         choice: &mut Choice,
     ) -> Result<(), DropReason> {
         let hit = self.flows.table.lookup(packet.key, packet.signal(), batch.tick);
-        let hit = self.flows.or_former(hit, packet.key, packet.signal(), batch.tick);
+        let hit = self.flows.or_previous(hit, packet.key, packet.signal(), batch.tick);
         self.choose_after(batch, packet, flow, hit, choice)
     }
 
-    /// The same after the look-up.
+    /// Chooses the backend of a flow. `hit` is the result of the lookup in the connection table.
     #[inline(always)]
     pub(super) fn choose_after(
         &mut self,
@@ -46,7 +48,7 @@ impl Core {
         }
     }
 
-    /// For a flow that the connection table does not know.
+    /// Chooses the backend of a new flow, and adds the flow to the connection table.
     #[inline]
     fn begin_flow(
         &mut self,
@@ -58,14 +60,15 @@ impl Core {
         choice.is_new_flow = true;
         self.admit_new(batch, packet, flow)?;
         self.choose_anew(batch, packet, flow, choice)?;
-        // A full table forwards by Maglev alone; the table counts it.
+        // If the connection table is full, the flow is not tracked, and Maglev chooses a backend
+        // for each packet. The table counts such flows.
         let target = Target { slot: choice.slot.0, vip: packet.service.id.0 };
         let (Inserted::Tracked | Inserted::Untracked) =
             self.flows.table.insert_new(packet.key, target, packet.signal(), batch.tick);
         Ok(())
     }
 
-    /// For a flow whose backend takes it no more.
+    /// Chooses another backend for a flow that cannot stay on its current backend.
     #[cold]
     fn choose_again(
         &mut self,
@@ -77,7 +80,9 @@ impl Core {
     ) -> Result<(), DropReason> {
         self.choose_anew(batch, packet, flow, choice).inspect_err(|_| {
             if hit.renewed {
-                // Else the SYN's repetition would be taken for a flow that the draining backend has.
+                // The entry is removed, so that a retransmitted SYN begins a new flow. Otherwise
+                // the retransmitted SYN would count as a packet of the existing flow and reach the
+                // draining backend.
                 self.flows.table.forget(packet.key, batch.tick);
             }
         })?;
@@ -85,8 +90,9 @@ impl Core {
         Ok(())
     }
 
-    /// Whether a flow that the connection table does not know may begin: its source is no VIP (two UDP services that answer errors
-    /// would answer each other for ever, CVE-2024-2169), and the service's limits have room.
+    /// Checks whether a new flow, which is not in the connection table, is permitted. The source
+    /// must not be a VIP, because two UDP services that reply to errors could reply to each other
+    /// endlessly (CVE-2024-2169). The limits of the service must permit another flow.
     #[inline]
     fn admit_new(
         &mut self,
@@ -99,7 +105,8 @@ impl Core {
         }
         let guard = packet.service.guard.as_deref();
         let Some(guard) = guard.filter(|guard| guard.is_limited()) else { return Ok(()) };
-        // A crowded table does not know flows that began long ago: each of their packets would count as a new one.
+        // A crowded connection table may have evicted established flows. Packets of evicted flows
+        // must not count as new flows.
         let goes_on = packet.protocol == protocol::TCP && !packet.begins();
         if goes_on && self.flows.table.is_crowded() {
             return Ok(());
@@ -107,8 +114,12 @@ impl Core {
         self.limits.admit(guard, &batch.snapshot.hasher, flow, batch.now)
     }
 
-    /// A flow's backend by the tables, and counts it: the pool's, else another cluster's. One that is no new flow is reselected.
-    // Written where it stays: what is returned in memory and copied by other words than it was stored waits for the stores.
+    /// Chooses a backend for a flow from the pool. If no backend of the pool is serving, another
+    /// cluster is chosen. This function also counts the flow. A flow that is not new counts as
+    /// reselected.
+    // The result is written directly to `choice`. If the result were returned and copied, the CPU
+    // would read it with other word sizes than it was written with. Store forwarding would then
+    // fail and stall the CPU.
     #[inline(always)]
     fn choose_anew(
         &self,
@@ -122,7 +133,8 @@ impl Core {
         let selection = local.or_else(|| remote::select(snapshot, packet, &flow.destination));
         let Selection { slot, entry, rehashed } = selection.ok_or(DropReason::NoBackend)?;
         self.count_for(slot, service.id, |pair| pair.flows.add(1));
-        // An atomic store each, which seldom is needed.
+        // Each addition is an atomic store, so it is skipped in the common case that nothing has to
+        // be added.
         if rehashed > 0 {
             self.counters.rehashed.add(1);
         }
@@ -139,7 +151,7 @@ impl Core {
         Ok(())
     }
 
-    /// Counts for a slot and a service, as far as these have counters.
+    /// Updates the counters of a slot and of a service, if they have counters.
     #[inline(always)]
     pub(super) fn count_for(&self, slot: SlotId, service: ServiceId, count: impl Fn(&PairCounter)) {
         if let Some(pair) = self.counters.backend(slot.0) {
@@ -151,7 +163,7 @@ impl Core {
     }
 }
 
-/// Whether a packet may follow its flow to where the connection table has it.
+/// Returns `true` if the packet may go to the backend that its connection table entry names.
 #[inline(always)]
 fn follows(packet: &FlowPacket<'_>, snapshot: &Snapshot, hit: &Hit) -> bool {
     let slot = SlotId(hit.slot);

@@ -1,51 +1,58 @@
-//! What a pipeline is made of.
+//! The configuration of a pipeline.
 
 use std::ops::Range;
 
-use super::own_requests::OwnRequests;
+use super::upstream_requests::UpstreamRequests;
 use crate::{ThreadId, Timeouts};
 use sip_lanes::LaneHashers;
 
-/// What one packet thread's pipeline is made of.
+/// The configuration of the pipeline of one packet thread.
 #[derive(Clone, Debug)]
 pub struct PipelineConfig {
-    /// This thread.
+    /// The packet thread that runs the pipeline.
     pub thread: ThreadId,
-    /// How many packet threads there are.
+    /// The number of packet threads.
     pub threads: u16,
-    /// Flows in the connection table, 16 bytes each.
+    /// The capacity of the connection table, in flows. Each flow takes 16 bytes.
     pub flows: usize,
-    /// When flows are forgotten.
+    /// The timeouts after which the connection table forgets idle flows.
     pub timeouts: Timeouts,
-    /// The most packets in a batch.
+    /// The maximum number of packets in a batch.
     pub max_batch: usize,
-    /// How much ICMP is handled.
+    /// The ICMP rate limits.
     pub icmp: IcmpRates,
-    /// Source prefixes whose rates are known at once, 16 bytes each; 0: no source is limited.
+    /// The maximum number of source prefixes whose rates are tracked at the same time. Each prefix
+    /// takes 16 bytes. The value 0 disables limits per source.
     pub limit_sources: usize,
-    /// The table of fragmented datagrams.
+    /// The configuration of the fragment table.
     pub fragments: fragment_table::Config,
-    /// The most frames of one thread's pool that this thread may hold.
+    /// The maximum number of frames that this thread may hold from the frame pool of any one
+    /// thread.
     pub held_of_a_pool: usize,
-    /// How flows are hashed.
+    /// The hash functions that compute the flow hashes of several flows at a time.
     pub hashers: LaneHashers,
-    /// What it asks backends with itself; `None`: requests that want this are refused.
-    pub own_requests: Option<OwnRequests>,
-    /// Packets were given to this thread by their flows ([`crate::SoftwareSteering`]): what it takes out of a tunnel stays here.
+    /// The configuration of upstream requests. If `None`, client requests that need an upstream
+    /// request are dropped.
+    pub upstream_requests: Option<UpstreamRequests>,
+    /// `true` if software steering ([`crate::SoftwareSteering`]) has already distributed the
+    /// packets by flow. This thread then processes the packets that it decapsulates.
     pub is_steered: bool,
-    /// Called with the addresses of large tables before these are touched, so that the kernel may give them in large pages.
+    /// A callback that receives the address range of each large table before the table is first
+    /// accessed. The callback can advise the kernel to use huge pages.
     pub advise: fn(Range<usize>),
 }
 
-/// How much ICMP a thread handles.
+/// The ICMP rate limits of one packet thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IcmpRates {
-    /// Answers a second: echo replies and spent hops together, and as many packet-too-big errors, which these do not silence.
+    /// The maximum number of echo replies and time-exceeded errors sent per second. Packet-too-big
+    /// errors have a separate limit of the same size, so floods of pings do not suppress them.
     pub replies: u32,
-    /// Likewise to one source.
-    pub replies_to_source: u32,
-    /// Errors a second that are sent on or taken in.
+    /// The maximum number of echo replies and ICMP errors sent to one source per second.
+    pub replies_per_source: u32,
+    /// The maximum number of received ICMP errors that are forwarded or processed per second.
     pub errors: u32,
-    /// Errors a second from one source.
-    pub errors_of_source: u32,
+    /// The maximum number of received ICMP errors from one source that are forwarded or processed
+    /// per second.
+    pub errors_per_source: u32,
 }

@@ -1,28 +1,33 @@
-//! Packets that come in tunnels: their outer header comes off in place, and then they are as if they had come plain.
+//! Decapsulates packets that arrive in a GRE, IP-in-IP or GUE tunnel. The outer header is removed
+//! in place, and the inner packet is then processed like a packet without a tunnel. The XDP program
+//! decides which packets reach a packet thread, and `classifier` decides which senders are allowed.
 //!
-//! In: a packet of GRE, IP-in-IP or GUE off the wire. Out: the inner packet, and what its sender is.
-//! Not here: which of them reach a packet thread (XDP), who may send (`classifier`), how headers come off (`packet`).
-//! Invariants: tunnels are opened at the machine's own addresses, and those of other clusters at a VIP; one outer header comes
-//! off, so a tunnel in a tunnel is for the backend; each mark takes from where a packet may be sent on to, so that no machines
-//! can forward it in a loop.
-//! Source: paper §2.1, §4.2, §4.3; RFC 1701 (recursion control), RFC 6040 (ECN).
+//! Peers and upstream tunnels must send to an address of this machine, and other clusters must send
+//! to a VIP. Only one outer header is removed, so a tunnel inside a tunnel reaches the backend.
+//! Recursion marks limit the redirects of a packet, which prevents forwarding loops between
+//! machines.
+//!
+//! See the Maglev paper (§2.1, §4.2 and §4.3), RFC 1701 (recursion control) and RFC 6040 (ECN).
 
 use classifier::source_kind;
-use packet::{Fragment, OpenError, Parsed, Tunnelled, decapsulate, open_in_place, parse, protocol};
+use packet::{
+    DecapsulateError, Fragment, Parsed, Tunnelled, decapsulate, decapsulate_in_place, parse, protocol,
+};
 
 use super::state::Batch;
 use super::threads::thread_of_flow;
 use super::{Core, unreadable};
 use crate::{DropReason, Flow, HashPolicy, Packet, Snapshot, ThreadId, TunnelSourceKind};
 
-/// What was in a tunnel.
+/// A decapsulated packet.
 pub(super) struct Inner {
     pub(super) parsed: Parsed,
-    /// What its sender is to this machine.
+    /// The kind of tunnel sender configured for the outer source address.
     pub(super) from: TunnelSourceKind,
 }
 
-/// Whether a packet may be carrying another: cheap, and true of much that is not.
+/// Returns `true` if a packet may contain a tunneled packet. The test is cheap and can return false
+/// positives.
 #[inline]
 pub(super) fn may_carry(parsed: &Parsed) -> bool {
     match parsed.protocol {
@@ -32,20 +37,23 @@ pub(super) fn may_carry(parsed: &Parsed) -> bool {
     }
 }
 
-/// The outer headers of a packet that somebody may send to us in a tunnel, and what its sender is. `None`: it goes its way as it is.
-pub(super) fn opened_here(
+/// Returns the outer headers and the kind of sender, if the packet was sent to this machine by an
+/// allowed tunnel sender. Returns `None` for all other packets, which are processed unchanged.
+pub(super) fn decapsulated_here(
     snapshot: &Snapshot,
     frame: &[u8],
     parsed: &Parsed,
 ) -> Option<(Tunnelled, TunnelSourceKind)> {
     let tunnelled = decapsulate(frame.get(usize::from(parsed.l3)..usize::from(parsed.end))?)?;
     let from = source_kind(&snapshot.tunnels, &tunnelled)?;
-    // Another cluster sends to the VIP itself; what others send to a VIP is for its backends.
+    // Other clusters send their tunneled packets to the VIP itself. Tunnel packets that arrive at a
+    // VIP from other senders are intended for the backends of the VIP.
     (from == TunnelSourceKind::Cluster || snapshot.is_own(tunnelled.destination)).then_some((tunnelled, from))
 }
 
 impl Core {
-    /// Takes the outer header off a packet that somebody may send to us in a tunnel. `None`: it is none, and goes its way as it is.
+    /// Removes the outer header of a tunnel packet from an allowed sender. Returns `None` for all
+    /// other packets, which stay unchanged.
     #[cold]
     pub(super) fn decapsulate(
         &mut self,
@@ -53,15 +61,16 @@ impl Core {
         packet: &mut Packet<'_>,
         parsed: &Parsed,
     ) -> Result<Option<Inner>, DropReason> {
-        let Some((tunnelled, from)) = opened_here(batch.snapshot, packet.frame(), parsed) else {
+        let Some((tunnelled, from)) = decapsulated_here(batch.snapshot, packet.frame(), parsed) else {
             return Ok(None);
         };
         if from == TunnelSourceKind::Cluster && tunnelled.recursion == 0 {
             return Err(DropReason::Unmarked);
         }
         let parsed = self.take_off(packet, usize::from(parsed.l3), &tunnelled)?;
-        self.counters.remote_arrivals.add(u64::from(from == TunnelSourceKind::Cluster));
-        // What a peer sends that was redirected before may not be sent on either.
+        self.counters.remote_decapsulated.add(u64::from(from == TunnelSourceKind::Cluster));
+        // If the mark of a packet from a peer shows an earlier redirect, the packet must not be
+        // redirected again.
         let from = if tunnelled.recursion > 1 { TunnelSourceKind::Cluster } else { from };
         Ok(Some(Inner { parsed, from }))
     }
@@ -73,8 +82,8 @@ impl Core {
         tunnelled: &Tunnelled,
     ) -> Result<Parsed, DropReason> {
         let start = packet.start();
-        let inner = open_in_place(packet.frame_mut(), l3, tunnelled).map_err(|error| match error {
-            OpenError::Congestion => DropReason::Congestion,
+        let inner = decapsulate_in_place(packet.frame_mut(), l3, tunnelled).map_err(|error| match error {
+            DecapsulateError::Congestion => DropReason::Congestion,
             _ => DropReason::Malformed,
         })?;
         packet.set_bounds(start + inner.start, start + inner.end);
@@ -82,8 +91,9 @@ impl Core {
         parse(packet.frame()).map_err(unreadable)
     }
 
-    /// Another thread that an inner packet goes to: few outer tuples land on one queue, and what RSS can't spread is spread by
-    /// the inner tuple. With software steering that has been done.
+    /// Returns the thread that must process an inner packet, or `None` if it is this thread. RSS
+    /// sees only a few outer 5-tuples and cannot distribute the packets, so they are distributed by
+    /// the hash of the inner 5-tuple. With software steering, the I/O thread has already done this.
     pub(super) fn thread_of_inner(
         &self,
         batch: &Batch<'_>,

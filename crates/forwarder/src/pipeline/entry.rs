@@ -1,22 +1,21 @@
-//! The end of stage 1 for packets with ports: the service, and what stage 2 asks by.
-//!
-//! In: a packet that was parsed, or a request of a keyed service that was read as plain. Out: its state, or the reason to drop it.
-//! Not here: plain packets of flows (`plain`), the bytes of a request (`keyed`).
+//! The last step of stage 1 for packets with ports: finds the service and computes the hashes for
+//! stage 2. The slow path uses this module. The fast path also passes requests to keyed services to
+//! this module, after it has read their headers.
 
 use super::Core;
-use super::plain::PlainPacket;
+use super::fast_path::FastPacket;
 use super::state::{Batch, PacketState, Stage};
 use crate::selection::flow_key;
 use crate::{DropReason, Flow, HashPolicy, Packet, Verdict};
 
-/// A flow and its service, an index among the snapshot's.
+/// A flow, and the index of its service in the snapshot.
 struct Found<'a> {
     flow: &'a Flow,
     service: u32,
 }
 
 impl Core {
-    /// Finds the service of a packet with ports, and hashes it for stage 2.
+    /// Finds the service of a packet with ports, and computes the hash for stage 2.
     #[inline]
     pub(super) fn enter(
         &mut self,
@@ -54,24 +53,28 @@ impl Core {
         Ok(())
     }
 
-    /// Stage 1 of a plain request: what `classify` does, without reading headers and looking for the service once more. It is no answer
-    /// to a request of our own: those come to addresses of the machine, and `config` warns of a VIP that is one.
+    /// Runs stage 1 (classification) for a keyed request after the fast path has read its headers.
+    /// This function does the same as `classify`, but without parsing the headers and finding the
+    /// service. The request cannot be a reply to an upstream request, because those replies arrive
+    /// at addresses of this machine. The `config` crate warns about a VIP that is also an address
+    /// of the machine.
     #[inline(never)]
     pub(super) fn classify_request(
         &mut self,
         batch: &Batch<'_>,
         packet: &Packet<'_>,
-        place: &PlainPacket,
+        place: &FastPacket,
         state: &mut PacketState,
     ) -> Option<Verdict> {
         let frame = packet.frame();
-        let read =
-            place.request(frame).and_then(|(plain, service)| Some((plain, plain.parsed(frame)?, service)));
-        let Some((plain, parsed, service)) = read else {
+        let read = place
+            .request(frame)
+            .and_then(|(headers, service)| Some((headers, headers.parsed(frame)?, service)));
+        let Some((headers, parsed, service)) = read else {
             return Some(Verdict::Drop(DropReason::Malformed));
         };
         *state = PacketState::of(state.place, parsed, None);
-        let found = Found { flow: &Flow::of_plain(&plain), service };
+        let found = Found { flow: &Flow::of_fast(&headers), service };
         self.enter_service(batch, packet, &found, state).err().map(Verdict::Drop)
     }
 }

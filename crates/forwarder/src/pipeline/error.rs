@@ -1,17 +1,17 @@
-//! Why there may be no pipeline.
+//! The error type for the creation of a pipeline.
 
-/// Why a pipeline's memory could not be taken.
+/// The reason why a pipeline could not be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PipelineError {
-    /// The connection table.
-    #[error("connection table: {0}")]
+    /// The connection table cannot be created.
+    #[error("cannot create the connection table: {0}")]
     Flows(conntrack::ConfigError),
-    /// The table of fragmented datagrams.
-    #[error("fragment table: {0}")]
+    /// The fragment table cannot be created.
+    #[error("cannot create the fragment table: {0}")]
     Fragments(fragment_table::ConfigError),
-    /// The table of requests of our own.
-    #[error("table of requests of our own: {0}")]
+    /// The table of upstream requests cannot be created.
+    #[error("cannot create the table of upstream requests: {0}")]
     Exchanges(kv_switch::ExchangeError),
 }
 

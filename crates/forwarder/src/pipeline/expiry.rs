@@ -1,9 +1,9 @@
-//! Requests that store something away from their key's own backend: what they store lives for a short while.
+//! Limits the lifetime of values that are stored on a failover backend. If the backend of a key is
+//! not serving, writes to this key go to another backend, with a shorter time to live
+//! (`failover.ttl`). This module rewrites such requests and updates their lengths and checksums.
+//! The time formats are in `kv-switch`, and the placement of keys is in `key_choice`.
 //!
-//! In: a request whose own backend does not serve, and the one that is given it instead. Out: the same with a shorter time to live, and
-//! lengths and checksums to match.
-//! Not here: how times are written (`kv-switch`), whose key it is (`key_choice`).
-//! Invariant: only a request whose checksum holds, or that came without one, is written anew.
+//! Only a request with a correct checksum, or without a checksum, is rewritten.
 
 use std::ops::ControlFlow;
 
@@ -16,11 +16,11 @@ use super::state::{Batch, PacketState};
 use crate::keyed::refused;
 use crate::{DropReason, KeyRules, Packet, Service, Verdict, WallClock};
 
-/// What a thread writes such requests with.
+/// The data that one packet thread needs for limiting lifetimes.
 #[derive(Debug)]
 pub(super) struct ShortLived {
     clock: WallClock,
-    /// For one payload; touched only where it is used.
+    /// A buffer for one rewritten payload. The kernel allocates its pages on first use.
     room: Box<[u8]>,
 }
 
@@ -29,16 +29,18 @@ impl ShortLived {
         Self { clock, room: vec![0; LONGEST].into_boxed_slice() }
     }
 
-    /// How long what is stored away from its own backend may live; `None`: as long as its client says.
+    /// Returns the maximum lifetime of a value on a failover backend. Returns `None` if the
+    /// lifetime that the client requested is not limited.
     pub(super) fn life(&self, rules: &KeyRules) -> Option<ShortLife> {
         let now = || u32::try_from(self.clock.unix_seconds()).unwrap_or(u32::MAX);
         rules.failover_ttl.map(|seconds| ShortLife { seconds, now: now() })
     }
 
-    /// A request as it is to be stored; `None`: as it came.
+    /// Returns the request with a shorter lifetime, or `None` if the request needs no change.
     ///
     /// # Errors
-    /// It is no request any more, or has no room.
+    /// Returns a drop reason if the payload is not a valid request, or if the rewritten request
+    /// does not fit into the buffer.
     pub(super) fn shorten(&mut self, rules: &KeyRules, payload: &[u8]) -> Result<Option<&[u8]>, DropReason> {
         let Some(life) = self.life(rules) else { return Ok(None) };
         let ask = rules.application.read(Datagram::whole(payload)).map_err(refused)?;
@@ -51,7 +53,8 @@ impl ShortLived {
 }
 
 impl ShortLived {
-    /// The same of a request for several backends (`gat`), if one of its keys is away from its own.
+    /// Shortens the lifetimes in a request for several keys (`gat`), if one of the keys is served
+    /// by a failover backend.
     pub(super) fn of_several(
         &mut self,
         batch: &Batch<'_>,
@@ -75,7 +78,7 @@ impl ShortLived {
 }
 
 impl Core {
-    /// Stage 3 for a request that stores something away from its key's own backend.
+    /// Runs stage 3 (rewriting) for a request that stores a value on a failover backend.
     #[cold]
     pub(super) fn write_short_lived(
         &mut self,
@@ -123,5 +126,6 @@ impl Core {
 }
 
 const UDP_HEADER: usize = 8;
-/// The longest payload of UDP, and a time more.
+/// The maximum length of a rewritten payload, in bytes: the longest UDP payload plus one time
+/// value.
 const LONGEST: usize = 65_536 + 16;

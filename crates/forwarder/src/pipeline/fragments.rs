@@ -1,10 +1,12 @@
-//! Pieces of datagrams: all go where the first one goes.
+//! IP fragments: sends all fragments of a datagram to the backend of its first fragment. One thread
+//! collects the fragments of a datagram, and the other threads pass fragments to that thread. The
+//! collecting thread keeps the decision for the first fragment in its fragment table. A fragment
+//! that arrives before the first fragment is held.
 //!
-//! In: a packet that is a piece. Out: the thread that gathers its datagram; there, what was decided for the first piece, or a
-//! hold until that comes.
-//! Not here: the table (`fragment-table`), the choice for a first piece (stage 2, as for any packet).
-//! Invariant: a first piece and a whole packet of one 5-tuple are given the same backend by one function.
-//! Source: paper §4.3; RFC 791 §3.2, RFC 8200 §4.5, RFC 1858.
+//! The same function chooses the backend for a first fragment and for an unfragmented packet, so
+//! both reach the same backend.
+//!
+//! See the Maglev paper (§4.3), RFC 791 (§3.2), RFC 8200 (§4.5) and RFC 1858.
 
 use fragment_table::{Extent, Fate, First, FragmentTable, Key, Later, Millis, Refusal};
 use packet::{Family, Fragment, Parsed, protocol};
@@ -17,27 +19,28 @@ use crate::{
     Packet, ServiceId, SlotId, SlotState, Snapshot, Step, ThreadId, TunnelSourceKind, Verdict,
 };
 
-/// What was decided for a first piece, and holds for the others.
+/// The decision for a first fragment, which applies to all fragments of the datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Decided {
-    /// They go to this backend.
+    /// All fragments go to this backend.
     To { slot: SlotId, service: ServiceId, hash: u64 },
-    /// It was dropped, and so are they.
+    /// All fragments are dropped.
     Not(DropReason),
 }
 
-/// One thread's pieces.
+/// The fragment table of one packet thread, and data about the frames that it holds.
 #[derive(Debug)]
 pub(super) struct Fragments {
     table: FragmentTable<Decided>,
-    /// Frames held, by the thread whose pool they are from.
+    /// The number of held frames per frame pool, indexed by the thread that owns the pool.
     held: Box<[usize]>,
     held_of_a_pool: usize,
-    /// Who had sent each held frame in a tunnel, by its hold slot.
+    /// For each held frame, the kind of tunnel sender that the frame came from. The index is the
+    /// hold slot, which is the frame's index in the driver's table of held frames.
     decapsulated_from: Box<[Option<TunnelSourceKind>]>,
 }
 
-/// A piece in the table's terms.
+/// The key of a datagram in the fragment table, and the hash of this key.
 struct Name {
     key: Key,
     hash: u64,
@@ -68,11 +71,13 @@ impl Fragments {
         to.waited.set(from.held);
         to.released.set(from.released);
         to.evicted.set(from.evicted);
-        to.succeeded.set(from.succeeded);
+        to.replaced.set(from.replaced);
     }
 
-    /// Holds a frame of `pool`, unless too many of it are held here: a pool that is held empty receives nothing. A number
-    /// that is not used is given back with the others of its datagram.
+    /// Returns the verdict for a fragment that must wait for its first fragment. The frame is
+    /// dropped if this thread already holds too many frames of `pool`. Otherwise, the pool could
+    /// run out of frames for receiving packets. If the frame is dropped, its hold slot stays empty
+    /// and is released together with the other hold slots of the same datagram.
     fn hold(
         &mut self,
         pool: ThreadId,
@@ -99,7 +104,8 @@ impl Fragments {
 }
 
 impl Core {
-    /// Stage 1 for a piece. `None`: its datagram is gathered here, and stage 2 asks the table.
+    /// Runs stage 1 (classification) for a fragment. Returns `None` if stage 2 must choose the
+    /// backend.
     #[cold]
     pub(super) fn classify_piece(
         &mut self,
@@ -112,7 +118,8 @@ impl Core {
         if let Some(reason) = unwelcome(snapshot, &flow.destination).or_else(|| suspicious(&parsed)) {
             return Some(Verdict::Drop(reason));
         }
-        // Else the others, which show their extension header alone, would not know that service.
+        // If further IPv6 extension headers follow, only the first fragment shows the transport
+        // protocol. The service of the later fragments would then be unknown.
         let is_bare = parsed.share(packet.frame()) == parsed.l4;
         if let Some(index) = is_bare.then(|| portless(snapshot, flow)).flatten() {
             return self.enter_portless(batch, flow, index, state).err().map(Verdict::Drop);
@@ -123,7 +130,8 @@ impl Core {
             if from.is_none_or(TunnelSourceKind::may_go_on)
                 && let Some(slot) = snapshot.peer(three)
             {
-                // To the machine whose turn it is by the three-tuple (paper §4.3).
+                // The 3-tuple hash selects the machine of the cluster that collects the datagram
+                // (Maglev paper §4.3).
                 self.counters.redirected.add(1);
                 (state.choice.slot, state.hash) = (slot, three);
                 (state.stage, state.choice.step) = (Stage::Redirect, Some(Step::Redirect));
@@ -138,7 +146,7 @@ impl Core {
         self.classify_gathered(batch, packet, flow, state)
     }
 
-    /// The same for a piece that is gathered by this thread.
+    /// Runs stage 1 (classification) for a fragment on the thread that collects its datagram.
     fn classify_gathered(
         &mut self,
         batch: &Batch<'_>,
@@ -147,21 +155,23 @@ impl Core {
         state: &mut PacketState,
     ) -> Option<Verdict> {
         if matches!(state.parsed.fragment, Fragment::Later { .. }) {
-            (state.stage, state.choice.step) = (Stage::LaterPiece, Some(Step::FragmentTable));
+            (state.stage, state.choice.step) = (Stage::LaterFragment, Some(Step::FragmentTable));
             return None;
         }
         let entered = match batch.snapshot.vips.first(&flow.destination) {
             Some(index) if is_icmp(flow) => self.enter_portless(batch, flow, index, state),
             _ => self.enter(batch, packet, flow, state),
         };
-        state.stage = Stage::FirstPiece;
+        state.stage = Stage::FirstFragment;
         let reason = entered.err()?;
-        // Recorded too, so that the others are not held for nothing.
+        // The drop reason is recorded in the fragment table, so that later fragments are dropped
+        // instead of held.
         let decided = self.record(batch, packet, &state.parsed, Decided::Not(reason));
         Some(Verdict::Drop(decided.err().unwrap_or(reason)))
     }
 
-    /// A piece whose ports do not matter, as [`portless`] has it.
+    /// Finds the service and the hash for a fragment if the service does not depend on ports (see
+    /// [`portless`]).
     fn enter_portless(
         &mut self,
         batch: &Batch<'_>,
@@ -183,7 +193,8 @@ impl Core {
         Ok(())
     }
 
-    /// Stage 2 for a first piece that is gathered here.
+    /// Runs stage 2 (selection of the backend) for a first fragment, on the thread that collects
+    /// its datagram.
     #[cold]
     pub(super) fn choose_for_first(
         &mut self,
@@ -210,7 +221,8 @@ impl Core {
         follow(batch.snapshot, held, state)
     }
 
-    /// Stage 2 for a later piece.
+    /// Runs stage 2 (selection of the backend) for a later fragment, on the thread that collects
+    /// its datagram.
     #[cold]
     pub(super) fn choose_for_later(
         &mut self,
@@ -220,12 +232,12 @@ impl Core {
     ) -> Option<Verdict> {
         let name = name(batch.snapshot, packet, &state.parsed);
         let source = batch.snapshot.hasher.source(&name.key.source);
-        let piece = fragment_table::Fragment {
+        let fragment = fragment_table::Fragment {
             key: &name.key,
             hash: name.hash,
             extent: extent(packet, &state.parsed),
         };
-        match self.fragments.table.later(&piece, source, millis(batch.now)) {
+        match self.fragments.table.later(&fragment, source, millis(batch.now)) {
             Later::Known(decided) => follow(batch.snapshot, decided, state).err().map(Verdict::Drop),
             Later::Hold(slot) => {
                 let pool = home(packet, self.config.thread);
@@ -235,7 +247,8 @@ impl Core {
         }
     }
 
-    /// Enters a decision for a first piece; gives the one that holds.
+    /// Records the decision for a first fragment. Returns the decision that applies to the
+    /// datagram. For a duplicate of the first fragment, this is the earlier decision.
     fn record(
         &mut self,
         batch: &Batch<'_>,
@@ -247,16 +260,17 @@ impl Core {
         let bytes = packet.frame().get(share..usize::from(parsed.end)).unwrap_or_default();
         let digest = batch.snapshot.hasher.digest(bytes);
         let name = name(batch.snapshot, packet, parsed);
-        let piece =
+        let fragment =
             fragment_table::Fragment { key: &name.key, hash: name.hash, extent: extent(packet, parsed) };
-        match self.fragments.table.first(&piece, digest, decided, millis(batch.now)) {
+        match self.fragments.table.first(&fragment, digest, decided, millis(batch.now)) {
             First::Recorded => Ok(decided),
             First::Duplicate(before) => Ok(before),
             First::Conflict => Err(DropReason::FragmentConflict),
         }
     }
 
-    /// Sends the held pieces whose first has come, and drops those whose time is over; a batch at a time.
+    /// Sends held fragments after the first fragment of their datagram has arrived, and drops
+    /// fragments that have waited too long. One call handles at most `max_batch` fragments.
     pub(super) fn release_pieces(&mut self, batch: &Batch<'_>, outlet: &mut dyn Outlet) {
         self.fragments.table.expire(millis(batch.now), self.config.max_batch);
         for _ in 0..self.config.max_batch {
@@ -297,8 +311,9 @@ impl Core {
     }
 }
 
-/// Sends a piece where the first one went. A backend that went down in between has lost the first piece, so the others are of
-/// no use to another one.
+/// Applies the decision for the first fragment to another fragment. If the backend went down after
+/// the first fragment, the fragment is dropped, because another backend could not reassemble the
+/// datagram.
 fn follow(snapshot: &Snapshot, decided: Decided, state: &mut PacketState) -> Result<(), DropReason> {
     let (slot, service, hash) = match decided {
         Decided::To { slot, service, hash } => (slot, service, hash),
@@ -311,7 +326,8 @@ fn follow(snapshot: &Snapshot, decided: Decided, state: &mut PacketState) -> Res
     Ok(())
 }
 
-/// Why a piece for this address goes no further, whatever it carries. All services of an address say the same of pieces.
+/// Returns the drop reason if the destination is not a VIP or does not accept fragments. All
+/// services of an address have the same setting for fragments.
 fn unwelcome(snapshot: &Snapshot, destination: &[u8; 16]) -> Option<DropReason> {
     let service = snapshot.vips.first(destination).and_then(|index| snapshot.services.get(index as usize));
     match service {
@@ -325,8 +341,9 @@ fn is_icmp(flow: &Flow) -> bool {
     matches!(flow.protocol, protocol::ICMP | protocol::ICMPV6)
 }
 
-/// The service of a piece whose ports do not matter: the one that takes every port of its protocol, when that is not hashed by
-/// ports. ICMP that cannot be answered in place goes to the backends of the VIP's first service.
+/// Returns the service of a fragment if the service does not depend on ports. Such a service covers
+/// all ports of the protocol, and its hash policy ignores ports. ICMP fragments belong to the first
+/// service of the VIP.
 fn portless(snapshot: &Snapshot, flow: &Flow) -> Option<u32> {
     if is_icmp(flow) {
         return snapshot.vips.first(&flow.destination);
@@ -336,7 +353,7 @@ fn portless(snapshot: &Snapshot, flow: &Flow) -> Option<u32> {
     (!matches!(service.policy, HashPolicy::FiveTuple | HashPolicy::Key)).then_some(index)
 }
 
-/// What chooses the backend of a packet whose ports do not matter, at a service of this policy.
+/// Returns the hash policy for packets without ports, given the policy of the service.
 pub(super) const fn without_ports(policy: HashPolicy) -> HashPolicy {
     match policy {
         HashPolicy::Source => HashPolicy::Source,
@@ -344,7 +361,7 @@ pub(super) const fn without_ports(policy: HashPolicy) -> HashPolicy {
     }
 }
 
-/// The bytes of its datagram that a piece carries.
+/// Returns the byte range of the datagram that a fragment contains.
 fn extent(packet: &Packet<'_>, parsed: &Parsed) -> Extent {
     let (offset, more) = match parsed.fragment {
         Fragment::Later { offset, more, .. } => (offset, more),
@@ -353,7 +370,7 @@ fn extent(packet: &Packet<'_>, parsed: &Parsed) -> Extent {
     Extent { offset, bytes: parsed.end.saturating_sub(parsed.share(packet.frame())), more }
 }
 
-/// What no honest host sends.
+/// Returns the drop reason for fragments that legitimate hosts do not send.
 fn suspicious(parsed: &Parsed) -> Option<DropReason> {
     let carried = parsed.end.saturating_sub(parsed.l4);
     match (parsed.fragment, parsed.protocol) {
@@ -379,8 +396,9 @@ fn name(snapshot: &Snapshot, packet: &Packet<'_>, parsed: &Parsed) -> Name {
     Name { key, hash: snapshot.hasher.datagram(&key) }
 }
 
-/// The protocol as far as it names a datagram: the IPv4 header's, whatever stands behind it. For IPv6 it is no part of the
-/// name (RFC 8200 §4.5).
+/// Returns the protocol number that is part of the key of a datagram. For IPv4 this is the protocol
+/// field of the IP header. For IPv6 it is a constant, because the protocol does not identify a
+/// datagram there (RFC 8200 §4.5).
 pub(super) fn datagram_protocol(frame: &[u8], parsed: &Parsed) -> u8 {
     match parsed.family {
         Family::V4 => frame.get(usize::from(parsed.l3) + 9).copied().unwrap_or(0),
@@ -388,7 +406,7 @@ pub(super) fn datagram_protocol(frame: &[u8], parsed: &Parsed) -> u8 {
     }
 }
 
-/// The thread whose pool a frame is from.
+/// Returns the thread whose frame pool owns the packet's frame.
 fn home(packet: &Packet<'_>, me: ThreadId) -> ThreadId {
     match packet.origin() {
         Origin::Wire => me,
@@ -408,6 +426,7 @@ fn millis(now: Now) -> Millis {
     Millis(now.nanos() / 1_000_000)
 }
 
-/// RFC 1858 §3.1.1: tmin, up to the checksum.
+/// The minimum number of TCP bytes in a first fragment, so that it contains the checksum field
+/// (`tmin` in RFC 1858 §3.1.1).
 const TCP_HEADER: u16 = 16;
 const UDP_HEADER: u16 = 8;

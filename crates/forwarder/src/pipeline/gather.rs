@@ -1,9 +1,11 @@
-//! Requests whose keys are of several backends: each is asked for its own, and the client gets one reply.
+//! Requests for several keys that are stored on different backends. The packet thread sends one
+//! upstream request per backend, and sends the client one combined reply. Upstream requests and
+//! replies are sent between batches. The protocol formats, the pending requests and the validation
+//! of replies are in `kv-switch`. The placement of keys is in `crate::keyed`.
 //!
-//! In: such a request, and what comes to our own ports. Out, between batches: what backends are asked, then the reply.
-//! Not here: bytes of a protocol, exchanges, what answers are believed (`kv-switch`), where a key is (`crate::keyed`).
-//! Invariants: a backend is asked as clients ask it, by its pool's encapsulation; an answer is taken from the address that was asked
-//! alone; the reply goes back the way the request came. Frames are copied: none is held.
+//! Upstream requests are encapsulated like requests from clients. A backend's reply is accepted
+//! only if it comes from the destination address of the upstream request. The client's reply is
+//! sent to the source MAC address of the request. The request is copied, so its frame is not held.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,21 +14,22 @@ use packet::{Family, Parsed, udp_checksum_ok, udp_headers_len, write_udp};
 
 use super::Core;
 use super::keyed::datagram;
-use super::own_exchange::{OwnExchange, PartOf};
-use super::own_requests::OwnTable;
+use super::return_path::{ReturnPath, socket};
 use super::state::{Batch, PacketState};
-use super::way_back::{WayBack, socket};
+use super::upstream_exchange::{PartOf, UpstreamExchange};
+use super::upstream_requests::UpstreamTable;
 use crate::keyed::{KeyPath, refused};
 use crate::{DropReason, Flow, GatherRules, Keyed, Outlet, Packet, Service, Slot, SlotId, Verdict};
 
-impl OwnTable {
-    /// Begins a request, or changes nothing.
+impl UpstreamTable {
+    /// Begins a client request for keys on several backends. After an error, the table is
+    /// unchanged.
     fn begin(
         &mut self,
         batch: &Batch<'_>,
         service: &Service,
         payload: &[u8],
-        way: WayBack,
+        way: ReturnPath,
     ) -> Result<(), DropReason> {
         let keyed = service.keyed.as_deref().ok_or(DropReason::NoBackend)?;
         let GatherRules { timeout, late } = keyed.rules.gather.ok_or(DropReason::KvSplit)?;
@@ -51,34 +54,37 @@ impl OwnTable {
     }
 }
 
-/// The backend that a request of our own is for, and the address that it answers to.
+/// The parameters of one upstream request.
 pub(super) struct Question<'a> {
     pub(super) service: &'a Service,
     pub(super) keyed: &'a Keyed,
     pub(super) slot: SlotId,
-    /// The address that it answers to.
+    /// The address of this machine that the backend sends its reply to.
     pub(super) own: IpAddr,
-    /// The one that clients ask.
+    /// The VIP address and port that the client sent its request to.
     pub(super) vip: SocketAddr,
 }
 
-/// Writes what is asked, and gives the port that it leaves from and its length.
+/// A function that writes the payload of an upstream request. Returns the source port, and the
+/// payload length in bytes.
 pub(super) type WriteQuestion<'a> = dyn Fn(&mut [u8]) -> Option<(u16, usize)> + 'a;
 
-/// What a backend is asked for a part.
+/// A part of a client request: the keys that one backend stores.
 struct Asking<'a> {
-    table: &'a GatherTable<WayBack, OwnExchange>,
+    table: &'a GatherTable<ReturnPath, UpstreamExchange>,
     number: u32,
     part: u8,
 }
 
 impl Core {
-    /// Whether requests for several backends are gathered here.
+    /// Returns `true` if this thread may split a request among several backends and combine their
+    /// replies.
     pub(super) fn may_gather(&self, keyed: &Keyed) -> bool {
         self.keyed.own.is_some() && keyed.rules.gather.is_some()
     }
 
-    /// Stage 2 for a request whose keys are of several backends.
+    /// Runs stage 2 (selection of the backends) for a request whose keys are stored on different
+    /// backends.
     #[cold]
     pub(super) fn begin_gather(
         &mut self,
@@ -87,11 +93,12 @@ impl Core {
         state: &PacketState,
     ) -> Result<Verdict, DropReason> {
         self.admit_request(batch, packet, state)?;
-        // This machine answers it, and so judges what else is left to backends.
+        // The checksum is verified here, because this machine sends the reply and no backend
+        // receives the request.
         if !udp_checksum_ok(packet.frame(), &state.parsed) {
             return Err(DropReason::Malformed);
         }
-        let way = WayBack::of(batch, packet, state)?;
+        let way = ReturnPath::of(batch, packet, state)?;
         let payload = datagram(packet, &state.parsed).map(|datagram| datagram.payload());
         let payload = payload.ok_or(DropReason::Malformed)?;
         let service = batch.snapshot.service(state.service);
@@ -106,7 +113,7 @@ impl Core {
         Ok(Verdict::Taken)
     }
 
-    /// Takes an answer to a part of a request.
+    /// Processes a backend's reply to one part of a client request.
     pub(super) fn take_part(
         &mut self,
         batch: &Batch<'_>,
@@ -142,7 +149,12 @@ impl Core {
     }
 
     #[cold]
-    pub(super) fn ask_backends(&mut self, own: &mut OwnTable, batch: &Batch<'_>, outlet: &mut dyn Outlet) {
+    pub(super) fn ask_backends(
+        &mut self,
+        own: &mut UpstreamTable,
+        batch: &Batch<'_>,
+        outlet: &mut dyn Outlet,
+    ) {
         let now = batch.now.nanos();
         for at in 0..own.begun.len() {
             let Some(number) = own.begun.get(at).copied() else { break };
@@ -155,7 +167,8 @@ impl Core {
                     break;
                 }
             }
-            // No backend can be asked, or has a key, and such keys are missing.
+            // If no upstream request could be sent for this client request, the request is already
+            // complete. The reply reports keys as missing if their backends are unreachable.
             if own.table.is_complete(number) {
                 own.whole.push(number);
             }
@@ -174,7 +187,8 @@ impl Core {
         })
     }
 
-    /// What a backend is asked, as it leaves. `write` gives the port that it leaves from, and the payload's length.
+    /// Builds the frame of an upstream request. `write` writes the payload and returns the source
+    /// port and the payload length.
     pub(super) fn build_question(
         &mut self,
         batch: &Batch<'_>,
@@ -206,7 +220,12 @@ impl Core {
         Some(())
     }
 
-    pub(super) fn send_replies(&mut self, own: &mut OwnTable, batch: &Batch<'_>, outlet: &mut dyn Outlet) {
+    pub(super) fn send_replies(
+        &mut self,
+        own: &mut UpstreamTable,
+        batch: &Batch<'_>,
+        outlet: &mut dyn Outlet,
+    ) {
         for at in 0..own.whole.len() {
             let Some(number) = own.whole.get(at).copied() else { break };
             let counters = &self.counters;
@@ -222,9 +241,10 @@ impl Core {
     }
 }
 
-/// Sends all datagrams of a reply. Where there are too few frames it sends none; `None`: not all could be sent.
+/// Sends all datagrams of the reply to a client. If there are not enough free frames, no datagram
+/// is sent. Returns `None` if a datagram could not be sent.
 fn send_reply(
-    table: &GatherTable<WayBack, OwnExchange>,
+    table: &GatherTable<ReturnPath, UpstreamExchange>,
     batch: &Batch<'_>,
     outlet: &mut dyn Outlet,
     number: u32,
@@ -237,7 +257,8 @@ fn send_reply(
         return None;
     }
     if let Some(cache) = keyed.rules.strict() {
-        // It says that what it asks for was done: what was fetched before that is let go.
+        // The reply acknowledges a write. Cached values that were fetched before this time are
+        // therefore invalidated.
         table.written_keys(application, number, &mut |key| {
             cache.epochs.key_written(batch.now.nanos(), cache.hash.hash(key));
         });
@@ -259,8 +280,9 @@ fn send_reply(
     Some(())
 }
 
-/// Where a backend is asked: at the VIP, as clients ask it, or at its own address where it does not have the VIP. `None`: it has none of
-/// the request's family.
+/// Returns the destination address and port of an upstream request: the VIP if backends have the
+/// VIP address, otherwise the backend's own address. Returns `None` if the backend's own address
+/// and the VIP have different IP versions.
 pub(super) fn server(keyed: &Keyed, backend: &Slot, vip: SocketAddr) -> Option<SocketAddr> {
     match keyed.rules.path {
         KeyPath::Direct => Some(vip),
@@ -269,14 +291,15 @@ pub(super) fn server(keyed: &Keyed, backend: &Slot, vip: SocketAddr) -> Option<S
     }
 }
 
-/// A backend as one that is asked; `None`: it cannot be.
-pub(super) fn target_of(batch: &Batch<'_>, keyed: &Keyed, slot: SlotId, way: &WayBack) -> Option<Target> {
+/// Returns the backend as a destination of upstream requests, or `None` if upstream requests cannot
+/// be sent to it.
+pub(super) fn target_of(batch: &Batch<'_>, keyed: &Keyed, slot: SlotId, way: &ReturnPath) -> Option<Target> {
     let backend = batch.snapshot.slots().get(slot.0 as usize)?;
     let room = server(keyed, backend, way.vip()).and_then(|_| room(backend, way.family))?;
     Some(Target { server: slot.0, room })
 }
 
-/// Bytes of payload that one datagram to a backend may have.
+/// Returns the maximum UDP payload to a backend, in bytes, within the path MTU.
 fn room(slot: &Slot, family: Family) -> Option<u16> {
     let room = usize::from(slot.mtu).checked_sub(slot.encap_overhead() + udp_headers_len(family))?;
     u16::try_from(room).ok()
@@ -293,7 +316,7 @@ fn not_begun(why: NotBegun) -> DropReason {
 pub(super) fn not_taken(why: NotTaken) -> DropReason {
     match why {
         NotTaken::Late => DropReason::KvAnswerLate,
-        NotTaken::Unasked => DropReason::KvAnswerUnasked,
+        NotTaken::Unasked => DropReason::KvAnswerUnexpected,
         NotTaken::NoAnswer(why) => no_answer(why),
     }
 }
@@ -301,12 +324,13 @@ pub(super) fn not_taken(why: NotTaken) -> DropReason {
 pub(super) fn no_answer(why: NoAnswer) -> DropReason {
     match why {
         NoAnswer::OtherNonce => DropReason::KvAnswerNonce,
-        NoAnswer::OtherKey => DropReason::KvAnswerUnasked,
+        NoAnswer::OtherKey => DropReason::KvAnswerUnexpected,
         NoAnswer::Continuation => DropReason::KvAnswerContinuation,
         _ => DropReason::KvAnswerMalformed,
     }
 }
 
 const PLAIN_LINK: usize = 14;
-/// Bytes of what one backend is asked at once: what servers themselves send.
+/// The maximum payload of an upstream request, in bytes. Memcached servers limit their own
+/// datagrams to the same length.
 const MOST_ASKED: u16 = 1_400;

@@ -1,10 +1,12 @@
-//! ICMP for a VIP.
+//! ICMP and ICMPv6 packets to a VIP. Echo requests are answered in place, and ICMP errors quote a
+//! packet and are forwarded to the backend of the quoted flow. The XDP program leaves neighbor
+//! discovery to the kernel. The module `fragments` handles fragmented ICMP packets, the module
+//! `refusal` sends ICMP errors, and the module `outer_error` handles errors about outer packets.
 //!
-//! In: an ICMP packet. Out: an echo request turned round; an error sent on to the backend of the flow that it quotes.
-//! Not here: neighbour discovery (XDP leaves it to the kernel), pieces of ICMP (`fragments`), errors that we send (`refusal`), errors
-//! about our own outer packets (`outer_error`).
-//! Invariant: nothing of a quote is believed but what names a flow of a VIP, and it changes no table.
-//! Source: RFC 792, RFC 4443, RFC 1191, RFC 8201; paper §4.3 (tuples of errors are those of the quoted packet, reversed).
+//! The quoted packet is used only to identify a flow of a VIP, and never changes a table.
+//!
+//! See RFC 792, RFC 4443, RFC 1191, RFC 8201, and §4.3 of the Maglev paper (the flow is the
+//! reversed 5-tuple of the quoted packet).
 
 use packet::{Addresses, IcmpError, Parsed, Quoted, echo_reply, icmp_error, protocol};
 
@@ -18,7 +20,8 @@ use crate::{
 };
 
 impl Core {
-    /// Stage 1 for an ICMP packet that is whole. `None`: an error that stage 2 finds a backend for.
+    /// Runs stage 1 (classification) for an unfragmented ICMP packet. Returns `None` for an ICMP
+    /// error, because stage 2 chooses its backend.
     #[cold]
     pub(super) fn classify_icmp(
         &mut self,
@@ -54,33 +57,35 @@ impl Core {
         if !self.may_reply(batch, &flow.source) {
             return Verdict::Drop(DropReason::ReplyRate);
         }
-        // What stood behind the IP packet goes.
+        // This removes the Ethernet padding behind the IP packet.
         packet.set_bounds(packet.start(), packet.start() + usize::from(parsed.end));
         packet.move_to_front();
         Verdict::Reply
     }
 
-    /// Whether another echo reply or time exceeded may go to `source`.
+    /// Returns `true` if the rate limits allow another echo reply or time-exceeded error to
+    /// `source`.
     pub(super) fn may_reply(&mut self, batch: &Batch<'_>, source: &[u8; 16]) -> bool {
         let key = batch.snapshot.hasher.source(source);
         let rates = self.config.icmp;
-        self.limits.admit_source(key, rates.replies_to_source, batch.now)
+        self.limits.admit_source(key, rates.replies_per_source, batch.now)
             && self.meters.replies.admit(rates.replies, batch.now)
     }
 
-    /// Likewise a packet-too-big error, which has a meter of its own: a flood of pings, of any source address, leaves path MTU discovery
-    /// alone.
+    /// Returns `true` if the rate limits allow another packet-too-big error to `source`. These
+    /// errors have a separate meter, so a flood of pings does not disturb path MTU discovery.
     pub(super) fn may_send_too_big(&mut self, batch: &Batch<'_>, source: &[u8; 16]) -> bool {
         let key = batch.snapshot.hasher.source(source).rotate_left(32);
         let rates = self.config.icmp;
-        self.limits.admit_source(key, rates.replies_to_source, batch.now)
+        self.limits.admit_source(key, rates.replies_per_source, batch.now)
             && self.meters.too_big_errors.admit(rates.replies, batch.now)
     }
 
-    /// Whether another error of `source` may be sent on or taken in.
+    /// Returns `true` if the rate limits allow another ICMP error from `source` to be forwarded or
+    /// processed.
     fn may_take_error(&mut self, batch: &Batch<'_>, source: &[u8; 16]) -> bool {
         let (key, rates) = (!batch.snapshot.hasher.source(source), self.config.icmp);
-        self.limits.admit_source(key, rates.errors_of_source, batch.now)
+        self.limits.admit_source(key, rates.errors_per_source, batch.now)
             && self.meters.errors.admit(rates.errors, batch.now)
     }
 
@@ -93,7 +98,8 @@ impl Core {
     ) -> Result<(), DropReason> {
         let snapshot = batch.snapshot;
         let Addresses { src: router, dst: destination } = state.parsed.addresses(packet.frame());
-        // Asked once: not again by the threads that hand it on for their tables' sake.
+        // Each ICMP error is counted against the rate limit once. If another thread handed the
+        // error over to this one, the other thread has already counted it.
         let is_handed_on = matches!(packet.origin(), Origin::Thread(_, HandoffReason::IcmpError { .. }));
         if !is_handed_on && !self.may_take_error(batch, &router) {
             return Err(DropReason::IcmpRate);
@@ -101,7 +107,8 @@ impl Core {
         if !snapshot.vips.contains(&destination) {
             return self.take_outer_error(batch, packet, error, state);
         }
-        // It is for the sender of the quoted packet alone.
+        // An ICMP error is sent to the sender of the quoted packet, so its destination must be the
+        // quoted source.
         if error.quoted.addresses.src != destination {
             return Err(DropReason::IcmpQuote);
         }
@@ -113,8 +120,9 @@ impl Core {
         Ok(())
     }
 
-    /// Stage 2 for an error: the backend that the flow's thread knows, else Maglev's. The threads are asked in turn, each
-    /// its own table, and the last decides.
+    /// Runs stage 2 for an ICMP error: looks the quoted flow up in the connection table of this
+    /// thread. If the flow is missing, the error is passed to the next thread. The last thread
+    /// chooses the backend by Maglev.
     #[cold]
     pub(super) fn choose_for_error(
         &mut self,
@@ -140,7 +148,8 @@ impl Core {
         choose_by_table(batch, packet, state).err().map(Verdict::Drop)
     }
 
-    /// The next thread whose table may know the flow that an error quotes; `None`: all were asked.
+    /// Returns a verdict that passes the packet to the next thread, whose connection table may
+    /// contain the quoted flow. Returns `None` if all threads have searched their tables.
     pub(super) fn ask_next(&self, packet: &Packet<'_>, state: &PacketState) -> Option<Verdict> {
         let asked = match packet.origin() {
             Origin::Thread(_, HandoffReason::IcmpError { asked, .. }) => asked.saturating_add(1),
@@ -153,28 +162,32 @@ impl Core {
     }
 }
 
-/// The flow that an error is about.
+/// The client's flow that an ICMP error refers to.
 struct QuotedFlow {
-    /// Index among the snapshot's services.
+    /// The index of the service in the snapshot.
     service: u32,
     hash: u64,
-    /// Where its backend is found.
+    /// The action of stage 2 that chooses the backend.
     stage: Stage,
 }
 
-/// Service and hash of the flow that a packet from a VIP belongs to: the client's, so the quoted tuple reversed. An echo reply is of no flow: its request was given a backend by its addresses (`fragments`).
+/// Returns the service and the hash of the quoted flow. A backend sent the quoted packet, so the
+/// client's flow has the reversed 5-tuple. A quoted echo reply belongs to no flow. The backend for
+/// such an error is chosen by the hash of the quoted addresses.
 fn quoted_flow(snapshot: &Snapshot, quoted: &Quoted) -> Result<QuotedFlow, DropReason> {
     let (source, destination) = (quoted.addresses.dst, quoted.addresses.src);
     let is_icmp = matches!(quoted.protocol, protocol::ICMP | protocol::ICMPV6);
     let index = match quoted.ports {
         _ if is_icmp => snapshot.vips.first(&destination),
         Some((vip_port, _)) => snapshot.vips.find(&destination, quoted.protocol, vip_port),
-        // Without ports: a protocol that has none, or a service for which they don't matter.
+        // A quote without ports is sufficient if the protocol has no ports or the service ignores
+        // ports.
         None => snapshot.vips.sole(&destination, quoted.protocol),
     };
     let index = index.ok_or(DropReason::IcmpQuote)?;
     let service = snapshot.service(index);
-    // A keyed request was of no flow: which server its answer came from is not known.
+    // Keyed requests are not tracked as flows, so the backend that sent the quoted reply is
+    // unknown.
     if service.policy == HashPolicy::Key && !is_icmp {
         return Err(DropReason::IcmpQuote);
     }
@@ -183,7 +196,8 @@ fn quoted_flow(snapshot: &Snapshot, quoted: &Quoted) -> Result<QuotedFlow, DropR
     }
     let (destination_port, source_port) = quoted.ports.unwrap_or((0, 0));
     let flow = Flow { source, destination, source_port, destination_port, protocol: quoted.protocol };
-    // The lists are about the client. A router on its way is in none of them.
+    // The source lists apply to the client's address, not to the address of the router that sent
+    // the error.
     if let Some(reason) = service.guard.as_ref().and_then(|guard| guard.refusal(&flow)) {
         return Err(reason);
     }

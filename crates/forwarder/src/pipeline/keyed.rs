@@ -1,9 +1,10 @@
-//! Requests of keyed services: read, and given to the backend of their key.
+//! Requests to keyed services. Stage 1 parses a request and hashes its key, and stage 2 chooses the
+//! backend that stores the key. The placement of keys is in `crate::keyed`, and the protocol
+//! formats are in `kv-switch`.
 //!
-//! In: a datagram, or its first piece, for a service with [`Keyed`]. Out: where its key is looked for, in stage 1; its slot, in stage 2.
-//! Not here: where a key is (`crate::keyed`), bytes of a protocol (`kv-switch`).
-//! Invariant: a request is decided under one snapshot, and enters no connection table.
-//! Source: AppSwitch §3; SmartSwitch §3.
+//! A request is processed under one snapshot and is not added to the connection table.
+//!
+//! See the papers AppSwitch (§3) and SmartSwitch (§3).
 
 use std::ops::ControlFlow;
 
@@ -17,7 +18,9 @@ use crate::selection::Selection;
 use crate::{DropReason, Flow, KeyPlace, Keyed, Packet, Service, Snapshot, Step};
 
 impl Core {
-    /// Stage 1: where the key of a request is looked for. `state` has its service. A request without a key goes by its flow.
+    /// Runs stage 1 for a request to a keyed service: parses the request, and finds the hash and
+    /// the pool of its key. `state` must contain the service. A request without a key is assigned
+    /// by its flow hash.
     #[inline(never)]
     pub(super) fn read_request(
         &mut self,
@@ -53,7 +56,7 @@ impl Core {
         Ok(())
     }
 
-    /// Where the keys of a request are, and what stage 2 does with it.
+    /// Finds the hashes and pools of the keys of a request, and selects the action for stage 2.
     #[inline]
     fn look_for_keys(
         &self,
@@ -71,16 +74,17 @@ impl Core {
         match request.place(ask) {
             Placed::At(KeyPlace { hash, route }) => (state.hash, state.route) = (hash, route),
             Placed::Anywhere => state.hash = snapshot.hasher.hash(service.policy, flow),
-            // Of those with replicas no write is for several keys.
+            // Stage 2 refuses a write to several replicated keys.
             Placed::Apart if state.stage == Stage::Refuse => {}
             Placed::Apart => state.stage = Stage::Gather,
         }
         if state.stage == Stage::Gather && !self.may_gather(keyed) {
             return Err(DropReason::KvSplit);
         }
-        // What this machine answers, or passes both ways, has to be whole; pieces follow their first.
+        // A request must not be fragmented if this machine generates or forwards the reply. In
+        // other cases, the later fragments follow the first fragment to its backend.
         if state.parsed.fragment != Fragment::None && state.stage != Stage::Keyed {
-            return Err(DropReason::KvNoWayBack);
+            return Err(DropReason::KvNoReturnPath);
         }
         Ok(())
     }
@@ -98,7 +102,7 @@ impl Core {
         counter.add(1);
     }
 
-    /// Each counts as a new flow for the limits of its VIP.
+    /// Applies the limits of the VIP. Each request counts as a new flow.
     #[inline]
     pub(super) fn admit_request(
         &mut self,
@@ -112,7 +116,8 @@ impl Core {
         self.limits.admit(guard, &batch.snapshot.hasher, &flow, batch.now)
     }
 
-    /// Stage 2: the backend that has the key; for a request without one any that serves, as for a flow.
+    /// Runs stage 2 for a request to a keyed service: chooses the backend that stores the key. For
+    /// a request without a key, the flow hash chooses any serving backend.
     pub(super) fn choose_by_key(
         &mut self,
         batch: &Batch<'_>,
@@ -147,7 +152,7 @@ impl Core {
     }
 }
 
-/// What stage 2 does with a request whose keys are of one backend.
+/// Returns the action of stage 2 for a request whose keys are stored on one backend.
 fn stage(keyed: &Keyed) -> Stage {
     match keyed.rules.path {
         KeyPath::Direct => Stage::Keyed,
@@ -155,8 +160,9 @@ fn stage(keyed: &Keyed) -> Stage {
     }
 }
 
-/// What stage 2 does with a request that stores something, where its answer matters here: all backends of its key have to carry it out,
-/// or no copy may be older than it.
+/// Returns the action of stage 2 for a write to a pool with replicas or with a strict cache. With
+/// replicas, all backends of the key must execute the write. With a strict cache, the reply must
+/// pass through this machine.
 #[cold]
 fn stage_of_write(keyed: &Keyed, payload: &[u8], ask: &Ask) -> Stage {
     let (application, request) = (&keyed.rules.application, kv_switch::Request { payload, ask });
@@ -166,28 +172,29 @@ fn stage_of_write(keyed: &Keyed, payload: &[u8], ask: &Ask) -> Stage {
     }
     match ask.plan {
         _ if !application.is_acknowledged(&request) => stage(keyed),
-        // Of several keys this machine answers itself, once all are there: what passes names one.
+        // For a proxied request, the table of exchanges stores only one written key. For a write to
+        // several keys, this machine therefore combines the replies itself.
         Plan::Join => Stage::Gather,
         _ => Stage::Through,
     }
 }
 
-/// A request, and what it is read by.
+/// A request, with the snapshot and the service that determine its backend.
 struct Request<'a> {
     snapshot: &'a Snapshot,
     service: &'a Service,
     keyed: &'a Keyed,
     payload: &'a [u8],
-    /// The hash of its flow, where keys have replicas.
+    /// The flow hash. This field is set only if keys have replicas.
     flow: u64,
 }
 
-/// Where a request's keys are looked for.
+/// The assignment of a request's keys to backends.
 enum Placed {
     At(KeyPlace),
-    /// It has none.
+    /// The request has no key.
     Anywhere,
-    /// Several backends have them.
+    /// The keys are stored on different backends.
     Apart,
 }
 
@@ -197,7 +204,8 @@ impl Request<'_> {
         match ask.plan {
             Plan::Keyless => Placed::Anywhere,
             Plan::One => Placed::At(self.place_of(&ask.first)),
-            // What is asked of one server at once must be all on it.
+            // A request for several keys can be sent to one backend only if that backend stores all
+            // these keys.
             _ => self.common_place(ask),
         }
     }
@@ -208,7 +216,7 @@ impl Request<'_> {
         self.keyed.rules.place(self.keyed.rules.application.key(self.payload, item, &mut room))
     }
 
-    /// Counts each of its keys, for who asks which are hot.
+    /// Counts each key of the request for the list of hot keys.
     #[cold]
     fn count_keys(&self, ask: &Ask, hot_keys: &mut HotKeys) {
         let application = &self.keyed.rules.application;
@@ -219,7 +227,8 @@ impl Request<'_> {
         });
     }
 
-    /// Where the first of several keys is looked for, if the backend there has all of them.
+    /// Returns the hash and pool of the first key if the backend of this key stores all keys of the
+    /// request. Otherwise returns [`Placed::Apart`].
     #[inline(never)]
     fn common_place(&self, ask: &Ask) -> Placed {
         let first = self.place_of(&ask.first);
@@ -236,8 +245,9 @@ impl Request<'_> {
     }
 }
 
-/// What a packet carries: all of a datagram, or as much of it as its first piece has. `None`: its UDP header is cut short, or
-/// has a length that the packet does not have.
+/// Returns the UDP payload of a packet. For a first fragment, this is only the beginning of the
+/// payload. Returns `None` if the UDP header is truncated, or if the UDP length exceeds the length
+/// of an unfragmented packet.
 pub(super) fn datagram<'a>(packet: &'a Packet<'_>, parsed: &Parsed) -> Option<Datagram<'a>> {
     let bytes = packet.frame().get(usize::from(parsed.l4)..usize::from(parsed.end))?;
     let (&[_, _, _, _, high, low, _, _], payload) = bytes.split_first_chunk::<8>()?;

@@ -1,27 +1,28 @@
-//! What a packet thread keeps for requests of keyed services, beside the connection table that these never enter.
+//! The state of a packet thread for keyed services. Requests to keyed services are not tracked in
+//! the connection table.
 
 use kv_switch::{CacheCounts, HotKeys};
 
 use super::expiry::ShortLived;
-use super::own_requests::OwnTable;
+use super::upstream_requests::UpstreamTable;
 use crate::ValueCache;
 
-/// What a thread keeps for requests of keyed services.
+/// The state of one packet thread for keyed services.
 #[derive(Debug)]
 pub(super) struct KeyedState {
     pub(super) hot_keys: Option<Box<HotKeys>>,
-    pub(super) own: Option<Box<OwnTable>>,
+    pub(super) own: Option<Box<UpstreamTable>>,
     pub(super) short_lived: ShortLived,
     pub(super) cache: Option<Box<ValueCache>>,
-    /// What the cache had counted when that was last published.
+    /// The cache counts that were last added to the thread counters.
     pub(super) counted: CacheCounts,
-    /// A read of this batch may be answered from a copy.
+    /// `true` if the current batch contains a read that may be answered from the cache.
     pub(super) has_cached_reads: bool,
 }
 
 impl KeyedState {
-    /// Nothing is counted, and nothing is cached.
-    pub(super) fn new(own: Option<Box<OwnTable>>, short_lived: ShortLived) -> Self {
+    /// Creates the state without a cache and without a counter of hot keys.
+    pub(super) fn new(own: Option<Box<UpstreamTable>>, short_lived: ShortLived) -> Self {
         let (hot_keys, cache, counted) = (None, None, CacheCounts::default());
         Self { hot_keys, own, short_lived, cache, counted, has_cached_reads: false }
     }

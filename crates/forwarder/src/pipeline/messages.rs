@@ -1,11 +1,14 @@
-//! The messages of a batch's flows, gathered so that they are hashed side by side.
+//! Buffers for the hash inputs (messages) of a batch. The words of several messages are interleaved
+//! in lanes, so that `sip-lanes` hashes these messages in parallel. `classifier` defines the
+//! content of a message.
 //!
-//! Not here: what a message says (`classifier`), the hash (`sip-lanes`).
-//! Invariant: message `n` stands in lane `n % LANES` of group `n / LANES`; what lies behind the last is of earlier batches.
+//! Message `n` is in lane `n % LANES` of group `n / LANES`. The lanes after the last message
+//! contain data of earlier batches.
 
 use sip_lanes::{HashMany, LANES, Lanes, SipKey};
 
-/// Messages of `WORDS` words, each with the place of its packet in the batch.
+/// Messages of `WORDS` words each. For each message, the buffer also stores the batch index of its
+/// packet.
 #[derive(Debug)]
 pub(super) struct Messages<const WORDS: usize> {
     groups: Box<[Lanes<WORDS>]>,
@@ -14,14 +17,14 @@ pub(super) struct Messages<const WORDS: usize> {
     count: usize,
 }
 
-/// Hashes in the order of `push`, and the places of their packets.
+/// The hashes in the order of the `push` calls, with the batch indexes of their packets.
 pub(super) struct Hashed<'a> {
     pub(super) places: &'a [u16],
     pub(super) hashes: &'a [u64],
 }
 
 impl<const WORDS: usize> Messages<WORDS> {
-    /// For batches of at most `packets`.
+    /// Creates buffers for batches of up to `packets` packets.
     pub(super) fn new(packets: usize) -> Self {
         let groups = packets.div_ceil(LANES);
         Self {
@@ -40,7 +43,8 @@ impl<const WORDS: usize> Messages<WORDS> {
         self.count
     }
 
-    /// The message of the packet at `place`; there is room for a batch.
+    /// Adds the message of the packet with batch index `place`. If the buffer is full, the message
+    /// is ignored.
     #[inline(always)]
     pub(super) fn push(&mut self, place: usize, words: [u64; WORDS]) {
         let (group, lane) = (self.count / LANES, self.count % LANES);
@@ -50,13 +54,13 @@ impl<const WORDS: usize> Messages<WORDS> {
         for (to, word) in group.iter_mut().zip(words) {
             to[lane] = word;
         }
-        #[expect(clippy::cast_possible_truncation, reason = "a batch is far below 65,536 packets")]
+        #[expect(clippy::cast_possible_truncation, reason = "a batch has fewer than 65,536 packets")]
         let place = place as u16;
         *at = place;
         self.count += 1;
     }
 
-    /// Hashes them all.
+    /// Returns the hashes of all messages.
     #[inline(always)]
     pub(super) fn hash(&mut self, key: SipKey, hash_many: HashMany<WORDS>) -> Hashed<'_> {
         let groups = self.count.div_ceil(LANES);

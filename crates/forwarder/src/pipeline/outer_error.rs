@@ -1,10 +1,12 @@
-//! ICMP errors about this machine's own outer packets.
+//! ICMP errors that quote an outer packet of this machine. The path MTU in such an error is
+//! reported to the control plane, and the error is not forwarded.
 //!
-//! In: an error that quotes a tunnel of ours. Out: what it says of the path's MTU, for the control plane; the error ends here.
-//! Invariant: it is believed only if the flow that it quotes is in a connection table, and on the backend that it quotes. A quote
-//! that ends before the inner ports names no flow: then the backend's address is all there is to go by, and the control plane looks
-//! at that (`control_plane::Paths::learn`).
-//! Source: RFC 792, RFC 1191, RFC 4443, RFC 8201; RFC 2003 §4.
+//! An error is trusted only if the quoted packet was sent to the backend of its flow. The
+//! connection tables contain the backend of each flow. If the quote is too short for the ports of
+//! the inner packet, the flow is unknown. The control plane then only checks that the address
+//! belongs to a backend (`control_plane::Paths::learn`).
+//!
+//! See RFC 792, RFC 1191, RFC 4443, RFC 8201 and RFC 2003 (§4).
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -20,7 +22,8 @@ use crate::selection::flow_key;
 use crate::{DropReason, Flow, Notice, Packet, SlotId, Snapshot, Verdict};
 
 impl Core {
-    /// Stage 1. `Ok`: stage 2 looks for the flow.
+    /// Runs stage 1 (classification) for an ICMP error that quotes an outer packet. Returns `Ok` if
+    /// stage 2 must look up the quoted flow.
     pub(super) fn take_outer_error(
         &mut self,
         batch: &Batch<'_>,
@@ -37,7 +40,7 @@ impl Core {
         if [Some(error.quoted), outer.inner].into_iter().flatten().any(|quoted| is_nobodys(&quoted)) {
             return Err(DropReason::IcmpQuote);
         }
-        // What is quoted of the inner packet must be one of a client's.
+        // The quoted inner packet must be a packet from a client to a VIP.
         if outer.inner.is_some_and(|inner| !snapshot.vips.contains(&inner.addresses.dst)) {
             return Err(DropReason::IcmpQuote);
         }
@@ -51,7 +54,9 @@ impl Core {
         Ok(())
     }
 
-    /// Stage 2: the threads are asked in turn, each its own table.
+    /// Runs stage 2 for an ICMP error that quotes an outer packet: looks the quoted flow up in the
+    /// connection table of this thread. If the flow is missing, the error is passed to the next
+    /// thread.
     #[cold]
     pub(super) fn look_for_quoted(
         &mut self,
@@ -75,19 +80,20 @@ impl Core {
             let lowest = lowest_mtu(error.quoted.family);
             let mtu = if mtu == 0 { older_router(&error.quoted) } else { mtu };
             let mtu = u16::try_from(mtu).unwrap_or(u16::MAX).max(lowest);
-            // Lost when there is no room: routers repeat themselves.
+            // If the ring is full, the notice is lost, but the router will send the error again.
             notices.send(Notice::PathMtu { destination: canonical(&error.quoted.addresses.dst), mtu });
         }
         DropReason::TakenIn
     }
 }
 
-/// Whether a quoted packet of IPv6 was sent to an address that stands for one of IPv4: we send none there, and take none.
+/// Returns `true` if a quoted IPv6 packet has an IPv4-mapped destination. The quote is then forged,
+/// because this machine sends no packets to such addresses.
 fn is_nobodys(quoted: &Quoted) -> bool {
     quoted.family == Family::V6 && is_v4(&quoted.addresses.dst)
 }
 
-/// The client's flow, where the quote reaches to its ports.
+/// Returns the client's flow, or `None` if the quote does not include the ports.
 fn flow_of(inner: &Quoted) -> Option<Flow> {
     let (source_port, destination_port) = inner.ports?;
     let is_whole = inner.fragment == Fragment::None && has_ports(inner.protocol);
@@ -100,23 +106,23 @@ fn flow_of(inner: &Quoted) -> Option<Flow> {
     })
 }
 
-/// Whether the quoted outer packet went to a slot.
+/// Returns `true` if the quoted outer packet was sent to the backend in `slot`.
 fn is_on(snapshot: &Snapshot, slot: SlotId, error: &IcmpError) -> bool {
     let destination = canonical(&error.quoted.addresses.dst);
     snapshot.slots.get(slot.0 as usize).is_some_and(|slot| slot.reach().contains(destination))
 }
 
-/// The next plateau below the packet that was too big: a router from before 1990 does not give its MTU.
-///
-/// # Source
-/// RFC 1191 §7.1, table 7-1.
+/// Returns the path MTU to assume for a router that does not report one. This is the next plateau
+/// below the size of the quoted packet (RFC 1191 §7.1, table 7-1). Routers from before 1990 do not
+/// report their MTU.
 fn older_router(quoted: &Quoted) -> u32 {
     let plateaus = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 508];
     plateaus.into_iter().find(|plateau| *plateau < quoted.total_len).unwrap_or(508)
 }
 
-/// A forged error must not make us cut everything to crumbs. IPv6's is the protocol's own; IPv4's is what every host
-/// takes (RFC 1122 §3.3.2), less a margin for what stands in front of it, as Linux's `min_pmtu` has it.
+/// Returns the lowest path MTU that is accepted. This limit keeps forged errors from forcing tiny
+/// fragments. For IPv6 it is the minimum MTU of the protocol. For IPv4 it is the size that every
+/// host accepts (RFC 1122 §3.3.2) minus a margin for headers, like `min_pmtu` in Linux.
 const fn lowest_mtu(family: Family) -> u16 {
     match family {
         Family::V4 => 552,

@@ -1,9 +1,11 @@
-//! Packets whose checksum their sender left to hardware that there is not: one packet a second is looked at.
+//! Detects packets with a partial checksum. Their sender expected a network card to complete the
+//! checksum, but no device on the path did. One packet per second is examined. A complete checksum
+//! looks like a partial one once in 65,536 packets, so [`Notice::PartialChecksum`] is sent only
+//! after three partial checksums in a row ([`IN_A_ROW`]). Packets are not changed. For a batch in
+//! which no packet is examined, the cost is one comparison.
 //!
-//! In: a batch after stage 1, unchanged. Out: [`Notice::PartialChecksum`], when [`IN_A_ROW`] are so without one that is not:
-//! a whole checksum has this value once in 65,536 packets.
-//! Not here: anything that changes a packet's way. Between two looks a batch pays for one comparison.
-//! Source: Linux `include/linux/skbuff.h`, `CHECKSUM_PARTIAL`: the field holds the sum of the pseudo header, not complemented.
+//! See `CHECKSUM_PARTIAL` in the Linux header `include/linux/skbuff.h`. The checksum field of such
+//! a packet contains the sum of the pseudo header, without the final complement.
 
 use packet::checksum::Sum;
 use packet::{Family, Fragment, parse, protocol};
@@ -12,16 +14,16 @@ use super::state::Batch;
 use super::{Core, Scratch};
 use crate::{Notice, Origin, Packet};
 
-/// When the next look is, and what those before have found.
+/// The time of the next examination, and the number of partial checksums in a row.
 #[derive(Debug, Default)]
 pub(super) struct Looks {
-    /// In nanoseconds.
+    /// The time of the next examination, in nanoseconds.
     next: u64,
     in_a_row: u8,
 }
 
 impl Core {
-    /// Looks at a packet, if it is time.
+    /// Examines one packet of the batch if the last examination was at least one second ago.
     #[inline]
     pub(super) fn look_for_partial(&mut self, batch: &Batch<'_>, packets: &[Packet<'_>], scratch: &Scratch) {
         if batch.now.nanos() >= self.looks.next {
@@ -40,13 +42,14 @@ impl Core {
         self.looks.in_a_row = if is_partial { self.looks.in_a_row + 1 } else { 0 };
         if self.looks.in_a_row == IN_A_ROW {
             self.looks.in_a_row = 0;
-            // What finds no room is found again.
+            // If the notice is lost, the next partial checksums cause another notice.
             let _ = self.notices.as_mut().map(|notices| notices.send(Notice::PartialChecksum { interface }));
         }
     }
 }
 
-/// `None`: it has no such checksum, or not all of what that is about.
+/// Returns `true` if the checksum of a packet is partial. Returns `None` if the packet is a
+/// fragment or has no TCP or UDP checksum.
 fn is_partial(frame: &[u8]) -> Option<bool> {
     let parsed = parse(frame).ok()?;
     let at = usize::from(parsed.l4)

@@ -1,46 +1,45 @@
-//! Packets that can't go on as they are: the sender gets an ICMP error, or the packet is cut.
+//! Packets that cannot be forwarded unchanged. Either the sender receives an ICMP error, or the
+//! packet is held and the next `poll` sends it in fragments. The crate `packet` defines the formats
+//! of ICMP errors and fragments.
 //!
-//! In: a packet that stage 3 refused, unchanged. Out: an ICMP error in its place; or a hold, from which the next `poll` sends
-//! its pieces.
-//! Not here: how errors and pieces are written (`packet`).
-//! Source: RFC 1191, RFC 1812 §4.3.2 and §5.3.1, RFC 8201, RFC 4443 §3.2, RFC 2473 §7, RFC 4459.
+//! See RFC 1191, RFC 1812 (§4.3.2 and §5.3.1), RFC 8201, RFC 4443 (§3.2), RFC 2473 (§7) and RFC
+//! 4459.
 
 use packet::{
-    ErrorOrder, Family, FragmentError, IcmpErrorKind, Parsed, Pieces, allow_cutting, pieces_v4, pieces_v6,
-    write_icmp_error,
+    ErrorSpec, Family, FragmentError, FragmentIter, IcmpErrorKind, Parsed, allow_cutting, pieces_v4,
+    pieces_v6, write_icmp_error,
 };
 
 use super::state::{Batch, PacketState, Stage};
 use super::{Core, unreadable};
 use crate::rewrite::{NO_LIMIT, RewriteParams, leaves_by, rewrite};
-use crate::{DropReason, HoldSlot, Outlet, Packet, Piece, Slot, TooBig, Verdict};
+use crate::{DropReason, FragmentStep, HoldSlot, Outlet, Packet, Slot, TooBig, Verdict};
 
-/// A held packet that waits to be cut.
+/// A held packet that is waiting to be split into fragments.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cut {
     state: PacketState,
     what: What,
-    /// How many of its pieces were sent.
+    /// The number of fragments that were sent so far.
     next: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
-    /// The client's packet, before it is wrapped.
+    /// The client's packet is fragmented, and each fragment is encapsulated.
     Inner,
-    /// The packet as it was wrapped. IPv6 pieces need an identification.
+    /// The encapsulated packet is fragmented. IPv6 fragments need an identification.
     Outer { identification: u32 },
 }
 
-/// An ICMP error to the sender of a packet.
+/// An ICMP error for the sender of a packet.
 struct Answer {
     kind: IcmpErrorKind,
-    /// Who says so.
     source: std::net::IpAddr,
 }
 
 impl Core {
-    /// A verdict for a packet that could not be written, because of `reason`.
+    /// Returns the verdict for a packet that could not be rewritten for the given reason.
     #[cold]
     pub(super) fn refuse(
         &mut self,
@@ -49,7 +48,8 @@ impl Core {
         state: &PacketState,
         reason: DropReason,
     ) -> Verdict {
-        // Neither answered with an MTU nor cut: its TTL expires (RFC 1812 §5.3.1 comes before §5.2.7.2).
+        // The TTL is checked before the size, because RFC 1812 handles TTL expiry (§5.3.1) before
+        // fragmentation (§5.2.7.2).
         let ends = reason == DropReason::TooBig && state.parsed.ttl <= 1 && state.stage != Stage::Redirect;
         match if ends { DropReason::Ttl } else { reason } {
             DropReason::Ttl => {
@@ -73,7 +73,9 @@ impl Core {
         }
     }
 
-    /// The same for a packet that is never cut: its pieces would reach the backend as its client sent it.
+    /// Returns the verdict for a proxied packet that could not be rewritten for the given reason. A
+    /// proxied packet is never fragmented, because its fragments would reach the backend with the
+    /// client's addresses.
     #[cold]
     pub(super) fn refuse_whole(
         &mut self,
@@ -96,12 +98,13 @@ impl Core {
         let parsed = &state.parsed;
         match (slot.too_big, parsed.family) {
             //= RFC 2473 §7.1
-            //# if the original IPv6 packet is equal or smaller than the IPv6 minimum link MTU, the tunnel
-            //# entry-point node encapsulates the original packet, and subsequently fragments the resulting IPv6 tunnel packet
+            //# if the original IPv6 packet is equal or smaller than the IPv6 minimum link MTU,
+            //# the tunnel entry-point node encapsulates the original packet, and subsequently
+            //# fragments the resulting IPv6 tunnel packet
             (_, Family::V6) if parsed.ip_len() <= LEAST_V6_MTU => self.cut_outer(batch, packet, state, slot),
             _ if parsed.dont_fragment => self.answer_mtu(batch, packet, state, slot),
             (TooBig::FragmentInner, Family::V4) => {
-                // Its pieces leave as the driver finds it.
+                // The fragments are sent on the interface that is set in the held packet.
                 packet.set_interface(leaves_by(&batch.snapshot.next_hop, slot).unwrap_or(packet.interface()));
                 self.hold_for_cut(state, What::Inner)
             }
@@ -128,7 +131,8 @@ impl Core {
             .unwrap_or(Verdict::Drop(DropReason::TooBig))
     }
 
-    /// Turns a packet into an ICMP error to its sender. `None`: there must be none, or not now.
+    /// Turns a packet into an ICMP error for its sender. Returns `None` if an error is not
+    /// permitted for this packet or exceeds the rate limits.
     fn answer(
         &mut self,
         batch: &Batch<'_>,
@@ -146,7 +150,7 @@ impl Core {
         if !may_send {
             return None;
         }
-        let order = ErrorOrder { kind, source, identification: self.identifications.next_v4() };
+        let order = ErrorSpec { kind, source, identification: self.identifications.next_v4() };
         let frame = packet.start()..packet.end();
         let written = write_icmp_error(packet.buffer_mut(), frame, parsed, &order)?;
         packet.set_bounds(written.start, written.end);
@@ -154,7 +158,7 @@ impl Core {
         Some(Verdict::Reply)
     }
 
-    /// Wraps the whole packet, and holds it to cut what came of it.
+    /// Encapsulates the packet regardless of its size, and holds the result until it is fragmented.
     fn cut_outer(
         &mut self,
         batch: &Batch<'_>,
@@ -171,7 +175,8 @@ impl Core {
             Ok(written) => written.link_len,
             Err(reason) => return Verdict::Drop(reason),
         };
-        // The pieces have the link header of the whole as it now is.
+        // The fragments get the link header of the encapsulated packet, which can be longer or
+        // shorter than the received one.
         let state = &PacketState { parsed: Parsed { l3, ..state.parsed }, ..*state };
         let link_len = usize::from(l3);
         let ip = packet.frame_mut().get_mut(link_len..).unwrap_or_default();
@@ -190,25 +195,26 @@ impl Core {
         u32::try_from(slot).map_or(Verdict::Drop(DropReason::HoldFull), |slot| Verdict::Hold(HoldSlot(slot)))
     }
 
-    /// Sends the pieces of all packets that wait to be cut.
+    /// Sends the fragments of all packets that are waiting to be fragmented.
     pub(super) fn send_cuts(&mut self, batch: &Batch<'_>, outlet: &mut dyn Outlet) {
         for number in 0..self.cuts.len() {
             let Some(mut cut) = self.cuts.get(number).copied() else { break };
             let Ok(hold) = u32::try_from(self.fragments.hold_slots() + number) else { break };
             outlet.split(HoldSlot(hold), &mut |packet, out| {
-                let piece = self.cut_one(batch, packet, &cut, out);
+                let fragment = self.cut_one(batch, packet, &cut, out);
                 cut.next += 1;
-                match piece {
-                    Ok(Some(length)) => Piece::Of(length),
-                    Ok(None) => Piece::End,
-                    Err(reason) => Piece::Failed(reason),
+                match fragment {
+                    Ok(Some(length)) => FragmentStep::Of(length),
+                    Ok(None) => FragmentStep::End,
+                    Err(reason) => FragmentStep::Failed(reason),
                 }
             });
         }
         self.cuts.clear();
     }
 
-    /// Writes the next piece of a held packet to the front of `out`. `None`: there is none.
+    /// Writes the next fragment of a held packet to the front of `out`. Returns `None` if no
+    /// fragment is left.
     fn cut_one(
         &mut self,
         batch: &Batch<'_>,
@@ -221,11 +227,11 @@ impl Core {
         let link_len = usize::from(state.parsed.l3);
         let (link, ip) = packet.frame().split_at_checked(link_len).ok_or(DropReason::Malformed)?;
         let head_room = if cut.what == What::Inner { slot.encap_overhead() } else { 0 };
-        let mut pieces = pieces(ip, slot, cut.what, head_room).map_err(|error| uncuttable(&error))?;
-        let Some(piece) = pieces.nth(cut.next) else { return Ok(None) };
+        let mut fragments = fragments(ip, slot, cut.what, head_room).map_err(|error| uncuttable(&error))?;
+        let Some(fragment) = fragments.nth(cut.next) else { return Ok(None) };
         let start = head_room + link_len;
         out.get_mut(head_room..start).ok_or(DropReason::NoHeadRoom)?.copy_from_slice(link);
-        let len = out.get_mut(start..).and_then(|room| piece.write(room)).ok_or(DropReason::NoHeadRoom)?;
+        let len = out.get_mut(start..).and_then(|room| fragment.write(room)).ok_or(DropReason::NoHeadRoom)?;
         if cut.what != What::Inner {
             return Ok(Some(start + len));
         }
@@ -237,7 +243,6 @@ impl Core {
     }
 }
 
-/// Why a packet that should be cut is dropped.
 fn uncuttable(error: &FragmentError) -> DropReason {
     match error {
         FragmentError::DontFragment | FragmentError::MtuTooSmall { .. } | FragmentError::Extensions => {
@@ -247,12 +252,12 @@ fn uncuttable(error: &FragmentError) -> DropReason {
     }
 }
 
-fn pieces<'a>(
+fn fragments<'a>(
     ip: &'a [u8],
     slot: &Slot,
     what: What,
     encap_overhead: usize,
-) -> Result<Pieces<'a>, FragmentError> {
+) -> Result<FragmentIter<'a>, FragmentError> {
     let limit = slot.mtu.saturating_sub(u16::try_from(encap_overhead).unwrap_or(u16::MAX));
     match (what, ip.first().map(|first| first >> 4)) {
         (What::Outer { identification }, Some(6)) => pieces_v6(ip, limit, identification),
@@ -260,5 +265,5 @@ fn pieces<'a>(
     }
 }
 
-/// RFC 8200 §5.
+/// The minimum IPv6 MTU in bytes (RFC 8200 §5).
 const LEAST_V6_MTU: u16 = 1280;

@@ -1,14 +1,16 @@
-//! Flows that no backend here can serve, and the other clusters that can.
+//! Redirects flows to other clusters while no backend of the pool is serving. The headers of
+//! redirected packets are in `packet`. `decapsulation` accepts packets from other clusters.
 //!
-//! In: a packet of a service whose pool has nobody. Out: another cluster's slot, if the packet may still be sent there.
-//! Not here: the headers that it leaves with (`packet`), whose tunnelled packets are taken (`decapsulation`).
-//! Invariant: what another cluster has sent is served here or dropped, whatever the connection table says of its flow.
-//! Source: paper §4.2.
+//! A packet from another cluster is sent to a local backend or dropped. Such a packet is never
+//! redirected again, even if the connection table maps its flow to another cluster.
+//!
+//! See the Maglev paper, §4.2.
 
 use super::state::FlowPacket;
 use crate::{Selection, SlotId, Snapshot, TunnelSourceKind};
 
-/// Another cluster for the flow of a packet to `destination`; `None`: there is none, or it came from there.
+/// Selects another cluster for a packet to `destination`. Returns `None` if no other cluster is
+/// available, or if the packet came from another cluster.
 #[cold]
 pub(super) fn select(
     snapshot: &Snapshot,
@@ -21,7 +23,8 @@ pub(super) fn select(
     snapshot.select_remote(packet.service, destination, packet.hash)
 }
 
-/// Whether a packet may not follow its flow to this slot: the slot is in another cluster, and the packet came from one.
+/// Returns `true` if a packet came from another cluster and `slot` would redirect it again. Such a
+/// packet must not be sent to `slot`.
 #[inline]
 pub(super) fn is_barred(
     snapshot: &Snapshot,
@@ -31,7 +34,8 @@ pub(super) fn is_barred(
     decapsulated_from == Some(TunnelSourceKind::Cluster) && snapshot.is_redirect(slot)
 }
 
-/// How many machines of ours have redirected a packet before; one that may be redirected again has passed a peer at most.
+/// Returns how often a packet was already redirected within this cluster. The result is at most 1,
+/// because a packet is redirected at most twice.
 #[inline]
 pub(super) fn redirected(decapsulated_from: Option<TunnelSourceKind>) -> u8 {
     u8::from(decapsulated_from == Some(TunnelSourceKind::Peer))

@@ -1,15 +1,17 @@
-//! Requests that all backends of a key carry out, where keys have replicas: each is asked, and the client has one answer.
+//! Writes to replicated keys. The packet thread sends a write to all backends that store the key,
+//! and sends the client one reply. Upstream requests and replies are sent between batches. A
+//! request whose result depends on the stored value is not supported with replicas, and the client
+//! immediately receives an error reply. The protocol formats and acknowledgment rules are in
+//! `kv-switch`, and backends are chosen in `key_choice`.
 //!
-//! In: a write, and what comes to our own ports. Out, between batches: what backends are asked, then the answer. What depends on what a
-//! backend has is answered at once, by the protocol's own error.
-//! Not here: bytes of a protocol, how many have to say what (`kv-switch`), which backends a key has (`key_choice`).
-//! Invariants: a write is begun at all backends of its key or at none; a client has one reply, which says done only if as many as wanted
-//! have said so; what a backend stores that stands in for another lives no longer than `failover.ttl`.
+//! A write is sent to all backends of its key or to none. The client's reply reports success only
+//! after the required number of acknowledgments. A value on a failover backend lives no longer than
+//! `failover.ttl`.
 
 use std::net::SocketAddr;
 
 use kv_switch::{
-    Answered, Asker, CopyId, Datagram, MAX_REPLICAS, NewWrite, NotWritten, Outcome, Replica, Request,
+    Answered, CopyId, Datagram, MAX_REPLICAS, NewWrite, NotWritten, Outcome, Replica, Request, Requester,
     ShortLife, Target, Written,
 };
 use packet::{Parsed, udp_checksum_ok, udp_headers_len, write_udp};
@@ -17,25 +19,25 @@ use packet::{Parsed, udp_checksum_ok, udp_headers_len, write_udp};
 use super::Core;
 use super::gather::{Question, not_taken, server, target_of};
 use super::keyed::datagram;
-use super::own_exchange::OwnExchange;
-use super::own_requests::OwnTable;
+use super::return_path::{ReturnPath, socket};
 use super::state::{Batch, PacketState, Stage};
-use super::way_back::{WayBack, socket};
+use super::upstream_exchange::UpstreamExchange;
+use super::upstream_requests::UpstreamTable;
 use crate::keyed::refused;
 use crate::{DropReason, Flow, Keyed, Outlet, Packet, Service, SlotId, Verdict};
 
-/// A write that may begin.
+/// A write that has passed all checks and can be sent to the backends.
 struct Wanted<'a> {
     service: &'a Service,
     keyed: &'a Keyed,
     payload: &'a [u8],
-    /// How long what stand-ins store may live.
+    /// The maximum lifetime of the value on failover backends.
     life: Option<ShortLife>,
-    way: WayBack,
+    way: ReturnPath,
 }
 
-impl OwnTable {
-    /// Begins a write at all backends of its key, or changes nothing.
+impl UpstreamTable {
+    /// Begins a write to all backends of its key. After an error, the tables are unchanged.
     fn begin_write(&mut self, batch: &Batch<'_>, wanted: &Wanted<'_>) -> Result<(), DropReason> {
         let &Wanted { service, keyed, payload, life, way } = wanted;
         let rules = keyed.rules.replicas.ok_or(DropReason::NoBackend)?;
@@ -54,8 +56,8 @@ impl OwnTable {
         let request = Request { payload, ask: &ask };
         let replicas = replicas.get(..count).unwrap_or_default();
         let new = NewWrite { request, replicas, ack: rules.ack, timeout: rules.timeout, context: way };
-        let mut asker = Asker { table: &mut self.table, now: batch.now.nanos() };
-        let write = self.writes.begin(&mut asker, application, new, OwnExchange::Copy);
+        let mut requester = Requester { table: &mut self.table, now: batch.now.nanos() };
+        let write = self.writes.begin(&mut requester, application, new, UpstreamExchange::Copy);
         self.begun_writes.push(write.map_err(not_written)?);
         self.frames = left;
         Ok(())
@@ -63,7 +65,7 @@ impl OwnTable {
 }
 
 impl Core {
-    /// Stage 2 for a write that all backends of its key carry out.
+    /// Runs stage 2 (selection of the backends) for a write to a replicated key.
     #[cold]
     pub(super) fn begin_write(
         &mut self,
@@ -73,7 +75,7 @@ impl Core {
     ) -> Result<Verdict, DropReason> {
         self.admit_request(batch, packet, state)?;
         let payload = judged(packet, &state.parsed)?;
-        let way = WayBack::of(batch, packet, state)?;
+        let way = ReturnPath::of(batch, packet, state)?;
         let service = batch.snapshot.service(state.service);
         let keyed = service.keyed.as_deref().ok_or(DropReason::NoBackend)?;
         let life = self.keyed.short_lived.life(&keyed.rules);
@@ -83,7 +85,8 @@ impl Core {
         Ok(Verdict::Taken)
     }
 
-    /// Stage 3 for what no backend was chosen for: a request that depends on what a backend has is answered.
+    /// Runs stage 3 (rewriting) for a packet without a chosen backend. An unsupported request to a
+    /// replicated key receives an error reply. All other packets are dropped.
     #[cold]
     pub(super) fn write_without_slot(
         &mut self,
@@ -97,7 +100,8 @@ impl Core {
         }
     }
 
-    /// Its client has the protocol's error, the way it came.
+    /// Turns an unsupported request into an error reply of its protocol, which is sent back to the
+    /// client.
     fn refuse_write(
         &mut self,
         batch: &Batch<'_>,
@@ -111,7 +115,7 @@ impl Core {
         let mut answer = [0; LONGEST_ERROR];
         let length = application.write_unsupported(&Request { payload, ask: &ask }, &mut answer);
         let answer = length.and_then(|length| answer.get(..length)).ok_or(DropReason::KvReplicaRefused)?;
-        let way = WayBack::of(batch, packet, state)?;
+        let way = ReturnPath::of(batch, packet, state)?;
         build_answer(packet, &way, &|out| {
             out.get_mut(..answer.len())?.copy_from_slice(answer);
             Some(answer.len())
@@ -121,7 +125,7 @@ impl Core {
         Ok(Verdict::Reply)
     }
 
-    /// Takes what a backend says of a write.
+    /// Processes a backend's reply to a write.
     pub(super) fn take_outcome(
         &mut self,
         batch: &Batch<'_>,
@@ -138,8 +142,8 @@ impl Core {
         answered.map(|_| Verdict::Taken)
     }
 
-    /// What has become of a write by an answer, or by none.
-    pub(super) fn note(&self, own: &mut OwnTable, write: u32, answered: Answered) {
+    /// Updates the counters and queues after a backend has replied to a write or timed out.
+    pub(super) fn note(&self, own: &mut UpstreamTable, write: u32, answered: Answered) {
         self.counters.replicas_disagreed.add(u64::from(answered.differs));
         match answered.written {
             Written::Decided(_) => own.decided.push(write),
@@ -148,8 +152,13 @@ impl Core {
         }
     }
 
-    /// Asks the backends of what was begun.
-    pub(super) fn send_copies(&mut self, own: &mut OwnTable, batch: &Batch<'_>, outlet: &mut dyn Outlet) {
+    /// Sends the writes that began in this iteration to their backends.
+    pub(super) fn send_copies(
+        &mut self,
+        own: &mut UpstreamTable,
+        batch: &Batch<'_>,
+        outlet: &mut dyn Outlet,
+    ) {
         for at in 0..own.begun_writes.len() {
             let Some(write) = own.begun_writes.get(at).copied() else { break };
             for part in 0..own.writes.parts(write) {
@@ -157,8 +166,8 @@ impl Core {
                 let build =
                     &mut |packet: &mut Packet<'_>| self.build_copy(batch, packet, own, copy).is_some();
                 if outlet.originate(build).is_err() {
-                    let mut asker = Asker { table: &mut own.table, now: batch.now.nanos() };
-                    let answered = own.writes.give_up(&mut asker, copy);
+                    let mut requester = Requester { table: &mut own.table, now: batch.now.nanos() };
+                    let answered = own.writes.give_up(&mut requester, copy);
                     self.note(own, write, answered);
                 }
             }
@@ -170,7 +179,7 @@ impl Core {
         &mut self,
         batch: &Batch<'_>,
         packet: &mut Packet<'_>,
-        own: &OwnTable,
+        own: &UpstreamTable,
         copy: CopyId,
     ) -> Option<()> {
         let way = own.writes.context(copy.write)?;
@@ -182,8 +191,13 @@ impl Core {
         })
     }
 
-    /// Tells clients what has become of their writes.
-    pub(super) fn send_outcomes(&mut self, own: &mut OwnTable, batch: &Batch<'_>, outlet: &mut dyn Outlet) {
+    /// Sends clients the replies to their completed writes.
+    pub(super) fn send_outcomes(
+        &mut self,
+        own: &mut UpstreamTable,
+        batch: &Batch<'_>,
+        outlet: &mut dyn Outlet,
+    ) {
         for at in 0..own.decided.len() {
             let Some(write) = own.decided.get(at).copied() else { break };
             let is_answered =
@@ -200,9 +214,9 @@ impl Core {
     }
 }
 
-/// What has become of a write by what a backend says of it.
+/// Processes a backend's reply and returns the new state of the write.
 fn answered(
-    own: &mut OwnTable,
+    own: &mut UpstreamTable,
     batch: &Batch<'_>,
     packet: &Packet<'_>,
     parsed: &Parsed,
@@ -219,21 +233,22 @@ fn answered(
     }
     let payload = judged(packet, parsed).map_err(|_| DropReason::KvAnswerMalformed)?;
     let (now, application) = (batch.now.nanos(), &*keyed.rules.application);
-    let answered = own.writes.answer(&mut Asker { table: &mut own.table, now }, application, copy, payload);
+    let answered =
+        own.writes.answer(&mut Requester { table: &mut own.table, now }, application, copy, payload);
     answered.map_err(not_taken)
 }
 
-fn send_outcome(own: &OwnTable, batch: &Batch<'_>, outlet: &mut dyn Outlet, write: u32) -> Option<()> {
+fn send_outcome(own: &UpstreamTable, batch: &Batch<'_>, outlet: &mut dyn Outlet, write: u32) -> Option<()> {
     let way = own.writes.context(write)?;
     let (_, keyed) = way.keyed(batch.snapshot)?;
     let outcome = |out: &mut [u8]| own.writes.write_outcome(&*keyed.rules.application, write, out);
     outlet.originate(&mut |packet| build_answer(packet, way, &outcome).is_some()).ok()
 }
 
-/// An answer to a client, at the front of its buffer.
+/// Builds the reply to a client at the front of the packet buffer.
 fn build_answer(
     packet: &mut Packet<'_>,
-    way: &WayBack,
+    way: &ReturnPath,
     write: &dyn Fn(&mut [u8]) -> Option<usize>,
 ) -> Option<()> {
     let link = way.link();
@@ -246,7 +261,8 @@ fn build_answer(
     write_udp(packet.frame_mut().get_mut(link.len()..)?, ends[0], ends[1]).then_some(())
 }
 
-/// What a datagram carries that this machine answers, and so judges what else is left to backends.
+/// Returns the payload of a datagram whose checksum is correct. The checksum is verified here,
+/// because this machine generates the reply itself.
 fn judged<'a>(packet: &'a Packet<'_>, parsed: &Parsed) -> Result<&'a [u8], DropReason> {
     let payload = datagram(packet, parsed).map(|datagram| datagram.payload());
     payload.filter(|_| udp_checksum_ok(packet.frame(), parsed)).ok_or(DropReason::Malformed)
@@ -261,5 +277,5 @@ fn not_written(why: NotWritten) -> DropReason {
     }
 }
 
-/// Bytes of the protocols' own errors, with what stands in front.
+/// The maximum length of an error reply, including the protocol header, in bytes.
 const LONGEST_ERROR: usize = 128;

@@ -1,6 +1,5 @@
-//! What the stages share: what holds for a batch, and what is known of a packet between two stages.
-//!
-//! Not here: what the stages do. Invariant: stage 1 begins a packet's state anew, so that nothing of an earlier batch is left.
+//! State that all stages share: the data of a batch, and the state of each packet between two
+//! stages. Stage 1 resets the state of a packet, so that no data from an earlier batch remains.
 
 use conntrack::{Signal, Tick};
 use kv_switch::{Item, Plan};
@@ -10,7 +9,7 @@ use crate::{
     CacheRules, HashPolicy, Keyed, Now, Service, ServiceId, SlotId, Snapshot, Step, TunnelSourceKind, Verdict,
 };
 
-/// What holds for a whole batch.
+/// The data that applies to all packets of a batch.
 #[derive(Clone, Copy)]
 pub(super) struct Batch<'a> {
     pub(super) snapshot: &'a Snapshot,
@@ -24,93 +23,96 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// What is known of a packet between two stages.
+/// The state of one packet between two stages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PacketState {
-    /// Its place in the batch; the only thing that outlives one.
+    /// The index of the packet in the batch. All other fields are reset for each batch.
     pub(super) place: usize,
     pub(super) parsed: Parsed,
-    /// The flow's, or of a keyed request its key's.
+    /// The flow hash or, for a request to a keyed service, the hash of the request key.
     pub(super) hash: u64,
-    /// The connection table's; of a request for a key with replicas, its flow's hash; of a write that no copy may be older than, its key's
-    /// hash for the cache.
+    /// The key of the flow in the connection table. For a request to a replicated key, this field
+    /// contains the flow hash. For a write with a strict cache, it contains the cache hash of the
+    /// request key.
     pub(super) key: u64,
-    /// The place among a keyed service's pools of the one that has the request's key; `None`: the service's own.
+    /// The index in [`Keyed::pools`] of the pool that the request key is routed to. `None` means
+    /// the service's own pool.
     pub(super) route: Option<u32>,
-    /// How a keyed service's request is served.
     pub(super) plan: Plan,
-    /// Such a request may store something.
+    /// `true` if the request may store a value.
     pub(super) may_store: bool,
-    /// What it stores is not for its key's own backend, and lives no longer than that may be away.
+    /// `true` if the request stores a value on a failover backend. The lifetime of this value is
+    /// then limited.
     pub(super) is_away: bool,
-    /// A keyed service's request that a copy may answer.
+    /// The data of a request that may be answered from the cache.
     pub(super) cached: Option<CachedRead>,
-    /// Index among the snapshot's services; of a piece without ports, [`NO_SERVICE`].
+    /// The index of the service in the snapshot, or [`NO_SERVICE`] for a fragment without ports.
     pub(super) service: u32,
-    /// The number by which it is counted.
+    /// The service ID, which selects the counters of the service.
     pub(super) counted: ServiceId,
     pub(super) choice: Choice,
     pub(super) stage: Stage,
-    /// Who sent it in a tunnel.
+    /// The kind of tunnel sender, or `None` if the packet was not decapsulated.
     pub(super) decapsulated_from: Option<TunnelSourceKind>,
-    /// `None`: not yet decided.
+    /// The verdict, or `None` until it is known.
     pub(super) verdict: Option<Verdict>,
 }
 
-/// A request that a copy may answer.
+/// A request that may be answered from the cache.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CachedRead {
-    /// Its key's hash for the cache.
+    /// The hash of the key for the cache.
     pub(super) hash: u64,
     pub(super) key: Item,
     pub(super) verb: u8,
-    /// The copy that stage 2 has found.
+    /// The index of the cached value found by stage 2, if any.
     pub(super) copy: Option<u32>,
 }
 
-/// A service with a cache.
+/// For a service with a cache, its keyed state and its cache rules.
 #[derive(Clone, Copy)]
 pub(super) struct CachedService<'a> {
     pub(super) keyed: &'a Keyed,
     pub(super) rules: &'a CacheRules,
 }
 
-/// A packet of a flow, as stage 2 looks at it.
+/// The packet data that stage 2 needs for a packet of a flow.
 #[derive(Clone, Copy)]
 pub(super) struct FlowPacket<'a> {
     pub(super) service: &'a Service,
     pub(super) hash: u64,
-    /// The connection table's.
+    /// The key of the flow in the connection table.
     pub(super) key: u64,
     pub(super) protocol: u8,
     pub(super) tcp_flags: u8,
-    /// Who sent it in a tunnel.
+    /// The kind of tunnel sender, or `None` if the packet was not decapsulated.
     pub(super) decapsulated_from: Option<TunnelSourceKind>,
 }
 
-/// What stage 2 has found.
+/// The backend choice that stage 2 makes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Choice {
     pub(super) slot: SlotId,
-    /// What found the slot.
+    /// The step that selected the slot.
     pub(super) step: Option<Step>,
-    /// The connection table was asked, and did not know it.
+    /// `true` if the connection table had no entry for the flow.
     pub(super) is_new_flow: bool,
 }
 
 impl Choice {
-    /// Nothing yet.
+    /// The value before stage 2 has made a choice.
     pub(super) const NONE: Self = Self { slot: NO_SLOT, step: None, is_new_flow: false };
 }
 
 impl FlowPacket<'_> {
-    /// What it says to the connection table. Flows of address policies have no TCP state: many connections share one.
+    /// Returns the TCP state signal of the packet for the connection table. Flows under address
+    /// policies have no TCP state, because many connections share one flow.
     #[inline(always)]
     pub(super) fn signal(&self) -> Signal {
         Self::signal_of(self.service.policy, self.protocol, self.tcp_flags)
     }
 
-    /// The same of a packet's fields.
+    /// Returns the TCP state signal for the connection table, given the header fields of a packet.
     #[inline(always)]
     pub(super) fn signal_of(policy: HashPolicy, protocol: u8, tcp_flags: u8) -> Signal {
         if protocol != protocol::TCP || policy != HashPolicy::FiveTuple {
@@ -119,44 +121,45 @@ impl FlowPacket<'_> {
         SIGNALS[usize::from(tcp_flags) % SIGNALS.len()]
     }
 
-    /// Whether it asks for a new connection, if it is of TCP.
+    /// Returns `true` if the TCP flags request a new connection (SYN without ACK).
     #[inline(always)]
     pub(super) fn begins(&self) -> bool {
         self.tcp_flags & (protocol::TCP_SYN | protocol::TCP_ACK) == protocol::TCP_SYN
     }
 }
 
-/// What stage 2 has to do.
+/// The action that stage 2 takes for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Ask the connection table, then Maglev.
+    /// Look the flow up in the connection table, then use Maglev.
     Flow,
-    /// Ask the table of the key's pool: a request of a keyed service.
+    /// Choose the backend by request key.
     Keyed,
-    /// The same, of a service whose requests pass both ways.
+    /// Choose the backend by request key, and proxy the request.
     Through,
-    /// Ask several backends, by requests of our own.
+    /// Send upstream requests to several backends and combine their replies.
     Gather,
-    /// Have all backends of the key carry it out, by requests of our own.
+    /// Send upstream requests to all backends of the key.
     Replicate,
-    /// Nothing: its client is answered that it is not served.
+    /// Send the client an error reply, because the request is not supported.
     Refuse,
-    /// Ask Maglev alone: the ICMP packets of a VIP are no flow.
+    /// Use only the Maglev table. ICMP packets to a VIP take this action, because they belong to no
+    /// flow.
     Select,
-    /// As `Flow`, and record it for the pieces that follow.
-    FirstPiece,
-    /// Ask the fragment table.
-    LaterPiece,
-    /// Ask the connection tables of all threads, then Maglev.
+    /// Choose the backend as for `Flow`, and record the decision for later fragments.
+    FirstFragment,
+    /// Look the datagram up in the fragment table.
+    LaterFragment,
+    /// Search the connection tables of all threads for the quoted flow, then use Maglev.
     IcmpError,
-    /// Ask the connection tables of all threads for the flow that an error about our own outer packet quotes.
+    /// Search the connection tables of all threads for the flow in a quoted outer packet.
     OuterError,
-    /// Nothing: it goes to the machine that gathers its datagram.
+    /// Send the fragment to the machine that collects all fragments of this datagram.
     Redirect,
 }
 
 impl PacketState {
-    /// Of nothing, at `place`.
+    /// Returns an empty state for the packet with index `place` in the batch.
     pub(super) const fn at(place: usize) -> Self {
         Self {
             place,
@@ -177,7 +180,7 @@ impl PacketState {
         }
     }
 
-    /// Of a packet that was parsed, and nothing more.
+    /// Returns the initial state of a parsed packet.
     #[inline]
     pub(super) const fn of(
         place: usize,
@@ -187,7 +190,7 @@ impl PacketState {
         Self { parsed, decapsulated_from, ..Self::at(place) }
     }
 
-    /// What stage 2 looks at, if it is of a flow.
+    /// Returns the packet data that stage 2 needs for a packet of a flow.
     #[inline]
     pub(super) fn flow_packet<'a>(&self, batch: &Batch<'a>) -> FlowPacket<'a> {
         FlowPacket {
@@ -200,18 +203,19 @@ impl PacketState {
         }
     }
 
-    /// The service by which it is counted.
+    /// Returns the service ID, or `None` if the service is not known.
     pub(super) fn service_id(&self) -> Option<ServiceId> {
         (self.counted.0 != NO_SERVICE).then_some(self.counted)
     }
 
-    /// The slot that was chosen.
+    /// Returns the slot that stage 2 chose, or `None` if no slot was chosen.
     pub(super) fn chosen(&self) -> Option<SlotId> {
         (self.choice.slot != NO_SLOT).then_some(self.choice.slot)
     }
 }
 
-/// By TCP's flags from FIN to ACK.
+/// The TCP state signal for each combination of the lowest five TCP flags (FIN, SYN, RST, PSH and
+/// ACK).
 static SIGNALS: [Signal; 32] = {
     let (mut signals, mut flags) = ([Signal::Data; 32], 0_u8);
     while flags < 32 {
@@ -242,5 +246,5 @@ const NOT_PARSED: Parsed = Parsed {
     dont_fragment: false,
 };
 const NO_SLOT: SlotId = SlotId(u32::MAX);
-/// No service has this index, and none is counted under this number.
+/// A placeholder for a missing service. No service has this index or this ID.
 pub(super) const NO_SERVICE: u32 = u32::MAX;

@@ -1,39 +1,40 @@
-//! What an I/O thread decides in software steering: by which packet thread a packet is to be processed.
+//! Software steering on an I/O thread. For each packet from the wire, the I/O thread chooses the
+//! packet thread, and the verdict is always [`Verdict::ToThread`]. Packets are neither changed nor
+//! dropped here, so captures on packet threads include every packet. The `engine` crate handles
+//! full mailboxes of packet threads.
 //!
-//! In: a batch off the wire. Out: a verdict each, always [`Verdict::ToThread`]; no byte changes.
-//! Not here: what happens when that thread's ring is full (`datapath`), and all else of a packet: nothing is dropped here, so that
-//! captures at packet threads have everything.
-//! Invariant: packets of a flow are for one thread, whatever carries them and however they are read; those that are pieces of a
-//! datagram, for the one that gathers it.
-//! Source: paper §3.2.
+//! All packets of a flow go to the same thread, with or without a tunnel. All fragments of a
+//! datagram go to one thread, which collects them.
+//!
+//! See the Maglev paper, §3.2.
 
 use std::sync::Arc;
 
 use classifier::Ends;
-use packet::{Family, Fragment, Parsed, Plain, icmp_error, parse, parse_ip, protocol};
+use packet::{Family, FastHeaders, Fragment, Parsed, icmp_error, parse, parse_ip, protocol};
 
 use super::ask_for_headers;
-use super::decapsulation::{may_carry, opened_here};
+use super::decapsulation::{decapsulated_here, may_carry};
 use super::fragments::datagram_protocol;
 use super::messages::Messages;
 use super::threads::{gatherer, thread_of_flow};
 use crate::{
-    DropReason, Flow, Forward, HandoffReason, HashPolicy, Live, Now, Outlet, OwnPorts, Packet, Reader,
-    Snapshot, ThreadCounters, ThreadId, Verdict,
+    DropReason, Flow, Forward, HandoffReason, HashPolicy, Live, Now, Outlet, Packet, Reader, Snapshot,
+    SourcePorts, ThreadCounters, ThreadId, Verdict,
 };
 use sip_lanes::LaneHashers;
 
-/// What an I/O thread's steering is made of.
+/// The configuration of software steering on an I/O thread.
 #[derive(Clone, Copy, Debug)]
 pub struct SteeringConfig {
-    /// How many packet threads there are, counted from 0.
+    /// The number of packet threads.
     pub threads: u16,
-    /// The most packets in a batch.
+    /// The maximum number of packets in a batch.
     pub max_batch: usize,
-    /// How flows are hashed.
+    /// The hash functions that compute the flow hashes of several flows at a time.
     pub hashers: LaneHashers,
-    /// The ports that packet threads ask backends from.
-    pub own_ports: Option<OwnPorts>,
+    /// The source port pool for upstream requests, or `None` if upstream requests are disabled.
+    pub source_ports: Option<SourcePorts>,
 }
 
 /// The forwarder of an I/O thread.
@@ -44,12 +45,13 @@ pub struct SoftwareSteering {
     counters: Arc<ThreadCounters>,
     v4: Messages<2>,
     v6: Messages<5>,
-    /// The thread for the next packet that has no flow.
+    /// The packet thread that receives the next unparsable packet.
     next: u16,
 }
 
 impl SoftwareSteering {
-    /// Takes a batch of scratch space. Keys and tunnels are those of `live`'s snapshot.
+    /// Creates the forwarder and allocates the memory for one batch. `live` provides the snapshots,
+    /// which contain the hash key and the tunnel sources.
     #[must_use]
     pub fn new(config: SteeringConfig, live: &Live, counters: Arc<ThreadCounters>) -> Self {
         let (v4, v6) = (Messages::new(config.max_batch), Messages::new(config.max_batch));
@@ -59,7 +61,7 @@ impl SoftwareSteering {
 
 impl Forward for SoftwareSteering {
     fn process(&mut self, _: Now, packets: &mut [Packet<'_>], verdicts: &mut [Verdict]) {
-        assert_eq!(packets.len(), verdicts.len(), "one verdict a packet");
+        assert_eq!(packets.len(), verdicts.len(), "a batch needs one verdict per packet");
         ask_for_headers(packets);
         let Self { config, reader, v4, v6, next, .. } = self;
         let config = &*config;
@@ -68,17 +70,19 @@ impl Forward for SoftwareSteering {
         v4.clear();
         v6.clear();
         for (place, (packet, verdict)) in packets.iter().zip(verdicts.iter_mut()).enumerate() {
-            let plain = Plain::read(packet.frame())
-                .filter(|plain| !may_be_gue(snapshot, plain) && !may_be_answer(config, snapshot, plain));
-            let Some(plain) = plain else {
+            let headers = FastHeaders::read(packet.frame()).filter(|headers| {
+                !may_be_gue(snapshot, headers) && !may_be_answer(config, snapshot, headers)
+            });
+            let Some(headers) = headers else {
                 let steered = steer(snapshot, packet.frame(), config);
                 *verdict = steered.unwrap_or_else(|| in_turn(next, *threads));
                 continue;
             };
-            let ends = Ends { source: plain.source, destination: plain.destination, ports: plain.ports };
-            match plain.family {
-                Family::V4 => v4.push(place, ends.message_v4(HashPolicy::FiveTuple, plain.protocol)),
-                Family::V6 => v6.push(place, ends.message_v6(HashPolicy::FiveTuple, plain.protocol)),
+            let ends =
+                Ends { source: headers.source, destination: headers.destination, ports: headers.ports };
+            match headers.family {
+                Family::V4 => v4.push(place, ends.message_v4(HashPolicy::FiveTuple, headers.protocol)),
+                Family::V6 => v6.push(place, ends.message_v6(HashPolicy::FiveTuple, headers.protocol)),
             }
         }
         let key = snapshot.hasher.key();
@@ -91,7 +95,8 @@ impl Forward for SoftwareSteering {
         }
     }
 
-    /// Moves on to the current snapshot, so that a replaced one can be freed though no packet comes.
+    /// Loads the current snapshot, so that a replaced snapshot can be freed even if no packets
+    /// arrive.
     fn poll(&mut self, _: Now, _: &mut dyn Outlet) {
         self.reader.load();
     }
@@ -109,38 +114,43 @@ impl Forward for SoftwareSteering {
     }
 }
 
-/// Whether a plain packet may be a tunnel's: of those with ports only GUE is.
+/// Returns `true` if a fast-path packet may be a GUE packet. GUE packets are the only tunnel
+/// packets with ports.
 #[inline(always)]
-fn may_be_gue(snapshot: &Snapshot, plain: &Plain) -> bool {
-    snapshot.opens && plain.protocol == protocol::UDP && plain.ports & 0xffff == u32::from(protocol::GUE_PORT)
+fn may_be_gue(snapshot: &Snapshot, headers: &FastHeaders) -> bool {
+    snapshot.opens
+        && headers.protocol == protocol::UDP
+        && headers.ports & 0xffff == u32::from(protocol::GUE_PORT)
 }
 
-/// Whether a plain packet may be for a port that a packet thread asks backends from.
+/// Returns `true` if a fast-path packet may be a reply to an upstream request.
 #[inline(always)]
-fn may_be_answer(config: &SteeringConfig, snapshot: &Snapshot, plain: &Plain) -> bool {
-    #[expect(clippy::cast_possible_truncation, reason = "the destination port is the lower half")]
-    let port = plain.ports as u16;
-    let owner = || config.own_ports.and_then(|ports| ports.thread_of(port));
-    snapshot.has_own_requests() && plain.protocol == protocol::UDP && owner().is_some()
+fn may_be_answer(config: &SteeringConfig, snapshot: &Snapshot, headers: &FastHeaders) -> bool {
+    #[expect(clippy::cast_possible_truncation, reason = "the low 16 bits are the destination port")]
+    let port = headers.ports as u16;
+    let owner = || config.source_ports.and_then(|ports| ports.thread_of(port));
+    snapshot.has_upstream_requests() && headers.protocol == protocol::UDP && owner().is_some()
 }
 
-/// What cannot be read: each thread in its turn drops some.
+/// Passes packets that cannot be parsed to all packet threads in turn. The packet threads drop and
+/// count them.
 #[cold]
 fn in_turn(next: &mut u16, threads: u16) -> Verdict {
     *next = if *next + 1 < threads { *next + 1 } else { 0 };
     to_flow(ThreadId(*next))
 }
 
-/// Of any packet, or of what is in it if this machine opens it. `None`: it can't be read.
+/// Steers a packet by its flow. If this machine decapsulates the packet, the flow of the inner
+/// packet is used. Returns `None` if the packet cannot be parsed.
 #[inline(never)]
 fn steer(snapshot: &Snapshot, frame: &[u8], config: &SteeringConfig) -> Option<Verdict> {
     let (parsed, threads) = (parse(frame).ok()?, config.threads);
-    if let Some(asker) = asker(snapshot, frame, &parsed, config) {
-        return Some(Verdict::ToThread(asker, HandoffReason::Answer));
+    if let Some(requester) = requester(snapshot, frame, &parsed, config) {
+        return Some(Verdict::ToThread(requester, HandoffReason::Answer));
     }
     if snapshot.opens
         && may_carry(&parsed)
-        && let Some((tunnelled, _)) = opened_here(snapshot, frame, &parsed)
+        && let Some((tunnelled, _)) = decapsulated_here(snapshot, frame, &parsed)
     {
         let outer = frame.get(usize::from(parsed.l3)..usize::from(parsed.end))?;
         let inner = outer.get(tunnelled.inner..tunnelled.end)?;
@@ -149,10 +159,16 @@ fn steer(snapshot: &Snapshot, frame: &[u8], config: &SteeringConfig) -> Option<V
     Some(steer_parsed(snapshot, frame, &parsed, threads))
 }
 
-/// The thread that has asked from the port that a packet is for.
-fn asker(snapshot: &Snapshot, frame: &[u8], parsed: &Parsed, config: &SteeringConfig) -> Option<ThreadId> {
+/// Returns the thread that uses the destination port of this packet as a source port for upstream
+/// requests.
+fn requester(
+    snapshot: &Snapshot,
+    frame: &[u8],
+    parsed: &Parsed,
+    config: &SteeringConfig,
+) -> Option<ThreadId> {
     let is_datagram = parsed.protocol == protocol::UDP && parsed.fragment == Fragment::None;
-    let thread = config.own_ports.filter(|_| is_datagram)?.thread_of(parsed.dst_port)?;
+    let thread = config.source_ports.filter(|_| is_datagram)?.thread_of(parsed.dst_port)?;
     let own = std::net::Ipv6Addr::from(parsed.addresses(frame).dst).to_canonical();
     snapshot.is_own(own).then_some(thread)
 }
@@ -168,7 +184,8 @@ fn steer_parsed(snapshot: &Snapshot, frame: &[u8], parsed: &Parsed, threads: u16
     to_flow(thread_of_flow(snapshot.hasher.hash(HashPolicy::FiveTuple, &flow), threads))
 }
 
-/// The flow whose packet an ICMP error quotes: the client's, so the quoted tuple reversed.
+/// Returns the client's flow that an ICMP error refers to. The 5-tuple of this flow is the reverse
+/// of the quoted packet's 5-tuple.
 fn quoted_flow(frame: &[u8], parsed: &Parsed) -> Option<Flow> {
     let quoted = icmp_error(frame, parsed)?.ok()?.quoted;
     let (vip_port, client_port) = quoted.ports?;

@@ -1,6 +1,5 @@
-//! Where a tap looks in: before the first stage and after the last.
-//!
-//! Not here: what is kept of a packet, and of which (`capture`).
+//! Passes packets to the packet capture, before the first stage and after the last stage. The
+//! module `capture` selects and stores the packets.
 
 use super::Core;
 use super::state::{Batch, PacketState};
@@ -8,7 +7,7 @@ use crate::capture::{Moment, Seen};
 use crate::{Packet, Verdict};
 
 impl Core {
-    /// The packets as they came.
+    /// Passes the received packets to the capture, before the pipeline changes them.
     #[inline]
     pub(super) fn tap_before(&mut self, packets: &[Packet<'_>]) {
         if let Some(tap) = &mut self.tap {
@@ -16,7 +15,7 @@ impl Core {
         }
     }
 
-    /// What became of them.
+    /// Passes the packets and their verdicts to the capture, after the last stage.
     #[inline]
     pub(super) fn tap_after(
         &mut self,

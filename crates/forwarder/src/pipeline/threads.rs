@@ -1,14 +1,15 @@
-//! Which of the packet threads a hash names.
+//! The selection of a packet thread by hash.
 
 use crate::ThreadId;
 
-/// The thread that gathers the pieces of a three-tuple.
+/// Returns the thread that collects the fragments of a datagram, given the hash of its 3-tuple.
 pub(super) fn gatherer(three_tuple: u64, threads: u16) -> ThreadId {
     share(three_tuple, threads)
 }
 
-/// The thread of a flow, by its 5-tuple's hash. Not by the upper bits: these name the flow's bucket in the connection table, of
-/// which a thread would use one part in `threads`, and its place in the Maglev table.
+/// Returns the thread for a flow, given the hash of its 5-tuple. The hash is rotated because its
+/// upper bits also select the bucket in the connection table and the entry in the Maglev table.
+/// Without the rotation, each thread would use only some of its buckets.
 #[inline]
 pub(super) fn thread_of_flow(five_tuple: u64, threads: u16) -> ThreadId {
     share(five_tuple.rotate_left(32), threads)

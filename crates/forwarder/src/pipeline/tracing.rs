@@ -1,9 +1,7 @@
-//! Marked packets on their way through the pipeline.
-//!
-//! In: each parsed packet, while the snapshot has receivers of reports; its verdict. Out: notices. What a packet thread does for a
-//! packet without a mark is one load and one comparison.
-//! Not here: what a mark is (`trace-mark`).
-//! Invariant: a mark changes nothing of what becomes of its packet.
+//! Trace reports for marked packets. If tracing is enabled in the snapshot, each parsed packet is
+//! checked for a trace mark. The verdict for a marked packet is sent to the control plane as a
+//! notice. A packet without a mark costs one load and one comparison. The format of marks is in
+//! `trace-mark`. A mark does not change how a packet is processed.
 
 use classifier::Meter;
 use packet::parse;
@@ -15,26 +13,29 @@ use crate::{
     Explanation, Flow, HoldSlot, Notice, Outcome, Packet, Snapshot, TraceEvent, TunnelSourceKind, Verdict,
 };
 
-/// What one thread keeps of marked packets.
+/// The tracing state of one packet thread.
 #[derive(Debug)]
 pub(super) struct Tracing {
     clock: WallClock,
     meter: Meter,
-    /// Those of the batch at hand; at most a batch.
+    /// The marked packets of the current batch.
     marked: Vec<Marked>,
-    /// Of those that are held, by hold slot: who had sent them in a tunnel. A held frame does not show it any more.
+    /// For each held packet with a trace mark, the kind of tunnel sender that the packet came from.
+    /// The index is the hold slot, which is the packet's index in the driver's table of held
+    /// frames. This information is stored because the outer header was removed before the packet
+    /// was held.
     held: Box<[Option<TunnelSourceKind>]>,
 }
 
-/// A packet that begins like a marked one, as it came in.
+/// A received packet whose payload starts with the magic bytes of a trace mark.
 #[derive(Clone, Copy, Debug)]
 struct Marked {
     place: usize,
-    /// Who had sent it in a tunnel.
+    /// The kind of tunnel sender, or `None` if the packet was not decapsulated.
     decapsulated_from: Option<TunnelSourceKind>,
     flow: Flow,
     payload: [u8; MARK_BYTES],
-    /// How much of it there was.
+    /// The number of valid bytes in `payload`.
     length: usize,
 }
 
@@ -46,7 +47,7 @@ impl Tracing {
 }
 
 impl Core {
-    /// Looks for a mark, before the packet is changed.
+    /// Looks for a trace mark in a packet. This function must run before the packet is changed.
     #[inline]
     pub(super) fn look_for_mark(&mut self, batch: &Batch<'_>, frame: &[u8], state: &PacketState) {
         if batch.snapshot.trace.is_none() {
@@ -57,7 +58,7 @@ impl Core {
         }
     }
 
-    /// The same for a frame that was held.
+    /// Looks for a trace mark in a packet that is released from its hold slot.
     pub(super) fn look_at_held(&mut self, batch: &Batch<'_>, packet: &Packet<'_>, slot: HoldSlot) {
         if batch.snapshot.trace.is_some()
             && let Ok(parsed) = parse(packet.frame())
@@ -75,13 +76,14 @@ impl Core {
         payload.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
         let (flow, length) = (Flow::of(frame, parsed), bytes.len().min(MARK_BYTES));
         let marked = Marked { place: *place, decapsulated_from: *decapsulated_from, flow, payload, length };
-        // As many as there are places, so that nothing is allocated.
+        // The list never grows beyond its capacity, which is the maximum batch size, so `push` does
+        // not allocate.
         if self.tracing.marked.len() < self.tracing.marked.capacity() {
             self.tracing.marked.push(marked);
         }
     }
 
-    /// Reports the marked packets of a batch.
+    /// Sends trace reports for the marked packets of a batch.
     #[inline]
     pub(super) fn report_marked(&mut self, batch: &Batch<'_>, states: &[PacketState], verdicts: &[Verdict]) {
         if !self.tracing.marked.is_empty() {
@@ -96,7 +98,8 @@ impl Core {
             let (Some(state), Some(&verdict)) = (states.get(marked.place), verdicts.get(marked.place)) else {
                 continue;
             };
-            // Without an outcome its decision is another thread's, or waits for another piece.
+            // A packet without an outcome was passed to another thread, or is a fragment that is
+            // waiting for the first fragment of its datagram.
             let Some(outcome) = self.outcome(verdict) else {
                 self.remember(verdict, marked.decapsulated_from);
                 continue;
@@ -115,7 +118,8 @@ impl Core {
             Verdict::Tx => Some(Outcome::Forward),
             Verdict::Reply => Some(Outcome::Reply),
             Verdict::Drop(reason) => Some(Outcome::Drop(reason)),
-            // Behind the pieces' holds are those of packets that are cut, each on its way to a backend.
+            // Held packets with a higher slot number than the fragment table uses are waiting to be
+            // split into fragments.
             Verdict::Hold(slot) if slot.0 as usize >= self.fragments.hold_slots() => Some(Outcome::Forward),
             Verdict::Hold(_) | Verdict::ToThread(..) | Verdict::Taken => None,
         }
@@ -157,7 +161,7 @@ impl Core {
 
 fn explanation(snapshot: &Snapshot, marked: &Marked, state: &PacketState, outcome: Outcome) -> Explanation {
     let Flow { destination, protocol, destination_port, .. } = &marked.flow;
-    // What is refused by a list gets no further than its service.
+    // If a source list refused the packet, its state has no service yet.
     let found = || snapshot.vips.find(destination, *protocol, *destination_port);
     let service = state.service_id().or_else(|| found().map(|index| snapshot.service(index).id));
     let hash = state.service_id().map(|_| state.hash);

@@ -1,4 +1,4 @@
-//! A pipeline with a snapshot, and packets made by etherparse.
+//! The test fixture: a pipeline with a snapshot. Packets are built with etherparse.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ pub(crate) fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// A backend's slot; the outer source is 192.0.2.1 or 2001:db8::1.
+/// Returns the slot of a backend. The outer source address is 192.0.2.1 or 2001:db8::1.
 pub(crate) fn slot(name: &str, address: &str, kind: Encapsulation) -> Slot {
     let outer = match ip(address) {
         IpAddr::V4(destination) => Outer::V4 { source: "192.0.2.1".parse().unwrap(), destination },
@@ -45,7 +45,7 @@ pub(crate) fn slot(name: &str, address: &str, kind: Encapsulation) -> Slot {
     }
 }
 
-/// A pool over the first slots, one weight each.
+/// Returns a pool of the first slots, with the given weights.
 pub(crate) fn pool(slots: &[Slot], weights: &[u32]) -> Arc<PoolTable> {
     let mut order: Vec<usize> = (0..weights.len()).collect();
     order.sort_by_key(|i| slots[*i].backend.clone());
@@ -81,7 +81,8 @@ pub(crate) fn binding(address: &str, protocol: u8, ports: RangeInclusive<u16>, s
     Binding { address: ip(address).into(), protocol, ports, service }
 }
 
-/// Both VIPs, TCP 80 and UDP 443 by 5-tuple, UDP 53 by addresses, protocol 132 (no ports read), over `slots`.
+/// Returns a configuration with two VIPs. Both have four services: TCP 80 and UDP 443 hashed by
+/// 5-tuple, UDP 53 hashed by addresses, and protocol 132, which has no ports here.
 pub(crate) fn parts(slots: Vec<Slot>, weights: &[u32]) -> Parts {
     let pool = pool(&slots, weights);
     let mut bindings = Vec::new();
@@ -123,12 +124,12 @@ pub(crate) struct Bed {
     pub(crate) now: Now,
 }
 
-/// The frames that a driver holds, and what it sent of them.
+/// The driver's held frames and originated frames.
 #[derive(Default)]
 pub(crate) struct Held {
     frames: HashMap<HoldSlot, (Vec<u8>, usize, usize)>,
     pub(crate) out: Vec<(Verdict, Vec<u8>)>,
-    /// For packets that nobody sent us; as many as were not sent yet.
+    /// The number of free frames that the pipeline can use for originated packets.
     pub(crate) free: usize,
     pub(crate) originated: Vec<(InterfaceId, Vec<u8>)>,
 }
@@ -142,7 +143,7 @@ impl Outlet for Held {
             self.free += 1;
             return Err(NotSent::NotBuilt);
         }
-        assert_eq!(packet.start(), 0, "what is sent starts at the front");
+        assert_eq!(packet.start(), 0, "a frame to send starts at the front of its buffer");
         self.originated.push((packet.interface(), packet.frame().to_vec()));
         Ok(())
     }
@@ -162,21 +163,21 @@ impl Outlet for Held {
         }
     }
 
-    fn split(&mut self, slot: HoldSlot, carve: &mut dyn FnMut(&Packet<'_>, &mut [u8]) -> Piece) {
+    fn split(&mut self, slot: HoldSlot, carve: &mut dyn FnMut(&Packet<'_>, &mut [u8]) -> FragmentStep) {
         let Some((mut buffer, start, end)) = self.frames.remove(&slot) else { return };
         let packet = Packet::new(&mut buffer, start, end, Origin::Wire);
         let mut room = vec![0xdd; ROOM];
         loop {
             match carve(&packet, &mut room) {
-                Piece::Of(length) => self.out.push((Verdict::Tx, room[..length].to_vec())),
-                Piece::Failed(reason) => return self.out.push((Verdict::Drop(reason), room)),
-                Piece::End => return,
+                FragmentStep::Of(length) => self.out.push((Verdict::Tx, room[..length].to_vec())),
+                FragmentStep::Failed(reason) => return self.out.push((Verdict::Drop(reason), room)),
+                FragmentStep::End => return,
             }
         }
     }
 }
 
-/// Small bounds, so that tests reach them.
+/// Returns a configuration with small limits, so that tests reach them.
 pub(crate) fn config() -> PipelineConfig {
     PipelineConfig {
         thread: ThreadId(0),
@@ -184,7 +185,7 @@ pub(crate) fn config() -> PipelineConfig {
         flows: 4096,
         timeouts: Timeouts::default(),
         max_batch: 256,
-        icmp: IcmpRates { replies: 100, replies_to_source: 100, errors: 100, errors_of_source: 100 },
+        icmp: IcmpRates { replies: 100, replies_per_source: 100, errors: 100, errors_per_source: 100 },
         limit_sources: 4096,
         fragments: FragmentConfig {
             buffered: 64,
@@ -194,7 +195,7 @@ pub(crate) fn config() -> PipelineConfig {
         },
         held_of_a_pool: 64,
         hashers: LaneHashers::PORTABLE,
-        own_requests: None,
+        upstream_requests: None,
         is_steered: false,
         advise: |_| {},
     }
@@ -222,12 +223,13 @@ impl Bed {
         Self { pipeline, held: Held::default(), live, counters, port, now }
     }
 
-    /// One packet with `head` bytes of room in front; gives the verdict and the frame as it then is.
+    /// Processes one packet with `head` bytes of headroom. Returns the verdict and the resulting
+    /// frame.
     pub(crate) fn send(&mut self, head: usize, frame: &[u8]) -> (Verdict, Vec<u8>) {
         self.send_as(Origin::Wire, head, frame)
     }
 
-    /// The same for one that may come from another thread.
+    /// Processes one packet with the given origin. Returns the verdict and the resulting frame.
     pub(crate) fn send_as(&mut self, origin: Origin, head: usize, frame: &[u8]) -> (Verdict, Vec<u8>) {
         let mut buffer = vec![0xee; ROOM];
         buffer[head..head + frame.len()].copy_from_slice(frame);
@@ -237,7 +239,7 @@ impl Bed {
         let (start, end) = (packets[0].start(), packets[0].end());
         if let Verdict::Hold(slot) = verdicts[0] {
             let taken = self.held.frames.insert(slot, (buffer.clone(), start, end));
-            assert!(taken.is_none(), "a hold slot in use is not given again");
+            assert!(taken.is_none(), "a hold slot is used once at a time");
         }
         (verdicts[0], buffer[start..end].to_vec())
     }
@@ -246,12 +248,12 @@ impl Bed {
         self.pipeline.poll(self.now, &mut self.held);
     }
 
-    /// Frames that are held now.
     pub(crate) fn holding(&self) -> usize {
         self.held.frames.len()
     }
 
-    /// Sends a frame, lets time stand still, and gives all that came out for it: verdicts and frames.
+    /// Processes a frame and calls `poll`, without advancing the time. Returns the verdicts of the
+    /// frame and of all released frames, each with the resulting frame.
     pub(crate) fn all(&mut self, frame: &[u8]) -> Vec<(Verdict, Vec<u8>)> {
         let first = self.send(24, frame);
         self.poll();
@@ -266,7 +268,8 @@ impl Bed {
         self.now = Now::from_nanos(self.now.nanos() + seconds * 1_000_000_000);
     }
 
-    /// The backend that a frame was sent to, by its outer destination.
+    /// Returns the number of the backend that a frame was sent to, which is the last byte of the
+    /// outer destination. Returns `None` if the frame was not sent.
     pub(crate) fn backend_of(&mut self, frame: &[u8]) -> Option<u8> {
         match self.send(24, frame) {
             (Verdict::Tx, out) => Some(out[14 + 19]),
@@ -280,7 +283,7 @@ pub(crate) fn tcp(source: &str, port: u16, vip: &str, vip_port: u16, flags: &str
     let step = match (ip(source), ip(vip)) {
         (IpAddr::V4(s), IpAddr::V4(d)) => link.ipv4(s.octets(), d.octets(), 64),
         (IpAddr::V6(s), IpAddr::V6(d)) => link.ipv6(s.octets(), d.octets(), 64),
-        _ => panic!("one family"),
+        _ => panic!("addresses of different families"),
     };
     let mut step = step.tcp(port, vip_port, 1000, 4096);
     for flag in flags.chars() {
@@ -289,7 +292,7 @@ pub(crate) fn tcp(source: &str, port: u16, vip: &str, vip_port: u16, flags: &str
             'A' => step.ack(2000),
             'F' => step.fin(),
             'R' => step.rst(),
-            _ => panic!("no such flag"),
+            _ => panic!("unknown TCP flag"),
         };
     }
     let mut bytes = Vec::new();
@@ -302,14 +305,14 @@ pub(crate) fn udp(source: &str, port: u16, vip: &str, vip_port: u16, payload: &[
     let step = match (ip(source), ip(vip)) {
         (IpAddr::V4(s), IpAddr::V4(d)) => link.ipv4(s.octets(), d.octets(), 64),
         (IpAddr::V6(s), IpAddr::V6(d)) => link.ipv6(s.octets(), d.octets(), 64),
-        _ => panic!("one family"),
+        _ => panic!("addresses of different families"),
     };
     let mut bytes = Vec::new();
     step.udp(port, vip_port).write(&mut bytes, payload).unwrap();
     bytes
 }
 
-/// Puts a VLAN tag behind the addresses.
+/// Inserts a VLAN tag after the MAC addresses.
 pub(crate) fn tagged(frame: &[u8], ethertype: u16, id: u16) -> Vec<u8> {
     let mut bytes = frame[..12].to_vec();
     bytes.extend(ethertype.to_be_bytes());
@@ -318,7 +321,7 @@ pub(crate) fn tagged(frame: &[u8], ethertype: u16, id: u16) -> Vec<u8> {
     bytes
 }
 
-/// An untagged IPv4 frame with another TTL, and the checksum that goes with it.
+/// Sets the TTL of an untagged IPv4 frame and updates the header checksum.
 pub(crate) fn with_ttl(mut frame: Vec<u8>, ttl: u8) -> Vec<u8> {
     let (mut header, _) = etherparse::Ipv4Header::from_slice(&frame[14..]).unwrap();
     header.time_to_live = ttl;

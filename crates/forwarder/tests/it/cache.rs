@@ -1,4 +1,4 @@
-//! Reads that are answered from copies: what fills these, what ends them, and what the replies look like.
+//! Tests of the value cache: fetches, expiry, invalidation by writes, and replies from the cache.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::tunnels::{from, wrapped};
 
 pub(crate) const MILLI: u64 = 1_000_000;
 
-/// A service whose reads are answered from copies for 10 ms.
+/// Returns a configuration with a keyed service whose cache has a lease of 10 ms.
 pub(crate) fn cached(path: KeyPath, source_bytes: u64, epochs: &Arc<Epochs>) -> Parts {
     let gather = Some(gather_rules(kv_switch::Late::Fails));
     let mut parts = keyed_of(Box::new(Memcached::new(32)), KeyFailover::Next, path, gather);
@@ -56,8 +56,8 @@ pub(crate) fn give_cache(bed: &mut Bed, epochs: &Arc<Epochs>) {
 fn bed_with(path: KeyPath, source_bytes: u64) -> (Bed, Arc<Epochs>) {
     let epochs = Arc::new(Epochs::new());
     let mut config = own_config(0, 1);
-    // Each read of `KeyPath::Through` has an exchange of its own meanwhile.
-    config.own_requests.as_mut().unwrap().fetches = 4_000;
+    // Under `KeyPath::Through`, each read also uses an exchange.
+    config.upstream_requests.as_mut().unwrap().fetches = 4_000;
     let mut bed = Bed::with(cached(path, source_bytes, &epochs), config);
     bed.held.free = 1_000;
     bed.poll();
@@ -74,27 +74,28 @@ pub(crate) fn get(key: &str) -> Vec<u8> {
     udp(CLIENT4, 40_000, VIP4, PORT, &framed(format!("get {key}\r\n").as_bytes()))
 }
 
-/// What a backend is asked: its number, and the datagram in the tunnel.
+/// Decapsulates a fetch request. Returns the number of its backend and the request.
 pub(crate) fn asked(frame: &[u8]) -> (u8, Seen) {
     let ethertype = if frame[14 + 24] >> 4 == 4 { [8, 0] } else { [0x86, 0xdd] };
     (frame[14 + 19], seen(&[&frame[..12], &ethertype, &frame[38..]].concat()))
 }
 
 impl Bed {
-    /// Reads until the backend is asked; what it is asked.
+    /// Sends reads until the pipeline sends a fetch request. Returns the number of the backend and
+    /// the request.
     pub(crate) fn until_asked(&mut self, frame: &[u8]) -> (u8, Seen) {
         for _ in 0..2_000 {
-            assert_eq!(self.send(24, frame).0, Verdict::Tx, "a miss is forwarded at once");
+            assert_eq!(self.send(24, frame).0, Verdict::Tx, "a miss is forwarded to the backend");
             self.poll();
             if let Some((_, frame)) = self.held.originated.pop() {
                 assert!(self.held.originated.is_empty());
                 return asked(&frame);
             }
         }
-        panic!("nobody is asked: {:?}", drops(self));
+        panic!("no fetch request was sent: {:?}", drops(self));
     }
 
-    /// A copy of `value`, asked for by reads like `frame`.
+    /// Fills the cache with `value` by sending reads like `frame`.
     pub(crate) fn fill(&mut self, frame: &[u8], value: &str) -> Seen {
         let (_, seen) = self.until_asked(frame);
         let verdict = self.answer(&seen, &says(&seen, value));
@@ -115,7 +116,7 @@ impl Bed {
     }
 }
 
-/// What a server with that value answers.
+/// Returns the reply of a memcached server that has the value.
 pub(crate) fn says(asked: &Seen, value: &str) -> Vec<u8> {
     let line = String::from_utf8(asked.payload[8..].to_vec()).unwrap();
     let words: Vec<&str> = line.trim_end().split(' ').collect();
@@ -129,16 +130,16 @@ pub(crate) fn says(asked: &Seen, value: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_hot_key_is_fetched_and_answered_in_place_until_its_lease_is_over() {
+fn hot_key_is_answered_from_the_cache_until_lease_end() {
     let (mut bed, _) = bed();
     let (backend, question) = bed.until_asked(&get("user:1"));
     assert_eq!(backend, by_hand("user:1"));
     assert_eq!((question.source.0, question.destination), (ip(OWN4), (ip(VIP4), PORT)));
     assert!(
         question.payload[8..].starts_with(b"mg user:1 k v f t c O"),
-        "a first fetch, which the server counts"
+        "the first fetch updates the server's access time"
     );
-    assert_eq!(bed.send(24, &get("user:1")).0, Verdict::Tx, "and reads go on meanwhile");
+    assert_eq!(bed.send(24, &get("user:1")).0, Verdict::Tx, "reads are forwarded during the fetch");
     assert_eq!(bed.answer(&question, &says(&question, "hello")), Verdict::Taken);
     let (verdict, frame) = bed.send(24, &get("user:1"));
     assert_eq!(verdict, Verdict::Reply);
@@ -151,30 +152,32 @@ fn a_hot_key_is_fetched_and_answered_in_place_until_its_lease_is_over() {
     }
     bed.wait(10);
     assert_eq!(bed.send(24, &get("user:1")).0, Verdict::Tx);
-    assert_eq!(bed.counted()[..3], [4, 2, 1], "and asked again, since it was read often");
+    assert_eq!(bed.counted()[..3], [4, 2, 1], "a frequently read key is fetched again");
     assert_eq!(bed.pipeline.flows().len(), 0);
 }
 
-/// It is asked for again before it ends, by its version alone, and reads go on.
+/// Shortly before it expires, a cached value is renewed by its version number. Reads are answered
+/// from the cache during the renewal.
 #[test]
 fn a_copy_that_is_read_near_its_end_is_renewed() {
     let (mut bed, _) = bed();
     bed.fill(&get("user:1"), "hello");
     bed.wait(9);
-    assert_eq!(bed.held.originated.len(), 0, "nobody has read it yet");
+    assert_eq!(bed.held.originated.len(), 0, "an unread copy is not renewed");
     assert_eq!(bed.send(24, &get("user:1")).0, Verdict::Reply);
     bed.poll();
-    let (backend, question) = asked(&bed.held.originated.pop().expect("it ends in a millisecond").1);
+    let (backend, question) = asked(&bed.held.originated.pop().expect("the copy expires in a millisecond").1);
     assert_eq!(backend, by_hand("user:1"));
     let said = question.payload.escape_ascii().to_string();
     assert!(question.payload[8..].starts_with(b"mg user:1 k t c u O"), "{said}");
     assert_eq!(bed.answer(&question, &says(&question, "hello")), Verdict::Taken);
     bed.wait(9);
-    assert_eq!(bed.send(24, &get("user:1")).0, Verdict::Reply, "past the end that it had");
+    assert_eq!(bed.send(24, &get("user:1")).0, Verdict::Reply, "the renewed copy is used");
     assert_eq!(bed.counted()[..4], [2, 3, 1, 1]);
 }
 
-/// A value that the reply to `get` has no room for in one datagram: `get` is forwarded as it came, and `mg` is answered.
+/// The reply to `get` does not fit into one datagram, so `get` is forwarded unchanged. The reply to
+/// `mg` is shorter and comes from the cache.
 #[test]
 fn a_request_whose_reply_is_too_long_is_forwarded_as_it_came() {
     let (mut bed, _) = bed();
@@ -189,7 +192,8 @@ fn a_request_whose_reply_is_too_long_is_forwarded_as_it_came() {
     assert_eq!(seen(&frame).payload, framed(format!("VA 1370\r\n{value}\r\n").as_bytes()));
 }
 
-/// An IPv6 packet whose source is an IPv4-mapped address has no way back in one family: it is forwarded as it came.
+/// The source of this IPv6 packet is an IPv4-mapped address, so the IP version of a reply would be
+/// ambiguous. The request is forwarded unchanged.
 #[test]
 fn a_request_from_a_mapped_source_is_forwarded_as_it_came() {
     let epochs = Arc::new(Epochs::new());
@@ -216,7 +220,7 @@ fn a_request_from_a_mapped_source_is_forwarded_as_it_came() {
 }
 
 #[test]
-fn requests_of_every_kind_and_family_have_their_reply_with_tags_and_any_head_room() {
+fn cache_replies_cover_all_requests_tags_and_head_room() {
     let (mut bed, _) = bed();
     bed.fill(&get("k1"), "hello");
     let binary = [&[0x80, 0x0d, 0, 2, 0, 0, 0, 0, 0, 0, 0, 2, 1, 2, 3, 4][..], &[0; 8], b"k1"].concat();
@@ -245,26 +249,29 @@ fn requests_of_every_kind_and_family_have_their_reply_with_tags_and_any_head_roo
             );
         }
     }
-    // What a copy does not know, or is not alone, the backend answers.
+    // These commands go to the backend. The cached value is not sufficient for their replies, or
+    // they request several keys.
     for command in ["gets k1", "get k1 k1", "mg k1 h", "mg k1 l v", "gat 9 nokey"] {
         let frame = udp(CLIENT4, 40_000, VIP4, PORT, &framed(format!("{command}\r\n").as_bytes()));
         let (verdict, sent) = bed.send(24, &frame);
         assert_eq!(verdict, Verdict::Tx, "{command}");
-        assert!(sent.ends_with(&framed(format!("{command}\r\n").as_bytes())), "as it came");
+        assert!(sent.ends_with(&framed(format!("{command}\r\n").as_bytes())), "the request is unchanged");
     }
 }
 
+// Promise: cache-staleness
 #[test]
 fn a_write_through_any_service_ends_the_copy_before_it_leaves() {
     let (mut bed, _) = bed();
     bed.fill(&get("k1"), "old");
     assert_eq!(bed.send(24, &get("k1")).0, Verdict::Reply);
-    // In one batch, behind a read: that has the value of before, or goes to the backend; reads behind it have no copy.
+    // The first read returns the old value or is forwarded. The reads after the write find no
+    // cached value.
     let set = udp(CLIENT6, 40_001, VIP6, PORT, &framed(b"set k1 0 0 3\r\nnew\r\n"));
     assert_eq!(bed.send(24, &set).0, Verdict::Tx);
     assert_eq!(bed.send(24, &get("k1")).0, Verdict::Tx);
     assert_eq!(bed.counted()[4], 1);
-    // It is not asked for until the write has come through.
+    // The value is not fetched again until the write has reached the backend.
     for _ in 0..100 {
         assert_eq!(bed.send(24, &get("k1")).0, Verdict::Tx);
     }
@@ -274,7 +281,7 @@ fn a_write_through_any_service_ends_the_copy_before_it_leaves() {
     bed.fill(&get("k1"), "new");
     let (_, reply) = bed.send(24, &get("k1"));
     assert_eq!(seen(&reply).payload, framed(b"VALUE k1 5 3\r\nnew\r\nEND\r\n"));
-    // All keys of a command that writes several.
+    // A command that writes several keys invalidates the cached values of all of them.
     let touch = udp(CLIENT4, 40_001, VIP4, PORT, &framed(b"gat 9 k7 k1\r\n"));
     let _ = bed.send(24, &touch).0;
     assert_eq!(bed.send(24, &get("k1")).0, Verdict::Tx);
@@ -303,24 +310,24 @@ fn an_answer_that_is_not_the_server_s_fills_nothing() {
     let mut other_key = right.clone();
     let key = right.windows(3).position(|three| three == b"kk1").unwrap();
     other_key[key + 2] = b'2';
-    forged(&mut bed, &question, &other_key, "kv_answer_unasked");
+    forged(&mut bed, &question, &other_key, "kv_answer_unexpected");
     let elsewhere = Seen { destination: (ip("203.0.113.99"), PORT), ..question.clone() };
     forged(&mut bed, &elsewhere, &right, "kv_answer_source");
     let port = Seen { destination: (ip(VIP4), PORT + 1), ..question.clone() };
     forged(&mut bed, &port, &right, "kv_answer_source");
-    // All is right but the checksum.
+    // Only the checksum of this reply is wrong.
     let mut damaged = back(&question, &right);
     let in_value = damaged.windows(5).position(|five| five == b"hello").unwrap();
     damaged[in_value] ^= 1;
     assert_eq!(bed.send(0, &damaged).0, Verdict::Drop(DropReason::KvAnswerMalformed));
     assert_eq!(bed.send(24, &get("k1")).0, Verdict::Tx);
-    assert_eq!(bed.answer(&question, &right), Verdict::Taken, "the true one is taken still");
+    assert_eq!(bed.answer(&question, &right), Verdict::Taken, "the correct reply is still accepted");
     forged(&mut bed, &question, &right, "kv_answer_late");
     assert_eq!(bed.send(24, &get("k1")).0, Verdict::Reply);
 }
 
 #[test]
-fn a_fetch_without_an_answer_is_given_up_in_its_time_and_the_next_one_is_sent() {
+fn unanswered_fetch_times_out_and_is_sent_again() {
     let (mut bed, _) = bed();
     let (_, late) = bed.until_asked(&get("k1"));
     assert_eq!(bed.pipeline.next_due(), Some(Now::from_nanos(10_020 * MILLI)));
@@ -359,7 +366,7 @@ fn a_source_has_no_more_bytes_of_copies_than_it_may() {
         match bed.send(24, &get("k1")) {
             (Verdict::Reply, frame) => bytes += frame.len(),
             (Verdict::Tx, frame) => {
-                assert!(frame.ends_with(&framed(b"get k1\r\n")), "as it came");
+                assert!(frame.ends_with(&framed(b"get k1\r\n")), "the request is unchanged");
                 forwarded += 1;
             }
             other => panic!("{other:?}"),
@@ -367,16 +374,16 @@ fn a_source_has_no_more_bytes_of_copies_than_it_may() {
     }
     assert!((50 << 10..=64 << 10).contains(&bytes), "{bytes}");
     assert_eq!(bed.counters.cache_over_budget.read(), forwarded);
-    // Another source has a budget of its own.
+    // Another source address has a separate budget.
     let other = udp("198.51.100.8", 40_000, VIP4, PORT, &framed(b"get k1\r\n"));
     assert_eq!(bed.send(24, &other).0, Verdict::Reply);
 }
 
 #[test]
-fn what_came_in_a_tunnel_or_damaged_or_from_a_group_is_not_answered_here() {
+fn tunneled_damaged_or_multicast_request_is_not_answered() {
     let epochs = Arc::new(Epochs::new());
     let mut parts = cached(KeyPath::Direct, 1 << 30, &epochs);
-    parts.tunnels = vec![from("198.18.9.1", TunnelSourceKind::Encapsulator)];
+    parts.tunnels = vec![from("198.18.9.1", TunnelSourceKind::UpstreamTunnel)];
     let mut bed = bed_of(parts);
     bed.now = Now::from_nanos(10_000 * MILLI);
     give_cache(&mut bed, &epochs);
@@ -384,7 +391,7 @@ fn what_came_in_a_tunnel_or_damaged_or_from_a_group_is_not_answered_here() {
     let tunnelled = wrapped(&get("k1"), Encapsulation::Gre, ("198.18.9.1", OWN4), 0);
     assert_eq!(bed.send(24, &tunnelled).0, Verdict::Tx);
     let mut damaged = get("k1");
-    damaged[14 + 20 + 8 + 7] ^= 1; // reserved: servers do not look at it
+    damaged[14 + 20 + 8 + 7] ^= 1; // The byte is reserved, and servers ignore it.
     assert_eq!(bed.send(24, &damaged).0, Verdict::Tx);
     let mut group = get("k1");
     group[6] |= 1;
@@ -393,14 +400,14 @@ fn what_came_in_a_tunnel_or_damaged_or_from_a_group_is_not_answered_here() {
 }
 
 #[test]
-fn another_configuration_lets_go_of_all_copies_and_one_without_a_cache_of_fetches_too() {
+fn new_configuration_discards_copies_and_fetches() {
     let (mut bed, epochs) = bed();
     bed.fill(&get("k1"), "hello");
     let mut parts = cached(KeyPath::Direct, 1 << 30, &epochs);
     parts.generation = Generation(2);
     bed.live.publish(Snapshot::new(parts).unwrap());
     assert_eq!(bed.send(24, &get("k1")).0, Verdict::Tx);
-    // A state that has changed ends the copies of its backend.
+    // A state change of a backend invalidates the cached values from that backend.
     bed.wait(10);
     bed.fill(&get("k1"), "hello");
     assert_eq!(bed.send(24, &get("k1")).0, Verdict::Reply);
@@ -425,7 +432,7 @@ fn a_backend_without_the_vip_is_asked_at_its_own_address() {
             break;
         }
     }
-    let (_, frame) = bed.held.originated.pop().expect("it is asked");
+    let (_, frame) = bed.held.originated.pop().expect("the backend receives a fetch");
     let (backend, question) = asked(&frame);
     assert_eq!(question.destination, (ip(&format!("198.18.1.{backend}")), PORT));
     assert_eq!(bed.answer(&question, &says(&question, "hello")), Verdict::Taken, "{:?}", drops(&bed));

@@ -1,4 +1,4 @@
-//! A tap in a running pipeline: which packets it records, and what of them.
+//! Tests of packet capture in a running pipeline.
 
 use std::collections::HashSet;
 use std::num::NonZeroU32;
@@ -11,7 +11,7 @@ use crate::pieces::*;
 
 const SNAP: usize = 64;
 
-/// Puts a tap in, and gives back the one that was there.
+/// Installs a tap and returns the previous one.
 fn put(bed: &mut Bed, tap: Option<Box<Tap>>) -> Option<Box<Tap>> {
     bed.port.ask(Request::Capture(tap)).unwrap();
     bed.poll();
@@ -35,7 +35,7 @@ fn all(catch: &mut CaptureReceiver) -> Vec<Record> {
     std::iter::from_fn(|| catch.pop()).collect()
 }
 
-/// One batch; verdicts, and frames as they then are.
+/// Processes one batch. Returns the verdicts and the resulting frames.
 fn batch(bed: &mut Bed, frames: &[Vec<u8>]) -> Vec<(Verdict, Vec<u8>)> {
     let mut buffers = vec![vec![0; ROOM]; frames.len()];
     for (buffer, frame) in buffers.iter_mut().zip(frames) {
@@ -75,7 +75,8 @@ fn a_record_has_the_packet_as_it_came_and_as_it_left() {
     assert_eq!(record.before(), Snapped { bytes: &frame[..SNAP], whole: frame.len() });
     assert_eq!(record.after(), Some(Snapped { bytes: &out[..SNAP], whole: frame.len() + 24 }));
     catch.give_back(record);
-    // The same flow again is known; an echo is answered; what is dropped does not leave.
+    // The flow is known now. The reply to an echo request is recorded, and a dropped packet has no
+    // frame after the pipeline.
     assert_eq!(bed.send(24, &frame).0, Verdict::Tx);
     assert!(!catch.pop().unwrap().new_flow);
     let (_, out) = bed.send(24, &echo_request());
@@ -92,7 +93,7 @@ fn a_record_has_the_packet_as_it_came_and_as_it_left() {
 }
 
 #[test]
-fn a_drop_is_captured_by_its_name_and_with_the_backend_that_was_chosen() {
+fn dropped_packet_is_captured_with_reason_and_backend() {
     let mut bed = Bed::new(parts(gre_slots(1), &[1]));
     let good = tcp("198.51.100.7", 9, VIP4, 80, "S");
     let mut large = udp("198.51.100.7", 9, VIP4, 443, &[0; 1460]);
@@ -107,7 +108,7 @@ fn a_drop_is_captured_by_its_name_and_with_the_backend_that_was_chosen() {
         assert_eq!(found[0].verdict, Verdict::Drop(wanted));
         assert_eq!(found[0].before().whole, frames[place].len());
         let chosen = (wanted == DropReason::TooBig).then_some(SlotId(0));
-        assert_eq!(found[0].slot, chosen, "{wanted:?} tells nothing of the packet before it in its place");
+        assert_eq!(found[0].slot, chosen, "{wanted:?}: no state of the previous packet");
         assert!(put(&mut bed, None).is_some());
     }
     let mut catch = tapped(&mut bed, only(&[DropReason::Malformed, DropReason::TooBig]), 16);
@@ -116,7 +117,7 @@ fn a_drop_is_captured_by_its_name_and_with_the_backend_that_was_chosen() {
 }
 
 #[test]
-fn a_packet_is_of_a_vip_by_its_service_and_before_that_is_known_by_its_destination() {
+fn vip_filter_matches_by_service_or_by_destination() {
     let mut bed = Bed::new(parts(gre_slots(2), &[1, 1]));
     let vip = VipFilter { services: vec![ServiceId(1)] };
     let mut catch = tapped(&mut bed, CaptureFilter { vip: Some(vip), ..CaptureFilter::default() }, 16);
@@ -137,7 +138,7 @@ fn a_packet_is_of_a_vip_by_its_service_and_before_that_is_known_by_its_destinati
 }
 
 #[test]
-fn a_vip_that_is_matched_by_its_suffix_has_its_drops_in_every_cluster() {
+fn vip_filter_matches_suffix_vips_in_every_cluster() {
     let mut parts = parts(gre_slots(2), &[1, 1]);
     let prefixes = [("198.51.100.0", 24), ("2001:db8:e::", 48)];
     let prefixes = prefixes.map(|(front, length)| Prefix::new(ip(front), length).unwrap()).to_vec();
@@ -154,7 +155,7 @@ fn a_vip_that_is_matched_by_its_suffix_has_its_drops_in_every_cluster() {
         tcp("198.18.0.7", 9, "198.51.100.52", 80, "S"),
         tcp("198.18.0.7", 9, "198.51.100.20", 81, "S"),
         udp("2001:db8::7", 9, "2001:db8:e:ab00::20", 80, b"another protocol"),
-        tcp("198.18.0.7", 9, "198.51.100.180", 81, "S"), // the longer suffix
+        tcp("198.18.0.7", 9, "198.51.100.180", 81, "S"), // The longer suffix matches.
         tcp("198.18.0.7", 9, "198.51.100.21", 81, "S"),
         tcp("2001:db8::7", 9, "2001:db8:f::20", 81, "S"),
         tcp("198.18.0.7", 9, "192.0.2.20", 81, "S"),
@@ -168,7 +169,8 @@ fn a_vip_that_is_matched_by_its_suffix_has_its_drops_in_every_cluster() {
     assert_eq!((found[1].verdict, found[1].service), (Verdict::Drop(DropReason::NoVip), None));
 }
 
-/// What has claims on addresses whose first 24 bits (of IPv6: 120) are fixed, by the digits of the rest.
+/// The address of a VIP, or a prefix group and the suffix of a VIP. All bits of an address except
+/// the last eight are fixed. The strings contain binary digits.
 #[derive(Clone, Debug)]
 enum Ends {
     Exact(String),
@@ -186,7 +188,8 @@ fn ends() -> impl Strategy<Value = Ends> {
     prop_oneof![1 => exact, 3 => (0..3usize, digits(8)).prop_map(|(group, digits)| Ends::Suffix(group, digits))]
 }
 
-/// The last eight bits, `before` the digits or behind them.
+/// Returns the octet in which the given digits are the last or the first bits. The other bits are
+/// zero.
 fn octet(digits: &str, before: bool) -> u8 {
     let all = if before { format!("{digits:0>8}") } else { format!("{digits:0<8}") };
     u8::from_str_radix(&all, 2).unwrap()
@@ -196,7 +199,8 @@ fn address(octet: u8, is_v4: bool) -> std::net::IpAddr {
     if is_v4 { ip(&format!("198.51.100.{octet}")) } else { ip(&format!("2001:db8:e::{octet:x}")) }
 }
 
-/// Each binding with a service and a port of its own; a prefix stands in the group that names it first.
+/// Returns a configuration with one service and port per binding. If several groups contain a
+/// prefix, it belongs to the first of them.
 fn cluster(bindings: &[Ends], groups: &[Vec<String>], is_v4: bool) -> Parts {
     let mut parts = parts(gre_slots(2), &[1, 1]);
     let pool = std::sync::Arc::clone(&parts.services[0].pool);
@@ -231,8 +235,8 @@ fn cluster(bindings: &[Ends], groups: &[Vec<String>], is_v4: bool) -> Parts {
     parts
 }
 
-/// The services of an address, by its digits: those of the address itself, else those of the longest suffix in the group of
-/// the longest prefix.
+/// Returns the services of an address. Exact bindings take precedence. Otherwise, the longest
+/// matching suffix in the group with the longest matching prefix decides.
 fn owners(bindings: &[Ends], groups: &[Vec<String>], probe: &str) -> Vec<u32> {
     let of = |wanted: &dyn Fn(&Ends) -> bool| -> Vec<u32> {
         (0..).zip(bindings).filter(|(_, ends)| wanted(ends)).map(|(service, _)| service).collect()
@@ -257,7 +261,7 @@ fn owners(bindings: &[Ends], groups: &[Vec<String>], probe: &str) -> Vec<u32> {
 }
 
 #[test]
-fn a_piece_that_was_held_is_recorded_again_when_its_time_is_over_or_its_first_comes() {
+fn held_fragment_is_recorded_again_at_its_release() {
     let mut bed = Bed::new(parts(gre_slots(2), &[1, 1]));
     let datagram = |id| Datagram {
         source: "198.51.100.7",
@@ -300,19 +304,19 @@ fn a_closed_tap_catches_nothing_and_goes_home() {
     catch.close();
     assert_eq!(bed.send(24, &frame).0, Verdict::Tx);
     assert_eq!(catch.counts().matched, 5);
-    assert_eq!(all(&mut catch).len(), 2, "what was caught can still be taken");
+    assert_eq!(all(&mut catch).len(), 2, "captured records stay available");
     assert_eq!((bed.counters.captured.read(), bed.counters.capture_lost.read()), (2, 3));
     assert!(put(&mut bed, None).is_some());
     assert!(put(&mut bed, None).is_none());
     assert_eq!(bed.send(24, &frame).0, Verdict::Tx);
 }
 
-/// What a menu's packet is, as far as the oracle must know.
+/// A packet with the properties from which the expected result is computed.
 #[derive(Clone, Debug)]
 struct Dish {
     frame: Vec<u8>,
     vip: bool,
-    /// Names its flow, where the connection table is asked.
+    /// The flow. `None` for packets that do not reach the connection table.
     flow: Option<(bool, u16)>,
 }
 
@@ -337,7 +341,7 @@ fn filter() -> impl Strategy<Value = CaptureFilter> {
     let slots = prop::option::of(prop::sample::subsequence(vec![SlotId(2), SlotId(0), SlotId(1)], 1..3));
     (any::<bool>(), slots, reasons, any::<bool>(), 1..20u32).prop_map(|(vip, slots, reasons, new, sample)| {
         CaptureFilter {
-            // Service 0 has a port of both addresses.
+            // Service 0 has a port on both addresses.
             vip: vip.then(|| VipFilter { services: vec![ServiceId(0)] }),
             slots,
             drops: reasons.map(|reasons| reasons.into_iter().collect()),
@@ -348,7 +352,7 @@ fn filter() -> impl Strategy<Value = CaptureFilter> {
 }
 
 proptest! {
-    /// Against a search through prefixes and suffixes as text.
+    /// Compares the filter with a text search for prefixes and suffixes.
     #[test]
     fn a_packet_to_no_port_is_of_each_vip_that_has_its_address(
         bindings in prop::collection::vec(ends(), 1..8),
@@ -377,7 +381,8 @@ proptest! {
         prop_assert_eq!(found, expected);
     }
 
-    /// Against a pipeline without a tap, and a list of what matches, of which every nth is wanted.
+    /// Checks that the capture contains every n-th matching packet, and that verdicts and frames
+    /// are the same as without a tap.
     #[test]
     fn what_is_recorded_is_every_nth_packet_that_matches(
         batches in prop::collection::vec(prop::collection::vec((0..8u8, 0..40u16), 1..24), 1..8),
@@ -391,7 +396,7 @@ proptest! {
             let dishes: Vec<Dish> = dishes.into_iter().map(dish).collect();
             let frames: Vec<Vec<u8>> = dishes.iter().map(|dish| dish.frame.clone()).collect();
             let out = batch(&mut plain, &frames);
-            prop_assert_eq!(&batch(&mut bed, &frames), &out, "a tap changes nothing");
+            prop_assert_eq!(&batch(&mut bed, &frames), &out, "a tap does not change frames");
             for (dish, (verdict, out)) in dishes.iter().zip(out) {
                 let new = dish.flow.is_some_and(|flow| known.insert(flow));
                 let slot = (verdict == Verdict::Tx).then(|| SlotId(u32::from(out[14 + 19]) - 1));

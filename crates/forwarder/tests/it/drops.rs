@@ -1,4 +1,4 @@
-//! One test for each way to drop.
+//! One test for each drop reason.
 
 use forwarder::*;
 
@@ -13,6 +13,7 @@ fn dropped(bed: &mut Bed, frame: &[u8], reason: DropReason) {
     }
 }
 
+// Promise: no-reflection
 #[test]
 fn each_reason_has_its_packet() {
     let mut bed = Bed::new(parts(gre_slots(2), &[1, 1]));
@@ -27,7 +28,7 @@ fn each_reason_has_its_packet() {
     dropped(&mut bed, &udp("198.51.100.7", 9, VIP4, 80, b""), DropReason::NoVip);
     let from_vip = udp(VIP4, 9, VIP4, 443, b"an error");
     dropped(&mut bed, &from_vip, DropReason::FromVip);
-    dropped(&mut bed, &from_vip, DropReason::FromVip); // and no flow remembers it
+    dropped(&mut bed, &from_vip, DropReason::FromVip); // The packet creates no flow.
     dropped(&mut bed, &udp(VIP6, 9, VIP6, 443, b"an error"), DropReason::FromVip);
     let mut timestamp = Vec::new();
     let ask =
@@ -44,7 +45,7 @@ fn each_reason_has_its_packet() {
     dropped(&mut bed, &large, DropReason::TooBig);
 }
 
-/// `where` says by the snapshot what a thread does with the packet.
+/// The decision of the `where` command for ICMP packets equals the verdict of the pipeline.
 #[test]
 fn what_is_decided_of_icmp_is_what_is_done_with_it() {
     let mut bed = Bed::new(parts(gre_slots(1), &[1]));
@@ -68,7 +69,7 @@ fn what_is_decided_of_icmp_is_what_is_done_with_it() {
     assert_eq!(bed.send(24, &echo(answer, [203, 0, 113, 10])).0, Verdict::Drop(DropReason::Icmp));
     assert_eq!(decided("203.0.113.99", 1), Decision::NoVip);
     assert_eq!(bed.send(24, &echo(request.clone(), [203, 0, 113, 99])).0, Verdict::Drop(DropReason::NoVip));
-    // The other family's ICMP is nobody's.
+    // The packet is ICMPv6 in an IPv4 packet.
     let mut strange = echo(request, [203, 0, 113, 10]);
     strange[14 + 9] = 58;
     let mut ip4 = etherparse::Ipv4Header::from_slice(&strange[14..]).unwrap().0;

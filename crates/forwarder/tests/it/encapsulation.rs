@@ -1,4 +1,4 @@
-//! What leaves, read back by etherparse.
+//! Tests of encapsulation. The resulting frames are parsed with etherparse.
 
 use etherparse::{Ethernet2Header, IpHeaders, Ipv4Header, SlicedPacket, VlanSlice};
 use forwarder::*;
@@ -13,7 +13,8 @@ const KINDS: [(Encapsulation, u8); 4] = [
     (Encapsulation::L2, 0),
 ];
 
-/// The inner packet as it must arrive: TTL or hop limit one lower, checksum right, nothing else touched.
+/// Returns the expected inner packet: the TTL or hop limit is decremented, the header checksum is
+/// updated, and all other bytes are unchanged.
 fn expected_inner(frame: &[u8]) -> Vec<u8> {
     let mut inner = frame[14..].to_vec();
     if inner[0] >> 4 == 4 {
@@ -30,7 +31,7 @@ fn expected_inner(frame: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn every_mix_of_kind_and_families_arrives_with_its_inner_packet_whole() {
+fn every_encapsulation_preserves_the_inner_packet() {
     for (kind, _) in KINDS {
         for (backend, outer_v4) in [("198.18.1.1", true), ("2001:db8:18::1", false)] {
             for frame in [tcp("198.51.100.7", 9, VIP4, 80, "S"), tcp("2001:db8:1::7", 9, VIP6, 80, "S")] {
@@ -61,7 +62,7 @@ fn every_mix_of_kind_and_families_arrives_with_its_inner_packet_whole() {
                     assert_eq!(payload.ip_number.0, expected);
                 }
                 assert_eq!(bed.counters.head_room_mismatch.read(), 0);
-                assert_eq!(Totals::from(&*bed.counters).left, 0, "sending is the driver's to count");
+                assert_eq!(Totals::from(&*bed.counters).left, 0, "the driver counts sent packets");
             }
         }
     }
@@ -96,7 +97,7 @@ fn head_room_of_another_size_is_moved_once_and_counted() {
         let (_, wanted) = exact.send(24, &frame);
         let mut bed = Bed::new(parts(gre_slots(1), &[1]));
         let (verdict, out) = bed.send(head, &frame);
-        assert_eq!((verdict, out), (Verdict::Tx, wanted), "head room {head}");
+        assert_eq!((verdict, out), (Verdict::Tx, wanted), "headroom {head}");
         assert_eq!(bed.counters.head_room_mismatch.read(), 1);
     }
 }
@@ -124,6 +125,7 @@ fn reflect_answers_known_gateways_only() {
     assert_eq!(bed.send(24, &stranger).0, Verdict::Drop(DropReason::UnknownGateway));
 }
 
+// Promise: icmp-rate-limits
 #[test]
 fn icmp_echo_is_answered_in_place_up_to_the_rate() {
     for (source, vip) in [("198.51.100.7", VIP4), ("2001:db8:1::7", VIP6)] {
@@ -142,9 +144,9 @@ fn icmp_echo_is_answered_in_place_up_to_the_rate() {
                     .write(&mut frame, b"ping")
                     .unwrap();
             }
-            _ => panic!("one family"),
+            _ => panic!("addresses of different families"),
         }
-        frame.extend([0xaa; 20]); // behind the IP packet: it does not come back
+        frame.extend([0xaa; 20]); // The reply does not contain these bytes after the IP packet.
         let mut bed = Bed::new(parts(gre_slots(1), &[1]));
         let (verdict, out) = bed.send(24, &frame);
         assert_eq!(verdict, Verdict::Reply);
@@ -165,7 +167,7 @@ fn icmp_echo_is_answered_in_place_up_to_the_rate() {
                     .write(&mut wanted, b"ping")
                     .unwrap();
             }
-            _ => panic!("one family"),
+            _ => panic!("addresses of different families"),
         }
         assert_eq!(out, wanted);
         let verdicts: Vec<Verdict> = (0..150).map(|_| bed.send(24, &frame).0).collect();

@@ -1,4 +1,5 @@
-//! Requests that store something while their key's own backend is down: what they store lives for a short while; all else is as it was.
+//! Tests of writes to keys whose assigned backend is down. The failover backend stores the value
+//! with a short time to live, and all other bytes of the request are unchanged.
 
 use forwarder::*;
 use kv_switch::{Late, Memcached};
@@ -9,7 +10,7 @@ use crate::gather::scene::{apart, bed_of, rules, seen};
 use crate::keyed::{CLIENT4, CLIENT6, PORT, by_hand, drops, framed, keyed_of};
 use crate::pieces::Datagram;
 
-/// Without headers, so that frames are seen as they come; the backends whose numbers these are do not serve.
+/// Returns a configuration without encapsulation. The backends in `down` do not serve.
 fn parts(down: &[u8], failover: KeyFailover) -> Parts {
     let mut parts =
         keyed_of(Box::new(Memcached::new(32)), failover, KeyPath::Direct, Some(rules(Late::IsMissing)));
@@ -24,8 +25,9 @@ fn request(v6: bool, command: &[u8]) -> Vec<u8> {
 }
 
 proptest! {
+    // Promise: failover-expiry
     #[test]
-    fn away_from_its_own_backend_what_is_stored_lives_as_long_as_that_may_and_no_byte_else_changes(
+    fn failover_store_changes_only_the_time_to_live(
         key in "[a-z]{1,60}", time in 0..4_000_000_u32, value in "[ -~]{0,900}", v6: bool, tags in 0..3_u16,
         head in 0..40_usize, is_down: bool, has_checksum: bool,
     ) {
@@ -34,7 +36,7 @@ proptest! {
         let mut bed = bed_of(parts(if is_down { std::slice::from_ref(&owner) } else { &[] }, KeyFailover::Next));
         bed.live.clock().set(1_790_000_000);
         let set = |time: u32| format!("set {key} 7 {time} {}\r\n{value}\r\n", value.len()).into_bytes();
-        // Above 30 days it is a time of 1970.
+        // Times above 30 days are absolute Unix times. All of them are in the past here.
         let left = match time { 0 => u32::MAX, 1..=2_592_000 => time, _ => 0 };
         let is_cut = is_down && left > 10;
         let mut frame = request(v6, &set(time));
@@ -52,7 +54,7 @@ proptest! {
         prop_assert_eq!(bed.counters.short_lived.read(), u64::from(is_cut));
         let own = bed.counters.backend(u32::from(owner) - 1).unwrap().packets.read();
         prop_assert_eq!(own, u64::from(!is_down));
-        // Reads, and what is taken away, are as they were.
+        // Reads and deletes are unchanged.
         for command in [format!("get {key}\r\n"), format!("delete {key}\r\n"), format!("mg {key} v\r\n")] {
             let frame = request(v6, command.as_bytes());
             let (verdict, out) = bed.send(head, &frame);
@@ -69,7 +71,7 @@ fn a_pool_that_takes_keys_over_has_them_for_as_short_a_time() {
     let mut bed = bed_of(parts(&[3], KeyFailover::Pool(0)));
     let (verdict, out) = bed.send(0, &request(false, &set(&key, 0)));
     assert_eq!((verdict, seen(&out).payload), (Verdict::Tx, framed(&set(&key, 10))));
-    // Where keys go nowhere none is stored.
+    // Without failover, the write is dropped.
     let mut bed = bed_of(parts(&[3], KeyFailover::Nowhere));
     assert_eq!(bed.send(0, &request(false, &set(&key, 0))).0, Verdict::Drop(DropReason::NoBackend));
 }
@@ -87,13 +89,13 @@ fn what_came_broken_or_in_pieces_is_not_written_anew() {
     let last = broken.len() - 3;
     broken[last] ^= 1;
     assert_eq!(bed.send(0, &broken).0, Verdict::Drop(DropReason::Malformed));
-    // With its own backend it is that one's to judge.
+    // The backend that the key is assigned to receives the request unchanged.
     let mut bed = bed_of(parts(&[], KeyFailover::Next));
     assert_eq!(bed.send(0, &broken).0, Verdict::Tx);
 }
 
 #[test]
-fn a_gat_for_several_backends_of_which_one_is_away_touches_no_key_for_longer() {
+fn gat_on_a_failover_backend_has_a_short_time_to_live() {
     let keys = apart(3);
     let command = format!("gat 600 {} {} {}\r\n", keys[0], keys[1], keys[2]);
     for (down, time) in [(&[][..], "T600"), (&[3], "T10")] {

@@ -1,18 +1,19 @@
-//! Floods from random sources against a full connection table: established flows stay on their backends, although a backend was added
-//! that Maglev alone would give some of them.
+//! Floods from random sources against a full connection table. Established flows must stay on their
+//! backends, although an additional backend changes the Maglev table.
 
 use forwarder::*;
 
 use crate::bed::*;
 
 const PLACES: usize = 32_768;
-/// Half of the places, where every flow finds one: the rest is the flood's.
+/// The number of established flows: half of the table, so that each of them gets an entry. The
+/// flood fills the rest.
 const FLOWS: u32 = 16_384;
 const BATCH: usize = 256;
-/// Longer than a tick.
+/// The time between two batches in milliseconds, which is longer than a tick.
 const MILLIS: u64 = 300;
 
-/// xorshift64*: the same run each time.
+/// The xorshift64* generator. A fixed seed makes the test repeatable.
 struct Random(u64);
 
 impl Random {
@@ -31,7 +32,7 @@ enum Flood {
     Udp,
 }
 
-/// Packets of each kind and family, whose sources are filled in.
+/// Template packets for each protocol and address family. The source address is filled in later.
 struct Frames {
     tcp: [Vec<u8>; 2],
     udp: [Vec<u8>; 2],
@@ -45,7 +46,8 @@ impl Frames {
         }
     }
 
-    /// Of source number `source`, of which the lowest bit is the family.
+    /// Returns the packet with source number `source`. The lowest bit of the number selects the
+    /// address family.
     fn of(&self, flood: Flood, source: u64) -> Vec<u8> {
         let (family, [.., a, b, c, d, e, f]) = (source as usize & 1, (source >> 1).to_be_bytes());
         let mut frame = if flood == Flood::Udp { self.udp[family].clone() } else { self.tcp[family].clone() };
@@ -62,7 +64,7 @@ impl Frames {
     }
 }
 
-/// A pipeline of more and more backends, and the backend of each established flow.
+/// A pipeline to which backends are added, and the backend of each established flow.
 struct Attacked {
     bed: Bed,
     frames: Frames,
@@ -71,7 +73,7 @@ struct Attacked {
 }
 
 impl Attacked {
-    /// Every flow has begun, has proven itself, and is tracked.
+    /// Establishes all flows. At the end, each flow is tracked and past its probation period.
     fn new() -> Self {
         let bed = Bed::with_flows(parts(gre_slots(20), &[1; 20]), PLACES);
         let mut attacked = Self { bed, frames: Frames::new(), random: Random(7), backends: Vec::new() };
@@ -81,7 +83,7 @@ impl Attacked {
             assert_eq!(attacked.every_flow_says(Flood::Ack), attacked.backends);
         }
         let table = attacked.bed.pipeline.flows().counters();
-        assert_eq!((table.untracked, table.evicted_from_probation), (0, 0), "all have a place");
+        assert_eq!((table.untracked, table.evicted_from_probation), (0, 0), "all flows are in the table");
         attacked
     }
 
@@ -90,7 +92,8 @@ impl Attacked {
     }
 
     fn established(&self, flow: u32, says: Flood) -> Vec<u8> {
-        // A host that floods have not, and the ports of IPv4 in the lowest bits.
+        // Established flows use hosts that floods do not use. For IPv4, the flow number is in the
+        // port.
         let family = u64::from(flow & 1);
         let host = if family == 0 { 0x0100_0000 } else { 0xffff_0000_0000 };
         self.frames.of(says, (host | u64::from(flow / 2) << 8) << 1 | family)
@@ -102,7 +105,7 @@ impl Attacked {
     }
 
     fn forged(&mut self, flood: Flood) -> Vec<u8> {
-        // Of IPv4, any host but that of established flows.
+        // Floods use only IPv4 hosts that established flows do not use.
         loop {
             let source = self.random.next() >> 16;
             if source & 1 == 1 || source >> 25 & 0xff != 1 {
@@ -111,7 +114,7 @@ impl Attacked {
         }
     }
 
-    /// The backends of a batch; all of it is forwarded.
+    /// Processes a batch. Returns the backend of each packet.
     fn forward(&mut self, frames: &[Vec<u8>]) -> Vec<u8> {
         let mut buffers = vec![[0; 256]; frames.len()];
         let fill = |(buffer, frame): (&mut [u8; 256], &Vec<u8>)| {
@@ -129,7 +132,8 @@ impl Attacked {
         packets.iter().map(|packet| packet.frame()[14 + 19]).collect()
     }
 
-    /// Attackers who send a SYN and an ACK take what places there are, until most of them find none. Those of an earlier time are gone.
+    /// Fills the table with flows that send a SYN and an ACK, until most new flows find no room.
+    /// The flows of the previous flood have expired by then.
     fn fill(&mut self) {
         self.passes(11_000);
         let untracked = |bed: &Bed| bed.pipeline.flows().counters().untracked;
@@ -148,11 +152,11 @@ impl Attacked {
                 return;
             }
         }
-        panic!("the table has room without end");
+        panic!("the table did not fill up");
     }
 
-    /// Twice two seconds in which every flow says something twice, each time beside a packet of the flood; how many of its packets went
-    /// to another backend. The first finds a flow that has rested for ticks, the second one in the midst of its talk.
+    /// Sends two packets of every established flow, mixed with flood packets, in each of two
+    /// periods of two seconds. Returns the number of packets that went to another backend.
     fn suffer(&mut self, flood: Flood) -> usize {
         let mut moved = 0;
         for _ in 0..2 {
@@ -173,32 +177,33 @@ impl Attacked {
     }
 }
 
+// Promise: flood-protection
 #[test]
-fn a_flood_of_any_kind_into_a_full_table_moves_no_established_flow() {
+fn flood_into_a_full_table_moves_no_established_flow() {
     let mut attacked = Attacked::new();
     let mut backends = 20;
     for flood in [Flood::Syn, Flood::Ack, Flood::Udp] {
-        // A backend more: what Maglev alone would move.
+        // The additional backend changes the Maglev table. Without tracking, some flows would move.
         backends += 1;
         let with_one_more = parts(gre_slots(backends), &vec![1; backends]);
         let mut by_maglev = Bed::with_flows(with_one_more.clone(), PLACES);
-        by_maglev.pipeline = by_maglev.pipeline.without_plain_path();
+        by_maglev.pipeline = by_maglev.pipeline.without_fast_path();
         let elsewhere = (0..FLOWS).filter(|flow| {
             let frame = attacked.established(*flow, Flood::Ack);
             by_maglev.backend_of(&frame) != Some(attacked.backends[*flow as usize])
         });
         let elsewhere = elsewhere.count();
-        assert!(elsewhere > FLOWS as usize / 40, "{flood:?}: Maglev alone would move {elsewhere}");
+        assert!(elsewhere > FLOWS as usize / 40, "{flood:?}: Maglev would move {elsewhere} flows");
         attacked.fill();
         attacked.bed.live.publish(Snapshot::new(with_one_more).unwrap());
         let table = attacked.bed.pipeline.flows();
-        assert!(table.len() * 100 > table.capacity() * 99, "{flood:?}: {} places are taken", table.len());
+        assert!(table.len() * 100 > table.capacity() * 99, "{flood:?}: {} entries are in use", table.len());
         let untracked = table.counters().untracked;
         assert_eq!(attacked.suffer(flood), 0, "{flood:?}");
         let untracked = attacked.bed.pipeline.flows().counters().untracked - untracked;
-        assert!(untracked > u64::from(FLOWS) / 2, "{flood:?}: {untracked} packets found no place");
-        println!("{flood:?}: 0 of {FLOWS} moved, {elsewhere} by Maglev alone, {untracked} untracked");
+        assert!(untracked > u64::from(FLOWS) / 2, "{flood:?}: {untracked} packets are untracked");
+        println!("{flood:?}: 0 of {FLOWS} flows moved, {elsewhere} without tracking, {untracked} untracked");
     }
     assert_eq!(attacked.bed.counters.reselected.read(), 0);
-    assert!(attacked.bed.counters.plain.read() > 0, "as packets go by default");
+    assert!(attacked.bed.counters.fast_path.read() > 0, "packets use the fast path");
 }

@@ -1,4 +1,4 @@
-//! Which backend, and for how long.
+//! Tests of backend selection and of the lifetime of flows.
 
 use forwarder::*;
 use std::collections::HashMap;
@@ -21,6 +21,7 @@ fn a_flow_stays_while_weights_change_and_its_backend_serves() {
     assert_eq!(bed.counters.reselected.read(), 0);
 }
 
+// Promise: backend-failure
 #[test]
 fn a_down_backends_flows_move_once_and_a_draining_ones_stay() {
     let slots = gre_slots(3);
@@ -32,18 +33,18 @@ fn a_down_backends_flows_move_once_and_a_draining_ones_stay() {
     bed.live.publish(next);
     let second: Vec<_> = frames.iter().map(|frame| bed.backend_of(frame).unwrap()).collect();
     for (before, after) in first.iter().zip(&second) {
-        // The draining backend keeps its flows and gets none; the down one loses all.
+        // Flows on the draining backend stay, and all flows on the down backend move.
         assert_eq!(*after, if *before == 1 { 3 } else { *before });
     }
     let moved = first.iter().filter(|backend| **backend == 1).count();
     assert_eq!(bed.counters.reselected.read(), moved as u64);
     let third: Vec<_> = frames.iter().map(|frame| bed.backend_of(frame).unwrap()).collect();
     assert_eq!(third, second);
-    assert_eq!(bed.counters.reselected.read(), moved as u64, "a moved flow is known at its new backend");
+    assert_eq!(bed.counters.reselected.read(), moved as u64, "a moved flow is tracked at its new backend");
 }
 
 #[test]
-fn a_syn_on_a_closing_flow_leaves_a_draining_backend_and_stays_on_a_serving_one() {
+fn syn_on_a_closing_flow_leaves_only_a_draining_backend() {
     let mut bed = Bed::new(parts(gre_slots(3), &[1, 1, 1]));
     let frame = |port: u16, flags: &str| tcp("198.51.100.7", 1000 + port, VIP4, 80, flags);
     let begin = |bed: &mut Bed, port: u16| {
@@ -52,19 +53,28 @@ fn a_syn_on_a_closing_flow_leaves_a_draining_backend_and_stays_on_a_serving_one(
         assert_eq!(bed.backend_of(&frame(port, "A")), Some(first));
         first
     };
-    // A second each: the first has not been silent for longer than an opened flow may be.
+    // The flows take steps of one second, which is within the timeout of a flow that is being
+    // opened.
     let first: Vec<_> = (0..100).map(|port| begin(&mut bed, port)).collect();
     let states = vec![SlotState::Draining, SlotState::Serving, SlotState::Serving];
     bed.live.publish(bed.live.current().with_states(states).unwrap());
     for (port, before) in (0..).zip(&first) {
-        assert_eq!(bed.backend_of(&frame(port, "S")), Some(*before), "established: a SYN moves nothing");
+        assert_eq!(
+            bed.backend_of(&frame(port, "S")),
+            Some(*before),
+            "a SYN does not move an established flow"
+        );
         for flags in ["FA", "A", "RA", "SA"] {
             assert_eq!(bed.backend_of(&frame(port, flags)), Some(*before), "{flags}");
         }
         let after = bed.backend_of(&frame(port, "S")).unwrap();
         assert!(if *before == 1 { after != 1 } else { after == *before }, "{before} {after}");
         for flags in ["S", "A", "FA", "S"] {
-            assert_eq!(bed.backend_of(&frame(port, flags)), Some(after), "{flags}: it is known there");
+            assert_eq!(
+                bed.backend_of(&frame(port, flags)),
+                Some(after),
+                "{flags}: the flow is tracked there"
+            );
         }
     }
     let moved = first.iter().filter(|backend| **backend == 1).count();
@@ -73,21 +83,21 @@ fn a_syn_on_a_closing_flow_leaves_a_draining_backend_and_stays_on_a_serving_one(
 }
 
 #[test]
-fn a_new_connection_with_an_old_5_tuple_gets_no_draining_backend_when_no_other_serves() {
+fn reused_5_tuple_never_gets_a_draining_backend() {
     let mut bed = Bed::new(parts(gre_slots(1), &[1]));
     let frame = |flags: &str| tcp("198.51.100.7", 1000, VIP4, 80, flags);
     assert_eq!(bed.backend_of(&frame("S")), Some(1));
     assert_eq!(bed.backend_of(&frame("FA")), Some(1));
     bed.live.publish(bed.live.current().with_states(vec![SlotState::Draining]).unwrap());
     for _ in 0..3 {
-        assert_eq!(bed.backend_of(&frame("S")), None, "its repetitions too");
+        assert_eq!(bed.backend_of(&frame("S")), None, "repeated packets are dropped too");
     }
     bed.live.publish(bed.live.current().with_states(vec![SlotState::Serving]).unwrap());
     assert_eq!(bed.backend_of(&frame("S")), Some(1));
 }
 
 #[test]
-fn a_service_that_left_a_slot_behind_reselects_its_flows_there_and_others_stay() {
+fn flows_on_an_excluded_slot_are_reselected() {
     let slots = gre_slots(3);
     let mut bed = Bed::new(parts(slots, &[1, 1, 1]));
     let ours: Vec<_> = (0..300).map(|port| tcp("198.51.100.7", 1000 + port, VIP4, 80, "A")).collect();
@@ -101,7 +111,7 @@ fn a_service_that_left_a_slot_behind_reselects_its_flows_there_and_others_stay()
     let smaller = pool(current.slots(), &[0, 1, 1]);
     services[0].pool = smaller;
     bed.live.publish(current.with_services(services.clone()).unwrap());
-    assert_eq!(backends(&mut bed, &ours), first, "while nothing is excluded_slots, flows stay");
+    assert_eq!(backends(&mut bed, &ours), first, "flows stay while no slot is excluded");
     services[0].excluded_slots = [SlotId(0)].into();
     bed.live.publish(current.with_services(services).unwrap());
     for (before, after) in first.iter().zip(backends(&mut bed, &ours)) {
@@ -126,7 +136,8 @@ fn new_flows_avoid_what_does_not_serve_and_spread_over_the_rest() {
         *shares.entry(bed.backend_of(&tcp("198.51.100.7", port, VIP4, 80, "S")).unwrap()).or_insert(0) += 1;
     }
     assert_eq!(shares.len(), 2);
-    // Binomial, 2,000 at a half: six deviations are 134.
+    // The distribution is binomial with 2,000 flows and probability 1/2. Six standard deviations
+    // are 134.
     assert!(shares.values().all(|share: &i32| (share - 1000).abs() < 134), "{shares:?}");
 }
 
@@ -183,7 +194,8 @@ fn a_full_table_forwards_by_maglev_and_counts_it() {
         assert!(bed.backend_of(frame).is_some());
         bed.advance(0);
     }
-    // A second packet a tick later ends probation; after that nobody gives way.
+    // A second packet in a later tick ends the probation period of a flow. After that, the entry is
+    // not evicted.
     bed.advance(1);
     let backends: Vec<_> = frames.iter().map(|frame| bed.backend_of(frame)).collect();
     assert!(backends.iter().all(Option::is_some));

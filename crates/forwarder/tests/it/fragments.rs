@@ -1,4 +1,5 @@
-//! Fragments: every piece of a datagram at the backend of its first, whatever the order.
+//! Tests of IP fragments: in any order, each fragment goes to the backend of the first fragment of
+//! its datagram.
 
 use forwarder::*;
 use proptest::prelude::*;
@@ -11,7 +12,7 @@ fn datagram(vip: &'static str, port: u16, id: u32, data: usize) -> Datagram {
     Datagram { source, vip, protocol: 17, id, payload: udp_payload(1000 + id as u16, port, data) }
 }
 
-/// The backend's number, and what it is given: the inner packet from its IP header on.
+/// Returns the number of the backend, and the inner packet including its IP header.
 fn delivered((verdict, frame): &(Verdict, Vec<u8>)) -> (u8, &[u8]) {
     assert_eq!(*verdict, Verdict::Tx);
     (frame[14 + 19], &frame[14 + 24..])
@@ -74,7 +75,7 @@ fn duplicates_pass_and_another_first_is_a_conflict() {
 }
 
 #[test]
-fn an_identification_that_comes_again_names_the_next_datagram_once_the_last_is_whole() {
+fn reused_identification_starts_a_new_datagram() {
     for vip in [VIP4, VIP6] {
         let mut bed = Bed::new(parts(gre_slots(5), &[1; 5]));
         let mut backends = std::collections::HashSet::new();
@@ -83,7 +84,7 @@ fn an_identification_that_comes_again_names_the_next_datagram_once_the_last_is_w
             let datagram = Datagram { payload, ..datagram(vip, 443, 5, 0) };
             let whole = udp(datagram.source, 2_000 + source_port as u16, vip, 443, b"");
             let expected = bed.backend_of(&whole).unwrap();
-            // In the order of their bytes, and with the last in front of the others.
+            // For every second datagram, the second and the third fragment are swapped.
             let mut pieces = datagram.cut(1024);
             if source_port % 2 == 1 {
                 pieces.swap(1, 2);
@@ -93,10 +94,10 @@ fn an_identification_that_comes_again_names_the_next_datagram_once_the_last_is_w
             }
             backends.insert(expected);
         }
-        assert_eq!(backends.len(), 5, "or the last one's backend would do");
+        assert_eq!(backends.len(), 5, "the datagrams use all backends");
         assert_eq!(drops(&bed, DropReason::FragmentConflict), 0);
         bed.poll();
-        assert_eq!(bed.counters.fragment_table.succeeded.read(), 39);
+        assert_eq!(bed.counters.fragment_table.replaced.read(), 39);
     }
 }
 
@@ -115,7 +116,7 @@ fn a_datagram_of_which_eight_bytes_are_missing_is_not_whole() {
 }
 
 #[test]
-fn a_first_that_never_comes_costs_its_pieces_their_time_and_no_more() {
+fn fragments_without_a_first_are_dropped_at_timeout() {
     let mut bed = Bed::new(parts(gre_slots(2), &[1, 1]));
     for id in 0..3 {
         assert_eq!(bed.all(&datagram(VIP4, 443, id, 2000).cut(1024)[1]), []);
@@ -131,14 +132,18 @@ fn a_first_that_never_comes_costs_its_pieces_their_time_and_no_more() {
 fn what_becomes_of_the_first_becomes_of_the_others() {
     let mut bed = Bed::new(parts(gre_slots(2), &[1, 1]));
     let no_port = datagram(VIP4, 444, 1, 2000).cut(1024);
-    assert_eq!(bed.all(&no_port[1]), [], "it waits");
+    assert_eq!(bed.all(&no_port[1]), [], "the fragment is held");
     let out = bed.all(&no_port[0]);
     assert!(out.iter().all(|(verdict, _)| *verdict == Verdict::Drop(DropReason::NoVip)) && out.len() == 2);
     let down = vec![SlotState::Down, SlotState::Down];
     let late = datagram(VIP4, 443, 2, 3000).cut(1024);
     assert_eq!(delivered(&bed.all(&late[0])[0]).1.len(), 1044);
     bed.live.publish(bed.live.current().with_states(down).unwrap());
-    assert_eq!(bed.all(&late[1])[0].0, Verdict::Drop(DropReason::NoBackend), "the first is lost too");
+    assert_eq!(
+        bed.all(&late[1])[0].0,
+        Verdict::Drop(DropReason::NoBackend),
+        "the first fragment is dropped too"
+    );
     let none = datagram(VIP4, 443, 3, 2000).cut(1024);
     assert_eq!(bed.all(&none[0])[0].0, Verdict::Drop(DropReason::NoBackend));
     assert_eq!(bed.all(&none[1])[0].0, Verdict::Drop(DropReason::NoBackend));
@@ -167,7 +172,7 @@ fn no_datagram_no_source_and_no_flood_takes_all_the_room() {
 }
 
 #[test]
-fn of_a_threads_frames_so_many_are_held_as_may_be_and_no_more_until_they_are_back() {
+fn held_frames_stay_within_the_limit_of_the_thread() {
     let mut bed = Bed::with(parts(gre_slots(2), &[1, 1]), PipelineConfig { held_of_a_pool: 3, ..config() });
     let pieces = |id| datagram(VIP4, 443, id, 2000).cut(1024);
     for id in 0..5 {
@@ -185,14 +190,14 @@ fn of_a_threads_frames_so_many_are_held_as_may_be_and_no_more_until_they_are_bac
 fn the_next_header_of_a_later_piece_of_ipv6_is_not_asked() {
     let mut bed = Bed::new(parts(gre_slots(5), &[1; 5]));
     for id in 0..20 {
-        // RFC 8200 §4.5: only the value of the first piece is used.
+        // RFC 8200 §4.5: only the Next Header value of the first fragment is used.
         let mut pieces = datagram(VIP6, 443, id, 2000).cut(1024);
         pieces[1][14 + 40] = 6;
         let order = if id % 2 == 0 { [0, 1] } else { [1, 0] };
         let out: Vec<_> = order.iter().flat_map(|place| bed.all(&pieces[*place])).collect();
         assert_eq!(out.len(), 2);
         assert!(out.iter().all(|(verdict, _)| *verdict == Verdict::Tx));
-        assert_eq!(out[0].1[14 + 19], out[1].1[14 + 19], "one backend");
+        assert_eq!(out[0].1[14 + 19], out[1].1[14 + 19], "both fragments go to one backend");
     }
 }
 
@@ -209,7 +214,8 @@ fn what_no_honest_host_sends_is_dropped_by_name() {
     assert!(stray.cut(1024).iter().all(|piece| bed.all(piece)[0].0 == Verdict::Drop(DropReason::NoVip)));
 }
 
-/// Four backends; UDP of both VIPs at these ports, hashed without ports.
+/// Returns a configuration with four backends and UDP services at these ports of both VIPs.
+/// `policy` is a hash policy that ignores ports.
 fn hashed_without_ports(policy: HashPolicy, ports: &[std::ops::RangeInclusive<u16>]) -> Parts {
     let pool = pool(&gre_slots(4), &[1; 4]);
     let mut parts = parts(gre_slots(4), &[1; 4]);
@@ -220,7 +226,7 @@ fn hashed_without_ports(policy: HashPolicy, ports: &[std::ops::RangeInclusive<u1
 }
 
 #[test]
-fn where_addresses_choose_and_all_ports_are_served_there_is_nothing_to_remember() {
+fn fragments_need_no_state_under_a_policy_without_ports() {
     let mut bed = Bed::new(hashed_without_ports(HashPolicy::Addresses, &[0..=65_535]));
     let expected = bed.backend_of(&udp("198.51.100.7", 5, VIP4, 443, b"")).unwrap();
     let pieces = datagram(VIP4, 443, 1, 3000).cut(1024);
@@ -231,8 +237,9 @@ fn where_addresses_choose_and_all_ports_are_served_there_is_nothing_to_remember(
     assert_eq!(bed.counters.fragment_table.recorded.read(), 0);
 }
 
+// Promise: fragment-ports
 #[test]
-fn pieces_for_a_port_that_is_not_served_reach_no_backend_whatever_chooses_it() {
+fn fragments_to_an_unserved_port_reach_no_backend() {
     for policy in [HashPolicy::Addresses, HashPolicy::Source, HashPolicy::FiveTuple] {
         for vip in [VIP4, VIP6] {
             let mut bed = Bed::new(hashed_without_ports(policy, &[0..=443, 8000..=65_535]));
@@ -251,7 +258,8 @@ fn pieces_for_a_port_that_is_not_served_reach_no_backend_whatever_chooses_it() {
     }
 }
 
-/// Behind what is in every piece of a datagram: the IPv4 header, or the fragment header.
+/// Inserts a header in front of the payload: an authentication header for IPv4, or a destination
+/// options header for IPv6.
 fn behind_extension(datagram: Datagram) -> Datagram {
     let next = datagram.protocol;
     let (protocol, extension) = match datagram.vip {
@@ -287,7 +295,7 @@ fn extension_headers_in_a_first_piece_lose_none_of_the_others() {
 }
 
 #[test]
-fn a_datagram_behind_an_extension_header_is_whole_like_any_other() {
+fn datagram_with_extension_headers_completes() {
     for vip in [VIP4, VIP6] {
         let mut bed = Bed::new(parts(gre_slots(5), &[1; 5]));
         for source_port in 0..10 {
@@ -339,10 +347,10 @@ fn pieces_cross_to_the_thread_that_gathers_them() {
                 other => panic!("{other:?}"),
             }
         }
-        assert_eq!(meets.len(), 1, "one thread for one three-tuple");
+        assert_eq!(meets.len(), 1, "one thread per 3-tuple");
         gatherers.extend(meets);
     }
-    assert_eq!(gatherers.len(), 4, "and all threads take their share");
+    assert_eq!(gatherers.len(), 4, "all threads have a share");
 }
 
 fn pipeline_of(live: &Live, thread: u16, threads: u16) -> Pipeline {
@@ -361,8 +369,8 @@ fn one(pipeline: &mut Pipeline, frame: &[u8], origin: Origin) -> Verdict {
 }
 
 proptest! {
-    /// Datagrams cut anyhow, in any order, with copies: each piece arrives as often as it was sent, all of one datagram at
-    /// the backend that its ports choose.
+    /// Datagrams are split at random offsets, shuffled and duplicated. Each copy of a fragment must
+    /// arrive at the backend of its datagram.
     #[test]
     fn any_order_any_cut_any_copies(
         cuts in prop::collection::vec((1usize..6, 100usize..1500), 1..6),

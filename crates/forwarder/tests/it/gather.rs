@@ -1,4 +1,5 @@
-//! Requests whose keys are of several backends: what these are asked, what is believed of what they say, and the client's one reply.
+//! Tests of requests for keys on several backends: the upstream requests, the validation of their
+//! replies, and the single reply to the client.
 
 pub(crate) mod scene;
 
@@ -18,7 +19,7 @@ use crate::tunnels::{from, wrapped};
 use self::scene::*;
 
 #[test]
-fn each_backend_is_asked_for_its_keys_and_the_client_has_one_reply_the_way_it_came() {
+fn split_request_asks_each_backend_and_sends_one_reply() {
     let keys = apart(3);
     let names: Vec<&str> = keys.iter().map(String::as_str).collect();
     let there = values(&[(names[0], "first"), (names[2], "third")]);
@@ -30,7 +31,7 @@ fn each_backend_is_asked_for_its_keys_and_the_client_has_one_reply_the_way_it_ca
     ] {
         for verb in ["get", "gets"] {
             let mut bed = bed(Late::Fails);
-            // The first key twice.
+            // The client requests the first key twice.
             let said = [names[0], names[1], names[2], names[0]];
             let command = framed(format!("{verb} {}\r\n", said.join(" ")).as_bytes());
             let mut frame = udp(client, 40_000, vip, PORT, &command);
@@ -41,12 +42,12 @@ fn each_backend_is_asked_for_its_keys_and_the_client_has_one_reply_the_way_it_ca
             for ((_, part), key) in parts.iter().zip(&names) {
                 assert_eq!((part.source.0, part.destination), (ip(own), (ip(vip), PORT)));
                 assert_eq!(part.link[..12], [HOP, OURS].concat());
-                assert!(OWN_PORTS.contains(&part.source.1));
+                assert!(SOURCE_PORTS.contains(&part.source.1));
                 assert!(part.payload[8..].starts_with(format!("mg {key} k f v O").as_bytes()));
                 ports.push((part.source.1, part.payload[..2].to_vec()));
             }
             ports.dedup();
-            assert_eq!(ports.len(), 3, "each has its own id");
+            assert_eq!(ports.len(), 3, "each request has its own id");
             for (_, part) in parts.iter().rev() {
                 for answer in answers(&part.payload, &there) {
                     assert_eq!(bed.answer(part, &answer), Verdict::Taken);
@@ -62,7 +63,7 @@ fn each_backend_is_asked_for_its_keys_and_the_client_has_one_reply_the_way_it_ca
             assert_eq!((bed.ended(), drops(&bed)), ([1, 0, 0, 0, 0], BTreeMap::new()));
             assert_eq!(bed.counters.gathers_begun.read(), 1);
             assert_eq!(bed.pipeline.flows().len(), 0);
-            // Each backend has one packet more.
+            // Each of the three backends has received one packet.
             let packets = (0..5).map(|slot| bed.counters.backend(slot).unwrap().packets.read());
             assert_eq!(packets.collect::<Vec<_>>(), [1, 1, 1, 0, 0]);
         }
@@ -100,7 +101,7 @@ fn what_is_no_answer_to_what_was_asked_is_dropped_by_its_name() {
     let keys = apart(2);
     let names: Vec<&str> = keys.iter().map(String::as_str).collect();
     let there = values(&[(names[0], "first"), (names[1], "second")]);
-    // A second port of the same pool, from which nothing is asked.
+    // The service on the second port sends no upstream requests in this test.
     let mut two_ports = gathering(Late::Fails);
     two_ports.bindings.push(binding(VIP4, 17, PORT + 1..=PORT + 1, 3));
     let mut bed = bed_of(two_ports);
@@ -143,16 +144,20 @@ fn what_is_no_answer_to_what_was_asked_is_dropped_by_its_name() {
         (DropReason::KvAnswerContinuation, back(first, &later)),
         (DropReason::KvAnswerMalformed, back(first, &true_answer[..7])),
         (DropReason::KvAnswerMalformed, broken),
-        (DropReason::KvAnswerUnasked, back(first, &changed(names[0], names[1]))),
+        (DropReason::KvAnswerUnexpected, back(first, &changed(names[0], names[1]))),
     ];
     for (reason, frame) in rows {
         let before = bed.counters.drops(reason);
         assert_eq!(bed.send(0, &frame).0, Verdict::Drop(reason));
         assert_eq!(bed.counters.drops(reason), before + 1);
     }
-    // None of them changed anything: the true ones do.
+    // The wrong replies had no effect. The correct replies complete the request.
     assert_eq!(bed.answer(first, &true_answer), Verdict::Taken);
-    assert_eq!(bed.answer(first, &true_answer), Verdict::Drop(DropReason::KvAnswerLate), "a second time");
+    assert_eq!(
+        bed.answer(first, &true_answer),
+        Verdict::Drop(DropReason::KvAnswerLate),
+        "the duplicate is dropped"
+    );
     bed.poll();
     assert!(bed.held.originated.is_empty());
     assert_eq!(bed.answer(second, &answers(&second.payload, &there)[0]), Verdict::Taken);
@@ -170,7 +175,7 @@ fn ports_of_others_and_addresses_of_others_are_no_answers() {
     for frame in [at(OWN4, 60_999), at(OWN4, 61_008), at("192.0.2.2", part.source.1)] {
         assert_eq!(bed.send(0, &frame).0, Verdict::Drop(DropReason::NoVip));
     }
-    // Without a pool that gathers nobody asks, but the ports stay.
+    // No pool splits requests here, so no upstream request is sent. The source ports stay reserved.
     let mut parts = gathering(Late::Fails);
     parts.services.truncate(3);
     parts.bindings.retain(|binding| binding.service < 3);
@@ -179,7 +184,7 @@ fn ports_of_others_and_addresses_of_others_are_no_answers() {
 }
 
 #[test]
-fn a_backend_that_says_nothing_ends_it_in_time_without_a_reply_or_with_a_miss() {
+fn silent_backend_ends_a_request_without_reply_or_with_miss() {
     let keys = apart(3);
     let names: Vec<&str> = keys.iter().map(String::as_str).collect();
     let there = values(&[(names[0], "first"), (names[1], "second"), (names[2], "third")]);
@@ -192,7 +197,7 @@ fn a_backend_that_says_nothing_ends_it_in_time_without_a_reply_or_with_a_miss() 
             assert_eq!(bed.answer(part, &answers(&part.payload, &there)[0]), Verdict::Taken);
         }
         bed.wait(14);
-        assert_eq!((bed.held.originated.len(), bed.ended()), (0, [0; 5]), "not before its time");
+        assert_eq!((bed.held.originated.len(), bed.ended()), (0, [0; 5]), "the timeout has not passed yet");
         bed.wait(1);
         let replies = std::mem::take(&mut bed.held.originated);
         if late == Late::Fails {
@@ -208,7 +213,7 @@ fn a_backend_that_says_nothing_ends_it_in_time_without_a_reply_or_with_a_miss() 
 }
 
 #[test]
-fn a_value_that_one_datagram_does_not_hold_ends_it_without_a_reply() {
+fn value_larger_than_a_datagram_ends_the_request() {
     let keys = apart(2);
     let names: Vec<&str> = keys.iter().map(String::as_str).collect();
     let there = values(&[(names[0], &"v".repeat(1_400)), (names[1], "second")]);
@@ -260,7 +265,7 @@ fn what_has_no_room_is_dropped_by_its_name_and_not_begun() {
     assert_eq!(bed.send(24, &get(&names)).0, Verdict::Drop(DropReason::KvGatherFull));
     bed.wait(20);
     assert_eq!(bed.ended(), [0, 0, 3, 0, 0]);
-    // Frames for one of two.
+    // The number of free frames is enough for one of the two requests.
     bed.held.free = 3;
     bed.poll();
     assert_eq!(bed.send(24, &get(&names)).0, Verdict::Taken);
@@ -268,7 +273,8 @@ fn what_has_no_room_is_dropped_by_its_name_and_not_begun() {
     bed.poll();
     assert_eq!(bed.held.originated.len(), 2);
     assert_eq!(bed.counters.gathers_begun.read(), 4);
-    // They were there, and are gone when it is asked.
+    // The frames are free when the request is checked, but in use when the upstream requests are
+    // sent.
     bed.held.free = 2;
     bed.poll();
     assert_eq!(bed.send(24, &get(&names)).0, Verdict::Taken);
@@ -284,39 +290,40 @@ fn what_cannot_be_gathered_is_dropped_by_its_name() {
     let is_split = |bed: &mut Bed, frame: &[u8]| {
         assert_eq!(bed.send(24, frame).0, Verdict::Drop(DropReason::KvSplit));
     };
-    let has_no_way_back = |bed: &mut Bed, frame: &[u8]| {
-        assert_eq!(bed.send(24, frame).0, Verdict::Drop(DropReason::KvNoWayBack));
+    let has_no_return_path = |bed: &mut Bed, frame: &[u8]| {
+        assert_eq!(bed.send(24, frame).0, Verdict::Drop(DropReason::KvNoReturnPath));
     };
-    // It is off, or this thread asks nobody.
+    // Splitting is disabled in the pool, or this thread sends no upstream requests.
     is_split(
         &mut bed_of(keyed_of(Box::new(Memcached::new(32)), KeyFailover::Next, KeyPath::Direct, None)),
         &get(&names),
     );
     is_split(&mut Bed::new(gathering(Late::Fails)), &get(&names));
-    // In a tunnel, which has no way back; and nobody answers by one.
-    let tunnels = vec![from("192.0.2.77", TunnelSourceKind::Encapsulator)];
+    // A request that arrives in a tunnel has no return path. A reply that arrives in a tunnel is
+    // not accepted.
+    let tunnels = vec![from("192.0.2.77", TunnelSourceKind::UpstreamTunnel)];
     let mut bed_with_tunnel = bed_of(Parts { tunnels, ..gathering(Late::Fails) });
     let tunnelled = |frame: &[u8]| wrapped(frame, packet::Encapsulation::Gre, ("192.0.2.77", OWN4), 0);
-    has_no_way_back(&mut bed_with_tunnel, &tunnelled(&get(&names)));
+    has_no_return_path(&mut bed_with_tunnel, &tunnelled(&get(&names)));
     let part = bed_with_tunnel.begin(&get(&names)).remove(0).1;
     let answer = tunnelled(&back(&part, &answers(&part.payload, &values(&[]))[0]));
     assert_eq!(bed_with_tunnel.send(24, &answer).0, Verdict::Drop(DropReason::NoVip));
-    // No address of the family.
+    // The machine has no IPv6 address.
     let six =
         udp(CLIENT6, 40_000, VIP6, PORT, &framed(format!("get {} {}\r\n", names[0], names[1]).as_bytes()));
     let alone = || Parts { own: vec![ip(OWN4)], ..gathering(Late::Fails) };
-    has_no_way_back(&mut bed_of(alone()), &six);
+    has_no_return_path(&mut bed_of(alone()), &six);
     assert_eq!(bed_of(alone()).send(24, &get(&names)).0, Verdict::Taken);
-    // From a group of stations.
+    // The source MAC address is a multicast address.
     let mut group = get(&names);
     group[6] |= 1;
-    has_no_way_back(&mut bed(Late::Fails), &group);
-    // What this machine answers for, it must be able to believe.
+    has_no_return_path(&mut bed(Late::Fails), &group);
+    // The checksum of the request is wrong, so this machine must not reply.
     let mut broken = get(&names);
     let last = broken.len() - 4;
     broken[last] ^= 1;
     assert_eq!(bed(Late::Fails).send(24, &broken).0, Verdict::Drop(DropReason::Malformed));
-    // A router that is not known.
+    // The request comes from an unknown gateway.
     let reflect =
         |gateway| NextHopMode::Reflect { gateways: [packet::Mac(gateway)].into(), tagging: [].into() };
     for (gateway, verdict) in [(ROUTER, Verdict::Taken), (HOP, Verdict::Drop(DropReason::UnknownGateway))] {
@@ -326,12 +333,12 @@ fn what_cannot_be_gathered_is_dropped_by_its_name() {
 }
 
 #[test]
-fn a_backend_without_a_way_or_a_key_without_a_backend_is_one_that_says_nothing() {
+fn missing_next_hop_or_backend_equals_a_silent_backend() {
     let keys = apart(3);
     let names: Vec<&str> = keys.iter().map(String::as_str).collect();
     let there = values(&[(names[0], "first"), (names[1], "second"), (names[2], "third")]);
     for late in [Late::Fails, Late::IsMissing] {
-        // No next hop to the second.
+        // The second backend has no next hop.
         let mut parts = gathering(late);
         parts.slots[1].next_hop = None;
         let mut bed = bed_of(parts);
@@ -346,7 +353,7 @@ fn a_backend_without_a_way_or_a_key_without_a_backend_is_one_that_says_nothing()
             assert_eq!(joined(&bed.held.originated), wanted(&[names[0], names[2]], "get", &there));
             assert_eq!(bed.ended(), [0, 1, 0, 0, 0]);
         }
-        // Nobody has the keys of the second, and they go nowhere.
+        // The pool has no failover for the keys of the second backend.
         let mut bed = bed_of(keyed_of(
             Box::new(Memcached::new(32)),
             KeyFailover::Nowhere,
@@ -406,43 +413,45 @@ fn a_backend_that_goes_after_it_was_asked_is_heard_still() {
 }
 
 #[test]
-fn an_answer_on_another_threads_queue_is_handed_to_the_thread_that_asked() {
+fn reply_on_another_queue_is_handed_to_the_requesting_thread() {
     let keys = apart(2);
     let names: Vec<&str> = keys.iter().map(String::as_str).collect();
     let there = values(&[(names[0], "first"), (names[1], "second")]);
-    let mut asker = Bed::with(gathering(Late::Fails), own_config(1, 2));
-    asker.held.free = 100;
-    asker.poll();
+    let mut requester = Bed::with(gathering(Late::Fails), own_config(1, 2));
+    requester.held.free = 100;
+    requester.poll();
     let mut other = Bed::with(gathering(Late::Fails), own_config(0, 2));
-    let parts = asker.begin(&get(&names));
-    let to_asker = Verdict::ToThread(ThreadId(1), HandoffReason::Answer);
-    let (from_other, from_asker) = (
+    let parts = requester.begin(&get(&names));
+    let to_requester = Verdict::ToThread(ThreadId(1), HandoffReason::Answer);
+    let (from_other, from_requester) = (
         Origin::Thread(ThreadId(0), HandoffReason::Answer),
         Origin::Thread(ThreadId(1), HandoffReason::Answer),
     );
-    let ports = OwnPorts::new(&OWN_PORTS, 2);
+    let ports = SourcePorts::new(&SOURCE_PORTS, 2);
     let config =
-        SteeringConfig { threads: 2, max_batch: 8, hashers: LaneHashers::PORTABLE, own_ports: ports };
-    let mut steering = SoftwareSteering::new(config, &asker.live, Arc::new(ThreadCounters::new(0, 0)));
+        SteeringConfig { threads: 2, max_batch: 8, hashers: LaneHashers::PORTABLE, source_ports: ports };
+    let mut steering = SoftwareSteering::new(config, &requester.live, Arc::new(ThreadCounters::new(0, 0)));
     for (_, part) in &parts {
-        assert!(part.source.1 >= 61_004, "the second half of the ports");
+        assert!(part.source.1 >= 61_004, "the port is in the second half");
         let frame = back(part, &answers(&part.payload, &there)[0]);
-        assert_eq!(other.send(0, &frame), (to_asker, frame.clone()), "as it came");
+        assert_eq!(other.send(0, &frame), (to_requester, frame.clone()), "the request is unchanged");
         let mut bytes = frame.clone();
         let end = bytes.len();
         let (mut packets, mut verdicts) = ([Packet::new(&mut bytes, 0, end, Origin::Wire)], [Verdict::Tx]);
-        steering.process(asker.now, &mut packets, &mut verdicts);
-        assert_eq!(verdicts, [to_asker], "by software steering");
-        assert_eq!(asker.send_as(from_other, 0, &frame).0, Verdict::Taken);
+        steering.process(requester.now, &mut packets, &mut verdicts);
+        assert_eq!(verdicts, [to_requester], "software steering selects the same thread");
+        assert_eq!(requester.send_as(from_other, 0, &frame).0, Verdict::Taken);
         let nobody = Verdict::Drop(DropReason::KvAnswerLate);
-        assert_eq!(other.send_as(from_asker, 0, &frame).0, nobody, "it does not go round");
+        assert_eq!(other.send_as(from_requester, 0, &frame).0, nobody, "the packet does not return");
     }
-    asker.poll();
-    assert_eq!(joined(&asker.held.originated), wanted(&names, "get", &there));
+    requester.poll();
+    assert_eq!(joined(&requester.held.originated), wanted(&names, "get", &there));
 }
 
 proptest! {
-    /// Whatever the network does: the client has what one server would say, or nothing; and an answer that comes twice is dropped.
+    // Promise: gather-replies
+    /// Under any packet loss, duplication or reordering, the client receives either the reply that
+    /// a single server would send, or no reply.
     #[test]
     fn the_reply_is_that_of_one_server_whatever_the_network_does(
         picks in prop::collection::vec(0..30_u8, 2..12),
@@ -474,7 +483,7 @@ proptest! {
             }
             let verdict = bed.answer(&part, &answer);
             if taken.contains(&answer) {
-                prop_assert!(matches!(verdict, Verdict::Drop(DropReason::KvAnswerLate | DropReason::KvAnswerUnasked)));
+                prop_assert!(matches!(verdict, Verdict::Drop(DropReason::KvAnswerLate | DropReason::KvAnswerUnexpected)));
             } else {
                 prop_assert_eq!(verdict, Verdict::Taken);
                 taken.push(answer);

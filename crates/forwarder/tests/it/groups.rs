@@ -1,4 +1,5 @@
-//! Prefix groups on the packet path: what is served, what is dropped, what the filter has.
+//! Tests of prefix groups on the packet path: which VIPs are served, which packets are dropped, and
+//! which entries the XDP filter has.
 
 use std::net::IpAddr;
 
@@ -37,7 +38,7 @@ fn ping(source: &str, vip: &str) -> Vec<u8> {
         (IpAddr::V6(s), IpAddr::V6(d)) => {
             link.ipv6(s.octets(), d.octets(), 64).icmpv6_echo_request(1, 2).write(&mut bytes, b"hello")
         }
-        _ => panic!("one family"),
+        _ => panic!("addresses of different families"),
     }
     .unwrap();
     bytes
@@ -51,7 +52,7 @@ fn edge() -> forwarder::Parts {
 }
 
 #[test]
-fn every_cluster_of_the_group_is_served_and_nothing_else_in_its_prefixes() {
+fn group_serves_the_vips_of_every_cluster_and_no_others() {
     let mut bed = Bed::new(edge());
     for (client, vip) in [
         ("198.18.0.7", "198.51.100.20"),
@@ -80,7 +81,7 @@ fn every_cluster_of_the_group_is_served_and_nothing_else_in_its_prefixes() {
 }
 
 #[test]
-fn groups_that_point_nowhere_or_share_a_prefix_are_refused_by_name() {
+fn unknown_groups_and_shared_prefixes_are_refused() {
     let mut nowhere = edge();
     nowhere.bindings.push(grouped(1, "0.0.0.1", 8, 0));
     assert_eq!(Snapshot::new(nowhere).err(), Some(SnapshotError::NoSuchGroup(1)));
@@ -95,7 +96,7 @@ fn groups_that_point_nowhere_or_share_a_prefix_are_refused_by_name() {
 }
 
 #[test]
-fn the_filter_has_the_prefixes_of_groups_with_vips_and_the_growth_of_most_weight() {
+fn filter_has_the_prefixes_and_overhead_of_groups() {
     let slots =
         vec![slot("b1", "198.18.1.1", Encapsulation::Gre), slot("b2", "198.18.1.2", Encapsulation::Ipip)];
     let filter = |weights: &[u32], groups: Vec<PrefixGroup>, bindings: Vec<Binding>| {

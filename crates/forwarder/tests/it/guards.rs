@@ -1,4 +1,4 @@
-//! Who may use a VIP, and how fast: verdicts, and exactly the counters that should move.
+//! Tests of the source lists and rate limits of VIPs: verdicts and counters.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -15,7 +15,8 @@ fn each(rate: u32, v4_prefix: u8, v6_prefix: u8) -> Option<SourceLimit> {
     Some(SourceLimit { new_flows_per_second: NonZeroU32::new(rate)?, v4_prefix, v6_prefix })
 }
 
-/// Service 0 (TCP 80, UDP 443) under `guard`; the others are open.
+/// Returns a configuration in which service 0 (TCP 80, UDP 443) has the guard. The other services
+/// have none.
 fn guarded(guard: Guard) -> Parts {
     let mut parts = parts(gre_slots(3), &[1, 1, 1]);
     parts.services[0].guard = Some(Arc::new(guard));
@@ -29,7 +30,7 @@ fn publish(bed: &Bed, guard: Option<Guard>) {
     bed.live.publish(current.with_services(services).unwrap());
 }
 
-/// All drops by reason, of those reasons that have any.
+/// Returns all drop reasons that occurred, with the number of drops.
 fn drops(bed: &Bed) -> Vec<(&'static str, u64)> {
     let all = DropReason::ALL.iter().map(|reason| (reason.name(), bed.counters.drops(*reason)));
     all.filter(|(_, count)| *count > 0).collect()
@@ -45,7 +46,7 @@ fn without_a_guard_nobody_is_asked() {
 }
 
 #[test]
-fn an_allow_list_serves_its_sources_alone_and_a_deny_list_goes_before_it() {
+fn allow_list_serves_only_its_sources_and_deny_list_wins() {
     let guard = Guard {
         allow: list(&[("198.51.100.0", 24), ("2001:db8:1::", 48)]),
         deny: list(&[("198.51.100.128", 25), ("192.0.2.0", 24)]),
@@ -65,13 +66,14 @@ fn an_allow_list_serves_its_sources_alone_and_a_deny_list_goes_before_it() {
         assert_eq!(bed.send(24, &tcp(source, 9, vip, 80, "S")).0, verdict, "{source}");
     }
     assert_eq!(drops(&bed), [("not_allowed", 4), ("denied", 1)]);
-    assert_eq!(bed.pipeline.flows().len(), 2, "who is refused enters nothing");
+    assert_eq!(bed.pipeline.flows().len(), 2, "refused packets create no flow");
     assert_eq!(bed.counters.service(0).unwrap().flows.read(), 2);
     let other = udp("192.0.2.9", 9, VIP4, 53, b"");
     assert_eq!(bed.send(24, &other).0, Verdict::Tx, "another service has no guard");
 }
 
-/// ICMPv4 from `source` to the first VIP: an echo request, or an error that quotes an answer to `client`.
+/// Returns an ICMPv4 packet from `source` to the first VIP. Without `client` it is an echo request.
+/// With `client` it is an ICMP error that quotes a reply to this client.
 fn icmp(source: [u8; 4], client: Option<[u8; 4]>) -> Vec<u8> {
     let (mut frame, mut quote) = (Vec::new(), Vec::new());
     let step = etherparse::PacketBuilder::ethernet2(ROUTER, OURS).ipv4(source, [203, 0, 113, 10], 64);
@@ -86,7 +88,7 @@ fn icmp(source: [u8; 4], client: Option<[u8; 4]>) -> Vec<u8> {
 }
 
 #[test]
-fn lists_are_asked_for_who_pings_and_for_the_client_that_an_error_is_about() {
+fn access_lists_check_pingers_and_quoted_clients() {
     let guard = Guard {
         allow: list(&[("198.51.100.0", 24)]),
         deny: list(&[("198.51.100.128", 25)]),
@@ -97,10 +99,10 @@ fn lists_are_asked_for_who_pings_and_for_the_client_that_an_error_is_about() {
     assert_eq!(bed.send(24, &icmp(served, None)).0, Verdict::Reply);
     assert_eq!(bed.send(24, &icmp(denied, None)).0, Verdict::Drop(DropReason::Denied));
     assert_eq!(bed.send(24, &icmp(router, None)).0, Verdict::Drop(DropReason::NotAllowed));
-    assert_eq!(bed.send(24, &icmp(router, Some(served))).0, Verdict::Tx, "a router is no client");
+    assert_eq!(bed.send(24, &icmp(router, Some(served))).0, Verdict::Tx, "the lists do not apply to routers");
     assert_eq!(bed.send(24, &icmp(served, Some(denied))).0, Verdict::Drop(DropReason::Denied));
     assert_eq!(drops(&bed), [("not_allowed", 1), ("denied", 2)]);
-    // `where` foretells as much of a ping.
+    // The `where` command predicts the same verdict for a ping.
     let foretold = |source: [u8; 4]| {
         let flow = Flow::new((source, 0), (ip(VIP4), 0), 1).unwrap();
         bed.live.current().explain(&flow, None).outcome
@@ -112,7 +114,7 @@ fn lists_are_asked_for_who_pings_and_for_the_client_that_an_error_is_about() {
 }
 
 #[test]
-fn a_new_deny_list_cuts_flows_that_are_known_and_its_end_lets_them_go_on() {
+fn new_deny_list_stops_known_flows_until_it_is_removed() {
     let mut bed = Bed::new(parts(gre_slots(3), &[1, 1, 1]));
     let (cut, stays) = (tcp("198.51.100.7", 9, VIP4, 80, "A"), tcp("198.51.100.8", 9, VIP4, 80, "A"));
     let before = [bed.backend_of(&cut), bed.backend_of(&stays)];
@@ -121,10 +123,11 @@ fn a_new_deny_list_cuts_flows_that_are_known_and_its_end_lets_them_go_on() {
     assert_eq!(bed.send(24, &cut).0, Verdict::Drop(DropReason::Denied));
     assert_eq!(bed.backend_of(&stays), before[1]);
     publish(&bed, None);
-    assert_eq!(bed.backend_of(&cut), before[0], "to the backend that it had");
+    assert_eq!(bed.backend_of(&cut), before[0], "the flow returns to its backend");
     assert_eq!((drops(&bed), bed.pipeline.flows().len()), (vec![("denied", 1)], 2));
 }
 
+// Promise: limits-spare-known-flows
 #[test]
 fn a_limit_counts_new_flows_and_no_packet_of_a_known_one() {
     let limit = Guard { new_flows_per_second: NonZeroU32::new(5), ..Guard::default() };
@@ -136,14 +139,15 @@ fn a_limit_counts_new_flows_and_no_packet_of_a_known_one() {
     }
     assert_eq!(drops(&bed), [("flow_rate", 9)]);
     assert_eq!(bed.counters.service(0).unwrap().flows.read(), 5);
-    // Published anew, as by a reload: no fresh burst.
+    // Publishing a snapshot, as a reload does, does not reset the rate limit.
     publish(&bed, Some(limit));
     assert_eq!(bed.send(24, &frames[7]).0, Verdict::Drop(DropReason::FlowRate));
     bed.advance(1);
     let sent = frames.iter().filter(|frame| bed.send(24, frame).0 == Verdict::Tx).count();
-    assert_eq!(sent, 8, "a second later five more may come");
+    assert_eq!(sent, 8, "five more flows per second");
 }
 
+// Promise: crowded-limits
 #[test]
 fn a_crowded_table_charges_no_packet_of_what_goes_on() {
     let mut bed = Bed::with_flows(guarded(Guard::default()), 64);
@@ -155,7 +159,7 @@ fn a_crowded_table_charges_no_packet_of_what_goes_on() {
         assert!(known.into_iter().all(|verdict| verdict == Verdict::Tx));
     }
     assert!(bed.pipeline.flows().is_crowded());
-    // What goes on is not charged; what begins is.
+    // Packets of known flows do not count against the limit. New flows do.
     publish(&bed, Some(Guard { new_flows_per_second: NonZeroU32::new(3), ..Guard::default() }));
     let mut sent = |source, flags| {
         let frames = (2_000..2_050).map(|port| tcp(source, port, VIP4, 80, flags));
@@ -173,15 +177,12 @@ fn a_flow_that_is_reselected_is_no_new_one() {
     let changed = vec![SlotState::Down, SlotState::Serving, SlotState::Serving];
     bed.live.publish(bed.live.current().with_states(changed).unwrap());
     let moved = first.iter().filter(|backend| **backend == 1).count() as u64;
-    assert!(
-        frames.iter().all(|frame| bed.backend_of(frame).is_some()),
-        "the limit is used up, and asks nobody"
-    );
+    assert!(frames.iter().all(|frame| bed.backend_of(frame).is_some()), "reselection is not charged");
     assert_eq!((bed.counters.reselected.read(), drops(&bed)), (moved, vec![]));
 }
 
 #[test]
-fn a_source_s_limit_holds_for_its_prefix_in_both_families_and_for_all_services_of_the_vip() {
+fn source_limit_applies_per_prefix_and_for_all_services() {
     let guard = Arc::new(Guard { per_source: each(3, 24, 64), ..Guard::default() });
     let mut parts = parts(gre_slots(3), &[1, 1, 1]);
     parts.services.iter_mut().for_each(|service| service.guard = Some(Arc::clone(&guard)));

@@ -1,4 +1,5 @@
-//! ICMP through the pipeline: errors find the backend of the flow that they quote, senders have an error for what does not fit.
+//! Tests of ICMP: received errors go to the backend of the quoted flow, and errors are sent for
+//! packets that do not fit.
 
 use std::net::IpAddr;
 
@@ -13,7 +14,8 @@ use crate::tunnels::wrapped;
 const ROUTER4: &str = "192.0.2.254";
 const ROUTER6: &str = "2001:db8:7::fe";
 
-/// What a backend would send from a VIP to a client: addresses and ports of `frame`, reversed, cut to `len` bytes.
+/// Returns the first `len` bytes of the reply from a VIP to the client of `frame`. Addresses and
+/// ports are swapped.
 fn answer_to(frame: &[u8], len: usize) -> Vec<u8> {
     let ip = &frame[14..];
     let sliced = SlicedPacket::from_ethernet(frame).unwrap();
@@ -39,7 +41,7 @@ fn answer_to(frame: &[u8], len: usize) -> Vec<u8> {
     bytes
 }
 
-/// An ICMP error from a router to `vip`, which quotes `quote`.
+/// Returns an ICMP error that a router sends to `vip` and that quotes `quote`.
 fn error(vip: &str, kind: (u8, u8), quote: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let link = PacketBuilder::ethernet2(ROUTER, OURS);
@@ -68,6 +70,7 @@ fn flows() -> Vec<(&'static str, Vec<u8>)> {
     frames
 }
 
+// Promise: icmp-error-routing
 #[test]
 fn an_error_goes_to_the_backend_of_the_flow_that_it_quotes() {
     for known in [true, false] {
@@ -75,7 +78,8 @@ fn an_error_goes_to_the_backend_of_the_flow_that_it_quotes() {
         for (vip, frame) in flows() {
             let expected = bed.backend_of(&frame).unwrap();
             if known {
-                // The table alone knows now: Maglev would say another.
+                // With these weights, Maglev would select other backends. Only the connection table
+                // has the original ones.
                 bed.live.publish(Snapshot::new(parts(gre_slots(5), &[1, 9, 1, 9, 1])).unwrap());
             } else {
                 bed = Bed::with(parts(gre_slots(5), &[1; 5]), generous());
@@ -91,19 +95,21 @@ fn an_error_goes_to_the_backend_of_the_flow_that_it_quotes() {
                 let (verdict, out) = bed.send(24, &message);
                 assert_eq!((verdict, out[14 + 19]), (Verdict::Tx, expected), "{kind:?}");
                 let behind = if vip == VIP4 { 20 } else { 40 };
-                assert_eq!(out[14 + 24 + behind..], message[14 + behind..], "the message is as it came");
+                assert_eq!(out[14 + 24 + behind..], message[14 + behind..], "the message is unchanged");
             }
             bed.live.publish(Snapshot::new(parts(gre_slots(5), &[1; 5])).unwrap());
         }
-        assert_eq!(bed.pipeline.flows().len(), if known { 121 } else { 0 }, "errors enter no flow");
+        assert_eq!(bed.pipeline.flows().len(), if known { 121 } else { 0 }, "errors create no flow");
     }
 }
 
 fn generous() -> PipelineConfig {
-    let icmp = IcmpRates { replies: 9_999, replies_to_source: 9_999, errors: 9_999, errors_of_source: 9_999 };
+    let icmp =
+        IcmpRates { replies: 9_999, replies_per_source: 9_999, errors: 9_999, errors_per_source: 9_999 };
     PipelineConfig { icmp, ..config() }
 }
 
+// Promise: icmp-error-routing
 #[test]
 fn a_quote_that_names_no_flow_is_dropped_by_name() {
     let mut bed = Bed::with(parts(gre_slots(2), &[1, 1]), generous());
@@ -111,24 +117,24 @@ fn a_quote_that_names_no_flow_is_dropped_by_name() {
     let whole = answer_to(&frame, 300);
     let mut reason = |quote: &[u8]| bed.send(24, &error(VIP4, (3, 1), quote)).0;
     assert_eq!(reason(&whole), Verdict::Tx);
-    assert_eq!(reason(&whole[..22]), Verdict::Drop(DropReason::IcmpQuote), "it ends before the ports");
+    assert_eq!(reason(&whole[..22]), Verdict::Drop(DropReason::IcmpQuote), "the quote ends before the ports");
     assert_eq!(reason(&whole[..19]), Verdict::Drop(DropReason::Malformed));
     let mut later = whole.clone();
     later[6..8].copy_from_slice(&100u16.to_be_bytes());
     assert_eq!(reason(&later), Verdict::Drop(DropReason::IcmpQuote), "a later fragment has no ports");
     let mut first = whole.clone();
     first[6] = 0x20;
-    assert_eq!(reason(&first), Verdict::Tx, "a first one has");
+    assert_eq!(reason(&first), Verdict::Tx, "a first fragment has ports");
     let mut other = whole.clone();
     other[15] ^= 1;
-    assert_eq!(reason(&other), Verdict::Drop(DropReason::IcmpQuote), "somebody else sent it");
+    assert_eq!(reason(&other), Verdict::Drop(DropReason::IcmpQuote), "the quoted source is not a VIP");
     let mut port = whole.clone();
     port[21] ^= 1;
-    assert_eq!(reason(&port), Verdict::Drop(DropReason::IcmpQuote), "a port that is no service's");
+    assert_eq!(reason(&port), Verdict::Drop(DropReason::IcmpQuote), "the port has no service");
 }
 
 #[test]
-fn an_error_about_an_echo_reply_goes_to_the_backend_that_had_the_request() {
+fn icmp_error_on_an_echo_reply_goes_to_its_backend() {
     for (vip, request, reply, kind) in [(VIP4, (1, 8), 0, (3, 4)), (VIP6, (58, 128), 129, (2, 0))] {
         let mut bed = Bed::with(parts(gre_slots(7), &[1; 7]), generous());
         for host in 1..30 {
@@ -173,7 +179,8 @@ fn an_error_asks_one_thread_after_the_other() {
     assert_eq!(ask(&mut threads[1], &message, Origin::Wire).0, Verdict::ToThread(ThreadId(2), asked(1)));
     let second = ask(&mut threads[2], &message, Origin::Thread(ThreadId(1), asked(1))).0;
     assert_eq!(second, Verdict::ToThread(ThreadId(0), asked(2)));
-    // Nobody knows it, so the last one asked chooses as for a new flow; once one knows it, that one has the say.
+    // If no thread knows the flow, the last thread selects a backend as for a new flow. If a thread
+    // knows the flow, the backend of its entry is used.
     let (verdict, chosen) = ask(&mut threads[0], &message, Origin::Thread(ThreadId(2), asked(2)));
     let (_, backend) = ask(&mut threads[2], &frame, Origin::Wire);
     assert_eq!((verdict, chosen), (Verdict::Tx, backend));
@@ -184,7 +191,7 @@ fn an_error_asks_one_thread_after_the_other() {
 
 #[test]
 fn errors_over_the_rate_of_a_source_or_of_all_are_dropped() {
-    let icmp = IcmpRates { errors: 30, errors_of_source: 10, ..config().icmp };
+    let icmp = IcmpRates { errors: 30, errors_per_source: 10, ..config().icmp };
     let mut bed = Bed::with(parts(gre_slots(2), &[1, 1]), PipelineConfig { icmp, ..config() });
     let frame = tcp("198.51.100.7", 9, VIP4, 80, "A");
     let mut message = error(VIP4, (3, 1), &answer_to(&frame, 60));
@@ -205,7 +212,8 @@ fn errors_over_the_rate_of_a_source_or_of_all_are_dropped() {
     );
 }
 
-/// The ICMP error in `out`: type, code, MTU field, source, destination, quote.
+/// Parses the ICMP error in `out`. Returns the type, the code, the MTU field, the source, the
+/// destination and the quote.
 pub(crate) fn read_error(out: &[u8]) -> (u8, u8, u32, IpAddr, IpAddr, Vec<u8>) {
     let (headers, payload) = IpHeaders::from_slice(&out[14..]).unwrap();
     let message = payload.payload;
@@ -246,7 +254,7 @@ fn a_sender_is_told_which_size_fits() {
             let (kind, code, mtu, source, destination, quote) = read_error(&out);
             assert_eq!((kind, code, mtu), (3, 4, 1500 - encap_overhead as u32));
             assert_eq!((source, destination), (ip(VIP4), ip("198.51.100.7")));
-            assert_eq!(quote[..], four[14..][..quote.len()], "as it came, TTL included");
+            assert_eq!(quote[..], four[14..][..quote.len()], "the quote is unchanged, including the TTL");
             assert_eq!((&out[..6], &out[6..12]), (&ROUTER[..], &OURS[..]));
             let six = udp("2001:db8:9::7", 9, VIP6, 443, &[7; 1440]);
             let (verdict, out) = bed.send(head, &six);
@@ -260,9 +268,11 @@ fn a_sender_is_told_which_size_fits() {
     }
 }
 
+// Promise: icmp-rate-limits
+// Promise: icmp-independent-limits
 #[test]
 fn pings_and_spent_hops_silence_no_packet_too_big() {
-    let icmp = IcmpRates { replies: 50, replies_to_source: 20, ..config().icmp };
+    let icmp = IcmpRates { replies: 50, replies_per_source: 20, ..config().icmp };
     let mut bed = Bed::with(parts(gre_slots(1), &[1]), PipelineConfig { icmp, ..config() });
     let ping = |source: [u8; 4]| {
         let mut bytes = Vec::new();
@@ -279,11 +289,11 @@ fn pings_and_spent_hops_silence_no_packet_too_big() {
     assert_eq!(answered, 50);
     assert_eq!(bed.send(24, &flood[0]).0, Verdict::Drop(DropReason::ReplyRate));
     let sent = (0..100).filter(|_| bed.send(24, &large).0 == Verdict::Reply).count();
-    assert_eq!(sent, 20, "as many as to one source, and no more");
+    assert_eq!(sent, 20, "the limit per source");
     let others = (0..100u8).filter(|n| {
         bed.send(24, &udp(&format!("198.51.100.{}", 100 + n), 9, VIP4, 443, &[7; 1460])).0 == Verdict::Reply
     });
-    assert_eq!(others.count(), 30, "as many as a second has, and no more");
+    assert_eq!(others.count(), 30, "the limit per second");
 }
 
 #[test]
@@ -306,7 +316,7 @@ fn a_packet_without_a_hop_left_is_answered_from_the_machine() {
 }
 
 #[test]
-fn what_is_too_big_and_has_no_hop_left_is_told_of_the_hop_and_never_cut() {
+fn oversized_packet_with_expired_ttl_gets_time_exceeded() {
     for too_big in [TooBig::FragmentInner, TooBig::FragmentOuter, TooBig::Drop] {
         let mut slots = gre_slots(1);
         slots[0].too_big = too_big;
@@ -326,7 +336,8 @@ fn what_is_too_big_and_has_no_hop_left_is_told_of_the_hop_and_never_cut() {
     }
 }
 
-/// Puts IPv4 packets together, whatever their order: by the book and slowly.
+/// Reassembles IPv4 fragments, which may be in any order. The algorithm is simple and independent
+/// of the product code.
 pub(crate) fn reassembled(pieces: &[Vec<u8>]) -> (Vec<u8>, Vec<u8>) {
     let mut bytes: Vec<Option<u8>> = Vec::new();
     let mut end = None;
@@ -337,7 +348,7 @@ pub(crate) fn reassembled(pieces: &[Vec<u8>]) -> (Vec<u8>, Vec<u8>) {
         let at = usize::from(header.fragment_offset.value()) * 8;
         bytes.resize(bytes.len().max(at + payload.len()), None);
         for (place, byte) in payload.iter().enumerate() {
-            assert_eq!(bytes[at + place].replace(*byte), None, "no byte twice");
+            assert_eq!(bytes[at + place].replace(*byte), None, "no byte is duplicated");
         }
         if !header.more_fragments {
             end = Some(at + payload.len());
@@ -374,7 +385,7 @@ fn with_df_clear_the_packet_is_cut_inside_or_outside() {
         };
         assert_eq!(inner, frame[34..]);
         assert_eq!(bed.counters.fragmented.read(), 1);
-        // One packet of the client's, whatever it was cut to.
+        // All fragments together count as one packet of the client.
         let forwarded = bed.counters.backend(0).unwrap();
         assert_eq!((forwarded.packets.read(), forwarded.bytes.read()), (1, frame.len() as u64));
     }
@@ -388,7 +399,7 @@ fn what_cannot_be_cut_is_dropped_for_what_hindered_it() {
     let frame = without_df(udp("198.51.100.7", 9, VIP4, 443, &[5; 1460]));
     let mut lying = frame.clone();
     lying[14 + 10] ^= 1;
-    assert_eq!(bed.all(&lying)[0].0, Verdict::Drop(DropReason::Malformed), "its checksum");
+    assert_eq!(bed.all(&lying)[0].0, Verdict::Drop(DropReason::Malformed), "the checksum is wrong");
     let mut slots = gre_slots(1);
     (slots[0].too_big, slots[0].next_hop) = (TooBig::FragmentInner, None);
     bed.live.publish(Snapshot::new(parts(slots, &[1])).unwrap());
@@ -436,8 +447,9 @@ fn a_fragment_that_is_too_big_is_cut_again() {
     assert_eq!((inner.len(), reassembled(&inner).1), (5, datagram.payload));
 }
 
+// Promise: path-mtu-forgery
 #[test]
-fn an_error_about_our_own_outer_packet_is_told_to_the_control_plane() {
+fn icmp_error_on_an_outer_packet_is_reported() {
     let mut bed = Bed::with(parts(gre_slots(2), &[1, 1]), generous());
     let (sink, mut notices) = notice_ring(4);
     bed = bed.with_notices(sink);
@@ -451,7 +463,7 @@ fn an_error_about_our_own_outer_packet_is_told_to_the_control_plane() {
         bed.send(0, &with_icmp_checksum(message)).0
     };
     let path = |mtu| Some(Notice::PathMtu { destination: ip(&backend), mtu });
-    // A flow that nobody has, and one that is on the other backend.
+    // The first quoted flow is unknown. The second one is tracked, but on another backend.
     let (mut unknown, mut misplaced) = (outer[..60].to_vec(), elsewhere[..60].to_vec());
     unknown[24 + 20..24 + 22].copy_from_slice(&8u16.to_be_bytes());
     misplaced[16..20].copy_from_slice(&outer[16..20]);
@@ -463,15 +475,20 @@ fn an_error_about_our_own_outer_packet_is_told_to_the_control_plane() {
     assert_eq!(about(60, 1400, "192.0.2.1"), Verdict::Drop(DropReason::TakenIn));
     assert_eq!(notices.next(), path(1400));
     assert_eq!(about(28, 1300, "192.0.2.1"), Verdict::Drop(DropReason::TakenIn));
-    assert_eq!(notices.next(), path(1300), "8 bytes behind the outer header are enough");
+    assert_eq!(notices.next(), path(1300), "8 bytes after the outer header are enough");
     assert_eq!(about(60, 68, "192.0.2.1"), Verdict::Drop(DropReason::TakenIn));
-    assert_eq!(notices.next(), path(552), "no router talks us into crumbs");
-    assert_eq!(about(60, 1400, "192.0.2.2"), Verdict::Drop(DropReason::IcmpQuote), "another sent it");
+    assert_eq!(notices.next(), path(552), "the MTU has a lower limit");
+    assert_eq!(
+        about(60, 1400, "192.0.2.2"),
+        Verdict::Drop(DropReason::IcmpQuote),
+        "the outer source differs"
+    );
     assert_eq!(notices.next(), None);
 }
 
+// Promise: path-mtu-forgery
 #[test]
-fn an_error_about_our_own_outer_packet_asks_one_thread_after_the_other_for_its_flow() {
+fn icmp_error_on_an_outer_packet_visits_all_threads() {
     let mut bed = Bed::with(parts(gre_slots(1), &[1]), PipelineConfig { threads: 3, ..generous() });
     let (_, outer) = Bed::new(parts(gre_slots(1), &[1])).send(24, &tcp("198.51.100.7", 9, VIP4, 80, "S"));
     let message = with_icmp_checksum(error("192.0.2.1", (3, 4), &outer[14..][..60]));
@@ -479,18 +496,22 @@ fn an_error_about_our_own_outer_packet_asks_one_thread_after_the_other_for_its_f
     assert_eq!(bed.send(0, &message).0, Verdict::ToThread(ThreadId(1), asked(1)));
     let from = |count| Origin::Thread(ThreadId(2), asked(count));
     assert_eq!(bed.send_as(from(1), 0, &message).0, Verdict::ToThread(ThreadId(1), asked(2)));
-    assert_eq!(bed.send_as(from(2), 0, &message).0, Verdict::Drop(DropReason::IcmpQuote), "all were asked");
+    assert_eq!(
+        bed.send_as(from(2), 0, &message).0,
+        Verdict::Drop(DropReason::IcmpQuote),
+        "all threads were searched"
+    );
 }
 
 #[test]
-fn an_ipv4_mapped_destination_in_a_quote_is_neither_a_backend_nor_a_vip() {
+fn mapped_destination_in_a_quote_matches_nothing() {
     let mut bed = Bed::with(parts(gre_slots(2), &[1, 1]), generous());
     let (sink, mut notices) = notice_ring(4);
     bed = bed.with_notices(sink);
     let mapped = format!("::ffff:{VIP4}");
     let quotes = [
         (tcp("2001:db8:9::7", 9, VIP6, 80, "S"), "::ffff:198.18.1.1", 40 + 8),
-        // Not as far as the inner ports: else the flow is looked for.
+        // The quote must end before the inner ports. Otherwise, the flow would be looked up.
         (tcp("2001:db8:9::7", 9, &mapped, 80, "S"), "2001:db8:1::1", 40 + 4 + 40),
     ];
     for (inner, backend, len) in quotes {
@@ -501,7 +522,7 @@ fn an_ipv4_mapped_destination_in_a_quote_is_neither_a_backend_nor_a_vip() {
     }
 }
 
-/// With its ICMP checksum computed.
+/// Fills in the ICMP checksum.
 fn with_icmp_checksum(mut message: Vec<u8>) -> Vec<u8> {
     message[14 + 22..14 + 24].copy_from_slice(&[0, 0]);
     let words = message[34..].chunks(2).map(|c| u32::from(c[0]) << 8 | u32::from(*c.get(1).unwrap_or(&0)));
@@ -512,7 +533,7 @@ fn with_icmp_checksum(mut message: Vec<u8>) -> Vec<u8> {
 }
 
 #[test]
-fn an_error_about_a_large_echo_reply_goes_to_the_backend_that_sent_it() {
+fn icmp_error_on_a_large_echo_reply_goes_to_its_backend() {
     let mut bed = Bed::with(parts(gre_slots(5), &[1; 5]), generous());
     for host in 1..30 {
         let source: &'static str = Box::leak(format!("2001:db8:9::{host:x}").into_boxed_str());

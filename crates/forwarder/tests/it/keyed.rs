@@ -1,4 +1,5 @@
-//! Services that choose by key: the same backend for a key whatever its flow, a name for each refusal, and no connection table.
+//! Tests of keyed services: requests for a key go to the same backend from any flow, each refused
+//! request has its drop reason, and requests create no flows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -16,7 +17,8 @@ pub(crate) const CLIENT4: &str = "198.51.100.7";
 pub(crate) const CLIENT6: &str = "2001:db8:9::7";
 pub(crate) const PORT: u16 = 11_211;
 
-/// All backends at UDP 11211 of both VIPs by key; the first is alone in the pool of keys `flag` and of those that begin with `log:`.
+/// Returns a configuration with a keyed service at UDP port 11211 of both VIPs. The key `flag` and
+/// keys with the prefix `log:` are routed to a pool that contains only the first backend.
 fn keyed(failover: KeyFailover) -> Parts {
     keyed_by(Box::new(Memcached::new(3)), failover)
 }
@@ -25,7 +27,8 @@ fn keyed_by(application: Box<dyn Application>, failover: KeyFailover) -> Parts {
     keyed_of(application, failover, KeyPath::Direct, None)
 }
 
-/// The same, which gathers requests for several backends.
+/// Returns a configuration with a keyed service and with rules for requests for keys on several
+/// backends.
 pub(crate) fn keyed_of(
     application: Box<dyn Application>,
     failover: KeyFailover,
@@ -74,9 +77,9 @@ fn get(key: &str) -> Vec<u8> {
     format!("get {key}\r\n").into_bytes()
 }
 
-/// The backend that Maglev's table has for a key, hashed by the reference interface.
+/// Computes the backend of a key with an independent hash implementation and the Maglev table.
 pub(crate) fn by_hand(key: &str) -> u8 {
-    // The 128-bit hash of the purpose's name is the key of its own.
+    // The secret of the key hash is the 128-bit SipHash of `kv` under the cluster's hash key.
     let own = siphasher::sip128::SipHasher24::new_with_key(&[5; 16]).hash(b"kv").as_bytes();
     let table = pool(&gre_slots(5), &[1; 5]);
     let hash = SipHasher13::new_with_key(&own).hash(key.as_bytes());
@@ -84,13 +87,14 @@ pub(crate) fn by_hand(key: &str) -> u8 {
     u8::try_from(table.slots[rank as usize].0 + 1).unwrap()
 }
 
-/// All drops by reason, of those reasons that have any.
+/// Returns all drop reasons that occurred, with the number of drops.
 pub(crate) fn drops(bed: &Bed) -> BTreeMap<&'static str, u64> {
     let all = DropReason::ALL.iter().map(|reason| (reason.name(), bed.counters.drops(*reason)));
     all.filter(|(_, count)| *count > 0).collect()
 }
 
 proptest! {
+    // Promise: key-placement
     #[test]
     fn a_key_has_its_backend_from_any_client_by_any_command(
         key in "[!-~]{1,60}", ports in prop::collection::vec(1024_u16..11_000, 3), v6: bool,
@@ -126,7 +130,7 @@ fn where_says_what_the_pipeline_does() {
     assert_eq!((said.outcome, said.slot), (Outcome::Drop(DropReason::KvClient), None));
 }
 
-/// One request for each reason, with its own name.
+/// Returns one request for each drop reason.
 fn refused() -> Vec<(DropReason, Vec<u8>)> {
     let long = vec![b'k'; 251];
     let from = |source, port| udp(source, port, VIP4, PORT, &framed(&get("a")));
@@ -155,6 +159,7 @@ fn refused() -> Vec<(DropReason, Vec<u8>)> {
     ]
 }
 
+// Promise: keyed-requests-only
 #[test]
 fn each_refusal_is_dropped_by_its_name() {
     for (reason, frame) in refused() {
@@ -167,7 +172,7 @@ fn each_refusal_is_dropped_by_its_name() {
 }
 
 #[test]
-fn keys_of_one_backend_go_there_together_and_those_of_several_nowhere() {
+fn keys_of_one_backend_pass_and_of_several_are_dropped() {
     let mut bed = bed();
     let keys: Vec<String> = (0..200).map(|n| format!("key{n}")).collect();
     let mut by_backend: BTreeMap<u8, Vec<&str>> = BTreeMap::new();
@@ -180,7 +185,7 @@ fn keys_of_one_backend_go_there_together_and_those_of_several_nowhere() {
         let frame = request(format!("get {} {} {}\r\n", keys[0], keys[1], keys[2]).as_bytes());
         let (verdict, out) = bed.send(24, &frame);
         assert_eq!((verdict, out[14 + 19]), (Verdict::Tx, *backend));
-        assert_eq!(out[14 + 24 + 20..], frame[14 + 20..], "the request itself is as it came");
+        assert_eq!(out[14 + 24 + 20..], frame[14 + 20..], "the request is unchanged");
     }
     let one = |backend: u8| by_backend[&backend][0];
     let split = request(format!("get {} {} {}\r\n", one(1), one(1), one(2)).as_bytes());
@@ -188,7 +193,7 @@ fn keys_of_one_backend_go_there_together_and_those_of_several_nowhere() {
 }
 
 #[test]
-fn keys_of_a_backend_that_does_not_serve_go_where_failover_says_and_the_others_stay() {
+fn keys_of_a_down_backend_follow_failover_and_others_stay() {
     let keys: Vec<String> = (0..300).map(|n| format!("key{n}")).collect();
     for (state, failover) in [SlotState::Down, SlotState::Draining].into_iter().flat_map(|state| {
         [KeyFailover::Next, KeyFailover::Nowhere, KeyFailover::Pool(0)].map(|to| (state, to))
@@ -216,7 +221,7 @@ fn keys_of_a_backend_that_does_not_serve_go_where_failover_says_and_the_others_s
 }
 
 #[test]
-fn later_pieces_of_a_large_set_follow_the_first_which_must_hold_the_key() {
+fn fragments_of_a_set_follow_the_first_with_its_key() {
     for (client, vip) in [(CLIENT4, VIP4), (CLIENT6, VIP6)] {
         let mut bed = bed();
         let whole = |key: &str| {
@@ -236,17 +241,17 @@ fn later_pieces_of_a_large_set_follow_the_first_which_must_hold_the_key() {
         let payload = whole(&"k".repeat(250));
         let datagram = Datagram { source: client, vip, protocol: 17, id: 99, payload };
         let (first, later) = (datagram.piece(0, 128), datagram.piece(128, 1024));
-        assert_eq!(bed.all(&first)[0].0, Verdict::Drop(DropReason::KvFirstPieceTooShort));
+        assert_eq!(bed.all(&first)[0].0, Verdict::Drop(DropReason::KvFirstFragmentTooShort));
         assert_eq!(
             bed.all(&later)[0].0,
-            Verdict::Drop(DropReason::KvFirstPieceTooShort),
-            "it follows its first"
+            Verdict::Drop(DropReason::KvFirstFragmentTooShort),
+            "the fragment follows its first"
         );
     }
 }
 
 #[test]
-fn a_udp_length_that_the_packet_does_not_have_is_malformed_and_padding_is_none_of_it() {
+fn wrong_udp_length_is_malformed_and_padding_is_ignored() {
     let mut bed = bed();
     let mut frame = request(&get("a"));
     frame.extend([0; 9]);
@@ -269,7 +274,7 @@ fn each_request_counts_as_a_new_flow_for_the_limits() {
 }
 
 #[test]
-fn a_request_without_a_key_goes_by_its_flow_to_any_that_serves_whatever_failover_says() {
+fn keyless_request_goes_by_flow_to_a_serving_backend() {
     let version = [&[0x80, 0x0b], &[0; 22][..]].concat();
     for failover in [KeyFailover::Next, KeyFailover::Nowhere, KeyFailover::Pool(0)] {
         let mut parts = keyed(failover);
@@ -297,7 +302,7 @@ fn a_request_without_a_key_goes_by_its_flow_to_any_that_serves_whatever_failover
     }
 }
 
-/// What memcached would answer is not known here: an error about it names no flow.
+/// Keyed requests are not tracked, so an ICMP error about a reply of memcached identifies no flow.
 #[test]
 fn an_icmp_error_about_an_answer_is_dropped_by_name() {
     let mut bed = bed();
@@ -314,7 +319,7 @@ fn an_icmp_error_about_an_answer_is_dropped_by_name() {
 
 proptest! {
     #[test]
-    fn any_payload_is_forwarded_as_it_came_or_dropped_and_nothing_panics(
+    fn any_payload_is_forwarded_unchanged_or_dropped(
         bytes in prop::collection::vec(any::<u8>(), 0..200), is_framed: bool,
     ) {
         let mut bed = bed();
@@ -347,7 +352,7 @@ fn refusals_of_a_preamble_have_their_names() {
 }
 
 #[test]
-fn requests_are_counted_by_what_they_do_and_those_that_are_dropped_are_not() {
+fn requests_are_counted_by_kind_unless_dropped() {
     for (command, expected) in [
         (b"get a\r\n".as_slice(), [1, 0, 0, 0]),
         (b"set a 0 0 2\r\nab\r\n", [0, 1, 0, 0]),
@@ -367,7 +372,7 @@ fn requests_are_counted_by_what_they_do_and_those_that_are_dropped_are_not() {
 }
 
 #[test]
-fn requests_are_counted_by_their_verb_and_those_that_are_dropped_are_not() {
+fn requests_are_counted_by_verb_unless_dropped() {
     let mut bed = bed();
     let with_value = |words: &str| format!("{words}\r\nab\r\n").into_bytes();
     let commands = [
@@ -394,7 +399,7 @@ fn requests_are_counted_by_their_verb_and_those_that_are_dropped_are_not() {
         b"version\r\n".to_vec(),
     ];
     let mut expected = BTreeMap::new();
-    // Each as often as no other.
+    // Each command is sent a different number of times.
     for (times, command) in (1..).zip(&commands) {
         (0..times).for_each(|_| assert!(matches!(bed.send(24, &request(command)), (Verdict::Tx, _))));
         let verb = command.split(u8::is_ascii_whitespace).next().unwrap();
@@ -424,7 +429,7 @@ fn the_first_port_of_clients_is_1024() {
 }
 
 #[test]
-fn a_key_whose_own_backend_does_not_serve_is_counted_as_rehashed() {
+fn key_of_a_down_backend_is_counted_as_rehashed() {
     let mut bed = bed();
     let mut states = vec![SlotState::Serving; 5];
     states[2] = SlotState::Down;
@@ -438,7 +443,7 @@ fn a_key_whose_own_backend_does_not_serve_is_counted_as_rehashed() {
     assert_eq!(bed.counters.rehashed.read(), expected);
 }
 
-/// Puts a counter of keys in, and gives back the one that was there.
+/// Installs a counter of hot keys, and returns the previous one.
 fn count(bed: &mut Bed, next: Option<HotKeys>) -> Option<Box<HotKeys>> {
     bed.port.ask(Request::HotKeys(next.map(Box::new))).unwrap();
     bed.poll();
@@ -449,10 +454,10 @@ fn count(bed: &mut Bed, next: Option<HotKeys>) -> Option<Box<HotKeys>> {
 }
 
 #[test]
-fn who_asks_is_told_the_hottest_keys_of_what_was_read_and_of_nothing_before_or_after() {
+fn hot_keys_cover_the_requests_of_the_counting_period() {
     let mut bed = bed();
     let _ = bed.send(24, &request(&get("before")));
-    // Service 3 is the keyed one.
+    // Service 3 is the keyed service.
     assert!(count(&mut bed, Some(HotKeys::new(16, [3], KeyHash::sip(1, 2)))).is_none());
     for turn in 0..30 {
         let key = ["hot", "warm", "hot", "flag", "hot", "warm"][turn % 6];
@@ -463,25 +468,26 @@ fn who_asks_is_told_the_hottest_keys_of_what_was_read_and_of_nothing_before_or_a
         };
         assert_eq!(bed.send(24, &request(&command)).0, Verdict::Tx);
     }
-    // `aG90` is `hot`; of several keys each counts; what is refused, and what has no key, does not.
+    // `aG90` is the base64 form of `hot`. Each key of a request counts. Refused requests and
+    // requests without a key do not count.
     let _ = bed.send(24, &request(b"mg aG90 b v\r\n"));
     let _ = bed.send(24, &request(b"get warm warm\r\n"));
     let _ = bed.send(24, &request(b"mn\r\n"));
     refused().iter().for_each(|(_, frame)| drop(bed.send(24, frame)));
     let _ = bed.send(24, &tcp(CLIENT4, 40_000, VIP4, 80, "S"));
-    let counted = count(&mut bed, None).expect("the one that was put in");
+    let counted = count(&mut bed, None).expect("the installed counter");
     let _ = bed.send(24, &request(&get("after")));
     let found = kv_switch::hottest([&*counted], 10);
     let rows: Vec<_> = found.iter().map(|hot| (&*hot.key, hot.service, hot.at_least, hot.at_most)).collect();
     assert_eq!(rows, [(&b"hot"[..], 3, 16, 16), (b"warm", 3, 12, 12), (b"flag", 3, 5, 5)]);
     assert_eq!(counted.asked(3), 33);
-    assert!(count(&mut bed, None).is_none(), "it is gone");
+    assert!(count(&mut bed, None).is_none(), "the counter was removed");
 
     let snapshot = bed.live.current();
     let owner = |key: &str| {
         snapshot.owners_of_key(ServiceId(3), key.as_bytes()).map(|slot| slot.0 + 1).collect::<Vec<_>>()
     };
-    assert_eq!(owner("flag"), [1], "by its route");
+    assert_eq!(owner("flag"), [1], "the key is routed");
     assert_eq!(["hot", "warm"].map(owner), ["hot", "warm"].map(|key| vec![u32::from(by_hand(key))]));
-    assert_eq!(snapshot.owners_of_key(ServiceId(0), b"hot").count(), 0, "it chooses by flow");
+    assert_eq!(snapshot.owners_of_key(ServiceId(0), b"hot").count(), 0, "the service selects by flow");
 }

@@ -1,6 +1,6 @@
-//! Packets through the whole pipeline: bytes in, bytes out, and exactly the counters that should move.
+//! Tests of the whole pipeline: frames, verdicts and counters.
 
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests panic on unexpected values")]
 
 mod bed;
 mod cache;
@@ -20,6 +20,7 @@ mod originate;
 mod partial;
 mod paths;
 mod pieces;
+mod proxied;
 mod publish;
 mod random;
 mod refusal;
@@ -28,7 +29,6 @@ mod replicas;
 mod requests;
 mod steering;
 mod strict;
-mod through;
 mod tracing;
 mod tunnels;
 mod vlan;

@@ -1,4 +1,5 @@
-//! What the machine sends for a slot is what the pipeline writes for the same flow.
+//! Checks that a packet that this machine originates equals the packet that the pipeline writes for
+//! the same flow and slot.
 
 use forwarder::*;
 use packet::Encapsulation;
@@ -6,7 +7,8 @@ use proptest::prelude::*;
 
 use crate::bed::*;
 
-/// Six slots: every encapsulation, both outer families, GRE with a prefix of sources.
+/// Returns six slots. They cover all encapsulations, both outer address families, and GRE with a
+/// source prefix.
 fn slots() -> Vec<Slot> {
     let mut slots = vec![
         slot("gre", "198.18.1.1", Encapsulation::Gre),
@@ -75,7 +77,7 @@ fn a_slot_that_is_down_is_served_and_one_without_a_way_is_not() {
 }
 
 #[test]
-fn what_is_made_here_goes_to_the_slots_own_next_hop_when_others_are_reflected() {
+fn originated_packet_uses_the_next_hop_under_reflect() {
     let mut parts = parts(slots(), &[1; 6]);
     parts.next_hop = NextHopMode::Reflect { gateways: Box::new([]), tagging: Box::default() };
     let snapshot = Snapshot::new(parts).unwrap();
@@ -89,5 +91,5 @@ fn a_port_that_no_service_has_is_hashed_by_its_five_tuple() {
     let sources: std::collections::BTreeSet<Vec<u8>> = (1..40)
         .map(|port| originate(&snapshot, 5, 60, &frame(true, port, false, 9999)).unwrap()[26..30].to_vec())
         .collect();
-    assert!(sources.len() > 20, "spread over the prefix: {sources:?}");
+    assert!(sources.len() > 20, "sources are spread over the prefix: {sources:?}");
 }

@@ -1,10 +1,12 @@
-//! Partial checksums: reported once three looks in a row have found one, a look a second, and forwarded as ever.
+//! Tests of the detection of partial checksums. The pipeline examines one packet per second,
+//! reports after three partial checksums in a row, and forwards the packets unchanged.
 
 use forwarder::*;
 
 use crate::bed::*;
 
-/// As the kernel leaves it to a NIC: the sum of the pseudo header, not complemented. Written without the product's sums.
+/// Writes the checksum that a kernel leaves to hardware offload: the sum of the pseudo header, not
+/// complemented. The code is independent of the product code.
 fn partial(mut frame: Vec<u8>) -> Vec<u8> {
     let (addresses, l4, protocol) = match frame[12..14] {
         [0x08, 0x00] => (26..34, 34, frame[23]),
@@ -37,7 +39,7 @@ fn partial_checksums_are_told_of_and_whole_ones_are_not() {
         ] {
             for frame in frames {
                 assert_eq!(bed.send(24, frame).0, Verdict::Tx);
-                // Within the second nobody looks.
+                // Only one packet per second is examined.
                 assert_eq!(bed.send(24, &partial).0, Verdict::Tx);
                 bed.advance(1);
             }
@@ -48,7 +50,7 @@ fn partial_checksums_are_told_of_and_whole_ones_are_not() {
             assert_eq!(got, Vec::from_iter(expected.filter(|_| reported == 1)));
         }
     }
-    // A datagram without a checksum.
+    // This UDP datagram has no checksum.
     let mut none = udp("198.51.100.7", 9, VIP4, 443, b"x");
     none[40..42].fill(0);
     for _ in 0..4 {

@@ -1,5 +1,6 @@
-//! Both paths through the pipeline, the plain one and the general one, do the same with any traffic under any snapshot: verdicts,
-//! bytes, counters. Each pair of pipelines has one history, over several batches and snapshots.
+//! Compares the fast path with the slow path under random traffic and random snapshots. Verdicts,
+//! frames and counters must be equal. Each pair of pipelines keeps its state over several batches
+//! and snapshots.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use proptest::sample::select;
 use crate::bed::*;
 use crate::keyed::{PORT, framed};
 
-/// What a slot is like.
+/// The properties of a randomly generated slot.
 #[derive(Clone, Debug)]
 struct SlotKind {
     kind: Encapsulation,
@@ -89,7 +90,7 @@ impl SlotKind {
     }
 }
 
-/// What the snapshot is like beside its slots.
+/// The properties of a randomly generated snapshot, including its slots.
 #[derive(Clone, Debug)]
 struct World {
     slots: Vec<SlotKind>,
@@ -139,7 +140,7 @@ impl World {
             }
         }
         if self.narrow {
-            // More intervals than stand beside an address.
+            // The bindings have more port ranges than an entry of the VIP table holds inline.
             for (port, service) in [(443, 0), (8000, 1), (8010, 0), (8020, 1), (8030, 2)] {
                 parts.bindings.push(binding(VIP4, 6, port..=port + 3, service));
             }
@@ -154,14 +155,14 @@ impl World {
             parts.next_hop = NextHopMode::Reflect { gateways: [Mac(ROUTER)].into(), tagging: Box::default() };
         }
         if self.tunnels {
-            parts.tunnels = vec![crate::tunnels::from("198.51.100.7", TunnelSourceKind::Encapsulator)];
+            parts.tunnels = vec![crate::tunnels::from("198.51.100.7", TunnelSourceKind::UpstreamTunnel)];
         }
         let receivers = PrefixSet::new([(ip("198.18.0.9"), 32)]);
         let trace = Trace { key: TraceKey::derive(&parts.hash_key), receivers, per_second: 5 };
         Snapshot::new(parts).unwrap().with_trace(self.traced.then_some(trace))
     }
 
-    /// A service whose requests go by key.
+    /// Returns a service that selects the backend by request key.
     fn keyed(&self, all: &Arc<PoolTable>) -> Service {
         let rules = KeyRules {
             application: Box::new(Memcached::new(3)),
@@ -195,7 +196,7 @@ impl World {
     }
 }
 
-/// A frame, the room in front of it, and who gave it to the thread.
+/// A frame to send, the size of its headroom, and its origin.
 type Sent = (Vec<u8>, usize, Origin);
 
 fn sent() -> impl Strategy<Value = Sent> {
@@ -221,7 +222,7 @@ fn sent() -> impl Strategy<Value = Sent> {
                 (false, _) => VIP4,
             };
             let source = if v6 { format!("2001:db8:1::{host}") } else { format!("198.51.100.{host}") };
-            // Two services that answer each other.
+            // The source is a VIP, as if two services replied to each other.
             let source = if odd == 2 { vip.to_owned() } else { source };
             let from = 4000 + u16::from(host);
             let mut frame = match protocol {
@@ -239,7 +240,7 @@ fn sent() -> impl Strategy<Value = Sent> {
             for id in 0..tags {
                 frame = tagged(&frame, if id == 0 { 0x8100 } else { 0x88a8 }, 5 + u16::from(id));
             }
-            // A piece, padding behind the packet, or a tunnel to the machine itself.
+            // The packet is a fragment, a packet with padding, or a tunnel packet to this machine.
             match odd {
                 7 if tags == 0 => {
                     let kind = Encapsulation::Gue { udp_checksum: false };
@@ -263,7 +264,7 @@ fn sent() -> impl Strategy<Value = Sent> {
     )
 }
 
-/// Reads, writes, what names several keys, and what is no request.
+/// Returns a read, a write, a command for several keys, or an invalid request.
 fn request(key: u8, kind: u8) -> Vec<u8> {
     let command = match kind % 8 {
         0 => format!("set key{key} 0 0 2\r\nab\r\n"),
@@ -286,17 +287,17 @@ fn set_fields(frame: &mut Vec<u8>, v6: bool, ttl: u8, tos: u8) {
     }
 }
 
-/// One of the two pipelines, and what it answers.
+/// One of the two pipelines that are compared.
 struct Side {
     bed: Bed,
 }
 
 impl Side {
-    fn new(snapshot: &Snapshot, has_plain_path: bool) -> Self {
+    fn new(snapshot: &Snapshot, has_fast_path: bool) -> Self {
         let mut bed = Bed::with(parts(gre_slots(1), &[1]), PipelineConfig { flows: 128, ..config() });
         bed.live.publish(snapshot.clone());
-        if !has_plain_path {
-            bed.pipeline = bed.pipeline.without_plain_path();
+        if !has_fast_path {
+            bed.pipeline = bed.pipeline.without_fast_path();
         }
         Self { bed }
     }
@@ -319,7 +320,7 @@ impl Side {
         let mut verdicts = vec![Verdict::Reply; packets.len()];
         self.bed.pipeline.process(now, &mut packets, &mut verdicts);
         let seen = packets.iter().zip(verdicts);
-        // What is dropped is good for the pool alone.
+        // The content of a dropped frame is undefined.
         seen.map(|(packet, verdict)| {
             let frame =
                 if matches!(verdict, Verdict::Drop(_)) { Vec::new() } else { packet.frame().to_vec() };
@@ -328,16 +329,18 @@ impl Side {
         .collect()
     }
 
-    /// All counters but that of plain packets; that one beside them.
+    /// Returns all counters as text, without the fast-path counter, and the fast-path counter
+    /// separately.
     fn counters(&mut self) -> (String, u64) {
         self.bed.poll();
-        let plain = self.bed.counters.plain.read();
+        let plain = self.bed.counters.fast_path.read();
         let all = format!("{:?}", self.bed.counters);
-        (all.replace(&format!("plain: {:?}", self.bed.counters.plain), ""), plain)
+        (all.replace(&format!("fast_path: {:?}", self.bed.counters.fast_path), ""), plain)
     }
 }
 
-/// Runs a history by both paths; how many packets were plain.
+/// Runs the same history through both pipelines and compares the results. Returns the number of
+/// packets on the fast path.
 fn compare(worlds: &[World], batches: &[(Vec<Sent>, u64)]) -> Result<u64, TestCaseError> {
     let first = worlds[0].snapshot();
     let (mut plain, mut general) = (Side::new(&first, true), Side::new(&first, false));
@@ -353,7 +356,7 @@ fn compare(worlds: &[World], batches: &[(Vec<Sent>, u64)]) -> Result<u64, TestCa
         }
         prop_assert_eq!(plain.counters().0, general.counters().0);
     }
-    prop_assert_eq!(general.counters().1, 0, "the general path alone");
+    prop_assert_eq!(general.counters().1, 0, "only the general path was used");
     Ok(plain.counters().1)
 }
 
@@ -363,7 +366,9 @@ fn history() -> impl Strategy<Value = (Vec<World>, Vec<(Vec<Sent>, u64)>)> {
     (prop::collection::vec(world(), 1..3), batches)
 }
 
-/// Beside what is no packet, has no service or is refused, many take the plain path: else nothing would be compared.
+// Promise: fast-path-equality
+/// More than a quarter of the packets must take the fast path. Otherwise, the comparison would not
+/// be meaningful.
 #[test]
 fn both_paths_do_the_same_with_any_traffic() {
     let cases = if std::env::var_os("SLUICEGATE_LONG").is_some() { 20_000 } else { 400 };
@@ -378,6 +383,6 @@ fn both_paths_do_the_same_with_any_traffic() {
         Ok(())
     });
     run.unwrap_or_else(|error| panic!("{error}"));
-    println!("{} of {} packets by the plain path", plain.get(), all.get());
-    assert!(plain.get() * 4 > all.get(), "{} of {} packets were plain", plain.get(), all.get());
+    println!("{} of {} packets on the fast path", plain.get(), all.get());
+    assert!(plain.get() * 4 > all.get(), "{} of {} packets on the fast path", plain.get(), all.get());
 }

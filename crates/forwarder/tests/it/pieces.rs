@@ -1,10 +1,10 @@
-//! Pieces of packets, cut and put together by the book and by nothing of ours.
+//! Builds fragments for tests. The code is independent of the fragmentation in the product.
 
 use std::net::IpAddr;
 
 use crate::bed::{OURS, ROUTER, ip};
 
-/// A datagram before it is cut: everything behind the IP header.
+/// An IP payload that is to be sent in fragments.
 #[derive(Clone, Debug)]
 pub(crate) struct Datagram {
     pub(crate) source: &'static str,
@@ -14,7 +14,8 @@ pub(crate) struct Datagram {
     pub(crate) payload: Vec<u8>,
 }
 
-/// UDP with a wrong checksum, which nobody on the way looks at.
+/// Returns a UDP payload. Its checksum is wrong, but the pipeline does not check it when it
+/// forwards packets.
 pub(crate) fn udp_payload(source_port: u16, port: u16, data: usize) -> Vec<u8> {
     let mut payload = Vec::with_capacity(8 + data);
     payload.extend(source_port.to_be_bytes());
@@ -26,7 +27,7 @@ pub(crate) fn udp_payload(source_port: u16, port: u16, data: usize) -> Vec<u8> {
 }
 
 impl Datagram {
-    /// The piece with the bytes from `from` to `to`.
+    /// Returns the fragment that contains the bytes `from..to` of the payload.
     pub(crate) fn piece(&self, from: usize, to: usize) -> Vec<u8> {
         let more = to < self.payload.len();
         let mut frame = [&OURS[..], &ROUTER[..]].concat();
@@ -54,13 +55,13 @@ impl Datagram {
                 frame.extend((u16::try_from(from).unwrap() | u16::from(more)).to_be_bytes());
                 frame.extend(self.id.to_be_bytes());
             }
-            _ => panic!("one family"),
+            _ => panic!("addresses of different families"),
         }
         frame.extend(&self.payload[from..to]);
         frame
     }
 
-    /// All pieces, each with at most `room` bytes, in order.
+    /// Returns all fragments in order, with at most `room` bytes of payload each.
     pub(crate) fn cut(&self, room: usize) -> Vec<Vec<u8>> {
         let step = room / 8 * 8;
         let starts = (0..self.payload.len()).step_by(step);

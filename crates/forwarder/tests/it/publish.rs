@@ -1,4 +1,4 @@
-//! Snapshots: refused when wrong, freed when replaced.
+//! Tests of snapshots: inconsistent parts are refused, and replaced snapshots are freed.
 
 use std::sync::Arc;
 
@@ -59,16 +59,16 @@ fn the_filter_has_each_vip_with_the_growth_of_most_weight() {
 }
 
 #[test]
-fn a_replaced_snapshot_is_freed_by_the_publisher_once_its_readers_moved_on() {
+fn replaced_snapshot_is_freed_by_the_publisher() {
     let live = Live::new(Snapshot::new(parts(gre_slots(1), &[1])).unwrap());
     let mut reader = live.reader();
     let old = Arc::downgrade(reader.load());
     let mut next = parts(gre_slots(1), &[1]);
     next.generation = Generation(2);
     live.publish(Snapshot::new(next).unwrap());
-    assert_eq!(live.reclaim(), 1, "the reader still has it");
+    assert_eq!(live.reclaim(), 1, "the reader still holds the snapshot");
     assert_eq!(reader.load().generation(), Generation(2));
-    assert!(old.upgrade().is_some(), "moving on frees nothing on the reader's side");
+    assert!(old.upgrade().is_some(), "the reader does not free the snapshot");
     assert_eq!(live.reclaim(), 0);
     assert!(old.upgrade().is_none());
 }

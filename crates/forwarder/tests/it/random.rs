@@ -1,4 +1,5 @@
-//! Any bytes through the whole pipeline: no panic, one verdict each, counters that add up.
+//! Sends random bytes through the whole pipeline. It must not panic, each frame must get one
+//! verdict, and the counters must balance.
 
 use forwarder::*;
 use proptest::prelude::*;

@@ -1,4 +1,5 @@
-//! What does not fit: which senders have an ICMP error, what is cut and how, what is dropped; against the rules written out as a list.
+//! Tests of packets that exceed the MTU: which senders receive an ICMP error, and which packets are
+//! fragmented or dropped. The expected results come from a list of rules.
 
 use forwarder::*;
 use packet::Encapsulation;
@@ -7,7 +8,7 @@ use proptest::prelude::*;
 use crate::bed::*;
 use crate::icmp::{read_error, reassembled, refresh};
 
-/// A packet, and the way to its backend.
+/// A packet, and the properties of the slot that it is sent to.
 #[derive(Clone, Debug)]
 struct Case {
     is_v4: bool,
@@ -23,9 +24,9 @@ struct Case {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Sent,
-    /// Time exceeded.
+    /// The TTL has expired.
     Ended,
-    /// Which size fits.
+    /// The packet is too big. The field contains the size that fits.
     TooBig(usize),
     CutInside,
     CutOutside,
@@ -37,7 +38,8 @@ impl Case {
         (if self.is_v4 { 20 } else { 40 }) + 8 + self.payload
     }
 
-    /// Bytes behind the outer IP header and in front of the packet; `None`: nothing is put in front.
+    /// Returns the number of bytes between the outer IP header and the inner packet, or `None`
+    /// without encapsulation.
     fn shim(&self) -> Option<usize> {
         match self.kind {
             Encapsulation::L2 => None,
@@ -82,7 +84,7 @@ impl Case {
         }
     }
 
-    /// What an outer packet, or the packet of an L2 backend, carries of the client's.
+    /// Removes the outer headers. For L2 forwarding, there are none.
     fn opened<'a>(&self, outer: &'a [u8]) -> &'a [u8] {
         &outer[self.encap_overhead()..]
     }
@@ -96,7 +98,7 @@ fn case() -> impl Strategy<Value = Case> {
         Encapsulation::L2,
     ]);
     let too_big = prop::sample::select(vec![TooBig::Drop, TooBig::FragmentInner, TooBig::FragmentOuter]);
-    // About the least size that IPv6 must take, too.
+    // Sizes close to the minimum IPv6 MTU are generated more often.
     let payload = prop_oneof![4 => 0..=1_660usize, 1 => 1_200..=1_260usize, 1 => 1_231..=1_233usize];
     let mtu = prop_oneof![600..=1_700u16, 1_270..=1_340u16];
     let ttl = prop_oneof![1 => 1..=2u8, 3 => Just(64u8)];
@@ -114,7 +116,7 @@ fn case() -> impl Strategy<Value = Case> {
     )
 }
 
-/// The payload of IPv6 pieces in order, by the book.
+/// Reassembles IPv6 fragments, which must be in order.
 fn reassembled_v6(pieces: &[Vec<u8>]) -> Vec<u8> {
     let mut whole = Vec::new();
     for (place, piece) in pieces.iter().enumerate() {
@@ -130,12 +132,12 @@ fn reassembled_v6(pieces: &[Vec<u8>]) -> Vec<u8> {
     whole
 }
 
-/// The payload of the packet that these are pieces of.
+/// Reassembles fragments of either address family.
 fn put_together(pieces: &[Vec<u8>]) -> Vec<u8> {
     if pieces[0][0] >> 4 == 4 { reassembled(pieces).1 } else { reassembled_v6(pieces) }
 }
 
-/// A client's packet with one hop less, as its backend has it in the end.
+/// Checks that the reassembled packet is the client's packet with a decremented TTL.
 fn is_carried(case: &Case, frame: &[u8], packet: &[u8]) {
     let (ttl, header) = if case.is_v4 { (8, 20) } else { (7, 40) };
     assert_eq!((packet[ttl], packet.len()), (case.ttl - 1, frame.len() - 14));
@@ -154,7 +156,7 @@ fn is_cut(case: &Case, frame: &[u8], fate: Fate, pieces: &[Vec<u8>]) {
 }
 
 #[test]
-fn packets_that_are_cut_one_after_the_other_have_pieces_of_different_names_and_none_is_cut_twice() {
+fn fragments_of_successive_packets_have_unique_ids() {
     for (backend, ipv4) in [("198.18.1.1", true), ("2001:db8:18::1", false)] {
         let way =
             Slot { mtu: 1_400, too_big: TooBig::FragmentOuter, ..slot("b1", backend, Encapsulation::Gre) };
@@ -164,7 +166,7 @@ fn packets_that_are_cut_one_after_the_other_have_pieces_of_different_names_and_n
             frame[14 + 6] = 0;
             frame
         });
-        // More than can wait at once.
+        // The test sends more packets than can be held at a time.
         let mut names = std::collections::HashSet::new();
         for _ in 0..600 {
             let out = bed.all(&frame);
@@ -183,7 +185,7 @@ fn packets_that_are_cut_one_after_the_other_have_pieces_of_different_names_and_n
 
 proptest! {
     #[test]
-    fn what_does_not_fit_is_told_cut_or_dropped_by_family_flag_and_policy(case in case()) {
+    fn oversized_packet_is_refused_fragmented_or_dropped(case in case()) {
         let backend = if case.outer_v4 { "198.18.1.1" } else { "2001:db8:18::1" };
         let way = Slot { mtu: case.mtu, too_big: case.too_big, ..slot("b1", backend, case.kind) };
         let mut bed = Bed::new(parts(vec![way], &[1]));
@@ -205,7 +207,7 @@ proptest! {
                 };
                 prop_assert_eq!(((kind, code), word as usize), (wanted, mtu));
                 prop_assert_eq!(to, ip(if case.is_v4 { "198.51.100.7" } else { "2001:db8:9::7" }));
-                prop_assert_eq!(&quote[..], &frame[14..][..quote.len()], "as it came");
+                prop_assert_eq!(&quote[..], &frame[14..][..quote.len()], "the request is unchanged");
             }
             Fate::CutInside | Fate::CutOutside => {
                 prop_assert!(verdicts.iter().all(|verdict| *verdict == Verdict::Tx), "{:?}", verdicts);

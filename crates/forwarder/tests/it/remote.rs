@@ -1,4 +1,5 @@
-//! Clusters that stand in for each other: a flow that nobody here can serve goes to another one, once.
+//! Tests of clusters that back each other up. If no local backend serves, a flow is redirected to
+//! another cluster, at most once.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,9 +11,10 @@ use proptest::prelude::*;
 use crate::bed::*;
 use crate::pieces::{Datagram, udp_payload};
 
-/// Clusters that there are at most.
+/// The maximum number of clusters.
 const CLUSTERS: usize = 5;
-/// In each of them 2 backends; behind these slots the other clusters', two each: one of each family.
+/// The number of backends per cluster. The slots of the backends are followed by two slots per
+/// other cluster, one for each address family.
 const BACKENDS: usize = 2;
 
 fn vip(cluster: usize, ipv4: bool) -> String {
@@ -28,12 +30,13 @@ fn machine(cluster: usize, ipv4: bool) -> String {
     if ipv4 { format!("192.0.2.{}", 10 + cluster) } else { format!("2001:db8:{}::1", 10 + cluster) }
 }
 
-/// Another cluster's slot: its address is that of the VIP there with no bits between prefix and suffix.
+/// Returns the slot of another cluster. Its address is the address of the VIP there, without the
+/// bits between prefix and suffix.
 fn to_cluster(me: usize, other: usize, ipv4: bool) -> Slot {
     let outer = match (ip(&machine(me, ipv4)), ip(&vip(other, ipv4))) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => Outer::V4 { source, destination },
         (IpAddr::V6(source), IpAddr::V6(destination)) => Outer::V6 { source, destination },
-        _ => panic!("one family"),
+        _ => panic!("addresses of different families"),
     };
     let kept = if ipv4 { 5 } else { 64 };
     let template = |inner| {
@@ -50,7 +53,9 @@ fn to_cluster(me: usize, other: usize, ipv4: bool) -> Slot {
     }
 }
 
-/// One machine that is cluster `me`: whether its backends serve, where it may redirect to, what others are to it.
+/// Returns the configuration of a machine in cluster `me`. `serves` is `true` if its backends
+/// serve. `remotes` lists the clusters to which flows are redirected. `others` is the kind of
+/// tunnel source that other clusters are configured as.
 fn cluster_parts(me: usize, serves: bool, remotes: &[usize], others: TunnelSourceKind) -> Parts {
     let mut slots = gre_slots(BACKENDS);
     let mut parts = parts(slots.clone(), &[1; BACKENDS]);
@@ -107,7 +112,7 @@ fn cluster(me: usize, serves: bool, remotes: &[usize]) -> Bed {
     Bed::new(cluster_parts(me, serves, remotes, TunnelSourceKind::Cluster))
 }
 
-/// Gives the backends of a bed another state.
+/// Sets the state of all backends of a machine.
 fn set(bed: &mut Bed, state: SlotState) {
     let mut states = bed.live.current().states().to_vec();
     states[..BACKENDS].fill(state);
@@ -115,7 +120,7 @@ fn set(bed: &mut Bed, state: SlotState) {
     bed.live.publish(next);
 }
 
-/// Outer destination, and the mark of GRE.
+/// Returns the outer destination of a frame, and the redirect mark in its GRE header.
 fn outer(frame: &[u8]) -> (IpAddr, u8) {
     if frame[14] >> 4 == 4 {
         let bytes: [u8; 4] = frame[30..34].try_into().unwrap();
@@ -125,11 +130,11 @@ fn outer(frame: &[u8]) -> (IpAddr, u8) {
     (bytes.into(), frame[54] & 7)
 }
 
-/// The cluster that a frame goes to by its outer destination; `None`: to a backend.
+/// Returns the cluster that a frame is sent to, or `None` if it is sent to a backend.
 fn next_cluster(frame: &[u8]) -> Option<usize> {
     let (to, mark) = outer(frame);
     let found = (0..CLUSTERS).find(|other| [true, false].iter().any(|v4| front(*other, *v4).contains(to)));
-    assert_eq!(found.is_some(), mark > 0, "what goes to a cluster is marked, and nothing else is");
+    assert_eq!(found.is_some(), mark > 0, "only packets to a cluster are marked");
     found
 }
 
@@ -142,27 +147,27 @@ fn ask(port: u16, cluster: usize, ipv4: bool, flags: &str) -> Vec<u8> {
     tcp(client, port, &vip(cluster, ipv4), 80, flags)
 }
 
-/// The inner packet of a frame in GRE, as it would have come plain.
+/// Returns the inner packet of a GRE packet, with an Ethernet header.
 fn opened(frame: &[u8]) -> Vec<u8> {
     let (header, ethertype) = if frame[14] >> 4 == 4 { (24, &frame[36..38]) } else { (44, &frame[56..58]) };
     [&frame[..12], ethertype, &frame[14 + header..]].concat()
 }
 
 #[test]
-fn a_flow_that_nobody_here_can_serve_goes_to_the_same_vip_elsewhere_and_is_served_there() {
+fn unserved_flow_is_redirected_to_another_cluster() {
     for ipv4 in [true, false] {
         let (mut here, mut there) = (cluster(0, false, &[1]), cluster(1, true, &[0]));
         let plain = ask(4000, 0, ipv4, "S");
         let (verdict, frame) = here.send(24, &plain);
         assert_eq!((verdict, outer(&frame)), (Verdict::Tx, (ip(&vip(1, ipv4)), 1)));
         let inner = opened(&frame);
-        assert_eq!(inner[54..], plain[54..], "ports and all behind them");
+        assert_eq!(inner[54..], plain[54..], "ports and payload are unchanged");
         let addresses = if ipv4 { 26..34 } else { 22..54 };
-        assert_eq!(inner[addresses.clone()], plain[addresses], "its addresses stay its own");
+        assert_eq!(inner[addresses.clone()], plain[addresses], "the inner addresses are unchanged");
         let (verdict, served) = there.send(24, &frame);
         assert_eq!(verdict, Verdict::Tx);
         assert_eq!((outer(&served).1, served[30..33] == [198, 18, 1]), (0, true), "to a backend, unmarked");
-        let counts = |bed: &Bed| (bed.counters.remote_flows.read(), bed.counters.remote_arrivals.read());
+        let counts = |bed: &Bed| (bed.counters.remote_flows.read(), bed.counters.remote_decapsulated.read());
         assert_eq!((counts(&here), counts(&there)), ((1, 0), (0, 1)));
         assert_eq!(here.counters.backend(if ipv4 { 2 } else { 3 }).unwrap().packets.read(), 1);
     }
@@ -171,7 +176,7 @@ fn a_flow_that_nobody_here_can_serve_goes_to_the_same_vip_elsewhere_and_is_serve
 #[test]
 fn bits_between_prefix_and_suffix_go_along() {
     let mut parts = cluster_parts(0, false, &[1], TunnelSourceKind::Cluster);
-    parts.bindings.truncate(3); // those of IPv4
+    parts.bindings.truncate(3); // This removes the IPv6 bindings.
     parts.bindings.iter_mut().for_each(|binding| {
         binding.address = VipAddress::Suffix { group: 0, suffix: Suffix::new(ip("0.0.0.1"), 3).unwrap() };
     });
@@ -183,24 +188,28 @@ fn bits_between_prefix_and_suffix_go_along() {
 }
 
 #[test]
-fn redirected_flows_stay_redirected_while_they_live_and_new_ones_are_local_again() {
+fn redirected_flows_stay_redirected_and_new_flows_are_local() {
     for ipv4 in [true, false] {
         let mut bed = cluster(0, false, &[1, 2]);
         let to: Vec<IpAddr> =
             (0..50).map(|n| outer(&bed.send(24, &ask(4000 + n, 0, ipv4, "S")).1).0).collect();
-        assert_eq!([1, 2].map(|other| to.contains(&ip(&vip(other, ipv4)))), [true, true], "both are used");
+        assert_eq!(
+            [1, 2].map(|other| to.contains(&ip(&vip(other, ipv4)))),
+            [true, true],
+            "both clusters are used"
+        );
         set(&mut bed, SlotState::Serving);
         for (n, to) in (0..).zip(&to) {
             let (verdict, frame) = bed.send(24, &ask(4000 + n, 0, ipv4, "A"));
             assert_eq!((verdict, outer(&frame).0), (Verdict::Tx, *to));
             assert_eq!(next_cluster(&bed.send(24, &ask(5000 + n, 0, ipv4, "S")).1), None);
         }
-        // A connection that has ended leaves its ports to a new one.
+        // A new connection can use the ports of an ended one.
         assert_eq!(bed.send(24, &ask(4000, 0, ipv4, "FA")).0, Verdict::Tx);
         assert_eq!(outer(&bed.send(24, &ask(4000, 0, ipv4, "A")).1).0, to[0]);
         bed.advance(1);
         assert_eq!(next_cluster(&bed.send(24, &ask(4000, 0, ipv4, "S")).1), None);
-        // Flows that were local stay so, too.
+        // Local flows also stay local.
         set(&mut bed, SlotState::Draining);
         assert_eq!(next_cluster(&bed.send(24, &ask(5001, 0, ipv4, "A")).1), None);
         assert!(next_cluster(&bed.send(24, &ask(6000, 0, ipv4, "S")).1).is_some());
@@ -214,7 +223,7 @@ fn a_dead_cluster_is_hashed_around_and_its_flows_move() {
     let first: Vec<_> =
         (0..40).map(|n| next_cluster(&bed.send(24, &ask(4000 + n, 0, true, "S")).1)).collect();
     let mut states = bed.live.current().states().to_vec();
-    states[BACKENDS] = SlotState::Down; // cluster 1 over IPv4
+    states[BACKENDS] = SlotState::Down; // Cluster 1 is down over IPv4.
     let next = bed.live.current().with_states(states.clone()).unwrap();
     bed.live.publish(next);
     for (n, before) in (0..).zip(&first) {
@@ -234,7 +243,7 @@ fn two_clusters_without_backends_make_one_hop_and_a_named_drop() {
         assert_eq!((verdict, next_cluster(&frame)), (Verdict::Tx, Some(1)));
         assert_eq!(other.send(24, &frame).0, Verdict::Drop(DropReason::NoBackend));
         assert_eq!((other.counters.remote_flows.read(), other.pipeline.flows().len()), (0, 0));
-        // Nor does it follow a flow of the same ports that came plain and was redirected.
+        // An earlier flow with the same ports, which was redirected, does not affect this packet.
         assert_eq!(next_cluster(&other.send(24, &ask(4000, 0, ipv4, "S")).1), Some(0));
         assert_eq!(other.send(24, &frame).0, Verdict::Drop(DropReason::NoBackend));
         set(&mut other, SlotState::Serving);
@@ -244,28 +253,29 @@ fn two_clusters_without_backends_make_one_hop_and_a_named_drop() {
 }
 
 #[test]
-fn what_another_cluster_sends_unmarked_is_dropped_by_name_and_strangers_are_not_opened() {
+fn unmarked_or_unknown_cluster_tunnels_are_dropped() {
     let mut there = cluster(1, true, &[]);
     let (_, mut frame) = cluster(0, false, &[1]).send(24, &ask(4000, 0, true, "S"));
     frame[34] = 0;
     assert_eq!(there.send(24, &frame).0, Verdict::Drop(DropReason::Unmarked));
     frame[34] = 1;
-    frame[29] = 99; // the last byte of its outer source
+    frame[29] = 99; // This is the last byte of the outer source address.
     assert_eq!(there.send(24, &frame).0, Verdict::Drop(DropReason::NoVip));
-    // Who is an encapsulator too may send unmarked.
+    // The source is configured both as an upstream tunnel and as a cluster. Only upstream tunnels
+    // may send unmarked packets, and only to the machine's own address.
     let mut parts = cluster_parts(1, true, &[], TunnelSourceKind::Cluster);
     let both = parts
         .tunnels
         .iter()
-        .map(|source| TunnelSource { kind: TunnelSourceKind::Encapsulator, ..source.clone() });
+        .map(|source| TunnelSource { kind: TunnelSourceKind::UpstreamTunnel, ..source.clone() });
     parts.tunnels.extend(both.collect::<Vec<_>>());
     (frame[29], frame[34]) = (10, 0);
     let mut both = Bed::new(parts);
-    assert_eq!(both.send(24, &frame).0, Verdict::Drop(DropReason::NoVip), "not to a VIP");
+    assert_eq!(both.send(24, &frame).0, Verdict::Drop(DropReason::NoVip), "the destination is a VIP");
     assert_eq!(both.send(24, &to_machine(1, frame)).0, Verdict::Tx);
 }
 
-/// The same tunnel to the machine's own address.
+/// Changes the destination of a tunnel packet to the machine's own address.
 fn to_machine(cluster: usize, mut frame: Vec<u8>) -> Vec<u8> {
     match (frame[14] >> 4, ip(&machine(cluster, true)), ip(&machine(cluster, false))) {
         (4, IpAddr::V4(own), _) => frame[30..34].copy_from_slice(&own.octets()),
@@ -282,7 +292,7 @@ fn datagram(cluster: usize, ipv4: bool, port: u16) -> Datagram {
 }
 
 #[test]
-fn pieces_go_to_the_cluster_of_their_first_whatever_their_order_and_are_served_there() {
+fn fragments_follow_their_first_to_the_other_cluster() {
     for (ipv4, port) in [(true, 443), (false, 443), (true, 53), (false, 53)] {
         let pieces = datagram(0, ipv4, port).cut(1000);
         for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2]] {
@@ -301,11 +311,12 @@ fn pieces_go_to_the_cluster_of_their_first_whatever_their_order_and_are_served_t
 }
 
 #[test]
-fn a_marked_piece_is_not_sent_on_though_its_datagram_was_redirected() {
+fn marked_fragment_is_not_redirected_again() {
     for ipv4 in [true, false] {
         let pieces = datagram(0, ipv4, 443).cut(1400);
         let last = pieces.last().unwrap();
-        // The last piece comes marked, as from cluster 0 to cluster 1; the first plain.
+        // The last fragment arrives with a redirect mark, as from cluster 0 to cluster 1. The first
+        // fragment arrives without a tunnel.
         let (verdict, away) = {
             let mut sender = cluster(0, false, &[1]);
             assert_eq!(sender.all(&pieces[0]).len(), 1);
@@ -315,33 +326,38 @@ fn a_marked_piece_is_not_sent_on_though_its_datagram_was_redirected() {
         let drop = Verdict::Drop(DropReason::NoBackend);
         let mut first = cluster(1, false, &[2]);
         assert_eq!(next_cluster(&first.all(&pieces[0])[0].1), Some(2));
-        assert_eq!(first.all(&away)[0].0, drop, "the first was there");
+        assert_eq!(first.all(&away)[0].0, drop, "the first fragment has arrived");
         let mut held = cluster(1, false, &[2]);
         assert_eq!(held.all(&away), []);
         let out = held.all(&pieces[0]);
         assert_eq!(out.len(), 2);
         let redirected = out.iter().filter(|(verdict, _)| *verdict == Verdict::Tx).count();
         let dropped = out.iter().filter(|(verdict, _)| *verdict == drop).count();
-        assert_eq!((redirected, dropped), (1, 1), "the first alone, and not the one that was held");
+        assert_eq!((redirected, dropped), (1, 1), "only the first fragment is redirected");
     }
 }
 
 #[test]
-fn pieces_that_a_peer_redirected_go_on_to_another_cluster_and_no_further() {
+fn fragments_from_a_peer_are_redirected_only_once_more() {
     for ipv4 in [true, false] {
-        // What cluster 0 sends is a peer's to this machine.
+        // Cluster 0 is configured as a peer on this machine.
         let mut gatherer = Bed::new(cluster_parts(1, false, &[2], TunnelSourceKind::Peer));
         let mut last = cluster(2, false, &[0, 1]);
         let (_, from_peer) = cluster(0, false, &[1]).all(&datagram(0, ipv4, 443).cut(1000)[0]).remove(0);
         assert_eq!(
             gatherer.all(&from_peer)[0].0,
             Verdict::Drop(DropReason::NoVip),
-            "a peer's to a VIP stays shut"
+            "a peer's tunnel to a VIP is not decapsulated"
         );
         let out = gatherer.all(&to_machine(1, from_peer));
-        assert_eq!((out[0].0, outer(&out[0].1)), (Verdict::Tx, (ip(&vip(2, ipv4)), 2)), "marked twice");
+        assert_eq!(
+            (out[0].0, outer(&out[0].1)),
+            (Verdict::Tx, (ip(&vip(2, ipv4)), 2)),
+            "the packet is marked as redirected twice"
+        );
         assert_eq!(last.all(&out[0].1)[0].0, Verdict::Drop(DropReason::NoBackend));
-        // If two machines took each other for peers and for clusters, there would be no third hop.
+        // Even if machines are configured both as peers and as clusters, there is no third
+        // redirect.
         let mut confused = Bed::new(cluster_parts(2, false, &[0, 1], TunnelSourceKind::Peer));
         assert_eq!(confused.all(&out[0].1)[0].0, Verdict::Drop(DropReason::NoVip));
         let to_machine = to_machine(2, out[0].1.clone());
@@ -350,7 +366,7 @@ fn pieces_that_a_peer_redirected_go_on_to_another_cluster_and_no_further() {
 }
 
 #[test]
-fn a_vip_that_takes_no_fragments_drops_them_by_name_and_serves_all_else() {
+fn vip_without_fragments_drops_only_fragments() {
     let mut parts = cluster_parts(0, true, &[], TunnelSourceKind::Cluster);
     parts.services.iter_mut().for_each(|service| service.fragments = false);
     let mut bed = Bed::new(parts);
@@ -365,7 +381,7 @@ fn a_vip_that_takes_no_fragments_drops_them_by_name_and_serves_all_else() {
     assert_eq!(bed.send(24, &elsewhere.piece(0, 800)).0, Verdict::Drop(DropReason::NoVip));
 }
 
-/// Quotes a packet from a VIP to the client of [`ask`].
+/// Returns an ICMP error that quotes a reply from a VIP to the client of [`ask`].
 fn too_big(cluster: usize, port: u16) -> Vec<u8> {
     use etherparse::PacketBuilder;
     let (vip, client) = (ip(&vip(cluster, true)), ip("192.0.2.200"));
@@ -379,7 +395,7 @@ fn too_big(cluster: usize, port: u16) -> Vec<u8> {
 }
 
 #[test]
-fn an_icmp_error_follows_its_flow_to_the_other_cluster_and_no_further() {
+fn icmp_error_follows_its_flow_to_the_other_cluster() {
     let (mut here, mut there) = (cluster(0, false, &[1]), cluster(1, false, &[0]));
     let (_, flow) = here.send(24, &ask(4000, 0, true, "S"));
     set(&mut here, SlotState::Serving);
@@ -389,14 +405,18 @@ fn an_icmp_error_follows_its_flow_to_the_other_cluster_and_no_further() {
     set(&mut there, SlotState::Serving);
     let (_, served) = there.send(24, &flow);
     let (verdict, delivered) = there.send(24, &error);
-    assert_eq!((verdict, outer(&delivered)), (Verdict::Tx, outer(&served)), "to the backend of its flow");
-    // Of a flow that nobody knows, where nobody serves.
+    assert_eq!(
+        (verdict, outer(&delivered)),
+        (Verdict::Tx, outer(&served)),
+        "the error goes to the backend of its flow"
+    );
+    // No thread has the flow in its connection table, and no local backend serves.
     set(&mut here, SlotState::Down);
     assert_eq!(next_cluster(&here.send(24, &too_big(0, 9)).1), Some(1));
 }
 
 #[test]
-fn what_is_too_big_with_the_header_is_cut_or_told_as_for_a_backend() {
+fn redirect_larger_than_mtu_is_fragmented_or_refused() {
     let mut bed = cluster(0, false, &[1]);
     let payload = vec![7; 1472];
     let mut frame = udp("192.0.2.200", 4000, &vip(0, true), 443, &payload);
@@ -415,7 +435,7 @@ fn what_is_too_big_with_the_header_is_cut_or_told_as_for_a_backend() {
 }
 
 #[test]
-fn what_another_cluster_sent_is_told_to_the_thread_that_it_crosses_to() {
+fn handoff_keeps_the_cluster_as_tunnel_source() {
     let live = Live::new(Snapshot::new(cluster_parts(1, false, &[0], TunnelSourceKind::Cluster)).unwrap());
     let pipeline = |thread| {
         let config = PipelineConfig { thread: ThreadId(thread), threads: 4, ..config() };
@@ -445,7 +465,7 @@ fn what_another_cluster_sent_is_told_to_the_thread_that_it_crosses_to() {
         };
         assert_eq!(verdict, Verdict::Drop(DropReason::NoBackend));
     }
-    assert!(crossed > 100, "{crossed}: each error is handed round, and most flows cross");
+    assert!(crossed > 100, "{crossed} packets crossed threads");
 }
 
 #[test]
@@ -466,7 +486,7 @@ fn where_says_which_cluster_it_would_be() {
 struct Site {
     serves: bool,
     remotes: Vec<usize>,
-    /// Whether it takes what others send for a peer's, against all sense.
+    /// `true` if other clusters are configured both as clusters and as peers.
     confused: bool,
 }
 
@@ -479,8 +499,10 @@ fn site() -> impl Strategy<Value = Site> {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
-    /// Any clusters, each redirecting to any others and to itself: a packet makes one hop at most. It is served where it stops, or
-    /// dropped there by name; where machines are configured as peers and as clusters at once, it is opened at no VIP.
+    // Promise: remote-no-loop
+    /// Under any topology, including redirects from a cluster to itself, a packet is redirected at
+    /// most once and is then served or dropped. A machine that has other clusters configured as
+    /// peers too does not decapsulate packets to a VIP.
     #[test]
     fn no_topology_makes_a_loop(
         sites in prop::collection::vec(site(), CLUSTERS),
@@ -510,7 +532,7 @@ proptest! {
                         prop_assert!(sites[at].serves);
                         break;
                     };
-                    prop_assert!(!sites[at].serves, "nobody is sent away who can be served");
+                    prop_assert!(!sites[at].serves, "packets are redirected only without a local backend");
                     prop_assert!(sites[at].remotes.contains(&to));
                     hops += 1;
                     prop_assert!(hops <= 1, "{hops} hops");

@@ -1,4 +1,5 @@
-//! Keys that several backends have: reads go to one of them, writes to all, and what depends on the old value is refused.
+//! Tests of replicated keys: reads go to one backend, writes go to all backends of the key, and
+//! commands that depend on the old value are refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -44,7 +45,8 @@ fn set(key: &str) -> Vec<u8> {
     format!("set {key} 7 600 2\r\nhi\r\n").into_bytes()
 }
 
-/// The order of a key's backends: the table is asked again and again under the hash of the hash (the finalizer of MurmurHash3).
+/// Computes the backends of a key, most preferred first. Each lookup hashes the previous hash again
+/// with the finalizer of MurmurHash3.
 fn order(key: &str) -> Vec<u8> {
     let own = siphasher::sip128::SipHasher24::new_with_key(&[5; 16]).hash(b"kv").as_bytes();
     let table = pool(&gre_slots(5), &[1; 5]);
@@ -64,7 +66,7 @@ fn order(key: &str) -> Vec<u8> {
     found
 }
 
-/// What a server says to a copy, with its nonce.
+/// Returns a server's reply to a write. The reply contains the nonce of the write.
 fn says(to: &Seen, words: &str) -> Vec<u8> {
     let line = to.payload[8..].split(|byte| *byte == b'\r').next().unwrap();
     let nonce = String::from_utf8(line[line.len() - 17..].to_vec()).unwrap();
@@ -72,7 +74,7 @@ fn says(to: &Seen, words: &str) -> Vec<u8> {
     [&to.payload[..2], &[0, 0, 0, 1, 0, 0], text.as_bytes()].concat()
 }
 
-/// The one answer that a client has had, if it has had one.
+/// Returns the only reply to the client, or `None` if no reply was sent.
 fn reply(bed: &mut Bed) -> Option<Vec<u8>> {
     bed.poll();
     let mut sent = std::mem::take(&mut bed.held.originated);
@@ -95,7 +97,7 @@ fn counts(bed: &Bed) -> [u64; 6] {
 }
 
 #[test]
-fn a_write_goes_to_all_backends_of_its_key_and_its_client_has_one_answer_the_way_it_came() {
+fn write_goes_to_all_replicas_and_client_gets_one_reply() {
     let wanted = &order("key1")[..3];
     for (command, copy, said, answer) in [
         (set("key1"), "ms key1 2 F7 T600 O", "HD NONCE", "STORED\r\n"),
@@ -124,7 +126,7 @@ fn a_write_goes_to_all_backends_of_its_key_and_its_client_has_one_answer_the_way
                 assert!(to.payload[8..].starts_with(copy.as_bytes()), "{}", to.payload.escape_ascii());
                 ids.insert((to.source.1, to.payload[..2].to_vec()));
             }
-            assert_eq!(ids.len(), 3, "each has its own id");
+            assert_eq!(ids.len(), 3, "each request has its own id");
             for (nth, (_, to)) in copies.iter().enumerate() {
                 assert_eq!(reply(&mut bed), None, "{nth}");
                 assert_eq!(bed.answer(to, &says(to, said)), Verdict::Taken);
@@ -199,7 +201,8 @@ fn a_client_is_told_what_as_many_backends_as_wanted_have_said() {
     const MEMORY: Option<&str> = Some("SERVER_ERROR out of memory storing object\r\n");
     let (yes, missing, lost) = ("HD NONCE", "NF NONCE", "");
     type Row = (Ack, &'static [u8], [&'static str; 3], Option<&'static str>, usize, [u64; 4]);
-    // The count of answers after which the client has its reply; acknowledged, failed, unanswered, disagreed.
+    // The last columns are the number of backend replies after which the client receives a reply,
+    // and the counters: acknowledged, failed, unanswered, disagreed.
     let rows: [Row; 14] = [
         (Ack::All, b"s", [yes, yes, yes], STORED, 3, [1, 0, 0, 0]),
         (Ack::All, b"s", [yes, NO, yes], MEMORY, 2, [0, 1, 0, 1]),
@@ -212,10 +215,11 @@ fn a_client_is_told_what_as_many_backends_as_wanted_have_said() {
         (Ack::First, b"s", [NO, yes, yes], STORED, 2, [1, 0, 0, 1]),
         (Ack::First, b"s", [NO, NO, NO], MEMORY, 3, [0, 1, 0, 0]),
         (Ack::First, b"s", [lost, lost, lost], None, 3, [0, 0, 1, 0]),
-        // One that had it: the client could have read it there. All have lost it now.
+        // One backend had the key, so the client could have read the value from it. Now all
+        // backends have deleted the key.
         (Ack::All, b"d", [missing, yes, missing], Some("DELETED\r\n"), 3, [1, 0, 0, 1]),
         (Ack::All, b"d", [missing, missing, missing], Some("NOT_FOUND\r\n"), 3, [1, 0, 0, 0]),
-        // One that lacks it is missed there.
+        // One backend does not have the key, so reads from that backend miss.
         (Ack::All, b"t", [yes, "EN NONCE", yes], Some("NOT_FOUND\r\n"), 3, [1, 0, 0, 1]),
     ];
     for (ack, verb, words, wanted, after, ends) in rows {
@@ -263,7 +267,7 @@ fn who_wants_no_answer_has_none_and_all_backends_have_the_write() {
 }
 
 #[test]
-fn what_is_no_answer_to_a_write_is_dropped_by_its_name_and_acknowledges_nothing() {
+fn wrong_write_reply_is_dropped_and_acknowledges_nothing() {
     let mut bed = bed(2, Ack::First);
     let copies = bed.begin(&request(&set("key1")));
     let (to, other) = (&copies[0].1, &copies[1].1);
@@ -298,7 +302,7 @@ fn what_is_no_answer_to_a_write_is_dropped_by_its_name_and_acknowledges_nothing(
 
 proptest! {
     #[test]
-    fn reads_of_a_flow_stay_at_one_of_the_backends_that_have_had_the_key_all_the_time(
+    fn reads_of_a_flow_stay_on_one_original_replica(
         key in "[a-z]{1,20}", count in 2..=4_u8, down in prop::collection::btree_set(1..=5_u8, 0..4),
         ports in prop::collection::vec(12_000..60_000_u16, 40),
     ) {
@@ -315,7 +319,8 @@ proptest! {
             wanted = holders.iter().copied().collect();
         }
         let mut seen_at = BTreeSet::new();
-        // As many flows as it takes: by chance, forty of them leave one of four backends out.
+        // Forty random flows may miss one of the four backends. The test therefore adds flows until
+        // each backend has occurred.
         for (n, port) in ports.into_iter().chain(12_000..60_000).enumerate() {
             if n >= 40 && seen_at == wanted {
                 break;
@@ -335,7 +340,8 @@ proptest! {
         prop_assert_eq!(seen_at, wanted);
         let all: Vec<u8> = bed.live.current().owners_of_key(ServiceId(3), key.as_bytes()).map(|s| s.0 as u8 + 1).collect();
         prop_assert_eq!(&all[..], holders);
-        // Writes go to all that have it now; who stands in for another has it for a short while.
+        // Writes go to all backends that currently store the key. Failover backends store the value
+        // only for a short time.
         for (backend, to) in bed.begin(&request(&set(&key))) {
             let time = if own.contains(&backend) { " T600 " } else { " T10 " };
             let line = String::from_utf8(to.payload[8..].to_vec()).unwrap();
@@ -374,7 +380,7 @@ proptest! {
 }
 
 #[test]
-fn what_depends_on_the_old_value_has_the_protocols_error_in_place() {
+fn commands_on_the_old_value_get_a_protocol_error() {
     const SAYS: &str = "SERVER_ERROR not supported with replicas\r\n";
     let mut bed = bed(2, Ack::All);
     let text = [
@@ -421,7 +427,7 @@ fn what_depends_on_the_old_value_has_the_protocols_error_in_place() {
     }
     let six = udp(CLIENT6, 40_000, VIP6, PORT, &framed(b"incr k 1\r\n"));
     assert_eq!(seen(&bed.send(0, &six).1).payload, framed(SAYS.as_bytes()));
-    // Who waits for no answer gets none.
+    // A command with `noreply` receives no error reply.
     for command in ["incr k 1 noreply\r\n", "cas k 0 0 2 7 noreply\r\nhi\r\n"] {
         let refused = Verdict::Drop(DropReason::KvReplicaRefused);
         assert_eq!(bed.send(24, &request(command.as_bytes())).0, refused);
@@ -437,20 +443,21 @@ fn a_write_that_has_no_room_is_begun_nowhere() {
         assert!(bed.held.originated.is_empty());
     };
     let frame = request(&set("key1"));
-    // Two at once.
+    // At most two writes can be pending at a time.
     let mut bed = bed(3, Ack::All);
     (0..2).for_each(|_| assert_eq!(bed.begin(&frame).len(), 3));
     full(&mut bed, &frame, DropReason::KvReplicaFull);
     bed.wait(20);
     assert_eq!(counts(&bed), [2, 0, 0, 2, 0, 0]);
-    // Frames for two of three.
+    // The number of free frames is enough for only two of the three upstream requests.
     bed.held.free = 5;
     bed.poll();
     assert_eq!(bed.send(24, &frame).0, Verdict::Taken);
     assert_eq!(bed.send(24, &frame).0, Verdict::Drop(DropReason::KvReplicaNoFrame));
     bed.poll();
     assert_eq!((bed.held.originated.len(), counts(&bed)[0]), (3, 3));
-    // They were there, and are gone when it is sent: what was sent may be acknowledged, and the client has no reply that says so.
+    // The frames are free when the write is checked, but in use when an upstream request is sent.
+    // The requests that were sent may be acknowledged, but the client receives no success reply.
     bed.wait(20);
     bed.held.originated.clear();
     bed.held.free = 3;
@@ -465,12 +472,13 @@ fn a_write_that_has_no_room_is_begun_nowhere() {
         assert_eq!(bed.answer(to, &says(to, "HD NONCE")), Verdict::Taken);
     }
     assert_eq!((reply(&mut bed), counts(&bed)[1], bed.pipeline.next_due()), (None, 0, None));
-    // A frame for the answer.
+    // The reply to the client needs a free frame.
     let copies = bed.begin(&frame);
     copies.iter().for_each(|(_, to)| assert_eq!(bed.answer(to, &says(to, "HD NONCE")), Verdict::Taken));
     bed.held.free = 0;
     assert_eq!((reply(&mut bed), counts(&bed)[3]), (None, 5));
-    // 1,500 - 24 - 28 bytes of payload, of which 40 are for what is added.
+    // The payload limit is 1,500 - 24 - 28 bytes. The fields that the pipeline adds take 40 of
+    // these bytes.
     let value = |length: usize| format!("set key1 0 0 {length}\r\n{}\r\n", "v".repeat(length)).into_bytes();
     bed.held.free = 100;
     bed.poll();
@@ -483,12 +491,12 @@ fn a_write_that_has_no_room_is_begun_nowhere() {
 
 #[test]
 fn a_write_without_a_way_back_is_begun_nowhere() {
-    let no_way = Verdict::Drop(DropReason::KvNoWayBack);
+    let no_way = Verdict::Drop(DropReason::KvNoReturnPath);
     let long = [&b"set key1 7 0 2000\r\n"[..], &[b'v'; 2000], b"\r\n"].concat();
     let payload = request(&long)[34..].to_vec();
     let pieces = Datagram { source: CLIENT4, vip: VIP4, protocol: 17, id: 7, payload }.cut(1_000);
     assert_eq!(bed(2, Ack::All).send(24, &pieces[0]).0, no_way);
-    let tunnels = vec![from("192.0.2.77", TunnelSourceKind::Encapsulator)];
+    let tunnels = vec![from("192.0.2.77", TunnelSourceKind::UpstreamTunnel)];
     let mut tunnelled = bed_of(Parts { tunnels, ..replicated(2, Ack::All, &[]) });
     for command in [set("key1"), b"incr key1 1\r\n".to_vec()] {
         let frame = wrapped(&request(&command), packet::Encapsulation::Gre, ("192.0.2.77", OWN4), 0);
@@ -498,13 +506,14 @@ fn a_write_without_a_way_back_is_begun_nowhere() {
     let last = broken.len() - 4;
     broken[last] ^= 1;
     assert_eq!(bed(2, Ack::All).send(24, &broken).0, Verdict::Drop(DropReason::Malformed));
-    // Nobody asks here, or nobody serves.
+    // In the first case, this thread sends no upstream requests. In the second case, no backend
+    // serves.
     let full = Verdict::Drop(DropReason::KvReplicaFull);
     assert_eq!(Bed::new(replicated(2, Ack::All, &[])).send(24, &request(&set("key1"))).0, full);
     let mut none = bed_of(replicated(2, Ack::All, &[1, 2, 3, 4, 5]));
     assert_eq!(none.send(24, &request(&set("key1"))).0, Verdict::Drop(DropReason::NoBackend));
     assert_eq!(none.send(24, &request(b"get key1\r\n")).0, Verdict::Drop(DropReason::NoBackend));
-    // One serves: it is all that there are.
+    // If only one backend serves, its acknowledgment is enough.
     let mut one = bed_of(replicated(2, Ack::Majority, &[1, 2, 4, 5]));
     let copies = one.begin(&request(&set("key1")));
     assert_eq!(copies.len(), 1);
@@ -513,7 +522,7 @@ fn a_write_without_a_way_back_is_begun_nowhere() {
 }
 
 #[test]
-fn each_write_and_each_refusal_counts_as_a_new_flow_for_the_limits() {
+fn each_write_and_each_refusal_counts_as_a_new_flow() {
     for (command, passes) in [(set("key1"), Verdict::Taken), (b"incr key1 1\r\n".to_vec(), Verdict::Reply)] {
         let mut parts = replicated(2, Ack::All, &[]);
         let guard = Guard { new_flows_per_second: NonZeroU32::new(2), ..Guard::default() };
@@ -526,7 +535,7 @@ fn each_write_and_each_refusal_counts_as_a_new_flow_for_the_limits() {
 }
 
 #[test]
-fn several_keys_are_gathered_of_the_backends_that_the_flow_reads_each_from() {
+fn several_keys_are_read_from_the_replicas_of_the_flow() {
     let keys: Vec<String> = (0..6).map(|n| format!("key{n}")).collect();
     for port in 12_000..12_020 {
         let mut bed = bed(2, Ack::All);
@@ -575,17 +584,17 @@ fn a_backend_that_goes_after_it_was_asked_is_heard_still() {
 }
 
 #[test]
-fn an_answer_on_another_threads_queue_is_handed_to_the_thread_that_wrote() {
-    let mut asker = Bed::with(replicated(2, Ack::All, &[]), own_config(1, 2));
-    asker.held.free = 100;
-    asker.poll();
+fn write_reply_on_another_queue_is_handed_to_the_writer() {
+    let mut requester = Bed::with(replicated(2, Ack::All, &[]), own_config(1, 2));
+    requester.held.free = 100;
+    requester.poll();
     let mut other = Bed::with(replicated(2, Ack::All, &[]), own_config(0, 2));
-    for (_, to) in asker.begin(&request(&set("key1"))) {
+    for (_, to) in requester.begin(&request(&set("key1"))) {
         let frame = back(&to, &says(&to, "HD NONCE"));
         let (verdict, frame) = other.send(0, &frame);
         assert_eq!(verdict, Verdict::ToThread(ThreadId(1), HandoffReason::Answer));
         let origin = Origin::Thread(ThreadId(0), HandoffReason::Answer);
-        assert_eq!(asker.send_as(origin, 0, &frame).0, Verdict::Taken);
+        assert_eq!(requester.send_as(origin, 0, &frame).0, Verdict::Taken);
     }
-    assert_eq!(reply(&mut asker).unwrap(), b"STORED\r\n");
+    assert_eq!(reply(&mut requester).unwrap(), b"STORED\r\n");
 }

@@ -1,4 +1,4 @@
-//! The control plane asks a running pipeline.
+//! Tests of control-plane requests to a running pipeline.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use crate::bed::*;
 fn answer(bed: &mut Bed, request: Request) -> Reply {
     bed.port.ask(request).unwrap();
     bed.poll();
-    bed.port.answer().expect("one poll answers one request")
+    bed.port.answer().expect("one poll serves one request")
 }
 
-/// All flows, in steps of `room` entries.
+/// Lists all flows, with at most `room` entries per request.
 fn list(bed: &mut Bed, filter: FlowFilter, room: usize) -> Vec<FlowEntry> {
     let (mut found, mut from) = (Vec::new(), Some(FlowCursor::default()));
     while let Some(cursor) = from {
         let request = Request::List { filter, from: cursor, buffer: Vec::with_capacity(room) };
         let Reply::Flows { buffer, next } = answer(bed, request) else { panic!("flows") };
-        assert!(buffer.capacity() <= room, "the thread made the buffer grow");
+        assert!(buffer.capacity() <= room, "the thread must not grow the buffer");
         found.extend(buffer);
         from = next;
     }
@@ -56,13 +56,13 @@ fn flows_are_listed_in_steps_and_purged_by_backend() {
     assert_eq!(list(&mut bed, FlowFilter::All, 64).len(), 201 - purged);
 }
 
-/// All flows in steps of `room` entries, by slot and service.
+/// Counts all flows by slot and service, with at most `room` entries per request.
 fn counted(bed: &mut Bed, room: usize) -> BTreeMap<(SlotId, ServiceId), usize> {
     let (mut sums, mut from) = (BTreeMap::new(), Some(FlowCursor::default()));
     while let Some(cursor) = from {
         let request = Request::Count { from: cursor, buffer: Vec::with_capacity(room) };
         let Reply::Counted { buffer, next } = answer(bed, request) else { panic!("counted") };
-        assert!(buffer.capacity() <= room, "the thread made the buffer grow");
+        assert!(buffer.capacity() <= room, "the thread must not grow the buffer");
         buffer.iter().for_each(|whose| *sums.entry((whose.slot, whose.service)).or_default() += 1);
         from = next;
     }
@@ -70,7 +70,7 @@ fn counted(bed: &mut Bed, room: usize) -> BTreeMap<(SlotId, ServiceId), usize> {
 }
 
 #[test]
-fn flows_are_counted_in_steps_by_slot_and_service_until_they_expire() {
+fn flows_are_counted_in_steps_by_slot_and_service() {
     let mut bed = Bed::new(parts(gre_slots(2), &[1, 1]));
     let mut sent = BTreeMap::new();
     for port in 0..300 {
@@ -82,16 +82,17 @@ fn flows_are_counted_in_steps_by_slot_and_service_until_they_expire() {
         *sent.entry((SlotId(u32::from(backend) - 1), ServiceId(service))).or_default() += 1;
     }
     for room in [4, 64, 8_192] {
-        assert_eq!(counted(&mut bed, room), sent, "in steps of {room}");
+        assert_eq!(counted(&mut bed, room), sent, "step size {room}");
     }
     bed.advance(3_600);
     assert_eq!(counted(&mut bed, 64), BTreeMap::new());
 }
 
-/// Threads that are gone had 300 flows on backend 1 of 2, where hashing would send about half of them: the first thread lists, counts
-/// and purges them until a packet has come; a question about one is answered with what the packet will do.
+/// The previous process had 300 flows on backend 1 of 2. Hashing would send half of them to the
+/// other backend. Until a packet of such a flow arrives, the first thread lists, counts and purges
+/// the flow. The `where` command predicts the backend of the next packet.
 #[test]
-fn flows_of_threads_that_are_gone_are_listed_counted_and_purged_once() {
+fn flows_of_the_previous_process_are_listed_and_purged_once() {
     let packet = |port| tcp("198.51.100.7", port, VIP4, 80, "A");
     let mut tables = Vec::new();
     for thread in 0..3 {
@@ -100,13 +101,13 @@ fn flows_of_threads_that_are_gone_are_listed_counted_and_purged_once() {
         tables.push(old.pipeline.into_flows().unwrap());
     }
     let mut bed = Bed::new(parts(gre_slots(2), &[1, 1]));
-    bed.pipeline.ask_former(Arc::new(Former::new(tables)), Now::from_nanos(u64::MAX));
+    bed.pipeline.use_previous_tables(Arc::new(PreviousTables::new(tables)), Now::from_nanos(u64::MAX));
     let whose = (SlotId(0), ServiceId(0));
     assert_eq!(counted(&mut bed, 64), BTreeMap::from([(whose, 300)]));
     for port in 0..40 {
-        assert_eq!(bed.backend_of(&packet(7 * port)), Some(1), "of a former thread");
+        assert_eq!(bed.backend_of(&packet(7 * port)), Some(1), "a flow of the previous process");
     }
-    assert_eq!(counted(&mut bed, 64), BTreeMap::from([(whose, 300)]), "each once");
+    assert_eq!(counted(&mut bed, 64), BTreeMap::from([(whose, 300)]), "each flow is counted once");
     assert_eq!(list(&mut bed, FlowFilter::All, 8).len(), 300);
     assert_eq!(list(&mut bed, FlowFilter::Slot(SlotId(1)), 8), []);
     let flow = |port| Flow::new((ip("198.51.100.7"), port), (ip(VIP4), 80), 6).unwrap();
@@ -122,7 +123,7 @@ fn flows_of_threads_that_are_gone_are_listed_counted_and_purged_once() {
     assert_eq!(counted(&mut bed, 64), BTreeMap::new());
     assert_eq!([0, 1, 299].map(|port| tracked(&mut bed, port)), [None; 3]);
     let moved = (0..300).filter(|port| bed.backend_of(&packet(*port)) == Some(2)).count();
-    assert!((100..200).contains(&moved), "{moved} of 300 go where hashing sends them");
+    assert!((100..200).contains(&moved), "{moved} of 300 flows follow the hash");
 }
 
 #[test]
@@ -151,7 +152,7 @@ fn an_asker_who_never_reads_blocks_nobody() {
         asked += u32::from(bed.port.ask(Request::Where(flow)).is_ok());
         bed.poll();
     }
-    assert_eq!(asked, 16, "eight answers wait, and eight questions");
+    assert_eq!(asked, 16, "eight replies and eight requests wait");
     assert!(bed.backend_of(&tcp("198.51.100.7", 5, VIP4, 80, "S")).is_some());
     let mut answers = 0;
     for _ in 0..20 {

@@ -1,4 +1,5 @@
-//! Software steering: which packet thread an I/O thread names, against hashes of messages that are spelled out here.
+//! Tests of software steering. The tests build the hash messages themselves to compute the expected
+//! threads.
 
 use std::hash::Hasher;
 use std::net::IpAddr;
@@ -15,7 +16,6 @@ use crate::bed::*;
 use crate::pieces::{Datagram, udp_payload};
 use crate::tunnels::{from, wrapped};
 
-/// A client's flow.
 #[derive(Clone, Copy, Debug)]
 struct Client {
     ipv4: bool,
@@ -42,14 +42,14 @@ impl Client {
         if self.is_tcp { tcp(&source, from, vip, to, "A") } else { udp(&source, from, vip, to, b"payload") }
     }
 
-    /// Of what the backend sends, as a router quotes it.
+    /// Returns a packet from the backend to the client, as a router would quote it.
     fn quoted(self) -> Vec<u8> {
         let ((client, vip), (from, to)) = (self.ends(), self.ports);
         let mut quote = Vec::new();
         let step = match (ip(vip), ip(&client)) {
             (IpAddr::V4(vip), IpAddr::V4(client)) => PacketBuilder::ipv4(vip.octets(), client.octets(), 60),
             (IpAddr::V6(vip), IpAddr::V6(client)) => PacketBuilder::ipv6(vip.octets(), client.octets(), 60),
-            _ => panic!("one family"),
+            _ => panic!("addresses of different families"),
         };
         match self.is_tcp {
             true => step.tcp(to, from, 7, 8).write(&mut quote, &[0; 20]).unwrap(),
@@ -71,7 +71,7 @@ impl Client {
         bytes
     }
 
-    /// A UDP datagram of this flow in pieces; ports stand in the first alone.
+    /// Returns the fragments of a UDP datagram of this flow. Only the first fragment has ports.
     fn pieces(self) -> Vec<Vec<u8>> {
         let (source, vip) = if self.ipv4 { ("198.51.100.7", VIP4) } else { ("2001:db8:9::7", VIP6) };
         let payload = udp_payload(self.ports.0, self.ports.1, 300);
@@ -83,7 +83,7 @@ fn tagged(frame: &[u8]) -> Vec<u8> {
     [&frame[..12], &[0x81, 0, 0x20, 7], &frame[12..]].concat()
 }
 
-/// An IPv4 packet with an option, which is not read by fixed places.
+/// Adds an option to an IPv4 packet, so that its header does not have the usual length.
 fn with_option(frame: &[u8]) -> Vec<u8> {
     let mut bytes = [&frame[..34], &[1, 1, 1, 0], &frame[34..]].concat();
     bytes[14] = 0x46;
@@ -105,12 +105,13 @@ fn hashed(message: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// As long division has it, digit by digit.
+/// Computes the thread for a hash by counting the thresholds that it reaches.
 fn share(hash: u64, threads: u16) -> u16 {
     (1..threads).filter(|n| u128::from(hash) * u128::from(threads) >= u128::from(*n) << 64).count() as u16
 }
 
-/// By the 5-tuple: for IPv4 the address bytes the other way round, destination first.
+/// Computes the thread from the 5-tuple. For IPv4, the message contains the address bytes in
+/// reverse order, the destination first.
 fn thread_of_flow(client: Client, threads: u16) -> u16 {
     let (source, vip) = client.ends();
     let ((sport, dport), protocol) = (client.ports, client.protocol());
@@ -127,7 +128,7 @@ fn thread_of_flow(client: Client, threads: u16) -> u16 {
     share(hash.rotate_right(32), threads)
 }
 
-/// By the 3-tuple.
+/// Computes the thread from the 3-tuple.
 fn thread_of_pieces(client: Client, threads: u16) -> u16 {
     let (source, vip) = if client.ipv4 { ("198.51.100.7", VIP4) } else { ("2001:db8:9::7", VIP6) };
     let protocol = if client.ipv4 { 17 } else { 44 };
@@ -135,7 +136,7 @@ fn thread_of_pieces(client: Client, threads: u16) -> u16 {
     share(hashed(&message), threads)
 }
 
-/// The verdicts on a batch, whose bytes stay as they were.
+/// Returns the verdicts for a batch, and checks that the frames are unchanged.
 fn steered(steering: &mut SoftwareSteering, frames: &[Vec<u8>]) -> Vec<Verdict> {
     let mut buffers: Vec<Vec<u8>> = frames.iter().map(|frame| [&[0; 24], &frame[..]].concat()).collect();
     let mut packets: Vec<Packet<'_>> = buffers
@@ -156,7 +157,8 @@ fn steered(steering: &mut SoftwareSteering, frames: &[Vec<u8>]) -> Vec<Verdict> 
 fn steering(tunnels: Vec<TunnelSource>, threads: u16) -> SoftwareSteering {
     let parts = Parts { tunnels, ..parts(gre_slots(2), &[1, 1]) };
     let live = Live::new(Snapshot::new(parts).unwrap());
-    let config = SteeringConfig { threads, max_batch: 64, hashers: LaneHashers::PORTABLE, own_ports: None };
+    let config =
+        SteeringConfig { threads, max_batch: 64, hashers: LaneHashers::PORTABLE, source_ports: None };
     SoftwareSteering::new(config, &live, Arc::new(ThreadCounters::new(0, 0)))
 }
 
@@ -179,11 +181,12 @@ fn clients() -> impl Strategy<Value = Vec<Client>> {
 }
 
 proptest! {
-    /// Plain, tagged, with options, in every tunnel, and as errors quote it, a flow has one thread; pieces have that of their
-    /// three addresses, in a tunnel too.
+    // Promise: steering-order
+    /// A flow goes to one thread, whether its packets are plain, tagged, tunneled, have IP options,
+    /// or are quoted in ICMP errors. Fragments go to the thread of their 3-tuple, also in a tunnel.
     #[test]
     fn a_flow_has_one_thread_whatever_carries_it(clients in clients(), threads in 1u16..9, peer in any::<bool>()) {
-        let kind = if peer { TunnelSourceKind::Peer } else { TunnelSourceKind::Encapsulator };
+        let kind = if peer { TunnelSourceKind::Peer } else { TunnelSourceKind::UpstreamTunnel };
         let mut steering = steering(OUTER.map(|outer| from(outer.0, kind)).to_vec(), threads);
         let (mut frames, mut expected) = (Vec::new(), Vec::new());
         for client in clients {
@@ -194,7 +197,7 @@ proptest! {
             let recursion = u8::from(peer);
             for (kind, outer) in KINDS.into_iter().flat_map(|kind| OUTER.map(|outer| (kind, outer))) {
                 if peer && kind != Encapsulation::Gre {
-                    continue; // no other tunnel has a mark, and a peer's has
+                    continue; // Only tunnels from peers carry a mark.
                 }
                 flow.push(wrapped(&client.frame(), kind, outer, recursion));
                 flow.push(tagged(&wrapped(&client.frame(), kind, outer, recursion)));
@@ -213,7 +216,7 @@ proptest! {
 #[test]
 fn a_tunnel_that_is_not_opened_here_is_a_flow_of_its_own() {
     let (threads, frame) = (64, tcp("198.51.100.7", 9, VIP4, 80, "A"));
-    let mut opened = steering(vec![from("192.0.2.77", TunnelSourceKind::Encapsulator)], threads);
+    let mut opened = steering(vec![from("192.0.2.77", TunnelSourceKind::UpstreamTunnel)], threads);
     let mut never = steering(vec![], threads);
     for outer in [("192.0.2.78", "192.0.2.1"), ("192.0.2.77", VIP4)] {
         for (kind, recursion) in [(Encapsulation::Gre, 0), (Encapsulation::Gre, 1), (Encapsulation::Ipip, 0)]
@@ -228,10 +231,10 @@ fn a_tunnel_that_is_not_opened_here_is_a_flow_of_its_own() {
 
 #[test]
 fn what_cannot_be_read_is_for_each_thread_in_turn() {
-    let mut steering = steering(vec![from("192.0.2.77", TunnelSourceKind::Encapsulator)], 3);
+    let mut steering = steering(vec![from("192.0.2.77", TunnelSourceKind::UpstreamTunnel)], 3);
     let frame = tcp("198.51.100.7", 9, VIP4, 80, "A");
     let mut inside = wrapped(&frame, Encapsulation::Ipip, OUTER[0], 0);
-    inside[34] = 0x42; // an IPv4 header of 8 bytes
+    inside[34] = 0x42; // An IPv4 header of 8 bytes.
     let frames = [vec![], vec![0; 60], frame[..30].to_vec(), inside, vec![0xff; 14], vec![0; 13]];
     assert_eq!(steered(&mut steering, &frames), [1, 2, 0, 1, 2, 0].map(to_flow));
 }

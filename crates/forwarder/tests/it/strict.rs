@@ -1,4 +1,5 @@
-//! Writes that no copy may be older than: they pass both ways, and what was fetched before their answer has passed is let go.
+//! Tests of the strict cache: the reply to a write passes this machine, and values that were
+//! fetched before that reply are discarded.
 
 use std::sync::Arc;
 
@@ -8,11 +9,11 @@ use proptest::prelude::*;
 
 use crate::bed::*;
 use crate::cache::{MILLI, asked, cached, get, give_cache, says};
-use crate::gather::scene::{OWN_PORTS, OWN4, OWN6, Seen, apart, back, own_config, seen};
+use crate::gather::scene::{OWN4, OWN6, SOURCE_PORTS, Seen, apart, back, own_config, seen};
 use crate::keyed::{CLIENT4, CLIENT6, PORT, by_hand, drops, framed};
 use crate::pieces::Datagram;
 
-/// The service of [`cached`], whose copies are strict, and more.
+/// Returns the configuration of [`cached`] with a strict cache and with further changes.
 fn strict(path: KeyPath, epochs: &Arc<Epochs>, change: impl FnOnce(&mut KeyRules)) -> Parts {
     let mut parts = cached(path, 1 << 30, epochs);
     let service = parts.services.last_mut().unwrap();
@@ -26,7 +27,7 @@ fn strict(path: KeyPath, epochs: &Arc<Epochs>, change: impl FnOnce(&mut KeyRules
 
 fn bed_of(parts: Parts, [thread, threads]: [u16; 2], epochs: &Arc<Epochs>) -> Bed {
     let mut config = own_config(thread, threads);
-    config.own_requests.as_mut().unwrap().fetches = 4_000;
+    config.upstream_requests.as_mut().unwrap().fetches = 4_000;
     let mut bed = Bed::with(parts, config);
     bed.held.free = 1_000;
     bed.poll();
@@ -48,7 +49,7 @@ fn write(command: &[u8]) -> Vec<u8> {
     udp(CLIENT4, 40_001, VIP4, PORT, &framed(command))
 }
 
-/// What a server says to what it was asked.
+/// Returns a server's reply to a request.
 fn answer(to: &Seen, text: &str) -> Vec<u8> {
     [&to.payload[..2], &[0, 0, 0, 1, 0, 0], text.as_bytes()].concat()
 }
@@ -56,7 +57,7 @@ fn answer(to: &Seen, text: &str) -> Vec<u8> {
 const SET: &[u8] = b"set k1 0 0 3\r\nnew\r\n";
 
 impl Bed {
-    /// What a backend gets of a write.
+    /// Sends a write. Returns the request that the backend receives.
     fn begin_write(&mut self, command: &[u8]) -> Seen {
         let (verdict, out) = self.send(24, &write(command));
         assert_eq!(verdict, Verdict::Tx, "{:?}", drops(self));
@@ -73,13 +74,13 @@ impl Bed {
 
     fn passed(&self) -> [u64; 3] {
         let counters = &self.counters;
-        [&counters.through_begun, &counters.through_answers, &counters.through_unanswered].map(Counter::read)
+        [&counters.proxied_begun, &counters.proxied_answers, &counters.proxied_unanswered].map(Counter::read)
     }
 }
 
 proptest! {
     #[test]
-    fn a_write_passes_both_ways_and_its_client_hears_of_it_from_the_vip(
+    fn strict_write_is_proxied_and_replied_from_the_vip(
         key in "[a-z]{1,60}", value in "[ -~]{0,900}", port in 1_024_u16..11_000, v6: bool, is_tagged: bool,
         head in 0..60_usize,
     ) {
@@ -95,7 +96,7 @@ proptest! {
             prop_assert_eq!(out.splice(12..16, []).collect::<Vec<_>>(), [0x81, 0, 0, 7]);
         }
         let (backend, got) = asked(&out);
-        prop_assert_eq!((got.source.0, OWN_PORTS.contains(&got.source.1)), (ip(own), true));
+        prop_assert_eq!((got.source.0, SOURCE_PORTS.contains(&got.source.1)), (ip(own), true));
         prop_assert_eq!((backend, got.destination), (by_hand(&key), (ip(vip), PORT)));
         prop_assert_eq!(&got.payload[2..], &command[2..]);
         let (verdict, out) = bed.send(head, &back(&got, &answer(&got, "STORED\r\n")));
@@ -110,15 +111,16 @@ proptest! {
     }
 }
 
+// Promise: cache-strict
 #[test]
-fn a_copy_of_before_is_served_until_the_answer_has_passed_and_not_after_it() {
+fn old_copy_is_served_only_until_the_write_reply() {
     for path in [KeyPath::Direct, KeyPath::Through { timeout: 7 }] {
         let mut bed = bed_with(path, |_| {});
         let set = bed.begin_write(SET);
-        // It is slow, so that its key is fetched meanwhile.
+        // The backend replies to the write slowly, and the key is fetched in the meantime.
         bed.wait(3);
         bed.fill(&get("k1"), "old");
-        assert!(bed.has_copy("k1"), "its client has no answer yet");
+        assert!(bed.has_copy("k1"), "the client has no reply yet");
         assert_eq!(bed.answer(&set, &answer(&set, "STORED\r\n")), Verdict::Tx);
         assert!(!bed.has_copy("k1"));
         bed.wait(2);
@@ -127,8 +129,9 @@ fn a_copy_of_before_is_served_until_the_answer_has_passed_and_not_after_it() {
     }
 }
 
+// Promise: cache-strict
 #[test]
-fn what_was_asked_before_the_answer_has_passed_fills_nothing_after_it() {
+fn fetch_started_before_the_write_reply_is_discarded() {
     let mut bed = bed();
     let set = bed.begin_write(SET);
     bed.wait(3);
@@ -139,7 +142,7 @@ fn what_was_asked_before_the_answer_has_passed_fills_nothing_after_it() {
     assert_eq!(bed.counted(), [0, 1, 0, 0, 1]);
     bed.wait(2);
     bed.fill(&get("k1"), "new");
-    // Another key's write ends nothing of it.
+    // A write to another key does not discard the fetch.
     let other = bed.begin_write(b"delete k2\r\n");
     assert_eq!(bed.answer(&other, &answer(&other, "DELETED\r\n")), Verdict::Tx);
     assert!(bed.has_copy("k1"));
@@ -160,7 +163,7 @@ fn an_answer_of_several_datagrams_ends_copies_with_each() {
 }
 
 #[test]
-fn an_answer_that_is_lost_late_forged_or_comes_twice_tells_nobody_and_ends_nothing() {
+fn late_forged_or_duplicate_write_reply_has_no_effect() {
     let mut bed = bed();
     let set = bed.begin_write(SET);
     let right = answer(&set, "STORED\r\n");
@@ -183,7 +186,7 @@ fn an_answer_that_is_lost_late_forged_or_comes_twice_tells_nobody_and_ends_nothi
     bed.fill(&get("k1"), "new");
     assert_eq!(bed.answer(&set, &right), Verdict::Drop(DropReason::KvAnswerLate), "twice");
     assert!(bed.has_copy("k1"));
-    // Lost: its client asks again, and hears of what comes too late no more.
+    // The reply is late. The client sends the write again and does not receive the late reply.
     let set = bed.begin_write(SET);
     bed.wait(999);
     assert_eq!(bed.passed(), [2, 1, 0]);
@@ -202,7 +205,8 @@ fn copies_of_all_threads_end_with_an_answer_that_one_has_passed() {
     let set = writes.begin_write(SET);
     reads.wait(3);
     reads.fill(&get("k1"), "old");
-    // It comes to the other thread, which hands it on.
+    // The reply arrives on the other thread, which hands it over to the thread that sent the
+    // request.
     let frame = back(&set, &answer(&set, "STORED\r\n"));
     assert_eq!(reads.send(0, &frame).0, Verdict::ToThread(ThreadId(0), HandoffReason::Answer));
     assert!(reads.has_copy("k1"));
@@ -227,7 +231,7 @@ fn what_acknowledges_nothing_goes_as_it_came() {
         bed.fill(&get("k1"), "old");
         let got = bed.begin_write(&command);
         assert_eq!((got.source, &got.payload), ((ip(CLIENT4), 40_001), &framed(&command)));
-        assert!(!bed.has_copy("k1"), "it ends copies as ever");
+        assert!(!bed.has_copy("k1"), "the write invalidates copies");
     }
     assert_eq!(bed.passed(), [0; 3]);
     for command in
@@ -235,13 +239,14 @@ fn what_acknowledges_nothing_goes_as_it_came() {
     {
         assert_eq!(bed.begin_write(command).source.0, ip(OWN4));
     }
-    // Reads go as they came, too, and all of a cache that is not strict.
+    // Reads are also forwarded with the client's address. Without a strict cache, so are all other
+    // requests.
     assert_eq!(bed.begin_write(b"get k1\r\n").source, (ip(CLIENT4), 40_001));
     let mut bed = bed_with(KeyPath::Direct, |rules| rules.cache.as_mut().unwrap().strict = false);
     assert_eq!(bed.begin_write(SET).source, (ip(CLIENT4), 40_001));
 }
 
-/// What a backend says to a part of a `gat`.
+/// Returns a backend's replies to a part of a split `gat` request.
 fn touched(to: &Seen) -> Vec<Vec<u8>> {
     let lines = to.payload[8..].split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     let said = lines.map(|line| {
@@ -254,7 +259,7 @@ fn touched(to: &Seen) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn several_keys_are_gathered_and_their_copies_end_before_the_reply() {
+fn write_of_several_keys_ends_copies_before_the_reply() {
     let [one, other] = <[String; 2]>::try_from(apart(2)).unwrap();
     let same = (0..200).map(|n| format!("same{n}")).find(|key| by_hand(key) == by_hand(&one)).unwrap();
     for (second, parts) in [(&other, 2), (&same, 1)] {
@@ -274,20 +279,20 @@ fn several_keys_are_gathered_and_their_copies_end_before_the_reply() {
                 assert_eq!(bed.answer(part, &said), Verdict::Taken);
             }
         }
-        assert!(bed.has_copy(&one) && bed.has_copy(second), "its client has no answer yet");
+        assert!(bed.has_copy(&one) && bed.has_copy(second), "the client has no reply yet");
         bed.poll();
         let reply = bed.held.originated.pop().expect("a reply").1;
         assert_eq!(seen(&reply).destination, (ip(CLIENT4), 40_001));
         assert!(!bed.has_copy(&one) && !bed.has_copy(second));
     }
-    // Without a gather no copy could be as new.
+    // If splitting is disabled, the request is dropped, because cached values could become stale.
     let mut bed = bed_with(KeyPath::Direct, |rules| rules.gather = None);
     let gat = write(format!("gat 9 {one} {same}\r\n").as_bytes());
     assert_eq!(bed.send(24, &gat).0, Verdict::Drop(DropReason::KvSplit));
 }
 
 #[test]
-fn a_write_that_cannot_pass_both_ways_is_dropped_by_its_name_and_never_sent() {
+fn write_that_cannot_be_proxied_is_dropped() {
     let epochs = Arc::new(Epochs::new());
     let mut bed = Bed::with(strict(KeyPath::Direct, &epochs, |_| {}), own_config(0, 1));
     bed.held.free = 100;
@@ -296,8 +301,8 @@ fn a_write_that_cannot_pass_both_ways_is_dropped_by_its_name_and_never_sent() {
     while bed.send(24, &write(SET)).0 == Verdict::Tx {
         room += 1;
     }
-    assert_eq!((room, drops(&bed).get("kv_through_full")), (36, Some(&1)));
-    // What needs no answer has room.
+    assert_eq!((room, drops(&bed).get("kv_proxied_full")), (36, Some(&1)));
+    // A write without a reply need not be proxied.
     assert_eq!(bed.send(24, &write(b"delete k1 noreply\r\n")).0, Verdict::Tx);
     bed.wait(1_000);
     assert_eq!(bed.passed(), [36, 0, 36]);
@@ -310,18 +315,22 @@ fn a_write_that_cannot_pass_both_ways_is_dropped_by_its_name_and_never_sent() {
     };
     let mut bed = self::bed();
     long("").iter().for_each(|piece| drop(bed.send(0, piece)));
-    assert_eq!(drops(&bed).get("kv_no_way_back"), Some(&3), "{:?}", drops(&bed));
+    assert_eq!(drops(&bed).get("kv_no_return_path"), Some(&3), "{:?}", drops(&bed));
     let mut bed = self::bed();
     long(" noreply").iter().for_each(|piece| assert_eq!(bed.send(0, piece).0, Verdict::Tx));
 
     let mut parts = strict(KeyPath::Direct, &epochs, |_| {});
     parts.own = vec![ip(OWN6)];
     let mut bed = bed_of(parts, [0, 1], &epochs);
-    assert_eq!(bed.send(24, &write(SET)).0, Verdict::Drop(DropReason::KvNoWayBack), "nobody could answer it");
+    assert_eq!(
+        bed.send(24, &write(SET)).0,
+        Verdict::Drop(DropReason::KvNoReturnPath),
+        "the request has no return path"
+    );
 }
 
 #[test]
-fn a_write_that_is_too_large_for_its_way_is_told_so_and_never_cut() {
+fn oversized_write_is_refused_and_never_fragmented() {
     let epochs = Arc::new(Epochs::new());
     for (v6, too_big) in [
         (false, TooBig::Drop),
@@ -336,15 +345,16 @@ fn a_write_that_is_too_large_for_its_way_is_told_so_and_never_cut() {
         let (client, vip) = if v6 { (CLIENT6, VIP6) } else { (CLIENT4, VIP4) };
         let mut frame = udp(client, 40_001, vip, PORT, &framed(&command));
         if v6 {
-            // Below the least MTU of IPv6 nobody can send less.
+            // The MTU is below the IPv6 minimum. Senders cannot send smaller packets, so no error
+            // is sent.
             assert_eq!(bed.send(64, &frame).0, Verdict::Drop(DropReason::TooBig));
         } else {
             let (verdict, error) = bed.send(64, &frame);
             assert_eq!((verdict, error[23]), (Verdict::Reply, 1));
             let quoted = &error[14 + 28..];
-            assert_eq!(quoted[12..20], frame[26..34], "the packet as the client sent it");
-            assert_eq!(quoted[20..28], frame[34..42], "with its ports and checksum");
-            // It may be cut, but by nobody on this way.
+            assert_eq!(quoted[12..20], frame[26..34], "the quote is the client's packet");
+            assert_eq!(quoted[20..28], frame[34..42], "the quote includes ports and checksum");
+            // The packet is not fragmented even though DF is clear.
             frame[14 + 6] &= 0xbf;
             assert_eq!(bed.send(64, &frame).0, Verdict::Drop(DropReason::TooBig));
         }
@@ -355,7 +365,7 @@ fn a_write_that_is_too_large_for_its_way_is_told_so_and_never_cut() {
 }
 
 #[test]
-fn an_answer_whose_key_has_another_hash_by_now_or_no_service_goes_to_nobody() {
+fn write_reply_after_a_key_hash_change_is_dropped() {
     let epochs = Arc::new(Epochs::new());
     let parts = |change: fn(&mut KeyRules)| strict(KeyPath::Direct, &epochs, change);
     let publish = |bed: &Bed, mut parts: Parts| {
@@ -384,7 +394,7 @@ fn an_answer_whose_key_has_another_hash_by_now_or_no_service_goes_to_nobody() {
 }
 
 #[test]
-fn keys_of_a_ring_and_such_as_are_away_have_copies_that_are_as_new() {
+fn ring_and_failover_keys_have_current_copies() {
     let mut bed = bed_with(KeyPath::Direct, |rules| {
         rules.hash = KeyHash::md5();
         rules.cache.as_mut().unwrap().is_own_hash = false;

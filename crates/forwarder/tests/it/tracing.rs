@@ -1,4 +1,5 @@
-//! Marked packets: forwarded as all others, and reported once, by exactly the counter that should move.
+//! Tests of packet tracing: marked packets are forwarded like all others, and each report and each
+//! refusal is counted.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ const CLOCK: u64 = 1_700_000_000;
 const CLIENT: &str = "198.51.100.7";
 const CLIENT6: &str = "2001:db8:9::7";
 
-/// A bed that reports marked packets, and its reports.
+/// A pipeline with trace reports enabled.
 struct Traced {
     bed: Bed,
     notices: Notices,
@@ -48,7 +49,7 @@ impl Traced {
         Mark { receiver, unix_seconds: CLOCK - 5, trace: 77, probe: self.probe }
     }
 
-    /// A marked packet of UDP.
+    /// Returns a UDP packet with a trace mark.
     fn marked(&mut self, source: &str, port: u16, vip: &str, vip_port: u16) -> (Flow, Mark, Vec<u8>) {
         let flow = Flow::new((ip(source), port), (ip(vip), vip_port), 17).unwrap();
         let mark = self.mark();
@@ -62,7 +63,8 @@ impl Traced {
         }
     }
 
-    /// Reports, and refusals in the order of [`TraceRefusal::ALL`].
+    /// Returns the number of reports, and the numbers of refusals in the order of
+    /// [`TraceRefusal::ALL`].
     fn counts(&self) -> (u64, [u64; 6]) {
         let counters = &self.bed.counters;
         (counters.trace_reports.read(), TraceRefusal::ALL.map(|refusal| counters.trace_refusals(refusal)))
@@ -89,7 +91,7 @@ fn a_marked_packet_goes_as_any_other_and_its_step_is_told() {
         let Decision::Chosen { hash, selection, .. } = traced.bed.live.current().decide(&flow) else {
             panic!("a backend")
         };
-        assert_eq!(traced.bed.send(24, &frame), plain.send(24, &frame), "to the byte");
+        assert_eq!(traced.bed.send(24, &frame), plain.send(24, &frame), "the frames are equal");
         let Selection { slot, entry, rehashed } = selection;
         let expected = TraceEvent {
             thread: ThreadId(0),
@@ -132,7 +134,7 @@ fn tcp_is_marked_behind_its_options() {
 }
 
 #[test]
-fn what_is_not_told_is_forwarded_all_the_same_and_counted_by_its_reason() {
+fn unreported_marked_packet_is_forwarded_and_counted() {
     let mut traced = Traced::usual(parts(gre_slots(2), &[1; 2]));
     let outsider = TraceKey::derive(&HashKey::new([6; 16]));
     let flow = Flow::new((ip(CLIENT), 4000), (ip(VIP4), 443), 17).unwrap();
@@ -152,11 +154,11 @@ fn what_is_not_told_is_forwarded_all_the_same_and_counted_by_its_reason() {
         assert!(traced.bed.backend_of(&udp(CLIENT, 4000, VIP4, 443, &payload)).is_some());
     }
     assert_eq!((traced.reported(), traced.counts()), (None, (0, [1, 1, 1, 2, 0, 0])));
-    // Sixty seconds later the good one is a replay.
+    // After sixty seconds, a packet with the same mark is a replay.
     traced.bed.live.clock().set(CLOCK + 56);
     assert!(traced.bed.backend_of(&udp(CLIENT, 4000, VIP4, 443, &good.sign(&key, &flow))).is_some());
     assert_eq!((traced.reported(), traced.counts()), (None, (0, [1, 2, 1, 2, 0, 0])));
-    // Padding behind the packet is no part of it.
+    // The mark is in the Ethernet padding, which does not belong to the packet.
     traced.bed.live.clock().set(CLOCK);
     let mut padded = udp(CLIENT, 4000, VIP4, 443, &[]);
     padded.extend(good.sign(&key, &flow));
@@ -207,7 +209,7 @@ fn a_dropped_packet_is_told_with_its_reason() {
         Outcome::Drop(reason) => (reason.name(), explanation.service, explanation.slot),
         other => panic!("{other:?}"),
     };
-    // A packet before it leaves nothing that could be in their reports.
+    // The report must not contain values of the previous packet.
     let (_, _, before) = traced.marked(CLIENT, 4000, VIP4, 443);
     let _ = traced.bed.send(24, &before);
     traced.reported().unwrap();
@@ -253,7 +255,8 @@ fn a_flow_whose_backend_went_down_is_told_as_reselected() {
     assert_eq!(traced.reported().unwrap().explanation.step, Some(Step::FlowTable));
 }
 
-/// Two pieces, each with a mark: the first behind its UDP header, the later one without ports.
+/// Returns two marked fragments. The first has its mark after the UDP header. The second has no
+/// ports.
 fn pieces(traced: &mut Traced, id: u32) -> [Vec<u8>; 2] {
     pieces_of(traced, CLIENT, id)
 }
@@ -278,7 +281,8 @@ fn a_later_piece_is_told_as_the_fragment_table_s_once_it_goes() {
     assert_eq!((one.mark.probe, maglev(one.explanation.step)), (1, Some((0, false))));
     assert_eq!(two.explanation, Explanation { step: Some(Step::FragmentTable), ..one.explanation });
     assert_eq!((two.flow.source_port, two.flow.destination_port), (0, 0));
-    // The other way round it is held, and not reported before its first has come.
+    // The later fragment arrives first. It is held, and reported when the first fragment has
+    // arrived.
     let [first, later] = pieces(&mut traced, 2);
     assert_eq!((traced.bed.all(&later), traced.reported()), (vec![], None));
     assert_eq!(traced.bed.all(&first).len(), 2);
@@ -286,7 +290,7 @@ fn a_later_piece_is_told_as_the_fragment_table_s_once_it_goes() {
     assert_eq!(reported.map(|reported| reported.mark.probe), [3, 4]);
     assert_eq!(reported[1].explanation.step, Some(Step::FragmentTable));
     assert_eq!(reported[1].explanation.slot, one.explanation.slot);
-    // One whose first never comes is reported when its time is over.
+    // The first fragment never arrives. The held fragment is reported at its timeout.
     let [_, later] = pieces(&mut traced, 3);
     assert_eq!((traced.bed.all(&later), traced.reported()), (vec![], None));
     traced.bed.advance(10);
@@ -308,7 +312,7 @@ fn a_piece_that_crosses_to_another_thread_is_not_told_here() {
     }
 }
 
-/// Sources that together are gathered by either machine and by every thread.
+/// Source addresses for which both machines and all threads collect fragments.
 const SOURCES: [&str; 8] = [
     "198.51.100.1",
     "198.51.100.2",
@@ -321,7 +325,7 @@ const SOURCES: [&str; 8] = [
 ];
 
 #[test]
-fn a_redirected_piece_is_told_by_both_machines_whether_it_had_to_wait_or_not() {
+fn redirected_fragment_is_reported_by_both_machines() {
     let mut redirected = 0;
     for (source, first_comes_first) in SOURCES.iter().flat_map(|source| [(source, true), (source, false)]) {
         let [mut here, mut there] = machines().map(Traced::usual);
@@ -334,7 +338,7 @@ fn a_redirected_piece_is_told_by_both_machines_whether_it_had_to_wait_or_not() {
             let Some(reported) =
                 here.reported().filter(|reported| reported.explanation.step == Some(Step::Redirect))
             else {
-                continue; // this machine's own
+                continue; // This machine itself collects these fragments.
             };
             redirected += 1;
             let to_peer =
@@ -370,9 +374,9 @@ fn a_redirected_piece_is_told_by_both_machines_whether_it_had_to_wait_or_not() {
 }
 
 #[test]
-fn what_an_encapsulator_sent_is_told_as_such_on_whichever_thread_it_ends() {
+fn upstream_tunnel_is_reported_on_every_thread() {
     let senders =
-        |parts: &mut Parts| parts.tunnels = vec![from("192.0.2.77", TunnelSourceKind::Encapsulator)];
+        |parts: &mut Parts| parts.tunnels = vec![from("192.0.2.77", TunnelSourceKind::UpstreamTunnel)];
     let wrap = |frame: &[u8]| wrapped(frame, packet::Encapsulation::Gre, ("192.0.2.77", "192.0.2.1"), 0);
     let mut crossed = [0, 0];
     for source in SOURCES {
@@ -389,15 +393,15 @@ fn what_an_encapsulator_sent_is_told_as_such_on_whichever_thread_it_ends() {
                 assert_eq!(
                     (traced.reported(), inner),
                     (None, frame.clone()),
-                    "decapsulated_from, and not yet decided"
+                    "the thread is not yet decided"
                 );
-                // As if this were the thread that it goes to: it does not matter to the report.
+                // The content of the report is the same on all threads, so the test uses this one.
                 let (verdict, _) = traced.bed.send_as(Origin::Thread(ThreadId(1), reason), 24, frame);
                 assert_eq!(verdict, Verdict::Tx);
             }
-            assert_eq!(traced.reported().unwrap().decapsulated_from, Some(TunnelSourceKind::Encapsulator));
+            assert_eq!(traced.reported().unwrap().decapsulated_from, Some(TunnelSourceKind::UpstreamTunnel));
         }
-        // What comes plain is nobody's.
+        // A packet without a tunnel has no tunnel source.
         let plain = traced.marked(source, 4001, VIP4, 443).2;
         let _ = traced.bed.send(24, &plain);
         assert_eq!(traced.reported().unwrap().decapsulated_from, None);
@@ -406,12 +410,12 @@ fn what_an_encapsulator_sent_is_told_as_such_on_whichever_thread_it_ends() {
 }
 
 #[test]
-fn a_first_piece_that_comes_again_follows_the_table_if_its_flow_has_moved() {
+fn repeated_first_fragment_follows_the_fragment_table() {
     let mut traced = Traced::usual(parts(gre_slots(2), &[1; 2]));
     let [first, _] = pieces(&mut traced, 5);
     let _ = traced.bed.send(24, &first);
     let before = traced.reported().unwrap().explanation;
-    // Its backend drains and the flow is forgotten, so that Maglev would send it elsewhere.
+    // The backend drains and the flow is purged. Maglev would now select another backend.
     let mut states = vec![SlotState::Serving; 2];
     states[before.slot.unwrap().0 as usize] = SlotState::Draining;
     let draining = traced.bed.live.current().with_states(states).unwrap();
@@ -443,7 +447,8 @@ fn a_packet_that_is_cut_is_told_as_forwarded() {
 }
 
 proptest! {
-    /// `where` and the tracer report the same of a flow, whatever the table has and whichever backends are down.
+    /// For any content of the connection table and any failed backends, the `where` command and the
+    /// tracer report the same outcome.
     #[test]
     fn where_foretells_what_the_tracer_tells(
         states in prop::collection::vec(0..3u8, 4),

@@ -1,4 +1,5 @@
-//! Packets that come in tunnels: from encapsulators as if plain, from peers once and no further.
+//! Tests of tunneled packets: packets from upstream tunnels are processed like packets without a
+//! tunnel, and packets from peers are redirected at most once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +16,8 @@ pub(crate) fn from(address: &str, kind: TunnelSourceKind) -> TunnelSource {
     TunnelSource { prefix: Prefix::new(ip(address), bits).unwrap(), carriers: all, kind }
 }
 
-/// `frame` in a tunnel to `to`, as a kernel's encapsulator sends it: Ethernet, outer headers, the inner packet as it is.
+/// Encapsulates `frame` in a tunnel to `to`, as the kernel does. The result consists of an Ethernet
+/// header, the outer headers and the unchanged inner packet.
 pub(crate) fn wrapped(frame: &[u8], kind: Encapsulation, outer: (&str, &str), recursion: u8) -> Vec<u8> {
     let inner = &frame[14..];
     let family = if inner[0] >> 4 == 4 { Family::V4 } else { Family::V6 };
@@ -26,7 +28,7 @@ pub(crate) fn wrapped(frame: &[u8], kind: Encapsulation, outer: (&str, &str), re
         (std::net::IpAddr::V6(source), std::net::IpAddr::V6(destination)) => {
             Outer::V6 { source, destination }
         }
-        _ => panic!("one family"),
+        _ => panic!("addresses of different families"),
     };
     let template = Template::new(kind, outer, family, true).with_recursion(recursion);
     let mut bytes = frame[..12].to_vec();
@@ -58,7 +60,7 @@ fn what_an_encapsulator_sends_goes_on_as_if_it_had_come_plain() {
     let kinds = [Encapsulation::Gre, Encapsulation::Ipip, Encapsulation::Gue { udp_checksum: false }];
     for (kind, outer) in kinds.iter().flat_map(|kind| sources.map(|outer| (kind, outer))) {
         let mut parts = parts(gre_slots(5), &[1; 5]);
-        parts.tunnels = vec![from(outer.0, TunnelSourceKind::Encapsulator)];
+        parts.tunnels = vec![from(outer.0, TunnelSourceKind::UpstreamTunnel)];
         let mut bed = Bed::new(parts);
         for frame in plain() {
             let (verdict, expected) = bed.send(24, &frame);
@@ -70,22 +72,27 @@ fn what_an_encapsulator_sends_goes_on_as_if_it_had_come_plain() {
     }
 }
 
+// Promise: tunnel-senders
 #[test]
 fn nobody_else_s_tunnel_is_opened_and_no_tunnel_in_a_tunnel() {
     let mut parts = parts(gre_slots(2), &[1, 1]);
-    parts.tunnels = vec![from("192.0.2.77", TunnelSourceKind::Encapsulator)];
+    parts.tunnels = vec![from("192.0.2.77", TunnelSourceKind::UpstreamTunnel)];
     let mut bed = Bed::new(parts);
     let frame = tcp("198.51.100.7", 9, VIP4, 80, "A");
     let stranger = wrapped(&frame, Encapsulation::Gre, ("192.0.2.78", "192.0.2.1"), 0);
     assert_eq!(bed.send(0, &stranger).0, Verdict::Drop(DropReason::NoVip));
     let marked = wrapped(&frame, Encapsulation::Gre, ("192.0.2.77", "192.0.2.1"), 1);
-    assert_eq!(bed.send(0, &marked).0, Verdict::Drop(DropReason::NoVip), "an encapsulator marks nothing");
+    assert_eq!(
+        bed.send(0, &marked).0,
+        Verdict::Drop(DropReason::NoVip),
+        "upstream tunnels do not mark packets"
+    );
     let once = wrapped(&frame, Encapsulation::Ipip, ("192.0.2.77", "192.0.2.1"), 0);
     let twice = wrapped(&once, Encapsulation::Ipip, ("192.0.2.77", "192.0.2.1"), 0);
     assert_eq!(
         bed.send(0, &twice).0,
         Verdict::Drop(DropReason::NoVip),
-        "the inner one is for the machine itself"
+        "the inner destination is this machine"
     );
     let mut cut = wrapped(&frame, Encapsulation::Gre, ("192.0.2.77", "192.0.2.1"), 0);
     cut.truncate(14 + 24 + 10);
@@ -93,15 +100,16 @@ fn nobody_else_s_tunnel_is_opened_and_no_tunnel_in_a_tunnel() {
     assert!(matches!(bed.send(0, &cut).0, Verdict::Drop(_)));
 }
 
+// Promise: tunnel-senders
 #[test]
 fn a_tunnel_to_a_vip_is_a_packet_like_any_other() {
-    for kind in [TunnelSourceKind::Encapsulator, TunnelSourceKind::Peer] {
+    for kind in [TunnelSourceKind::UpstreamTunnel, TunnelSourceKind::Peer] {
         let mut parts = parts(gre_slots(2), &[1, 1]);
         parts.tunnels = vec![from("192.0.2.77", kind)];
         let mut bed = Bed::new(parts);
         let recursion = u8::from(kind == TunnelSourceKind::Peer);
         let frame = tcp("198.51.100.7", 9, VIP4, 80, "A");
-        // The VIP serves protocol 47 of its own.
+        // The VIP has a service for protocol 47 (GRE).
         let to_vip = wrapped(&frame, Encapsulation::Gre, ("192.0.2.77", VIP4), recursion);
         let (verdict, out) = bed.send(24, &to_vip);
         assert_eq!((verdict, out[14 + 24 + 9]), (Verdict::Tx, 47), "{kind:?}");
@@ -114,7 +122,7 @@ fn a_tunnel_to_a_vip_is_a_packet_like_any_other() {
 fn an_ipv4_mapped_destination_is_nobodys_in_a_tunnel_too() {
     let mapped = format!("::ffff:{VIP4}");
     let mut parts = parts(gre_slots(2), &[1, 1]);
-    parts.tunnels = vec![from("192.0.2.77", TunnelSourceKind::Encapsulator)];
+    parts.tunnels = vec![from("192.0.2.77", TunnelSourceKind::UpstreamTunnel)];
     let mut bed = Bed::new(parts);
     let no_vip = Verdict::Drop(DropReason::NoVip);
     for frame in [tcp("2001:db8:9::7", 9, &mapped, 80, "S"), udp("2001:db8:9::7", 9, &mapped, 443, b"x")] {
@@ -127,11 +135,11 @@ fn an_ipv4_mapped_destination_is_nobodys_in_a_tunnel_too() {
 
 #[test]
 fn an_ipv4_mapped_outer_source_is_nobodys_who_may_send() {
-    for kind in [TunnelSourceKind::Encapsulator, TunnelSourceKind::Peer, TunnelSourceKind::Cluster] {
+    for kind in [TunnelSourceKind::UpstreamTunnel, TunnelSourceKind::Peer, TunnelSourceKind::Cluster] {
         let mut parts = parts(gre_slots(2), &[1, 1]);
         parts.tunnels = vec![from("192.0.2.77", kind)];
         let mut bed = Bed::new(parts);
-        let recursion = u8::from(kind != TunnelSourceKind::Encapsulator);
+        let recursion = u8::from(kind != TunnelSourceKind::UpstreamTunnel);
         let frame = tcp("198.51.100.7", 9, VIP4, 80, "A");
         let outer = ("::ffff:192.0.2.77", "2001:db8::1");
         let verdict = bed.send(0, &wrapped(&frame, Encapsulation::Gre, outer, recursion)).0;
@@ -144,9 +152,9 @@ fn an_ipv4_mapped_outer_source_is_nobodys_who_may_send() {
 }
 
 #[test]
-fn errors_that_an_encapsulator_brings_are_limited_wherever_they_are_handled() {
+fn tunneled_icmp_errors_are_limited_on_every_thread() {
     let mut parts = parts(gre_slots(2), &[1, 1]);
-    parts.tunnels = vec![from("192.0.2.77", TunnelSourceKind::Encapsulator)];
+    parts.tunnels = vec![from("192.0.2.77", TunnelSourceKind::UpstreamTunnel)];
     let icmp = IcmpRates { errors: 10, ..config().icmp };
     let mut bed = Bed::with(parts, PipelineConfig { icmp, threads: 1, ..config() });
     let mut quote = Vec::new();
@@ -158,7 +166,7 @@ fn errors_that_an_encapsulator_brings_are_limited_wherever_they_are_handled() {
     step.icmpv4_raw(3, 1, [0; 4]).write(&mut message, &quote).unwrap();
     let steered = Origin::Thread(
         ThreadId(1),
-        HandoffReason::Steered { decapsulated_from: Some(TunnelSourceKind::Encapsulator) },
+        HandoffReason::Steered { decapsulated_from: Some(TunnelSourceKind::UpstreamTunnel) },
     );
     let verdicts: Vec<Verdict> = (0..15).map(|_| bed.send_as(steered, 24, &message).0).collect();
     let (passed, limited) = verdicts.split_at(10);
@@ -167,9 +175,9 @@ fn errors_that_an_encapsulator_brings_are_limited_wherever_they_are_handled() {
 }
 
 #[test]
-fn few_outer_tuples_are_spread_over_the_threads_by_the_inner_one() {
+fn tunneled_flows_are_spread_by_the_inner_tuple() {
     let mut parts = parts(gre_slots(2), &[1, 1]);
-    parts.tunnels = vec![from("192.0.2.77", TunnelSourceKind::Encapsulator)];
+    parts.tunnels = vec![from("192.0.2.77", TunnelSourceKind::UpstreamTunnel)];
     let live = Live::new(Snapshot::new(parts).unwrap());
     let pipeline = |thread| {
         let config = PipelineConfig { thread: ThreadId(thread), threads: 4, ..config() };
@@ -191,7 +199,7 @@ fn few_outer_tuples_are_spread_over_the_threads_by_the_inner_one() {
                 assert_eq!(
                     (reason, packets[0].frame()),
                     (
-                        HandoffReason::Steered { decapsulated_from: Some(TunnelSourceKind::Encapsulator) },
+                        HandoffReason::Steered { decapsulated_from: Some(TunnelSourceKind::UpstreamTunnel) },
                         &frame[..]
                     ),
                     "opened"
@@ -209,12 +217,14 @@ fn few_outer_tuples_are_spread_over_the_threads_by_the_inner_one() {
     assert!(share.len() == 4 && share.values().all(|count| (60..140).contains(count)), "{share:?}");
 }
 
-/// Were a thread's flows those whose hashes begin alike, all would be for one part of its connection table.
+/// If all flows of a thread had similar hashes, they would share one part of its connection table
+/// and evict each other.
 #[test]
-fn flows_that_are_spread_by_the_inner_tuple_have_the_whole_of_each_thread_s_table() {
+fn inner_tuple_spreading_uses_the_whole_flow_table() {
     let mut parts = parts(gre_slots(2), &[1, 1]);
-    parts.tunnels = vec![from("192.0.2.77", TunnelSourceKind::Encapsulator)];
-    // Half as many flows as there is room for, of which one in four is for the first thread.
+    parts.tunnels = vec![from("192.0.2.77", TunnelSourceKind::UpstreamTunnel)];
+    // The table of each thread has room for 1,024 flows. This thread receives about 512 of the
+    // 2,048 flows.
     let config = PipelineConfig { threads: 4, flows: 1_024, ..config() };
     let mut bed = Bed::with(parts, config);
     for port in 0..2_048 {
@@ -223,14 +233,14 @@ fn flows_that_are_spread_by_the_inner_tuple_have_the_whole_of_each_thread_s_tabl
         assert!(!matches!(bed.send(0, &outer).0, Verdict::Drop(_)));
     }
     let (known, left_out) = (bed.pipeline.flows().len(), bed.pipeline.flows().counters().untracked);
-    assert!((440..600).contains(&known), "{known} flows of this thread");
-    assert!(left_out <= 5, "{left_out} flows found no room in a table that is half full");
+    assert!((440..600).contains(&known), "{known} flows belong to this thread");
+    assert!(left_out <= 5, "{left_out} flows are untracked in a half-full table");
 }
 
 #[test]
-fn a_steered_packet_that_is_opened_is_served_by_the_thread_that_has_it() {
+fn steered_tunnel_packet_is_served_by_its_thread() {
     let mut parts = parts(gre_slots(2), &[1, 1]);
-    parts.tunnels = vec![from("192.0.2.77", TunnelSourceKind::Encapsulator)];
+    parts.tunnels = vec![from("192.0.2.77", TunnelSourceKind::UpstreamTunnel)];
     let mut bed = Bed::with(parts, PipelineConfig { threads: 64, is_steered: true, ..config() });
     for frame in plain() {
         let outer = wrapped(&frame, Encapsulation::Gre, ("192.0.2.77", "192.0.2.1"), 0);
@@ -238,7 +248,8 @@ fn a_steered_packet_that_is_opened_is_served_by_the_thread_that_has_it() {
     }
 }
 
-/// Two machines whose peers are each other: of slot 4, the other one.
+/// Returns the configurations of two machines that are peers. On each machine, slot 4 is the other
+/// machine.
 pub(crate) fn machines() -> [Parts; 2] {
     ["192.0.2.1", "192.0.2.3"].map(|own| {
         let other = if own == "192.0.2.1" { "192.0.2.3" } else { "192.0.2.1" };
@@ -281,7 +292,7 @@ fn datagram(host: u8, vip: &'static str) -> Datagram {
 }
 
 #[test]
-fn pieces_that_came_to_different_machines_meet_at_one_and_go_to_one_backend() {
+fn fragments_on_different_machines_reach_one_backend() {
     let mut redirected = 0;
     for vip in [VIP4, VIP6] {
         for host in 1..40 {
@@ -295,8 +306,16 @@ fn pieces_that_came_to_different_machines_meet_at_one_and_go_to_one_backend() {
                     assert_eq!(verdict, Verdict::Tx);
                     let mut arrived = vec![frame];
                     if arrived[0][14 + 19] != expected || arrived[0][14 + 16..14 + 19] != [198, 18, 1] {
-                        assert_eq!(arrived[0][14 + 16..14 + 19], [192, 0, 2], "to the other machine");
-                        assert_eq!(arrived[0][14 + 20..14 + 22], [1, 0], "marked as redirected once");
+                        assert_eq!(
+                            arrived[0][14 + 16..14 + 19],
+                            [192, 0, 2],
+                            "the packet goes to the other machine"
+                        );
+                        assert_eq!(
+                            arrived[0][14 + 20..14 + 22],
+                            [1, 0],
+                            "the packet is marked as redirected once"
+                        );
                         redirected += 1;
                         let out = cluster[1 - came_to].all(&arrived.remove(0));
                         arrived.extend(out.into_iter().map(|(verdict, frame)| {
@@ -307,7 +326,7 @@ fn pieces_that_came_to_different_machines_meet_at_one_and_go_to_one_backend() {
                     for frame in arrived {
                         assert_eq!(frame[14 + 16..14 + 20], [198, 18, 1, expected]);
                         let hops = if vip == VIP4 { frame[14 + 24 + 8] } else { frame[14 + 24 + 7] };
-                        assert_eq!(hops, 63, "one hop in all");
+                        assert_eq!(hops, 63, "the TTL is decremented once");
                         delivered += 1;
                     }
                 }
@@ -334,7 +353,8 @@ fn a_dead_peer_is_hashed_around() {
     assert_eq!(cluster[0].counters.redirected.read(), 0);
 }
 
-/// Each takes the other for the one whose turn it is, as they may while a reload reaches one before the other.
+/// Returns two machines on which the other machine collects all fragments. This can happen during a
+/// reload.
 fn at_odds() -> [Bed; 2] {
     machines().map(|mut parts| {
         let peers = parts.peers.take().unwrap();
@@ -346,7 +366,7 @@ fn at_odds() -> [Bed; 2] {
 }
 
 #[test]
-fn what_a_peer_sent_goes_no_further_and_what_an_encapsulator_sent_goes_on_once() {
+fn peer_fragments_stop_and_upstream_fragments_go_on_once() {
     for vip in [VIP4, VIP6] {
         for host in 1..20 {
             let mut cluster = at_odds();
@@ -362,14 +382,14 @@ fn what_a_peer_sent_goes_no_further_and_what_an_encapsulator_sent_goes_on_once()
         }
     }
     let mut parts = machines().into_iter().next().unwrap();
-    parts.tunnels.push(from("192.0.2.77", TunnelSourceKind::Encapsulator));
+    parts.tunnels.push(from("192.0.2.77", TunnelSourceKind::UpstreamTunnel));
     let (mut plain, mut bed) = (Bed::new(machines().into_iter().next().unwrap()), Bed::new(parts));
     let mut redirected = 0;
     for host in 1..40 {
         for piece in datagram(host, VIP4).cut(1000) {
             let expected = plain.all(&piece);
             let outer = wrapped(&piece, Encapsulation::Gre, ("192.0.2.77", "192.0.2.1"), 0);
-            assert_eq!(bed.all(&outer), expected, "as if it had come plain");
+            assert_eq!(bed.all(&outer), expected, "the packet is handled as a plain one");
             redirected += expected.iter().filter(|(_, frame)| frame[14 + 16] == 192).count();
         }
     }
@@ -377,7 +397,7 @@ fn what_a_peer_sent_goes_no_further_and_what_an_encapsulator_sent_goes_on_once()
 }
 
 #[test]
-fn what_another_thread_handed_over_to_be_gathered_is_not_redirected_by_newer_tables() {
+fn handed_over_fragment_is_not_redirected_by_newer_tables() {
     let [mut bed, _] = at_odds();
     let handed = Origin::Thread(ThreadId(0), HandoffReason::Fragment { decapsulated_from: None });
     for host in 1..20 {

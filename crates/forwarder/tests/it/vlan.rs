@@ -1,4 +1,5 @@
-//! VLAN tags on the way out: kept, set, translated; against frames put together by hand.
+//! Tests of the VLAN tags of outgoing frames, which are kept, set or translated. The tests build
+//! the expected frames themselves.
 
 use forwarder::*;
 use packet::{Encapsulation, Mac, Tag, Tags};
@@ -7,7 +8,7 @@ use proptest::prelude::*;
 use crate::bed::*;
 use crate::icmp::without_df;
 
-/// A tag as it stands in a frame: Ethernet type, then priority bits and identifier.
+/// A VLAN tag as two 16-bit values: the EtherType, then the priority bits with the VLAN identifier.
 type Raw = (u16, u16);
 
 fn with_tags(frame: &[u8], tags: &[Raw]) -> Vec<u8> {
@@ -27,7 +28,7 @@ fn bed_with(mut slot: Slot, tagging: Tagging) -> Bed {
     Bed::new(parts(vec![slot], &[1]))
 }
 
-/// The policy in words that share nothing with the code: lists of raw tags.
+/// A tagging policy in an independent form, from which the expected tags are computed.
 #[derive(Clone, Debug)]
 enum Policy {
     Keep,
@@ -93,9 +94,10 @@ const KINDS: [Encapsulation; 4] =
     [Encapsulation::Gre, Encapsulation::Ipip, Encapsulation::Gue { udp_checksum: true }, Encapsulation::L2];
 
 proptest! {
-    /// The frame that leaves is the untagged one's, with the tags of the oracle behind its addresses.
+    /// The outgoing frame must equal the frame of the untagged packet, with the expected tags
+    /// inserted after the MAC addresses.
     #[test]
-    fn a_frame_leaves_with_the_tags_that_its_policy_says_and_is_else_the_untagged_one(
+    fn frame_leaves_with_the_tags_of_its_policy(
         policy in policy(), before in raw_tags(0..4, true), head in 0..64usize, kind in 0..4usize,
         outer_v4: bool, inner_v4: bool, length in 0..200usize,
     ) {
@@ -122,7 +124,7 @@ proptest! {
 }
 
 #[test]
-fn a_packet_that_is_cut_leaves_in_pieces_with_the_tags_of_its_way() {
+fn fragments_leave_with_the_tags_of_the_next_hop() {
     let to = [(0x88a8, 300), (0x8100, 20)];
     for too_big in [TooBig::FragmentInner, TooBig::FragmentOuter] {
         for before in [vec![], vec![(0x8100, 0x6000 + 5)], vec![(0x88a8, 1), (0x8100, 2)]] {
@@ -149,7 +151,7 @@ fn what_is_answered_keeps_the_tags_that_it_came_with() {
     let builder = link.ipv4([198, 51, 100, 7], [203, 0, 113, 10], 9).icmpv4_echo_request(1, 2);
     builder.write(&mut echo, b"ping").unwrap();
     let mut large = udp("198.51.100.7", 9, VIP4, 443, &[5; 1480]);
-    large[20] = 0x40; // DF
+    large[20] = 0x40; // DF is set.
     let dying = with_ttl(udp("198.51.100.7", 9, VIP4, 443, b"x"), 1);
     for frame in [echo, large, dying] {
         let answer = |frame: &[u8]| {
@@ -163,7 +165,7 @@ fn what_is_answered_keeps_the_tags_that_it_came_with() {
 }
 
 #[test]
-fn what_is_reflected_leaves_under_the_policy_of_the_interface_that_it_came_by() {
+fn reflected_frame_uses_the_policy_of_its_interface() {
     let mut reflecting = parts(gre_slots(1), &[1]);
     let tagging = Box::new([Policy::Translate(vec![(Some(vec![5]), vec![(0x8100, 6)])]).tagging()]);
     reflecting.next_hop = NextHopMode::Reflect { gateways: [Mac(ROUTER)].into(), tagging };

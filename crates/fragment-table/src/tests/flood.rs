@@ -1,4 +1,4 @@
-//! What a flood of fragments may cost those who do not send it.
+//! Tests of the effect of fragment floods on other traffic.
 
 use core::time::Duration;
 
@@ -10,7 +10,7 @@ fn table() -> Table {
     Table::new(&Config { datagrams: 512, buffered: 256, per_datagram: 16, per_source: 32, lifetime }).unwrap()
 }
 
-/// A datagram of a flood, each from another source.
+/// Returns the key and hashes of a flood datagram, each from another source.
 fn forged(number: u64) -> (Key, u64, u64) {
     let mut source = [0x20; 16];
     source[8..].copy_from_slice(&number.to_be_bytes());
@@ -18,7 +18,7 @@ fn forged(number: u64) -> (Key, u64, u64) {
 }
 
 #[test]
-fn a_flood_of_later_fragments_costs_no_datagram_whose_first_fragment_comes_first() {
+fn flood_of_later_fragments_evicts_no_known_datagram() {
     let mut table = table();
     for id in 0..500 {
         assert_eq!(first(&mut table, key(1, id), 5, id, 0), First::Recorded);
@@ -63,7 +63,7 @@ fn a_flood_of_first_fragments_drops_no_frame_that_waits() {
 }
 
 #[test]
-fn under_a_flood_of_first_fragments_a_datagram_has_one_round_of_the_table() {
+fn flood_of_first_fragments_evicts_in_order_of_recording() {
     let mut table = table();
     assert_eq!(first(&mut table, key(1, 1), 5, 70, 0), First::Recorded);
     for number in 0..511 {
@@ -117,7 +117,7 @@ fn after_a_flood_and_its_expiry_every_place_is_there_again() {
 }
 
 #[test]
-fn hashes_that_share_the_bits_by_which_a_thread_was_chosen_make_no_long_chains() {
+fn hashes_with_equal_thread_bits_do_not_make_long_chains() {
     for (fixed, bits) in [(0u64, 0), (0xff, 0x5a), (0xff << 56, 0x5a << 56), (0xff00_0000_0000_00ff, 0x21)] {
         let mut chains = Chains::new(4_096).unwrap();
         let hashes: Vec<u64> = (0..4_096).map(|number| hash(number) & !fixed | bits).collect();

@@ -1,4 +1,4 @@
-//! A list of datagrams with the documented rules, too slow to be wrong: the table must agree with it at every step.
+//! A simple model of the documented rules. The table must agree with the model after every step.
 
 use core::time::Duration;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -8,7 +8,8 @@ use proptest::prelude::*;
 use super::{FIRST, hash, key};
 use crate::{Config, Extent, Fate, First, Fragment, FragmentTable, Later, Millis, Refusal};
 
-/// One datagram that the oracle knows; `first` has digest, decision, and how many were recorded before it.
+/// A datagram in the model. `first` contains the digest, the decision and the number of datagrams
+/// that were recorded earlier.
 #[derive(Debug)]
 struct Datagram {
     number: u8,
@@ -31,9 +32,9 @@ impl Datagram {
 struct Oracle {
     config: Config,
     now: u64,
-    datagrams: Vec<Datagram>, // as they were first seen
+    datagrams: Vec<Datagram>, // The datagrams are ordered by arrival.
     queue: VecDeque<(u32, Option<u32>)>,
-    owners: HashMap<u32, u8>, // sources of the slots that are taken
+    owners: HashMap<u32, u8>, // The sources of the slots in use.
     sums: HashMap<&'static str, u64>,
 }
 
@@ -51,7 +52,7 @@ impl Oracle {
         u128::from(self.now - self.datagrams[index].seen_at) >= self.config.lifetime.as_millis()
     }
 
-    /// Moves the clock, and ends this datagram if its time is over.
+    /// Advances the clock. If the datagram has expired, it is removed.
     fn look_at(&mut self, number: u8, now: u64) -> Option<usize> {
         self.now = self.now.max(now);
         let index = self.datagrams.iter().position(|datagram| datagram.number == number)?;
@@ -82,7 +83,7 @@ impl Oracle {
                 return if same { First::Duplicate(decided) } else { First::Conflict };
             }
             self.datagrams.remove(at.unwrap());
-            self.count("succeeded");
+            self.count("replaced");
         }
         let known: Vec<(u64, usize)> = self
             .datagrams
@@ -113,7 +114,7 @@ impl Oracle {
         })
     }
 
-    /// `Err`: a slot must be given, the oracle does not say which.
+    /// Returns `Err` if the table must assign a slot. The model does not predict which one.
     fn later(&mut self, number: u8, source: u8, extent: Extent, now: u64) -> Result<Later<u32>, ()> {
         let at = self.look_at(number, now);
         if let Some((_, decision, _)) = at.and_then(|at| self.datagrams[at].first) {
@@ -161,7 +162,7 @@ impl Oracle {
         Some((slot, decision))
     }
 
-    /// Each slot that is taken is in one datagram or in the queue, once.
+    /// Returns the slots of the datagrams and of the queue.
     fn places(&self) -> (Vec<u32>, Vec<u32>) {
         let kept = self.datagrams.iter().flat_map(|datagram| datagram.slots.iter().copied());
         let mut places: Vec<u32> = kept.chain(self.queue.iter().map(|&(slot, _)| slot)).collect();
@@ -198,7 +199,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Small, so that many sequences make a datagram whole.
+/// The extents are small, so that many random sequences complete a datagram.
 fn extent() -> impl Strategy<Value = Extent> {
     (1..4u16, 0..3u16, any::<bool>()).prop_map(|(place, eights, more)| Extent {
         offset: place * 8,
@@ -220,11 +221,11 @@ fn configs() -> impl Strategy<Value = Config> {
     })
 }
 
-/// The table beside its oracle.
+/// A table with its model.
 struct Pair {
     table: FragmentTable<u32>,
     oracle: Oracle,
-    colliding: bool, // only three hashes for all datagrams
+    colliding: bool, // All datagrams share three hashes.
     clock: u64,
     decision: u32,
 }
@@ -255,7 +256,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Three sources.
+    /// Returns a key from one of three sources.
     fn name(&self, number: u8) -> (crate::Key, u64) {
         let hash = hash(u64::from(if self.colliding { number % 3 } else { number }));
         (key(number % 3, u32::from(number)), hash)
@@ -272,7 +273,7 @@ impl Pair {
         match (found, self.oracle.later(number, source, extent, now.0)) {
             (Later::Hold(slot), Err(())) => {
                 prop_assert!((slot.0 as usize) < self.oracle.config.buffered);
-                prop_assert!(!self.oracle.owners.contains_key(&slot.0), "{slot:?} is taken");
+                prop_assert!(!self.oracle.owners.contains_key(&slot.0), "{slot:?} is in use");
                 self.oracle.hold(number, source, extent, slot.0);
             }
             (found, expected) => prop_assert_eq!(Ok(found), expected),
@@ -315,7 +316,7 @@ impl Pair {
             (c.expired_waiting, "expired waiting"),
             (c.expired_frames, "expired frames"),
             (c.evicted, "evicted"),
-            (c.succeeded, "succeeded"),
+            (c.replaced, "replaced"),
         ];
         for (found, name) in counted {
             prop_assert_eq!(found, oracle.sum(name), "{}", name);
@@ -324,7 +325,8 @@ impl Pair {
         Ok(())
     }
 
-    /// Ends everything; then every place for a datagram and every hold slot must be there again.
+    /// Expires all datagrams, and then checks that every index and every hold slot can be used
+    /// again.
     fn drain(&mut self) -> Result<(), TestCaseError> {
         self.clock = self.oracle.now + 1_000;
         self.apply(&Op::Expire(usize::MAX))?;

@@ -1,4 +1,4 @@
-//! Tests of `attempt`: TCP, and what holds for every kind.
+//! Tests of `attempt`: the TCP check, and properties that all kinds of checks have.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -44,7 +44,7 @@ async fn a_port_that_nobody_listens_on_refuses() {
 }
 
 #[tokio::test]
-async fn a_connection_ends_by_reset_so_that_no_port_stays_in_time_wait() {
+async fn connection_ends_by_reset_without_time_wait() {
     let listener = TcpListener::bind((HERE, 0)).await.unwrap();
     let kind = tcp(listener.local_addr().unwrap().port());
     assert_eq!(ask(&kind).await, Ok(()));
@@ -89,21 +89,21 @@ fn every_reason_is_in_the_list_and_every_message_has_words() {
     let all = [
         (Failure::NoAnswer, "no answer"),
         (Failure::Refused, "connection refused"),
-        (Failure::Unreachable, "no route to it"),
+        (Failure::Unreachable, "no route to the backend"),
         (Failure::Reset, "connection reset"),
-        (Failure::Closed, "closed before its answer was complete"),
-        (Failure::Local("no port left".into()), "this machine could not ask: no port left"),
+        (Failure::Closed, "connection closed before the response was complete"),
+        (Failure::Local("no port left".into()), "this machine could not send the check: no port left"),
         (Failure::Tls("x".into()), "TLS: x"),
         (Failure::Malformed("x".into()), "x"),
         (
             Failure::Status { found: 503, wanted: vec![200..=299, 301..=301] },
-            "status 503, wanted 200-299, 301",
+            "status 503, expected 200-299, 301",
         ),
-        (Failure::Body { wanted: Arc::from("ok") }, "body lacks \"ok\""),
-        (Failure::GrpcStatus(14), "gRPC status 14, wanted 0"),
-        (Failure::NotServing(2), "gRPC health says NOT_SERVING"),
-        (Failure::Rcode(2), "DNS response code SERVFAIL, wanted NOERROR"),
-        (Failure::NoRecord, "DNS answer without such a record"),
+        (Failure::Body { wanted: Arc::from("ok") }, "body does not contain \"ok\""),
+        (Failure::GrpcStatus(14), "gRPC status 14, expected 0"),
+        (Failure::NotServing(2), "gRPC health status NOT_SERVING"),
+        (Failure::Rcode(2), "DNS response code SERVFAIL, expected NOERROR"),
+        (Failure::NoRecord, "DNS response without a record of the requested type"),
     ];
     let reasons: BTreeSet<&str> = all.iter().map(|(failure, _)| failure.reason()).collect();
     assert_eq!(reasons, BTreeSet::from(Failure::REASONS));
@@ -125,13 +125,14 @@ async fn a_dropped_attempt_resets_its_connection_at_once() {
         }
     })
     .await;
-    // Reads the question and never answers, so the attempt hangs; its end shows as a reset, not as an orderly close.
+    // The server reads the request and sends no response, so the attempt waits. Dropping the
+    // attempt must reset the connection.
     let kind = CheckKind::Memcached(MemcachedCheck { port, transport: Transport::Tcp });
     assert!(super::super::hostile::waits(&kind).await);
-    assert!(was_closed.try_recv().is_err(), "an orderly close");
+    assert!(was_closed.try_recv().is_err(), "the connection was closed gracefully");
 }
 
-/// Numbers of errors on Linux.
+/// Error numbers of Linux.
 mod libc_code {
     pub(super) const EPERM: i32 = 1;
     pub(super) const EMFILE: i32 = 24;

@@ -10,7 +10,7 @@ fn kind(port: u16, record: DnsRecord) -> CheckKind {
     CheckKind::Dns(DnsCheck { port, name: "www.example.org".into(), record })
 }
 
-/// An answer to `query` with these records behind the question, each as it stands in the message.
+/// Encodes a response to `query` with these encoded records after the question.
 fn answer(query: &[u8], flags: [u8; 2], records: &[Vec<u8>]) -> Vec<u8> {
     let mut answer = query.to_vec();
     answer[2..4].copy_from_slice(&flags);
@@ -19,14 +19,14 @@ fn answer(query: &[u8], flags: [u8; 2], records: &[Vec<u8>]) -> Vec<u8> {
     answer
 }
 
-/// A record whose owner is `name` as bytes.
+/// Encodes a record with `name` as its encoded owner name.
 fn record(name: &[u8], kind: u8, data: &[u8]) -> Vec<u8> {
     let length = u8::try_from(data.len()).unwrap();
     [name, &[0, kind, 0, 1, 0, 0, 0, 60, 0, length], data].concat()
 }
 
 const GOOD: [u8; 2] = [0x81, 0x80];
-/// A pointer to the question's name.
+/// A compression pointer to the name in the question.
 const OWNER: &[u8] = &[0xc0, 12];
 
 fn a() -> Vec<u8> {
@@ -61,7 +61,10 @@ async fn an_answer_with_such_a_record_passes() {
     let cname = record(OWNER, 5, b"\x03web\xc0\x10");
     let port = datagrams(move |query| vec![answer(query, GOOD, &[cname.clone(), a()])]).await;
     assert_eq!(ask(&kind(port, DnsRecord::A)).await, Ok(()));
-    assert_eq!(words(&kind(port, DnsRecord::Aaaa)).await, "DNS answer without such a record");
+    assert_eq!(
+        words(&kind(port, DnsRecord::Aaaa)).await,
+        "DNS response without a record of the requested type"
+    );
 }
 
 #[tokio::test]
@@ -113,35 +116,32 @@ fn what_is_no_good_answer_fails_with_its_reason() {
     let mut case = good.clone();
     case[13..16].copy_from_slice(b"WwW");
     assert_eq!(judged(&case), "passes", "names are compared without regard to case");
-    assert_eq!(judged(&query), "a DNS query in place of an answer");
+    assert_eq!(judged(&query), "DNS query instead of a response");
     let mut other = good.clone();
     other[13] = b'v';
-    assert_eq!(judged(&other), "a DNS answer to another question");
+    assert_eq!(judged(&other), "DNS response to another question");
     let mut other = good.clone();
     other[good.len() - a().len() - 3] = 28;
-    assert_eq!(judged(&other), "a DNS answer to another question");
+    assert_eq!(judged(&other), "DNS response to another question");
     let mut none = good.clone();
     none[5] = 0;
-    assert_eq!(judged(&none), "a DNS answer to another question");
-    assert_eq!(judged(&answer(&query, [0x81, 0x82], &[])), "DNS response code SERVFAIL, wanted NOERROR");
-    assert_eq!(judged(&answer(&query, [0x81, 0x83], &[])), "DNS response code NXDOMAIN, wanted NOERROR");
+    assert_eq!(judged(&none), "DNS response to another question");
+    assert_eq!(judged(&answer(&query, [0x81, 0x82], &[])), "DNS response code SERVFAIL, expected NOERROR");
+    assert_eq!(judged(&answer(&query, [0x81, 0x83], &[])), "DNS response code NXDOMAIN, expected NOERROR");
     assert_eq!(
         judged(&[&query[..2], &[0x81, 0x81, 0, 0, 0, 0, 0, 0, 0, 0]].concat()),
-        "DNS response code FORMERR, wanted NOERROR"
+        "DNS response code FORMERR, expected NOERROR"
     );
-    assert_eq!(judged(&answer(&query, GOOD, &[])), "DNS answer without such a record");
+    assert_eq!(judged(&answer(&query, GOOD, &[])), "DNS response without a record of the requested type");
     let mut chaos = good.clone();
     let class = good.len() - 4 - 2 - 4 - 1;
     chaos[class] = 3;
-    assert_eq!(judged(&chaos), "DNS answer without such a record");
+    assert_eq!(judged(&chaos), "DNS response without a record of the requested type");
     for length in 12..good.len() {
         let words = judged(&good[..length]);
-        assert!(
-            words == "an answer that is not DNS" || words == "a DNS answer to another question",
-            "{words}"
-        );
+        assert!(words == "invalid DNS response" || words == "DNS response to another question", "{words}");
     }
-    assert_eq!(judged(&good[..11]), "an answer that is not DNS");
+    assert_eq!(judged(&good[..11]), "invalid DNS response");
     assert_eq!(judged(&good[..1]), "waits");
 }
 
@@ -157,28 +157,28 @@ fn an_answer_that_was_cut_on_the_way_counts_as_far_as_it_goes() {
 }
 
 #[test]
-fn a_name_that_turns_in_a_circle_or_leaves_the_message_is_refused() {
+fn looping_or_overlong_name_is_refused() {
     let query = query([7, 7], "www.example.org", DnsRecord::A).unwrap();
     let here = u8::try_from(query.len()).unwrap();
     let long = [[63; 64].as_slice(); 4].concat();
     let table: [(&[u8], bool); 11] = [
         (&[0xc0, 12], true),
         (b"\x01x\xc0\x0c", true),
-        (&[0xc0, 16], true), // "example.org"
+        (&[0xc0, 16], true), // The pointer leads to "example.org".
         (&[0], true),
-        (&[0xc0, here], false),          // at itself
-        (&[0xc0, here + 2], false),      // ahead
-        (&[1, b'x', 0xc0, here], false), // around a label
-        (&[0xc0, 3], false),             // into the header
-        (&[0xff, 0xff], false),          // out of the message
-        (&[0x40, 0], false),             // a kind of label that does not exist
+        (&[0xc0, here], false),          // The pointer leads to itself.
+        (&[0xc0, here + 2], false),      // The pointer leads forward.
+        (&[1, b'x', 0xc0, here], false), // The pointer leads back to the label before it.
+        (&[0xc0, 3], false),             // The pointer leads into the header.
+        (&[0xff, 0xff], false),          // The pointer leads out of the message.
+        (&[0x40, 0], false),             // This label type does not exist.
         (&long, false),
     ];
     for (name, passes) in table {
         let answer = answer(&query, GOOD, &[record(name, 1, &[192, 0, 2, 1])]);
         assert_eq!(
             judge(&answer, &query),
-            Some(if passes { Ok(()) } else { Err(Failure::malformed("an answer that is not DNS")) }),
+            Some(if passes { Ok(()) } else { Err(Failure::malformed("invalid DNS response")) }),
             "{name:?}"
         );
     }
@@ -213,13 +213,13 @@ proptest! {
         let _ = judge(&after, &query);
     }
 
-    /// Against a reader that follows a name label by label and remembers where it has been.
+    /// Compares the parser with a simple one that remembers every visited offset.
     #[test]
     fn names_are_read_as_a_slow_reader_reads_them(bytes in prop::collection::vec(prop_oneof![0..4_u8, Just(0xc0), 12..40_u8], 12..60)) {
         if let Some(end) = end_of_name(&bytes, 12) {
             prop_assert_eq!(slow_end(&bytes, 12), Some(end));
         } else {
-            // What is refused turns in a circle, leaves the message, or points ahead.
+            // A name is refused only if it loops, leaves the message or has a forward pointer.
             prop_assert!(slow_end(&bytes, 12).is_none() || points_ahead_or_into_the_header(&bytes, 12));
         }
     }

@@ -1,9 +1,10 @@
-//! Where the health thread and all others meet.
+//! The queues between the health thread and other threads.
 //!
-//! In: changes of the set and requests for a report, from the handle. Out: events and reports.
-//! Not here: what a change means (`runner`), which numbers targets have (`registry`).
-//! Invariant: bounded by the number of targets, however slow a reader is: of a target, the latest change and the latest
-//! state wait, no more.
+//! Other threads send changes of the target set and requests for reports. The health thread sends
+//! events and reports.
+//!
+//! The memory is bounded by the number of targets, even if the reader is slow. For each target,
+//! only the latest change and the latest state are kept.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -22,7 +23,7 @@ pub(super) struct Exchange {
     inbox: Mutex<Inbox>,
     outbox: Mutex<Outbox>,
     news: Notify,
-    /// Of the attempts; the loop is woken through it.
+    /// The slots of attempts that can continue, with the waker of the main loop.
     pub(super) ready: Arc<Ready>,
 }
 
@@ -39,7 +40,7 @@ struct Outbox {
     abilities: HashMap<TargetKey, Option<String>>,
     flushed: BTreeMap<u64, Flushed>,
     local_failure: bool,
-    /// What the reader got last.
+    /// The value of `local_failure` that the reader received last.
     reported_failure: bool,
     closed: bool,
 }
@@ -55,7 +56,7 @@ impl Exchange {
         self.ready.wake();
     }
 
-    /// At most `most` changes, and whether there are more.
+    /// Removes and returns at most `most` changes, and `true` if there are more.
     pub(super) fn take_changes(&self, most: usize) -> (Difference, bool) {
         let mut inbox = lock(&self.inbox);
         let taken = std::iter::from_fn(|| inbox.changes.pop_first()).take(most).collect();
@@ -80,7 +81,7 @@ impl Exchange {
     pub(super) fn give_report(&self, reports: Vec<TargetReport>) {
         let waiting = std::mem::take(&mut lock(&self.inbox).reports);
         for sender in waiting.iter().skip(1) {
-            // The caller may have given up.
+            // Sending fails only if the requester is no longer waiting.
             let _ = sender.try_send(reports.clone());
         }
         if let Some(sender) = waiting.first() {
@@ -88,7 +89,7 @@ impl Exchange {
         }
     }
 
-    /// Publishes changes of state to the reader.
+    /// Publishes state changes to the reader.
     pub(super) fn publish(
         &self,
         turned: impl Iterator<Item = (u32, StateChange)>,
@@ -106,23 +107,23 @@ impl Exchange {
         self.news.notify_one();
     }
 
-    /// Publishes what came of emptying a server.
+    /// Publishes the result of an attempt to flush a server.
     pub(super) fn flushed(&self, flushed: Flushed) {
         lock(&self.outbox).flushed.insert(flushed.number, flushed);
         self.news.notify_one();
     }
 
-    /// Drops what waits for the reader about servers that need not be emptied.
+    /// Drops unread flush results, except for requests that are still wanted.
     pub(super) fn keep_flushed(&self, is_wanted: impl Fn(u64) -> bool) {
         lock(&self.outbox).flushed.retain(|number, _| is_wanted(*number));
     }
 
-    /// Drops what waits for the reader about this target.
+    /// Drops unread state changes of a target.
     pub(super) fn forget(&self, id: u32) {
         lock(&self.outbox).turned.remove(&id);
     }
 
-    /// The thread has ended.
+    /// Closes the queues when the thread ends.
     pub(super) fn close(&self) {
         let mut inbox = lock(&self.inbox);
         *inbox = Inbox { closed: true, ..Inbox::default() };
@@ -131,7 +132,8 @@ impl Exchange {
         self.news.notify_one();
     }
 
-    /// The next event; `None`: there is none now, and `Err`: there never will be one.
+    /// Returns the next event, or `Ok(None)` if there is none now. Returns an error after the last
+    /// event.
     fn event(&self) -> Result<Option<Event>, Closed> {
         let mut outbox = lock(&self.outbox);
         if outbox.local_failure != outbox.reported_failure {
@@ -155,13 +157,13 @@ impl Exchange {
 
 struct Closed;
 
-/// Events of the health thread, for one reader.
+/// The events of the health thread. Only one thread reads the events.
 #[derive(Debug)]
 pub struct Events(pub(super) Arc<Exchange>);
 
 impl Events {
-    /// The next event, as soon as there is one. A slow reader gets the latest state of each target alone. `None` when the
-    /// [`super::Health`] is gone. May be dropped while it waits: nothing is lost.
+    /// Waits for the next event. A slow reader receives only the latest state of each target.
+    /// Returns `None` after [`super::Health`] was dropped. This future is cancel-safe.
     pub async fn recv(&mut self) -> Option<Event> {
         loop {
             match self.0.event() {
@@ -172,7 +174,7 @@ impl Events {
         }
     }
 
-    /// An event that is there already.
+    /// Returns the next event if one is available. Does not wait.
     pub fn try_recv(&mut self) -> Option<Event> {
         self.0.event().ok().flatten()
     }

@@ -1,9 +1,10 @@
-//! Attempts under way.
+//! Holds and polls the running attempts.
 //!
-//! In: futures. Out: the numbers of those that can go on, as their sockets say.
-//! No task and no timer for each: one list of what is ready, one wake of the loop however long it is.
-//! Not here: when an attempt is made and when it is over (`runner`).
-//! Invariant: taking an attempt out drops it, and with it all that it opened.
+//! Attempts are futures without their own task or timer. When a socket is ready, the slot of its
+//! attempt is added to a list. The first entry of the list wakes the main loop, which then polls
+//! only the attempts in the list.
+//!
+//! Removing an attempt drops its future and all its resources.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,24 +15,25 @@ use crate::{Failure, lock};
 
 pub(super) type Attempt = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>;
 
-/// Attempts by slot; a slot is given to the next attempt when it is free.
+/// The attempts, indexed by slot. Free slots are reused.
 pub(super) struct Flights {
     slots: Vec<Slot>,
     free: Vec<u32>,
     ready: Arc<Ready>,
-    /// Emptied and swapped with the list of `ready`, so that neither allocates.
+    /// An empty list that takes the place of the list in `ready` when the loop removes the latter.
+    /// Reusing it avoids an allocation.
     taken: Vec<u32>,
 }
 
 struct Slot {
-    /// Whose attempt it is.
+    /// The ID of the target that owns the attempt.
     owner: u32,
     attempt: Option<Attempt>,
     signal: Arc<Signal>,
     waker: Waker,
 }
 
-/// The list of slots whose attempts can go on, and the loop that is to be woken for it.
+/// The slots whose attempts can continue, and the waker of the loop.
 #[derive(Debug, Default)]
 pub(super) struct Ready {
     list: Mutex<Vec<u32>>,
@@ -39,7 +41,7 @@ pub(super) struct Ready {
 }
 
 impl Ready {
-    /// The loop goes to sleep and is to be woken by `waker`.
+    /// Sets the waker of the main loop, before the loop sleeps.
     pub(super) fn register(&self, waker: &Waker) {
         let mut registered = lock(&self.loop_waker);
         if !registered.as_ref().is_some_and(|old| old.will_wake(waker)) {
@@ -67,7 +69,8 @@ impl Wake for Signal {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Pairs with the Release in `Flights::take_ready`: what made it ready happens before the next poll.
+        // This swap pairs with the Release in `Flights::take_ready`, so that the writes before this
+        // wake-up are visible to the next poll.
         if self.listed.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -90,7 +93,8 @@ impl Flights {
         self.slots.len() - self.free.len()
     }
 
-    /// Starts an attempt, as far as it goes without waiting: the slot that it has, or its result.
+    /// Starts an attempt and polls it once. Returns its slot, or its result if it has already
+    /// ended.
     pub(super) fn start(&mut self, owner: u32, attempt: Attempt) -> Result<u32, Result<(), Failure>> {
         let slot = self.free.pop().unwrap_or_else(|| self.grow());
         let entry = &mut self.slots[slot as usize];
@@ -101,10 +105,11 @@ impl Flights {
         }
     }
 
-    /// Goes on with the attempt in `slot`: whose it was and its result, when it has ended.
+    /// Polls the attempt in `slot`. If the attempt has ended, returns the ID of its target and its
+    /// result.
     pub(super) fn poll(&mut self, slot: u32) -> Poll<(u32, Result<(), Failure>)> {
         let entry = &mut self.slots[slot as usize];
-        // An empty slot was woken for an attempt that is no longer there.
+        // A late wake-up of an attempt that has ended can find an empty slot.
         let Some(attempt) = &mut entry.attempt else { return Poll::Pending };
         let Poll::Ready(result) = attempt.as_mut().poll(&mut Context::from_waker(&entry.waker)) else {
             return Poll::Pending;
@@ -120,7 +125,8 @@ impl Flights {
         }
     }
 
-    /// The slots that were woken since the last call. Give the list back with [`Flights::give_back`].
+    /// Returns the slots that were woken since the last call. The caller must pass the list to
+    /// [`Flights::give_back`] afterwards.
     pub(super) fn take_ready(&mut self) -> Vec<u32> {
         let mut taken = std::mem::take(&mut self.taken);
         std::mem::swap(&mut taken, &mut *lock(&self.ready.list));
@@ -130,7 +136,7 @@ impl Flights {
         taken
     }
 
-    /// Lets the list's memory serve again.
+    /// Takes back a list from [`Flights::take_ready`], so that its memory is reused.
     pub(super) fn give_back(&mut self, mut taken: Vec<u32>) {
         taken.clear();
         self.taken = taken;

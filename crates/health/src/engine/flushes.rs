@@ -1,8 +1,9 @@
-//! Servers that are emptied before they serve again.
+//! Flushes memcached servers, so that they hold no old entries when they serve again.
 //!
-//! In: the set of those that should be. Out: what came of each attempt (`exchange`).
-//! Not here: which servers those are, what follows (the caller); what is said to a server (`memcached`).
-//! Invariant: a server is asked by one attempt at a time for each number, and at most [`AT_ONCE`] attempts are under way.
+//! The caller decides which servers are flushed. The module `memcached` has the command, and
+//! results are published through `exchange`.
+//!
+//! Each request has at most one attempt at a time, and at most [`AT_ONCE`] attempts run.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use super::exchange::Exchange;
 use super::{Flush, Flushed};
 use crate::{Dialer, Failure, flush};
 
-/// Follows the set until its sender is gone.
+/// Starts and cancels flushes according to `wanted`, until the sender of `wanted` is dropped.
 pub(super) async fn carry_out(mut wanted: watch::Receiver<Vec<Flush>>, exchange: Arc<Exchange>) {
     let permits = Arc::new(Semaphore::new(AT_ONCE));
     let mut running: HashMap<u64, Running> = HashMap::new();
@@ -31,7 +32,7 @@ pub(super) async fn carry_out(mut wanted: watch::Receiver<Vec<Flush>>, exchange:
     }
 }
 
-/// Ends with what it stands for.
+/// The task of one request. The task is aborted when this value is dropped.
 struct Running(JoinHandle<()>);
 
 impl Drop for Running {
@@ -43,7 +44,7 @@ impl Drop for Running {
 async fn until_empty(wanted: Flush, permits: Arc<Semaphore>, exchange: Arc<Exchange>) {
     let Flush { number, server, interval, timeout: limit } = wanted;
     loop {
-        // It is never closed.
+        // This cannot fail, because the semaphore is never closed.
         let permit = permits.acquire().await;
         let ended = timeout(limit, flush(server, &Dialer::Direct)).await.unwrap_or(Err(Failure::NoAnswer));
         drop(permit);
@@ -57,7 +58,8 @@ async fn until_empty(wanted: Flush, permits: Arc<Semaphore>, exchange: Arc<Excha
     }
 }
 
-/// Each takes a descriptor; a rack that comes back is emptied in a few rounds.
+/// The maximum number of attempts at a time. Each attempt needs a file descriptor. With this limit,
+/// the servers of a rack are still flushed in a few rounds.
 const AT_ONCE: usize = 64;
 
 #[cfg(test)]
@@ -76,7 +78,7 @@ mod tests {
         Flush { number, server: SocketAddr::new(HERE, port), interval, timeout }
     }
 
-    /// The next thing that came of emptying; waits ten times as long as any takes.
+    /// Waits for the next results. The timeout is ten times the longest expected time.
     async fn next(events: &mut crate::Events) -> Vec<Flushed> {
         match timeout(Duration::from_secs(20), events.recv()).await {
             Ok(Some(Event::Flushed(flushed))) => flushed,
@@ -84,7 +86,8 @@ mod tests {
         }
     }
 
-    /// A server that answers the first request with an error, and the second and later ones with OK; the requests that it got.
+    /// Starts a server that responds with an error to the first request and with OK to later
+    /// requests. Returns its port and the received requests.
     async fn second_time() -> (u16, tokio::sync::mpsc::UnboundedReceiver<Vec<u8>>) {
         let (sender, asked) = tokio::sync::mpsc::unbounded_channel();
         let count = Arc::new(std::sync::atomic::AtomicUsize::new(0));
@@ -107,10 +110,10 @@ mod tests {
         let (health, mut events) = Health::start(|_| Dialer::Direct).unwrap();
         let (port, mut asked) = second_time().await;
         health.flush(vec![wanted(1, port)]);
-        let words = "\"SERVER_ERROR busy\\r\", wanted \"OK\"".to_owned();
+        let words = "\"SERVER_ERROR busy\\r\", expected \"OK\"".to_owned();
         assert_eq!(next(&mut events).await, [Flushed { number: 1, result: Err(words) }]);
         assert_eq!(next(&mut events).await, [Flushed { number: 1, result: Ok(()) }]);
-        // Under the same number it is done; another number is another time.
+        // Request 1 is done, and request 2 is a new request for the same server.
         health.flush(vec![wanted(1, port), wanted(2, port)]);
         assert_eq!(next(&mut events).await, [Flushed { number: 2, result: Ok(()) }]);
         drop(health);
@@ -121,7 +124,8 @@ mod tests {
         assert_eq!(requests, [b"flush_all\r\n"; 3]);
     }
 
-    /// A datagram server, and its port bound for TCP without a listener: connections are refused.
+    /// Starts a UDP server. The function also binds the port for TCP without listening on it, so
+    /// that TCP connections are refused.
     async fn datagrams_alone(
         answers: impl Fn(&[u8]) -> Vec<Vec<u8>> + Clone + Send + 'static,
     ) -> (u16, tokio::net::TcpSocket) {
@@ -146,11 +150,11 @@ mod tests {
         })
         .await;
         health.flush(vec![wanted(2, good)]);
-        // What came of the first before it was taken back may come once more.
+        // A result for request 1 may still arrive.
         let mut said = next(&mut events).await;
         while said.iter().all(|flushed| flushed.number == 1) {
             said = next(&mut events).await;
         }
-        assert_eq!(said, [Flushed { number: 2, result: Ok(()) }], "over UDP, as TCP is refused there");
+        assert_eq!(said, [Flushed { number: 2, result: Ok(()) }], "UDP is used because TCP is refused");
     }
 }

@@ -1,18 +1,17 @@
-//! The time by which attempts are planned.
+//! The clock that schedules attempts.
 //!
-//! In: the monotonic clock, and when the loop asked to be woken. Out: time since the start, less what was lost.
-//! The wall clock has no part in it. While the machine was suspended or the loop could not run, this time stands still but for
-//! [`MOST_LATE`]: what was due then comes later in the same order and at the same distances, not in a burst, and no answer is
-//! late that came while the loop could not run.
+//! The clock follows the monotonic clock, so changes of the wall clock do not affect it. While the
+//! machine is suspended or the loop cannot run, this clock advances by at most [`MOST_LATE`].
+//! Attempts that were due in that time start later. They keep their order and their gaps, instead
+//! of all starting at once. A response that arrived in that time is not treated as late.
 
 use std::time::{Duration, Instant};
 
-/// Planned time.
 #[derive(Debug)]
 pub(super) struct Pace {
     seen: Instant,
     elapsed: Duration,
-    /// When the loop asked to be woken; `None`: by an event alone.
+    /// The time at which the loop wants to be woken. `None` if the loop waits only for an event.
     asked: Option<Duration>,
 }
 
@@ -21,7 +20,7 @@ impl Pace {
         Self { seen: now, elapsed: Duration::ZERO, asked: None }
     }
 
-    /// Takes note of the time.
+    /// Advances the clock and returns the scheduling time.
     pub(super) fn advance(&mut self, now: Instant) -> Duration {
         let passed = self.elapsed + now.saturating_duration_since(self.seen);
         self.seen = now;
@@ -30,14 +29,15 @@ impl Pace {
         self.elapsed
     }
 
-    /// Takes note of when the loop wants to go on, and says when that is by the monotonic clock.
+    /// Sets the time at which the loop wants to be woken. Returns the same time as an instant of
+    /// the monotonic clock.
     pub(super) fn ask(&mut self, wake: Option<Duration>) -> Option<Instant> {
         self.asked = wake;
         wake.map(|wake| self.seen + wake.saturating_sub(self.elapsed))
     }
 }
 
-/// What a late loop makes up for.
+/// The maximum time by which the clock advances beyond the requested wake-up time.
 pub(super) const MOST_LATE: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

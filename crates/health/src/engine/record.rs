@@ -1,38 +1,40 @@
-//! What is remembered of one target's attempts, for display.
+//! The history of one target's attempts, for display.
 //!
-//! In: results. Out: the report of a target; the word that this machine has lost the ability to ask it, or has it again.
-//! Not here: verdicts, which rest on nothing of this.
-//! Invariant: of fixed size, but for the text of one failure.
+//! Health states do not depend on this history. A record also detects when this machine can no
+//! longer probe the target, and when it can probe the target again.
+//!
+//! A record has a fixed size, except for the text of one failure.
 
 use std::time::{Duration, Instant, SystemTime};
 
+use super::health_states::Count;
 use super::target::{HealthState, TargetReport, Watched};
-use super::verdicts::Count;
 use crate::Failure;
 
 #[derive(Debug)]
 pub(super) struct Record {
     since: Instant,
     since_wall: SystemTime,
-    /// That ended.
+    /// The number of finished attempts.
     pub(super) attempts: u64,
     failures: u64,
-    /// The last 16 results, the latest in the lowest bit; 1 is a pass.
+    /// The last 16 results. The lowest bit is the latest, and 1 means passed.
     history: u16,
     latency: Duration,
     failure: Option<Failure>,
-    /// When that was.
+    /// The time of the last failure.
     failed: Option<Instant>,
-    /// Attempts in a row that this machine could not make.
+    /// The number of consecutive attempts that this machine could not make.
     local: u32,
 }
 
-/// What changed in this machine's ability to ask a target.
+/// A change in the ability of this machine to probe a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Ability {
-    /// [`LOST_AFTER`] attempts in a row failed here, the last for this reason.
+    /// The last [`LOST_AFTER`] attempts failed locally. The string is the reason for the last
+    /// failure.
     Lost(String),
-    /// The target was asked again.
+    /// The target was probed again.
     Back,
 }
 
@@ -51,7 +53,7 @@ impl Record {
         }
     }
 
-    /// This machine has not been able to ask for some time, and [`Ability::Lost`] was published.
+    /// Returns `true` if the last attempts failed locally and [`Ability::Lost`] was published.
     pub(super) fn is_lost(&self) -> bool {
         self.local >= LOST_AFTER
     }
@@ -74,12 +76,12 @@ impl Record {
         }
     }
 
-    /// The verdict turned just now.
+    /// Sets the time of the last state change to now.
     pub(super) fn turn(&mut self) {
         (self.since, self.since_wall) = (Instant::now(), SystemTime::now());
     }
 
-    /// Of one that is down: why the last attempt failed.
+    /// Returns the reason for the last failed attempt, if the target is down.
     pub(super) fn why(&self, state: HealthState) -> Option<String> {
         let failure = self.failure.as_ref().filter(|_| state == HealthState::Down);
         failure.map(ToString::to_string)
@@ -109,7 +111,9 @@ impl Record {
     }
 }
 
-/// As many as make a backend down by default: one may be chance.
+/// The number of consecutive local failures after which [`Ability::Lost`] is published. A single
+/// failure may be coincidence. The value therefore equals the default number of failures after
+/// which a backend is down.
 const LOST_AFTER: u32 = 3;
 
 #[cfg(test)]
@@ -117,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ability_to_ask_is_lost_with_the_third_local_failure_in_a_row_and_back_with_any_other_result() {
+    fn ability_is_lost_after_three_local_failures() {
         let mut record = Record::new();
         let mut note = |result| record.note(result, Duration::ZERO);
         let local = || Err(Failure::Local("no port".into()));
@@ -125,7 +129,7 @@ mod tests {
             [note(local()), note(local()), note(Ok(())), note(local()), note(local())],
             [const { None }; 5]
         );
-        let lost = Some(Ability::Lost("this machine could not ask: no port".into()));
+        let lost = Some(Ability::Lost("this machine could not send the check: no port".into()));
         assert_eq!([note(local()), note(local())], [lost.clone(), None]);
         assert_eq!([note(Err(Failure::Refused)), note(Ok(()))], [Some(Ability::Back), None]);
         assert_eq!([note(local()), note(local()), note(local())], [None, None, lost]);

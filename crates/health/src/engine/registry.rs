@@ -1,9 +1,10 @@
-//! Which targets there are, as the handle knows them.
+//! Assigns IDs to targets, and computes the difference between the old and the new set of targets.
 //!
-//! In: a whole new set. Out: what of it is new, gone, or otherwise grouped.
-//! A target that is asked the same, and only at another pace or with another `rise` or `fall`, keeps its number.
-//! The difference is found on the caller's thread, so that a reload of 20,000 targets costs the health thread no hashing.
-//! Invariant: numbers are below the largest set that ever was.
+//! A target keeps its ID if only its interval, `rise` or `fall` changes. The difference is computed
+//! on the calling thread, so that the health thread needs no hashing for a reload of 20,000
+//! targets.
+//!
+//! IDs are less than the size of the largest set so far.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -21,7 +22,7 @@ pub(super) struct Registry {
 }
 
 impl Registry {
-    /// Makes `wanted` the set: what changes by that.
+    /// Replaces the set of targets and returns the difference.
     pub(super) fn replace(&mut self, wanted: Vec<Watched>) -> Difference {
         let mut wanted = unique(wanted);
         let mut difference = Difference::new();
@@ -45,8 +46,9 @@ impl Registry {
         difference
     }
 
-    /// Takes out of `wanted` what is known already. Those that are not wanted any more come back, each with its number and
-    /// lineage: a new target may ask the same of them.
+    /// Removes targets that continue unchanged from `wanted`. Returns the targets that are no
+    /// longer wanted, each with its ID and lineage (the serial of the first target in the series).
+    /// A new target with the same probe can take over the ID and the lineage.
     fn keep(
         &mut self,
         wanted: &mut HashMap<TargetKey, Watched>,
@@ -71,7 +73,7 @@ impl Registry {
         gone
     }
 
-    /// One that no target has.
+    /// Returns an unused ID.
     fn number(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
             self.numbers += 1;
@@ -80,7 +82,8 @@ impl Registry {
     }
 }
 
-/// A target's key as far as its answer goes: how often it is asked, and how many answers make a verdict, is left out.
+/// A target key that is compared only by the fields that determine the probe. The interval and the
+/// thresholds `rise` and `fall` are ignored.
 #[derive(Debug)]
 struct Question(TargetKey);
 
@@ -104,8 +107,8 @@ impl Hash for Question {
     }
 }
 
-/// One for each key: what is there twice counts for the pools of both. Pools are in order, so that the order of the set makes
-/// no difference.
+/// Merges targets with equal keys. The merged target belongs to all pools of the original targets.
+/// Pools are sorted, so that the order in `wanted` does not matter.
 fn unique(wanted: Vec<Watched>) -> HashMap<TargetKey, Watched> {
     let mut unique: HashMap<TargetKey, Watched> = HashMap::with_capacity(wanted.len());
     for mut watched in wanted {

@@ -1,10 +1,11 @@
-//! The loop that makes attempts and gives verdicts.
+//! The main loop of the health thread, which runs attempts and updates health states.
 //!
-//! In: changes of the set (`exchange`), the clock. Out: events and reports (`exchange`).
-//! One turn: take changes, results, what is due, decide, publish, start. A turn's work is bounded, so that a verdict never waits
-//! for a reload: at most [`CHANGES`], [`STARTS`] and [`REPORTED`] of each.
-//! Not here: when a target is due (`schedule`), results to verdicts (`verdicts`).
-//! Invariant: a target is planned, waiting or flying, never two of them; so its attempts never overlap.
+//! One iteration applies changes of the target set, takes results, finds due attempts, updates and
+//! publishes health states, and starts attempts. The work of an iteration is bounded by
+//! [`CHANGES`], [`STARTS`] and [`REPORTED`], so that a health state change never waits for a
+//! reload.
+//!
+//! The attempts of a target never overlap, because a target is in exactly one [`Phase`] at a time.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -16,29 +17,29 @@ use tokio::time::Sleep;
 
 use super::exchange::Exchange;
 use super::flights::Flights;
+use super::health_states::{Changes, HealthStates, Outcome, Rules};
 use super::pace::Pace;
 use super::record::{Ability, Record};
 use super::schedule::Schedule;
 use super::target::{HealthState, Spec, TargetKey, TargetReport, Watched};
-use super::verdicts::{Changes, Outcome, Rules, Verdicts};
 use super::{Dialing, StateChange};
 use crate::{Dialer, Failure, attempt};
 
-/// The loop's state; it runs as one task.
+/// The state of the loop, which runs as one task.
 pub(super) struct Runner {
     exchange: Arc<Exchange>,
     dialing: Dialing,
-    /// Most attempts under way.
+    /// The maximum number of running attempts.
     most: usize,
     targets: Vec<Option<Target>>,
     len: usize,
-    verdicts: Verdicts,
+    health_states: HealthStates,
     schedule: Schedule,
     flights: Flights,
-    /// Due, by number and serial, until there is room for them.
+    /// The ID and the serial of each target that is due and waits until another attempt may run.
     waiting: VecDeque<(u32, u64)>,
     changes: Changes,
-    /// Targets that this machine can't ask, or can again: not published yet.
+    /// Changes in the ability to probe targets that are not published yet.
     abilities: Vec<(TargetKey, Ability)>,
     pace: Pace,
     sleep: Pin<Box<Sleep>>,
@@ -55,7 +56,7 @@ struct Target {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The wheel says when.
+    /// The timing wheel has the time of the next attempt.
     Planned,
     Waiting,
     Flying {
@@ -65,7 +66,7 @@ enum Phase {
     },
 }
 
-/// Attempts brought forward because a verdict is held.
+/// Attempts that are started early because a Down state is held.
 #[derive(Debug, Default)]
 struct ConfirmationProbes {
     silence: u64,
@@ -86,7 +87,7 @@ impl Runner {
             most,
             targets: Vec::new(),
             len: 0,
-            verdicts: Verdicts::new(),
+            health_states: HealthStates::new(),
             schedule: Schedule::new(),
             flights: Flights::new(Arc::clone(&exchange.ready)),
             waiting: VecDeque::new(),
@@ -107,7 +108,7 @@ impl Runner {
         self.take_results(now);
         self.take_due(now);
         if !unsettled {
-            self.verdicts.decide(now, &mut self.changes);
+            self.health_states.decide(now, &mut self.changes);
         }
         self.publish();
         self.start_confirmation_probes();
@@ -117,12 +118,13 @@ impl Runner {
         self.rest(more, now, context);
     }
 
-    /// Applies what changed in the set. `true`: there is more to apply.
+    /// Applies changes of the target set. Returns `true` if there are more.
     fn take_changes(&mut self, now: Duration) -> bool {
         let (changes, more) = self.exchange.take_changes(CHANGES);
         for (id, spec) in changes {
             let kept = self.targets.get(id as usize).and_then(Option::as_ref);
-            // A local failure was published under the old key: such a target begins anew.
+            // `Event::Unable` was published under the old key. A target that could not be probed
+            // therefore starts again without history.
             let kept = kept.map(|target| (target.spec.serial, target.spec.lineage, target.record.is_lost()));
             match spec {
                 Some(spec) if kept.is_some_and(|(serial, ..)| serial == spec.serial) => {
@@ -150,7 +152,7 @@ impl Runner {
     fn add(&mut self, id: u32, spec: Arc<Spec>, now: Duration) {
         let watched = &spec.watched;
         let rules = rules(watched);
-        self.verdicts.insert(id, rules, Arc::clone(&watched.backend), watched.pools.clone());
+        self.health_states.insert(id, rules, Arc::clone(&watched.backend), watched.pools.clone());
         self.schedule.first_attempt(id, self.len + 1, now);
         let dialer = (self.dialing)(watched);
         if id as usize >= self.targets.len() {
@@ -167,7 +169,7 @@ impl Runner {
             self.flights.end(slot);
         }
         self.schedule.cancel(id);
-        self.verdicts.remove(id);
+        self.health_states.remove(id);
         self.exchange.forget(id);
         self.changes.turned.retain(|(turned, _)| *turned != id);
         if target.record.is_lost() {
@@ -176,14 +178,14 @@ impl Runner {
         self.len -= 1;
     }
 
-    /// The same target for other pools, or by another slot's outer header: then an attempt under way says nothing any more,
-    /// and one by the new header follows at once.
+    /// Applies new pools or a new slot to a target. A new slot has a new outer header, so a running
+    /// attempt is canceled and another attempt starts immediately.
     fn regroup(&mut self, id: u32, spec: Arc<Spec>, now: Duration) {
         let Some(target) = self.targets.get_mut(id as usize).and_then(Option::as_mut) else { return };
         let rerouted = target.spec.watched.slot != spec.watched.slot;
         let watched = &spec.watched;
         let rules = rules(watched);
-        self.verdicts.regroup(id, rules, Arc::clone(&watched.backend), watched.pools.clone());
+        self.health_states.regroup(id, rules, Arc::clone(&watched.backend), watched.pools.clone());
         target.dialer = (self.dialing)(&spec.watched);
         target.spec = spec;
         if let Phase::Flying { slot, .. } = target.phase
@@ -197,8 +199,9 @@ impl Runner {
         }
     }
 
-    /// The same question at another pace: what is known stays, and is published under the new key. The next attempt comes at a
-    /// random part of the new interval, so that targets that were changed together spread over it.
+    /// Applies a new interval to a target with the same probe. The health state stays and is
+    /// published under the new key. The next attempt starts after a random part of the new
+    /// interval. Targets that changed together are therefore not probed together.
     fn repace(&mut self, id: u32, spec: Arc<Spec>, now: Duration) {
         let interval = spec.watched.key.check.interval;
         self.regroup(id, spec, now);
@@ -208,7 +211,7 @@ impl Runner {
             let at = now + self.schedule.part_of(interval);
             self.schedule.set(id, at);
         }
-        let state = self.verdicts.count(id).map(|count| count.state);
+        let state = self.health_states.count(id).map(|count| count.state);
         let known = state.filter(|state| *state != HealthState::Unknown);
         self.changes.turned.extend(known.map(|state| (id, state)));
     }
@@ -226,8 +229,8 @@ impl Runner {
         self.flights.give_back(ready);
     }
 
-    /// What the wheel gives out is to be started, or has taken too long. Results were taken before: one that came in time
-    /// counts, however late the loop is.
+    /// Starts due attempts and ends attempts that have timed out. The loop takes results before it
+    /// calls this function, so a response that arrived in time counts even if the loop is late.
     fn take_due(&mut self, now: Duration) {
         let due = self.schedule.take_due(now);
         for id in &due {
@@ -270,11 +273,12 @@ impl Runner {
             let started = Instant::now();
             let future = async move {
                 let key = &spec.watched.key;
-                // Through the tunnel the VIP is the peer: `Host` and the certificate's name are those of clients.
+                // For checks through the tunnel, the peer is the VIP. The `Host` value and the name
+                // in the certificate are therefore the same as for clients.
                 let address = key.through.as_ref().map_or(key.address, |through| through.vip);
                 attempt(&key.check.kind, address, &dialer).await
             };
-            // Set before the first poll: an attempt may end in it.
+            // The phase is set before the first poll, because the attempt may end in that poll.
             target.phase = Phase::Flying { slot: u32::MAX, started, planned: now };
             match self.flights.start(id, Box::pin(future)) {
                 Ok(slot) => {
@@ -298,8 +302,8 @@ impl Runner {
         };
         let ability = target.record.note(result, started.elapsed());
         self.abilities.extend(ability.map(|ability| (target.spec.watched.key.clone(), ability)));
-        self.verdicts.result(id, outcome, now, &mut self.changes);
-        let in_doubt = self.verdicts.in_doubt(id, outcome == Outcome::Pass);
+        self.health_states.result(id, outcome, now, &mut self.changes);
+        let in_doubt = self.health_states.in_doubt(id, outcome == Outcome::Pass);
         let check = &target.spec.watched.key.check;
         let pause = match (in_doubt, target.record.attempts) {
             (false, 1) => self.schedule.part_of(check.interval),
@@ -309,13 +313,14 @@ impl Runner {
         self.schedule.set(id, (planned + pause).max(now));
     }
 
-    /// While a Down state is held, probes a few targets that should pass at once: it need not wait for their turn.
+    /// Probes a few targets early while a Down state is held. If one of these targets passes, the
+    /// held state is applied.
     fn start_confirmation_probes(&mut self) {
-        if !self.verdicts.wants_confirmation() || self.targets.is_empty() {
+        if !self.health_states.wants_confirmation() || self.targets.is_empty() {
             return;
         }
-        if self.confirmation.silence != self.verdicts.silence {
-            (self.confirmation.silence, self.confirmation.started) = (self.verdicts.silence, 0);
+        if self.confirmation.silence != self.health_states.silence {
+            (self.confirmation.silence, self.confirmation.started) = (self.health_states.silence, 0);
         }
         let all = u32::try_from(self.targets.len()).unwrap_or(u32::MAX);
         for _ in 0..all.min(CONFIRMATION_CANDIDATES) {
@@ -325,13 +330,14 @@ impl Runner {
             self.confirmation.next = (self.confirmation.next + 1) % all;
             let id = self.confirmation.next;
             let planned = self.targets[id as usize].as_ref().is_some_and(|t| t.phase == Phase::Planned);
-            if planned && self.verdicts.can_confirm(id) {
+            if planned && self.health_states.can_confirm(id) {
                 self.confirmation.started += 1;
                 self.schedule.cancel(id);
                 self.enqueue(id);
             }
         }
-        // Otherwise every turn would look again for targets that are all under way.
+        // This assignment ends the search. Otherwise, every iteration would search again while all
+        // candidates have running attempts.
         self.confirmation.started = CONFIRMATION_PROBES;
     }
 
@@ -349,7 +355,8 @@ impl Runner {
         }
     }
 
-    /// Goes on with a report that is asked for.
+    /// Adds up to [`REPORTED`] targets to the requested report. Sends the report when it is
+    /// complete.
     fn report(&mut self) {
         if self.reporting.is_none() && !self.exchange.report_wanted() {
             return;
@@ -361,7 +368,7 @@ impl Runner {
         let until = (reporting.next + REPORTED).min(self.targets.len());
         for id in reporting.next..until {
             let (Some(target), Some(count)) =
-                (&self.targets[id], u32::try_from(id).ok().and_then(|id| self.verdicts.count(id)))
+                (&self.targets[id], u32::try_from(id).ok().and_then(|id| self.health_states.count(id)))
             else {
                 continue;
             };
@@ -375,16 +382,16 @@ impl Runner {
         }
     }
 
-    /// Arranges the next turn for when there is something to do.
+    /// Schedules the next iteration.
     fn rest(&mut self, more: bool, now: Duration, context: &mut Context<'_>) {
         if more {
             self.pace.ask(Some(now));
-            // Deferred: sockets are looked at before the next turn.
+            // The wake-up is deferred, so that the runtime polls sockets before the next iteration.
             let mut pause = Box::pin(tokio::task::yield_now());
             let _ = pause.as_mut().poll(context);
             return;
         }
-        let wake = self.schedule.next().into_iter().chain(self.verdicts.deadline()).min();
+        let wake = self.schedule.next().into_iter().chain(self.health_states.deadline()).min();
         if let Some(at) = self.pace.ask(wake) {
             self.sleep.as_mut().reset(at.into());
             if self.sleep.as_mut().poll(context).is_ready() {
@@ -416,15 +423,17 @@ fn rules(watched: &Watched) -> Rules {
     Rules { rise: check.rise, fall: check.fall, first_fall, span: stretched + check.timeout }
 }
 
-/// Changes of the set applied in one turn, at about a microsecond each.
+/// The maximum number of target changes that are applied per iteration. Each change takes about a
+/// microsecond.
 const CHANGES: usize = 256;
-/// Attempts started in one turn: the kernel takes 10 to 20 µs for each.
+/// The maximum number of attempts that are started per iteration. The kernel needs 10 to 20 µs for
+/// each.
 const STARTS: usize = 32;
-/// Results after which changes of state are published.
+/// The number of results after which state changes are published.
 const RESULTS: usize = 32;
-/// Targets reported in one turn.
+/// The maximum number of targets reported per iteration.
 const REPORTED: usize = 256;
-/// Confirmation probes started in one silence.
+/// The maximum number of confirmation probes per silence.
 const CONFIRMATION_PROBES: u32 = 16;
-/// Targets looked at for that.
+/// The maximum number of candidates for confirmation probes per iteration.
 const CONFIRMATION_CANDIDATES: u32 = 256;

@@ -1,10 +1,11 @@
-//! When each target is probed next.
+//! Decides when each target is probed next.
 //!
-//! In: a target's check, and how its last attempt ended. Out: the targets that are due.
-//! First attempts follow each other by 50 µs, however many targets come at once: what is watched already must not wait for
-//! them. The second of a target comes at a random part of its interval, so that they spread over it.
-//! Not here: what the time is (`pace`), attempts (`runner`).
-//! Invariant: a target has at most one timer: its next attempt, or the time-out of the one under way.
+//! The first attempts of new targets start 50 µs apart, so that a large number of new targets does
+//! not delay existing ones. The second attempt of a target starts after a random part of its
+//! interval, which spreads the targets over the interval.
+//!
+//! Invariant: a target has at most one timer, which is either its next attempt or the timeout of
+//! the running one.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -13,13 +14,13 @@ use config::Check;
 
 use super::wheel::Wheel;
 
-/// The timers of all targets, and the randomness that spreads them.
+/// The timers of all targets, and the random numbers that spread them.
 pub(super) struct Schedule {
     wheel: Wheel,
     random: u64,
-    /// When the next first attempt may start.
+    /// The latest time at which the first attempt of a target was scheduled.
     first: Duration,
-    /// Kept for its memory.
+    /// An empty list that is kept to reuse its memory.
     due: Vec<u32>,
 }
 
@@ -29,7 +30,7 @@ impl Schedule {
         Self { wheel: Wheel::new(), random, first: Duration::ZERO, due: Vec::new() }
     }
 
-    /// Sets `id`'s timer, in place of the one that it has.
+    /// Sets the timer of `id` and replaces an earlier one.
     pub(super) fn set(&mut self, id: u32, at: Duration) {
         self.wheel.set(id, tick(at));
     }
@@ -38,26 +39,28 @@ impl Schedule {
         self.wheel.cancel(id);
     }
 
-    /// Plans the first attempt of `id`, one of `all` targets.
+    /// Schedules the first attempt of `id`. `all` is the number of targets.
     pub(super) fn first_attempt(&mut self, id: u32, all: usize, now: Duration) {
-        // The limit: targets that came and were removed again delay no others.
+        // Without this limit, targets that were added and then removed would delay the other
+        // targets.
         let all = u32::try_from(all).unwrap_or(u32::MAX);
         self.first = (self.first.max(now) + FIRST_GAP).min(now + FIRST_GAP.saturating_mul(all));
         self.set(id, self.first);
     }
 
-    /// Any part of `interval`.
+    /// Returns a random duration of at most `interval`.
     pub(super) fn part_of(&mut self, interval: Duration) -> Duration {
         interval * (self.draw() % 1000 + 1) / 1000
     }
 
-    /// `interval` with the check's jitter.
+    /// Returns `interval` changed by the random jitter of the check.
     pub(super) fn jittered(&mut self, interval: Duration, check: &Check) -> Duration {
         let jitter = u32::from(check.jitter_percent);
         interval * (1000 - 10 * jitter.min(100) + self.draw() % (20 * jitter + 1)) / 1000
     }
 
-    /// All whose timer has run out by `now`; it is taken away. They come back by [`Schedule::give_back`].
+    /// Returns the IDs of all targets whose timer has expired by `now`, and removes these timers.
+    /// The caller must pass the list to [`Schedule::give_back`] afterwards.
     pub(super) fn take_due(&mut self, now: Duration) -> Vec<u32> {
         let mut due = std::mem::take(&mut self.due);
         self.wheel.advance(u64::try_from(now.as_millis()).unwrap_or(u64::MAX), &mut due);
@@ -69,12 +72,12 @@ impl Schedule {
         self.due = due;
     }
 
-    /// When the next timer may run out.
+    /// Returns the time at which the next timer may expire.
     pub(super) fn next(&self) -> Option<Duration> {
         self.wheel.next().map(Duration::from_millis)
     }
 
-    /// Xorshift: the spread of jitter needs no more.
+    /// Returns a random number. Xorshift is good enough for jitter.
     fn draw(&mut self) -> u32 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -83,10 +86,11 @@ impl Schedule {
     }
 }
 
-/// The tick at or after a time.
+/// Returns the first tick at or after a time.
 fn tick(at: Duration) -> u64 {
     u64::try_from(at.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// Between first attempts: 20,000 targets take a second, at a third of what a core can start.
+/// The gap between first attempts. This gap allows 20,000 attempts per second, which is a third of
+/// the rate that a core can start.
 const FIRST_GAP: Duration = Duration::from_micros(50);

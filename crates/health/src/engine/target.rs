@@ -1,8 +1,7 @@
-//! What is watched, and what is known of it.
+//! The types that describe targets and their reports.
 //!
-//! In: an address, a check, the way there, the pools that it counts for. Out: the key under which equal checks are one.
-//! Not here: how a verdict comes about (`verdicts`), when attempts are made (`runner`).
-//! Source: Maglev paper §2.2: a backend in several pools is checked once.
+//! Checks with equal keys run only once. A backend that is in several pools is therefore checked
+//! once (Maglev paper §2.2).
 
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
@@ -13,37 +12,42 @@ use forwarder::SlotId;
 
 use config::Check;
 
-/// What makes two checks one: the same address, asked the same, reached the same way. A check's name makes no difference.
+/// The key of a target. Two checks with equal keys probe the same address in the same way on the
+/// same path. The name of the check is not part of the key.
 #[derive(Clone, Debug)]
 pub struct TargetKey {
-    /// The backend's.
+    /// The address of the backend.
     pub address: IpAddr,
-    /// What is asked, and when.
+    /// The check to run.
     pub check: Arc<Check>,
-    /// How clients' packets go there; `None`: straight.
-    pub through: Option<ThroughKey>,
+    /// The VIP and the encapsulation of checks that take the path of client packets. `None` for
+    /// checks that are sent directly.
+    pub through: Option<ProxiedTargetKey>,
 }
 
-/// A way that clients' packets take.
+/// A path of client packets, on which a check reaches the backend.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct ThroughKey {
+pub struct ProxiedTargetKey {
     /// The destination of the inner packet.
     pub vip: IpAddr,
-    /// Name of the encapsulation.
+    /// The name of the encapsulation.
     pub encapsulation: Arc<str>,
 }
 
-/// A target as it is watched.
+/// A watched target with the numbers that identify it.
 #[derive(Debug)]
 pub(super) struct Spec {
     pub(super) watched: Watched,
-    /// Another for each target that ever was: a number may stand for one target and later for another.
+    /// A number that uniquely identifies this target. The number is needed because the ID of a
+    /// removed target is reused.
     pub(super) serial: u64,
-    /// The serial of the first of those that asked the same: a target that asks it at another pace takes over what is known.
+    /// The serial of the first target in a series of targets with the same probe. When a target is
+    /// replaced by one with another interval, the new target takes over the health state.
     pub(super) lineage: u64,
 }
 
-/// What to do to the running set: under a number a target, or none any more.
+/// The difference between two sets of targets. Each entry has the ID of a target, and the new
+/// target or `None` if the target was removed.
 pub(super) type Difference = Vec<(u32, Option<Arc<Spec>>)>;
 
 impl PartialEq for TargetKey {
@@ -67,7 +71,8 @@ impl Eq for TargetKey {}
 
 impl Hash for TargetKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // The kind and the interval distinguish nearly all checks; `eq` does the rest.
+        // Of the check, only the kind and the interval are hashed, because they distinguish nearly
+        // all checks. The other fields are compared by `eq`.
         self.address.hash(state);
         self.through.hash(state);
         self.check.kind.hash(state);
@@ -75,68 +80,70 @@ impl Hash for TargetKey {
     }
 }
 
-/// One target of the set to be watched.
+/// A target that should be watched.
 #[derive(Clone, Debug)]
 pub struct Watched {
-    /// Which address is probed, with which check.
+    /// The address to probe and the check to run.
     pub key: TargetKey,
-    /// With [`TargetKey::through`]: whose outer header the packets get.
+    /// The slot that supplies the outer header of the packets, if [`TargetKey::through`] is set.
     pub slot: Option<SlotId>,
-    /// Name of the backend.
+    /// The name of the backend.
     pub backend: Arc<str>,
-    /// Names of the leaf pools that it counts for.
+    /// The names of the leaf pools to which the target belongs.
     pub pools: Vec<Arc<str>>,
-    /// It serves already: of a target that is new, `fall` failures say that it is down, and not the first one.
+    /// `true` if the backend already serves. A new target then becomes Down only after `fall`
+    /// failures instead of the first one.
     pub serving: bool,
 }
 
-/// What is known of a target.
+/// The health state of a target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum HealthState {
-    /// No result yet that decides.
+    /// The health state has not been determined yet.
     #[default]
     Unknown,
-    /// It serves.
+    /// The backend is healthy.
     Up,
-    /// It does not.
+    /// The backend is unhealthy.
     Down,
 }
 
-/// All that is known of one target at one moment.
+/// A report of one target.
 #[derive(Clone, Debug)]
 pub struct TargetReport {
-    /// Which.
+    /// The key of the target.
     pub key: TargetKey,
-    /// Name of its backend.
+    /// The name of the backend.
     pub backend: Arc<str>,
-    /// Names of the leaf pools that it counts for.
+    /// The names of the leaf pools to which the target belongs.
     pub pools: Vec<Arc<str>>,
-    /// The verdict in force.
+    /// The current health state.
     pub state: HealthState,
-    /// Since when.
+    /// The time of the last state change.
     pub since: Instant,
-    /// Likewise by the wall clock, for display: setting the clock does not move it.
+    /// The time of the last state change by the wall clock, for display. Later changes of the wall
+    /// clock do not affect this value.
     pub since_wall: SystemTime,
-    /// Whether the last attempt passed; `None`: there was none.
+    /// `true` if the last attempt passed. `None` if no attempt has finished.
     pub last: Option<bool>,
-    /// Why the last attempt that failed did so; it stays when later ones pass.
+    /// The reason for the last failed attempt. The reason is kept when later attempts pass.
     pub last_error: Option<String>,
-    /// When that was.
+    /// The time of the last failed attempt.
     pub last_error_at: Option<Instant>,
-    /// Likewise, one of [`super::super::Failure::REASONS`].
+    /// The reason for the last failed attempt, as one of [`super::super::Failure::REASONS`].
     pub last_reason: Option<&'static str>,
-    /// How long the last attempt took.
+    /// The duration of the last attempt.
     pub last_latency: Option<Duration>,
     /// The last 16 results, oldest first.
     pub history: Vec<bool>,
-    /// Passes in a row, up to now.
+    /// The number of consecutive passes.
     pub passes: u32,
-    /// Failures in a row, up to now, that count; those of a local failure do not.
+    /// The number of consecutive failures, except for those during a local failure.
     pub fails: u32,
-    /// A Down verdict is due and waits for a pass of any target.
+    /// `true` if the state Down is due but not applied until a check of any target passes.
     pub held: bool,
-    /// Attempts that ended, since the target was added.
+    /// The number of finished attempts since the target was added.
     pub attempts: u64,
-    /// Of those, the ones that failed.
+    /// The number of failed attempts since the target was added.
     pub failures: u64,
 }

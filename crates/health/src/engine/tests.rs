@@ -1,4 +1,4 @@
-//! The whole scheduler against sockets on the loopback.
+//! Tests of the whole scheduler with loopback sockets.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
@@ -38,7 +38,7 @@ fn tcp(port: u16, backend: &str, pool: &str) -> Watched {
     watched(check(CheckKind::Tcp(TcpCheck { port }), LONG), backend, &[pool])
 }
 
-/// A target that never answers: `name` distinguishes it.
+/// Returns a target that never responds. `name` makes it unique.
 fn mute(port: u16, name: &str, timeout: Duration) -> Watched {
     let kind = CheckKind::Dns(DnsCheck { port, name: name.into(), record: DnsRecord::A });
     watched(check(kind, timeout), name, &["p", "q"])
@@ -48,7 +48,7 @@ fn start() -> (Health, Events) {
     Health::start(|_| Dialer::Direct).unwrap()
 }
 
-/// Events until `done` says so: what is known by then, by port.
+/// Collects events until `done` returns `true`. Returns the states by port.
 async fn until(
     events: &mut Events,
     known: &mut HashMap<u16, HealthState>,
@@ -73,8 +73,9 @@ async fn until(
     tokio::time::timeout(LONG, wait).await.unwrap_or_else(|_| panic!("never; {known:?} {faults:?}"));
 }
 
-/// Sockets of this network namespace that are connected to a UDP port, at one moment: the kernel's list is read piece by piece, and
-/// what stands in two lists was there between them.
+/// Returns the number of sockets connected to a UDP port. The kernel returns its list in parts,
+/// which can be inconsistent. The list is therefore read twice, and only sockets in both lists
+/// count.
 fn connections(port: u16) -> usize {
     let listed = || -> std::collections::HashSet<String> {
         let sockets = std::fs::read_to_string("/proc/self/net/udp").unwrap();
@@ -94,7 +95,7 @@ fn eventually(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// A port that refuses, until it listens.
+/// Binds a port without listening, so that connections are refused.
 fn reserved() -> (TcpSocket, u16) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(SocketAddr::new(HERE, 0)).unwrap();
@@ -148,10 +149,10 @@ async fn when_all_fail_it_is_this_machine_until_one_passes() {
 }
 
 #[tokio::test]
-async fn a_held_verdict_waits_for_a_confirmation_probe_and_not_for_its_turn() {
+async fn held_state_waits_only_for_a_confirmation_probe() {
     let listeners: Vec<TcpListener> = (0..3).map(|_| TcpListener::bind((HERE, 0)).unwrap()).collect();
     let ports: Vec<u16> = listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
-    // The other targets' own turn would come in an hour.
+    // The regular attempts of the other targets are an hour away.
     let slow = |port, backend: &str, pool: &str| {
         let mut watched = tcp(port, backend, pool);
         let mut check = (*watched.key.check).clone();
@@ -170,7 +171,7 @@ async fn a_held_verdict_waits_for_a_confirmation_probe_and_not_for_its_turn() {
 }
 
 #[test]
-fn a_thousand_sets_while_attempts_are_under_way_leave_no_descriptor() {
+fn thousand_set_changes_leak_no_descriptor() {
     let server = UdpSocket::bind((HERE, 0)).unwrap();
     let port = server.local_addr().unwrap().port();
     let (health, mut events) = start();
@@ -178,20 +179,20 @@ fn a_thousand_sets_while_attempts_are_under_way_leave_no_descriptor() {
         (from..from + 60).map(|n| mute(port, &format!("n{n}.example.net"), LONG)).collect()
     };
     health.watch(set(0));
-    eventually("all ask", || connections(port) == 60);
+    eventually("all targets are probed", || connections(port) == 60);
     for n in 0..1_000 {
         health.watch(set(n % 7 * 30));
         if n % 50 == 0 {
-            assert_eq!(health.report().len(), 60, "a report comes after what was asked before it");
+            assert_eq!(health.report().len(), 60, "the report has all earlier changes");
         }
     }
-    eventually("those of the last set ask, and no others", || connections(port) == 60);
+    eventually("only targets of the last set are probed", || connections(port) == 60);
     health.watch(Vec::new());
-    eventually("nobody asks", || connections(port) == 0);
+    eventually("no target is probed", || connections(port) == 0);
     assert!(health.report().is_empty());
     assert!(events.try_recv().is_none());
     health.watch(set(0));
-    eventually("all ask", || connections(port) == 60);
+    eventually("all targets are probed", || connections(port) == 60);
     drop(health);
     assert_eq!(connections(port), 0, "dropping the handle ends every attempt");
 }
@@ -216,10 +217,11 @@ fn many_targets_at_once_are_asked_one_after_the_other() {
     let targets = (0..MANY).map(target).collect();
     let start = Instant::now();
     health.watch(targets);
-    eventually("all are asked", || {
+    eventually("all targets are probed", || {
         health.report().iter().filter(|report| report.attempts > 0).count() == MANY as usize
     });
-    // 20,000 a second, so that targets from before are asked in time.
+    // First attempts start at a rate of 20,000 per second, so that older targets are still probed
+    // in time.
     assert!(start.elapsed() >= Duration::from_millis(1_499), "{:?}", start.elapsed());
 }
 
@@ -235,15 +237,15 @@ fn attempts_under_way_are_limited_and_all_get_their_turn() {
     let mut seen = std::collections::HashSet::new();
     let mut question = [0; 512];
     while seen.len() < 40 {
-        let len = server.recv(&mut question).expect("all ask in the end");
-        seen.insert(question[12..len].to_vec()); // without the id, which differs each time
+        let len = server.recv(&mut question).expect("all attempts run eventually");
+        seen.insert(question[12..len].to_vec()); // The ID differs in each query, so it is skipped.
         most = most.max(connections(port));
     }
     assert!((1..=4).contains(&most), "{most} at once");
 }
 
 #[test]
-fn another_slot_drops_the_attempt_under_way_and_asks_again_at_once() {
+fn slot_change_restarts_the_attempt() {
     let server = UdpSocket::bind((HERE, 0)).unwrap();
     server.set_read_timeout(Some(LONG)).unwrap();
     let port = server.local_addr().unwrap().port();
@@ -254,7 +256,7 @@ fn another_slot_drops_the_attempt_under_way_and_asks_again_at_once() {
     for (slot, from) in [(Some(SlotId(1)), &mut first), (Some(SlotId(2)), &mut second)] {
         target.slot = slot;
         health.watch(vec![target.clone()]);
-        *from = Some(server.recv_from(&mut question).expect("a question for each slot").1);
+        *from = Some(server.recv_from(&mut question).expect("one query per slot").1);
     }
     assert_ne!(first, second);
     assert_eq!(connections(port), 1);
@@ -269,30 +271,30 @@ fn what_stays_keeps_its_past_and_what_comes_back_does_not() {
     let (health, _events) = start();
     let mut target = tcp(port, "a", "p");
     let mut patient = (*target.key.check).clone();
-    // Its second attempt comes so late that a look before it comes first.
+    // The second attempt is so late that the next report is made before it.
     (patient.fast_interval, patient.interval) = (Duration::from_secs(2), Duration::from_secs(2));
     target.key.check = Arc::new(patient);
     health.watch(vec![target.clone()]);
-    eventually("it is up", || health.report().iter().any(|report| report.attempts >= 2));
+    eventually("the target is up", || health.report().iter().any(|report| report.attempts >= 2));
     let mut renamed = target.clone();
     let mut check = (*target.key.check).clone();
     check.name = "another".into();
     (renamed.key.check, renamed.pools) = (Arc::new(check), vec!["q".into(), "p".into()]);
     health.watch(vec![renamed]);
-    // A report may be of the moment before.
+    // A report may still show the state before the change.
     let pools = ["p".into(), "q".into()];
-    eventually("it is in both pools", || health.report().iter().any(|report| report.pools == pools));
+    eventually("the target is in both pools", || health.report().iter().any(|report| report.pools == pools));
     let report = &health.report()[0];
     assert!(report.attempts >= 2 && report.state == HealthState::Up);
     health.watch(Vec::new());
-    eventually("it is gone", || health.report().is_empty());
+    eventually("the target is gone", || health.report().is_empty());
     health.watch(vec![target]);
-    eventually("it is back", || !health.report().is_empty());
+    eventually("the target is back", || !health.report().is_empty());
     assert!(health.report()[0].attempts < 2);
 }
 
 #[tokio::test]
-async fn a_backend_that_is_asked_at_another_pace_keeps_its_verdict_until_as_many_fail_as_must() {
+async fn changed_interval_keeps_the_health_state() {
     let listener = TcpListener::bind((HERE, 0)).unwrap();
     let (late, other) = reserved();
     let port = listener.local_addr().unwrap().port();
@@ -305,7 +307,8 @@ async fn a_backend_that_is_asked_at_another_pace_keeps_its_verdict_until_as_many
     let (mut known, mut faults) = (HashMap::new(), Vec::new());
     until(&mut events, &mut known, &mut faults, |known, _| known.len() == 2).await;
     assert_eq!((known[&port], known[&other]), (HealthState::Up, HealthState::Down));
-    // What was true before is no longer: one answer, as a new target has it, would turn both.
+    // Both backends have changed. If the targets were new, a single result would change both
+    // states.
     drop(listener);
     let _listening = late.listen(64).unwrap();
     known.clear();
@@ -326,7 +329,7 @@ async fn a_backend_that_is_asked_at_another_pace_keeps_its_verdict_until_as_many
     for report in reports {
         assert_eq!(report.key.check.fall, 5);
         assert!(report.fails >= 5 || report.passes >= 5, "{report:?}");
-        assert!(report.attempts > before, "its history stays: {report:?}");
+        assert!(report.attempts > before, "the history is kept: {report:?}");
     }
 }
 
@@ -341,7 +344,7 @@ fn a_reader_that_sleeps_gets_the_latest_alone() {
         exchange.publish(std::iter::once((7, turned(state))), Some(n % 2 == 0), std::iter::empty());
     }
     assert!(matches!(events.try_recv(), Some(Event::LocalFailure(true))));
-    let Some(Event::Changed(changed)) = events.try_recv() else { panic!("no change") };
+    let Some(Event::Changed(changed)) = events.try_recv() else { panic!("expected a change") };
     assert_eq!(changed, [turned(HealthState::Up)]);
     assert!(events.try_recv().is_none());
     exchange.publish(std::iter::once((7, turned(HealthState::Down))), None, std::iter::empty());
@@ -350,9 +353,10 @@ fn a_reader_that_sleeps_gets_the_latest_alone() {
 }
 
 #[tokio::test]
-async fn what_this_machine_cannot_ask_keeps_its_verdict_and_is_reported_until_it_is_gone() {
+async fn local_failures_keep_the_state_and_are_reported() {
     let (health, mut events) = start();
-    // The kernel lets nobody send to a broadcast address who has not asked for it: a local error that lasts.
+    // The kernel refuses to send to a broadcast address without `SO_BROADCAST`, which is a lasting
+    // local error.
     let address = IpAddr::V4(Ipv4Addr::BROADCAST);
     let mut target = mute(9, "broadcast", Duration::from_millis(40));
     target.key.address = address;
@@ -360,7 +364,7 @@ async fn what_this_machine_cannot_ask_keeps_its_verdict_and_is_reported_until_it
     let next = tokio::time::timeout(LONG, events.recv()).await.expect("in time").expect("the thread runs");
     let Event::Unable(unable) = next else { panic!("{next:?}") };
     let [(key, Some(why))] = unable.as_slice() else { panic!("{unable:?}") };
-    assert!(*key == target.key && why.contains("this machine could not ask"), "{unable:?}");
+    assert!(*key == target.key && why.contains("this machine could not send the check"), "{unable:?}");
     let report = health.report().remove(0);
     assert_eq!((report.state, report.fails, report.last_reason), (HealthState::Unknown, 0, Some("local")));
     assert!(report.attempts >= 3 && report.last_error.as_ref() == Some(why), "{report:?}");

@@ -1,21 +1,22 @@
-//! One timer for each target, in one wheel.
+//! A timing wheel with one timer per target. One tick is a millisecond.
 //!
-//! In: a number and a tick. Out: the numbers whose tick has come. A tick is a millisecond.
-//! Not here: what the time is (`pace`), when a target is due (`schedule`).
-//! Invariant: a number has at most one timer, so the memory is that of the largest number, whatever is set and cancelled.
-//! Not tokio-util's `DelayQueue`: its clock runs on while the loop cannot run, which `pace` evens out on purpose; and a timer
-//! that fires and is set twice takes 240 to 480 ns there, 16 to 37 ns here (20,000 timers, one core).
-//! Source: Varghese and Lauck, *Hashed and Hierarchical Timing Wheels*, scheme 6.
+//! Each ID has at most one timer, so the memory depends only on the largest ID.
+//!
+//! The `DelayQueue` of tokio-util is not suitable. Its clock continues while the loop cannot run,
+//! but the clock of `pace` must stop during that time. To set a timer twice and fire it takes 240
+//! to 480 ns with `DelayQueue`, and 16 to 37 ns with this wheel (20,000 timers, one core).
+//!
+//! Reference: Varghese and Lauck, *Hashed and Hierarchical Timing Wheels*, scheme 6.
 
-/// Timers by number.
+/// The timers, indexed by ID.
 #[derive(Debug)]
 pub(super) struct Wheel {
-    /// First of each slot's list, or [`NONE`].
+    /// The first node of each slot's list, or [`NONE`].
     heads: Vec<u32>,
-    /// Which slots hold something, a bit each.
+    /// One bit per slot, set if the slot has a timer.
     occupied: [u64; SLOTS / 64],
     nodes: Vec<Node>,
-    /// All that is due up to here has been given out.
+    /// The most recent tick up to which all due timers were returned.
     now: u64,
 }
 
@@ -31,7 +32,8 @@ impl Wheel {
         Self { heads: vec![NONE; SLOTS], occupied: [0; SLOTS / 64], nodes: Vec::new(), now: 0 }
     }
 
-    /// Sets `id`'s timer, in place of the one that it has. What is due already comes with the next tick.
+    /// Sets the timer of `id` and replaces an earlier one. A timer in the past fires at the next
+    /// tick.
     pub(super) fn set(&mut self, id: u32, due: u64) {
         self.cancel(id);
         let due = due.max(self.now + 1);
@@ -49,7 +51,7 @@ impl Wheel {
         self.occupied[slot / 64] |= 1 << (slot % 64);
     }
 
-    /// Takes `id`'s timer away, if it has one.
+    /// Removes the timer of `id`, if there is one.
     pub(super) fn cancel(&mut self, id: u32) {
         let Some(&Node { due: Some(due), before, after }) = self.nodes.get(id as usize) else { return };
         self.nodes[id as usize].due = None;
@@ -67,10 +69,11 @@ impl Wheel {
         }
     }
 
-    /// Adds to `out` all whose tick has come by `now`, and takes their timers away.
+    /// Appends the IDs of all timers that are due by `now` to `out`, and removes these timers.
     ///
     /// # Cost
-    /// A slot a tick, at most all of them, and what is in them.
+    /// The call visits one slot per tick since the last call, at most all slots, and the timers in
+    /// these slots.
     pub(super) fn advance(&mut self, now: u64, out: &mut Vec<u32>) {
         if now <= self.now {
             return;
@@ -90,8 +93,9 @@ impl Wheel {
         self.now = now;
     }
 
-    /// The next tick at which something may be due: never later than what is due first, and earlier only where something
-    /// stands that is due turns later.
+    /// Returns the next tick at which a timer may be due. The result is never later than the first
+    /// due timer. The result is earlier than this timer only if a slot has a timer that is due in a
+    /// later round of the wheel.
     pub(super) fn next(&self) -> Option<u64> {
         let start = slot_of(self.now + 1);
         let words = SLOTS / 64;
@@ -101,7 +105,7 @@ impl Wheel {
             if step == 0 {
                 bits &= !0 << (start % 64);
             } else if step == words {
-                bits &= !(!0 << (start % 64)); // the part of the first word that lies before the start
+                bits &= !(!0 << (start % 64)); // Keep only the bits before the start.
             }
             if bits != 0 {
                 let slot = word * 64 + bits.trailing_zeros() as usize;
@@ -114,11 +118,11 @@ impl Wheel {
 }
 
 fn slot_of(tick: u64) -> usize {
-    // The remainder is below the number of slots.
+    // The conversion cannot fail, because the remainder is less than the number of slots.
     usize::try_from(tick % SLOTS as u64).unwrap_or(0)
 }
 
-/// Four seconds: most intervals are shorter.
+/// The number of slots. The wheel covers four seconds, which is longer than most intervals.
 const SLOTS: usize = 4096;
 const NONE: u32 = u32::MAX;
 

@@ -16,13 +16,13 @@ fn kind(port: u16, service: &str, tls: Option<Tls>) -> CheckKind {
     CheckKind::Grpc(GrpcCheck { port, service: service.into(), tls })
 }
 
-/// What a server says.
+/// The scripted response of a server.
 #[derive(Clone)]
 struct Script {
     status: u16,
     pieces: Vec<Vec<u8>>,
     grpc_status: Option<&'static str>,
-    /// In the headers, and no body.
+    /// `true` to send the status in the headers without a body.
     at_once: bool,
 }
 
@@ -91,21 +91,21 @@ async fn serving_passes_with_and_without_tls() {
 
 #[tokio::test]
 async fn other_answers_fail_with_their_reason() {
-    let broken = "a gRPC answer that is no health status";
+    let broken = "gRPC response is not a health status";
     let status = |code| Script { grpc_status: Some(code), ..says(&[]) };
     let table = [
-        (says(&[8, 2]), "gRPC health says NOT_SERVING"),
-        (says(&[8, 3]), "gRPC health says SERVICE_UNKNOWN"),
-        (says(&[]), "gRPC health says 0, wanted 1 (SERVING)"),
+        (says(&[8, 2]), "gRPC health status NOT_SERVING"),
+        (says(&[8, 3]), "gRPC health status SERVICE_UNKNOWN"),
+        (says(&[]), "gRPC health status 0, expected 1 (SERVING)"),
         (says(&[8]), broken),
-        (status("14"), "gRPC status 14, wanted 0"),
-        (status("x"), "a grpc-status that is no number"),
+        (status("14"), "gRPC status 14, expected 0"),
+        (status("x"), "grpc-status is not a number"),
         (Script { at_once: true, ..status("5") }, "gRPC status 5, the server does not know the service"),
         (Script { at_once: true, ..status("12") }, "gRPC status 12, the server has no health service"),
-        (Script { status: 404, ..says(&[8, 1]) }, "status 404, wanted 200"),
-        (Script { grpc_status: None, ..says(&[8, 1]) }, "a gRPC answer without grpc-status"),
+        (Script { status: 404, ..says(&[8, 1]) }, "status 404, expected 200"),
+        (Script { grpc_status: None, ..says(&[8, 1]) }, "gRPC response without grpc-status"),
         (Script { pieces: vec![], ..says(&[]) }, broken),
-        (Script { pieces: vec![vec![0; 1 << 20]], ..says(&[]) }, "a gRPC answer over 4 KiB"),
+        (Script { pieces: vec![vec![0; 1 << 20]], ..says(&[]) }, "gRPC response larger than 4 KiB"),
     ];
     for (script, expected) in table {
         assert_eq!(words(&kind(server(script).await, "web", None)).await, expected);
@@ -119,9 +119,9 @@ async fn a_message_in_pieces_is_put_together() {
 }
 
 #[tokio::test]
-async fn a_server_of_another_protocol_fails_and_a_silent_one_is_waited_for() {
+async fn other_protocol_fails_and_silent_server_is_waited_for() {
     let words = words(&kind(say("HTTP/1.1 400 Bad Request\r\n\r\n").await, "", None)).await;
-    assert!(words.starts_with("not HTTP/2: "), "{words}");
+    assert!(words.starts_with("response is not HTTP/2: "), "{words}");
     assert!(ask(&kind(say("").await, "", None)).await.is_err());
     assert!(waits(&kind(silent().await, "", None)).await);
 }
@@ -140,7 +140,7 @@ fn a_status_is_found_among_other_fields() {
     let table: [(&[u8], Option<u64>); 13] = [
         (b"", Some(0)),
         (b"\x08\x01", Some(1)),
-        (b"\x08\x02\x08\x01", Some(1)), // the last one counts
+        (b"\x08\x02\x08\x01", Some(1)), // The last field 1 is used.
         (b"\x12\x02ab\x08\x01", Some(1)),
         (b"\x11\0\0\0\0\0\0\0\0\x08\x01", Some(1)),
         (b"\x15\0\0\0\0\x08\x01", Some(1)),
@@ -149,8 +149,8 @@ fn a_status_is_found_among_other_fields() {
         (b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", None),
         (b"\x12\x05ab", None),
         (b"\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", None),
-        (b"\x0b\x08\x01", None), // groups are gone
-        (b"\x00\x01", None),     // field 0 does not exist
+        (b"\x0b\x08\x01", None), // Groups are not supported.
+        (b"\x00\x01", None),     // Field number 0 is invalid.
     ];
     for (message, expected) in table {
         assert_eq!(status_field(message), expected, "{}", message.escape_ascii());

@@ -71,11 +71,11 @@ async fn the_request_is_what_the_check_says() {
 async fn the_status_decides_and_a_redirect_is_not_followed() {
     let redirect = "HTTP/1.1 302 Found\r\nLocation: /healthz?deep=1\r\nContent-Length: 0\r\n\r\n";
     let port = say(redirect).await;
-    assert_eq!(words(&get(port)).await, "status 302, wanted 200-299");
+    assert_eq!(words(&get(port)).await, "status 302, expected 200-299");
     let wanted = HttpCheck { status: vec![200..=200, 300..=302], ..check(port) };
     assert_eq!(ask(&CheckKind::Http(wanted)).await, Ok(()));
     let port = say("HTTP/1.1 503 Service Unavailable\r\n\r\n").await;
-    assert_eq!(words(&get(port)).await, "status 503, wanted 200-299");
+    assert_eq!(words(&get(port)).await, "status 503, expected 200-299");
     let port = say("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n\r\n").await;
     assert_eq!(ask(&get(port)).await, Ok(()));
 }
@@ -87,7 +87,7 @@ async fn a_body_is_searched_whatever_way_it_is_sent() {
     let chunks = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n8\r\nall is o\r\n1\r\nk\r\n0\r\n\r\n";
     for port in [sized, to_the_end, say(chunks).await] {
         assert_eq!(ask(&with_body(port, "is ok")).await, Ok(()));
-        assert_eq!(words(&with_body(port, "is well")).await, "body lacks \"is well\"");
+        assert_eq!(words(&with_body(port, "is well")).await, "body does not contain \"is well\"");
     }
 }
 
@@ -96,7 +96,7 @@ async fn a_body_is_searched_for_64_kib_and_no_further() {
     let port = say([b"HTTP/1.1 200 OK\r\n\r\n".as_slice(), &[b'.'; (64 << 10) - 2], b"ok"].concat()).await;
     assert_eq!(ask(&with_body(port, "ok")).await, Ok(()));
     let port = say([b"HTTP/1.1 200 OK\r\n\r\n".as_slice(), &[b'.'; (64 << 10) - 1], b"ok"].concat()).await;
-    assert_eq!(words(&with_body(port, "ok")).await, "body lacks \"ok\"");
+    assert_eq!(words(&with_body(port, "ok")).await, "body does not contain \"ok\"");
 }
 
 #[tokio::test]
@@ -121,27 +121,32 @@ async fn a_body_of_1_gb_is_neither_read_nor_waited_for() {
     })
     .await;
     assert_eq!(ask(&get(port)).await, Ok(()));
-    assert_eq!(words(&with_body(port, "ok")).await, "body lacks \"ok\"");
-    // Two connections: what their sockets' buffers took, and at most 64 KiB that were read.
+    assert_eq!(words(&with_body(port, "ok")).await, "body does not contain \"ok\"");
+    // The server can send at most the content of the socket buffers of two connections, and 64 KiB
+    // per attempt.
     assert!(sent.load(Ordering::Relaxed) < GIGABYTE / 16, "{sent:?} bytes");
 }
 
 #[tokio::test]
 async fn an_answer_that_ends_early_fails() {
     for part in ["", "HTTP/1.1 200 OK\r\nServ", "HTTP/1.1 20"] {
-        assert_eq!(words(&get(say(part).await)).await, "closed before its answer was complete", "{part:?}");
+        assert_eq!(
+            words(&get(say(part).await)).await,
+            "connection closed before the response was complete",
+            "{part:?}"
+        );
     }
     let port = say("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf").await;
-    assert_eq!(ask(&get(port)).await, Ok(()), "the body is not asked about");
-    assert_eq!(words(&with_body(port, "ok")).await, "closed before its answer was complete");
-    assert_eq!(ask(&with_body(port, "half")).await, Ok(()), "found before it ended");
+    assert_eq!(ask(&get(port)).await, Ok(()), "the body is not checked");
+    assert_eq!(words(&with_body(port, "ok")).await, "connection closed before the response was complete");
+    assert_eq!(ask(&with_body(port, "half")).await, Ok(()), "the text is found before the end");
 }
 
 #[tokio::test]
 async fn an_answer_that_is_not_http_fails() {
     for answer in ["SSH-2.0-OpenSSH_9.9\r\n", "\0\0\x06\x04\0\0\0\0\0\0\0\0\0\0\0\0"] {
         let words = words(&get(say(answer).await)).await;
-        assert!(words.starts_with("not HTTP/1.1: "), "{words}");
+        assert!(words.starts_with("response is not HTTP/1.1: "), "{words}");
     }
 }
 
@@ -149,7 +154,7 @@ async fn an_answer_that_is_not_http_fails() {
 async fn a_server_that_does_not_wait_for_the_question_fails() {
     for answer in [b"".as_slice(), b"SSH-2.0-OpenSSH_9.9\r\n", b"HTTP/1.1 200 OK\r\n\r\n"] {
         let port = serve(move |mut stream| async move { stream.write_all(answer).await }).await;
-        // Which of the two is first on the connection is chance.
+        // The response and the request race, so each of these reasons is possible.
         let failure = ask(&get(port)).await.err();
         let reasons = ["closed", "reset", "malformed"];
         let known = failure.as_ref().is_some_and(|failure| reasons.contains(&failure.reason()));
@@ -162,7 +167,10 @@ async fn headers_without_end_are_not_held() {
     let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "A: b\r\n".repeat(101));
     let long = format!("HTTP/1.1 200 OK\r\nA: {}", "b".repeat(1 << 20));
     for answer in [many, long] {
-        assert_eq!(words(&get(say(answer).await)).await, "not HTTP/1.1: message head is too large");
+        assert_eq!(
+            words(&get(say(answer).await)).await,
+            "response is not HTTP/1.1: message head is too large"
+        );
     }
     let enough = format!("HTTP/1.1 200 OK\r\n{}\r\n", "A: b\r\n".repeat(100));
     assert_eq!(ask(&get(say(enough).await)).await, Ok(()));
@@ -180,7 +188,7 @@ async fn a_server_that_never_answers_or_never_ends_is_waited_for() {
 }
 
 #[test]
-fn an_authority_leaves_the_usual_port_out_and_puts_ipv6_in_brackets() {
+fn authority_omits_default_port_and_brackets_ipv6() {
     let table = [
         ("192.0.2.1:80", "192.0.2.1"),
         ("192.0.2.1:8080", "192.0.2.1:8080"),
@@ -205,13 +213,13 @@ async fn any_bytes_as_an_answer_are_judged() {
     for _ in 0..200 {
         let answer = answers.new_tree(&mut runner).unwrap().current();
         let passes = ask(&with_body(say(answer.clone()).await, "ok")).await.is_ok();
-        // Bytes at random never hold a good head and the text in the body.
+        // Random bytes pass only if they contain a valid header and the text.
         assert!(!passes || answer.windows(2).any(|pair| pair == b"ok"));
     }
 }
 
 proptest! {
-    /// Against a search of the whole.
+    /// Compares the search in chunks with a search of the whole body.
     #[test]
     fn pieces_are_searched_as_the_whole_is(
         pieces in prop::collection::vec("[ab]{0,6}", 0..12),

@@ -14,7 +14,8 @@ fn by_datagram(port: u16) -> CheckKind {
     CheckKind::Memcached(MemcachedCheck { port, transport: Transport::Udp })
 }
 
-/// The answer of memcached 1.6 to a request: its frame, and a line.
+/// Encodes a response of memcached 1.6. The response has the UDP frame header of the request and
+/// `line`.
 fn answer(request: &[u8], line: &str) -> Vec<u8> {
     assert_eq!(&request[2..], b"\0\0\0\x01\0\0version\r\n");
     [&request[..8], line.as_bytes()].concat()
@@ -33,12 +34,12 @@ async fn over_udp_the_answer_to_this_request_passes_and_no_other() {
     });
     assert_eq!(ask(&by_datagram(port.await)).await, Ok(()));
     let port = datagrams(|request| vec![answer(request, "ERROR\r\n")]).await;
-    assert_eq!(words(&by_datagram(port)).await, "\"ERROR\\r\", wanted \"VERSION ...\"");
+    assert_eq!(words(&by_datagram(port)).await, "\"ERROR\\r\", expected \"VERSION ...\"");
     let port = datagrams(|request| vec![answer(request, "VERSION 1.6.38")]).await;
-    assert_eq!(words(&by_datagram(port)).await, "\"VERSION 1.6.38\", wanted \"VERSION ...\"");
+    assert_eq!(words(&by_datagram(port)).await, "\"VERSION 1.6.38\", expected \"VERSION ...\"");
 }
 
-/// `-U 0`, memcached's default: TCP is answered and UDP is not.
+/// Checks a server with `-U 0`, the default of memcached: TCP works and UDP does not.
 #[tokio::test]
 async fn a_server_without_udp_fails_over_udp_alone() {
     let port = say("VERSION 1.6.38\r\n").await;
@@ -70,11 +71,14 @@ async fn a_version_that_comes_byte_by_byte_passes() {
 
 #[tokio::test]
 async fn other_answers_fail_and_are_quoted() {
-    assert_eq!(words(&kind(say("ERROR\r\n").await)).await, "\"ERROR\\r\", wanted \"VERSION ...\"");
-    assert_eq!(words(&kind(say("VERSION 1.6").await)).await, "closed before its answer was complete");
-    assert_eq!(words(&kind(say("").await)).await, "closed before its answer was complete");
+    assert_eq!(words(&kind(say("ERROR\r\n").await)).await, "\"ERROR\\r\", expected \"VERSION ...\"");
+    assert_eq!(
+        words(&kind(say("VERSION 1.6").await)).await,
+        "connection closed before the response was complete"
+    );
+    assert_eq!(words(&kind(say("").await)).await, "connection closed before the response was complete");
     let long = words(&kind(say(vec![b'x'; 1 << 20]).await)).await;
-    assert_eq!(long, format!("\"{}...\", wanted \"VERSION ...\"", "x".repeat(40)));
+    assert_eq!(long, format!("\"{}...\", expected \"VERSION ...\"", "x".repeat(40)));
 }
 
 #[tokio::test]
@@ -95,7 +99,12 @@ fn a_line_is_judged_by_its_first_word_and_its_end() {
         (b"", None),
     ];
     for (answer, passes) in table {
-        assert_eq!(VERSION.judge(answer).map(|verdict| verdict.is_ok()), passes, "{}", answer.escape_ascii());
+        assert_eq!(
+            VERSION.judge(answer).map(|health_state| health_state.is_ok()),
+            passes,
+            "{}",
+            answer.escape_ascii()
+        );
     }
 }
 
@@ -107,7 +116,7 @@ proptest! {
     }
 }
 
-/// What comes of emptying a server that answers so.
+/// Returns the result of flushing a server that sends this response.
 async fn flushed(answer: &'static str) -> Result<(), String> {
     let port = serve(move |mut stream| async move {
         let mut asked = [0; 32];
@@ -130,7 +139,7 @@ async fn a_server_is_empty_when_it_says_ok_and_nothing_else() {
         ["OK\n", "OKAY\r\n", "ok\r\n", "\r\n", "VERSION 1.6.38\r\n", "CLIENT_ERROR flush_all not allowed\r\n"]
     {
         let words = flushed(other).await.unwrap_err();
-        assert!(words.ends_with("wanted \"OK\""), "{other:?}: {words}");
+        assert!(words.ends_with("expected \"OK\""), "{other:?}: {words}");
     }
     assert_eq!(flushed("OK").await.unwrap_err(), Failure::Closed.to_string());
 }

@@ -10,7 +10,7 @@ fn kind(port: u16) -> CheckKind {
     CheckKind::Ntp(NtpCheck { port, max_stratum: 3 })
 }
 
-/// As a server answers `request`: leap indicator, mode and stratum as given, the reference identifier `code`.
+/// Encodes a response to `request` with this leap indicator, mode, stratum and reference ID.
 fn answer(request: &[u8], leap: u8, mode: u8, stratum: u8, code: [u8; 4]) -> Vec<u8> {
     let mut answer = vec![0; HEADER_BYTES];
     (answer[0], answer[1]) = (leap << 6 | VERSION << 3 | mode, stratum);
@@ -37,7 +37,7 @@ async fn a_server_that_is_synchronized_passes() {
     let port = datagrams(|request| vec![good(request)]).await;
     assert_eq!(ask(&kind(port)).await, Ok(()));
     let port = datagrams(|request| vec![[good(request), vec![7; 400]].concat()]).await;
-    assert_eq!(ask(&kind(port)).await, Ok(()), "with extensions behind the header");
+    assert_eq!(ask(&kind(port)).await, Ok(()), "extensions after the header are ignored");
 }
 
 #[tokio::test]
@@ -69,7 +69,7 @@ async fn stamps_differ_from_attempt_to_attempt() {
 }
 
 #[tokio::test]
-async fn a_port_without_a_server_refuses_and_a_server_that_says_nothing_is_waited_for() {
+async fn closed_port_refuses_and_silent_server_is_waited_for() {
     assert_eq!(words(&kind(nobody().await)).await, "connection refused");
     assert!(waits(&kind(datagrams(|_| vec![]).await)).await);
 }
@@ -78,29 +78,29 @@ async fn a_port_without_a_server_refuses_and_a_server_that_says_nothing_is_waite
 fn what_is_no_good_answer_fails_with_its_reason() {
     let stamp = *b"a number";
     let judged = |leap, mode, stratum, code| {
-        let verdict = judge(&answer(&request(stamp), leap, mode, stratum, code), stamp, 3);
-        verdict.expect("an answer").map_or_else(|failure| failure.to_string(), |()| "passes".to_owned())
+        let health_state = judge(&answer(&request(stamp), leap, mode, stratum, code), stamp, 3);
+        health_state.expect("an answer").map_or_else(|failure| failure.to_string(), |()| "passes".to_owned())
     };
     let table = [
         ((0, 4, 1, *b"GPS\0"), "passes"),
         ((1, 4, 3, [192, 0, 2, 1]), "passes"),
-        ((0, 4, 4, [192, 0, 2, 1]), "NTP stratum 4, wanted at most 3"),
-        ((0, 4, 15, [192, 0, 2, 1]), "NTP stratum 15, wanted at most 3"),
+        ((0, 4, 4, [192, 0, 2, 1]), "NTP stratum 4, expected at most 3"),
+        ((0, 4, 15, [192, 0, 2, 1]), "NTP stratum 15, expected at most 3"),
         ((0, 4, 16, [0; 4]), "the NTP server is not synchronized"),
         ((0, 4, 255, [0; 4]), "the NTP server is not synchronized"),
         ((3, 4, 2, [192, 0, 2, 1]), "the NTP server is not synchronized"),
         ((3, 4, 0, [0; 4]), "the NTP server is not synchronized"),
         ((3, 4, 0, *b"RATE"), "NTP kiss code \"RATE\""),
         ((0, 4, 0, *b"DE\"Y"), "NTP kiss code \"DE\\\"Y\""),
-        ((0, 3, 2, [192, 0, 2, 1]), "NTP of mode 3, wanted a server's, 4"),
-        ((3, 5, 0, *b"RATE"), "NTP of mode 5, wanted a server's, 4"),
+        ((0, 3, 2, [192, 0, 2, 1]), "NTP mode 3, expected 4 (server)"),
+        ((3, 5, 0, *b"RATE"), "NTP mode 5, expected 4 (server)"),
     ];
     for ((leap, mode, stratum, code), expected) in table {
         assert_eq!(judged(leap, mode, stratum, code), expected);
     }
     let cut = &answer(&request(stamp), 0, 4, 1, [0; 4])[..47];
     let failure = judge(cut, stamp, 3).expect("an answer").unwrap_err();
-    assert_eq!(failure.to_string(), "an answer that is shorter than NTP's header");
+    assert_eq!(failure.to_string(), "response shorter than the NTP header");
 }
 
 proptest! {

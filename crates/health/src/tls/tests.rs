@@ -11,7 +11,7 @@ use super::super::hostile::{ask, say, say_over, serve, silent, waits, words};
 use super::*;
 use config::{CheckKind, HttpCheck};
 
-/// A CA, and what it signs.
+/// A certificate authority that signs test certificates.
 pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
@@ -30,7 +30,7 @@ impl Authority {
         Tls { server_name: None, ca: Some(self.0.pem().into()), verify: true }
     }
 
-    /// A server's settings with a certificate for `names`, valid in these years.
+    /// Returns a TLS acceptor whose certificate has these `names` and is valid in these years.
     pub(crate) fn server(&self, names: &[&str], years: (i32, i32), alpn: &str) -> TlsAcceptor {
         let names: Vec<String> = names.iter().map(|&name| name.into()).collect();
         let mut parameters = CertificateParams::new(names).unwrap();
@@ -81,14 +81,14 @@ fn named(tls: Tls, name: &str) -> Tls {
 async fn a_certificate_of_the_ca_passes_for_the_names_in_it() {
     let ca = Authority::new();
     let port = https(ca.server(&["www.example.org", "127.0.0.1"], NOW, "http/1.1")).await;
-    assert_eq!(ask(&kind(port, ca.trust(), None)).await, Ok(()), "by its address");
-    assert_eq!(ask(&kind(port, ca.trust(), Some("www.example.org:8443"))).await, Ok(()), "by its host");
+    assert_eq!(ask(&kind(port, ca.trust(), None)).await, Ok(()), "the address matches");
+    assert_eq!(ask(&kind(port, ca.trust(), Some("www.example.org:8443"))).await, Ok(()), "the host matches");
     assert_eq!(
         ask(&kind(port, named(ca.trust(), "www.example.org"), Some("other.example.org"))).await,
         Ok(())
     );
     let other = kind(port, ca.trust(), Some("other.example.org"));
-    assert_eq!(words(&other).await, "TLS: the certificate is for another name");
+    assert_eq!(words(&other).await, "TLS: the certificate is not valid for this server name");
 }
 
 #[tokio::test]
@@ -98,7 +98,7 @@ async fn a_certificate_of_another_ca_fails_unless_nothing_is_verified() {
     let strict = kind(port, named(other.trust(), "www.example.org"), None);
     assert_eq!(words(&strict).await, "TLS: the certificate is not signed by the CA");
     let strict = kind(port, named(same_name.trust(), "www.example.org"), None);
-    assert_eq!(words(&strict).await, "TLS: a signature is wrong: the CA's key is another");
+    assert_eq!(words(&strict).await, "TLS: the certificate has a bad signature; the CA may have another key");
     let lax = Tls { server_name: None, ca: None, verify: false };
     assert_eq!(ask(&kind(port, lax, None)).await, Ok(()));
 }
@@ -117,8 +117,8 @@ async fn a_ca_that_is_none_is_said_to_be() {
     let ca = Authority::new();
     let port = https(ca.server(&["127.0.0.1"], NOW, "http/1.1")).await;
     for (text, expected) in [
-        (Some(""), "TLS: the check's CA: no certificate in it"),
-        (None, "TLS: the check's CA: no certificate in it"),
+        (Some(""), "TLS: cannot read the CA of the check (it contains no certificate)"),
+        (None, "TLS: cannot read the CA of the check (it contains no certificate)"),
     ] {
         let tls = Tls { server_name: None, ca: text.map(Into::into), verify: true };
         assert_eq!(words(&kind(port, tls, None)).await, expected);
@@ -129,8 +129,11 @@ async fn a_ca_that_is_none_is_said_to_be() {
 async fn a_server_without_tls_or_without_this_protocol_fails() {
     let ca = Authority::new();
     let plain = say("HTTP/1.1 400 Bad Request\r\n\r\n").await;
-    assert_eq!(words(&kind(plain, ca.trust(), None)).await, "TLS: the answer is not TLS");
-    assert_eq!(words(&kind(say("").await, ca.trust(), None)).await, "closed before its answer was complete");
+    assert_eq!(words(&kind(plain, ca.trust(), None)).await, "TLS: the response is not TLS");
+    assert_eq!(
+        words(&kind(say("").await, ca.trust(), None)).await,
+        "connection closed before the response was complete"
+    );
     let other = https(ca.server(&["127.0.0.1"], NOW, "h2")).await;
     assert!(words(&kind(other, ca.trust(), None)).await.starts_with("TLS: received fatal alert"));
     assert!(waits(&kind(silent().await, ca.trust(), None)).await);

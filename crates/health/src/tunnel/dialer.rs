@@ -1,8 +1,9 @@
-//! Sockets whose packets come out at one backend.
+//! Sockets whose packets go to one backend through the tunnel.
 //!
-//! A socket is marked, bound to the machine's own address so that the answer finds back, and its port claimed before
-//! anything is sent. TCP segments are kept as short as the way to the backend needs; a closed connection is reset, since
-//! a bound port that waits in TIME_WAIT for a minute would soon be missing.
+//! A socket has the mark of the tunnel and is bound to the address of this machine, so that replies
+//! arrive here. The port of the socket is claimed before any packet is sent. The TCP segment size
+//! is limited by the MTU toward the backend. Closing a connection resets it, because ports in
+//! TIME_WAIT would soon use up all free ports.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -17,7 +18,8 @@ use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use super::Shared;
 use super::ports::PortKey;
 
-/// A way to one VIP on one backend. Cheap to clone; what it opened lives on without it.
+/// A dialer for one VIP on one backend. Clones are cheap. Sockets remain usable after the dialer is
+/// dropped.
 #[derive(Clone, Debug)]
 pub struct TunnelDialer {
     shared: Arc<Shared>,
@@ -30,13 +32,15 @@ impl TunnelDialer {
         Self { shared, slot, vip }
     }
 
-    /// Connects to the VIP on the backend, at `peer`'s port; `peer`'s address does not matter.
-    ///
-    /// The connection is reset when it is dropped.
+    /// Connects to the VIP on the backend, at the port of `peer`. The address of `peer` is ignored.
+    /// Dropping the connection resets it.
     ///
     /// # Errors
-    /// The connection's; not found: the slot is in use no more; address not available: the machine has no address of the
-    /// VIP's family; host unreachable: the TUN device is off.
+    /// Returns the errors of `connect(2)`, and these errors:
+    ///
+    /// - `NotFound`: the slot is no longer in use.
+    /// - `AddrNotAvailable`: this machine has no address in the family of the VIP.
+    /// - `HostUnreachable`: the TUN device is down.
     pub async fn tcp(&self, peer: SocketAddr) -> io::Result<TcpStream> {
         let (own, mss) = (self.own()?, self.mss()?);
         let socket = if own.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
@@ -49,13 +53,14 @@ impl TunnelDialer {
         socket.connect((self.vip, peer.port()).into()).await
     }
 
-    /// A UDP socket connected to the VIP on the backend, at `peer`'s port; `peer`'s address does not matter.
+    /// Creates a UDP socket that is connected to the VIP on the backend, at the port of `peer`. The
+    /// address of `peer` is ignored.
     ///
     /// # Errors
-    /// As [`TunnelDialer::tcp`].
+    /// Returns the errors of [`TunnelDialer::tcp`].
     pub async fn udp(&self, peer: SocketAddr) -> io::Result<UdpSocket> {
         let own = self.own()?;
-        self.mss()?; // the slot is in use
+        self.mss()?; // This call only checks that the slot is in use.
         let socket = Socket::new(Domain::for_address((own, 0).into()), Type::DGRAM, None)?;
         socket.set_nonblocking(true)?;
         socket.set_mark(self.shared.mark)?;
@@ -68,7 +73,7 @@ impl TunnelDialer {
 
     fn own(&self) -> io::Result<IpAddr> {
         self.shared.own.beside(self.vip).ok_or_else(|| {
-            let what = format!("this machine has no address of the family of {}", self.vip);
+            let what = format!("this machine has no address in the family of {}", self.vip);
             io::Error::new(io::ErrorKind::AddrNotAvailable, what)
         })
     }
@@ -78,7 +83,7 @@ impl TunnelDialer {
         self.shared.ports.claim(key, self.slot, self.vip, Instant::now());
     }
 
-    /// The longest TCP segment that fits the way to the backend, in bytes.
+    /// Returns the longest TCP segment that fits the MTU toward the backend, in bytes.
     fn mss(&self) -> io::Result<u32> {
         let snapshot = self.shared.live.current();
         let slot = snapshot.slots().get(self.slot.0 as usize);
@@ -94,7 +99,7 @@ fn mss(slot: &Slot, is_ipv4: bool) -> u32 {
     u32::try_from(room).unwrap_or(MAX_MSS).clamp(MIN_MSS, MAX_MSS)
 }
 
-/// What TCP_MAXSEG allows.
+/// The range of values that TCP_MAXSEG allows.
 const MIN_MSS: u32 = 88;
 const MAX_MSS: u32 = 32_767;
 

@@ -1,9 +1,11 @@
-//! Which slot the packets of a source port are for.
+//! Maps the source port of a check's packets to the slot of the backend.
 //!
-//! A claim is made between a socket's `bind` and its `connect`, so it is there before the first packet. It has no end of
-//! its own: a socket's last segments leave after it is closed, and the kernel gives a bound port to nobody else before.
-//! It lapses when nothing has been sent for [`LAPSE`], and gives way to the port's next owner.
-//! Invariant: at most one claim for each family, protocol and port.
+//! A socket claims its port between `bind` and `connect`, before its first packet. The claim
+//! remains when the socket is closed, because TCP sends its last segments later. The kernel does
+//! not assign the port to another socket until these segments are sent. A claim expires when no
+//! packet was sent for [`LAPSE`]. A new socket with the same port replaces the claim.
+//!
+//! There is at most one claim per family, protocol and port.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -14,7 +16,7 @@ use forwarder::SlotId;
 
 use crate::lock;
 
-/// A source port of the machine's own address in one family.
+/// The address family, protocol and number of a source port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PortKey {
     pub(super) is_ipv4: bool,
@@ -28,7 +30,7 @@ pub(super) struct Ports(Mutex<Table>);
 #[derive(Debug, Default)]
 struct Table {
     claims: HashMap<PortKey, Claim>,
-    /// Lapsed claims are looked for when there are so many.
+    /// The number of claims at which the next claim removes expired ones.
     sweep_at: usize,
 }
 
@@ -40,10 +42,10 @@ struct Claim {
 }
 
 impl Ports {
-    /// Says that what leaves from `key` for `vip` is for `slot`.
+    /// Claims the port `key`, so that its packets to `vip` are sent to the backend of `slot`.
     ///
     /// # Cost
-    /// Constant, over many claims.
+    /// Amortized constant.
     pub(super) fn claim(&self, key: PortKey, slot: SlotId, vip: IpAddr, now: Instant) {
         let mut table = lock(&self.0);
         if table.claims.len() >= table.sweep_at {
@@ -53,7 +55,7 @@ impl Ports {
         table.claims.insert(key, Claim { slot, vip, used: now });
     }
 
-    /// The dialer that a packet from `key` to `destination` is for.
+    /// Returns the slot whose check sent the packets with the ports in `key` to `destination`.
     pub(super) fn find(&self, key: PortKey, destination: IpAddr, now: Instant) -> Option<SlotId> {
         let mut table = lock(&self.0);
         let claim = table.claims.get_mut(&key)?;
@@ -71,7 +73,8 @@ impl Claim {
     }
 }
 
-/// Longer than TCP's longest pause between two attempts to send a segment.
+/// The lifetime of an unused claim. This lifetime is longer than the longest pause between two TCP
+/// retransmissions.
 const LAPSE: Duration = Duration::from_secs(150);
 const LEAST_SWEEP: usize = 1024;
 

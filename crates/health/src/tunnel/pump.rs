@@ -1,7 +1,7 @@
-//! From the TUN device to the backends.
+//! The task that sends packets from the TUN device to the backends.
 //!
-//! In: IP packets that the kernel routed into the device. Out: wrapped ones, by raw sockets.
-//! Invariant: whatever bytes come, one counter moves for each packet and nothing panics.
+//! The task reads IP packets that the kernel routed to the device, encapsulates them and sends them
+//! on raw sockets. Each packet increments exactly one counter, and no input causes a panic.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -20,14 +20,13 @@ use super::senders::Senders;
 use super::{Shared, TunnelCounts};
 use crate::lock;
 
-/// The task behind a tunnel.
 pub(super) struct Pump {
     tun: AsyncFd<File>,
     wrapper: Wrapper,
     buffer: Vec<u8>,
 }
 
-/// What becomes of one packet.
+/// Encapsulates and sends packets.
 struct Wrapper {
     senders: Senders,
     shared: Arc<Shared>,
@@ -38,13 +37,13 @@ impl Pump {
         let wrapper = Wrapper { senders, shared };
         #[expect(
             deprecated,
-            reason = "the other constructor is unsafe; a `File` owns its descriptor, which is all it asks"
+            reason = "the replacement is unsafe, and a `File` owns its descriptor, which this constructor requires"
         )]
         let tun = AsyncFd::with_interest(File::from(tun), WATCHED)?;
         Ok(Self { tun, wrapper, buffer: vec![0; FRONT + MAX_PACKET] })
     }
 
-    /// Carries packets until the device is gone.
+    /// Sends packets until the device is gone.
     pub(super) async fn run(mut self) {
         let error = loop {
             match self.turn().await {
@@ -52,10 +51,12 @@ impl Pump {
                 Err(error) => break error,
             }
         };
-        tracing::error!(%error, "checks through the tunnel have ended: its TUN device is gone");
+        // log: The TUN device of checks with `via = "vip"` was removed. The program creates it
+        // again. Find out which software removed it.
+        tracing::error!(%error, "TUN device lost");
     }
 
-    /// Waits for packets, and carries at most [`BATCH`] of them.
+    /// Waits until the device has packets, and sends at most [`BATCH`] of them.
     async fn turn(&mut self) -> io::Result<()> {
         let mut ready = self.tun.ready(WATCHED).await?;
         let snapshot = self.wrapper.shared.live.current();
@@ -86,10 +87,10 @@ enum Failed {
 }
 
 impl Wrapper {
-    /// Sends the packet in `buffer[FRONT..FRONT + len]`.
+    /// Encapsulates and sends the packet in `buffer[FRONT..FRONT + len]`.
     fn carry(&self, snapshot: &Snapshot, buffer: &mut [u8], len: usize) -> Result<(), Failed> {
         let (slot, mut packet) = self.claimed(buffer, len).ok_or(Failed::Unclaimed)?;
-        // The kernel writes the identification where DF is clear.
+        // The identification field is 0, because the kernel sets it if DF is clear.
         let link_len = snapshot.originate(slot, &mut packet, 0).map_err(Failed::Dropped)?;
         let slot = snapshot.slots().get(slot.0 as usize).ok_or(Failed::Unsent)?;
         let frame = packet.frame();
@@ -99,12 +100,13 @@ impl Wrapper {
             self.senders.send_packet(frame.get(link_len..).unwrap_or_default(), slot.address)
         };
         sent.map_err(|error| {
-            tracing::debug!(%error, backend = %slot.backend, "a check's packet could not be sent");
+            tracing::debug!(%error, backend = %slot.backend, "check packet not sent");
             Failed::Unsent
         })
     }
 
-    /// The packet as a frame, and which dialer it is for; `None`: no check of ours sent it.
+    /// Returns the slot and a frame with the packet. Returns `None` if the packet was not sent by a
+    /// check.
     fn claimed<'a>(&self, buffer: &'a mut [u8], len: usize) -> Option<(SlotId, Packet<'a>)> {
         let family = match buffer.get(FRONT)? >> 4 {
             4 => Family::V4,
@@ -140,13 +142,14 @@ impl Wrapper {
     }
 }
 
-/// A device that was taken away shows as an error alone.
+/// The events of the TUN device for which the task waits. The removal of the device is an error
+/// event.
 const WATCHED: Interest = Interest::READABLE.add(Interest::ERROR);
-/// Ethernet header.
+/// The size of the Ethernet header.
 const LINK: usize = 14;
-/// Room in front of a packet: the longest outer headers, and a link header.
+/// The space before a packet, for the longest outer headers and a link header.
 const FRONT: usize = 64 + LINK;
-/// The longest IP packet.
+/// The size of the longest IP packet.
 const MAX_PACKET: usize = 65_535;
-/// Packets carried before other tasks have their turn.
+/// The maximum number of packets per iteration, so that other tasks can run.
 const BATCH: usize = 64;

@@ -1,11 +1,14 @@
-//! The kernel's side of the mark: a table that leads into the TUN device, and the rules that lead to the table.
+//! Manages the routing table that directs packets to the TUN device, and the routing rules that
+//! select this table for marked packets.
 //!
-//! In: the device's name, the numbers. Out: rules and routes for the families that the machine has addresses of.
-//! Beside the way into the device each table has one of last resort that refuses: when the device is off, a check fails
-//! instead of taking the machine's usual way to the VIP, where another balancer would answer.
-//! Invariant: what an earlier process left is replaced, never doubled. A rule of others that takes the mark or the table is
-//! refused by name.
-//! Source: ip-rule(8), rtnetlink(7).
+//! Each address family of this machine has its own rule and routes. Each table also has an
+//! unreachable route with a higher metric, so that checks fail if the device is down. Without this
+//! route, checks would follow the usual route to the VIP, where another load balancer would reply.
+//!
+//! Rules and routes that an earlier process left behind are replaced. A rule of other software with
+//! the same mark or table is reported as an error.
+//!
+//! References: ip-rule(8), rtnetlink(7).
 
 use std::fmt;
 use std::io;
@@ -21,7 +24,7 @@ use rtnetlink::{Handle, IpVersion, LinkUnspec, RouteMessageBuilder};
 
 use super::{Own, TunnelError, TunnelNumbers};
 
-/// What was installed.
+/// The installed rules and routes.
 #[derive(Debug)]
 pub(super) struct Routes {
     handle: Handle,
@@ -30,7 +33,7 @@ pub(super) struct Routes {
 }
 
 impl Routes {
-    /// Switches device `name` on, and leads marked packets into it.
+    /// Sets device `name` up and routes marked packets to it.
     pub(super) async fn install(name: &str, numbers: TunnelNumbers, own: Own) -> Result<Self, TunnelError> {
         let handle = connect()?;
         let device = index(&handle, name).await.ok_or_else(|| TunnelError::NoDevice(name.to_owned()))?;
@@ -38,7 +41,7 @@ impl Routes {
         match routes.set_up(own).await {
             Ok(()) => Ok(routes),
             Err(error) => {
-                // The first error is the one to report.
+                // Only the first error is reported.
                 let _ = routes.remove().await;
                 Err(error)
             }
@@ -57,8 +60,11 @@ impl Routes {
         Ok(())
     }
 
-    /// Rules of other software that meet ours: with our mark its packets would go into the device, or ours elsewhere; with
-    /// our table alone its packets would. One with our priority may come before ours or not, by age: that is reported.
+    /// Checks for conflicting rules of other software. With a rule that has the same mark, packets
+    /// of the other software could go to the TUN device, or packets of checks could go elsewhere.
+    /// With a rule that has the same table, packets of the other software would go to the TUN
+    /// device. A rule with the same priority may be evaluated before or after the rule of the
+    /// tunnel, so it only causes a warning.
     async fn look_at_others(&self, family: AddressFamily) -> Result<(), TunnelError> {
         let version = if family == AddressFamily::Inet { IpVersion::V4 } else { IpVersion::V6 };
         let mut rules = self.handle.rule().get(version).execute();
@@ -70,7 +76,9 @@ impl Routes {
             } else if other.table == table {
                 format!("table {table}")
             } else if other.priority == priority {
-                tracing::warn!(rule = %other, "a routing rule of others has the priority of the checks' own");
+                // log: Another routing rule has the same priority as the rule of the checks, so the
+                // order of the two is undefined. Give the other rule a priority other than 83.
+                tracing::warn!(rule = %other, "routing rule conflict");
                 continue;
             } else {
                 continue;
@@ -80,8 +88,8 @@ impl Routes {
         Ok(())
     }
 
-    /// Puts back what somebody took away: nothing is doubled, and what is there stays.
-    pub(super) async fn mend(&self, own: Own) -> Result<(), TunnelError> {
+    /// Restores missing rules and routes. Existing rules and routes are not changed or duplicated.
+    pub(super) async fn repair(&self, own: Own) -> Result<(), TunnelError> {
         self.switch_on().await?;
         for family in own.families() {
             self.lead(family).await?;
@@ -93,7 +101,7 @@ impl Routes {
         for family in FAMILIES {
             self.remove_rules(family).await?;
             for route in self.routes(family) {
-                // Those of a device that somebody switched off are gone already.
+                // The routes of a device that is down no longer exist.
                 let _ = self.handle.route().del(route).execute().await;
             }
         }
@@ -101,17 +109,18 @@ impl Routes {
     }
 
     async fn switch_on(&self) -> Result<(), TunnelError> {
-        // No address of its own, so that the kernel has nothing to say on it. Without IPv6 it has not anyway.
+        // The device gets no link-local address, because the kernel would otherwise send its own
+        // packets on it. An error is ignored, because the request fails if the kernel has no IPv6.
         let quiet = AfSpecUnspec::Inet6(vec![AfSpecInet6::AddrGenMode(In6AddrGenMode::None)]);
         let quiet = LinkUnspec::new_with_index(self.device)
             .append_extra_attribute(LinkAttribute::AfSpecUnspec(vec![quiet]))
             .build();
         let _ = self.handle.link().set(quiet).execute().await;
         let up = LinkUnspec::new_with_index(self.device).up().build();
-        self.handle.link().set(up).execute().await.map_err(refused("switch its TUN device on"))
+        self.handle.link().set(up).execute().await.map_err(refused("set the TUN device up"))
     }
 
-    /// Routes first: a rule to an empty table would fall through.
+    /// Adds the routes before the rule, because a rule with an empty table would have no effect.
     async fn lead(&self, family: AddressFamily) -> Result<(), TunnelError> {
         for route in self.routes(family) {
             let adding = self.handle.route().add(route).replace();
@@ -121,21 +130,22 @@ impl Routes {
         *adding.message_mut() = self.rule(family);
         match adding.execute().await {
             Err(error) if errno(&error) != Errno::EEXIST => {
-                Err(refused("add the checks' routing rule")(error))
+                Err(refused("add the routing rule of the checks")(error))
             }
             _ => Ok(()),
         }
     }
 
-    /// All rules that are as ours, however many there are.
+    /// Removes all routing rules that are identical to the rules of the tunnel. Returns the number
+    /// of removed rules.
     async fn remove_rules(&self, family: AddressFamily) -> Result<usize, TunnelError> {
         for count in 0..MOST_STALE {
             match self.handle.rule().del(self.rule(family)).execute().await {
                 Ok(()) => {}
                 Err(error) => match errno(&error) {
-                    // No such rule, or no such family in this kernel.
+                    // The rule does not exist, or the kernel does not have the address family.
                     Errno::ENOENT | Errno::EAFNOSUPPORT | Errno::EOPNOTSUPP => return Ok(count),
-                    _ => return Err(refused("remove the checks' routing rule")(error)),
+                    _ => return Err(refused("remove the routing rule of the checks")(error)),
                 },
             }
         }
@@ -152,7 +162,7 @@ impl Routes {
         rule
     }
 
-    /// The way into the device, and the one of last resort.
+    /// Returns the route to the device and the unreachable route.
     fn routes(&self, family: AddressFamily) -> [RouteMessage; 2] {
         macro_rules! both {
             ($address:ty) => {{
@@ -165,13 +175,16 @@ impl Routes {
     }
 }
 
-/// Takes away what a killed process left of a tunnel with device `tun_name`: gives how many rules there were. Nothing is done
-/// while the device is there, which another process has then.
+/// Removes the rules and routes that a killed process with the TUN device `tun_name` left behind.
+/// Returns the number of removed rules. If the device exists, another process uses it, and the
+/// function changes nothing.
 ///
 /// # Errors
-/// [`TunnelError::Netlink`], [`TunnelError::Refused`].
+/// Returns [`TunnelError::Netlink`] or [`TunnelError::Refused`].
+///
 /// # Panics
-/// Outside a tokio runtime with I/O enabled.
+/// Panics if the caller runs outside a tokio runtime with I/O enabled.
+///
 /// # Cost
 /// Five netlink messages.
 pub async fn remove_leftovers(tun_name: &str, numbers: TunnelNumbers) -> Result<usize, TunnelError> {
@@ -183,18 +196,19 @@ pub async fn remove_leftovers(tun_name: &str, numbers: TunnelNumbers) -> Result<
     for family in FAMILIES {
         count += routes.remove_rules(family).await?;
         let [_, last] = routes.routes(family);
-        // It is not there after most starts.
+        // An error is ignored, because usually the route does not exist.
         let _ = routes.handle.route().del(last).execute().await;
     }
     Ok(count)
 }
 
-/// What of a rule may meet ours, and how the operator recognises it.
+/// The fields of another routing rule that may conflict with the rules of the tunnel. `Display`
+/// writes the rule as text.
 #[derive(Debug, Default)]
 struct Other {
     is_ipv6: bool,
     priority: u32,
-    /// Compared as a whole, and not by a rule for all but it.
+    /// The mark, or `None` if the rule compares the mark with a mask or is inverted.
     mark: Option<u32>,
     table: u32,
 }
@@ -235,7 +249,7 @@ fn connect() -> Result<Handle, TunnelError> {
     Ok(handle)
 }
 
-/// A device's number; `None`: there is none of that name.
+/// Returns the index of a device, or `None` if there is no device with this name.
 async fn index(handle: &Handle, name: &str) -> Option<u32> {
     let mut links = handle.link().get().match_name(name.to_owned()).execute();
     links.try_next().await.ok().flatten().map(|link| link.header.index)
@@ -258,7 +272,7 @@ fn errno(error: &rtnetlink::Error) -> Errno {
 }
 
 const FAMILIES: [AddressFamily; 2] = [AddressFamily::Inet, AddressFamily::Inet6];
-/// Metrics: the smaller goes first.
+/// The metrics of the two routes. The lower metric is preferred.
 const FIRST: u32 = 1;
 const LAST: u32 = 2;
 const MOST_STALE: usize = 64;

@@ -1,10 +1,13 @@
-//! The raw sockets that wrapped packets leave by.
+//! The raw sockets that send encapsulated packets.
 //!
-//! In: whole IP packets, outer header included, and whole Ethernet frames. Out: the wire.
-//! IP packets go where the kernel routes their destination, with the source that they carry. They are never fragmented.
-//! Invariant: no send blocks, and nothing is ever received: the protocol of the one kind of socket only sends, and the
-//! other is bound to no protocol.
-//! Source: raw(7), ipv6(7), packet(7).
+//! An IP packet is passed to the kernel with its outer header. The kernel routes them by their
+//! destination, keeps their source address and never fragments them. Packets to backends on the
+//! same link are sent as complete Ethernet frames.
+//!
+//! Sending never blocks, and the sockets never receive packets. The IP sockets use a send-only
+//! protocol, and the packet sockets are not bound to a protocol.
+//!
+//! References: raw(7), ipv6(7), packet(7).
 
 use std::io;
 use std::net::IpAddr;
@@ -15,17 +18,17 @@ use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::{LinkAddr, bind};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-/// One socket for each kind of outer header.
+/// The sockets for each kind of outer header.
 #[derive(Debug)]
 pub(super) struct Senders {
     v4: Socket,
-    v6: Option<Socket>, // the kernel may have no IPv6
-    /// By interface.
+    v6: Option<Socket>, // `None` if the kernel has no IPv6.
+    /// The packet sockets, indexed by interface.
     links: Vec<Socket>,
 }
 
 impl Senders {
-    /// Opens them; frames leave by one of `interfaces`.
+    /// Opens the sockets. Frames can be sent on each of `interfaces`.
     pub(super) fn open(interfaces: &[String]) -> io::Result<Self> {
         let raw = |domain| -> io::Result<Socket> {
             let socket = Socket::new(domain, Type::RAW, Some(Protocol::from(IPPROTO_RAW)))?;
@@ -42,7 +45,7 @@ impl Senders {
         Ok(Self { v4: raw(Domain::IPV4)?, v6: raw(Domain::IPV6).ok(), links })
     }
 
-    /// Sends an IP packet to `destination`, which its header names too.
+    /// Sends an IP packet to `destination`, which must be the destination in its header.
     pub(super) fn send_packet(&self, packet: &[u8], destination: IpAddr) -> io::Result<()> {
         let socket = match destination {
             IpAddr::V4(_) => &self.v4,
@@ -52,14 +55,14 @@ impl Senders {
         socket.send_to(packet, &to).map(drop)
     }
 
-    /// Sends an Ethernet frame out of an interface.
+    /// Sends an Ethernet frame on an interface.
     pub(super) fn send_frame(&self, frame: &[u8], interface: InterfaceId) -> io::Result<()> {
         let link = self.links.get(usize::from(interface.0)).ok_or(io::ErrorKind::NotFound)?;
         link.send(frame).map(drop)
     }
 }
 
-/// The address by which packet sockets name an interface.
+/// Returns the link-layer address of an interface, which is needed to bind a packet socket.
 fn link_address(interface: &str) -> io::Result<LinkAddr> {
     let mut all = getifaddrs()?;
     let found = all.find_map(|entry| {

@@ -1,4 +1,5 @@
-//! Any rules: what is accepted is a configuration that says the same, judged from what was generated and not from what was read.
+//! Property tests that check whether rules are rejected or give an equivalent configuration. The
+//! expected configuration is computed from the generated rules, not from the parsed ones.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -31,7 +32,7 @@ struct Target {
     more: &'static str,
 }
 
-/// How it is spelled, and what a configuration calls it.
+/// Each forwarding method as written in a rule, with the encapsulation in the configuration.
 const WAYS: [(&str, &str); 8] = [
     ("-g", "L2"),
     ("-i", "Ipip"),
@@ -43,7 +44,8 @@ const WAYS: [(&str, &str); 8] = [
     ("-i --tun-type gue --tun-port 6080 --tun-csum", "Gue { udp_checksum: true }"),
 ];
 
-/// Few, so that they meet: hosts, some of them VIPs too, and what is no host.
+/// Generates an address from a small set, so that several rules use the same address. Some backend
+/// addresses are also VIPs, and some addresses cannot be backends.
 fn address() -> impl Strategy<Value = IpAddr> {
     let few = [
         "192.0.2.1",
@@ -93,7 +95,8 @@ fn rule() -> impl Strategy<Value = Rule> {
     })
 }
 
-/// As `ipvsadm` would hold them: each service once, and each server once in a service.
+/// Generates rules that `ipvsadm` would accept: no duplicate services, and no duplicate servers in
+/// a service.
 fn rules() -> impl Strategy<Value = Vec<Rule>> {
     vec(rule(), 1..12).prop_map(|mut all| {
         let mut seen = BTreeSet::new();
@@ -112,7 +115,7 @@ fn place(rule: &Rule) -> String {
     if rule.mark { "-f 9".to_owned() } else { format!("{} {}", rule.protocol, rule.address) }
 }
 
-/// The text, and the line of each service.
+/// Returns the text of the rules and the line number of each service.
 fn written(rules: &[Rule]) -> (String, Vec<usize>) {
     let (mut text, mut lines) = (String::new(), Vec::new());
     for rule in rules {
@@ -127,7 +130,7 @@ fn written(rules: &[Rule]) -> (String, Vec<usize>) {
     (text, lines)
 }
 
-/// Whether a configuration can have it as a backend's address.
+/// Returns `true` if a configuration accepts the address as a backend address.
 fn is_host(address: IpAddr) -> bool {
     let of_the_file = ["203.0.113.77", "192.0.2.77", "2001:db8::77"];
     let text = BARE.replace("BACKEND", &address.to_string());
@@ -151,7 +154,8 @@ services = [{ ports = [1], protocol = "tcp", pool = "p" }]
 
 type Member = (IpAddr, u32, String);
 
-/// The hash of a service, and the members of its pool and of each fallback in turn.
+/// Returns the hash policy of a service, the members of its pool, and the members of each fallback
+/// pool.
 fn found(config: &Config, rule: &Rule) -> Option<(String, Vec<Vec<Member>>)> {
     let vip = config.vips().iter().find(|vip| vip.addresses == [rule.address.ip()])?;
     let wanted = match (rule.protocol, rule.address.port()) {
@@ -175,7 +179,7 @@ fn found(config: &Config, rule: &Rule) -> Option<(String, Vec<Vec<Member>>)> {
     Some((format!("{:?}", service.hash), all))
 }
 
-/// The share of a server, by its own weight and the largest of its service.
+/// Returns the expected weight of a server. `most` is the largest weight in the service.
 fn share(rule: &Rule, weight: u32, most: u32) -> u32 {
     match (rule.scheduler, weight) {
         (_, 0) => 0,
@@ -189,9 +193,9 @@ fn holds(rules: &[Rule]) {
     let (text, lines) = written(rules);
     let import = import(&text);
     let (config, warnings) = configuration(&import.toml);
-    let may = ["weight 0 for every backend", "no VIP: nothing is served"];
-    let is_allowed = |found: &str| may.iter().any(|words| found.contains(words));
-    assert!(warnings.iter().all(|warning| is_allowed(&warning.found)), "{warnings}\n{text}");
+    let may = ["have weight 0", "no VIP is configured"];
+    let is_allowed = |message: &str| may.iter().any(|words| message.contains(words));
+    assert!(warnings.iter().all(|warning| is_allowed(&warning.message)), "{warnings}\n{text}");
     let notes = import.notes.iter().filter(|note| note.is_left_out);
     let left_out: BTreeSet<usize> = notes.map(|note| note.line).collect();
     let addressed = rules.iter().filter(|rule| !rule.mark);
@@ -218,7 +222,8 @@ fn holds(rules: &[Rule]) {
     assert_eq!(config.vips().iter().map(|vip| vip.services.len()).sum::<usize>(), services, "{text}");
 }
 
-/// Of a service of which something is kept; `None`: the configuration has no such service.
+/// Compares a translated service with its rule. Returns `None` if the configuration has no such
+/// service.
 fn says_the_same(config: &Config, rule: &Rule, kept: &[bool]) -> Option<()> {
     let (hash, tiers) = found(config, rule)?;
     let is_hashed = ["sh", "mh"].contains(&rule.scheduler) && !rule.flags.contains("-port");
@@ -246,26 +251,26 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn rules_become_a_configuration_that_says_the_same(rules in rules()) {
+    fn valid_rules_give_an_equivalent_configuration(rules in rules()) {
         holds(&rules);
     }
 
     #[test]
-    fn any_bytes_are_refused_or_a_configuration(bytes: Vec<u8>) {
+    fn any_bytes_are_rejected_or_give_a_configuration(bytes: Vec<u8>) {
         if let Ok(import) = read(&String::from_utf8_lossy(&bytes)) {
             configuration(&import.toml);
         }
     }
 
     #[test]
-    fn any_words_of_rules_are_refused_or_a_configuration(words in vec(select(WORDS.to_vec()), 0..40)) {
+    fn any_rule_words_are_rejected_or_give_a_configuration(words in vec(select(WORDS.to_vec()), 0..40)) {
         if let Ok(import) = read(&words.join(" ").replace(" \n ", "\n")) {
             configuration(&import.toml);
         }
     }
 
     #[test]
-    fn a_save_with_a_character_changed_is_refused_or_a_configuration(at: prop::sample::Index, to: char) {
+    fn damaged_rules_are_rejected_or_give_a_configuration(at: prop::sample::Index, to: char) {
         let mut save: Vec<char> = super::SAVE.chars().collect();
         let at = at.index(save.len());
         save[at] = to;

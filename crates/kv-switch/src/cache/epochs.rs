@@ -1,29 +1,31 @@
-//! When each key was last written through this machine, and when each server last lost what it had: shared by all packet threads.
+//! Write epochs of keys and servers, shared by all packet threads.
 //!
-//! In: hashes of keys, numbers of servers, the time in nanoseconds. Out: an [`Epoch`], to be compared with a later one.
-//! Not here: copies, leases, which requests write.
-//! Invariant: an epoch that was noted before a write is another afterwards, on every thread that has heard of the write's end.
-//! Keys that share a cell empty each other's copies, and nothing else.
+//! The [`Epoch`] of a key changes when the key is written through this machine, or when its server
+//! may have lost data. The cache does not serve a value that was cached in an older epoch. A thread
+//! that has observed the end of a write sees a different epoch than before the write. The epochs
+//! are stored in cells, and several keys can share a cell. A write of one of these keys then
+//! invalidates the cached values of all of them.
 //!
-//! A write whose answer passes by is noted once more, before that is sent on: what was fetched before is never served after it, however
-//! long the write was on its way, and what is fetched after it the server read when it had carried the write out.
-//! A cell holds the time of the last write, or one more than it held where that is as late: it never stands still at a write, and
-//! says how long ago that was. A fetch that leaves right behind a write may overtake it on the way to the server and bring back
-//! the value before it: nothing is fetched within [`SETTLE_NS`].
+//! A cell contains the time of the last write, and increases by at least one with each write. A
+//! write is recorded a second time when its answer arrives, before the answer is forwarded. A value
+//! that was fetched before a slow write has taken effect is therefore not served. A fetch directly
+//! after a write could overtake the write on the way to the server, so a key is not fetched within
+//! [`SETTLE_NS`] after a write.
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Nanoseconds after a write in which its key is not asked for: as long as writes take to their server.
+/// The time after a write during which the key is not fetched, in nanoseconds. The write is
+/// expected to reach the server within this time.
 pub const SETTLE_NS: u64 = 2_000_000;
 
-/// The table.
+/// A table of write epochs.
 #[derive(Debug)]
 pub struct Epochs {
     keys: Box<[AtomicU64]>,
     servers: Box<[AtomicU64]>,
 }
 
-/// The state of a key and of its server.
+/// The write epochs of a key and its server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Epoch {
     key: u64,
@@ -31,39 +33,41 @@ pub struct Epoch {
 }
 
 impl Epochs {
-    /// No key was written.
+    /// Creates a table in which no key has been written.
     ///
     /// # Cost
-    /// 8 MiB.
+    /// Allocates 8 MiB.
     #[must_use]
     pub fn new() -> Self {
         Self::with_cells(KEY_CELLS, SERVER_CELLS)
     }
 
-    /// Numbers of cells: powers of two.
+    /// Creates a table with `keys` cells for keys and `servers` cells for servers. Both must be
+    /// powers of two.
     pub(crate) fn with_cells(keys: usize, servers: usize) -> Self {
         let cells = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect();
         Self { keys: cells(keys), servers: cells(servers) }
     }
 
-    /// A write of a key with this hash comes by, or its answer: to be called before it leaves.
+    /// Records that a key with this hash is written, or that the answer to such a write has
+    /// arrived. Call this method before the packet is sent.
     #[inline]
     pub fn key_written(&self, now: u64, hash: u64) {
         renew(cell(&self.keys, hash), now);
     }
 
-    /// A server may have other values than it had, for any key.
+    /// Records that all values of a server may have changed.
     pub fn server_changed(&self, now: u64, server: u32) {
         renew(cell(&self.servers, server.into()), now);
     }
 
-    /// Loads the cell of a key.
+    /// Loads the cell of a key into the CPU cache.
     #[inline]
     pub(crate) fn load(&self, hash: u64) -> u64 {
         cell(&self.keys, hash).map_or(0, |cell| cell.load(Ordering::Relaxed))
     }
 
-    /// The state now.
+    /// Returns the current epoch of a key on a server.
     #[inline]
     #[must_use]
     pub fn of(&self, hash: u64, server: u32) -> Epoch {
@@ -78,7 +82,7 @@ impl Default for Epochs {
 }
 
 impl Epoch {
-    /// Whether the last write has reached its server by now, as far as time says.
+    /// Returns `true` if the last write was at least [`SETTLE_NS`] ago.
     #[inline]
     #[must_use]
     pub fn is_settled(&self, now: u64) -> bool {
@@ -90,7 +94,8 @@ impl Epoch {
 fn renew(cell: Option<&AtomicU64>, now: u64) {
     let Some(cell) = cell else { return };
     let now = now.max(1);
-    // Release pairs with the Acquire of `read`: who sees the new number sees what was done before the write came by.
+    // This Release store pairs with the Acquire load in `read`. A thread that reads the new value
+    // sees all memory operations that precede the store.
     if cell.fetch_max(now, Ordering::Release) >= now {
         cell.fetch_add(1, Ordering::Release);
     }
@@ -98,12 +103,12 @@ fn renew(cell: Option<&AtomicU64>, now: u64) {
 
 #[inline]
 fn read(cell: Option<&AtomicU64>) -> u64 {
-    cell.map_or(0, |cell| cell.load(Ordering::Acquire)) // pairs with the Release of `renew`
+    cell.map_or(0, |cell| cell.load(Ordering::Acquire)) // Pairs with the Release store in `renew`.
 }
 
 #[inline]
 fn cell(cells: &[AtomicU64], number: u64) -> Option<&AtomicU64> {
-    #[expect(clippy::cast_possible_truncation, reason = "the mask keeps what fits")]
+    #[expect(clippy::cast_possible_truncation, reason = "the mask limits the value to the length")]
     let place = number as usize & cells.len().wrapping_sub(1);
     cells.get(place)
 }
@@ -119,9 +124,10 @@ mod tests {
 
     const KEY: u64 = 3;
 
-    /// In every interleaving: a thread that has heard that a write was acknowledged serves nothing that it fetched before the write.
+    /// In every interleaving, a thread that has received the acknowledgment of a write never serves
+    /// a value fetched before the write.
     #[test]
-    fn nothing_fetched_before_a_write_is_served_after_its_acknowledgement() {
+    fn epochs_acknowledged_write_ends_older_copies() {
         loom::model(|| {
             let shared = Arc::new((Epochs::with_cells(1, 1), AtomicU64::new(0), AtomicU64::new(0)));
             let writer = Arc::clone(&shared);
@@ -137,19 +143,19 @@ mod tests {
                 let fetched = server.load(Ordering::Acquire);
                 let heard = acknowledged.load(Ordering::Acquire) == 1;
                 let serves = epochs.of(KEY, 0) == noted;
-                assert!(!(heard && serves && fetched == 0), "an old value is served");
+                assert!(!(heard && serves && fetched == 0), "an outdated value is served");
             }
             writes.join().unwrap();
         });
     }
 
-    /// In every interleaving, of a write however slow: a thread that has heard the answer, which was noted before it was sent on, serves
-    /// nothing that it fetched before the write, and needs no time to settle.
+    /// In every interleaving, a thread that has received a recorded answer never serves a value
+    /// fetched before the write. This holds without the settling time, even if the write is slow.
     #[test]
-    fn nothing_fetched_before_a_slow_write_is_served_after_an_answer_that_was_noted() {
+    fn epochs_recorded_answer_of_slow_write_ends_older_copies() {
         loom::model(|| {
             let shared = Arc::new((Epochs::with_cells(1, 1), AtomicU64::new(0), AtomicU64::new(0)));
-            shared.0.key_written(5, KEY); // it came by, and is on its way
+            shared.0.key_written(5, KEY); // the write is on its way to the server
             let writer = Arc::clone(&shared);
             let writes = loom::thread::spawn(move || {
                 let (epochs, server, acknowledged) = &*writer;
@@ -162,12 +168,12 @@ mod tests {
             let fetched = server.load(Ordering::Acquire);
             let heard = acknowledged.load(Ordering::Acquire) == 1;
             let serves = epochs.of(KEY, 0) == noted;
-            assert!(!(heard && serves && fetched == 0), "an old value is served");
+            assert!(!(heard && serves && fetched == 0), "an outdated value is served");
             writes.join().unwrap();
         });
     }
 
-    /// In every interleaving: two writes at one time leave two generations.
+    /// In every interleaving, two concurrent writes result in two new epochs.
     #[test]
     fn each_write_leaves_another_generation() {
         loom::model(|| {

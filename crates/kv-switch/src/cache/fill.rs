@@ -1,41 +1,40 @@
-//! Fetches: a server is asked for a key, and what it answers becomes a copy, or does not.
+//! Handles the fetches (upstream requests) of the cache and the answers to them.
 //!
-//! In: keys that are wanted; answers. Out: what to ask, and [`Filled`].
-//! Not here: when a key is wanted (`cache`), where copies lie (`shard`).
-//! Invariant: what is kept was asked for while the key's epoch was what it is now, and is of the key that was asked for.
+//! The cache decides when to fetch a key, and the module `shard` stores the cached values. A value
+//! is stored only under the fetched key, and only if the epoch of the key has not changed since the
+//! fetch was sent.
 
 use super::shard::{Block, Copy as CopyOf, MOST_BLOCK, Name, State};
 use super::{Cache, Epoch, Lease, Read};
 use crate::{Application, Fetch, FetchedContent, KeyHash, KeyRoom, MAX_KEY_BYTES, NoAnswer, OwnId};
 
-/// What a server has sent to a fetch.
+/// A datagram from a server that may answer a fetch.
 #[derive(Clone, Copy, Debug)]
 pub struct FetchAnswer<'a> {
-    /// The fetch's number.
+    /// The index of the fetch.
     pub number: u32,
-    /// The id that it was asked under.
+    /// The request id of the fetch.
     pub request: u16,
-    /// The datagram's.
+    /// The payload of the datagram.
     pub payload: &'a [u8],
 }
 
-/// What became of an answer.
+/// The result of the answer to a fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filled {
-    /// There is a new copy.
+    /// The value was stored in the cache.
     Kept,
-    /// The copy that there is may be served on.
+    /// The lease of the cached value was renewed.
     Renewed,
-    /// The value is another than the copy's: it is fetched next.
+    /// The server has another version, so another fetch was requested.
     Changed,
-    /// A write came by meanwhile.
+    /// The answer was discarded because the key was written during the fetch.
     Stale,
-    /// Nothing that may be kept: no value, one that is too long or about to expire, or that another client is to make anew; or the
-    /// answer came when its lease was over.
+    /// The answer contains no value that can be stored. The value is missing, is too long, is about
+    /// to expire, must be refilled by a client, or arrived after the end of the lease.
     Useless,
 }
 
-/// A fetch, wanted or under way.
 #[derive(Clone, Debug)]
 pub(super) struct Fill<T> {
     key: [u8; MAX_KEY_BYTES],
@@ -46,11 +45,11 @@ pub(super) struct Fill<T> {
     fills_per_server: u16,
     generation: u64,
     context: T,
-    /// The version of the copy that is renewed; `None`: a value is fetched.
+    /// The version of the cached value to renew, or `None` to fetch the value.
     known: Option<u64>,
-    /// The server is to count the key as used.
+    /// `true` if the server should mark the key as recently used.
     touches: bool,
-    /// When it last did.
+    /// The time when a fetch last marked the key as recently used on the server.
     touched: u64,
     nonce: u64,
     epoch: Epoch,
@@ -58,7 +57,8 @@ pub(super) struct Fill<T> {
 }
 
 impl<T: Copy> Fill<T> {
-    /// For a read; `copy`: what there is of its key. That it is asked for is noted there.
+    /// Creates a fetch for a read. The function also marks the cached value of the key, so that the
+    /// key is not fetched twice at the same time.
     pub(super) fn of(now: u64, read: &Read<'_, T>, epoch: Epoch, copy: Option<&mut CopyOf>) -> Self {
         let mut key = [0; MAX_KEY_BYTES];
         if let Some(room) = key.get_mut(..read.key.len()) {
@@ -71,7 +71,7 @@ impl<T: Copy> Fill<T> {
             copy.state.reads = 0;
             let State { cas, lease, generation, epoch: known, .. } = copy.state;
             let is_same = (known, generation) == (epoch, read.generation);
-            // Version 0 is that of a server that counts none.
+            // Servers without version support report version 0.
             (is_same && !touches && cas != 0 && lease.trusts_versions()).then_some(cas)
         });
         Self {
@@ -117,7 +117,6 @@ impl<T: Copy> Fill<T> {
     }
 }
 
-/// All of them.
 #[derive(Debug)]
 pub(super) struct Fills<T> {
     fills: Box<[Option<Fill<T>>]>,
@@ -139,10 +138,11 @@ impl<T: Copy> Fills<T> {
         }
     }
 
-    /// Whether a key can be asked for: none is under way for it, and not too many for its server.
+    /// Returns `true` if the fetch table has room for the key of this read. Each key can have one
+    /// fetch, and the number of fetches per server is limited.
     ///
     /// # Cost
-    /// A look at each fetch.
+    /// Scans all fetches in progress.
     pub(super) fn has_room(&self, read: &Read<'_, T>) -> bool {
         let all = || self.fills.iter().flatten().filter(|fill| fill.server == read.server);
         !self.free.is_empty()
@@ -172,14 +172,14 @@ impl<T: Copy> Fills<T> {
 }
 
 impl<T: Copy> Cache<T> {
-    /// Whether [`Self::ask`] has something.
+    /// Returns `true` if a fetch is waiting to be sent ([`Self::ask`]).
     #[inline]
     #[must_use]
     pub fn has_wanted(&self) -> bool {
         !self.fills.wanted.is_empty()
     }
 
-    /// The number of a fetch that is to leave now: to be called until there is none.
+    /// Returns the index of the next fetch to send. Call this method until it returns `None`.
     pub fn ask(&mut self, now: u64) -> Option<u32> {
         while let Some(number) = self.fills.wanted.pop() {
             let Some(fill) = self.fills.fills.get_mut(number as usize).and_then(Option::as_mut) else {
@@ -190,24 +190,25 @@ impl<T: Copy> Cache<T> {
             if fill.epoch.is_settled(now) {
                 return Some(number);
             }
-            self.give_up(number); // a write came by since
+            self.give_up(number); // the key was written after this fetch was requested
         }
         None
     }
 
-    /// The server that a fetch is for.
+    /// Returns the number of the server to which a fetch is sent.
     #[must_use]
     pub fn server(&self, number: u32) -> Option<u32> {
         self.fills.get(number).map(|fill| fill.server)
     }
 
-    /// What the caller keeps of it.
+    /// Returns the data that the caller stored with a fetch.
     #[must_use]
     pub fn context(&self, number: u32) -> Option<&T> {
         self.fills.get(number).map(|fill| &fill.context)
     }
 
-    /// Writes a fetch's payload to `out`, under the id that its answer comes with; its length.
+    /// Writes the payload of a fetch to `out` and returns its length in bytes. `request` is the
+    /// request id in the frame.
     pub fn write_fetch(
         &self,
         application: &dyn Application,
@@ -219,10 +220,11 @@ impl<T: Copy> Cache<T> {
         application.write_fetch(&fill.fetch(), OwnId { request, nonce: fill.nonce }, out)
     }
 
-    /// Takes what a server has sent to a fetch, which is over then.
+    /// Applies the answer of a server to a fetch and ends the fetch.
     ///
     /// # Errors
-    /// [`NoAnswer`]: it is none, and the fetch waits on.
+    /// Returns a [`NoAnswer`] if the datagram does not answer the fetch. The fetch then stays in
+    /// progress.
     pub fn answer(
         &mut self,
         now: u64,
@@ -240,7 +242,7 @@ impl<T: Copy> Cache<T> {
         Ok(self.fill(now, &fill, application, fetched.content, payload))
     }
 
-    /// A fetch is over: there was no answer, or it could not be asked for.
+    /// Ends a fetch that was not answered or could not be sent.
     pub fn give_up(&mut self, number: u32) {
         self.end(number);
     }
@@ -270,7 +272,8 @@ impl<T: Copy> Cache<T> {
         let known = self.shard.find(&fill.name());
         let kept = known.and_then(|number| self.shard.copy(number)).map(|copy| copy.state.cas);
         if version < kept && version.is_some() {
-            // It has begun anew: whatever else there is of it is gone too.
+            // Versions only increase, so a lower version means that the server was restarted. All
+            // its values may have changed.
             self.epochs.server_changed(now, fill.server);
         }
         if self.epochs.of(fill.hash, fill.server) != fill.epoch {
@@ -328,7 +331,7 @@ impl<T: Copy> Cache<T> {
 }
 
 impl<T: Copy> Fill<T> {
-    /// Of a copy that comes of it.
+    /// Returns the metadata of a cached value that results from this fetch.
     fn state(&self, ttl: Option<u32>) -> State {
         let until = self.lease.until(self.sent, ttl).unwrap_or(0);
         State {
@@ -347,5 +350,5 @@ impl<T: Copy> Fill<T> {
     }
 }
 
-/// Fetches under way at once.
+/// The maximum number of fetches in progress.
 const MOST_FILLS: u32 = 128;

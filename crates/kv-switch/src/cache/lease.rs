@@ -1,40 +1,46 @@
-//! How long a copy may be served, and when it pays to have one.
+//! The lease of a cached value, which limits how long the value may be served.
 //!
-//! In: the lease of a pool; times in nanoseconds; times to live in seconds. Not here: copies, the clock.
-//! Invariant: a copy is served until the lease has passed since its server was asked, and a second less than the server said that it
-//! lives: that says whole seconds, and may be one too many.
+//! Times are in nanoseconds, and times to live are in seconds. A lease starts when the fetch of the
+//! value is sent. Values with a time to live of one second or less are not served, because servers
+//! round to whole seconds and may report up to one second too much.
 
-/// How long a copy is taken for true.
+/// The time for which a cached value may be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease(u64);
 
 impl Lease {
-    /// Of so many nanoseconds; at least a millisecond, at most a second.
+    /// Creates a lease of `nanos` nanoseconds. Values outside the range from one millisecond to one
+    /// second are clamped.
     #[must_use]
     pub fn from_nanos(nanos: u64) -> Self {
         Self(nanos.clamp(SHORTEST, SECOND))
     }
 
-    /// When a copy that was asked for at `sent` and lives for `ttl` seconds (`None`: for ever) is served no more; `None`: it is never
-    /// served.
+    /// Returns the time at which a cached value must no longer be served. `sent` is the time when
+    /// its fetch was sent. `ttl` is its time to live in seconds, or `None` if the value does not
+    /// expire. Returns `None` if the value must not be served at all.
     #[must_use]
     pub fn until(self, sent: u64, ttl: Option<u32>) -> Option<u64> {
-        // Of two seconds one is certain, and no lease is longer.
+        // If the server reports 2 seconds, the actual time to live is at least 1 second, which is
+        // the longest lease.
         let is_certain = ttl.is_none_or(|seconds| seconds > 1);
         is_certain.then(|| sent.saturating_add(self.0))
     }
 
-    /// When a copy of which that was said at `sent` is renewed, so that the answer comes before its end.
+    /// Returns the time at which a cached value is to be renewed, early enough for the answer to
+    /// arrive before the lease ends.
     pub(crate) fn renewed_at(self, sent: u64, until: u64) -> u64 {
         until.saturating_sub(until.saturating_sub(sent) / 8)
     }
 
-    /// Requests a second for a key above which it is asked for: four for each that we make.
+    /// Returns the number of reads per second above which a key is fetched. At this rate, each
+    /// fetched value answers four reads.
     pub(crate) fn worth_asking(self) -> u16 {
         self.rate(READS_A_FILL)
     }
 
-    /// Requests a second for a key that pay for ours without help of others.
+    /// Returns the read rate, in reads per second, above which the hits of a key earn enough
+    /// credits for its own fetches.
     pub(crate) fn pays(self) -> u16 {
         self.rate(super::COST)
     }
@@ -43,14 +49,15 @@ impl Lease {
         u16::try_from(u64::from(reads) * SECOND / self.0).unwrap_or(u16::MAX)
     }
 
-    /// Whether an unchanged version says that the value is. A server that has begun anew counts versions from 1 again, and one that
-    /// comes to the same number for the same key takes longer than this.
+    /// Returns `true` if an unchanged version proves that the value is unchanged. A restarted
+    /// server counts versions from 1 again. The restarted server needs longer than this lease to
+    /// reach the same version for the same key.
     pub(crate) const fn trusts_versions(self) -> bool {
         self.0 <= LONGEST_RENEWED
     }
 }
 
-/// Reads since it was last asked for that make a key worth asking for.
+/// The number of reads since the last fetch after which a key is worth another fetch.
 pub(crate) const READS_A_FILL: u32 = 4;
 const SHORTEST: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;

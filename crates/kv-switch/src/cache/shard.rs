@@ -1,59 +1,59 @@
-//! One thread's copies of values, in memory of a fixed size.
+//! The cached values of one packet thread, in memory of a fixed size.
 //!
-//! In: values with their keys and servers. Out: the copy of a key, by its hash and by every byte of it.
-//! Not here: whether a copy may be served (`cache`), what it says to a client (`Application::write_hit`).
-//! Invariant: a key of a server has one copy at most; memory is taken at the start; what is copied last finds room, and of its size
-//! class the copy gives way that was not looked up since the hand came by (CLOCK).
+//! [`Shard`] finds the cached value of a key by hash, and then compares the whole key. The cache
+//! decides whether the value may be served. A key of a server has at most one cached value. All
+//! memory is reserved when the shard is created. If a size class is full, the CLOCK algorithm
+//! evicts a value of the same class that was not read recently.
 
 use std::ops::Range;
 
 use super::{Epoch, Lease};
 use crate::{Application, Prepared, Stored};
 
-/// The copies.
 #[derive(Debug)]
 pub(crate) struct Shard {
     copies: Box<[Copy]>,
     bytes: Box<[u8]>,
-    /// Bytes in front of the first block, which begins a cache line.
+    /// The number of bytes before the first block, which is aligned to a cache line.
     skew: usize,
     classes: [Class; CLASSES.len()],
-    /// Upper halves of hashes, and numbers of copies counted from 1; 0 is empty. Linearly probed, at most half full.
+    /// The hash index. A cell contains the upper half of a hash and the index of a cached value
+    /// plus 1, or 0 if the cell is empty. The index uses linear probing and is at most half full.
     index: Box<[u64]>,
     pub(crate) evictions: u64,
-    /// Of keys and values.
+    /// The number of bytes of cached keys and values.
     pub(crate) used_bytes: u64,
 }
 
-/// Copies of one size.
+/// The cached values of one block size.
 #[derive(Debug)]
 struct Class {
     size: usize,
     first: usize,
     end: usize,
-    /// Those that were not used yet, or were taken out.
+    /// The indices of unused entries.
     free: Vec<u32>,
     hand: usize,
 }
 
-/// What is known of a copy. What a read looks at is in its first cache line.
+/// The metadata of a cached value. A read accesses only the first cache line.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Copy {
     pub(crate) hash: u64,
     pub(crate) server: u32,
-    /// In which cache line its block begins.
+    /// The offset of the block, counted in cache lines.
     block: u32,
     block_len: u16,
     key_at: u16,
     value_at: u16,
     value_len: u16,
     key_len: u8,
-    /// The block is a reply.
+    /// `true` if the block is a prepared reply.
     is_prepared: bool,
     pub(crate) sum: u16,
     is_used: bool,
-    /// It was looked up since the hand came by.
+    /// `true` if the value was read since the clock hand last passed it.
     is_warm: bool,
     pub(crate) is_asked_for: bool,
     pub(crate) state: State,
@@ -61,29 +61,30 @@ pub(crate) struct Copy {
 
 const _: () = assert!(size_of::<Copy>() == 2 * LINE);
 
-/// What changes when a copy is renewed.
+/// The metadata that changes when a value is renewed.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct State {
     pub(crate) until: u64,
     pub(crate) epoch: Epoch,
-    /// The caller's.
     pub(crate) generation: u64,
-    /// Requests for it since the server was asked last.
+    /// The number of reads since the last fetch.
     pub(crate) reads: u32,
     pub(crate) flags: u32,
     pub(crate) renewed_at: u64,
     pub(crate) cas: u64,
-    /// When the server last counted it as used.
+    /// The time when a fetch last marked the key as recently used on the server.
     pub(crate) touched: u64,
     pub(crate) lease: Lease,
-    /// Seconds that it lived when the server was asked; `None`: for ever.
+    /// The time to live in seconds that the server reported, or `None` if the value does not
+    /// expire.
     pub(crate) ttl: Option<u32>,
-    /// The server stored its key by a name in base64.
+    /// `true` if the server stored the key under its base64 form.
     pub(crate) is_base64: bool,
 }
 
-/// What is kept of a value: a prepared reply, in which it stands with its key, else both.
+/// The stored bytes of a cached value. A block is a prepared reply that contains the key and the
+/// value, or only the key followed by the value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Block<'a> {
     bytes: &'a [u8],
@@ -95,7 +96,7 @@ pub(crate) struct Block<'a> {
 }
 
 impl<'a> Block<'a> {
-    /// Written to `room`. `None`: it is too long.
+    /// Writes a block to `room`. Returns `None` if the block would be too long.
     pub(crate) fn of(
         key: &[u8],
         stored: &Stored<'_>,
@@ -133,7 +134,7 @@ impl<'a> Block<'a> {
     }
 }
 
-/// Whose copy.
+/// The key of a cached value, with its hash and server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Name<'a> {
     pub(crate) hash: u64,
@@ -142,7 +143,8 @@ pub(crate) struct Name<'a> {
 }
 
 impl Shard {
-    /// In so many bytes, of which the copies' own lists are part. `advise` is called with the addresses of its memory before it is touched.
+    /// Creates a shard of `memory` bytes, including the metadata. `advise` is called with each
+    /// address range before its first use.
     pub(crate) fn new(memory: usize, advise: fn(Range<usize>)) -> Self {
         let counts =
             CLASSES.map(|(size, share)| (memory / 100 * share / (size + COPY_BYTES)).min(MOST_COPIES));
@@ -158,7 +160,7 @@ impl Shard {
             let numbers = (first..first + count).rev().filter_map(|number| u32::try_from(number).ok());
             Class { size, first, end: first + count, free: numbers.collect(), hand: first }
         });
-        // Zeroed memory is the kernel's until it is written to.
+        // The kernel provides zeroed memory when a page is first written.
         let (index, bytes) = (vec![0; (copies.len() * 2).next_power_of_two()], vec![0; block + LINE]);
         advise(addresses(index.as_ptr(), index.len()));
         advise(addresses(bytes.as_ptr(), bytes.len()));
@@ -167,22 +169,22 @@ impl Shard {
         Self { copies, bytes, skew, classes, index, evictions: 0, used_bytes: 0 }
     }
 
-    /// The first copy that a key with this hash may have: most keys have none.
+    /// Returns the first entry whose hash has the same upper half. Most keys have no such entry.
     ///
     /// # Cost
-    /// A load of the index.
+    /// One load from the index.
     #[inline]
     pub(crate) fn candidate(&self, hash: u64) -> Option<u32> {
         self.numbers(hash).next().and_then(|number| u32::try_from(number).ok())
     }
 
-    /// Loads what [`Self::find`] reads of a copy: its lines of the list.
+    /// Loads the metadata that [`Self::find`] reads into the CPU cache.
     #[inline]
     pub(crate) fn load(&self, number: u32) -> u64 {
         self.copies.get(number as usize).map_or(0, |copy| copy.hash ^ copy.state.renewed_at)
     }
 
-    /// Loads its key and value.
+    /// Loads the key and the value of an entry into the CPU cache.
     #[inline]
     pub(crate) fn load_block(&self, number: u32) -> u8 {
         let Some(copy) = self.copies.get(number as usize) else { return 0 };
@@ -207,7 +209,7 @@ impl Shard {
         self.copies.get_mut(number as usize).filter(|copy| copy.is_used)
     }
 
-    /// It was looked up: others give way first.
+    /// Marks a cached value as recently read, so that other values are evicted first.
     #[inline]
     pub(crate) fn warm(&mut self, number: u32) -> Option<&mut Copy> {
         let copy = self.copy_mut(number)?;
@@ -241,13 +243,14 @@ impl Shard {
         self.within(copy, copy.value_at, copy.value_len.into())
     }
 
-    /// Empty: none was.
+    /// Returns the prepared reply, or an empty slice if the entry has none.
     #[inline]
     pub(crate) fn prepared_of(&self, copy: &Copy) -> &[u8] {
         if copy.is_prepared { self.block_of(copy) } else { &[] }
     }
 
-    /// Keeps a value, in the place of the copy that there was of it. `None`: it is too long, or there is no memory for its size.
+    /// Stores a value and replaces the previous value of the key. Returns `None` if the value is
+    /// too long or its size class has no memory.
     pub(crate) fn keep(&mut self, now: u64, name: &Name<'_>, block: &Block<'_>, state: State) -> Option<u32> {
         if let Some(old) = self.find(name) {
             self.remove(old);
@@ -281,7 +284,7 @@ impl Shard {
         Some(number)
     }
 
-    /// Forgets a copy.
+    /// Removes a cached value.
     pub(crate) fn remove(&mut self, number: u32) {
         if !self.clear(number) {
             return;
@@ -303,7 +306,8 @@ impl Shard {
         true
     }
 
-    /// Room for so many bytes: free, or that of the copy which gives way.
+    /// Returns the index of an entry with room for `bytes`, and evicts a cached value if no entry
+    /// is free.
     fn vacant(&mut self, now: u64, bytes: usize) -> Option<u32> {
         let place = self.classes.iter().position(|class| class.size >= bytes && class.first < class.end)?;
         if let Some(number) = self.classes.get_mut(place)?.free.pop() {
@@ -315,7 +319,9 @@ impl Shard {
         Some(number)
     }
 
-    /// The first that is not warm, or has ended; after [`LONGEST_TURN`] of others the next, whatever it is.
+    /// Returns the index of the next value at the clock hand that has expired or was not read
+    /// recently. After [`LONGEST_TURN`] values without success, the function returns the next value
+    /// in any case.
     fn turn_hand(&mut self, class: usize, now: u64) -> Option<u32> {
         let class = self.classes.get_mut(class)?;
         for _ in 0..LONGEST_TURN {
@@ -330,7 +336,7 @@ impl Shard {
         u32::try_from(class.hand).ok()
     }
 
-    /// Copies whose hash begins like this one.
+    /// Returns the indices of the entries whose hash has the same upper half.
     #[inline]
     fn numbers(&self, hash: u64) -> impl Iterator<Item = usize> {
         let mut place = self.home(hash);
@@ -346,7 +352,7 @@ impl Shard {
     }
 
     fn home(&self, hash: u64) -> usize {
-        #[expect(clippy::cast_possible_truncation, reason = "the mask keeps what fits")]
+        #[expect(clippy::cast_possible_truncation, reason = "the mask limits the value to the length")]
         let place = hash as usize & (self.index.len() - 1);
         place
     }
@@ -363,7 +369,8 @@ impl Shard {
         self.put(place, hash & !LOW | (u64::from(number) + 1));
     }
 
-    /// Takes a copy out of the index; those behind it move up, so that none is cut off from its home.
+    /// Removes an entry from the index, and moves later entries into the gap so that linear probing
+    /// still finds them.
     fn leave(&mut self, number: u32, hash: u64) {
         let mut free = self.home(hash);
         while self.index.get(free).is_some_and(|cell| *cell != 0 && cell & LOW != u64::from(number) + 1) {
@@ -374,7 +381,7 @@ impl Shard {
             let copy = self.copies.get((found & LOW) as usize - 1);
             let home = self.home(copy.map_or(0, |copy| copy.hash));
             let mask = self.index.len() - 1;
-            // As far from its home as from the gap, or farther: it may stand in the gap.
+            // An entry may move into the gap only if its home position is at or before the gap.
             if place.wrapping_sub(home) & mask >= place.wrapping_sub(free) & mask {
                 self.put(free, found);
                 free = place;
@@ -391,7 +398,7 @@ impl Shard {
     }
 }
 
-/// Of so many values that lie there.
+/// Returns the address range of `count` array elements.
 fn addresses<V>(first: *const V, count: usize) -> Range<usize> {
     let start = first.addr();
     start..start + count * size_of::<V>()
@@ -434,18 +441,20 @@ impl Copy {
     }
 }
 
-/// Sizes of blocks, and of a hundred parts of memory how many each has.
+/// The block sizes in bytes, and the percentage of the memory for each size.
 const CLASSES: [(usize, usize); 3] = [(128, 25), (512, 25), (MOST_BLOCK, 50)];
-/// Bytes of the longest block.
+/// The maximum length of a block in bytes.
 pub(crate) const MOST_BLOCK: usize = 1_536;
-/// Of a copy beside its block: itself, its places in the index and in the list of free ones.
+/// The memory that an entry needs in addition to its block. An entry needs memory for its metadata,
+/// two index cells and one position in the list of free entries.
 const COPY_BYTES: usize = size_of::<Copy>() + 2 * 16 + 4;
 const MOST_COPIES: usize = 1 << 24;
-/// Bytes of a cache line.
+/// The size of a cache line in bytes.
 const LINE: usize = 64;
-/// Copies that one new copy looks at, so that a batch is not held up.
+/// The maximum number of entries that an insertion examines. This limit bounds the running time of
+/// the insertion.
 const LONGEST_TURN: usize = 64;
-/// The number in a cell of the index.
+/// The bits of an index cell that contain the index of the entry.
 const LOW: u64 = 0xffff_ffff;
 
 #[cfg(test)]

@@ -1,29 +1,30 @@
-//! How often keys are asked for, roughly, in fixed memory.
+//! Estimates how often keys are requested, in a fixed amount of memory.
 //!
-//! In: hashes of keys, the time. Out: an estimate of how often each came in about the last second.
-//! Invariant: an estimate is never below the true count, which is halved every second as the cells are; it is above where all four
-//! cells of a key are shared with others that come more often.
-//! Source: Cormode and Muthukrishnan, *The Count-Min Sketch*, 2005; conservative update: Estan and Varghese, SIGCOMM 2002 §3.2.
+//! [`Sketch`] is a count-min sketch with conservative update. All cells are halved every second. An
+//! estimate is never below the true count, if the true count is also halved every second. An
+//! estimate is too high only if the key shares each of its four cells with more frequent keys.
+//!
+//! The sketch is described in Cormode and Muthukrishnan, *The Count-Min Sketch*, 2005. The
+//! conservative update is described in Estan and Varghese, SIGCOMM 2002, §3.2.
 
-/// The counts.
 #[derive(Debug)]
 pub(crate) struct Sketch {
-    /// [`ROWS`] rows, one behind the other.
+    /// The cells of all rows, stored one row after the other.
     cells: Box<[u16]>,
     width: usize,
     halved: u64,
 }
 
 impl Sketch {
-    /// `width` cells a row: a power of two.
+    /// Creates a sketch with `width` cells per row. `width` must be a power of two.
     pub(crate) fn new(width: usize) -> Self {
         Self { cells: vec![0; width * ROWS].into(), width, halved: 0 }
     }
 
-    /// Counts a key once, and says how often it came.
+    /// Counts one read of a key and returns the estimated count.
     ///
     /// # Cost
-    /// Four loads. Once a second a pass over all cells.
+    /// Four loads. Once per second, the function also halves all cells.
     pub(crate) fn count(&mut self, now: u64, hash: u64) -> u16 {
         self.halve(now);
         let places = self.places(hash);
@@ -46,11 +47,11 @@ impl Sketch {
         }
     }
 
-    /// One in each row.
+    /// Returns the index of the key's cell in each row.
     fn places(&self, hash: u64) -> [usize; ROWS] {
         let [low, high] = [hash & 0xffff_ffff, hash >> 32 | 1];
         std::array::from_fn(|row| {
-            #[expect(clippy::cast_possible_truncation, reason = "the mask keeps what fits")]
+            #[expect(clippy::cast_possible_truncation, reason = "the mask limits the value to the length")]
             let place = low.wrapping_add(high.wrapping_mul(row as u64)) as usize & (self.width - 1);
             row * self.width + place
         })
@@ -72,7 +73,8 @@ mod tests {
     proptest! {
         #[test]
         fn an_estimate_is_never_below_the_count(
-            // Many keys for few cells; now and then seconds pass.
+            // The test uses many keys for few cells. One to three seconds pass between some of the
+            // reads.
             stream in prop::collection::vec((0_u32..200, prop::option::weighted(0.02, 1_u64..4)), 0..2_000),
         ) {
             let (mut sketch, mut exact, mut now) = (Sketch::new(16), HashMap::<u64, u16>::new(), 0);

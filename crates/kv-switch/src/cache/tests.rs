@@ -1,4 +1,5 @@
-//! What a cache does with reads and answers, one thread after the other; all of them together are in `world`, BMC's faults in `faults`.
+//! Tests of one cache without concurrency. The module `world` tests several threads. The module
+//! `faults` tests for the faults of the cache BMC.
 
 use super::*;
 use crate::{Application, FetchedContent, KeyRoom, Memcached, NoAnswer};
@@ -36,7 +37,7 @@ pub(super) fn cache(epochs: &Arc<Epochs>) -> Cache<()> {
     })
 }
 
-/// Reads a key until the cache wants it, and gives the fetch that it sends.
+/// Reads a key until the cache requests a fetch, and returns the index of the fetch.
 fn wanted(cache: &mut Cache<()>, now: u64, key: &[u8]) -> u32 {
     for _ in 0..10_000 {
         assert_eq!(cache.look_up(now, &read(key)), None);
@@ -44,10 +45,10 @@ fn wanted(cache: &mut Cache<()>, now: u64, key: &[u8]) -> u32 {
             return cache.ask(now).unwrap();
         }
     }
-    panic!("it is never wanted");
+    panic!("the key is never fetched");
 }
 
-/// What a server answers that has this under every key.
+/// Returns the answer to a fetch, from a server that has the same content for every key.
 fn answered(cache: &Cache<()>, number: u32, says: &str) -> Vec<u8> {
     let mut out = [0; 1_472];
     let length = cache.write_fetch(&MEMCACHED, number, 7, &mut out).unwrap();
@@ -58,7 +59,7 @@ fn answered(cache: &Cache<()>, number: u32, says: &str) -> Vec<u8> {
     [b"\0\x07\0\0\0\x01\0\0", format!("{line} {nonce}\r\n{value}").as_bytes()].concat()
 }
 
-/// That it came, under the id of [`answered`].
+/// Describes a datagram that [`answered`] returned, which has the request id 7.
 fn said(number: u32, payload: &[u8]) -> FetchAnswer<'_> {
     FetchAnswer { number, request: 7, payload }
 }
@@ -69,7 +70,7 @@ fn asked(cache: &Cache<()>, number: u32) -> String {
     String::from_utf8(out[8..length].to_vec()).unwrap()
 }
 
-/// A cache that has a copy of `k`, asked for at 10 s.
+/// Returns a cache with a value for the key `k`, and the time of its fetch, which is 10 s.
 pub(super) fn filled(epochs: &Arc<Epochs>) -> (Cache<()>, u64) {
     let (mut cache, now) = (cache(epochs), 10 * SECOND);
     let number = wanted(&mut cache, now, b"k");
@@ -87,7 +88,7 @@ fn serve(cache: &mut Cache<()>, now: u64) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn a_key_is_asked_for_once_it_comes_often_and_served_for_a_lease() {
+fn cache_frequent_key_is_fetched_and_served_for_one_lease() {
     let epochs = Arc::new(Epochs::new());
     let mut cache = cache(&epochs);
     let now = 10 * SECOND;
@@ -96,18 +97,22 @@ fn a_key_is_asked_for_once_it_comes_often_and_served_for_a_lease() {
     }
     let number = wanted(&mut cache, now, b"k");
     assert_eq!(asked(&cache, number).split(" O").next().unwrap(), "mg k k v f t c");
-    // One is under way: no other.
+    // While a fetch is in progress, no second fetch is requested.
     (0..1_000).for_each(|_| assert!(cache.look_up(now, &read(b"k")).is_none() && !cache.has_wanted()));
     let answer = answered(&cache, number, "VA 2 kk f5 t-1 c9|hi");
     assert_eq!(cache.answer(now + MILLI, &MEMCACHED, &said(number, &answer)), Ok(Filled::Kept));
     assert_eq!(serve(&mut cache, now + 10 * MILLI - 1), Some(b"hi".to_vec()));
     assert_eq!(serve(&mut cache, now + 10 * MILLI), None);
     let counts = cache.counts();
-    assert_eq!((counts.hits, counts.asked, counts.fills, counts.bytes), (1, 2, 1, 3), "and it is renewed");
+    assert_eq!(
+        (counts.hits, counts.asked, counts.fills, counts.bytes),
+        (1, 2, 1, 3),
+        "the cached value must be renewed"
+    );
 }
 
 #[test]
-fn a_copy_is_renewed_by_its_version_if_it_was_read_and_fetched_once_a_second() {
+fn cache_copy_is_renewed_by_version_and_fetched_each_second() {
     let epochs = Arc::new(Epochs::new());
     let (mut cache, mut now) = filled(&epochs);
     let mut fetched = 0;
@@ -124,12 +129,12 @@ fn a_copy_is_renewed_by_its_version_if_it_was_read_and_fetched_once_a_second() {
         let says = if is_fetch { "VA 2 kk f5 t-1 c9|hi" } else { "HD kk t-1 c9" };
         let answer = answered(&cache, number, says);
         cache.answer(now + 1, &MEMCACHED, &said(number, &answer)).unwrap();
-        // For the next round to be paid.
+        // The hits earn the credit for the next round.
         (0..40).for_each(|_| drop(serve(&mut cache, now)));
     }
-    assert_eq!(fetched, 1, "in 1.8 s");
+    assert_eq!(fetched, 1, "fetches in 1.8 s");
     assert_eq!(cache.counts().renewals, 199);
-    // Nobody reads it: it is let go.
+    // A value that is not read is not renewed.
     assert_eq!((cache.ask(now + SECOND), serve(&mut cache, now + SECOND)), (None, None));
 }
 
@@ -196,12 +201,12 @@ fn nothing_is_asked_right_behind_a_write() {
     for _ in 0..40 {
         assert_eq!((serve(&mut cache, now + 1), cache.has_wanted()), (None, false));
     }
-    assert_eq!(cache.counts().stale_avoided, 1, "one copy");
+    assert_eq!(cache.counts().stale_avoided, 1, "one cached value must count as outdated");
     serve(&mut cache, now + 1 + SETTLE_NS);
     let number = cache.ask(now + 1 + SETTLE_NS).unwrap();
-    assert!(asked(&cache, number).contains(" v "), "the value, at once: it was read often");
+    assert!(asked(&cache, number).contains(" v "), "the value of a frequent key is fetched immediately");
     cache.give_up(number);
-    // A write between the wish and its leaving.
+    // The key is written after the fetch was requested, but before it is sent.
     serve(&mut cache, now + 1 + SETTLE_NS);
     (0..40).for_each(|_| drop(serve(&mut cache, now + 1 + SETTLE_NS)));
     assert!(cache.has_wanted());
@@ -220,19 +225,19 @@ fn what_cannot_be_kept_is_not_asked_for_again_for_a_second() {
         for _ in 0..2_000 {
             assert!(cache.look_up(now, &read(b"k")).is_none() && !cache.has_wanted());
         }
-        // A write may have made something of it.
+        // A write may have created a value, so the key may be fetched again.
         epochs.key_written(now, hash(b"k"));
         let number = wanted(&mut cache, now + SETTLE_NS, b"k");
         cache.give_up(number);
         wanted(&mut cache, now + SECOND, b"k");
     }
-    // Too late for its lease.
+    // The answer arrives after the end of the lease.
     let epochs = Arc::new(Epochs::new());
     let (mut cache, now) = (cache(&epochs), 10 * SECOND);
     let number = wanted(&mut cache, now, b"k");
     let answer = answered(&cache, number, "VA 2 kk f5 t-1 c9|hi");
     assert_eq!(cache.answer(now + 10 * MILLI, &MEMCACHED, &said(number, &answer)), Ok(Filled::Useless));
-    // Longer than any block.
+    // The value is longer than any block.
     let number = wanted(&mut cache, now + 2 * SECOND, b"k");
     let answer = answered(&cache, number, &format!("VA 1536 kk f5 t-1 c9|{}", "x".repeat(1_536)));
     assert_eq!(cache.answer(now + 2 * SECOND, &MEMCACHED, &said(number, &answer)), Ok(Filled::Useless));
@@ -265,7 +270,8 @@ fn a_server_has_no_more_fetches_than_it_may() {
 fn fetches_are_a_twentieth_of_hits_and_a_few_besides() {
     let epochs = Arc::new(Epochs::new());
     let (mut cache, start) = (cache(&epochs), 10 * SECOND);
-    // Of 55 keys five are read a hundred times a lease, which pays for others too, and fifty ten times, which pays for half.
+    // Five of 55 keys are read 100 times per lease, which earns more credit than their own fetches
+    // cost. The other fifty keys are read ten times per lease, which earns half of their cost.
     for turn in 0..5_000_u64 {
         let now = start + turn * MILLI;
         let hot = (0..5_u64).cycle().take(45);

@@ -1,4 +1,4 @@
-//! The table against a list of all that was ever begun, which is searched from end to end.
+//! Compares the table with a model that lists all exchanges that were ever begun.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -7,7 +7,6 @@ use super::*;
 
 const TIMEOUT: [u64; 3] = [20_000_000, 1_000_000_000, 5];
 
-/// One exchange that was begun.
 #[derive(Clone, Debug)]
 struct Begun {
     id: ExchangeId,
@@ -16,7 +15,7 @@ struct Begun {
     ended: Option<u64>,
 }
 
-/// All of them, and the ids that may be used.
+/// The model, with all exchanges and the valid ids.
 #[derive(Debug, Default)]
 struct Slow {
     all: Vec<Begun>,
@@ -32,7 +31,7 @@ impl Slow {
         self.all.iter_mut().find(|one| one.ended.is_none() && one.id == id)
     }
 
-    /// What an id may not be used again for.
+    /// Returns `true` if an id may be used again.
     fn is_fresh(&self, id: ExchangeId) -> bool {
         self.all
             .iter()
@@ -40,7 +39,7 @@ impl Slow {
             .all(|one| one.ended.is_some_and(|ended| ended + 2_000_000_000 <= self.now))
     }
 
-    /// Exchanges that are under way, or ended less than 2 s ago.
+    /// Returns the number of exchanges that are in progress or ended less than 2 s ago.
     fn lately(&self) -> usize {
         self.all.iter().filter(|one| one.ended.is_none_or(|ended| ended + 2_000_000_000 > self.now)).count()
     }
@@ -50,7 +49,7 @@ impl Slow {
 enum Step {
     Begin(usize),
     End(prop::sample::Index),
-    /// An id that may be anything: of one under way, of one long over, of nobody.
+    /// Looks up an arbitrary id, which may be in progress, ended or unknown.
     Ask(u16, u16),
     AskOld(prop::sample::Index),
     Wait(u64),
@@ -68,7 +67,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// One step by both, compared.
+/// Applies one step to the table and the model, and compares the results.
 fn compare(table: &mut Exchanges<u32>, slow: &mut Slow, step: &Step, ids: usize, capacity: usize) {
     match step {
         Step::Begin(timeout) => begin(table, slow, *timeout, ids, capacity),
@@ -109,17 +108,21 @@ fn begin(table: &mut Exchanges<u32>, slow: &mut Slow, timeout: usize, ids: usize
     match table.begin(slow.now, timeout, serial) {
         Ok(id) => {
             assert!(slow.live().count() < capacity);
-            assert!(slow.is_fresh(id), "{id:?} again");
+            assert!(slow.is_fresh(id), "{id:?} reused too early");
             assert!(usize::from(id.port - 61_000) * 65_536 + usize::from(id.request) < ids);
             slow.all.push(Begun { id, serial, due: slow.now + TIMEOUT[timeout], ended: None });
         }
         Err(back) => {
             assert_eq!(back, serial);
-            // Each slot that is not under way has come through all of its ids, the last of them not 2 s ago.
+            // Each slot that is not in progress has used all its ids, and used the last one less
+            // than 2 s ago.
             let turns = ids / capacity;
             let live = slow.live().count();
-            assert!(live == capacity || slow.lately() - live >= capacity - live, "refused without need");
-            assert!(slow.all.len() - live >= (capacity - live) * turns, "refused before all ids were used");
+            assert!(
+                live == capacity || slow.lately() - live >= capacity - live,
+                "refused although slots are free"
+            );
+            assert!(slow.all.len() - live >= (capacity - live) * turns, "refused before all ids were in use");
         }
     }
 }
@@ -128,12 +131,12 @@ fn expire(table: &mut Exchanges<u32>, slow: &mut Slow) {
     let mut last = 0;
     while let Some((id, serial)) = table.expire(slow.now) {
         let now = slow.now;
-        let one = slow.of(id).expect("under way");
+        let one = slow.of(id).expect("the exchange is in progress");
         assert_eq!(one.serial, serial);
-        assert!((last..=now).contains(&one.due), "not in order");
+        assert!((last..=now).contains(&one.due), "expired out of order");
         (last, one.ended) = (one.due, Some(now));
     }
-    assert!(slow.live().all(|one| one.due > slow.now), "overdue and left");
+    assert!(slow.live().all(|one| one.due > slow.now), "overdue but not expired");
 }
 
 proptest! {
@@ -172,7 +175,7 @@ fn what_can_be_no_table_is_refused() {
     assert_eq!(error(61_000..=61_000, 0), ExchangeError::Capacity { capacity: 0, ids: 65_536 });
     assert_eq!(error(61_000..=61_001, 131_073), ExchangeError::Capacity { capacity: 131_073, ids: 131_072 });
     let mut table = Exchanges::new(61_000..=61_000, 1, &[1]).unwrap();
-    assert_eq!(table.begin(0, 1, 'x'), Err('x')); // there is timeout 0 alone
+    assert_eq!(table.begin(0, 1, 'x'), Err('x')); // only timeout 0 exists
     assert!(table.begin(0, 0, 'x').is_ok());
 }
 
@@ -188,7 +191,8 @@ fn a_table_begins_with_the_id_that_it_is_given() {
 
 #[test]
 fn a_steady_rate_never_comes_to_a_stop() {
-    // 64 slots with 16 ids each: 512 a second. 400 a second, two at a time, for a minute: none is refused.
+    // 64 slots with 16 ids each support 512 exchanges per second. During one minute, a rate of 400
+    // per second with two at a time must never be refused.
     let mut table = Exchanges::with_ids(61_000, 1_024, 64, &[1_000_000_000]);
     let mut before = None;
     for step in 0..24_000_u64 {

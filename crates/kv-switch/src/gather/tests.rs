@@ -1,4 +1,4 @@
-//! Which key waits for which part. Whole requests are gathered in `memcached/tests`.
+//! Tests how keys are assigned to parts. The tests in `memcached/tests` cover whole requests.
 
 use super::*;
 use crate::{Ask, Datagram, Memcached};
@@ -26,8 +26,8 @@ fn keys_are_bounded() {
     };
     assert_eq!(gather(&names(32), None), Some(32));
     assert_eq!(gather(&names(33), None), None);
-    assert_eq!(gather(&names(32), Some(31)), None); // no server has the last
-    assert_eq!(gather("k k k", None), Some(1)); // asked once
+    assert_eq!(gather(&names(32), Some(31)), None); // the last key has no server
+    assert_eq!(gather("k k k", None), Some(1)); // each key is requested once
 }
 
 #[test]
@@ -56,8 +56,10 @@ fn a_key_is_filled_once_by_its_own_part() {
             gather.waits_for(0),
         )
     };
-    assert_eq!(answer(1, 1, b"a", value(9)), (Progress::Unchanged, None, true)); // not that part's
-    assert_eq!(answer(0, 2, b"x", value(9)), (Progress::Unchanged, None, true)); // nobody's
+    // The key belongs to another part.
+    assert_eq!(answer(1, 1, b"a", value(9)), (Progress::Unchanged, None, true));
+    // The request does not contain this key.
+    assert_eq!(answer(0, 2, b"x", value(9)), (Progress::Unchanged, None, true));
     assert_eq!(answer(0, 3, b"a", value(9)), (Progress::Waiting, Some(3), true));
     assert_eq!(answer(0, 4, b"a", Content::Missing), (Progress::Unchanged, Some(3), true));
     assert_eq!(answer(0, 5, b"a", Content::TooLong), (Progress::Unchanged, Some(3), true));
@@ -79,7 +81,8 @@ fn a_late_part_fails_the_request_or_its_keys_are_missing() {
     };
     let mut gather = new();
     assert_eq!(answer(&mut gather, 0, b"a", value(1)), Progress::Waiting);
-    assert_eq!(gather.expire(0, Late::Fails), Progress::Unchanged); // it has all that it asked for
+    // All keys of the part already have an answer.
+    assert_eq!(gather.expire(0, Late::Fails), Progress::Unchanged);
     assert_eq!(gather.expire(1, Late::Fails), Progress::Failed);
     assert!(!gather.waits_for(1) && !gather.waits_for(2));
     assert_eq!(answer(&mut gather, 2, b"c", value(1)), Progress::Unchanged);
@@ -87,7 +90,8 @@ fn a_late_part_fails_the_request_or_its_keys_are_missing() {
 
     let mut gather = new();
     assert_eq!(gather.expire(1, Late::IsMissing), Progress::Waiting);
-    assert_eq!(answer(&mut gather, 1, b"b", value(1)), Progress::Unchanged); // too late
+    // the part has already timed out
+    assert_eq!(answer(&mut gather, 1, b"b", value(1)), Progress::Unchanged);
     assert_eq!(answer(&mut gather, 0, b"a", value(1)), Progress::Waiting);
     assert_eq!(gather.expire(2, Late::IsMissing), Progress::Complete);
     assert_eq!([0, 1, 2].map(|key| gather.place(key).is_some()), [true, false, false]);

@@ -8,7 +8,7 @@ fn counter(room: usize) -> HotKeys {
     HotKeys::new(room, [1, 7], KeyHash::sip(3, 4))
 }
 
-/// What was counted, one by one.
+/// The exact count of each key.
 type Exact = BTreeMap<(u32, Vec<u8>), u64>;
 
 fn of<'a>(exact: &'a Exact, service: u32) -> impl Iterator<Item = u64> + 'a {
@@ -18,11 +18,12 @@ fn of<'a>(exact: &'a Exact, service: u32) -> impl Iterator<Item = u64> + 'a {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// The bounds of the paper's lemmas 3 to 5 and theorem 2, against a map without bound.
+    /// Checks the bounds of lemmas 3 to 5 and theorem 2 of the paper against an unbounded map.
     #[test]
     fn counts_are_within_their_bounds_and_no_frequent_key_is_missed(
         room in 1_usize..12,
-        // Few keys and many, some far hotter than others; a third of them of another service, some of one that is not counted.
+        // A few keys are much hotter than the others. A third of the keys belong to another
+        // service, and some belong to a service that is not counted.
         stream in prop::collection::vec((0_u32..40, 0_u32..40, 0_usize..5), 0..600),
     ) {
         let (mut counted, mut exact) = (counter(room), Exact::new());
@@ -82,7 +83,7 @@ proptest! {
 fn the_hottest_come_first_in_the_midst_of_keys_that_come_once() {
     let mut counted = counter(64);
     for turn in 0..10_000_u32 {
-        // One of 16, of 32, of 64 is of a hot key.
+        // The hot keys occur in one of 16, 32 and 64 requests.
         let key = match turn % 64 {
             0 | 16 | 32 | 48 => "first".to_owned(),
             5 | 37 => "second".to_owned(),
@@ -98,7 +99,7 @@ fn the_hottest_come_first_in_the_midst_of_keys_that_come_once() {
 }
 
 #[test]
-fn a_key_of_two_services_is_two_and_keys_have_every_byte_and_length() {
+fn hot_keys_services_are_separate_and_keys_have_any_bytes() {
     let mut counted = counter(8);
     let long = [0xff; MAX_KEY_BYTES + 1];
     for (service, key) in
@@ -111,17 +112,19 @@ fn a_key_of_two_services_is_two_and_keys_have_every_byte_and_length() {
     keys.sort();
     let one = |service, key: &[u8]| (service, key.to_vec(), 1, 0);
     assert_eq!(keys, [one(1, b"a"), one(1, b"a\0"), one(1, &long[1..]), one(7, b""), one(7, b"a")]);
-    // What is too long is asked for all the same, and what is of no service that is meant is not.
+    // A key that is too long increases the total of its service. Keys of other services are not
+    // counted at all.
     assert_eq!((counted.asked(1), counted.asked(7), counted.asked(2)), (4, 2, 0));
 }
 
-/// Keys with one home are a chain in the index, from which some leave.
+/// Keys with the same home position form a chain in the index. The test removes some keys from the
+/// chain.
 #[test]
 fn keys_with_one_home_are_found_when_others_have_left() {
     let mut counted = HotKeys::new(4, [0], KeyHash::fnv1a_64());
     let mut homes = BTreeMap::new();
     for key in (0..200).map(|number| format!("key{number}")) {
-        // A room of 4 has an index of 8.
+        // Counters for 4 keys have an index of 8 positions.
         let home = KeyHash::fnv1a_64().hash(key.as_bytes()) % 8;
         homes.entry(home).or_insert_with(Vec::new).push(key);
     }
@@ -142,7 +145,7 @@ fn two_keys_of_one_hash_are_two() {
     let same = |key: String| {
         seen.insert(KeyHash::fnv1a_64().hash(key.as_bytes()), key.clone()).map(|other| [key, other])
     };
-    // Of 32 bits: among some hundred thousand keys there are such.
+    // Among several hundred thousand keys, at least two have the same 32-bit hash.
     for key in keys.find_map(same).unwrap() {
         counted.count(0, key.as_bytes());
     }

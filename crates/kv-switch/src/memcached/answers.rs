@@ -1,9 +1,11 @@
-//! What a server answers to a request of `parts`.
+//! Parses the answers of servers to the upstream requests written by the module `parts`.
 //!
-//! In: a datagram from a server. Out: one key, and what there is under it; or why it is no answer.
-//! Not here: who sent it, to which port.
-//! Invariant: an answer has the request's id, its nonce (64 bits in text, 32 in binary), a key, and nothing that was not asked for.
-//! Source: memcached 1.6 `doc/protocol.txt`, `proto_text.c` (`process_mget_command`), `proto_bin.c`.
+//! The caller checks the source address and the destination port. An accepted answer contains the
+//! request id, the nonce (64 bits in text, 32 bits in binary), a key, and only fields that were
+//! requested.
+//!
+//! References: memcached 1.6 `doc/protocol.txt`, `proto_text.c` (`process_mget_command`),
+//! `proto_bin.c`.
 
 use memchr::memchr;
 
@@ -34,17 +36,18 @@ pub(super) struct Datagram<'a> {
     pub(super) goes_on: bool,
 }
 
-/// An answer to `mg`: its line, and the value behind it.
+/// The parsed first line of an answer to `mg`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line<'a> {
     pub(super) flags: Flags<'a>,
     pub(super) status: Status,
 }
 
-/// What an answer begins with.
+/// The status at the start of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Status {
-    /// `VA`, with start and length of the value; `None`: it does not end in this datagram.
+    /// `VA` with the start and the length of the value. The field is `None` if the value continues
+    /// in another datagram.
     Value(Option<(u16, u16)>),
     /// `HD`.
     Header,
@@ -53,18 +56,20 @@ pub(super) enum Status {
 }
 
 impl<'a> Datagram<'a> {
-    /// Of an answer to that request.
+    /// Returns the payload if it is the first datagram of an answer to the upstream request with
+    /// the identifiers `own`.
     pub(super) fn first(own: OwnId, payload: &'a [u8]) -> Result<Self, NoAnswer> {
         let (frame, _) = frame::answer(payload).ok_or(NoAnswer::Malformed)?;
         match frame {
             Frame { id, .. } if id != own.request => Err(NoAnswer::OtherRequest),
             Frame { sequence: 0, total: 1.., .. } => Ok(Self { payload, goes_on: frame.total > 1 }),
-            Frame { total: 0, .. } => Err(NoAnswer::OtherNonce), // a quiet miss, which we never ask for
+            // Servers send such a frame after a quiet miss, but upstream requests are not quiet.
+            Frame { total: 0, .. } => Err(NoAnswer::OtherNonce),
             _ => Err(NoAnswer::Continuation),
         }
     }
 
-    /// `VA BYTES FLAG*`, the value and CR LF; `HD FLAG*`; or `EN FLAG*`.
+    /// Parses `VA BYTES FLAG*` with the value and CR LF, `HD FLAG*`, or `EN FLAG*`.
     pub(super) fn line(self, own: OwnId) -> Result<Line<'a>, NoAnswer> {
         let text = self.payload.get(frame::LENGTH..).unwrap_or_default();
         let stop = memchr(b'\n', text).ok_or(NoAnswer::OtherNonce)?;
@@ -89,7 +94,7 @@ impl<'a> Datagram<'a> {
         Ok(Line { flags, status: Status::Value(value) })
     }
 
-    /// The answer to a part.
+    /// Parses the answer to an upstream request in the text protocol.
     fn text(self, own: OwnId, has_cas: bool, room: &'a mut KeyRoom) -> Result<Answer<'a>, NoAnswer> {
         let Line { flags, status } = self.line(own)?;
         let key = flags.key(room)?;
@@ -107,7 +112,7 @@ impl<'a> Datagram<'a> {
         Ok(Answer { key, content })
     }
 
-    /// The answer to a GETK.
+    /// Parses the answer to a GETK command.
     fn binary(self, own: OwnId) -> Result<Answer<'a>, NoAnswer> {
         let behind = self.payload.get(frame::LENGTH..).unwrap_or_default();
         let (header, body) = behind.split_first_chunk::<{ binary::LENGTH }>().ok_or(NoAnswer::Malformed)?;
@@ -135,7 +140,8 @@ impl<'a> Datagram<'a> {
         Ok(Answer { key, content })
     }
 
-    /// Start and length of a value of `bytes`, with `tail` bytes behind it; `None`: it does not end in this datagram.
+    /// Returns the start and the length of a value of `bytes` bytes, after which `tail` bytes
+    /// follow. Returns `None` if the value continues in another datagram.
     fn value(&self, start: usize, bytes: u64, tail: u64) -> Result<Option<(u16, u16)>, NoAnswer> {
         let left = self.payload.len().checked_sub(start).ok_or(NoAnswer::Malformed)? as u64;
         match bytes.saturating_add(tail) {
@@ -148,7 +154,7 @@ impl<'a> Datagram<'a> {
     }
 }
 
-/// The flags of an answer to `mg`.
+/// The flags in an answer to `mg`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flags<'a> {
     key: Option<&'a [u8]>,
@@ -156,9 +162,9 @@ pub(super) struct Flags<'a> {
     has_nonce: bool,
     pub(super) stored: Option<u32>,
     pub(super) cas: Option<u64>,
-    /// Seconds to live; `Some(None)`: for ever.
+    /// The time to live in seconds. `Some(None)` means that the value does not expire.
     pub(super) ttl: Option<Option<u32>>,
-    /// The server has a client make it anew.
+    /// `true` if the value is stale and must be refilled by a client.
     pub(super) is_stale: bool,
 }
 
@@ -178,12 +184,15 @@ impl<'a> Flags<'a> {
                     read.stored = Some(u32::try_from(number(flags)?).map_err(|_| NoAnswer::Malformed)?);
                 }
                 [b'c', cas @ ..] if read.cas.is_none() => read.cas = Some(number(cas)?),
-                [b'b'] if !read.is_base64 => read.is_base64 = true, // stored by that name: memcached says so unasked
+                // memcached reports a base64 key even if this flag was not requested
+                [b'b'] if !read.is_base64 => read.is_base64 = true,
                 [b't', b'-', b'1'] if read.ttl.is_none() => read.ttl = Some(None),
                 [b't', ttl @ ..] if read.ttl.is_none() => {
                     read.ttl = Some(Some(u32::try_from(number(ttl)?).map_err(|_| NoAnswer::Malformed)?));
                 }
-                [b'W' | b'X' | b'Z'] => read.is_stale = true, // won, stale, given to another already: also unasked
+                // memcached sends the flags W (won), X (stale) and Z (already won) even if they
+                // were not requested
+                [b'W' | b'X' | b'Z'] => read.is_stale = true,
                 _ => return Err(NoAnswer::Malformed),
             }
         }
@@ -201,12 +210,12 @@ fn number(digits: &[u8]) -> Result<u64, NoAnswer> {
     words::unsigned(digits).map_err(|_| NoAnswer::Malformed)
 }
 
-/// 16 digits, as we write them.
+/// Parses 16 lowercase hexadecimal digits, which is the format of nonces in upstream requests.
 fn hexadecimal(digits: &[u8]) -> Option<u64> {
     let lower = digits.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
     let digits = str::from_utf8(digits).ok().filter(|digits| lower && digits.len() == 16)?;
     u64::from_str_radix(digits, 16).ok()
 }
 
-/// The status of a key that is not there.
+/// The binary status code for a missing key.
 const NOT_FOUND: u16 = 1;

@@ -1,9 +1,9 @@
-//! The classic text commands.
+//! Parses the classic text commands.
 //!
-//! In: a datagram whose command does not begin with 0x80. Out: an [`Ask`], or why it is refused.
-//! Not here: what stands in a value.
-//! Invariant: the command's last byte is the datagram's. A server whose storage command is cut short takes what follows on its
-//! socket, from other clients, for the value; one whose command it refuses takes the value for commands.
+//! A command must end exactly at the last byte of the datagram. If a storage command were too
+//! short, the server would read the rest of the value from the datagrams of other clients on the
+//! same socket. If the server refused a command line, it would parse the value that follows as
+//! commands.
 
 use std::ops::ControlFlow;
 
@@ -20,7 +20,8 @@ pub(super) fn read(datagram: Datagram<'_>, max_keys: u16) -> Result<Ask, Refusal
     let mut words = Words::line(datagram)?;
     let verb = words.next().ok_or(Refusal::UnknownVerb)?;
     if verb.start != frame::LENGTH {
-        return Err(Refusal::UnknownVerb); // memcached 1.6.18 takes spaces in front, later ones do not
+        // memcached 1.6.18 accepts leading spaces, but later versions do not
+        return Err(Refusal::UnknownVerb);
     }
     match verb.text {
         b"get" => retrieval(Verb::Get, CACHEABLE, words, datagram, max_keys),
@@ -30,8 +31,8 @@ pub(super) fn read(datagram: Datagram<'_>, max_keys: u16) -> Result<Ask, Refusal
     }
 }
 
-/// `get KEY`, which most requests are, in one pass over the key. Whatever is not just so, control characters in keys too, is read word
-/// by word.
+/// Parses `get KEY`, which is the most common request, in one pass over the key. All other
+/// commands, and keys with control characters, are parsed word by word.
 #[inline]
 fn plain_get(datagram: Datagram<'_>) -> Option<Ask> {
     let line =
@@ -40,7 +41,8 @@ fn plain_get(datagram: Datagram<'_>) -> Option<Ask> {
     Some(Ask::one(Verb::Get.number(), CACHEABLE, item(frame::LENGTH + GET, key.len()).ok()?))
 }
 
-/// Whether all bytes are above a space, as those of most keys are: sixteen at a time, of which the last may be asked twice.
+/// Returns `true` if all bytes are above the space character, as in most keys. The function
+/// compares 16 bytes at a time, and the last 16 bytes may overlap the previous ones.
 #[inline]
 fn is_printed(key: &[u8]) -> bool {
     fn within(bytes: &[u8]) -> bool {
@@ -72,7 +74,7 @@ fn rare(verb: &[u8], words: Words<'_>, datagram: Datagram<'_>, max_keys: u16) ->
     }
 }
 
-/// `get KEY*`: the keys that are left in `words`.
+/// Parses `get KEY*`. The next word in `words` is the first key.
 #[inline]
 fn retrieval(
     verb: Verb,
@@ -98,13 +100,14 @@ fn retrieval(
     Ok(ask)
 }
 
-/// `gat SECONDS KEY*`.
+/// Parses `gat SECONDS KEY*`.
 fn touching(verb: Verb, mut words: Words<'_>, datagram: Datagram<'_>, max_keys: u16) -> Result<Ask, Refusal> {
     seconds(words.want()?.text)?;
     retrieval(verb, Effect::Write, words, datagram, max_keys)
 }
 
-/// `set KEY FLAGS SECONDS BYTES [noreply]`, and for `cas` its number behind the bytes; then the value.
+/// Parses `set KEY FLAGS SECONDS BYTES [noreply]` and the value. In the `cas` command, the version
+/// follows the number of bytes.
 fn storage(verb: Verb, effect: Effect, mut words: Words<'_>, datagram: Datagram<'_>) -> Result<Ask, Refusal> {
     let item = key(words.next())?;
     flags(words.want()?.text)?;
@@ -118,7 +121,7 @@ fn storage(verb: Verb, effect: Effect, mut words: Words<'_>, datagram: Datagram<
     Ok(Ask::one(verb.number(), effect, item))
 }
 
-/// `delete KEY [0] [noreply]`.
+/// Parses `delete KEY [0] [noreply]`.
 fn delete(mut words: Words<'_>, datagram: Datagram<'_>) -> Result<Ask, Refusal> {
     alone(&words, datagram)?;
     let item = key(words.next())?;
@@ -130,7 +133,7 @@ fn delete(mut words: Words<'_>, datagram: Datagram<'_>) -> Result<Ask, Refusal> 
     Ok(Ask::one(Verb::Delete.number(), Effect::Write, item))
 }
 
-/// `incr KEY NUMBER [noreply]`, `touch KEY SECONDS [noreply]`.
+/// Parses `incr KEY NUMBER [noreply]` and `touch KEY SECONDS [noreply]`.
 fn number(verb: Verb, effect: Effect, mut words: Words<'_>, datagram: Datagram<'_>) -> Result<Ask, Refusal> {
     alone(&words, datagram)?;
     let item = key(words.next())?;
@@ -153,12 +156,13 @@ pub(super) fn items(payload: &[u8], ask: &Ask, each: &mut dyn FnMut(Item) -> Con
     }
 }
 
-/// Bytes of `get` and its space.
+/// The length of `get` and the space after it.
 const GET: usize = 4;
-/// Bytes of a vector register that every x86-64 has.
+/// The size in bytes of the vector registers that every x86-64 CPU has.
 const SIXTEEN: usize = 16;
 
-/// What clients have no business with. Whatever else memcached may know is refused as unknown.
+/// Commands that are reserved for administrators. These commands are refused with
+/// [`Refusal::Administrative`].
 const ADMINISTRATIVE: &[&[u8]] = &[
     b"cache_memlimit",
     b"debug",

@@ -1,8 +1,8 @@
-//! The binary commands.
+//! Parses the binary commands, which begin with the byte 0x80.
 //!
-//! In: a datagram whose command begins with 0x80. Out: an [`Ask`], or why it is refused.
-//! Not here: vbucket, data type and opaque, which servers ignore or echo.
-//! Invariant: each opcode has the extras that servers demand, and 24 + body length ends at the datagram's last byte.
+//! The header has 24 bytes. The extras must have the length that servers require for the opcode,
+//! and the body must end at the last byte of the datagram. The fields vbucket, data type and opaque
+//! are not checked, because servers ignore or echo them.
 
 use std::cmp::Ordering;
 use std::ops::ControlFlow;
@@ -32,15 +32,16 @@ pub(super) fn read(datagram: Datagram<'_>, max_keys: u16) -> Result<Ask, Refusal
     }
     let key = header.key(frame::LENGTH, shape)?;
     if key.bytes(payload).is_empty() {
-        return Err(Refusal::FirstPieceTooShort);
+        return Err(Refusal::FirstFragmentTooShort);
     }
     Ok(Ask::one(verb.number(), effect(verb, header.cas), key))
 }
 
-/// GETQ and GETKQ, one after the other, and a NOOP at the end that has the reply.
+/// Parses a batch of GETQ and GETKQ commands that ends with a NOOP. The server answers the NOOP
+/// last.
 fn batch(datagram: Datagram<'_>, max_keys: u16) -> Result<Ask, Refusal> {
     if !datagram.is_whole() {
-        return Err(Refusal::FirstPieceTooShort);
+        return Err(Refusal::FirstFragmentTooShort);
     }
     let payload = datagram.payload();
     let (mut at, mut ask) = (frame::LENGTH, None::<Ask>);
@@ -76,7 +77,7 @@ pub(super) fn items(payload: &[u8], ask: &Ask, each: &mut dyn FnMut(Item) -> Con
     }
 }
 
-/// What stands in a request's header and is looked at.
+/// The fields of a request header that this crate uses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Header {
     pub(super) opcode: u8,
@@ -100,7 +101,7 @@ impl Header {
         (magic == REQUEST).then_some(Self { opcode, key, extras, body, opaque, cas })
     }
 
-    /// The key of the command at `at`, if its lengths are those of `shape`.
+    /// Returns the key of the command at offset `at`, if the lengths in the header match `shape`.
     fn key(&self, at: usize, shape: Shape) -> Result<Item, Refusal> {
         let value = self.body.checked_sub(self.extras + self.key).ok_or(Refusal::WrongLength)?;
         if self.extras != shape.extras || (value > 0 && !shape.value) {
@@ -109,19 +110,19 @@ impl Header {
         item(at + LENGTH + self.extras, self.key)
     }
 
-    /// GETQ or GETKQ, and its key.
+    /// Returns the key if the command is GETQ or GETKQ.
     pub(super) fn quiet_read(&self, at: usize) -> Option<Item> {
         let key = self.key(at, Shape { extras: 0, value: false });
         key.ok().filter(|_| QUIET_READS.contains(&self.opcode))
     }
 
-    /// No extras, no key, no value.
+    /// Returns `true` if the command has no extras, no key and no value.
     const fn is_bare(&self) -> bool {
         self.body == 0 && self.extras == 0 && self.key == 0
     }
 }
 
-/// What servers demand of an opcode's body beside the key.
+/// The length of the extras and the presence of a value that servers require for an opcode.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     extras: usize,
@@ -148,13 +149,14 @@ fn shape(opcode: u8) -> Result<(Verb, Shape), Refusal> {
         0x1d | 0x1e | 0x23 | 0x24 => (Verb::Gat, touched),
         NOOP => (Verb::Noop, key),
         0x0b => (Verb::Version, key),
-        // QUIT, FLUSH, STAT, QUITQ, FLUSHQ, VERBOSITY, SASL.
+        // The opcodes of QUIT, FLUSH, STAT, QUITQ, FLUSHQ, VERBOSITY and SASL.
         0x07 | 0x08 | 0x10 | 0x17 | 0x18 | 0x1b | 0x20..=0x22 => return Err(Refusal::Administrative),
         _ => return Err(Refusal::UnknownVerb),
     })
 }
 
-/// `cas`: the request names the version that it wants to find.
+/// Returns the effect of a verb. `cas` is `true` if the request contains the version that it
+/// expects.
 const fn effect(verb: Verb, cas: bool) -> Effect {
     match verb {
         Verb::Get => CACHEABLE,
@@ -164,14 +166,13 @@ const fn effect(verb: Verb, cas: bool) -> Effect {
     }
 }
 
-/// Bytes of a header.
+/// The length of a header in bytes.
 pub(super) const LENGTH: usize = 24;
-/// The first byte of an answer.
+/// The first byte of a response.
 pub(super) const RESPONSE: u8 = 0x81;
 pub(super) const GET: u8 = 0x00;
 pub(super) const GETQ: u8 = 0x09;
 pub(super) const NOOP: u8 = 0x0a;
 pub(super) const GETK: u8 = 0x0c;
 pub(super) const GETKQ: u8 = 0x0d;
-/// GETQ, GETKQ.
 const QUIET_READS: [u8; 2] = [GETQ, GETKQ];

@@ -1,10 +1,12 @@
-//! Shorter times to live in requests that store something.
+//! Limits the times to live in requests that store values.
 //!
-//! In: a request, and how long what it stores may live. Out: the same request with its times cut to that; all else as it was.
-//! Not here: which requests that is for.
-//! Invariant: no time becomes longer, and a time that was none (0) becomes one. What already is short enough stays byte by byte.
-//! Source: memcached 1.6 `doc/protocol.txt` ("Expiration times"); `realtime` of `memcached.c`: up to 30 days it is a span, above it
-//! is seconds of 1970; below 0 it is over.
+//! All other bytes of a request stay unchanged. A time to live is never increased. The time 0,
+//! which means no expiry, is replaced by the limit. Times that do not exceed the limit are copied
+//! unchanged.
+//!
+//! References: memcached 1.6 `doc/protocol.txt` ("Expiration times") and `realtime` of
+//! `memcached.c`. Times up to 30 days are relative, larger times are seconds since 1970, and
+//! negative times have already expired.
 
 use std::io::Write as _;
 use std::ops::Range;
@@ -26,7 +28,7 @@ pub(super) fn shorten(request: &Request<'_>, life: ShortLife, out: &mut [u8]) ->
     shortened.unwrap_or(Shortened::NoRoom)
 }
 
-/// A time of a binary command is four bytes of its extras.
+/// Limits the time to live in the extras of a binary command, where it takes four bytes.
 fn in_extras(payload: &[u8], life: ShortLife, out: &mut [u8]) -> Option<Shortened> {
     let Some(header) = Header::at(payload, frame::LENGTH) else { return Some(Shortened::Unchanged) };
     let behind = match header.opcode {
@@ -50,16 +52,17 @@ fn in_extras(payload: &[u8], life: ShortLife, out: &mut [u8]) -> Option<Shortene
     Some(Shortened::To(payload.len()))
 }
 
-/// Where a line has times.
+/// The positions of times to live in a command line.
 enum Times {
-    /// As its word of this number, the verb being 0.
+    /// The word with this index is a time. The verb has index 0.
     Word(usize),
-    /// Behind these letters, in words from this number on. The first letter's is added where it must be there and is not.
+    /// A word contains a time if it begins with one of `letters` and its index is at least `from`.
+    /// If `must_be` is `true` and the line has no time, a flag with the first letter is added.
     Flags { from: usize, letters: &'static [u8], must_be: bool },
 }
 
 impl Times {
-    /// Those of a verb's line; `None`: it has none.
+    /// Returns where the command line of a verb contains times, or `None` if the verb has no time.
     #[inline]
     fn of(verb: &[u8]) -> Option<Self> {
         Some(match verb {
@@ -72,7 +75,7 @@ impl Times {
         })
     }
 
-    /// Where the time begins of a word that has one.
+    /// Returns the offset of the time within a word, or `None` if the word contains no time.
     #[inline]
     fn start_in(&self, number: usize, word: &Word<'_>) -> Option<usize> {
         match self {
@@ -88,7 +91,7 @@ impl Times {
 
 fn in_line(request: &Request<'_>, life: ShortLife, out: &mut [u8]) -> Option<Shortened> {
     let payload = request.payload;
-    // The line's CR is the one in front of its end: keys and opaques may have others.
+    // The line ends with the CR directly before the LF. Keys and opaques may contain other CRs.
     let end = frame::LENGTH + memchr(b'\n', payload.get(frame::LENGTH..)?)?.checked_sub(1)?;
     let mut words = Words::between(payload, frame::LENGTH, end);
     let Some(times) = Times::of(words.next()?.text) else { return Some(Shortened::Unchanged) };
@@ -98,7 +101,7 @@ fn in_line(request: &Request<'_>, life: ShortLife, out: &mut [u8]) -> Option<Sho
         let Some(start) = times.start_in(number, &word) else { continue };
         has_time = true;
         let end = word.start + word.text.len();
-        // One with a sign is over.
+        // A negative time has already expired.
         let time = unsigned(payload.get(start..end)?).ok();
         if let Some(shorter) = time.and_then(|time| life.shorter(time)) {
             copy.replace(start..end, "", shorter)?;
@@ -116,7 +119,7 @@ fn in_line(request: &Request<'_>, life: ShortLife, out: &mut [u8]) -> Option<Sho
     Some(Shortened::To(copy.written))
 }
 
-/// A payload on its way to `out`, with other words.
+/// Copies a payload to `out` and replaces some words.
 struct Copy<'a, 'o> {
     payload: &'a [u8],
     copied: usize,
@@ -125,7 +128,7 @@ struct Copy<'a, 'o> {
 }
 
 impl Copy<'_, '_> {
-    /// Copies what stands before `end`.
+    /// Copies the bytes before `end`.
     fn up_to(&mut self, end: usize) -> Option<()> {
         let from = self.payload.get(self.copied..end)?;
         self.out.get_mut(self.written..self.written + from.len())?.copy_from_slice(from);
@@ -133,7 +136,7 @@ impl Copy<'_, '_> {
         Some(())
     }
 
-    /// Writes a time, behind a flag's letter or none, in the place of what stands there.
+    /// Replaces the bytes in `place` with `letter`, which may be empty, followed by a time.
     fn replace(&mut self, place: Range<usize>, letter: &str, time: u32) -> Option<()> {
         self.up_to(place.start)?;
         let mut room = self.out.get_mut(self.written..)?;

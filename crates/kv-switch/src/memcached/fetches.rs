@@ -1,12 +1,13 @@
-//! What a server is asked for a key that is copied, and what it answers.
+//! Writes the upstream requests with which the cache fetches a key, and parses their answers.
 //!
-//! In: a key, an id; a datagram from a server. Out: `mg` with value, flags, time to live, version and nonce, or with the last three
-//! alone; what the answer says.
-//! Not here: who sent it, to which port; whether the value is kept.
-//! Invariant: as of `answers`: an answer has the request's id, its nonce of 64 bits and a key, and is one datagram.
-//! A limit: an item that `md I` made stale gives the right to refill it to the first reader by `mg`, and that may be us. Such
-//! values are not copied.
-//! Source: memcached 1.6 `doc/protocol.txt`, `proto_text.c` (`process_mget_command`); 1.6.18 was asked.
+//! A fetch is an `mg` command. The command requests the value, the flags, the time to live, the
+//! version and the nonce, or only the time to live, the version and the nonce. An accepted answer
+//! contains the request id, the 64-bit nonce and a key, and consists of one datagram. After `md I`
+//! has made an item stale, the first `mg` request for it receives the right to refill the item. A
+//! fetch can be this first request. The cache does not store stale values.
+//!
+//! References: memcached 1.6 `doc/protocol.txt`, `proto_text.c` (`process_mget_command`). The
+//! behavior was checked with memcached 1.6.18.
 
 use std::fmt::Write;
 
@@ -17,7 +18,8 @@ use super::frame::Frame;
 use super::window::Window;
 
 pub(super) fn write(fetch: &Fetch<'_>, own: OwnId, out: &mut [u8]) -> Option<usize> {
-    // In text. Keys with such bytes have other names in base64, by which clients would have to agree.
+    // The text protocol cannot contain these bytes in a raw key. In base64, the server would only
+    // find the key if the client had also stored it in base64.
     let is_text = !fetch.key.iter().any(|byte| matches!(byte, b' ' | b'\r' | b'\n' | 0));
     if !is_text || fetch.key.is_empty() || fetch.key.len() > MAX_KEY_BYTES {
         return None;

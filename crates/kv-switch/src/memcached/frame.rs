@@ -1,14 +1,15 @@
-//! The eight bytes in front of every datagram of memcached: request id, sequence number, total, reserved, all big-endian.
+//! The 8-byte frame of memcached datagrams. The frame contains the request id, the index of the
+//! datagram, the number of datagrams and a reserved field, each with 16 bits in big-endian order.
 
 use crate::{Datagram, Refusal};
 
-/// Bytes of the frame.
 pub(super) const LENGTH: usize = 8;
 
-/// The first byte of the command.
+/// Checks the frame of a request, and returns the first byte of the command.
 ///
-/// The request id is echoed. Sequence number and reserved field are ignored by servers, and memcaslap sends a reserved field of
-/// 0x0100. A total other than 1 is dropped by servers, which take no request in several datagrams.
+/// Servers echo the request id, and ignore the datagram index and the reserved field. The client
+/// memcaslap sends 0x0100 in the reserved field. Servers drop requests with a number of datagrams
+/// other than 1, because a request must fit into one datagram.
 #[inline]
 pub(super) fn first_byte(datagram: Datagram<'_>) -> Result<u8, Refusal> {
     let (frame, command) = datagram.payload().split_first_chunk::<LENGTH>().ok_or(Refusal::ShortFrame)?;
@@ -19,18 +20,17 @@ pub(super) fn first_byte(datagram: Datagram<'_>) -> Result<u8, Refusal> {
     command.first().copied().ok_or(Refusal::ShortFrame)
 }
 
-/// What stands in front of an answer.
+/// The frame of a datagram from a server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame {
-    /// The request's id.
     pub(super) id: u16,
-    /// The datagram's place among those of the answer.
+    /// The index of the datagram in the answer.
     pub(super) sequence: u16,
-    /// How many those are.
+    /// The number of datagrams in the answer.
     pub(super) total: u16,
 }
 
-/// An answer's frame, and what is behind it.
+/// Splits the payload of an answer into the frame and the rest.
 pub(super) fn answer(payload: &[u8]) -> Option<(Frame, &[u8])> {
     let (&[i0, i1, s0, s1, t0, t1, _, _], behind) = payload.split_first_chunk::<LENGTH>()?;
     let [id, sequence, total] = [[i0, i1], [s0, s1], [t0, t1]].map(u16::from_be_bytes);
@@ -38,7 +38,6 @@ pub(super) fn answer(payload: &[u8]) -> Option<(Frame, &[u8])> {
 }
 
 impl Frame {
-    /// As it is written.
     pub(super) fn bytes(self) -> [u8; LENGTH] {
         let [i0, i1] = self.id.to_be_bytes();
         let [s0, s1] = self.sequence.to_be_bytes();

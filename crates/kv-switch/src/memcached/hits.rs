@@ -1,9 +1,11 @@
-//! Replies from a copy: what the server that has the value would answer.
+//! Writes replies from cached values, exactly as the memcached server that stores the value would.
 //!
-//! In: a request for one key, and the copy of its value. Out: one datagram.
-//! Not here: whether the copy may be served. Misses, several keys, `gets`, what touches or makes values: servers answer these.
-//! Invariant: byte for byte memcached's reply; one datagram, or none is written.
-//! Source: memcached 1.6 `doc/protocol.txt`, `proto_text.c`, `proto_bin.c`; 1.6.18 was asked (`tests/servers.rs`).
+//! The server answers all other requests, such as misses, requests for several keys, `gets`, and
+//! commands that touch or create values. The caller decides whether a cached value may be served. A
+//! reply has the same bytes as the reply of memcached, and fits into one datagram.
+//!
+//! References: memcached 1.6 `doc/protocol.txt`, `proto_text.c`, `proto_bin.c`. The behavior was
+//! checked with memcached 1.6.18 (`tests/servers.rs`).
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -33,14 +35,14 @@ pub(super) fn write(request: &Request<'_>, copied: &Copied<'_>, out: &mut [u8]) 
     reply.is_whole.then_some(reply.at)
 }
 
-/// The reply to `get`, behind its frame.
+/// Writes the reply to `get`, without the frame.
 pub(super) fn prepare(key: &[u8], stored: &Stored<'_>, out: &mut [u8]) -> Option<Prepared> {
     let mut reply = Reply::new(out, LONGEST - frame::LENGTH)?;
     let value = get(key, stored, &mut reply);
     reply.is_whole.then_some(Prepared { length: reply.at, key: VALUE.len(), value })
 }
 
-/// The frame of the reply to `get`.
+/// Writes the frame for a prepared reply to `get`.
 #[inline]
 pub(super) fn write_front(request: &Request<'_>, out: &mut [u8]) -> Option<usize> {
     let (asked, command) = frame::answer(request.payload)?;
@@ -57,7 +59,7 @@ fn front(asked: Frame) -> [u8; frame::LENGTH] {
     Frame { id: asked.id, sequence: 0, total: 1 }.bytes()
 }
 
-/// `VALUE KEY FLAGS BYTES`, the value, `END`. Where the value begins.
+/// Writes `VALUE KEY FLAGS BYTES`, the value and `END`. Returns the offset of the value.
 fn get(key: &[u8], stored: &Stored<'_>, reply: &mut Reply<'_>) -> usize {
     reply.put(VALUE);
     reply.put(key);
@@ -72,7 +74,8 @@ fn get(key: &[u8], stored: &Stored<'_>, reply: &mut Reply<'_>) -> usize {
     value
 }
 
-/// To GET and GETQ without the key, to GETK and GETKQ with it.
+/// Writes the reply to a binary read command. Replies to GETK and GETKQ contain the key, and
+/// replies to GET and GETQ do not.
 fn binary_get(request: &Request<'_>, copied: &Copied<'_>, reply: &mut Reply<'_>) -> Option<()> {
     let header = binary::Header::at(request.payload, frame::LENGTH)?;
     let key = match header.opcode {
@@ -92,7 +95,8 @@ fn binary_get(request: &Request<'_>, copied: &Copied<'_>, reply: &mut Reply<'_>)
     Some(())
 }
 
-/// `VA BYTES FLAG*` and the value, or `HD FLAG*`, with flags in the request's order.
+/// Writes `VA BYTES FLAG*` and the value, or `HD FLAG*`. The flags have the same order as in the
+/// request.
 fn meta(request: &Request<'_>, copied: &Copied<'_>, reply: &mut Reply<'_>) -> Option<()> {
     let behind = usize::from(request.ask.first.start) + usize::from(request.ask.first.len);
     let end = request.payload.len().checked_sub(2)?;
@@ -140,12 +144,12 @@ fn flag(word: &[u8], copied: &Copied<'_>, reply: &mut Reply<'_>) -> Option<()> {
             reply.put(b" ");
             reply.put(word);
         }
-        _ => return None, // what a copy does not know
+        _ => return None, // the cache does not have the value of this flag
     }
     Some(())
 }
 
-/// A reply as it grows.
+/// A reply that is being written.
 struct Reply<'a> {
     out: &'a mut [u8],
     at: usize,
@@ -153,7 +157,7 @@ struct Reply<'a> {
 }
 
 impl<'a> Reply<'a> {
-    /// Of at most so many bytes.
+    /// Creates an empty reply of at most `longest` bytes.
     #[inline]
     fn new(out: &'a mut [u8], longest: usize) -> Option<Self> {
         let length = out.len().min(longest);
@@ -174,7 +178,8 @@ impl<'a> Reply<'a> {
         self.number(number);
     }
 
-    /// In decimal. By hand: `fmt` takes longer than the rest of a reply.
+    /// Writes a decimal number. Formatting with `fmt` would take longer than writing the rest of
+    /// the reply.
     #[inline]
     fn number(&mut self, mut number: u64) {
         let (mut digits, mut from) = ([b'0'; MOST_DIGITS], MOST_DIGITS);
@@ -193,9 +198,9 @@ impl<'a> Reply<'a> {
 }
 
 const VALUE: &[u8] = b"VALUE ";
-/// Of `u64`.
+/// The maximum number of decimal digits of a `u64`.
 const MOST_DIGITS: usize = 20;
-/// Bytes of a value's flags.
+/// The length of the client flags in bytes.
 const FLAGS: usize = 4;
-/// Of a reply in one datagram: a server sends longer ones in several.
+/// The maximum length of a reply in one datagram. Servers split longer replies.
 const LONGEST: usize = frame::LENGTH + 1_392;

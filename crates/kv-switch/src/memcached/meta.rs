@@ -1,7 +1,8 @@
-//! The meta commands: `mg`, `ms`, `md`, `ma`, `me`, `mn`.
+//! Parses the meta commands `mg`, `ms`, `md`, `ma`, `me` and `mn`.
 //!
-//! In: the words behind the verb. Out: an [`Ask`], or why it is refused.
-//! A verb has the flags that memcached's document gives it. Each stands once; its token is a number, a mode, an opaque or nothing.
+//! Each command accepts the flags that the memcached documentation lists for it. A flag may appear
+//! only once. The token after the flag letter must be empty, a number, a mode or an opaque,
+//! depending on the flag.
 
 use crate::{Ask, Datagram, Effect, Encoding, Item, KeyRoom, Refusal};
 
@@ -28,7 +29,7 @@ pub(super) fn read(kind: u8, mut words: Words<'_>, datagram: Datagram<'_>) -> Re
     finish(verb, key, Flags::read(&mut words, allowed)?, datagram)
 }
 
-/// `ms KEY BYTES FLAG*`, then the value.
+/// Parses `ms KEY BYTES FLAG*` and the value.
 fn set(mut words: Words<'_>, datagram: Datagram<'_>) -> Result<Ask, Refusal> {
     let key = key(words.next())?;
     let bytes = unsigned(words.want()?.text)?;
@@ -45,7 +46,7 @@ fn finish(verb: Verb, mut key: Item, flags: Flags, datagram: Datagram<'_>) -> Re
     Ok(Ask::one(verb.number(), flags.effect(verb), key))
 }
 
-/// The flags of a command: which, and the mode that `M` gives.
+/// The flags of a command as a bit set, together with the mode given by the flag `M`.
 #[derive(Clone, Copy, Debug)]
 struct Flags {
     seen: u64,
@@ -92,7 +93,8 @@ impl Flags {
     fn effect(self, verb: Verb) -> Effect {
         let any = |flags: &[u8]| flags.iter().any(|&flag| self.has(flag));
         match verb {
-            // A new item where there was none (N, E), or a turn that one client gets (R).
+            // The flags N and E create an item if the key is missing. The flag R can give one
+            // client the right to refill the item.
             Verb::MetaGet if any(b"NRE") => Effect::Conditional,
             Verb::MetaGet if self.has(b'T') => Effect::Write,
             Verb::MetaGet if !any(b"hluPL") => CACHEABLE,
@@ -105,7 +107,8 @@ impl Flags {
     }
 }
 
-/// A letter's bit: letters are 65 to 122, and no two of them are 64 apart.
+/// Returns the bit of a letter. Letter codes are between 65 and 122, and no two of them differ by
+/// 64, so their lower 6 bits are unique.
 const fn bit(letter: u8) -> u64 {
     1 << (letter & 63)
 }
@@ -114,8 +117,8 @@ const GET: &[u8] = b"bcfhklOqstuvENRTPL";
 const SET: &[u8] = b"bcCEFIkOqsTMNPL";
 const DELETE: &[u8] = b"bCEIkOqTxPL";
 const ARITHMETIC: &[u8] = b"bCENJDTMqtcvkOPL";
-/// `me` takes a `b` right behind the key, and ignores everything else.
+/// The only flag of `me`, which must follow the key directly. Memcached ignores all other flags.
 const DEBUG: &[u8] = b"b";
 
-/// Bytes of the longest opaque: memcached counts 32 with its letter.
+/// The maximum length of an opaque. Memcached allows 32 bytes including the flag letter.
 const OPAQUE: usize = 31;

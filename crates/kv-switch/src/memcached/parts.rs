@@ -1,13 +1,18 @@
-//! What one server is asked for some of a request's keys.
+//! Writes the upstream request to one server for some keys of a client request.
 //!
-//! In: a request that reads several keys, some of these, an id. Out: a datagram of commands, one for each key, all with the nonce.
-//! Not here: which server has a key, which keys are asked together.
-//! Why not the client's own commands: each key has an answer of its own here, found or not, that carries key and nonce. `VALUE` and
-//! `END` carry no nonce; a quiet read that misses says nothing but by the NOOP behind it, which may overtake a hit on its way, and
-//! then the reply would say miss where there was a hit. So text asks by `mg KEY k f v O<nonce>`, binary by GETK. Servers without
-//! meta commands, or whose miss is a bare `EN`, have no gather in text: it ends by its timeout.
-//! A limit: `mg` takes the right to refill an item that `md I` made stale, which `get` does not.
-//! Source: memcached 1.6 `doc/protocol.txt`; 1.6.18 was asked, 32 commands a datagram.
+//! The client's own commands are not forwarded. In the text protocol, `VALUE` and `END` contain no
+//! nonce. In the binary protocol, the server does not answer a quiet read that misses, so only the
+//! answer to the NOOP confirms the miss. If that answer overtakes the answer to a hit, the hit
+//! looks like a miss. Therefore, text requests become `mg KEY k f v O<nonce>`, and binary requests
+//! become GETK. Each key then has its own answer with the key and the nonce, for a hit and for a
+//! miss. Text requests time out on servers without meta commands, and on servers that answer a miss
+//! with only `EN`.
+//!
+//! If `md I` has made an item stale, an `mg` command takes the right to refill the item. A `get`
+//! command does not.
+//!
+//! Reference: memcached 1.6 `doc/protocol.txt`. The behavior was checked with memcached 1.6.18 and
+//! 32 commands per datagram.
 
 use std::fmt::Write;
 
@@ -18,17 +23,17 @@ use super::window::Window;
 use super::words::Words;
 use super::{Verb, binary};
 
-/// A request that can be asked by parts.
+/// The forms of requests that can be split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind<'a> {
-    /// `get`, `gets`, `gat`, `gats`.
+    /// A `get`, `gets`, `gat` or `gats` command.
     Text {
-        /// The reply has versions.
+        /// `true` if the reply contains versions.
         has_cas: bool,
-        /// The time to live that the keys get.
+        /// The new time to live of the keys, for `gat` and `gats`.
         seconds: Option<&'a [u8]>,
     },
-    /// GETQ and GETKQ behind each other, and a NOOP.
+    /// A batch of GETQ and GETKQ commands that ends with a NOOP.
     Batch,
 }
 
@@ -87,12 +92,12 @@ fn getk(window: &mut Window<'_>, key: &[u8], own: OwnId) -> Option<()> {
     let [high, low] = u16::try_from(key.len()).ok()?.to_be_bytes();
     window.put(&[binary::REQUEST, binary::GETK, high, low, 0, 0, 0, 0, 0, 0, high, low]);
     window.put(&opaque(own));
-    window.put(&[0; 8]); // no version
+    window.put(&[0; 8]); // no expected version
     window.put(key);
     Some(())
 }
 
-/// Binary commands have room for half of the nonce.
+/// Returns the opaque field of a binary command, which contains the lower half of the nonce.
 pub(super) fn opaque(own: OwnId) -> [u8; 4] {
     let [_, _, _, _, low @ ..] = own.nonce.to_be_bytes();
     low

@@ -1,9 +1,12 @@
-//! Which requests that change something have a reply.
+//! Detects writes that contain `noreply` or the flag `q`, to which the server sends no reply.
 //!
-//! In: such a request. Out: whether a server that carries it out says so: not with `noreply` or `q`.
-//! Not here: errors, which quiet commands have too. A reply that may come counts as one: `ma` with `q` has one for an item that it makes,
-//! `mg` for one that it finds, and to quiet binary commands there is an empty datagram over UDP.
-//! Source: memcached 1.6 `doc/protocol.txt`, `proto_text.c`, `proto_bin.c`; 1.6.18 was asked (`tests/kv/strict.rs` of the repository).
+//! A write counts as acknowledged if the server may send a success reply. Despite `q`, `ma` replies
+//! if it creates an item, and `mg` replies if it finds an item. Over UDP, servers answer quiet
+//! binary commands with an empty datagram. Error replies, which quiet commands can also cause, are
+//! not considered here.
+//!
+//! References: memcached 1.6 `doc/protocol.txt`, `proto_text.c`, `proto_bin.c`. The behavior was
+//! checked with memcached 1.6.18 (`tests/kv/strict.rs` of the repository).
 
 use crate::Request;
 
@@ -26,7 +29,7 @@ pub(super) fn is_acknowledged(request: &Request<'_>) -> bool {
     }
 }
 
-/// In text, where no key can stand behind the first.
+/// Text commands that allow `noreply` and cannot have a second key.
 const WITH_NOREPLY: [Verb; 10] = [
     Verb::Set,
     Verb::Add,

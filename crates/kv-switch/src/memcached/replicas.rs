@@ -1,12 +1,15 @@
-//! Writes that every server of a key carries out: `set`, `delete`, `touch`, and what does the same in meta and binary.
+//! Writes the upstream requests for replicated writes and parses the answers. The commands are
+//! `set`, `delete`, `touch`, and the meta and binary commands with the same effect.
 //!
-//! In: such a request, an id; a server's answer. Out: what a server is asked, what it says, the client's reply.
-//! Not here: how many servers have to say so (`crate::replicas`).
-//! Why not the client's own commands in text: `STORED` carries nothing that shows whose it is. So text asks by `ms`, `md` and `mg KEY T`
-//! with a nonce, which answers that carry it out have; a server's error has none in text. Binary commands have an opaque, and errors
-//! too. Servers without meta commands would read the values of `ms` as commands: text wants 1.6.
-//! What depends on the value: versions (`C`, `c`, the cas field), modes but `S`, `I`, which gives one client a turn, and reads with a time.
-//! Source: memcached 1.6 `doc/protocol.txt`, `proto_text.c`, `proto_bin.c`; 1.6.18 was asked (`tests/servers.rs`).
+//! The client's text commands are not forwarded, because the answer `STORED` contains no nonce.
+//! These commands become `ms`, `md` or `mg KEY T` with a nonce, which need memcached 1.6. Older
+//! servers would parse the value of `ms` as commands. Success answers contain the nonce, but text
+//! errors do not. Binary answers contain an opaque.
+//!
+//! Writes that depend on the stored value are not replicated. Examples are reads that set a time to
+//! live, and writes with a version (`C`, `c`, the cas field), with the flag `I`, or with a mode
+//! other than `S`. References: memcached 1.6 `doc/protocol.txt`, `proto_text.c`, `proto_bin.c`. The
+//! behavior was checked with memcached 1.6.18 (`tests/servers.rs`).
 
 use std::fmt::Write;
 
@@ -21,7 +24,7 @@ use super::window::Window;
 use super::words::{Word, Words, unsigned};
 use super::{Verb, binary};
 
-/// What a request does, in whichever protocol.
+/// The operation of a write, independent of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Deed {
     Set,
@@ -29,7 +32,7 @@ enum Deed {
     Touch,
 }
 
-/// A request that is replicated.
+/// A write that can be replicated.
 #[derive(Clone, Copy, Debug)]
 struct Kind<'a> {
     deed: Deed,
@@ -38,9 +41,9 @@ struct Kind<'a> {
 
 #[derive(Clone, Copy, Debug)]
 enum Form<'a> {
-    /// Words behind the key.
+    /// A classic text command. The field contains the words after the key.
     Classic(Words<'a>),
-    /// Flags.
+    /// A meta command. The field contains the flags of the command.
     Meta(Words<'a>),
     Binary(binary::Header),
 }
@@ -63,7 +66,7 @@ impl<'a> Kind<'a> {
         } else if is(Verb::Touch) {
             (Deed::Touch, None)
         } else if is(Verb::MetaSet) {
-            words.next()?; // the value's length
+            words.next()?; // skips the length of the value
             (Deed::Set, Some(&b"bEFkOqTMNPL"[..]))
         } else if is(Verb::MetaDelete) {
             (Deed::Delete, Some(&b"bEkOqxPL"[..]))
@@ -97,11 +100,11 @@ impl<'a> Kind<'a> {
     }
 }
 
-/// The rest of a command's line.
+/// Returns the words of a command line after the first key.
 pub(super) fn behind_the_key<'a>(payload: &'a [u8], ask: &Ask) -> Option<Words<'a>> {
     let from = usize::from(ask.first.start) + usize::from(ask.first.len);
     let behind = payload.get(from..)?;
-    let end = memchr(b'\n', behind)?.checked_sub(1)?; // opaques may have a CR
+    let end = memchr(b'\n', behind)?.checked_sub(1)?; // opaques may contain a CR
     Some(Words::between(payload, from, from + end))
 }
 
@@ -126,7 +129,7 @@ pub(super) fn write(
     window.whole()
 }
 
-/// `ms KEY BYTES FLAG*` and the value, `md KEY FLAG*`, or `mg KEY FLAG*`.
+/// Writes `ms KEY BYTES FLAG*` and the value, `md KEY FLAG*`, or `mg KEY FLAG*`.
 fn in_meta(
     request: &Request<'_>,
     Kind { deed, form }: Kind<'_>,
@@ -156,7 +159,7 @@ fn in_meta(
     Some(())
 }
 
-/// What `set` says behind its key, as `ms` says it.
+/// Converts the arguments of `set` after the key to those of `ms`, and writes them.
 #[inline]
 fn put_classic_set(mut words: Words<'_>, life: Option<ShortLife>, window: &mut Window<'_>) -> Option<()> {
     let (flags, time, bytes) = (words.next()?, words.next()?, words.next()?);
@@ -166,7 +169,8 @@ fn put_classic_set(mut words: Words<'_>, life: Option<ShortLife>, window: &mut W
     put_time(time.text, life, window)
 }
 
-/// What `ms` says behind its key: it has a time where `life` is one, also when its client gives none.
+/// Writes the arguments of `ms` after the key. If `life` is set, the command contains a time to
+/// live even if the client sent none.
 #[inline]
 fn put_meta_set(mut words: Words<'_>, life: Option<ShortLife>, window: &mut Window<'_>) -> Option<()> {
     window.put(b" ");
@@ -178,7 +182,8 @@ fn put_meta_set(mut words: Words<'_>, life: Option<ShortLife>, window: &mut Wind
     }
 }
 
-/// Flags that servers are to see: not those of the answer, which is the client's, nor hints for proxies.
+/// Writes the flags that the server needs. Flags that select the content of the reply, and hints
+/// for proxies, are left out.
 fn put_flags(words: Words<'_>, life: Option<ShortLife>, window: &mut Window<'_>) -> Option<()> {
     for Word { text, .. } in words {
         match text.split_first()? {
@@ -193,7 +198,8 @@ fn put_flags(words: Words<'_>, life: Option<ShortLife>, window: &mut Window<'_>)
     Some(())
 }
 
-/// A time to live; one with a sign is over.
+/// Writes a time to live, limited to `life`. A negative time, which has already expired, is copied
+/// unchanged.
 fn put_time(text: &[u8], life: Option<ShortLife>, window: &mut Window<'_>) -> Option<()> {
     window.put(b" T");
     match life.and_then(|life| life.shorter(unsigned(text).ok()?)) {
@@ -205,7 +211,7 @@ fn put_time(text: &[u8], life: Option<ShortLife>, window: &mut Window<'_>) -> Op
     }
 }
 
-/// The same command that has an answer, with our opaque.
+/// Writes the non-quiet form of a binary command, with the opaque of the upstream request.
 fn in_binary(
     request: &Request<'_>,
     deed: Deed,
@@ -218,7 +224,8 @@ fn in_binary(
     window.put(&[magic, loud(deed)]);
     window.put(lengths);
     window.put(&opaque(own));
-    window.put(header.get(16..)?); // no version: it would be conditional
+    // the version is 0, because another version would make the write conditional
+    window.put(header.get(16..)?);
     let at = match deed {
         Deed::Set => 4,
         Deed::Touch => 0,
@@ -271,7 +278,7 @@ fn text_outcome(answer: &[u8], deed: Deed, own: OwnId) -> Result<Outcome, NoAnsw
     Flags::read(words, own).map(|_| outcome)
 }
 
-/// An error's number in the binary protocol.
+/// Returns the binary status code that corresponds to a text error.
 fn number_of(line: &[u8]) -> u16 {
     let says = |words: &[u8]| line.windows(words.len()).any(|part| part == words);
     if says(b"too large") {
@@ -343,7 +350,7 @@ const fn meta_words(outcome: Outcome, deed: Deed) -> &'static [u8] {
     }
 }
 
-/// An error in text, of its number in the binary protocol.
+/// Returns the text error that corresponds to a binary status code.
 const fn server_error(status: u16) -> &'static [u8] {
     match status {
         TOO_LARGE => b"SERVER_ERROR object too large for cache",
@@ -352,7 +359,7 @@ const fn server_error(status: u16) -> &'static [u8] {
     }
 }
 
-/// Key and opaque, as a server tells them that was asked for them.
+/// Writes the key and the opaque if the client requested them, as a server does.
 fn put_answered_flags(request: &Request<'_>, flags: Words<'_>, window: &mut Window<'_>) {
     let key = request.ask.first;
     for Word { text, .. } in flags {
@@ -371,7 +378,7 @@ fn put_answered_flags(request: &Request<'_>, flags: Words<'_>, window: &mut Wind
     }
 }
 
-/// The answer to a binary command, with a sentence where it is an error.
+/// Writes the response to a binary command, with an error text if the outcome is an error.
 fn response(header: binary::Header, outcome: Outcome, window: &mut Window<'_>) -> Option<()> {
     let (status, words): (u16, &[u8]) = match outcome {
         Outcome::Done => (0, b""),
@@ -386,7 +393,7 @@ fn response(header: binary::Header, outcome: Outcome, window: &mut Window<'_>) -
     window.put(&[binary::RESPONSE, header.opcode, 0, 0, 0, 0, high, low]);
     window.put(&u32::try_from(words.len()).ok()?.to_be_bytes());
     window.put(&header.opaque);
-    window.put(&[0; 8]); // a version would be one server's
+    window.put(&[0; 8]); // no version, because each replica has its own version
     window.put(words);
     Some(())
 }

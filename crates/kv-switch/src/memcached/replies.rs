@@ -1,10 +1,11 @@
-//! One reply to a request that was asked by parts.
+//! Writes the reply to a request that was split between several servers.
 //!
-//! In: a request, and what there is under its keys. Out: the reply's datagrams, one by one: what one server with all keys would
-//! answer, in one message.
-//! Not here: whether all is there that is wanted; where the values lie.
-//! Invariant: keys in the request's order; misses are silent; `END`, or the NOOP's answer, is last.
-//! Source: memcached 1.6 `doc/protocol.txt`, `proto_text.c`, `proto_bin.c`; 1392 bytes a datagram behind the frame (`memcached.c`).
+//! The reply has the same content as the reply of a single server with all keys, and is split into
+//! datagrams. Values have the same order as the keys in the request, and missing keys are left out.
+//! The reply ends with `END` or the answer to the NOOP.
+//!
+//! References: memcached 1.6 `doc/protocol.txt`, `proto_text.c`, `proto_bin.c`, and `memcached.c`
+//! for the limit of 1392 bytes after the frame.
 
 use std::fmt::Write;
 use std::ops::ControlFlow;
@@ -16,7 +17,7 @@ use super::parts::Kind;
 use super::window::Window;
 use super::{ascii, binary};
 
-/// What there is under a key, by its number.
+/// A function that returns the stored value of a key, given the index of the key in the request.
 type Found<'f, 'a> = &'f dyn Fn(u16) -> Option<Stored<'a>>;
 
 pub(super) fn datagrams(request: &Request<'_>, found: Found<'_, '_>) -> Option<u16> {
@@ -45,7 +46,7 @@ pub(super) fn write(
     (wanted <= length).then_some(frame::LENGTH + wanted)
 }
 
-/// The whole reply.
+/// Writes the whole reply.
 fn all(request: &Request<'_>, found: Found<'_, '_>, window: &mut Window<'_>) -> Option<()> {
     match Kind::of(request)? {
         Kind::Text { has_cas, .. } => text(request, found, has_cas, window),
@@ -67,7 +68,7 @@ fn text(request: &Request<'_>, found: Found<'_, '_>, has_cas: bool, window: &mut
     is_written.ok()
 }
 
-/// `VALUE KEY FLAGS BYTES [CAS]`, and the value.
+/// Writes `VALUE KEY FLAGS BYTES [CAS]` and the value.
 fn value(window: &mut Window<'_>, key: &[u8], stored: &Stored<'_>, has_cas: bool) -> std::fmt::Result {
     window.put(b"VALUE ");
     window.put(key);
@@ -100,7 +101,7 @@ fn batch(request: &Request<'_>, found: Found<'_, '_>, window: &mut Window<'_>) -
     }
 }
 
-/// The answer to one command.
+/// The response to one binary command.
 struct Response<'a> {
     opcode: u8,
     opaque: [u8; 4],
@@ -127,5 +128,6 @@ impl Response<'_> {
     }
 }
 
-/// Bytes behind the frame of all datagrams but the last. Some clients read no more.
+/// The maximum number of bytes after the frame of a datagram. Some clients cannot receive longer
+/// datagrams.
 const BODY: usize = 1_392;

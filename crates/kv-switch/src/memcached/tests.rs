@@ -1,4 +1,5 @@
-//! What is read and refused, beside what memcached 1.6.18 was seen to do with the same bytes over UDP.
+//! Tests which requests are accepted and which are refused. Some comments give the answer of
+//! memcached 1.6.18 to the same bytes over UDP.
 
 use std::ops::ControlFlow;
 
@@ -40,7 +41,7 @@ fn keys(command: &[u8]) -> Vec<Vec<u8>> {
     found
 }
 
-/// One key, and what becomes of it.
+/// Checks that a command is accepted with one key, and checks its verb, effect and key.
 fn one(command: &[u8], verb: Verb, effect: Effect, key: &[u8]) {
     let ask = read(command).unwrap_or_else(|refusal| panic!("{}: {refusal}", command.escape_ascii()));
     assert_eq!(
@@ -56,7 +57,8 @@ fn refused(command: &[u8], refusal: Refusal) {
     assert_eq!(read(command), Err(refusal), "{}", command.escape_ascii());
 }
 
-/// A binary command with an opaque and the data type and vbucket that servers ignore.
+/// Writes a binary command with an opaque. The data type and the vbucket are not zero, because
+/// servers ignore them.
 fn binary(opcode: u8, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
     let key_length = u16::try_from(key.len()).unwrap().to_be_bytes();
     let body = u32::try_from(extras.len() + key.len() + value.len()).unwrap().to_be_bytes();
@@ -75,9 +77,11 @@ fn the_text_commands_that_memcached_serves_are_read() {
     one(b"gat 100 foo\r\n", Verb::Gat, Effect::Write, b"foo");
     one(b"gats -1 foo\r\n", Verb::Gats, Effect::Write, b"foo");
     one(b"set k 0 0 5\r\nhello\r\n", Verb::Set, Effect::Write, b"k");
-    one(b"set k 4294967295 -1 005\r\nhello\r\n", Verb::Set, Effect::Write, b"k"); // STORED, five bytes
+    // memcached answers STORED and reads a value of five bytes
+    one(b"set k 4294967295 -1 005\r\nhello\r\n", Verb::Set, Effect::Write, b"k");
     one(b"set k 0 0 0\r\n\r\n", Verb::Set, Effect::Write, b"k");
-    one(b"set k 0 0 4\r\n\r\n\r\n\r\n", Verb::Set, Effect::Write, b"k"); // a value may hold line ends
+    // a value may contain line ends
+    one(b"set k 0 0 4\r\n\r\n\r\n\r\n", Verb::Set, Effect::Write, b"k");
     one(b"set k 0 0 5 noreply\r\nhello\r\n", Verb::Set, Effect::Write, b"k");
     one(b"add k 0 0 5\r\nhello\r\n", Verb::Add, text, b"k");
     one(b"replace k 0 0 5\r\nhello\r\n", Verb::Replace, text, b"k");
@@ -88,7 +92,8 @@ fn the_text_commands_that_memcached_serves_are_read() {
     one(b"delete k\r\n", Verb::Delete, Effect::Write, b"k");
     one(b"delete k 0\r\n", Verb::Delete, Effect::Write, b"k");
     one(b"delete k 0 noreply\r\n", Verb::Delete, Effect::Write, b"k");
-    one(b"delete noreply\r\n", Verb::Delete, Effect::Write, b"noreply"); // a key of that name
+    // this key has the name noreply
+    one(b"delete noreply\r\n", Verb::Delete, Effect::Write, b"noreply");
     one(b"incr k 05\r\n", Verb::Incr, text, b"k");
     one(b"decr k 18446744073709551615 noreply\r\n", Verb::Decr, text, b"k");
     one(b"touch k -1\r\n", Verb::Touch, Effect::Write, b"k");
@@ -114,10 +119,12 @@ fn names_of_verbs_stand_at_their_numbers() {
 
 #[test]
 fn separators_are_spaces_alone_and_runs_of_them_are_one() {
-    one(b"get  k \r\n", Verb::Get, READ, b"k"); // libmemcached ends its lines so
+    one(b"get  k \r\n", Verb::Get, READ, b"k"); // libmemcached ends its lines with a space
     one(b"set k  0 0 5 \r\nhello\r\n", Verb::Set, Effect::Write, b"k");
-    one(b"get k\tx\r\n", Verb::Get, READ, b"k\tx"); // END: another key than k
-    one(b"get k\r\r\n", Verb::Get, READ, b"k\r"); // END: another key than k
+    // memcached answers END, because this is another key than k
+    one(b"get k\tx\r\n", Verb::Get, READ, b"k\tx");
+    // memcached answers END, because this is another key than k
+    one(b"get k\r\r\n", Verb::Get, READ, b"k\r");
     one(b"get \x01\x7f\xff\r\n", Verb::Get, READ, b"\x01\x7f\xff");
     assert_eq!(keys(b"get a  b a \r\n"), [b"a", b"b", b"a"]);
 }
@@ -159,7 +166,7 @@ fn several_keys_are_one_request_up_to_the_limit() {
     assert_eq!((ask.plan, ask.effect, ask.keys), (Plan::Join, READ, 32));
     assert!(keys(&batch(32)).iter().eq(names[..32].iter().map(String::as_bytes)));
     refused(&batch(33), Refusal::TooManyKeys);
-    refused(&gets(3), Refusal::WrongLength); // no NOOP: nobody would know when it is over
+    refused(&gets(3), Refusal::WrongLength); // without a NOOP, the end of the reply is unknown
     assert_eq!(read(&batch(1)).unwrap().plan, Plan::One);
 }
 
@@ -181,30 +188,33 @@ fn items_end_where_the_caller_breaks() {
 
 #[test]
 fn lengths_that_do_not_add_up_are_refused() {
-    // memcached: "CLIENT_ERROR bad command line format", then it reads the value as commands ("ERROR").
+    // Memcached answers "CLIENT_ERROR bad command line format", and then parses the value as a
+    // command and answers "ERROR".
     refused(b"set k 0 0 5x\r\nhello\r\n", Refusal::BadNumber);
     refused(b"set k 0 0 -1\r\nhello\r\n", Refusal::BadNumber);
     refused(b"set k -1 0 5\r\nhello\r\n", Refusal::BadNumber);
     refused(b"cas k 0 0 2\r\nxx\r\n", Refusal::WrongArguments);
-    // STORED all the same, by what strtol takes; no client writes so.
+    // Memcached stores these values, because strtol accepts the numbers. No known client sends such
+    // numbers.
     refused(b"set k 0 0 +5\r\nhello\r\n", Refusal::BadNumber);
     refused(b"set k 0\t 0 5\r\nhello\r\n", Refusal::BadNumber);
     refused(b"set k 4294967296 0 5\r\nhello\r\n", Refusal::BadNumber);
     refused(b"set k 0 99999999999 5\r\nhello\r\n", Refusal::BadNumber);
     refused(b"set k 0 0 5 garbage\r\nhello\r\n", Refusal::WrongArguments);
     refused(b"set k 0 0 5 noreply noreply\r\nhello\r\n", Refusal::WrongArguments);
-    // It waits for what is missing, on a socket that other clients send to.
+    // Memcached waits for the missing bytes and reads them from the datagrams of other clients.
     refused(b"set k 0 0 6\r\nhello\r\n", Refusal::WrongLength);
     refused(b"set k 0 0 5\r\nhello", Refusal::WrongLength);
     refused(b"set k 0 0 18446744073709551615\r\nhello\r\n", Refusal::WrongLength);
     refused(b"set k 0 0 99999999999999999999\r\nhello\r\n", Refusal::BadNumber);
-    // It reads what is left over as the next command.
+    // Memcached parses the remaining bytes as the next command.
     refused(b"set k 0 0 4\r\nhello\r\n", Refusal::WrongLength);
     refused(b"set k 0 0 5\r\nhello\r\nflush_all\r\n", Refusal::WrongLength);
-    refused(b"set k 0 0 5\r\nhelloXX", Refusal::LineEnd); // "CLIENT_ERROR bad data chunk"
+    // memcached answers "CLIENT_ERROR bad data chunk"
+    refused(b"set k 0 0 5\r\nhelloXX", Refusal::LineEnd);
     refused(b"ms k 2x\r\nhi\r\n", Refusal::BadNumber);
     refused(b"ms k -2\r\nhi\r\n", Refusal::BadNumber);
-    refused(b"ms k S2\r\nhi\r\n", Refusal::BadNumber); // the dialect before 1.6.10
+    refused(b"ms k S2\r\nhi\r\n", Refusal::BadNumber); // the syntax of memcached before 1.6.10
     refused(b"ms k 3\r\nhi\r\n", Refusal::WrongLength);
     refused(b"ms k\r\nhi\r\n", Refusal::WrongArguments);
     refused(b"incr k -1\r\n", Refusal::BadNumber);
@@ -219,13 +229,14 @@ fn lengths_that_do_not_add_up_are_refused() {
 
 #[test]
 fn lines_that_end_elsewhere_are_refused() {
-    refused(b"get k\0x\r\n", Refusal::ZeroByte); // memcached answers for k
+    refused(b"get k\0x\r\n", Refusal::ZeroByte); // memcached answers for the key k
     refused(b"get k\0\r\n", Refusal::ZeroByte);
-    refused(b"get k\n", Refusal::LineEnd); // served
-    refused(b"set k 0 0 5\nhello\r\n", Refusal::LineEnd); // STORED
-    refused(b"get k", Refusal::LineEnd); // no answer: the next datagram on the socket goes on with it
+    refused(b"get k\n", Refusal::LineEnd); // memcached accepts this line end
+    refused(b"set k 0 0 5\nhello\r\n", Refusal::LineEnd); // memcached answers STORED
+    // memcached does not answer, and continues the line with the next datagram
+    refused(b"get k", Refusal::LineEnd);
     refused(b"\n", Refusal::LineEnd);
-    refused(b"get k\r\nget k\r\n", Refusal::SeveralCommands); // two answers
+    refused(b"get k\r\nget k\r\n", Refusal::SeveralCommands); // memcached answers both commands
     refused(b"get k\r\ngarbage", Refusal::SeveralCommands);
     refused(b"delete k\r\nflush_all\r\n", Refusal::SeveralCommands);
     refused(b"get k\r\n\0", Refusal::SeveralCommands);
@@ -266,9 +277,10 @@ fn unknown_verbs_and_an_administrators_are_refused() {
     }
 }
 
-/// A client that takes a connection from its pool asks for one of these, and waits for the answer.
+/// A client sends one of these commands when it takes a connection from its pool, and waits for the
+/// answer.
 #[test]
-fn what_names_no_key_and_changes_nothing_is_read_when_it_stands_alone() {
+fn keyless_commands_are_read_as_single_commands() {
     for (line, opcode, verb) in [("mn", 0x0a, Verb::Noop), ("version", 0x0b, Verb::Version)] {
         let (text, bare) = (format!("{line}\r\n"), binary(opcode, b"", b"", b""));
         for command in [text.as_bytes(), format!("{line} \r\n").as_bytes(), &bare] {
@@ -307,7 +319,8 @@ fn keys_have_1_to_250_bytes() {
     for verb in ["get", "gets ", "gat 0", "delete", "set", "incr", "touch", "mg", "ms", "md", "ma", "me"] {
         refused(format!("{verb}\r\n").as_bytes(), Refusal::KeyEmpty);
     }
-    refused(&binary(0, b"", b"", b""), Refusal::KeyEmpty); // "Invalid arguments", then the server hangs up
+    // memcached answers "Invalid arguments" and closes the connection
+    refused(&binary(0, b"", b"", b""), Refusal::KeyEmpty);
 }
 
 #[test]
@@ -348,7 +361,8 @@ fn meta_commands_have_the_flags_of_their_verb() {
     ] {
         refused(format!("{line}\r\n").as_bytes(), Refusal::BadFlag);
     }
-    refused(format!("mg k O{}\r\n", "x".repeat(32)).as_bytes(), Refusal::BadFlag); // "opaque token too long"
+    // the token is too long
+    refused(format!("mg k O{}\r\n", "x".repeat(32)).as_bytes(), Refusal::BadFlag);
     one(format!("mg k O{}\r\n", "x".repeat(31)).as_bytes(), Verb::MetaGet, READ, b"k");
 }
 
@@ -357,11 +371,11 @@ fn keys_in_base64_are_decoded_and_canonical() {
     one(b"mg aw== b k v\r\n", Verb::MetaGet, READ, b"k");
     one(b"mg AP8gDQo= b\r\n", Verb::MetaGet, READ, b"\0\xff \r\n");
     one(b"me aw== b\r\n", Verb::MetaDebug, FORWARDED, b"k");
-    one(b"mg aw==\r\n", Verb::MetaGet, READ, b"aw=="); // without the flag these are the key
-    let longest = "AAAA".repeat(62); // 248 letters, 186 bytes
+    one(b"mg aw==\r\n", Verb::MetaGet, READ, b"aw=="); // without the flag b, this text is the key
+    let longest = "AAAA".repeat(62); // 248 letters decode to 186 bytes
     one(format!("mg {longest} b\r\n").as_bytes(), Verb::MetaGet, READ, &[0; 186]);
-    refused(b"mg a*w== b\r\n", Refusal::BadBase64); // memcached skips the star
-    refused(b"mg ax== b\r\n", Refusal::BadBase64); // and takes this for k too
+    refused(b"mg a*w== b\r\n", Refusal::BadBase64); // memcached skips the asterisk
+    refused(b"mg ax== b\r\n", Refusal::BadBase64); // memcached also decodes this to k
     refused(b"mg aw b\r\n", Refusal::BadBase64);
     refused(b"mg aw=== b\r\n", Refusal::BadBase64);
     refused(b"mg k b\r\n", Refusal::BadBase64);
@@ -399,12 +413,14 @@ fn the_binary_commands_that_memcached_serves_are_read() {
         refused(&binary(opcode, &four, b"foo", b"x"), Refusal::WrongLength);
     }
     one(&binary(0x1c, &four, b"foo", b""), Verb::Touch, Effect::Write, b"foo");
-    refused(&binary(0x1c, &four, b"foo", b"x"), Refusal::WrongLength); // served
+    // memcached accepts this command
+    refused(&binary(0x1c, &four, b"foo", b"x"), Refusal::WrongLength);
     for opcode in [0x1d, 0x1e, 0x23, 0x24] {
         one(&binary(opcode, &four, b"foo", b""), Verb::Gat, Effect::Write, b"foo");
         refused(&binary(opcode, b"", b"foo", b""), Refusal::WrongLength);
     }
-    one(&binary(0, b"", b"k\0 \n", b""), Verb::Get, READ, b"k\0 \n"); // any byte
+    // binary keys may contain any byte
+    one(&binary(0, b"", b"k\0 \n", b""), Verb::Get, READ, b"k\0 \n");
     refused(&binary(0, b"", b"k", b"x"), Refusal::WrongLength);
     refused(&binary(0, b"\0\0\0\0", b"k", b""), Refusal::WrongLength);
 }
@@ -444,7 +460,8 @@ fn binary_lengths_end_at_the_datagrams_last_byte() {
 fn the_frame_says_one_datagram() {
     let memcached = Memcached::new(32);
     let read = |payload: &[u8]| memcached.read(Datagram::whole(payload));
-    // Sequence number and reserved field are ignored; memcaslap sends 0x0100.
+    // The sequence number and the reserved field are ignored. The client memcaslap sends 0x0100 in
+    // the reserved field.
     assert!(read(b"\x12\x34\0\x05\0\x01\x01\0get k\r\n").is_ok());
     for total in [0_u16, 2, 0x0100, 0x0101, 0xffff] {
         let [high, low] = total.to_be_bytes();
@@ -457,7 +474,7 @@ fn the_frame_says_one_datagram() {
 }
 
 #[test]
-fn a_large_sets_first_piece_is_judged_by_the_length_of_the_datagram() {
+fn large_set_first_fragment_uses_datagram_length() {
     let memcached = Memcached::new(32);
     let value = vec![b'v'; 1_800];
     for command in [
@@ -474,11 +491,12 @@ fn a_large_sets_first_piece_is_judged_by_the_length_of_the_datagram() {
             let read = memcached.read(Datagram::first_piece(&whole[..1_472], wrong));
             assert!(matches!(read, Err(Refusal::WrongLength | Refusal::SeveralCommands)), "{read:?}");
         }
-        // Every first piece that ends before the key (binary) or the line does.
+        // A first fragment is refused if it ends before the end of the key (binary) or of the line
+        // (text).
         for at_hand in 9..28 {
             let read = memcached.read(Datagram::first_piece(&whole[..at_hand], length));
             assert!(
-                matches!(read, Err(Refusal::FirstPieceTooShort | Refusal::ShortFrame) | Ok(_)),
+                matches!(read, Err(Refusal::FirstFragmentTooShort | Refusal::ShortFrame) | Ok(_)),
                 "{read:?}"
             );
             if let Ok(ask) = read {
@@ -488,11 +506,14 @@ fn a_large_sets_first_piece_is_judged_by_the_length_of_the_datagram() {
     }
     let gets = framed(format!("get {}\r\n", ["key"; 32].join(" ")).as_bytes());
     let length = u16::try_from(gets.len()).unwrap();
-    assert_eq!(memcached.read(Datagram::first_piece(&gets[..64], length)), Err(Refusal::FirstPieceTooShort));
+    assert_eq!(
+        memcached.read(Datagram::first_piece(&gets[..64], length)),
+        Err(Refusal::FirstFragmentTooShort)
+    );
 }
 
 #[test]
-fn a_client_is_told_of_all_writes_but_those_that_say_it_need_not_be() {
+fn quiet_writes_are_not_acknowledged() {
     let is_acknowledged = |command: &[u8]| {
         let (payload, memcached) = (framed(command), Memcached::new(32));
         let ask = memcached.read(Datagram::whole(&payload)).unwrap();
@@ -516,7 +537,8 @@ fn a_client_is_told_of_all_writes_but_those_that_say_it_need_not_be() {
         assert!(is_acknowledged(answered.as_bytes()), "{answered}");
         assert!(!is_acknowledged(quiet.as_bytes()), "{quiet}");
     }
-    // A key of several, and what tells of an item that it finds or makes.
+    // The server may answer these requests despite `noreply` or `q`, because they have several keys
+    // or report an item that was found or created.
     for answered in
         ["gat 9 k noreply\r\n", "gats 9 noreply\r\n", "mg k T9 q\r\n", "ma k q\r\n", "ma k N9 q\r\n"]
     {
@@ -528,14 +550,15 @@ fn a_client_is_told_of_all_writes_but_those_that_say_it_need_not_be() {
         0x1c..=0x1e | 0x23 | 0x24 => 4,
         _ => 0,
     };
-    // To quiet ones there is an empty datagram (1.6.18 over UDP).
+    // Over UDP, memcached 1.6.18 answers quiet binary commands with an empty datagram.
     let writes = [1, 2, 3, 4, 5, 6, 14, 15].into_iter().chain(0x11..=0x16).chain([0x19, 0x1a, 0x1c]);
     for opcode in writes.chain([0x1d, 0x1e, 0x23, 0x24]) {
         assert!(is_acknowledged(&binary(opcode, &vec![0; extras(opcode)], b"k", b"")), "{opcode}");
     }
 }
 
-/// A prepared reply is that to `get` of one key in text, and what stands in front of it has the request's id.
+/// The prepared reply is valid only for a text `get` of one key. The bytes before it contain the
+/// request id.
 #[test]
 fn only_get_of_one_key_in_text_has_the_prepared_reply() {
     let memcached = Memcached::new(32);
@@ -555,7 +578,8 @@ fn only_get_of_one_key_in_text_has_the_prepared_reply() {
     let stored = |bytes| Stored { flags: u32::MAX, cas: 1, bytes };
     let prepared = memcached.prepare_hit(b"key", &stored(b"value"), &mut [0; 64]).unwrap();
     assert_eq!(prepared, Prepared { length: 36, key: 6, value: 24 });
-    // With its frame it is as long as a server's longest datagram, and no longer.
+    // With its frame, the longest prepared reply has the length of the longest datagram that a
+    // server sends.
     let longest = 1_392 - b"VALUE k 4294967295 1359\r\n\r\nEND\r\n".len();
     let (mut out, zeros) = ([0; 2_000], vec![0; longest + 1]);
     assert!(memcached.prepare_hit(b"k", &stored(&zeros[1..]), &mut out).is_some());

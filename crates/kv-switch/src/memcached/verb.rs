@@ -1,64 +1,65 @@
-//! The verbs of requests that are forwarded.
+//! The commands that requests contain, and their names in counters.
 
-/// A verb of memcached, in either protocol, or an unknown one. Its number is [`crate::Ask::verb`].
+/// A memcached command, or [`Verb::Request`] for other protocols. The field [`crate::Ask::verb`]
+/// contains the number of a verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[repr(u8)]
 pub enum Verb {
-    /// `get`; binary GET, GETQ, GETK, GETKQ, and batches of these.
+    /// The text command `get`, the binary commands GET, GETQ, GETK and GETKQ, and batches of them.
     Get,
-    /// `gets`.
+    /// The command `gets`.
     Gets,
-    /// `gat`; binary GAT, GATQ, GATK, GATKQ.
+    /// The command `gat`, or binary GAT, GATQ, GATK and GATKQ.
     Gat,
-    /// `gats`.
+    /// The command `gats`.
     Gats,
-    /// `set`; binary SET, SETQ.
+    /// The command `set`, or binary SET and SETQ.
     Set,
-    /// `add`; binary ADD, ADDQ.
+    /// The command `add`, or binary ADD and ADDQ.
     Add,
-    /// `replace`; binary REPLACE, REPLACEQ.
+    /// The command `replace`, or binary REPLACE and REPLACEQ.
     Replace,
-    /// `append`; binary APPEND, APPENDQ.
+    /// The command `append`, or binary APPEND and APPENDQ.
     Append,
-    /// `prepend`; binary PREPEND, PREPENDQ.
+    /// The command `prepend`, or binary PREPEND and PREPENDQ.
     Prepend,
-    /// `cas`.
+    /// The command `cas`.
     Cas,
-    /// `delete`; binary DELETE, DELETEQ.
+    /// The command `delete`, or binary DELETE and DELETEQ.
     Delete,
-    /// `incr`; binary INCREMENT, INCREMENTQ.
+    /// The command `incr`, or binary INCREMENT and INCREMENTQ.
     Incr,
-    /// `decr`; binary DECREMENT, DECREMENTQ.
+    /// The command `decr`, or binary DECREMENT and DECREMENTQ.
     Decr,
-    /// `touch`; binary TOUCH.
+    /// The command `touch`, or binary TOUCH.
     Touch,
-    /// `mg`.
+    /// The meta command `mg`.
     MetaGet,
-    /// `ms`.
+    /// The meta command `ms`.
     MetaSet,
-    /// `md`.
+    /// The meta command `md`.
     MetaDelete,
-    /// `ma`.
+    /// The meta command `ma`.
     MetaArithmetic,
-    /// `me`.
+    /// The meta command `me`.
     MetaDebug,
-    /// `mn`; binary NOOP.
+    /// The meta command `mn`, or binary NOOP.
     Noop,
-    /// `version`; binary VERSION.
+    /// The command `version`, or binary VERSION.
     Version,
-    /// Of a protocol whose verbs are not known.
+    /// A request of another protocol, whose commands are not distinguished.
     Request,
 }
 
 impl Verb {
-    /// What they are called in counters, by their numbers.
+    /// The names of the verbs in counters, indexed by [`Verb::number`].
     pub const NAMES: [&str; 22] = [
         "get", "gets", "gat", "gats", "set", "add", "replace", "append", "prepend", "cas", "delete", "incr",
         "decr", "touch", "mg", "ms", "md", "ma", "me", "noop", "version", "request",
     ];
 
-    /// Its number.
+    /// Returns the number of the verb.
     #[inline]
     #[must_use]
     pub const fn number(self) -> u8 {

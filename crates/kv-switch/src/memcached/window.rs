@@ -1,8 +1,9 @@
-//! A piece of a text that is written from its beginning, of which the rest is counted alone.
+//! A writer that stores only one section of its output but counts all bytes.
 
 use std::fmt;
 
-/// Bytes `from` and on of what is put, as many as `out` holds.
+/// A writer that stores its output from offset `from` in `out`, up to the length of `out`, and
+/// discards all other bytes.
 #[derive(Debug)]
 pub(super) struct Window<'a> {
     out: &'a mut [u8],
@@ -15,12 +16,12 @@ impl<'a> Window<'a> {
         Self { out, from, total: 0 }
     }
 
-    /// All bytes that were put, in the window or not.
+    /// Returns the number of all written bytes, including discarded ones.
     pub(super) const fn total(&self) -> usize {
         self.total
     }
 
-    /// All bytes that were put, if all are in `out`, which began with the first.
+    /// Returns the number of written bytes if none of them was discarded.
     pub(super) fn whole(&self) -> Option<usize> {
         (self.from == 0 && self.total <= self.out.len()).then_some(self.total)
     }
@@ -34,7 +35,7 @@ impl<'a> Window<'a> {
     }
 }
 
-/// Numbers, which take no memory to format.
+/// Allows `write!` to format numbers without an allocation.
 impl fmt::Write for Window<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.put(text.as_bytes());

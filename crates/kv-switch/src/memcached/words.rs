@@ -1,6 +1,7 @@
-//! One line of text, as words between spaces.
+//! Splits the line of a text command into words.
 //!
-//! Memcached's tokenizer splits at SP alone, takes runs of them for one, and lets a line end in some (libmemcached sends those).
+//! As in memcached, only spaces separate words, and a run of spaces counts as one. A line may end
+//! with spaces, because libmemcached sends such lines.
 
 use std::str;
 
@@ -10,7 +11,7 @@ use crate::{Datagram, Item, Refusal};
 
 use super::{frame, item};
 
-/// A command line: its words, and where it ends.
+/// An iterator over the words of a command line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Words<'a> {
     payload: &'a [u8],
@@ -18,7 +19,7 @@ pub(super) struct Words<'a> {
     end: usize,
 }
 
-/// A word, and its offset in the payload.
+/// A word and its offset in the payload.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Word<'a> {
     pub(super) start: usize,
@@ -26,13 +27,14 @@ pub(super) struct Word<'a> {
 }
 
 impl<'a> Words<'a> {
-    /// The line behind the frame. Its end is CR LF: a line that memcached ends elsewhere is refused.
+    /// Returns the words of the line after the frame. The line must end with CR LF. A line is
+    /// refused if memcached would detect the end of the line at another position.
     #[inline]
     pub(super) fn line(datagram: Datagram<'a>) -> Result<Self, Refusal> {
         let payload = datagram.payload();
         let text = payload.get(frame::LENGTH..).unwrap_or_default();
         let Some(stop) = memchr2(b'\n', 0, text) else {
-            return Err(if datagram.is_whole() { Refusal::LineEnd } else { Refusal::FirstPieceTooShort });
+            return Err(if datagram.is_whole() { Refusal::LineEnd } else { Refusal::FirstFragmentTooShort });
         };
         match (text.get(stop), stop.checked_sub(1).and_then(|last| text.get(last))) {
             (Some(0), _) => Err(Refusal::ZeroByte),
@@ -41,30 +43,30 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// The words between two offsets.
+    /// Returns the words between two offsets.
     pub(super) fn between(payload: &'a [u8], at: usize, end: usize) -> Self {
         Self { payload, at, end }
     }
 
-    /// Offset of the line's CR.
+    /// Returns the offset of the CR that ends the line.
     #[inline]
     pub(super) const fn end(&self) -> usize {
         self.end
     }
 
-    /// Offset of the first byte behind the line's CR LF.
+    /// Returns the offset of the first byte after CR LF.
     #[inline]
     pub(super) const fn behind(&self) -> usize {
         self.end + 2
     }
 
-    /// The word that the line must have here.
+    /// Returns the next word, or an error if the line has no further word.
     #[inline]
     pub(super) fn want(&mut self) -> Result<Word<'a>, Refusal> {
         self.next().ok_or(Refusal::WrongArguments)
     }
 
-    /// Nothing, or `noreply`, may be left.
+    /// Checks that at most the word `noreply` follows.
     pub(super) fn finish(&mut self) -> Result<(), Refusal> {
         match (self.next().map(|word| word.text), self.next()) {
             (None | Some(b"noreply"), None) => Ok(()),
@@ -92,26 +94,26 @@ impl<'a> Iterator for Words<'a> {
     }
 }
 
-/// The key that must stand here.
+/// Returns a word as a key, or an error if there is no word.
 #[inline]
 pub(super) fn key(word: Option<Word<'_>>) -> Result<Item, Refusal> {
     let word = word.ok_or(Refusal::KeyEmpty)?;
     item(word.start, word.text.len())
 }
 
-/// The line must be all of the datagram.
+/// Checks that the datagram contains only this line.
 #[inline]
 pub(super) fn alone(words: &Words<'_>, datagram: Datagram<'_>) -> Result<(), Refusal> {
     if words.behind() == datagram.length() { Ok(()) } else { Err(Refusal::SeveralCommands) }
 }
 
-/// The line must be all of the datagram, and have no further word.
+/// Checks that the datagram contains only this line, and that the line has no further word.
 pub(super) fn no_more(mut words: Words<'_>, datagram: Datagram<'_>) -> Result<(), Refusal> {
     alone(&words, datagram)?;
     words.next().map_or(Ok(()), |_| Err(Refusal::WrongArguments))
 }
 
-/// A value of `bytes` and CR LF must be what is left of the datagram.
+/// Checks that the rest of the datagram is a value of `bytes` bytes followed by CR LF.
 pub(super) fn value(words: &Words<'_>, bytes: u64, datagram: Datagram<'_>) -> Result<(), Refusal> {
     let left = datagram.length().checked_sub(words.behind() + 2).ok_or(Refusal::WrongLength)?;
     if usize::try_from(bytes) != Ok(left) {
@@ -123,7 +125,7 @@ pub(super) fn value(words: &Words<'_>, bytes: u64, datagram: Datagram<'_>) -> Re
     Ok(())
 }
 
-/// Digits, as memcached reads them too: no sign, no space, no other base.
+/// Parses decimal digits as memcached does. Signs, spaces and prefixes such as `0x` are errors.
 pub(super) fn unsigned(text: &[u8]) -> Result<u64, Refusal> {
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
         return Err(Refusal::BadNumber);
@@ -131,12 +133,12 @@ pub(super) fn unsigned(text: &[u8]) -> Result<u64, Refusal> {
     str::from_utf8(text).ok().and_then(|digits| digits.parse().ok()).ok_or(Refusal::BadNumber)
 }
 
-/// Client flags.
+/// Checks that a word is a valid number for client flags.
 pub(super) fn flags(text: &[u8]) -> Result<(), Refusal> {
     u32::try_from(unsigned(text)?).map(drop).map_err(|_| Refusal::BadNumber)
 }
 
-/// A time to live: digits, or a minus and digits.
+/// Checks that a word is a valid time to live, which consists of digits and an optional minus sign.
 pub(super) fn seconds(text: &[u8]) -> Result<(), Refusal> {
     let magnitude = unsigned(text.strip_prefix(b"-").unwrap_or(text))?;
     i32::try_from(magnitude).map(drop).map_err(|_| Refusal::BadNumber)

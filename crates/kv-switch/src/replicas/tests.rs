@@ -1,4 +1,5 @@
-//! The table against a model that keeps everything: answered, twice, late, reordered, lost, refused, never sent, in time.
+//! Compares the table of replicated writes with an unbounded model. Answers are repeated, late,
+//! reordered or lost, servers refuse writes, and some requests cannot be sent.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -17,14 +18,16 @@ type Table = GatherTable<(), CopyId>;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Verb, servers, acknowledgement.
+    /// Begins a write. The arguments are the index of the command, the number of servers, and the
+    /// acknowledgment rule.
     Ask(usize, u8, usize),
-    /// A server's answer on its way: which request, which server, what it says; whether it comes once more later.
+    /// Delivers an answer. The arguments are the request in transit, the kind of outcome, and
+    /// `true` if the answer can be delivered again later.
     Deliver(Index, u8, bool),
     Lose(Index),
-    /// The nonce one bit off.
+    /// Delivers an answer with one wrong bit in the nonce.
     Forge(Index, u8),
-    /// It cannot be sent.
+    /// Reports that an upstream request cannot be sent.
     GiveUp(Index, u8),
     Wait(u64),
 }
@@ -41,27 +44,27 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A request, as the model knows it.
+/// A client request in the model.
 #[derive(Debug)]
 struct Client {
     number: Option<u32>,
     verb: usize,
     ack: Ack,
-    /// What each server has said; `Some(None)`: nothing, and it is over.
+    /// The outcome of each server. `Some(None)` is a timeout.
     said: Vec<Option<Option<Outcome>>>,
     due: u64,
     reply: Option<Option<Outcome>>,
     differed: bool,
 }
 
-/// A question on its way, whose server has not said anything yet.
+/// An upstream request in transit to a server that has not answered yet.
 #[derive(Clone, Debug)]
 struct Flying {
     client: usize,
     part: u8,
     port: u16,
     asked: Vec<u8>,
-    /// What the server said the first time: it says the same when it is heard twice.
+    /// The kind of outcome in the first answer. Repeated answers have the same outcome.
     says: Option<u8>,
 }
 
@@ -81,7 +84,7 @@ fn payload(verb: usize) -> Vec<u8> {
     [b"\x12\x34\0\0\0\x01\0\0", VERBS[verb]].concat()
 }
 
-/// What the words of a server mean, and what it says.
+/// Returns an outcome and the answer that reports it. `says` selects the kind of outcome.
 fn said(asked: &[u8], says: u8) -> (Outcome, Vec<u8>) {
     let line = asked[8..].split(|byte| *byte == b'\r').next().unwrap();
     let nonce = String::from_utf8(line[line.len() - 17..].to_vec()).unwrap();
@@ -122,8 +125,8 @@ impl World {
             .collect();
         let request = Request { payload: &payload, ask: &ask };
         let new = NewWrite { request, replicas: &replicas, ack, timeout: 0, context: client };
-        let mut asker = Asker { table: &mut self.table, now: self.now };
-        let begun = self.writes.begin(&mut asker, &MEMCACHED, new, |copy| copy);
+        let mut requester = Requester { table: &mut self.table, now: self.now };
+        let begun = self.writes.begin(&mut requester, &MEMCACHED, new, |copy| copy);
         let under_way = self.under_way();
         let Ok(number) = begun else {
             assert_eq!((begun, under_way), (Err(NotWritten::Full), ROOM));
@@ -150,12 +153,12 @@ impl World {
         });
     }
 
-    /// Requests that the table must still have.
+    /// Returns the number of requests that the table must contain.
     fn under_way(&self) -> usize {
         self.clients.iter().filter(|client| client.number.is_some()).count()
     }
 
-    /// The client's reply by what the servers said, by counting.
+    /// Returns the reply that the client must receive according to the outcomes of the servers.
     fn wanted(client: &Client) -> Option<Option<Outcome>> {
         let n = client.said.len();
         let wanted = match client.ack {
@@ -174,7 +177,7 @@ impl World {
         (yes + open < wanted).then(|| all().find(|said| matches!(said, Outcome::Refused(_))))
     }
 
-    /// The table has said that of a request whose model has just changed.
+    /// Compares the state that the table reports with the model after a change.
     fn follow(&mut self, whose: usize, Answered { written, differs }: Answered) {
         let client = &mut self.clients[whose];
         let heard: Vec<Option<Outcome>> = client.said.iter().flatten().copied().collect();
@@ -183,7 +186,8 @@ impl World {
         let number = client.number.unwrap();
         match (client.reply, Self::wanted(client)) {
             (None, Some(Some(outcome))) => {
-                // Of several refusals the reply is the first in time, which the model does not order.
+                // If several servers refuse, the reply is the first refusal. The model does not
+                // know their order, so any refusal is accepted.
                 let Written::Decided(reply) = written else { panic!("{written:?} for {outcome:?}") };
                 let is_refusal = |outcome| matches!(outcome, Outcome::Refused(_));
                 assert!(
@@ -222,8 +226,8 @@ impl World {
             assert!(!waits);
             return;
         };
-        let mut asker = Asker { table: &mut self.table, now: self.now };
-        let taken = self.writes.answer(&mut asker, &MEMCACHED, copy, bytes);
+        let mut requester = Requester { table: &mut self.table, now: self.now };
+        let taken = self.writes.answer(&mut requester, &MEMCACHED, copy, bytes);
         let Some(outcome) = outcome.filter(|_| waits) else {
             assert!(matches!(taken, Err(NotTaken::NoAnswer(_))), "{taken:?}");
             return;
@@ -264,8 +268,8 @@ impl World {
                 }
                 client.said[part] = Some(None);
                 let copy = CopyId { write: client.number.unwrap(), part: number };
-                let mut asker = Asker { table: &mut self.table, now: self.now };
-                let answered = self.writes.give_up(&mut asker, copy);
+                let mut requester = Requester { table: &mut self.table, now: self.now };
+                let answered = self.writes.give_up(&mut requester, copy);
                 self.follow(whose, answered);
             }
             Step::Wait(nanoseconds) => self.wait(*nanoseconds),
@@ -274,7 +278,7 @@ impl World {
         assert_eq!(self.table.is_idle(), self.writes.is_empty() || self.all_have_spoken());
     }
 
-    /// Only such requests may be without an exchange, and they are forgotten at once.
+    /// Returns `true` if all exchanges have ended. A request must then be removed immediately.
     fn all_have_spoken(&self) -> bool {
         let open = self.clients.iter().filter(|client| client.number.is_some());
         open.flat_map(|client| &client.said).all(Option::is_some)
@@ -286,25 +290,26 @@ impl World {
             let of = |client: &Client| client.number == Some(copy.write);
             let whose = self.clients.iter().position(of).unwrap();
             let client = &mut self.clients[whose];
-            assert!(client.due <= self.now, "before its time");
+            assert!(client.due <= self.now, "expired before the deadline");
             assert_eq!(client.said[usize::from(copy.part)].replace(None), None);
             let answered = self.writes.expire(copy);
             self.follow(whose, answered);
         }
         let late = |client: &Client| client.number.is_some() && client.due <= self.now;
-        assert!(!self.clients.iter().any(late), "not in its time");
+        assert!(!self.clients.iter().any(late), "not expired at the deadline");
     }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
+    // Promise: replica-acknowledgment
     #[test]
-    fn a_client_is_told_once_what_as_many_servers_as_wanted_have_said(steps in vec(step(), 1..120)) {
+    fn writes_client_gets_one_reply_after_required_acks(steps in vec(step(), 1..120)) {
         let mut world = World::new();
         steps.iter().for_each(|step| world.take(step));
         world.wait(TIMEOUT);
         prop_assert!(world.writes.is_empty() && world.table.is_idle());
-        // All of its room is there again.
+        // All entries of the table must be free again.
         (0..ROOM).for_each(|_| world.ask(0, 4, Ack::All));
         prop_assert_eq!(world.writes.len(), ROOM);
     }
@@ -312,7 +317,7 @@ proptest! {
 
 #[test]
 fn what_has_no_room_is_not_begun_and_leaves_nothing() {
-    // Exchanges for two servers of three: ids of one slot each, that rest once they are used up.
+    // The table has ids for only two of the three servers. Each slot has one id and rests after it.
     let config =
         GatherConfig { ports: 61_000..=61_000, requests: 0, others: 2, timeouts: &[TIMEOUT], seed: [1, 2] };
     let (mut table, mut writes) = (Table::new(&config).unwrap(), Writes::new(ROOM, [3, 4]));
@@ -328,7 +333,7 @@ fn what_has_no_room_is_not_begun_and_leaves_nothing() {
             timeout: 0,
             context: (),
         };
-        writes.begin(&mut Asker { table, now: EXCHANGE_REST_NS }, &MEMCACHED, new, |copy| copy)
+        writes.begin(&mut Requester { table, now: EXCHANGE_REST_NS }, &MEMCACHED, new, |copy| copy)
     };
     let set = VERBS[0];
     assert_eq!(begin(&mut table, &mut writes, 3, 1_400, set), Err(NotWritten::Full));

@@ -29,14 +29,16 @@ fn split(ring: &Ring, hash: KeyHash, keys: usize, servers: u16) -> Vec<usize> {
     (0..servers).map(|server| owners.iter().filter(|&&owner| owner == server).count()).collect()
 }
 
-/// FNV-1a over 64 bits of the owners of `key:0` to `key:2999`.
+/// Returns the FNV-1a hash of the servers of `key:0` to `key:2999`, as a checksum of the ring.
 fn fingerprint(ring: &Ring) -> u64 {
     let owners = owners(ring, KeyHash::md5(), 3_000).into_iter();
     owners.fold(0xcbf2_9ce4_8422_2325, |hash, owner| (hash ^ u64::from(owner)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// By `memcached_generate_hash` of libmemcached 1.1.4 with KETAMA_WEIGHTED: servers 192.0.2.0 and following, all at 11211 with
-/// weight 1, and at 11211 + n mod 3 with weights 1 + n^2 mod 17.
+/// The expected values come from `memcached_generate_hash` of libmemcached 1.1.4 with
+/// KETAMA_WEIGHTED. The servers are 192.0.2.0 and the following addresses. In the first ring, all
+/// servers have port 11211 and weight 1. In the second ring, server n has port 11211 + n mod 3 and
+/// weight 1 + n^2 mod 17.
 #[test]
 fn three_thousand_keys_are_where_libmemcached_puts_them() {
     for (count, equal, weighted) in [
@@ -64,13 +66,15 @@ fn three_thousand_keys_are_where_libmemcached_puts_them() {
     }
 }
 
-/// By the same, with `MEMCACHED_BEHAVIOR_HASH` at FNV1A_64 for the second: the keys' hash alone is another.
+/// The expected values come from libmemcached. The second check sets `MEMCACHED_BEHAVIOR_HASH` to
+/// FNV1A_64, which changes only the hash of the keys.
 #[test]
 fn keys_split_as_libmemcached_splits_them() {
     let three: Vec<String> = (1..=3).map(|n| format!("192.0.2.{n}")).collect();
     let three = ring(&three, |_| 1, &[]);
     assert_eq!(split(&three, KeyHash::md5(), 3_000, 3), [1_019, 946, 1_035]);
-    assert_eq!(split(&three, KeyHash::fnv1a_64(), 1_000, 3), [210, 340, 450]); // badly, as said
+    // The documentation states that this hash distributes keys unevenly.
+    assert_eq!(split(&three, KeyHash::fnv1a_64(), 1_000, 3), [210, 340, 450]);
 
     let four = ["192.0.2.1", "192.0.2.2", "192.0.2.3:11311", "cache.example.net"].map(str::to_owned);
     let four = ring(&four, |index| [1, 2, 5, 3][index], &[]);
@@ -92,8 +96,9 @@ fn a_ring_with_a_server_ejected_is_the_ring_of_the_others() {
 }
 
 #[test]
-fn a_server_has_160_points_but_where_single_precision_rounds_down() {
-    let rounded = [25, 47, 50, 55, 61, 71, 94, 100]; // 1/n * 160 / 4 * n is below 40
+fn ring_server_has_160_points_unless_rounded_down() {
+    // for these n, 1/n * 160 / 4 * n is below 40 in single precision
+    let rounded = [25, 47, 50, 55, 61, 71, 94, 100];
     for count in 1..=100 {
         let each = if rounded.contains(&count) { 156 } else { 160 };
         assert_eq!(ring(&names(count, |_| 11_211), |_| 1, &[]).len(), count * each, "{count}");
@@ -112,7 +117,8 @@ fn what_is_no_ring_is_refused() {
     assert!(!Ring::build(&[most, most, server]).unwrap().is_empty());
 }
 
-/// The point of a key's server by looking at all of them: the least distance upwards, round the circle.
+/// Finds the server of a hash by comparing all points. The result is the usable point at the
+/// smallest distance in ascending direction around the circle.
 fn slow(points: &[(u32, u16)], hash: u32, usable: &HashSet<u16>) -> Option<u16> {
     let usable = points.iter().filter(|(_, owner)| usable.contains(owner));
     usable.min_by_key(|(point, owner)| (point.wrapping_sub(hash), *owner)).map(|&(_, owner)| owner)

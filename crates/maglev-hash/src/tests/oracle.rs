@@ -1,6 +1,5 @@
-//! The table, built too slowly to be wrong: whole permutations, and all turns in one sorted list.
-//!
-//! Shares nothing with the code under test but the hash crate.
+//! A slow model of the table, which stores complete permutations and sorts all turns. The model and
+//! the tested code share only the hash crate.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -11,7 +10,7 @@ use siphasher::sip128::SipHasher24;
 
 pub(super) type Set = BTreeMap<Vec<u8>, u32>;
 
-/// The name in each slot.
+/// Returns the name in each slot.
 pub(super) fn table(set: &Set, size: u32, seed: [u8; 16]) -> Vec<Vec<u8>> {
     let names: Vec<&Vec<u8>> = set.keys().collect();
     let weights: Vec<u128> = set.values().map(|&weight| u128::from(weight)).collect();
@@ -35,7 +34,8 @@ pub(super) fn permutation(name: &[u8], size: u64, seed: [u8; 16]) -> Vec<usize> 
     (0..size).map(|j| usize::try_from((offset + j * skip) % size).unwrap()).collect()
 }
 
-/// Which backend takes each turn: the k-th (from 0) of weight w at time (k + 1/2) / w, heavier first, then by name.
+/// Returns the backend of each turn. Turn `k` of a backend with weight `w` is at time `(k + 1/2) /
+/// w`. Turns at equal times are sorted by decreasing weight, then by name.
 fn turns(weights: &[u128], size: u128) -> Vec<usize> {
     let mut all = Vec::new();
     for (backend, share) in shares(weights, size).into_iter().enumerate() {
@@ -45,7 +45,8 @@ fn turns(weights: &[u128], size: u128) -> Vec<usize> {
     all.into_iter().map(|(_, _, backend)| backend).collect()
 }
 
-/// Hands out slots one by one to the backend that lacks most, after everyone has the whole slots due.
+/// Gives each backend the whole part of its share, and then gives the remaining slots one by one to
+/// the backend with the largest missing fraction.
 fn shares(weights: &[u128], size: u128) -> Vec<u128> {
     let total: u128 = weights.iter().sum();
     let mut shares: Vec<u128> = weights.iter().map(|weight| weight * size / total).collect();

@@ -17,7 +17,7 @@ fn rfc_1624_section_4_example_gives_zero_and_not_minus_zero() {
 }
 
 #[test]
-fn no_bytes_and_65535_bytes_of_ones_are_summed() {
+fn checksum_of_empty_and_longest_input() {
     assert_eq!(checksum(&[]), 0xffff);
     let ones = vec![0xff; 65_535];
     assert_eq!(checksum(&ones), oracle::checksum(&ones));
@@ -37,8 +37,8 @@ proptest! {
     }
 
     #[test]
-    fn an_update_is_what_the_whole_sum_would_say(mut bytes: [u8; 20], at in 0..10usize, new: [u8; 2]) {
-        bytes[0] |= 1; // a header is never all zeros, before or after
+    fn update_matches_full_computation(mut bytes: [u8; 20], at in 0..10usize, new: [u8; 2]) {
+        bytes[0] |= 1; // A header is never all zeros.
         let at = if at == 0 { 2 } else { at * 2 };
         let (before, old) = (oracle::checksum(&bytes), [bytes[at], bytes[at + 1]]);
         [bytes[at], bytes[at + 1]] = new;
@@ -47,7 +47,7 @@ proptest! {
     }
 
     #[test]
-    fn pseudo_headers_are_laid_out_as_the_rfcs_say(a: [u8; 16], b: [u8; 16], protocol: u8, len: u16) {
+    fn pseudo_headers_match_the_rfcs(a: [u8; 16], b: [u8; 16], protocol: u8, len: u16) {
         let [hi, lo] = len.to_be_bytes();
         let v6 = [&a[..], &b, &[0, 0, hi, lo, 0, 0, 0, protocol]].concat();
         prop_assert_eq!(

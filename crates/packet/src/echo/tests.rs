@@ -35,7 +35,7 @@ fn turn(frame: &mut [u8]) -> bool {
 
 proptest! {
     #[test]
-    fn a_request_becomes_the_reply_that_etherparse_builds(
+    fn echo_reply_matches_etherparse(
         ttl: u8, id: u16, seq: u16, data in vec(any::<u8>(), 0..80), padding in 0..20usize
     ) {
         let mut expected = Vec::new();
@@ -73,7 +73,7 @@ proptest! {
     }
 }
 
-/// What must stay as it is: `false`, and not a byte changed.
+/// Returns `true` if the frame is rejected and left unchanged.
 fn refused(frame: &[u8]) -> bool {
     let mut turned = frame.to_vec();
     !turn(&mut turned) && turned == frame
@@ -88,7 +88,7 @@ fn tags_are_kept() {
 }
 
 #[test]
-fn what_is_no_echo_request_is_refused() {
+fn echo_reply_rejects_other_packets() {
     for (at, byte) in [(34, 0), (34, 13), (35, 1), (23, 6 + 41)] {
         let mut frame = request_v4(9, 1, 1, b"ping");
         frame[at] = byte;
@@ -102,7 +102,7 @@ fn what_is_no_echo_request_is_refused() {
 }
 
 #[test]
-fn fragments_group_addresses_options_and_short_messages_are_refused() {
+fn echo_reply_rejects_fragments_options_and_short_messages() {
     let changed = |changes: &[(usize, u8)]| {
         let mut frame = request_v4(9, 1, 1, b"pingping");
         changes.iter().for_each(|&(at, byte)| frame[at] = byte);
@@ -118,12 +118,12 @@ fn fragments_group_addresses_options_and_short_messages_are_refused() {
 }
 
 #[test]
-fn a_reply_of_zeros_has_the_checksum_of_zeros() {
+fn echo_reply_of_zeros_has_the_checksum_of_zeros() {
     for data in [&[][..], &[0; 56], &[0; 55]] {
         let mut frame = request_v4(9, 0, 0, data);
         assert!(turn(&mut frame));
         assert_eq!(frame[36..38], [0xff, 0xff], "{} bytes", data.len());
-        // The other zero stays what it is: these words add up to ffff.
+        // These words add up to 0xffff, so the checksum stays 0x0000.
         let mut frame = request_v4(9, 0xffff, 0, data);
         assert!(turn(&mut frame));
         assert_eq!(frame[36..38], [0, 0]);
@@ -131,7 +131,7 @@ fn a_reply_of_zeros_has_the_checksum_of_zeros() {
 }
 
 #[test]
-fn what_no_host_sent_is_not_answered() {
+fn echo_reply_rejects_sources_that_are_not_one_host() {
     for source in
         [[0, 0, 0, 0], [0, 1, 2, 3], [127, 0, 0, 1], [224, 0, 0, 1], [239, 1, 2, 3], [255, 255, 255, 255]]
     {

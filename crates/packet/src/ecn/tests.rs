@@ -3,7 +3,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::oracle;
 
-/// RFC 6040, figure 4: a row for each inner field (00, 01, 10, 11), a column for each outer one; `None` is `<drop>`.
+/// The table in RFC 6040, figure 4: a row for each inner field (00, 01, 10, 11) and a column for
+/// each outer field. `None` is `<drop>`.
 const FIGURE_4: [[Option<u8>; 4]; 4] = [
     [Some(0b00), Some(0b00), Some(0b00), None],
     [Some(0b01), Some(0b01), Some(0b01), Some(0b11)],
@@ -13,7 +14,7 @@ const FIGURE_4: [[Option<u8>; 4]; 4] = [
 
 proptest! {
     #[test]
-    fn each_pair_of_fields_gives_what_figure_4_says(mut v4: [u8; 24], mut v6: [u8; 44], outer: u8) {
+    fn merge_ecn_matches_figure_4_of_rfc_6040(mut v4: [u8; 24], mut v6: [u8; 44], outer: u8) {
         [v4[10], v4[11]] = [0, 0];
         [v4[10], v4[11]] = oracle::checksum(&v4[..20]).to_be_bytes();
         let row = FIGURE_4[usize::from(v4[1] & 3)];

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::oracle;
 
-/// One option: whether it is copied, and its bytes.
+/// Generates one IPv4 option.
 fn option() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         Just(vec![1]),
@@ -15,7 +15,7 @@ fn option() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Whole options of at most 40 bytes.
+/// Generates complete options of at most 40 bytes.
 fn options() -> impl Strategy<Value = Vec<Vec<u8>>> {
     vec(option(), 0..6).prop_map(|mut options| {
         while options.concat().len() > 40 {
@@ -31,7 +31,7 @@ fn padded(options: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// A packet with a right checksum; `word` holds flags and offset.
+/// Builds a packet with a correct checksum. `word` contains the flags and the offset.
 fn packet_v4(options: &[u8], word: u16, payload: &[u8]) -> Vec<u8> {
     let len = 20 + options.len();
     let mut ip = vec![0x40 + u8::try_from(len / 4).unwrap(), 0x28];
@@ -56,41 +56,43 @@ fn packet_v6(payload: &[u8]) -> Vec<u8> {
     ip
 }
 
-/// Every piece as bytes; the promised number and lengths are checked on the way.
-fn written(pieces: Pieces<'_>) -> Vec<Vec<u8>> {
-    let mut left = pieces.len();
+/// Returns the bytes of each fragment. Checks the reported number of fragments and the length of
+/// each fragment.
+fn written(fragments: FragmentIter<'_>) -> Vec<Vec<u8>> {
+    let mut left = fragments.len();
     let mut all = Vec::new();
-    let mut pieces = pieces;
-    while let Some(piece) = pieces.next() {
+    let mut fragments = fragments;
+    while let Some(fragment) = fragments.next() {
         left -= 1;
-        assert_eq!(pieces.len(), left);
-        let mut out = vec![0xee; piece.len() + 3];
-        assert_eq!(piece.write(&mut out[..piece.len() - 1]), None);
+        assert_eq!(fragments.len(), left);
+        let mut out = vec![0xee; fragment.len() + 3];
+        assert_eq!(fragment.write(&mut out[..fragment.len() - 1]), None);
         assert!(out.iter().all(|&byte| byte == 0xee));
-        assert_eq!(piece.write(&mut out), Some(piece.len()));
-        assert_eq!(out.split_off(piece.len()), [0xee; 3]);
-        assert_eq!(out, [piece.header(), piece.payload()].concat());
+        assert_eq!(fragment.write(&mut out), Some(fragment.len()));
+        assert_eq!(out.split_off(fragment.len()), [0xee; 3]);
+        assert_eq!(out, [fragment.header(), fragment.payload()].concat());
         all.push(out);
     }
     assert_eq!(left, 0);
     all
 }
 
-/// A piece as read by etherparse: offset in bytes, more follow, payload.
-fn slow_v4(piece: &[u8]) -> (usize, bool, Vec<u8>) {
-    let (header, payload) = etherparse::Ipv4Header::from_slice(piece).unwrap();
-    assert_eq!(usize::from(header.total_len), piece.len());
+/// Parses a fragment with `etherparse`. Returns the offset in bytes, the more-fragments flag and
+/// the payload.
+fn slow_v4(fragment: &[u8]) -> (usize, bool, Vec<u8>) {
+    let (header, payload) = etherparse::Ipv4Header::from_slice(fragment).unwrap();
+    assert_eq!(usize::from(header.total_len), fragment.len());
     assert_eq!(header.calc_header_checksum(), header.header_checksum);
-    assert_eq!(oracle::checksum(&piece[..piece.len() - payload.len()]), 0);
+    assert_eq!(oracle::checksum(&fragment[..fragment.len() - payload.len()]), 0);
     assert_eq!((header.identification, header.dont_fragment), (0xabcd, false));
     assert_eq!((header.source, header.destination), ([198, 18, 0, 1], [198, 18, 0, 2]));
     assert_eq!((header.time_to_live, header.protocol.0, header.dscp.value()), (63, 17, 10));
     (usize::from(header.fragment_offset.value()) * 8, header.more_fragments, payload.to_vec())
 }
 
-fn slow_v6(piece: &[u8]) -> (usize, bool, Vec<u8>) {
-    let (header, rest) = etherparse::Ipv6Header::from_slice(piece).unwrap();
-    assert_eq!(usize::from(header.payload_length) + 40, piece.len());
+fn slow_v6(fragment: &[u8]) -> (usize, bool, Vec<u8>) {
+    let (header, rest) = etherparse::Ipv6Header::from_slice(fragment).unwrap();
+    assert_eq!(usize::from(header.payload_length) + 40, fragment.len());
     assert_eq!((header.next_header.0, header.hop_limit, header.flow_label.value()), (44, 64, 0x12345));
     assert_eq!(header.traffic_class, 0xb8);
     let (fragment, payload) = etherparse::Ipv6FragmentHeader::from_slice(rest).unwrap();
@@ -99,13 +101,14 @@ fn slow_v6(piece: &[u8]) -> (usize, bool, Vec<u8>) {
     (usize::from(fragment.fragment_offset.value()) * 8, fragment.more_fragments, payload.to_vec())
 }
 
-/// Puts pieces together byte by byte: the offset of the first byte, whether more follow the last, all bytes.
-fn reassembled(pieces: &[(usize, bool, Vec<u8>)]) -> (usize, bool, Vec<u8>) {
-    let start = pieces.iter().map(|piece| piece.0).min().unwrap();
-    let end = pieces.iter().map(|piece| piece.0 + piece.2.len()).max().unwrap();
+/// Reassembles fragments byte by byte. Returns the offset of the first byte, the more-fragments
+/// flag of the last fragment, and all bytes.
+fn reassembled(fragments: &[(usize, bool, Vec<u8>)]) -> (usize, bool, Vec<u8>) {
+    let start = fragments.iter().map(|fragment| fragment.0).min().unwrap();
+    let end = fragments.iter().map(|fragment| fragment.0 + fragment.2.len()).max().unwrap();
     let mut bytes = vec![None; end - start];
     let mut last_more = true;
-    for (offset, more, payload) in pieces {
+    for (offset, more, payload) in fragments {
         for (at, byte) in payload.iter().enumerate() {
             assert_eq!(bytes[offset - start + at].replace(*byte), None, "overlap");
         }
@@ -120,72 +123,72 @@ fn reassembled(pieces: &[(usize, bool, Vec<u8>)]) -> (usize, bool, Vec<u8>) {
 
 proptest! {
     #[test]
-    fn pieces_of_pieces_reassemble_to_the_packet_and_each_fits(
+    fn fragments_of_fragments_reassemble_and_fit_the_mtu(
         options in options(), payload in vec(any::<u8>(), 0..2500),
         offset in prop_oneof![Just(0u16), 1..7000u16], more: bool, mtu in 68..1600u16, smaller in 68..1600u16
     ) {
         let ip = packet_v4(&padded(&options), offset | u16::from(more) << 13, &payload);
         let padded_ip = [&ip[..], &[0; 7]].concat();
-        let pieces = written(pieces_v4(&padded_ip, mtu).unwrap());
-        let parts: Vec<_> = pieces.iter().map(|piece| slow_v4(piece)).collect();
-        prop_assert!(pieces.iter().all(|piece| piece.len() <= usize::from(mtu)));
+        let fragments = written(pieces_v4(&padded_ip, mtu).unwrap());
+        let parts: Vec<_> = fragments.iter().map(|fragment| slow_v4(fragment)).collect();
+        prop_assert!(fragments.iter().all(|fragment| fragment.len() <= usize::from(mtu)));
         prop_assert_eq!(reassembled(&parts), (usize::from(offset) * 8, more, payload.clone()));
 
-        let again = pieces.iter().flat_map(|piece| written(pieces_v4(piece, smaller).unwrap()));
+        let again = fragments.iter().flat_map(|fragment| written(pieces_v4(fragment, smaller).unwrap()));
         let again: Vec<_> = again.collect();
-        prop_assert!(again.iter().all(|piece| piece.len() <= usize::from(smaller)));
-        let parts: Vec<_> = again.iter().map(|piece| slow_v4(piece)).collect();
+        prop_assert!(again.iter().all(|fragment| fragment.len() <= usize::from(smaller)));
+        let parts: Vec<_> = again.iter().map(|fragment| slow_v4(fragment)).collect();
         prop_assert_eq!(reassembled(&parts), (usize::from(offset) * 8, more, payload));
 
-        // No piece but the last could have held eight bytes more.
-        let largest = |piece: &Vec<u8>| piece.len() + 8 > usize::from(mtu);
-        prop_assert!(pieces.iter().rev().skip(1).all(largest));
+        // Every fragment except the last one is as full as possible.
+        let largest = |fragment: &Vec<u8>| fragment.len() + 8 > usize::from(mtu);
+        prop_assert!(fragments.iter().rev().skip(1).all(largest));
         if ip.len() <= usize::from(mtu) {
-            prop_assert_eq!(pieces, [ip]);
+            prop_assert_eq!(fragments, [ip]);
         }
     }
 
     #[test]
-    fn options_stand_in_the_first_piece_and_copied_ones_in_all(
+    fn fragments_repeat_only_options_with_the_copied_flag(
         options in options(), payload in vec(any::<u8>(), 200..400)
     ) {
         let ip = packet_v4(&padded(&options), 0, &payload);
-        let pieces = written(pieces_v4(&ip, 120).unwrap());
-        let of = |piece: &[u8]| piece[20..usize::from(piece[0] & 15) * 4].to_vec();
-        prop_assert_eq!(of(&pieces[0]), padded(&options));
+        let fragments = written(pieces_v4(&ip, 120).unwrap());
+        let of = |fragment: &[u8]| fragment[20..usize::from(fragment[0] & 15) * 4].to_vec();
+        prop_assert_eq!(of(&fragments[0]), padded(&options));
         let copied: Vec<_> = options.into_iter().filter(|option| option[0] >= 0x80).collect();
-        for piece in &pieces[1..] {
-            prop_assert_eq!(of(piece), padded(&copied));
+        for fragment in &fragments[1..] {
+            prop_assert_eq!(of(fragment), padded(&copied));
         }
     }
 
     #[test]
-    fn garbage_in_place_of_options_makes_pieces_all_the_same(
+    fn pieces_v4_accepts_invalid_options(
         garbage in vec(any::<u8>(), 0..=10), payload in vec(any::<u8>(), 0..400)
     ) {
         let options: Vec<_> = garbage.iter().flat_map(|&byte| [byte, byte / 16, 0x83, byte % 16]).collect();
         let ip = packet_v4(&options, 0, &payload);
-        let pieces = written(pieces_v4(&ip, 100).unwrap());
-        let parts: Vec<_> = pieces.iter().map(|piece| slow_v4(piece)).collect();
+        let fragments = written(pieces_v4(&ip, 100).unwrap());
+        let parts: Vec<_> = fragments.iter().map(|fragment| slow_v4(fragment)).collect();
         prop_assert_eq!(reassembled(&parts), (0, false, payload));
     }
 
     #[test]
-    fn ipv6_pieces_reassemble_and_each_fits(payload in vec(any::<u8>(), 0..4000), mtu in 56..1600u16) {
+    fn ipv6_fragments_reassemble_and_fit_the_mtu(payload in vec(any::<u8>(), 0..4000), mtu in 56..1600u16) {
         let ip = packet_v6(&payload);
         let padded_ip = [&ip[..], &[0; 7]].concat();
-        let pieces = written(pieces_v6(&padded_ip, mtu, 0xdead_beef).unwrap());
+        let fragments = written(pieces_v6(&padded_ip, mtu, 0xdead_beef).unwrap());
         if ip.len() <= usize::from(mtu) {
-            prop_assert_eq!(pieces, [ip]);
+            prop_assert_eq!(fragments, [ip]);
             return Ok(());
         }
-        prop_assert!(pieces.iter().all(|piece| piece.len() <= usize::from(mtu)));
-        let parts: Vec<_> = pieces.iter().map(|piece| slow_v6(piece)).collect();
+        prop_assert!(fragments.iter().all(|fragment| fragment.len() <= usize::from(mtu)));
+        let parts: Vec<_> = fragments.iter().map(|fragment| slow_v6(fragment)).collect();
         prop_assert_eq!(reassembled(&parts), (0, false, payload));
     }
 
     #[test]
-    fn any_bytes_give_pieces_that_fit_or_an_error(
+    fn fragments_of_any_bytes_fit_the_mtu(
         mut bytes in vec(any::<u8>(), 0..300), mtu in 0..300u16, v6: bool
     ) {
         if let [first, _, hi, _, len, low, ..] = &mut bytes[..] {
@@ -193,24 +196,25 @@ proptest! {
             *(if v6 { len } else { hi }) = 0;
             *low = if v6 { *low } else { 0 };
         }
-        let pieces = if v6 { pieces_v6(&bytes, mtu, 7) } else { pieces_v4(&bytes, mtu) };
-        if let Ok(pieces) = pieces {
-            prop_assert!(written(pieces).iter().all(|piece| piece.len() <= usize::from(mtu)));
+        let fragments = if v6 { pieces_v6(&bytes, mtu, 7) } else { pieces_v4(&bytes, mtu) };
+        if let Ok(fragments) = fragments {
+            prop_assert!(written(fragments).iter().all(|fragment| fragment.len() <= usize::from(mtu)));
         }
     }
 }
 
 #[test]
-fn the_example_of_rfc_791_is_cut_as_there() {
-    // Appendix A, example 2: 452 bytes of data, an MTU of 280, pieces of 276 and 216 bytes, the second at block 32.
+fn pieces_v4_matches_the_example_of_rfc_791() {
+    // RFC 791, appendix A, example 2: with an MTU of 280, 452 bytes of data become fragments of 276
+    // and 216 bytes. The second one has offset 32 in units of 8 bytes.
     let ip = packet_v4(&[], 0, &[7; 452]);
-    let pieces = written(pieces_v4(&ip, 280).unwrap());
-    assert_eq!(pieces.iter().map(Vec::len).collect::<Vec<_>>(), [276, 216]);
-    assert_eq!((&pieces[0][6..8], &pieces[1][6..8]), (&[0x20, 0][..], &[0, 32][..]));
+    let fragments = written(pieces_v4(&ip, 280).unwrap());
+    assert_eq!(fragments.iter().map(Vec::len).collect::<Vec<_>>(), [276, 216]);
+    assert_eq!((&fragments[0][6..8], &fragments[1][6..8]), (&[0x20, 0][..], &[0, 32][..]));
 }
 
 #[test]
-fn what_must_not_or_cannot_be_cut_is_refused() {
+fn fragmenter_rejects_packets_that_cannot_be_fragmented() {
     let reason = |ip: &[u8], mtu| pieces_v4(ip, mtu).err();
     let ip = packet_v4(&[], 0x4000, &[7; 100]);
     assert_eq!(reason(&ip, 119), Some(FragmentError::DontFragment));
@@ -236,7 +240,7 @@ fn what_must_not_or_cannot_be_cut_is_refused() {
 #[test]
 fn the_reserved_flag_stays() {
     let ip = packet_v4(&[], 0x8000, &[7; 100]);
-    for piece in written(pieces_v4(&ip, 68).unwrap()) {
-        assert_eq!(piece[6] & 0xc0, 0x80);
+    for fragment in written(pieces_v4(&ip, 68).unwrap()) {
+        assert_eq!(fragment[6] & 0xc0, 0x80);
     }
 }

@@ -27,12 +27,13 @@ fn udp_v6(ttl: u8, data: &[u8]) -> Vec<u8> {
     frame
 }
 
-fn order(kind: IcmpErrorKind, family: Family) -> ErrorOrder {
+fn order(kind: IcmpErrorKind, family: Family) -> ErrorSpec {
     let source = if family == Family::V4 { IpAddr::from(VIP) } else { IpAddr::from(VIP_6) };
-    ErrorOrder { kind, source, identification: 0xbeef }
+    ErrorSpec { kind, source, identification: 0xbeef }
 }
 
-/// The error about `frame` with plenty of room, or `None`; then the buffer is checked to be as it was.
+/// Returns the ICMP error about `frame`, with enough room for it. If there is no error, checks that
+/// the buffer is unchanged.
 fn answered(frame: &[u8], kind: IcmpErrorKind) -> Option<Vec<u8>> {
     let parsed = parse(frame).unwrap();
     let mut buffer = [&[0xee; 64], frame, &[0xee; 64]].concat();
@@ -47,7 +48,7 @@ const TOO_BIG: IcmpErrorKind = IcmpErrorKind::TooBig { mtu: 1400 };
 
 proptest! {
     #[test]
-    fn errors_are_those_that_etherparse_builds(
+    fn write_icmp_error_matches_etherparse(
         ttl: u8, data in vec(any::<u8>(), 0..2000), lowered: bool, mtu: u16
     ) {
         let quote = |frame: &[u8], limit: usize| frame[14..frame.len().min(14 + limit)].to_vec();
@@ -89,7 +90,7 @@ proptest! {
     }
 
     #[test]
-    fn any_answerable_frame_is_quoted_as_it_came_wherever_the_room_is(
+    fn write_icmp_error_quotes_the_received_bytes(
         frame in frame(), head in 0..120usize, tail in 0..120usize
     ) {
         let Ok(parsed) = parse(&frame) else { return Ok(()) };
@@ -123,7 +124,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_and_any_offsets_do_not_panic_and_a_refusal_leaves_no_trace(
+    fn write_icmp_error_of_any_bytes_does_not_panic(
         mut bytes in vec(any::<u8>(), 0..200), v6: bool, start in 0..100usize, len in 0..200usize,
         l3 in prop_oneof![Just(14u16), Just(18), 0..100u16, Just(u16::MAX)],
         l4 in 0..200u16, end in prop_oneof![0..200u16, Just(u16::MAX)]
@@ -184,7 +185,7 @@ fn changed(frame: &[u8], changes: &[(usize, u8)]) -> Vec<u8> {
 }
 
 #[test]
-fn nothing_is_sent_about_an_icmp_error_or_a_type_nobody_knows() {
+fn may_answer_icmp_error_or_unknown_type_is_false() {
     let kind = |protocol: u8, kind: u8| {
         let frame = match protocol {
             1 => changed(&udp_v4(9, &[0; 40]), &[(23, 1), (34, kind)]),
@@ -207,7 +208,7 @@ fn nothing_is_sent_about_an_icmp_error_or_a_type_nobody_knows() {
 }
 
 #[test]
-fn nothing_is_sent_about_icmp_too_short_to_have_a_type() {
+fn may_answer_icmp_without_type_is_false() {
     let frame = changed(&udp_v4(9, &[0; 8]), &[(17, 20), (23, 1)]);
     assert_eq!(answered(&frame, TOO_BIG), None);
     let frame = changed(&udp_v6(9, &[0; 8]), &[(19, 0), (20, 58), (54, 128)]);
@@ -215,7 +216,7 @@ fn nothing_is_sent_about_icmp_too_short_to_have_a_type() {
 }
 
 #[test]
-fn nothing_is_sent_about_a_later_fragment_but_about_a_first_one() {
+fn may_answer_depends_on_the_fragment_offset() {
     let frame = udp_v4(9, &[0; 40]);
     assert!(answered(&changed(&frame, &[(20, 0x20)]), TOO_BIG).is_some());
     assert_eq!(answered(&changed(&frame, &[(20, 0x20), (21, 1)]), TOO_BIG), None);
@@ -226,7 +227,7 @@ fn nothing_is_sent_about_a_later_fragment_but_about_a_first_one() {
 }
 
 #[test]
-fn nothing_is_sent_to_or_about_addresses_of_many_or_of_nobody() {
+fn may_answer_multicast_or_unspecified_address_is_false() {
     let frame = udp_v4(9, &[0; 40]);
     for (at, byte) in [(26, 0), (26, 127), (26, 224), (26, 239), (26, 240), (26, 255), (30, 224), (30, 255)] {
         assert_eq!(answered(&changed(&frame, &[(at, byte)]), TOO_BIG), None, "{at} {byte}");
@@ -248,7 +249,7 @@ fn nothing_is_sent_to_or_about_addresses_of_many_or_of_nobody() {
 }
 
 #[test]
-fn nothing_is_sent_about_frames_to_or_from_a_group_mac_address() {
+fn may_answer_group_mac_address_is_false() {
     for frame in [udp_v4(9, &[0; 40]), udp_v6(9, &[0; 40])] {
         for (at, byte) in [(0, 0xff), (0, 3), (6, 3)] {
             assert_eq!(answered(&changed(&frame, &[(at, byte)]), TOO_BIG), None, "{at} {byte}");
@@ -257,7 +258,7 @@ fn nothing_is_sent_about_frames_to_or_from_a_group_mac_address() {
 }
 
 #[test]
-fn a_source_of_the_other_family_is_refused() {
+fn write_icmp_error_rejects_a_source_of_the_other_family() {
     let mut frame = [vec![0; 64], udp_v4(9, &[])].concat();
     let parsed = parse(&frame[64..]).unwrap();
     let (place, order) = (64..frame.len(), order(TOO_BIG, Family::V6));
@@ -265,15 +266,17 @@ fn a_source_of_the_other_family_is_refused() {
 }
 
 #[test]
-fn what_a_family_cannot_say_is_not_written() {
+fn write_icmp_error_rejects_kinds_that_the_family_lacks() {
     let frame = udp_v4(9, &[]);
-    assert_eq!(answered(&frame, IcmpErrorKind::Unreachable { code: 4 }), None); // too big, but by how much
+    // This code needs an MTU, which `Unreachable` does not have.
+    assert_eq!(answered(&frame, IcmpErrorKind::Unreachable { code: 4 }), None);
     assert_eq!(answered(&frame, IcmpErrorKind::ParameterProblem { code: 0, pointer: 256 }), None);
     assert!(answered(&udp_v6(9, &[]), IcmpErrorKind::Unreachable { code: 4 }).is_some());
 }
 
+// Promise: icmp-rate-limits
 #[test]
-fn an_error_about_a_long_packet_has_576_or_1280_bytes() {
+fn icmp_error_is_limited_to_576_or_1280_bytes() {
     let error = answered(&udp_v4(9, &[7; 1400]), TOO_BIG).unwrap();
     assert_eq!(error.len(), 14 + 576);
     let error = answered(&udp_v6(9, &[7; 1400]), TOO_BIG).unwrap();
@@ -281,14 +284,14 @@ fn an_error_about_a_long_packet_has_576_or_1280_bytes() {
 }
 
 #[test]
-fn the_precedence_is_that_of_errors_the_tos_that_of_the_packet_and_ecn_is_off() {
+fn icmp_error_tos_has_internetwork_precedence_without_ecn() {
     let error = answered(&changed(&udp_v4(9, &[0; 9]), &[(15, 0x3f)]), TOO_BIG).unwrap();
     assert_eq!(error[15], 0xdc);
-    assert_eq!(error[14 + 28 + 1], 0x3f); // as quoted
+    assert_eq!(error[14 + 28 + 1], 0x3f); // The quote keeps its TOS.
 }
 
 #[test]
-fn a_header_with_a_wrong_checksum_is_not_answered() {
+fn may_answer_wrong_header_checksum_is_false() {
     let mut frame = udp_v4(9, b"data");
     assert!(answered(&frame, TOO_BIG).is_some());
     frame[24] ^= 1;

@@ -6,7 +6,7 @@ const DST: Mac = Mac([2, 0, 0, 0, 0, 0xaa]);
 const SRC: Mac = Mac([2, 0, 0, 0, 0, 0xbb]);
 
 #[test]
-fn a_mac_address_is_read_as_it_is_written() {
+fn mac_address_parse_and_display_round_trip() {
     let text = "02:00:5e:10:00:ff";
     let mac: Mac = text.parse().unwrap();
     assert_eq!((mac, mac.to_string().as_str()), (Mac([2, 0, 0x5e, 0x10, 0, 0xff]), text));
@@ -15,7 +15,7 @@ fn a_mac_address_is_read_as_it_is_written() {
 }
 
 #[test]
-fn what_is_no_mac_address_is_refused() {
+fn mac_address_parse_rejects_invalid_text() {
     for text in [
         "",
         "02:00:5e:10:00",
@@ -34,7 +34,7 @@ fn header(ethertype: u16) -> LinkHeader {
 }
 
 #[test]
-fn an_untagged_header_moves_to_the_front_with_the_outer_ethernet_type() {
+fn rewrite_link_moves_an_untagged_header_to_the_front() {
     let mut buf = [vec![9; 24], vec![1; 12], vec![0x08, 0x00, 0x45, 0x46]].concat();
     assert!(rewrite_link(&mut buf, 24, 14, header(0x86dd)));
     let link = [&DST.0[..], &SRC.0, &[0x86, 0xdd]].concat();
@@ -44,7 +44,7 @@ fn an_untagged_header_moves_to_the_front_with_the_outer_ethernet_type() {
 }
 
 #[test]
-fn lengths_that_are_no_link_header_and_short_buffers_are_refused_and_left_alone() {
+fn rewrite_link_rejects_invalid_lengths_and_short_buffers() {
     for link_len in [0, 13, 15, 16, 20, 26, usize::MAX] {
         assert!(!rewrite_link(&mut [7; 64], 0, link_len, header(0x0800)));
     }
@@ -81,7 +81,7 @@ fn tags() -> impl Strategy<Value = Tags> {
 
 proptest! {
     #[test]
-    fn a_link_header_with_other_tags_ends_where_it_should(tags in tags(), end in 0..70usize, len in 0..80usize) {
+    fn write_link_ends_at_the_given_offset(tags in tags(), end in 0..70usize, len in 0..80usize) {
         let mut buf = vec![0xee; len];
         let start = write_link(&mut buf, end, header(0x0800), &tags);
         if end < tags.link_len() || end > len {

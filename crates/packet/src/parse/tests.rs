@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::test_frames::{damaged_frame, frame};
 
-/// A frame of TCP in IPv4 without options or padding.
+/// Builds a TCP frame over IPv4 without options or padding.
 fn tcp_v4() -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00];
     frame.extend([0x45, 0x28, 0, 40, 0xab, 0xcd, 0x40, 0, 63, 6, 0, 0, 192, 0, 2, 9, 198, 51, 100, 1]);
@@ -12,7 +12,7 @@ fn tcp_v4() -> Vec<u8> {
     frame
 }
 
-/// A frame of UDP in IPv6; `extensions` stand in front of UDP and the first is of kind `first`.
+/// Builds a UDP frame over IPv6. `extensions` precede UDP, and the first one has the type `first`.
 fn udp_v6(first: u8, extensions: &[u8]) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xdd];
     let len = u8::try_from(extensions.len() + 12).unwrap();
@@ -69,7 +69,7 @@ fn a_tcp_frame_is_read_field_by_field() {
 }
 
 #[test]
-fn a_udp_frame_behind_extension_headers_is_read_field_by_field() {
+fn a_udp_frame_with_extension_headers_is_read_field_by_field() {
     let extensions = [60, 0, 1, 4, 0, 0, 0, 0, 17, 0, 1, 4, 0, 0, 0, 0];
     let frame = udp_v6(0, &extensions);
     let parsed = parse(&frame).unwrap();
@@ -93,7 +93,7 @@ fn a_udp_frame_behind_extension_headers_is_read_field_by_field() {
 }
 
 #[test]
-fn an_ip_packet_alone_is_read_as_behind_a_link() {
+fn parse_ip_matches_parse_without_the_link_header() {
     for frame in [tcp_v4(), udp_v6(17, &[]), udp_v6(0, &[60, 0, 1, 4, 0, 0, 0, 0, 17, 0, 1, 4, 0, 0, 0, 0])] {
         let (behind, alone) = (parse(&frame).unwrap(), parse_ip(&frame[14..]).unwrap());
         let moved = Parsed { l3: alone.l3 + 14, l4: alone.l4 + 14, end: alone.end + 14, ..alone };
@@ -107,7 +107,7 @@ fn an_ip_packet_alone_is_read_as_behind_a_link() {
 }
 
 #[test]
-fn up_to_two_tags_move_everything_behind_them_and_a_third_is_not_ip() {
+fn parse_accepts_two_tags_and_rejects_a_third() {
     let l3 = |frame: &[u8]| parse(frame).map(|parsed| (parsed.l3, parsed.l4, parsed.end, parsed.dst_port));
     let vlan = [0x81, 0x00, 0x00, 0x07];
     let qinq = [0x88, 0xa8, 0x00, 0x07, 0x81, 0x00, 0x00, 0x08];
@@ -164,7 +164,7 @@ fn eight_extension_headers_are_read_and_nine_are_not() {
 }
 
 #[test]
-fn a_packet_whose_end_is_beyond_65535_is_too_long() {
+fn parse_packet_beyond_65535_bytes_is_too_long() {
     let mut frame = with(tcp_v4(), &[(16, 0xff), (17, 0xff)]);
     frame.resize(14 + 65_535, 0);
     assert_eq!(malformed(&frame), Malformed::TooLong);
@@ -178,10 +178,10 @@ fn a_packet_whose_end_is_beyond_65535_is_too_long() {
 }
 
 #[test]
-fn pieces_of_an_ipv4_packet_are_told_apart() {
+fn parse_distinguishes_ipv4_fragments() {
     let word = |hi, lo| parse(&with(tcp_v4(), &[(20, hi), (21, lo)])).unwrap();
     assert_eq!(word(0x40, 0).fragment, Fragment::None);
-    assert_eq!(word(0x80, 0).fragment, Fragment::None); // the reserved bit says nothing
+    assert_eq!(word(0x80, 0).fragment, Fragment::None); // The reserved bit is ignored.
     let first = word(0x20, 0);
     assert_eq!((first.fragment, first.dst_port, first.tcp_flags), (Fragment::First { id: 0xabcd }, 80, 0x12));
     let later = word(0x20, 1);
@@ -192,7 +192,7 @@ fn pieces_of_an_ipv4_packet_are_told_apart() {
 }
 
 #[test]
-fn pieces_of_an_ipv6_packet_are_told_apart_and_an_atomic_one_is_whole() {
+fn parse_distinguishes_ipv6_fragments() {
     let piece = |hi, lo| parse(&udp_v6(44, &[17, 0, hi, lo, 1, 2, 3, 4])).unwrap();
     let atomic = piece(0, 0);
     assert_eq!((atomic.fragment, atomic.dst_port, atomic.l4), (Fragment::None, 53, 62));
@@ -206,7 +206,7 @@ fn pieces_of_an_ipv6_packet_are_told_apart_and_an_atomic_one_is_whole() {
 }
 
 #[test]
-fn the_bytes_of_a_later_fragment_are_never_read_as_an_extension_header() {
+fn parse_does_not_read_headers_in_a_later_fragment() {
     for kind in [0, 43, 44, 51, 60] {
         let parsed = parse(&udp_v6(44, &[kind, 0, 0, 8, 0, 0, 0, 0])).unwrap();
         assert_eq!((parsed.protocol, parsed.l4, parsed.end), (kind, 62, 74));
@@ -216,7 +216,7 @@ fn the_bytes_of_a_later_fragment_are_never_read_as_an_extension_header() {
 }
 
 #[test]
-fn a_piece_s_share_starts_in_front_of_the_extension_headers_that_were_cut_with_it() {
+fn share_starts_before_fragmented_extension_headers() {
     let share = |frame: &[u8]| {
         let parsed = parse(frame).unwrap();
         (parsed.share(frame), parsed.l4)
@@ -229,7 +229,7 @@ fn a_piece_s_share_starts_in_front_of_the_extension_headers_that_were_cut_with_i
     assert_eq!(share(&six(17, 1, &[])), (70, 70));
     assert_eq!(share(&six(60, 1, &options)), (70, 78));
     assert_eq!(share(&six(51, 1, &ah)), (70, 82));
-    assert_eq!(share(&six(60, 8, &options)), (70, 70), "a later piece shows none");
+    assert_eq!(share(&six(60, 8, &options)), (70, 70), "a later fragment has no extension headers");
     let mut four = with(tcp_v4(), &[(17, 52), (20, 0x20), (23, 51)]);
     four.splice(34..34, [6, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1]);
     assert_eq!(share(&four), (34, 46));
@@ -241,7 +241,7 @@ fn a_piece_s_share_starts_in_front_of_the_extension_headers_that_were_cut_with_i
 }
 
 #[test]
-fn an_authentication_header_is_stepped_over_in_both_families() {
+fn parse_skips_authentication_headers() {
     let ah = [17, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1];
     let parsed = parse(&udp_v6(51, &ah)).unwrap();
     assert_eq!((parsed.protocol, parsed.l4, parsed.dst_port), (17, 66, 53));
@@ -252,7 +252,7 @@ fn an_authentication_header_is_stepped_over_in_both_families() {
 }
 
 #[test]
-fn a_first_fragment_needs_its_ports_and_no_more() {
+fn parse_first_fragment_needs_only_ports() {
     let cut = |len: u8| with(tcp_v4(), &[(20, 0x20), (17, 20 + len)]);
     assert_eq!(malformed(&cut(3)), Malformed::Truncated);
     let tiny = parse(&cut(4)).unwrap();
@@ -262,7 +262,7 @@ fn a_first_fragment_needs_its_ports_and_no_more() {
 }
 
 #[test]
-fn protocols_with_ports_in_front_show_them_and_others_show_none() {
+fn parse_reads_ports_only_of_protocols_with_ports() {
     for protocol in [132, 33, 136] {
         let parsed = parse(&with(tcp_v4(), &[(23, protocol)])).unwrap();
         assert_eq!((parsed.src_port, parsed.dst_port, parsed.tcp_flags), (12345, 80, 0));
@@ -279,7 +279,7 @@ fn protocols_with_ports_in_front_show_them_and_others_show_none() {
 }
 
 #[test]
-fn addresses_of_another_frame_are_zeros_or_its_bytes_but_no_panic() {
+fn addresses_of_another_frame_do_not_panic() {
     for frame in [tcp_v4(), udp_v6(17, &[])] {
         let parsed = parse(&frame).unwrap();
         for len in 0..frame.len() {

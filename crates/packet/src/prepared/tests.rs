@@ -30,9 +30,9 @@ fn template() -> impl Strategy<Value = Option<Template>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2048))]
 
-    /// Whatever tags the frame has, and however much lies behind.
+    /// The frame may have VLAN tags and any number of bytes after the headers.
     #[test]
-    fn headers_are_those_of_the_link_and_the_template(
+    fn prepared_write_matches_rewrite_link_and_template(
         template in template(),
         macs in any::<[u8; 12]>(),
         tags in prop_oneof![Just(0_usize), Just(4), Just(8)],
@@ -68,7 +68,7 @@ proptest! {
     }
 
     #[test]
-    fn a_buffer_that_is_too_short_is_refused(template in template(), len in 0..70_usize, tags in 0..3_usize) {
+    fn prepared_write_rejects_short_buffers(template in template(), len in 0..70_usize, tags in 0..3_usize) {
         let link = LinkHeader { dst: Mac([1; 6]), src: Mac([2; 6]), ethertype: 0x0800 };
         let prepared = Prepared::new(link, template.as_ref(), 1500, ());
         let inner = Inner { len: 100, tos: 0, flow_hash: 1, identification: 2 };
@@ -80,7 +80,7 @@ proptest! {
 }
 
 #[test]
-fn what_takes_more_of_a_packet_is_not_laid_out() {
+fn prepared_new_rejects_templates_that_need_the_packet() {
     let outer = Outer::V4 { source: Ipv4Addr::new(192, 0, 2, 1), destination: Ipv4Addr::new(198, 18, 1, 1) };
     let gre = Template::new(Encapsulation::Gre, outer, Family::V4, true);
     let link = LinkHeader { dst: Mac([1; 6]), src: Mac([2; 6]), ethertype: 0x0800 };

@@ -11,7 +11,8 @@ const ROUTER: [u8; 4] = [203, 0, 113, 7];
 const VIP: [u8; 4] = [198, 51, 100, 1];
 const CLIENT: [u8; 4] = [192, 0, 2, 9];
 
-/// A frame from a router with an ICMP message of `family`: eight bytes, then `quote`. Checksums stay 0.
+/// Builds a frame in which a router sends an ICMP error. The ICMP header is `message`, and `quote`
+/// follows it. The checksums are 0.
 fn wrapped(family: Family, message: [u8; 8], quote: &[u8]) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
     let len = u16::try_from(8 + quote.len()).unwrap();
@@ -39,7 +40,8 @@ fn read(frame: &[u8]) -> Option<Result<IcmpError, Malformed>> {
     icmp_error(frame, &parse(frame).unwrap())
 }
 
-/// A TCP packet from the VIP's port 80 to the client's port 31337, from its IP header on.
+/// Builds a TCP packet from port 80 of the VIP to port 31337 of the client, starting at its IP
+/// header.
 fn answer_v4() -> Vec<u8> {
     let mut ip = Vec::new();
     PacketBuilder::ipv4(VIP, CLIENT, 63).tcp(80, 31337, 1, 1).write(&mut ip, &[7; 40]).unwrap();
@@ -55,7 +57,7 @@ fn answer_v6() -> Vec<u8> {
 }
 
 #[test]
-fn fragmentation_needed_speaks_of_the_quoted_flow_with_eight_bytes_of_it() {
+fn fragmentation_needed_with_eight_bytes_names_the_flow() {
     let answer = answer_v4();
     let frame = wrapped(Family::V4, [3, 4, 0, 0, 0, 0, 0x05, 0x78], &answer[..28]);
     let expected = Quoted {
@@ -74,7 +76,7 @@ fn fragmentation_needed_speaks_of_the_quoted_flow_with_eight_bytes_of_it() {
 }
 
 #[test]
-fn packet_too_big_speaks_of_the_quoted_flow() {
+fn packet_too_big_names_the_quoted_flow() {
     let answer = answer_v6();
     let frame = wrapped(Family::V6, [2, 0, 0, 0, 0, 1, 0x12, 0x34], &answer);
     let error = read(&frame).unwrap().unwrap();
@@ -89,14 +91,15 @@ fn packet_too_big_speaks_of_the_quoted_flow() {
 }
 
 #[test]
-fn each_error_has_its_kind_and_what_is_no_error_has_none() {
+fn icmp_error_returns_the_kind_of_each_type() {
     let (v4, v6) = (answer_v4(), answer_v6());
     let kind = |family, message| {
         let quote = if family == Family::V4 { &v4 } else { &v6 };
         read(&wrapped(family, message, quote)).map(|error| error.unwrap().kind)
     };
     let v4 = |message| kind(Family::V4, message);
-    assert_eq!(v4([3, 4, 0, 0, 0, 0, 0, 0]), Some(IcmpErrorKind::TooBig { mtu: 0 })); // before RFC 1191
+    // Routers older than RFC 1191 send an MTU of 0.
+    assert_eq!(v4([3, 4, 0, 0, 0, 0, 0, 0]), Some(IcmpErrorKind::TooBig { mtu: 0 }));
     assert_eq!(v4([3, 13, 0, 0, 1, 2, 3, 4]), Some(IcmpErrorKind::Unreachable { code: 13 }));
     assert_eq!(v4([11, 1, 0, 0, 0, 0, 0, 0]), Some(IcmpErrorKind::TimeExceeded { code: 1 }));
     assert_eq!(v4([12, 0, 0, 0, 9, 0, 0, 0]), Some(IcmpErrorKind::ParameterProblem { code: 0, pointer: 9 }));
@@ -105,7 +108,8 @@ fn each_error_has_its_kind_and_what_is_no_error_has_none() {
     }
     let v6 = |message| kind(Family::V6, message);
     assert_eq!(v6([1, 4, 0, 0, 0, 0, 0, 0]), Some(IcmpErrorKind::Unreachable { code: 4 }));
-    assert_eq!(v6([2, 9, 0, 0, 0, 0, 5, 0]), Some(IcmpErrorKind::TooBig { mtu: 1280 })); // code ignored
+    // The code is ignored.
+    assert_eq!(v6([2, 9, 0, 0, 0, 0, 5, 0]), Some(IcmpErrorKind::TooBig { mtu: 1280 }));
     assert_eq!(v6([3, 0, 0, 0, 0, 0, 0, 0]), Some(IcmpErrorKind::TimeExceeded { code: 0 }));
     assert_eq!(v6([4, 1, 0, 0, 0, 0, 1, 0]), Some(IcmpErrorKind::ParameterProblem { code: 1, pointer: 256 }));
     for kind in [0, 5, 100, 127, 128, 129, 133, 137, 255] {
@@ -114,7 +118,7 @@ fn each_error_has_its_kind_and_what_is_no_error_has_none() {
 }
 
 #[test]
-fn other_protocols_fragments_and_short_messages_are_no_quotes() {
+fn icmp_error_rejects_other_protocols_and_fragments() {
     let frame = wrapped(Family::V4, [3, 1, 0, 0, 0, 0, 0, 0], &answer_v4());
     for (at, byte) in [(23, 58), (23, 47), (20, 0x20), (21, 1)] {
         let mut frame = frame.clone();
@@ -127,7 +131,7 @@ fn other_protocols_fragments_and_short_messages_are_no_quotes() {
 }
 
 #[test]
-fn a_quote_that_lies_is_malformed() {
+fn icmp_error_quote_with_invalid_lengths_is_malformed() {
     let reason = |family, changes: &[(usize, u8)], len: usize| {
         let mut quote = if family == Family::V4 { answer_v4() } else { answer_v6() };
         changes.iter().for_each(|&(at, byte)| quote[at] = byte);
@@ -145,7 +149,7 @@ fn a_quote_that_lies_is_malformed() {
 }
 
 #[test]
-fn a_quote_that_ends_in_its_options_has_a_protocol_and_no_ports() {
+fn quote_that_ends_in_ip_options_has_no_ports() {
     let mut quote = answer_v4();
     quote[0] = 0x4f;
     let quoted = read(&wrapped(Family::V4, [3, 1, 0, 0, 0, 0, 0, 0], &quote[..30])).unwrap().unwrap().quoted;
@@ -153,14 +157,14 @@ fn a_quote_that_ends_in_its_options_has_a_protocol_and_no_ports() {
 }
 
 #[test]
-fn bytes_behind_the_quoted_packet_are_not_its_own() {
+fn quote_excludes_bytes_after_the_packet() {
     let short = [0x45, 0, 0, 22, 0, 0, 0, 0, 63, 17, 0, 0, 198, 51, 100, 1, 192, 0, 2, 9, 0, 53, 9, 9, 9, 9];
     let quoted = read(&wrapped(Family::V4, [3, 3, 0, 0, 0, 0, 0, 0], &short)).unwrap().unwrap().quoted;
     assert_eq!((quoted.end - quoted.at, quoted.total_len, quoted.ports), (22, 22, None));
 }
 
 #[test]
-fn checksums_of_messages_are_checked_with_etherparse() {
+fn icmp_checksum_ok_matches_etherparse() {
     let answer = answer_v4();
     let kind = etherparse::Icmpv4Type::DestinationUnreachable(icmpv4::DestUnreachableHeader::Host);
     let mut frame = Vec::new();
@@ -178,7 +182,7 @@ fn checksums_of_messages_are_checked_with_etherparse() {
     builder.icmpv6(kind).write(&mut frame, &answer_v6()).unwrap();
     let parsed = parse(&frame).unwrap();
     assert!(icmp_checksum_ok(&frame, &parsed));
-    frame[30] ^= 1; // the destination is covered too
+    frame[30] ^= 1; // The checksum also covers the destination.
     assert!(!icmp_checksum_ok(&frame, &parsed));
     assert!(!icmp_checksum_ok(&frame, &crate::Parsed { protocol: 6, ..parsed }));
 }
@@ -201,7 +205,7 @@ fn kinds() -> impl Strategy<Value = Encapsulation> {
     ]
 }
 
-/// `inner` in outer headers, from the outer IP header on.
+/// Puts outer headers in front of `inner`; the result starts at the outer IP header.
 fn tunnelled(kind: Encapsulation, v6: bool, inner: &[u8]) -> Vec<u8> {
     let family = if inner[0] >> 4 == 4 { Family::V4 } else { Family::V6 };
     let template = Template::new(kind, outer(v6), family, true);
@@ -233,8 +237,9 @@ mod slow;
 
 proptest! {
     #[test]
-    fn a_quote_cut_anywhere_agrees_with_a_slow_reader(frame in frame(), cut: prop::sample::Index) {
-        // Not by `parse`, which refuses some of the extension chains.
+    fn truncated_quote_matches_the_reference_reader(frame in frame(), cut: prop::sample::Index) {
+        // The test finds the IP header without `parse`, because `parse` rejects some of the
+        // generated extension headers.
         let tagged = |at: usize| matches!(frame[at - 2..at], [0x81, 0] | [0x88, 0xa8]);
         let l3 = [14, 18, 22].into_iter().find(|&at| !tagged(at)).unwrap();
         let ip = &frame[l3..];
@@ -244,11 +249,12 @@ proptest! {
         prop_assert_eq!(seen, Slow::read(ip));
     }
 
+    // Promise: parser-safety
     #[test]
     fn any_bytes_as_a_quote_stay_inside_the_frame(
         mut bytes in vec(any::<u8>(), 1..140), v6: bool, word in 20..60u16, next in 0..70u8
     ) {
-        // Mostly a version and a header length that get behind the first checks.
+        // Most inputs get a valid version and header length. They then pass the first checks.
         bytes[0] = if v6 { 0x60 } else { 0x40 | bytes[0] & 0x0f };
         if bytes.len() > 40 {
             bytes[if v6 { 6 } else { 9 }] = next;
@@ -273,7 +279,7 @@ proptest! {
     }
 
     #[test]
-    fn a_quoted_outer_packet_tells_its_kind_and_as_much_of_the_inner_one_as_is_there(
+    fn quoted_tunnel_reads_what_the_quote_contains(
         kind in kinds(), v6: bool, frame in frame(), cut: prop::sample::Index
     ) {
         let Ok(parsed) = parse(&frame) else { return Ok(()) };
@@ -281,7 +287,7 @@ proptest! {
         let ip = tunnelled(kind, v6, inner);
         let header = if v6 { 40 } else { 20 };
         let encap_overhead = ip.len() - inner.len();
-        // A router quotes eight bytes behind the IP header at least.
+        // A router quotes at least eight bytes after the IP header.
         let len = (header + 8 + cut.index(ip.len() - header - 7)).min(ip.len());
         let ip = &ip[..len];
         let tunnel = tunnel_in(ip).unwrap();
@@ -320,16 +326,17 @@ fn what_is_not_ours_is_no_tunnel() {
 }
 
 #[test]
-fn a_later_fragment_of_gre_or_ip_in_ip_is_a_tunnel_without_an_inner_packet() {
+fn quoted_tunnel_of_a_later_fragment_has_no_inner_packet() {
     let later = |kind| {
         let mut ip = tunnelled(kind, false, &answer_v4());
         ip[7] = 9;
-        ip[20] = 0x40; // data, not a GRE header with source routes
+        ip[20] = 0x40; // The payload is data and not a GRE header with source routes.
         tunnel_in(&ip)
     };
     for kind in [Encapsulation::Gre, Encapsulation::Ipip] {
         let tunnel = later(kind).unwrap();
         assert_eq!((tunnel.kind, tunnel.encap_overhead, tunnel.inner), (kind, None, None));
     }
-    assert_eq!(later(Encapsulation::Gue { udp_checksum: false }), None); // its port is elsewhere
+    // The port is in the first fragment.
+    assert_eq!(later(Encapsulation::Gue { udp_checksum: false }), None);
 }

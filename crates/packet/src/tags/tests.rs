@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn a_tag_holds_its_fields_and_refuses_what_does_not_fit() {
+fn tag_keeps_its_fields_and_rejects_large_values() {
     let tag = Tag::customer(0x0abc, 5).unwrap();
     assert_eq!((tag.bytes(), tag.id(), tag.priority()), ([0x81, 0, 0xaa, 0xbc], 0x0abc, 5));
     assert!(!tag.is_service());
@@ -23,8 +23,8 @@ fn tags_are_pushed_popped_and_replaced_at_the_front() {
 }
 
 #[test]
-fn priorities_are_taken_over_place_by_place_and_from_the_outermost_where_there_was_none() {
-    // Priority 3 and drop eligible; priority 6.
+fn with_priorities_of_copies_priorities_by_position() {
+    // The tags have priority 3 with drop eligibility, and priority 6.
     let (a, b) = (Tag([0x88, 0xa8, 0x70, 1]), Tag([0x81, 0, 0xc0, 2]));
     let (one, two) = (Tags::NONE.push(a).unwrap(), Tags::NONE.push(b).unwrap().push(a).unwrap());
     let new = Tags::NONE.push(Tag::customer(20, 0).unwrap()).unwrap();
@@ -39,7 +39,7 @@ fn priorities_are_taken_over_place_by_place_and_from_the_outermost_where_there_w
 }
 
 #[test]
-fn a_lone_tag_with_identifier_0_is_in_no_vlan() {
+fn single_tag_with_identifier_0_is_in_no_vlan() {
     let tag = |id| Tag::customer(id, 5).unwrap();
     let one = |id| Tags::NONE.push(tag(id)).unwrap();
     assert_eq!(Tags::NONE.ids(), [None, None]);
@@ -48,7 +48,7 @@ fn a_lone_tag_with_identifier_0_is_in_no_vlan() {
 }
 
 #[test]
-fn the_tags_of_a_frame_are_read_as_they_stand() {
+fn read_returns_the_tags_of_a_frame() {
     let frame = [&[7; 12][..], &[0x88, 0xa8, 0x20, 5, 0x81, 0, 0x10, 6, 8, 0]].concat();
     let tags = Tags::read(&frame, 22).unwrap();
     assert_eq!(tags.outer().map(Tag::bytes), Some([0x88, 0xa8, 0x20, 5]));

@@ -41,7 +41,8 @@ fn inner_packet(family: Family, data: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// The headers alone, for an inner packet of 40 bytes with TOS 0x28, hash 0x0123456789abcdef, identification 0x0102.
+/// Writes only the headers, for an inner packet of 40 bytes with TOS 0x28, hash 0x0123456789abcdef
+/// and identification 0x0102.
 fn written(template: &Template) -> Vec<u8> {
     let mut out = vec![0xee; template.len()];
     template
@@ -56,7 +57,8 @@ fn written(template: &Template) -> Vec<u8> {
 #[test]
 fn gre_over_ipv4_is_these_24_bytes() {
     let template = Template::new(Encapsulation::Gre, outer(Family::V4), Family::V4, true);
-    // 4528 + 0040 + 0000 + 4000 + 402f + c612 + 0001 + c612 + 0002 = 251be, folded 51c0, complement ae3f
+    // The header words 4528, 0040, 0000, 4000, 402f, c612, 0001, c612 and 0002 add up to 251be,
+    // which folds to 51c0. The complement is ae3f.
     let expected = [
         0x45, 0x28, 0x00, 0x40, 0x00, 0x00, 0x40, 0x00, 0x40, 0x2f, 0xae, 0x3f, 198, 18, 0, 1, 198, 18, 0, 2,
         0x00, 0x00, 0x08, 0x00,
@@ -69,7 +71,8 @@ fn gre_over_ipv4_is_these_24_bytes() {
 #[test]
 fn ipip_over_ipv4_without_df_is_these_20_bytes() {
     let template = Template::new(Encapsulation::Ipip, outer(Family::V4), Family::V6, false);
-    // 4528 + 003c + 0102 + 0000 + 4029 + c612 + 0001 + c612 + 0002 = 212b6, folded 12b8, complement ed47
+    // The header words 4528, 003c, 0102, 0000, 4029, c612, 0001, c612 and 0002 add up to 212b6,
+    // which folds to 12b8. The complement is ed47.
     let expected = [
         0x45, 0x28, 0x00, 0x3c, 0x01, 0x02, 0x00, 0x00, 0x40, 0x29, 0xed, 0x47, 198, 18, 0, 1, 198, 18, 0, 2,
     ];
@@ -85,7 +88,7 @@ fn gue_over_ipv6_is_these_52_bytes() {
         0x40, // class 0x28, label 0x789ab, 52 bytes, UDP, 64 hops
         0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, //
         0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, //
-        0xcd, 0xef, 0x17, 0xc0, 0x00, 0x34, 0x00, 0x00, // ports 52719 and 6080, 52 bytes, no checksum
+        0xcd, 0xef, 0x17, 0xc0, 0x00, 0x34, 0x00, 0x00, // ports 52719 and 6080, 52 bytes
         0x00, 0x04, 0x00, 0x00,
     ];
     assert_eq!(written(&template), expected);
@@ -101,7 +104,7 @@ fn l2_writes_nothing_and_keeps_the_inner_ethernet_type() {
 }
 
 #[test]
-fn growth_is_what_a_template_writes() {
+fn encap_overhead_equals_the_bytes_written() {
     let expected = [[24, 44], [20, 40], [32, 52], [32, 52]];
     for (kind, row) in KINDS.into_iter().zip(expected) {
         for (family, bytes) in FAMILIES.into_iter().zip(row) {
@@ -112,7 +115,8 @@ fn growth_is_what_a_template_writes() {
     }
 }
 
-/// Cuts `packet` as etherparse reads it: protocol, TOS, TTL, DF and identification, offset of the payload.
+/// Parses `packet` with `etherparse` and checks the fields of its IP header. Returns the protocol
+/// and the offset of the payload.
 fn read_back(packet: &[u8], tos: u8) -> (u8, usize) {
     let sliced = SlicedPacket::from_ip(packet).unwrap();
     let payload = sliced.ip_payload().unwrap();
@@ -152,7 +156,7 @@ fn read_back_udp(packet: &[u8], family: Family, checked: bool) {
 
 proptest! {
     #[test]
-    fn etherparse_and_decapsulate_read_back_every_mix(
+    fn template_headers_are_read_back_for_every_combination(
         tos: u8, flow_hash: u64, id: u16, dont_fragment: bool, recursion in 0..8u8,
         data in vec(any::<u8>(), 0..99), pick: bool
     ) {
@@ -201,7 +205,7 @@ proptest! {
     }
 
     #[test]
-    fn a_wrong_room_is_refused_and_left_alone(len in 0..60usize, mix in 0..16usize) {
+    fn template_write_rejects_a_buffer_of_wrong_length(len in 0..60usize, mix in 0..16usize) {
         let (kind, outer_family, inner) = mixes()[mix];
         let template = Template::new(kind, outer(outer_family), inner, true);
         let mut out = vec![0xee; len];
@@ -239,7 +243,7 @@ fn picked(family: Family, flow_hash: u64) -> IpAddr {
 }
 
 #[test]
-fn the_longest_inner_packet_fits_and_one_byte_more_does_not() {
+fn template_write_accepts_the_longest_inner_packet() {
     for (kind, outer_family, inner) in mixes() {
         let template = Template::new(kind, outer(outer_family), inner, true);
         let counted = if outer_family == Family::V4 { template.len() } else { template.len() - 40 };
@@ -262,7 +266,7 @@ fn the_longest_inner_packet_fits_and_one_byte_more_does_not() {
 }
 
 #[test]
-fn a_source_prefix_of_the_other_family_or_for_l2_is_refused() {
+fn with_source_rejects_the_other_family_and_l2() {
     for family in FAMILIES {
         let template = Template::new(Encapsulation::Gre, outer(family), Family::V4, true);
         for other in FAMILIES {
@@ -298,20 +302,20 @@ fn flow_hashes_spread_over_ports_and_labels() {
 }
 
 #[test]
-fn a_checksum_that_comes_out_as_zero_is_sent_as_all_ones() {
+fn finish_checksum_sends_zero_as_all_ones() {
     let kind = Encapsulation::Gue { udp_checksum: true };
     let template = Template::new(kind, outer(Family::V6), Family::V4, true);
     let mut packet = vec![0; 54];
     template.write(&mut packet[..52], &Inner { len: 2, tos: 0, flow_hash: 7, identification: 0 }).unwrap();
     assert!(template.finish_checksum(&mut packet));
     let sum = [packet[46], packet[47]];
-    packet[52..].copy_from_slice(&sum); // the last word now fills the sum up to ffff
+    packet[52..].copy_from_slice(&sum); // The last word makes the sum 0xffff.
     assert!(template.finish_checksum(&mut packet));
     assert_eq!(packet[46..48], [0xff, 0xff]);
 }
 
 #[test]
-fn a_checksum_is_refused_over_bytes_of_another_length() {
+fn finish_checksum_rejects_another_length() {
     let kind = Encapsulation::Gue { udp_checksum: true };
     for family in FAMILIES {
         let template = Template::new(kind, outer(family), Family::V4, true);
@@ -328,17 +332,21 @@ fn a_checksum_is_refused_over_bytes_of_another_length() {
 }
 
 #[test]
-fn errors_say_what_was_found_and_what_was_allowed() {
+fn write_errors_name_the_lengths() {
     let size = WriteError::Size { found: 3, expected: 24 };
-    assert_eq!(size.to_string(), "room of 3 bytes for headers of 24");
+    assert_eq!(size.to_string(), "buffer has 3 bytes, but the outer headers need 24");
     let long = WriteError::TooLong { inner_len: 65_535, encap_overhead: 24 };
-    assert_eq!(long.to_string(), "inner packet of 65535 bytes and headers of 24 exceed the 16-bit length");
+    assert_eq!(
+        long.to_string(),
+        "inner packet of 65535 bytes and headers of 24 bytes exceed the maximum IP length"
+    );
 }
 
 proptest! {
-    /// Digit by digit: in front those of the other cluster, behind those of the inner destination.
+    /// The reference computes the outer destination bit by bit. It uses the address of the other
+    /// cluster and the inner destination.
     #[test]
-    fn a_packet_for_another_cluster_keeps_its_last_bits_and_counts_its_redirections(
+    fn complete_for_another_cluster_matches_slow_reference(
         kept4 in 0..=32usize, kept6 in 0..=128usize, before in 0..9u8, hash: u64, pick: bool,
         data in vec(any::<u8>(), 0..40)
     ) {
@@ -370,7 +378,7 @@ proptest! {
 }
 
 #[test]
-fn only_gre_of_one_family_goes_to_another_cluster_and_keeps_no_more_bits_than_there_are() {
+fn to_cluster_rejects_other_encapsulations_and_families() {
     for (kind, outer_family, inner) in mixes() {
         let template = Template::new(kind, outer(outer_family), inner, true);
         let fits = kind == Encapsulation::Gre && outer_family == inner;

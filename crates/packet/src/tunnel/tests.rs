@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::test_frames::damaged_frame;
 
-/// 20 bytes of IPv4 from 198.18.0.1 to 198.18.0.2 in front of `payload`.
+/// Returns 20 bytes of IPv4 header from 198.18.0.1 to 198.18.0.2, followed by `payload`.
 fn v4(protocol: u8, payload: &[u8]) -> Vec<u8> {
     let len = u8::try_from(20 + payload.len()).unwrap();
     let header = [0x45, 0, 0, len, 0, 0, 0x40, 0, 64, protocol, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2];
@@ -23,13 +23,13 @@ fn optional_fields_and_padding_do_not_hide_the_inner_packet() {
     assert_eq!((seen.inner, seen.end, seen.source), (32, 35, source()));
 
     let gue = [0xc0, 1, 0x17, 0xc0, 0, 18, 0xbe, 0xef, 1, 4, 0, 0, 9, 9, 9, 9, 0x45, 7, 8, 8];
-    let seen = decapsulate(&v4(17, &gue)).unwrap(); // two bytes behind the UDP length
+    let seen = decapsulate(&v4(17, &gue)).unwrap(); // Two bytes follow the UDP payload.
     assert_eq!((seen.kind, seen.family), (Encapsulation::Gue { udp_checksum: true }, Family::V4));
     assert_eq!((seen.inner, seen.end), (36, 38));
 }
 
 #[test]
-fn extension_headers_in_front_of_an_ip_in_ip_packet_are_stepped_over() {
+fn decapsulate_skips_extension_headers() {
     let mut ip = vec![0x60, 0, 0, 0, 0, 10, 60, 64];
     ip.extend([0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
     ip.extend([0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
@@ -41,7 +41,7 @@ fn extension_headers_in_front_of_an_ip_in_ip_packet_are_stepped_over() {
 }
 
 #[test]
-fn what_carries_no_ip_packet_is_nothing() {
+fn decapsulate_rejects_other_payloads() {
     let carries = |protocol, payload: &[u8]| decapsulate(&v4(protocol, payload)).is_some();
     assert!(carries(4, &[0x45]) && !carries(4, &[0x60]) && !carries(4, &[]));
     assert!(carries(41, &[0x60]) && !carries(41, &[0x45]));
@@ -66,8 +66,9 @@ fn a_fragment_carries_nothing() {
 }
 
 proptest! {
+    // Promise: parser-safety
     #[test]
-    fn any_bytes_give_an_inner_packet_inside_the_input_or_none(bytes in vec(any::<u8>(), 0..120)) {
+    fn decapsulate_of_any_bytes_stays_inside_the_input(bytes in vec(any::<u8>(), 0..120)) {
         if let Some(seen) = decapsulate(&bytes) {
             prop_assert!(20 <= seen.inner && seen.inner < seen.end && seen.end <= bytes.len());
         }

@@ -1,23 +1,23 @@
-//! One `[[event]]`: when, what, and how long machines take to follow.
-//!
-//! In: its table, and the plan so far. Out: the plan with it; what can't happen then (a machine leaves that is not there) is a problem.
+//! Reads one `[[event]]` of a script. An event that is impossible at its time is reported as a
+//! problem. For example, a machine cannot leave the cluster twice.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use config_text::{At, Node, Section};
+use config_text::{At, Expected, Node, Section};
 
 use super::{HOUR, millis};
 use crate::plan::{Plan, Takeover, in_words};
 use crate::scenario::{Change, MAX_MACHINES};
 
-/// Adds all events to the plan, in their order; `is_reload`: the versions are those of a change of the configuration.
+/// Adds all events to the plan, in the order of the script. `is_reload` is `true` if the versions
+/// come from a change of the configuration.
 pub(super) fn read_all(nodes: &[Node<'_>], plan: &mut Plan, duration_ms: u32, is_reload: bool) {
     let mut before = Duration::ZERO;
     let end = Duration::from_millis(u64::from(duration_ms));
     for node in nodes {
         let Some(mut section) = node.section() else { continue };
-        let at = section.required("at", "a time from the start, such as \"60s\"");
+        let at = section.required("at", Expected::new("a time from the start").example("\"60s\""));
         let at = at.and_then(|node| millis(&node, before..=end));
         before = at.map_or(before, |at| Duration::from_millis(u64::from(at)));
         let mut reader = Reader { plan, is_reload, at_ms: at.unwrap_or_default() };
@@ -38,20 +38,22 @@ impl Reader<'_> {
             KINDS.into_iter().filter_map(|kind| Some((kind, section.optional(kind)?))).collect();
         let (skew, span) = (section.optional("skew"), section.optional("for"));
         let [(kind, what)] = &found[..] else {
-            let one = format!("one of {}", KINDS.join(", "));
+            let (event, kinds) = (node.label(), KINDS.join(", "));
             if found.is_empty() {
-                node.report.absent(&node.place, "no change", one);
+                let help = format!("add one of {kinds}");
+                node.report.absent(&node.place, (format!("{event} has no change"), help));
             } else {
-                node.report.error(&node.place, format!("{} changes", found.len()), one);
+                let help = format!("write one [[event]] for each of {kinds}");
+                node.refuse((format!("{event} has {} changes", found.len()), help));
             }
             return;
         };
         let is_taken_over = !matches!(*kind, LEAVES | JOINS | FULL);
-        let skew = only_if(skew, is_taken_over, "changes that machines take over, one after the other");
+        let skew = only_if(skew, is_taken_over, "a change of a backend or of the hash key");
         let span = only_if(span, *kind == FULL, FULL);
         if is_taken_over && self.is_reload {
-            return what
-                .refuse("machine_leaves, machine_joins or table_full, beside a change of the configuration");
+            let message = format!("{} is not allowed with --to", what.label());
+            return what.refuse((message, "use machine_leaves, machine_joins or table_full"));
         }
         let takeover = Takeover { at_ms: self.at_ms, skew_ms: skew.unwrap_or_default() };
         match *kind {
@@ -74,24 +76,27 @@ impl Reader<'_> {
             Some(machine) if self.plan.is_there(machine) != joins => {
                 self.plan.route(self.at_ms, machine, joins)
             }
-            Some(_) if joins => node.refuse("a machine that is not there at that time"),
-            Some(_) => node.refuse("a machine that is there at that time"),
+            Some(_) if joins => {
+                node.refuse(format!("machine \"{name}\" is already in the cluster at that time"))
+            }
+            Some(_) => node.refuse(format!("machine \"{name}\" is not in the cluster at that time")),
             None if joins && self.plan.machines.len() < MAX_MACHINES => {
                 let machine = self.plan.add_machine(&name);
                 self.plan.route(self.at_ms, machine, true);
             }
-            None if joins => node.refuse(format!("at most {MAX_MACHINES} machines in all")),
-            None => unknown(node, &name, self.plan.machines.iter().map(|one| &*one.name), "a machine"),
+            None if joins => node.refuse(format!("the script has more than {MAX_MACHINES} machines")),
+            None => unknown(node, &name, self.plan.machines.iter().map(|one| &*one.name), "machine"),
         }
     }
 
     fn full(&mut self, node: &Node<'_>, for_ms: Option<u32>) {
         let for_ms = for_ms.unwrap_or(60_000);
-        let Some(name) = node.as_str() else { return node.refuse("a machine, or \"all\"") };
+        let name = node.as_str().or_else(|| node.unexpected("the name of a machine or \"all\""));
+        let Some(name) = name else { return };
         let machine = self.plan.machines.iter().position(|machine| machine.name == name);
         if machine.is_none() && name != "all" {
             let names = self.plan.machines.iter().map(|one| &*one.name);
-            return unknown(node, name, names, "a machine, or \"all\"");
+            return unknown(node, name, names, "machine");
         }
         let whose = if machine.is_some() {
             format!("the flow table of {name} is")
@@ -106,7 +111,8 @@ impl Reader<'_> {
         let Some(mut section) = node.section() else { return };
         let backend = section.required("backend", "the name of a backend");
         let backend = backend.and_then(|node| self.find(&node));
-        let weight = section.required("to", "a weight").and_then(|node| node.number(0..=65_535));
+        let weight =
+            section.required("to", "a weight from 0 to 65535").and_then(|node| node.number(0..=65_535));
         section.finish();
         if let (Some(backend), Some(weight)) = (backend, weight) {
             self.plan.weigh(takeover, backend, weight);
@@ -117,7 +123,7 @@ impl Reader<'_> {
         let Some(backend) = self.find(node) else { return };
         match (kind, self.plan.is_dead(backend)) {
             (UP, _) => self.plan.up(takeover, backend),
-            (_, true) => node.refuse("a backend that is up at that time"),
+            (_, true) => node.refuse(format!("backend {} is down at that time", node.shown())),
             (DOWN, false) => self.plan.down(takeover, backend),
             (_, false) => self.plan.drain(takeover, backend),
         }
@@ -127,26 +133,27 @@ impl Reader<'_> {
         let name = node.name()?;
         let found = self.plan.backends.iter().position(|backend| *backend.name == *name);
         if found.is_none() {
-            unknown(node, &name, self.plan.backends.iter().map(|one| &*one.name), "a backend");
+            unknown(node, &name, self.plan.backends.iter().map(|one| &*one.name), "backend");
         }
         found
     }
 }
 
-/// A time that some changes have.
-fn only_if(node: Option<Node<'_>>, is_wanted: bool, what: &str) -> Option<u32> {
+/// Reads a duration that is allowed only with some changes.
+fn only_if(node: Option<Node<'_>>, is_wanted: bool, change: &str) -> Option<u32> {
     let node = node?;
     if !is_wanted {
-        return node.wrong(format!("nothing here: it is for {what}"));
+        node.needs(change);
+        return None;
     }
     millis(&node, Duration::ZERO..=HOUR)
 }
 
-/// A name that nothing has, with the nearest one that something has.
-fn unknown<'k>(node: &Node<'_>, name: &str, known: impl Iterator<Item = &'k str>, allowed: &str) {
+/// Reports an unknown name. The help text contains the most similar known name.
+fn unknown<'k>(node: &Node<'_>, name: &str, known: impl Iterator<Item = &'k str>, kind: &str) {
     let known: Vec<Arc<str>> = known.map(Arc::from).collect();
     let name: At<Arc<str>> = node.at(name.into());
-    node.report.unknown(&name, known.iter(), &format!("{allowed} of the cluster"));
+    node.report.unknown(&name, &known, kind);
 }
 
 const LEAVES: &str = "machine_leaves";

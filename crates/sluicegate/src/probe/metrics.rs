@@ -1,8 +1,9 @@
-//! The prober's metrics, and the HTTP server that shows them.
+//! Counts attempts in Prometheus metrics and serves them over HTTP at `/metrics`.
 //!
-//! In: outcomes. Out: Prometheus text at `/metrics`.
-//! Series: per target 1 of attempts, 12 of failures (one a reason, from 0 on), 16 of latency, 1 of up.
-//! Source: Prometheus, "Metric and label naming".
+//! Each target has 30 time series: 1 for attempts, 12 for failures by reason, 16 for the latency
+//! histogram and 1 for the state.
+//!
+//! References: Prometheus, "Metric and label naming".
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,7 +22,6 @@ use tokio::net::TcpListener;
 use super::Outcome;
 use super::target::Target;
 
-/// All series of one prober.
 pub(super) struct Metrics {
     registry: Registry,
     attempts: IntCounterVec,
@@ -32,7 +32,8 @@ pub(super) struct Metrics {
 }
 
 impl Metrics {
-    /// Counters from 0 on for each target and reason; `up` appears with a target's first outcome.
+    /// Creates the metrics. All counters of a target start at 0, and the metric `up` appears after
+    /// the first attempt.
     pub(super) fn new(targets: &[Target]) -> Self {
         let attempts = IntCounterVec::new(Opts::new("sluicegate_probe_attempts_total", ATTEMPTS), &LABELS);
         let failures = Opts::new("sluicegate_probe_failures_total", FAILURES);
@@ -73,7 +74,8 @@ impl Metrics {
         self.up.with_label_values(&labels).set(if outcome.verdict.is_ok() { 1.0 } else { 0.0 });
     }
 
-    /// Listens; returns where, which matters for port 0.
+    /// Starts the HTTP server and returns the address on which it listens. A requested port 0 is
+    /// replaced by the port that the kernel assigned.
     pub(super) async fn serve(&self, address: SocketAddr) -> io::Result<SocketAddr> {
         let listener = TcpListener::bind(address).await?;
         let bound = listener.local_addr()?;
@@ -92,13 +94,14 @@ fn text(registry: &Registry) -> String {
 }
 
 const LABELS: [&str; 3] = ["target", "vip", "kind"];
-/// Seconds: a rack, a site, the Internet, a retransmitted SYN.
+/// Upper bounds of the latency buckets in seconds. The bounds cover latencies within a rack, within
+/// a site and over the Internet, and the retransmission of a SYN.
 const BUCKETS: [f64; 13] = [0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 3.0];
-const ATTEMPTS: &str = "Attempts that have ended, passed or failed.";
-const FAILURES: &str = "Attempts that failed, by reason; no_answer: nothing came within the time-out.";
-const LATENCY: &str = "Time from the start of the connection to the answer, of attempts that passed.";
-const UP: &str = "1 when the last attempt passed, 0 when it failed; absent before the first has ended.";
-const FIXED: &str = "names and labels are constants, each once";
+const ATTEMPTS: &str = "Completed attempts.";
+const FAILURES: &str = "Failed attempts by reason. The reason no_answer is a timeout.";
+const LATENCY: &str = "Time from the start of the connection to the response, of successful attempts.";
+const UP: &str = "1 if the last attempt succeeded, 0 if it failed. Absent before the first result.";
+const FIXED: &str = "metric names and labels are unique constants";
 
 #[cfg(test)]
 mod tests {

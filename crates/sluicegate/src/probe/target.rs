@@ -1,7 +1,5 @@
-//! What is probed: an address, a kind of check, and the name that both go by.
-//!
-//! In: a URL, or the VIPs of a configuration. Out: [`Target`]s, each once.
-//! Not here: names of hosts: a VIP is an address, and what a resolver says is not what is being looked at.
+//! Reads probe targets from URLs and from the VIPs of a configuration. Host names are not accepted:
+//! a VIP is an address, and a probe would also measure the DNS resolver.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
@@ -12,12 +10,12 @@ use config::{
     Service, TcpCheck, Tls, Transport, Via, dns_name, is_path,
 };
 
-/// One thing that is asked again and again.
+/// A probe target, which is an address and a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Target {
-    /// As a URL.
+    /// The target as a URL.
     pub(super) name: Arc<str>,
-    /// The VIP's name in the configuration; empty for targets of the command line.
+    /// The name of the VIP in the configuration. It is empty for a target from the command line.
     pub(super) vip: Arc<str>,
     pub(super) address: IpAddr,
     pub(super) kind: CheckKind,
@@ -29,13 +27,14 @@ impl Target {
         Self { name, vip: vip.into(), address, kind }
     }
 
-    /// The word of its kind, for a metric's label.
+    /// Returns the name of the check kind, which is used as a metric label.
     pub(super) fn protocol(&self) -> &'static str {
         scheme(&self.kind)
     }
 }
 
-/// Whose certificates TLS accepts.
+/// The verification settings of TLS connections. `None` means that neither `--ca` nor `--insecure`
+/// is given.
 #[derive(Debug)]
 pub(super) struct Trust(Option<Tls>);
 
@@ -47,20 +46,18 @@ impl Trust {
 
     fn tls(&self, name: &str) -> Result<Tls, String> {
         self.0.clone().ok_or_else(|| {
-            format!(
-                "{name}: say whose certificate is to be believed: --ca FILE for a CA's, --insecure for any"
-            )
+            format!("{name} needs --ca FILE to verify the certificate, or --insecure to accept any")
         })
     }
 }
 
-/// A target of the command line, as written.
+/// A target as given on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Url {
     scheme: Scheme,
     address: IpAddr,
     port: u16,
-    /// What follows the port, its `/` included; empty when there is none.
+    /// The text after the port. It begins with `/`, or is empty.
     rest: Arc<str>,
 }
 
@@ -87,9 +84,10 @@ impl FromStr for Url {
         let (address, port) = read_authority(authority)?;
         let port = port
             .or(usual)
-            .ok_or("tcp, grpc and grpcs have no usual port: give one, such as tcp://203.0.113.1:80")?;
+            .ok_or("tcp, grpc and grpcs have no default port, add one as in tcp://203.0.113.1:80")?;
         let url = Self { scheme, address, port, rest: rest.into() };
-        // What a scheme's rest may be does not depend on trust.
+        // This call only validates the path. The result does not depend on the trusted
+        // certificates.
         url.kind(&Trust::new(None, true), None).map(|_| url)
     }
 }
@@ -120,7 +118,9 @@ impl Url {
                 let slash = if self.rest.starts_with('/') { "" } else { "/" };
                 let path = format!("{slash}{}", self.rest);
                 if !is_path(&path) {
-                    return Err("a path has at most 1024 ASCII characters, without space and '#'".into());
+                    return Err(
+                        "the path must have at most 1024 ASCII characters without spaces and '#'".into()
+                    );
                 }
                 Ok(CheckKind::Http(HttpCheck {
                     port,
@@ -137,7 +137,8 @@ impl Url {
     }
 
     fn dns(&self) -> Result<CheckKind, String> {
-        let wanted = "a name is asked for: dns://ADDRESS/NAME, with ?type=A, AAAA, TXT, SOA or NS";
+        let wanted =
+            "a dns target needs a name, as in dns://ADDRESS/NAME?type=AAAA (A, AAAA, TXT, SOA or NS)";
         let rest = self.rest.strip_prefix('/').ok_or(wanted)?;
         let (name, record) = match rest.split_once("?type=") {
             None => (rest, DnsRecord::A),
@@ -150,7 +151,8 @@ impl Url {
     }
 
     fn ntp(&self) -> Result<CheckKind, String> {
-        let wanted = "an ntp target is ntp://ADDRESS, with ?max_stratum=1 to 15 where that matters";
+        let wanted =
+            "an ntp target has the form ntp://ADDRESS or ntp://ADDRESS?max_stratum=N with N from 1 to 15";
         let max_stratum = match self.rest.strip_prefix('/').unwrap_or(&self.rest) {
             "" => Some(15),
             rest => rest.strip_prefix("?max_stratum=").and_then(|text| text.parse().ok()),
@@ -160,12 +162,12 @@ impl Url {
     }
 }
 
-/// `192.0.2.1`, `192.0.2.1:80`, `[2001:db8::1]`, `[2001:db8::1]:80`.
+/// Parses `192.0.2.1`, `192.0.2.1:80`, `[2001:db8::1]` or `[2001:db8::1]:80`.
 fn read_authority(text: &str) -> Result<(IpAddr, Option<u16>), String> {
     let wrong = || {
         format!(
-            "{text:?} is no address, and names of hosts are not looked up: give the VIP as 203.0.113.1, 203.0.113.1:80, \
-             [2001:db8::1] or [2001:db8::1]:80, and a name by --host"
+            "{text:?} is not an IP address with an optional port, such as 203.0.113.1:80 or [2001:db8::1]:80; host names \
+             are not resolved, and --host sets the name of an HTTP request"
         )
     };
     let (address, port): (IpAddr, &str) = if let Some(rest) = text.strip_prefix('[') {
@@ -183,7 +185,7 @@ fn read_authority(text: &str) -> Result<(IpAddr, Option<u16>), String> {
     Ok((address, Some(port.ok_or_else(wrong)?)))
 }
 
-/// Every VIP by its services; and, in words, what of them is not probed.
+/// Returns the targets for all VIPs, and a description of each service that cannot be probed.
 pub(super) fn of_config(config: &Config, trust: &Trust) -> Result<(Vec<Target>, Vec<String>), String> {
     let (mut targets, mut left_out) = (Vec::new(), Vec::new());
     for vip in config.vips() {
@@ -191,9 +193,9 @@ pub(super) fn of_config(config: &Config, trust: &Trust) -> Result<(Vec<Target>, 
             let kinds = kinds_of(service, trust)?;
             if kinds.is_empty() {
                 let what = service.protocol;
-                let why = "no TCP port is listed, and no check with via = \"vip\" fits";
+                let why = "no TCP port is listed and no check with via = \"vip\" applies";
                 left_out.push(format!(
-                    "VIP {}, its {what} service to pool {}: {why}",
+                    "{what} service of VIP {} with pool {}, because {why}",
                     vip.name, service.pool.name
                 ));
             }
@@ -211,7 +213,8 @@ pub(super) fn of_config(config: &Config, trust: &Trust) -> Result<(Vec<Target>, 
     Ok((targets, left_out))
 }
 
-/// The checks that clients' packets would take the way of, and a connection to each TCP port that none of them asks.
+/// Returns the checks of a service with `via = "vip"`. A port range without such a check is probed
+/// with a TCP connection.
 fn kinds_of(service: &Service, trust: &Trust) -> Result<Vec<CheckKind>, String> {
     let mut kinds: Vec<CheckKind> = Vec::new();
     for check in service.pool.members.iter().flat_map(|member| member.checks.iter()) {
@@ -236,7 +239,8 @@ fn kinds_of(service: &Service, trust: &Trust) -> Result<Vec<CheckKind>, String> 
     Ok(kinds)
 }
 
-/// The check with its CA replaced by that of the command line: the files that a configuration names were not read.
+/// Replaces the CA of a check with the CA from the command line, because the CA files in the
+/// configuration are not read.
 fn trusting(kind: &CheckKind, trust: &Trust, name: &str) -> Result<CheckKind, String> {
     let mut kind = kind.clone();
     let tls = match &mut kind {
@@ -250,7 +254,7 @@ fn trusting(kind: &CheckKind, trust: &Trust, name: &str) -> Result<CheckKind, St
     Ok(kind)
 }
 
-/// What a target has to be.
+/// Returns the help text for an invalid target.
 fn schemes() -> String {
     let names = SCHEMES.map(|(name, _, _)| format!("{name}://")).join(", ");
     format!("a target is a URL that starts with one of {names}, such as tcp://203.0.113.1:80")
@@ -264,7 +268,7 @@ fn scheme(kind: &CheckKind) -> &'static str {
     }
 }
 
-/// As the command line would have it.
+/// Formats a target as a URL.
 fn name(address: IpAddr, kind: &CheckKind) -> String {
     let host = match address {
         IpAddr::V4(address) => address.to_string(),
@@ -287,7 +291,7 @@ fn name(address: IpAddr, kind: &CheckKind) -> String {
     format!("{}://{host}:{}{rest}", scheme(kind), kind.port())
 }
 
-/// With the usual port of each.
+/// The URL schemes with their default ports.
 const SCHEMES: [(&str, Scheme, Option<u16>); 9] = [
     ("tcp", Scheme::Tcp, None),
     ("http", Scheme::Http, Some(80)),
@@ -299,7 +303,7 @@ const SCHEMES: [(&str, Scheme, Option<u16>); 9] = [
     ("memcached+udp", Scheme::Memcached(Transport::Udp), Some(11_211)),
     ("ntp", Scheme::Ntp, Some(123)),
 ];
-const NO_PATH: &str = "a tcp or memcached target ends with its port, such as tcp://203.0.113.1:80";
+const NO_PATH: &str = "a tcp or memcached target must end with its port, such as tcp://203.0.113.1:80";
 
 #[cfg(test)]
 mod tests;

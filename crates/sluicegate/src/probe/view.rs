@@ -1,6 +1,5 @@
-//! What the operator sees: a table that is redrawn, lines, or JSON.
-//!
-//! In: outcomes. Out: on a terminal the table, failed targets first; else a line a change, and the table when asked.
+//! Prints the results of a probe. On a terminal the table is redrawn, with failed targets first. On
+//! other outputs each change is printed as a line or as a JSON object.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -13,7 +12,7 @@ use super::Outcome;
 use super::target::Target;
 use admin_client::json_line;
 
-/// How it is shown.
+/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     Terminal,
@@ -21,12 +20,12 @@ pub(super) enum Form {
     Json,
 }
 
-/// The figures of one target.
+/// The measured values of one target.
 #[derive(Clone, Debug, Default)]
 struct Row {
     attempts: u64,
     failed: u64,
-    /// `None` before the first attempt has ended.
+    /// The state, or `None` until the first attempt ends.
     up: Option<bool>,
     since: Option<Instant>,
     last: Option<Duration>,
@@ -36,7 +35,7 @@ struct Row {
 }
 
 impl Row {
-    /// Returns whether it went up or down.
+    /// Adds the result of an attempt, and returns `true` if the state changed.
     fn take(&mut self, verdict: Result<Duration, Failure>, now: Instant) -> bool {
         self.attempts += 1;
         let changed = self.up != Some(verdict.is_ok());
@@ -72,7 +71,7 @@ impl Row {
     }
 }
 
-/// All targets' figures, and where they are shown.
+/// The measured values of all targets, and the output.
 pub(super) struct View<W> {
     form: Form,
     targets: Vec<Target>,
@@ -87,7 +86,7 @@ impl<W: Write> View<W> {
         Self { form, targets: targets.to_vec(), rows, started: Instant::now(), out }
     }
 
-    /// Counts an outcome, and shows it when it is a change.
+    /// Adds the result of an attempt, and prints the target if its state changed.
     pub(super) fn take(&mut self, outcome: Outcome) -> io::Result<()> {
         let now = Instant::now();
         let target = &self.targets[outcome.target];
@@ -110,7 +109,7 @@ impl<W: Write> View<W> {
         self.out.flush()
     }
 
-    /// Shows all targets.
+    /// Prints the measured values of all targets.
     pub(super) fn summary(&mut self) -> io::Result<()> {
         match self.form {
             Form::Json => {
@@ -118,7 +117,7 @@ impl<W: Write> View<W> {
                     writeln!(self.out, "{}", json_line(&object("summary", target, row))?)?;
                 }
             }
-            // Home, then clear to the end: without a blank screen between, it does not flicker.
+            // Moving the cursor home before the screen is cleared avoids flicker.
             Form::Terminal => write!(self.out, "\x1b[H\x1b[J{}", self.table())?,
             Form::Lines => write!(self.out, "{}", self.table())?,
         }
@@ -134,15 +133,15 @@ impl<W: Write> View<W> {
         let vips = self.targets.iter().map(|target| target.vip.len()).max().unwrap_or(0).max(3);
         let mut text = format!(
             "{:width$} {:vips$} {:7} {:>8} {:>11} {:>11} {:>11} {:>9} {:>9} LAST FAILURE\n",
-            "TARGET", "VIP", "STATE", "FOR", "LAST", "MEAN", "MOST", "ATTEMPTS", "FAILED"
+            "TARGET", "VIP", "STATE", "SINCE", "LAST", "MEAN", "MAX", "ATTEMPTS", "FAILED"
         );
         let mut order: Vec<_> = self.targets.iter().zip(&self.rows).collect();
-        order.sort_by_key(|(_, row)| row.up != Some(false)); // stable: else as they were given
+        // The sort is stable, so targets with equal states keep their order.
+        order.sort_by_key(|(_, row)| row.up != Some(false));
         for (target, row) in order {
             let since = row.since.map_or_else(String::new, |since| format!("{}s", since.elapsed().as_secs()));
             let most = (row.attempts > row.failed).then_some(row.most);
             let why = row.why.as_ref().map_or_else(String::new, ToString::to_string);
-            // Writing to a string does not fail.
             let _ = writeln!(
                 text,
                 "{:width$} {:vips$} {:7} {since:>8} {:>11} {:>11} {:>11} {:>9} {:>9} {why}",
@@ -224,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_failed_targets_first_and_figures_of_passed_attempts_alone() {
+    fn table_lists_failed_targets_first() {
         let mut view = view(Form::Lines);
         feed(&mut view);
         view.out.clear();
@@ -232,7 +231,7 @@ mod tests {
         let text = text(view);
         let words = |line: &str| line.split_whitespace().map(ToOwned::to_owned).collect::<Vec<_>>().join(" ");
         let lines: Vec<String> = text.lines().map(words).collect();
-        assert_eq!(lines[0], "TARGET VIP STATE FOR LAST MEAN MOST ATTEMPTS FAILED LAST FAILURE");
+        assert_eq!(lines[0], "TARGET VIP STATE SINCE LAST MEAN MAX ATTEMPTS FAILED LAST FAILURE");
         assert_eq!(
             lines[1],
             "http://192.0.2.2:80/ DOWN 0s 1.000 ms 1.000 ms 1.000 ms 3 2 connection refused"

@@ -1,8 +1,9 @@
-//! The frames of a capture that came in, each once and in its whole length.
+//! Reads the frames of a capture that arrived at the balancer, each one once and with its full
+//! length.
 //!
-//! In: frames as the file has them. Out: [`Arrival`]s. A capture of a balancer's own (`capture`) has a packet twice where it was
-//! held or handed to another thread, and says so in its comment; both times it has the same bytes.
-//! Not here: files (`datapath::CaptureReader`), which frames are for a VIP.
+//! A file of `sluicegate capture` contains a packet twice if the packet was held or was passed to
+//! another thread. The two copies have identical bytes. A packet comment in the capture file shows
+//! which copy is the duplicate.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,15 +12,14 @@ use std::time::Duration;
 
 use datapath::{CaptureError, CaptureReader, CapturedFrame};
 
-/// A frame of a capture.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Arrival {
     pub(super) time: Duration,
     pub(super) bytes: Vec<u8>,
     pub(super) interface: Option<String>,
-    /// It was on its way out, or is another sight of a frame.
+    /// `true` if the frame is outgoing or a duplicate.
     pub(super) is_left_out: bool,
-    /// The capture kept a part of it; the rest is zeros.
+    /// `true` if the capture truncated the frame. The missing bytes are then zeros.
     pub(super) is_cut_short: bool,
 }
 
@@ -42,7 +42,8 @@ impl<R: BufRead> Arrivals<R> {
     }
 }
 
-/// Frames that a balancer held when it captured them: it captured each again as it went.
+/// Counts the frames with verdict `hold`. The capture contains each of them again, with the final
+/// verdict.
 #[derive(Default)]
 struct Sights(HashMap<Vec<u8>, u32>);
 
@@ -51,7 +52,7 @@ impl Sights {
         let verdict = frame.comment.strip_prefix("verdict=").and_then(|said| said.split(' ').next());
         match verdict {
             None => false,
-            // The other thread's sight of it follows.
+            // The thread that receives the packet captures it again.
             Some("to_thread") => true,
             Some("hold") => {
                 *self.0.entry(frame.bytes.clone()).or_default() += 1;
@@ -80,7 +81,8 @@ fn whole(frame: CapturedFrame, is_left_out: bool) -> Arrival {
     Arrival { time, bytes, interface, is_left_out, is_cut_short }
 }
 
-/// The longest IP packet, and a link header with two tags. A longer one is too long as well.
+/// The length of the longest IP packet with a link header and two VLAN tags. Truncated frames are
+/// padded to at most this length, because longer frames are rejected in any case.
 const LONGEST_FRAME: usize = 65_535 + 22;
 
 #[cfg(test)]

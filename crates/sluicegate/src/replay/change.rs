@@ -1,6 +1,4 @@
-//! `--reload AT=FILE`: when another configuration takes over in a replay.
-//!
-//! In: the option's words. Out: configurations, loaded before the first frame, in order of time.
+//! Parses `--reload AT=FILE`, and loads all configuration files before the first frame is replayed.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,30 +9,31 @@ use config::{Config, parse_duration};
 
 use crate::config_check;
 
-/// When.
+/// The moment of a configuration change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum At {
-    /// So long after the first frame.
+    /// The time since the first frame.
     Time(Duration),
-    /// Before this frame; the first is 1.
+    /// The number of a frame, counted from 1. The change happens before this frame.
     Frame(u64),
 }
 
-/// What the option says.
+/// The parsed value of `--reload`.
 #[derive(Clone, Debug)]
 pub(super) struct Change {
     at: At,
     file: PathBuf,
 }
 
-/// A configuration that waits for its time.
+/// A configuration that is loaded and takes effect at `at`.
 pub(super) struct Loaded {
     pub(super) at: At,
     pub(super) config: Config,
 }
 
 impl Loaded {
-    /// Whether its turn is before the frame of this number, which comes so long after the first.
+    /// Returns `true` if the change happens before the frame with the number `frame`. The frame
+    /// arrived `time` after the first frame.
     pub(super) fn is_due(&self, time: Duration, frame: u64) -> bool {
         match self.at {
             At::Time(at) => at <= time,
@@ -46,7 +45,7 @@ impl Loaded {
 impl fmt::Display for At {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Time(at) => write!(f, "{at:?} after its first frame"),
+            Self::Time(at) => write!(f, "{at:?} after the first frame"),
             Self::Frame(at) => write!(f, "frame {at}"),
         }
     }
@@ -58,10 +57,12 @@ pub(super) fn change(text: &str) -> Result<Change, String> {
         let at = frame.or_else(|| parse_duration(at).map(At::Time))?;
         (!file.is_empty()).then(|| Change { at, file: file.into() })
     });
-    parsed.ok_or_else(|| "wanted AT=FILE, AT such as 12s, 500ms, or 1000 for the frame".to_owned())
+    parsed.ok_or_else(|| {
+        "expected AT=FILE, where AT is a time such as 12s or 500ms, or the number of a frame".to_owned()
+    })
 }
 
-/// Loads the files. They take over in the order in which they are given.
+/// Loads the files. They take effect in the order of the command line.
 pub(super) fn load(changes: &[Change]) -> anyhow::Result<VecDeque<Loaded>> {
     let load = |change: &Change| Ok(Loaded { at: change.at, config: config_check::load(&change.file)? });
     changes.iter().map(load).collect()

@@ -1,7 +1,6 @@
-//! The control plane over a replayed capture: the daemon's own parts, by the capture's clock.
-//!
-//! In: configurations, the thread's notices, the time. Out: snapshots for the thread, its filter.
-//! Every check is passed. Not here: the kernel's neighbours and routes, for which one way stands ([`Ways`]); routers.
+//! Runs the control plane of the daemon, driven by the timestamps of a capture. All health checks
+//! pass, one next hop replaces the routes and neighbors of the kernel ([`Ways`]), and there are no
+//! BGP peers.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -15,7 +14,7 @@ use config::Config;
 use control_plane::Controller;
 use control_plane::publisher::{self, Publisher};
 use datapath::Replay;
-use datapath::steer::Ends;
+use datapath::steer::TunnelEndpoints;
 use forwarder::{InterfaceId, Live, NextHopMode, Notice, Prefix, Snapshot};
 use health::{Flushed, HealthState};
 use next_hop::{Resolved, Table};
@@ -23,25 +22,25 @@ use packet::{Mac, Tags};
 
 use crate::run::{ends, filter};
 
-/// The way to every backend.
+/// The next hop that all backends share.
 #[derive(Clone, Debug)]
 pub(super) struct Ways {
     pub(super) next_hop: Mac,
     pub(super) own: Mac,
-    /// `None`: the machine's first.
+    /// The outgoing interface, or `None` to use the first interface of the machine.
     pub(super) interface: Option<String>,
-    /// `None`: what the file says of the core.
+    /// The path MTU, or `None` to use the MTU in the configuration.
     pub(super) mtu: Option<u16>,
 }
 
-/// See the module's header.
+/// The control plane of a replay.
 pub(super) struct Control {
     controller: Controller,
     publisher: Publisher,
     mtus: PathMtus,
     ways: Ways,
     interfaces: Vec<String>,
-    /// The place of the interface that stands for all.
+    /// The index of the default interface in `interfaces`.
     usual: usize,
 }
 
@@ -52,7 +51,10 @@ impl Control {
         let usual = match &ways.interface {
             None => 0,
             Some(wanted) => interfaces.iter().position(|name| name == wanted).with_context(|| {
-                format!("machine {machine} has no interface {wanted}, but {}", interfaces.join(", "))
+                format!(
+                    "machine {machine} has no interface {wanted} (its interfaces: {})",
+                    interfaces.join(", ")
+                )
             })?,
         };
         let (controller, snapshot) =
@@ -72,20 +74,22 @@ impl Control {
         &self.interfaces
     }
 
-    /// The number of an interface of this name, or of the one that stands for all.
+    /// Returns the ID of the named interface. Unknown or missing names select the default
+    /// interface.
     pub(super) fn interface(&self, name: Option<&str>) -> InterfaceId {
         let named = name.and_then(|name| self.interfaces.iter().position(|own| own == name));
         InterfaceId(u8::try_from(named.unwrap_or(self.usual)).unwrap_or(u8::MAX))
     }
 
-    /// Leads packets of the configuration in force to the thread.
+    /// Opens the filter of the thread for the VIPs of the current configuration.
     pub(super) fn open(&mut self, thread: &mut Replay) {
         let (config, machine) = (Arc::clone(self.controller.config()), self.controller.machine());
         let Ok(()) = self.publisher.open(&config, machine, BTreeSet::new(), &mut ReplayFilter(thread));
         self.mtus.follow(&self.publisher.current(), config.cluster().mtu.core);
     }
 
-    /// Changes over to another configuration. No frame comes in between, so the order does not matter here.
+    /// Switches to another configuration. No frame arrives during the switch, so the order of the
+    /// steps does not matter.
     pub(super) fn reload(
         &mut self,
         config: Config,
@@ -98,7 +102,7 @@ impl Control {
         Ok(())
     }
 
-    /// What routers have said of the paths.
+    /// Applies the path MTUs that routers reported.
     pub(super) fn take_notices(&mut self, thread: &mut Replay, now: Duration) -> anyhow::Result<()> {
         let mut lowered = false;
         for notice in thread.notices() {
@@ -109,7 +113,7 @@ impl Control {
         if lowered { self.publish(Snapshot::clone(&self.publisher.current())) } else { Ok(()) }
     }
 
-    /// What the time alone brings.
+    /// Removes expired drains, overrides and learned path MTUs.
     pub(super) fn look(&mut self, now: Duration) -> anyhow::Result<()> {
         let current = self.publisher.current();
         let ended = self.controller.tick(&current, now)?;
@@ -119,14 +123,14 @@ impl Control {
         self.follow_states(now)
     }
 
-    /// Backends that are new are up.
+    /// Marks all new backends as up.
     fn pass_checks(&mut self, now: Duration) -> anyhow::Result<()> {
         let up = self.controller.watched().into_iter().map(|watched| (watched.key, HealthState::Up));
         let up: Vec<_> = up.collect();
-        if let Some(snapshot) = self.controller.verdicts(&up, &self.publisher.current(), now)? {
+        if let Some(snapshot) = self.controller.health_states(&up, &self.publisher.current(), now)? {
             self.publish(snapshot)?;
         }
-        // Nobody is there to be emptied.
+        // There are no servers to flush, so every cache flush succeeds.
         let empty = self.controller.flushes().into_iter();
         let empty: Vec<_> = empty.map(|flush| Flushed { number: flush.number, result: Ok(()) }).collect();
         if let Some(snapshot) = self.controller.flushed(&empty, &self.publisher.current(), now)? {
@@ -141,7 +145,8 @@ impl Control {
 
     fn compile(&mut self, config: Option<Arc<Config>>, now: Duration) -> anyhow::Result<()> {
         let states = self.publisher.current().states().to_vec();
-        let job = self.controller.job(config, Arc::default(), states, now).context("a job is under way")?;
+        let job =
+            self.controller.job(config, Arc::default(), states, now).context("tables are being built")?;
         let snapshot = self.controller.finish(job.run(), now)?;
         self.publish(snapshot)
     }
@@ -156,7 +161,7 @@ impl Control {
         Ok(())
     }
 
-    /// The one way, for each slot. Interfaces have their place for an index.
+    /// Returns a next-hop table in which all slots have the same next hop.
     fn table(&self, snapshot: &Snapshot, config: &Config) -> Table {
         let index = u32::try_from(self.usual).unwrap_or(u32::MAX);
         let way = Resolved {
@@ -175,7 +180,8 @@ impl Control {
     }
 }
 
-/// The filter of a replay. Of this machine's addresses the file's are known.
+/// The packet filter of a replay. It knows only the machine addresses that are in the
+/// configuration.
 struct ReplayFilter<'a>(&'a mut Replay);
 
 impl publisher::Filter for ReplayFilter<'_> {
@@ -191,8 +197,9 @@ impl publisher::Filter for ReplayFilter<'_> {
         own: &BTreeSet<IpAddr>,
         addresses: Vec<Prefix>,
     ) -> Result<(), Infallible> {
-        // Answers that were recorded fit no request of a replay: the kernel has them.
-        let ends = Ends { answers: Vec::new(), ..ends(now, addresses, 1..=1) };
+        // The source ports of upstream requests are not steered, because replies in the capture
+        // match no request of the replay. Such replies are passed to the kernel.
+        let ends = TunnelEndpoints { answers: Vec::new(), ..ends(now, addresses, 1..=1) };
         self.0.set_filter(filter(now, own), ends);
         Ok(())
     }

@@ -1,9 +1,8 @@
-//! What became of the frames of a replay.
+//! Counts the frames of a replay. The counters satisfy three equations:
 //!
-//! In: what the run counts, what the packet thread counts. Out: lines, or JSON.
-//! Invariant: read = left out + passed + too long + received; received + originated = sent + replied + taken +
-//! dropped + held;
-//! written = sent + replied.
+//! - read = left out + passed + too long + received
+//! - received + originated = sent + replied + taken + dropped + held
+//! - written = sent + replied
 
 use forwarder::{DropReason, ThreadCounters};
 use serde::Serialize;
@@ -11,7 +10,7 @@ use serde_json::{Map, Value};
 
 use admin_client::{outln, print_json};
 
-/// Frames, but for `reloads`.
+/// Counters of frames, and the number of reloads.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Stats {
     pub(super) read: u64,
@@ -48,17 +47,17 @@ impl Stats {
         }
         let Self { read, left_out, passed, too_long, received, originated, .. } = self;
         let Self { sent, replied, taken, held, drops, written, fragmented, cut_short, reloads, .. } = self;
-        outln!("read       {read}, of which the capture kept a part of {cut_short}");
-        outln!("left out   {left_out} (on their way out, or seen before)");
+        outln!("read       {read} ({cut_short} truncated by the capture)");
+        outln!("left out   {left_out} (outgoing or duplicate)");
         outln!("passed     {passed} (not for a VIP)");
         outln!("too long   {too_long}");
         outln!("received   {received}");
         outln!(
-            "originated {originated} (the further pieces of {fragmented} that were too big, and what backends were asked)"
+            "originated {originated} (later fragments of {fragmented} large packets, and upstream requests)"
         );
         outln!("sent       {sent}");
         outln!("replied    {replied}");
-        outln!("taken in   {taken} (requests for several backends)");
+        outln!("taken      {taken} (requests for several backends)");
         for (reason, count) in drops {
             outln!("dropped    {count} {reason}");
         }

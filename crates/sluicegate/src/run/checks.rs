@@ -1,7 +1,6 @@
-//! Health checks in the daemon: the thread that makes them, their tunnel, and what keeps them from being made.
-//!
-//! In: configurations, the health thread's events. Out: verdicts for the controller, reports, warnings.
-//! Not here: what follows from a verdict (`controller`), when a target is asked (`health`).
+//! Runs the health checks. This module owns the health thread, the tunnel for checks with `via =
+//! "vip"`, and cache flushes on backends. The crate `health` schedules the attempts, and
+//! `Controller` applies the resulting health states.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,26 +16,26 @@ pub(super) struct Checks {
     engine: Arc<Health>,
     events: Events,
     tunnel: HealthTunnel,
-    /// Servers that are being emptied.
+    /// The cache flushes that are in progress.
     flushes: Vec<Flush>,
-    /// Why checks through the tunnel can't be made.
+    /// The error because of which tunneled checks cannot run.
     tunnel_fault: Option<String>,
-    /// The tunnel is being looked at.
-    is_mending: bool,
-    /// Since when verdicts are held.
+    /// `true` while a repair of the tunnel is running.
+    is_repairing: bool,
+    /// The time at which a local failure began. Health states are frozen until it ends.
     local_failure: Option<Instant>,
     unable: Unable,
 }
 
 impl Checks {
-    /// Starts the health thread, once `tunnel` is open if `config` asks for it.
+    /// Starts the health thread. Opens the tunnel first if the configuration needs it.
     pub(super) async fn start(tunnel: HealthTunnel, config: &Config) -> anyhow::Result<Self> {
         HealthTunnel::clear().await;
         tunnel.open(config).await?;
         Self::before_tunnel(tunnel)
     }
 
-    /// Starts the health thread, while the tunnel is another process's.
+    /// Starts the health thread of a new process while the old process still owns the tunnel.
     pub(super) fn before_tunnel(tunnel: HealthTunnel) -> anyhow::Result<Self> {
         let (engine, events) = Health::start(tunnel.dialers())?;
         Ok(Self {
@@ -45,7 +44,7 @@ impl Checks {
             tunnel,
             flushes: Vec::new(),
             tunnel_fault: None,
-            is_mending: false,
+            is_repairing: false,
             local_failure: None,
             unable: Unable::default(),
         })
@@ -55,17 +54,17 @@ impl Checks {
         &self.tunnel
     }
 
-    /// The next event. Cancel safe.
+    /// Returns the next event. This function is cancel safe.
     pub(super) async fn next(&mut self) -> Option<Event> {
         self.events.recv().await
     }
 
-    /// From now on the targets of the configuration in force are checked.
+    /// Starts checking the targets of the current configuration.
     pub(super) fn watch(&self, controller: &Controller) {
         self.engine.watch(self.tunnel.reachable(controller.watched()));
     }
 
-    /// Has those servers emptied that the controller wants to be.
+    /// Starts the cache flushes that the controller requests.
     pub(super) fn flush(&mut self, controller: &Controller) {
         let wanted = controller.flushes();
         if wanted == self.flushes {
@@ -77,65 +76,72 @@ impl Checks {
         self.flushes = wanted;
     }
 
-    /// Verdicts that turned, if that is the event.
+    /// Handles an event, and returns the health states that have changed.
     pub(super) fn take(&mut self, event: Event) -> Option<Vec<StateChange>> {
         match event {
             Event::Changed(changed) => return Some(changed),
             Event::LocalFailure(true) => {
                 self.local_failure = Some(Instant::now());
-                tracing::error!(
-                    change = "backend",
-                    "no check of any backend passes: taken for a local failure (a fault of this machine), and the last states stay"
-                );
+                // log: No health check passes any more. The cause is probably on this machine, so
+                // health states are frozen until a check passes. Check the links, routes and
+                // firewall of this machine.
+                tracing::error!(change = "backend", "health states frozen, no check passes");
             }
             Event::LocalFailure(false) => {
                 self.local_failure = None;
-                tracing::info!(change = "backend", "checks pass again: verdicts go on");
+                // log: Health checks pass again, and health states are no longer frozen.
+                tracing::info!(change = "backend", "health checks pass again");
             }
             Event::Unable(news) => self.unable.take(news, Instant::now()),
-            // The daemon's own: it takes it in before all others.
+            // The caller handles flush results before it calls this function.
             Event::Flushed(_) => {}
         }
         None
     }
 
-    /// Asks the health thread what it knows of all targets, from another thread.
+    /// Returns a closure that collects the reports of all targets. The closure may take some time,
+    /// so it should run on another thread.
     pub(super) fn report(&self) -> impl FnOnce() -> Vec<TargetReport> + Send + 'static {
         let engine = Arc::clone(&self.engine);
         move || engine.report()
     }
 
-    /// Begins a look after the tunnel, whose rules, routes or device another program may remove; `None`: one is under way.
-    pub(super) fn begin_mending(
+    /// Starts a check and repair of the tunnel, because another program may have removed its rules,
+    /// routes or device. Returns `None` if a repair is already running.
+    pub(super) fn begin_repair(
         &mut self,
         config: Arc<Config>,
     ) -> Option<impl Future<Output = Found> + Send + 'static> {
-        if self.is_mending {
+        if self.is_repairing {
             return None;
         }
-        self.is_mending = true;
+        self.is_repairing = true;
         let (tunnel, was_well) = (self.tunnel.clone(), self.tunnel_fault.is_none());
-        Some(async move { tunnel.mend(was_well, &config).await })
+        Some(async move { tunnel.repair(was_well, &config).await })
     }
 
-    /// Takes over what a look after the tunnel found.
-    pub(super) fn mended(&mut self, found: Found, controller: &Controller) {
-        self.is_mending = false;
+    /// Applies the result of a tunnel repair.
+    pub(super) fn repaired(&mut self, found: Found, controller: &Controller) {
+        self.is_repairing = false;
         match found {
             Found::Well => {}
             Found::New => {
-                // Checks that were under way had the old one.
+                // Running checks use the old tunnel, so tunneled checks are stopped and started
+                // again.
                 let direct = controller.watched().into_iter().filter(|one| one.key.through.is_none());
                 self.engine.watch(direct.collect());
                 self.watch(controller);
                 self.tunnel_fault = None;
-                tracing::warn!("the checks' tunnel was taken away and is back: its checks begin anew");
+                // log: Another program removed the device, a rule or a route of the health check
+                // tunnel. The tunnel was created again. Find the program that removes it.
+                tracing::warn!("health check tunnel recreated");
             }
             Found::Broken(error) => {
-                let words =
-                    format!("checks through the tunnel can't be made, their last verdicts stay: {error}");
+                let words = format!("tunneled health checks cannot run and keep their last states: {error}");
                 if self.tunnel_fault.as_ref() != Some(&words) {
-                    tracing::error!("{words}");
+                    // log: The health check tunnel could not be created, so health states of checks
+                    // with `via = "vip"` no longer change. Run `sluicegate doctor` for the cause.
+                    tracing::error!(%error, "health check tunnel not available");
                     self.tunnel_fault = Some(words);
                     self.watch(controller);
                 }
@@ -143,25 +149,26 @@ impl Checks {
         }
     }
 
-    /// Why verdicts are held, if they are.
+    /// Describes the local failure, or returns `None` if there is none.
     pub(super) fn local_failure(&self) -> Option<String> {
         let seconds = self.local_failure?.elapsed().as_secs_f64();
         Some(format!(
-            "for {seconds:.0} s no check of any backend has passed: taken for a local failure (a fault of this machine), and the last states stay"
+            "no health check has passed for {seconds:.0} s, so a fault of this machine is assumed and the last health states are kept"
         ))
     }
 
-    /// How many targets can't be asked.
+    /// Returns the number of targets that cannot be checked because of an error on this machine.
     pub(super) fn unable(&self) -> usize {
         self.unable.count()
     }
 
-    /// What an operator should know, one sentence each.
+    /// Returns warnings for the status page.
     pub(super) fn warnings(&self) -> impl Iterator<Item = String> {
         self.tunnel_fault.iter().cloned().chain(self.unable.warning(Instant::now()))
     }
 
-    /// Ends the health thread and waits for it.
+    /// Stops the health thread and waits until it has ended. Returns the tunnel, which the caller
+    /// closes.
     pub(super) fn stop(self) -> HealthTunnel {
         self.tunnel
     }

@@ -1,7 +1,6 @@
-//! Commands of the admin API.
-//!
-//! In: commands. Out: each one's answer, at once or when the work that it began is done.
-//! Not here: HTTP (`admin`), what an order means and which are refused (`control_plane::{orders, drain}`).
+//! Handles the commands of the admin API. The response is sent immediately, or after the work that
+//! the command started is complete. The crate `admin` implements HTTP, and
+//! `control_plane::{overrides, drain}` contain the rules for overrides and drains.
 
 use std::time::{Instant, SystemTime};
 
@@ -9,13 +8,13 @@ use admin::view::{
     BackendChange, BackendRow, ConfigView, Confirmed, HealthView, MachineDrain, Refusal, RefusalKind, VipRow,
     WhereView, entity_tag,
 };
-use admin::{Answer, BackendAction, Command, OrderNote};
-use admin::{CaptureOrder, CaptureStream, MachineAction, ReloadTerms};
+use admin::{Answer, BackendAction, Command, OverrideNote};
+use admin::{CaptureCommand, CaptureStream, MachineAction, ReloadTerms};
 use compile::OverrideKey;
 use control_plane::digest::hex;
 use control_plane::questions::{Filters, Taps};
 use control_plane::reload::{About, Cause, Wanted};
-use control_plane::{BackendOrder, CaptureBegun, Controller, Tapped, count_vips, locate_key, texts};
+use control_plane::{BackendOverride, CaptureBegun, Controller, Tapped, count_vips, locate_key, texts};
 
 use super::lifecycle::HandOver;
 use super::reload::Client;
@@ -23,10 +22,13 @@ use super::{Daemon, Inspections};
 use crate::stats::{of_service, of_slot};
 
 impl Daemon {
-    /// Answers, or begins what will. A client who has gone needs no answer.
+    /// Handles a command. An error while sending the response is ignored, because the client may
+    /// have disconnected.
     pub(super) fn handle_command(&mut self, command: Command) {
         if self.lifecycle.hand_over == HandOver::Frozen {
-            return; // unanswered, as by a balancer that is stopping: what it ordered would be lost
+            // An effect of the command would be lost, because the state has already been handed
+            // over. The client gets no response, as if the process were stopping.
+            return;
         }
         match command {
             Command::Status(answer) => self.answer_status(answer),
@@ -39,23 +41,23 @@ impl Daemon {
             }
             Command::Backend { name, pool, action, note, answer } => {
                 let backend = OverrideKey { backend: name.into(), pool: pool.map(Into::into) };
-                _ = answer.send(self.order_backend(backend, action, note));
+                _ = answer.send(self.override_backend(backend, action, note));
             }
             Command::Events { query, answer } => {
                 _ = answer.send(self.api.logging.events.view(&query, &self.api.boot_id, SystemTime::now()));
             }
             Command::Log(answer) => _ = answer.send(self.api.logging.view(self.lifecycle.elapsed())),
-            Command::OrderLog { order, answer } => {
-                _ = answer.send(self.api.logging.order(order, self.lifecycle.elapsed()));
+            Command::OverrideLog { command, answer } => {
+                _ = answer.send(self.api.logging.override_level(command, self.lifecycle.elapsed()));
             }
             Command::Bgp(answer) => _ = answer.send(self.announcer.view()),
-            Command::Machine { action, answer } => _ = answer.send(self.order_machine(action)),
+            Command::Machine { action, answer } => _ = answer.send(self.command_machine(action)),
             Command::Upgrade { binary, answer } => self.upgrade(binary, answer),
             other => self.handle_generations(other),
         }
     }
 
-    /// What is configured, and was.
+    /// Handles commands that read or change the configuration, including earlier generations.
     fn handle_generations(&mut self, command: Command) {
         let generations = &mut self.configuration.generations;
         match command {
@@ -84,7 +86,7 @@ impl Daemon {
         }
     }
 
-    /// Questions that packet threads answer.
+    /// Sends requests to the packet threads. Their replies become the response.
     fn ask_threads(&mut self, command: Command) {
         let snapshot = self.publisher.current();
         let questions = &mut self.inspections.questions;
@@ -105,21 +107,23 @@ impl Daemon {
                 let view = WhereView { source, destination, protocol, threads: Vec::new() };
                 _ = answer.send(locate_key(view, &key, threads, &snapshot));
             }
-            Command::Capture { order, answer } => self.capture(&order, answer),
-            Command::HotKeys { order, answer } => self.count_keys(order, answer),
+            Command::Capture { command, answer } => self.capture(&command, answer),
+            Command::HotKeys { command, answer } => self.count_keys(command, answer),
             Command::EndCapture(answer) => {
                 _ = answer.send(self.inspections.captures.end().map(Into::into).map_err(Into::into))
             }
-            other => tracing::warn!(?other, "a command that this version does not know"),
+            // log: A client sent an API command that this version does not support. Use the command
+            // line tool of this version.
+            other => tracing::warn!(?other, "unknown API command"),
         }
     }
 
-    fn capture(&mut self, order: &CaptureOrder, answer: Answer<Result<CaptureStream, Refusal>>) {
-        let (plane, live, daemon) = (&self.forwarding.plane, self.publisher.live(), self.turns.handle());
+    fn capture(&mut self, command: &CaptureCommand, answer: Answer<Result<CaptureStream, Refusal>>) {
+        let (plane, live, daemon) = (&self.forwarding.plane, self.publisher.live(), self.tasks.handle());
         let (threads, batch) = (plane.packet_threads(), datapath::MAX_BATCH);
         let tapped = Tapped { threads, batch, origin: plane.origin, live };
         let Inspections { questions, captures, .. } = &mut self.inspections;
-        match captures.begin(order, tapped, move || daemon.send(Self::capture_is_over)) {
+        match captures.begin(command, tapped, move || daemon.send(Self::capture_is_over)) {
             Ok((taps, stream)) => {
                 questions.tap(taps, Some(Box::new(CaptureBegun { stream: CaptureStream(stream), answer })));
             }
@@ -127,15 +131,16 @@ impl Daemon {
         }
     }
 
-    /// The taps are closed: their memory is fetched.
+    /// Ends a capture. Its memory is freed after the packet threads have stopped using it.
     fn capture_is_over(&mut self) {
         self.inspections.captures.is_over();
         self.inspections.questions.tap(Taps::new(), None);
     }
 
-    /// The health thread's report may take some milliseconds: another thread awaits it.
+    /// Sends the list of backends. The report of the health thread is collected on another thread,
+    /// because that may take some milliseconds.
     fn answer_backends(&self, answer: Answer<Vec<BackendRow>>) {
-        let (report, daemon) = (self.checks.report(), self.turns.handle());
+        let (report, daemon) = (self.checks.report(), self.tasks.handle());
         tokio::task::spawn_blocking(move || {
             let reports = report();
             daemon.send(|daemon| {
@@ -167,12 +172,15 @@ impl Daemon {
 
     fn put_config(&mut self, text: String, if_match: Option<String>, about: About, answer: Client) {
         let etag = self.etag();
-        // A reload under way would make another generation of what the operator started from.
+        // The client has edited the current generation, and a running reload would replace it
+        // first.
         if !self.configuration.reloads.is_idle() {
-            let words = "a reload is under way: read the configuration again";
+            let words = "a reload is in progress, read the configuration again afterwards";
             _ = answer.send(Err(Refusal::new(RefusalKind::Unavailable, words)));
         } else if if_match.is_some_and(|tag| tag != etag) {
-            let words = format!("the generation in force is {etag}: read the configuration again");
+            let words = format!(
+                "the entity tag is out of date, the current one is {etag}; read the configuration again"
+            );
             _ = answer.send(Err(Refusal::new(RefusalKind::Stale, words)));
         } else {
             self.ask_for_reload(about, Wanted::Text(text), Some(answer));
@@ -193,15 +201,15 @@ impl Daemon {
         }
     }
 
-    fn order_backend(
+    fn override_backend(
         &mut self,
         backend: OverrideKey,
         action: BackendAction,
-        note: OrderNote,
+        note: OverrideNote,
     ) -> Result<BackendChange, Refusal> {
-        let (order, current) = (BackendOrder { backend, action, note }, self.publisher.current());
+        let (command, current) = (BackendOverride { backend, action, note }, self.publisher.current());
         let now = self.lifecycle.elapsed();
-        let (snapshot, change) = self.orders.answer(&mut self.controller, &order, &current, now)?;
+        let (snapshot, change) = self.overrides.answer(&mut self.controller, &command, &current, now)?;
         if let Some(snapshot) = snapshot {
             self.publish_states(snapshot);
         }
@@ -209,9 +217,9 @@ impl Daemon {
         Ok(change)
     }
 
-    fn order_machine(&mut self, action: MachineAction) -> Result<MachineDrain, Refusal> {
+    fn command_machine(&mut self, action: MachineAction) -> Result<MachineDrain, Refusal> {
         let seen = self.observed(Instant::now());
-        let notes = self.lifecycle.order(action, seen, &mut self.announcer)?;
+        let notes = self.lifecycle.command(action, seen, &mut self.announcer)?;
         Ok(self.lifecycle.shutdown.view(self.controller.machine(), &self.announcer, seen.now, notes))
     }
 }

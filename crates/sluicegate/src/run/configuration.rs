@@ -1,8 +1,6 @@
-//! Where the configuration in force comes from, and how it is replaced: the file, its watch, the reloads that wait, and what there
-//! is to go back to.
-//!
-//! In: configurations that came into force. Out: what the API and the log say of them.
-//! Not here: what is configured (`Controller` has it), the steps of a reload (`reload`).
+//! Stores where the current configuration comes from: the file and its watch, pending reloads, and
+//! earlier generations for a rollback. `Controller` stores the configuration itself, and the module
+//! `reload` performs reloads.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,21 +16,21 @@ use super::reload::{Client, sentences};
 pub(super) struct Configuration {
     pub(super) file: PathBuf,
     pub(super) origin: Origin,
-    /// The files of the last configuration that came from the file.
+    /// The files that belonged to the configuration when it was last read from disk.
     pub(super) file_sources: Vec<Source>,
     watch: Option<FileWatch>,
-    /// One sentence each.
+    /// The warnings of the configuration.
     pub(super) warnings: Vec<String>,
-    /// The settings of the start, which a reload does not change.
+    /// The settings that the process was started with and that a reload cannot change.
     pub(super) running: Running,
-    /// VIP addresses that fit the filter.
+    /// The maximum number of VIP addresses in the XDP filter.
     pub(super) max_vips: u32,
     pub(super) reloads: ReloadQueue<Client>,
     pub(super) generations: Generations,
 }
 
 impl Configuration {
-    /// That of the start.
+    /// Creates the state for the first configuration.
     pub(super) fn new(
         file: PathBuf,
         config: &Arc<Config>,
@@ -41,7 +39,7 @@ impl Configuration {
     ) -> anyhow::Result<Self> {
         let said = sentences(&warnings);
         let (at, cause, whole) = (SystemTime::now(), Cause::Start, Arc::clone(config));
-        // The controller begins with this number.
+        // The controller starts with generation 1 too.
         let first = Kept { generation: 1, at, cause, by: None, config: whole, warnings };
         Ok(Self {
             file,
@@ -56,12 +54,12 @@ impl Configuration {
         })
     }
 
-    /// Whether the file has changed since the last look, and rested.
+    /// Returns `true` if the file has changed since the last call and is no longer being written.
     pub(super) fn has_changed(&mut self, now: Instant) -> bool {
         self.watch.as_mut().is_some_and(|watch| watch.look(now))
     }
 
-    /// `config` is in force.
+    /// Records whether the current configuration comes from the file or from the API.
     pub(super) fn comes_from(&mut self, origin: Origin, config: &Config) {
         self.origin = origin;
         if origin == Origin::File {
@@ -69,18 +67,24 @@ impl Configuration {
         }
     }
 
-    /// Another configuration has come into force.
+    /// Records a new configuration and logs its warnings.
     pub(super) fn follow(&mut self, config: &Config, origin: Origin, warnings: Vec<String>) {
         self.warnings = warnings;
         for warning in &self.warnings {
-            tracing::warn!("{warning}");
+            // log: The configuration has a warning. The field `warning` has the file, line and key.
+            // Fix the file and check it with `sluicegate config check`.
+            tracing::warn!(%warning, "configuration warning");
         }
         if self.origin == Origin::Api && origin == Origin::File {
-            tracing::warn!(change = "reload", "the file has replaced a configuration that came by the API");
+            // log: A reload of the file replaced a configuration that was set through the API. Add
+            // the change to the file if you want to keep it.
+            tracing::warn!(change = "reload", "API configuration replaced by the file");
         }
         self.comes_from(origin, config);
         if let Err(error) = FileWatch::follow(&mut self.watch, config) {
-            tracing::warn!(%error, "changes of the file are not watched");
+            // log: The file cannot be watched for `cluster.watch`, for example because there are
+            // too many inotify watches. Reload with SIGHUP and check `fs.inotify.max_user_watches`.
+            tracing::warn!(%error, "configuration file not watched");
         }
     }
 }

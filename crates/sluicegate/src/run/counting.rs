@@ -1,9 +1,9 @@
-//! Flows of each backend and service, counted when somebody asks.
+//! Counts the flows of each backend and service when an API client requests the numbers.
 //!
-//! In: questions that need a count. Out: each is answered from one that is younger than [`FRESH`], of which one at a time is under
-//! way; where packet threads do not answer within [`PATIENCE`], without.
-//! Not here: how a table is walked (`control_plane::questions`), rows.
-//! Invariant: nobody asks, nothing is counted; no answer has a count that began before the last order.
+//! A count that is younger than [`FRESH`] answers all requests, so at most one count runs at a
+//! time. Packet threads count flows only on request. If they do not reply within [`PATIENCE`], the
+//! API response has no flow counts. A count that began before the last override is discarded.
+//! `control_plane::questions` walks the connection tables.
 
 use std::fmt::{self, Debug, Formatter};
 use std::time::{Duration, Instant};
@@ -13,29 +13,28 @@ use control_plane::FlowCounts;
 use control_plane::questions::Client;
 use forwarder::Snapshot;
 
-use super::turns::Handle;
+use super::loop_tasks::Handle;
 use super::{Daemon, Inspections};
 
 type Question = Box<dyn FnOnce(&mut Daemon)>;
 
-/// The last count, and who waits for the next.
+/// The last count, and the requests that wait for the running one.
 #[derive(Default)]
 pub(super) struct Counting {
     last: Option<(FlowCounts, Instant)>,
-    /// A count is under way.
     begun: bool,
-    /// The one under way began before the last order.
+    /// `true` if an override was set after the running count had begun.
     outdated: bool,
     waiting: Vec<Question>,
 }
 
 impl Counting {
-    /// What was counted not long ago.
+    /// Returns the last count, or `None` if it is too old.
     pub(super) fn recent(&self) -> Option<&FlowCounts> {
         self.last.as_ref().filter(|(_, at)| at.elapsed() < FRESH + PATIENCE).map(|(counts, _)| counts)
     }
 
-    /// An order changes who gets new flows: what was counted before it says nothing about what is left.
+    /// Discards the last count, because an override changes the backends of new flows.
     pub(super) fn forget(&mut self) {
         (self.last, self.outdated) = (None, self.begun);
     }
@@ -46,7 +45,7 @@ impl Counting {
 }
 
 impl Daemon {
-    /// Runs `question` when flows have been counted, at once where they just were.
+    /// Calls `question` as soon as the flow counts are recent enough.
     pub(super) fn when_counted(&mut self, question: impl FnOnce(&mut Self) + 'static) {
         let counting = &mut self.inspections.counting;
         if counting.is_fresh() {
@@ -55,7 +54,7 @@ impl Daemon {
         counting.waiting.push(Box::new(question));
         self.count();
         if self.inspections.counting.waiting.len() == 1 {
-            let daemon = self.turns.handle();
+            let daemon = self.tasks.handle();
             tokio::spawn(async move {
                 tokio::time::sleep(PATIENCE).await;
                 daemon.send(Self::answer_those_who_wait);
@@ -63,11 +62,11 @@ impl Daemon {
         }
     }
 
-    /// Begins a count, unless one is under way.
+    /// Starts a count, unless one is already running.
     fn count(&mut self) {
         let Inspections { counting, questions, .. } = &mut self.inspections;
         if !std::mem::replace(&mut counting.begun, true) {
-            questions.count(Box::new(Counted(self.turns.handle())));
+            questions.count(Box::new(Counted(self.tasks.handle())));
         }
     }
 
@@ -89,7 +88,7 @@ impl Daemon {
     }
 }
 
-/// Brings a count to the loop.
+/// Receives the flow counts and sends them to the control loop.
 struct Counted(Handle<Daemon>);
 
 impl Debug for Counted {
@@ -108,7 +107,7 @@ impl Client<FlowCounts> for Counted {
     }
 }
 
-/// Two who ask within this time have the same count.
+/// The maximum age of a count that is used for another request.
 const FRESH: Duration = Duration::from_secs(1);
-/// A table of 16 million flows is walked in less.
+/// The time limit for a count. Walking a connection table with 16 million flows takes less time.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -1,8 +1,6 @@
-//! The generation that a process begins with, at its own start or in the place of another.
-//!
-//! In: a configuration, its machine, the interfaces of the machine. Out: next hops that were looked up once, and by them a controller
-//! whose first snapshot is in force.
-//! Not here: threads that forward by it (`datapath`), the generations that follow (`reload`).
+//! Builds the first snapshot of a process from the configuration and the next hops. The result is a
+//! controller whose snapshot is already published. The module `reload` builds all later
+//! generations.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +12,7 @@ use datapath::interface::Interface;
 use forwarder::Live;
 use next_hop::Table;
 
-/// Next hops before the first packet, for the interfaces that frames can leave by.
+/// Looks up the next hops before the first packet is forwarded.
 pub(super) async fn first_next_hops(
     config: &Config,
     machine: &str,
@@ -22,13 +20,16 @@ pub(super) async fn first_next_hops(
 ) -> anyhow::Result<Arc<Table>> {
     let next_hops = next_hop::look_up(&destinations(config, machine, None), FIRST_NEXT_HOPS).await?;
     if let Err(error) = diagnosis::warn_at_start(config, machine, &next_hops).await {
-        tracing::warn!(error = %format!("{error:#}"), "the machine was not looked at");
+        // log: The startup check of the machine failed for the reason in `error`. Run `sluicegate
+        // doctor`.
+        tracing::warn!(error = %format!("{error:#}"), "machine check failed");
     }
     let table = Table { next_hops, ..Table::default() };
     Ok(Arc::new(table.by(interfaces.iter().map(|interface| interface.index).collect())))
 }
 
-/// The first generation, in force at once: nobody forwards yet.
+/// Builds the first generation. The snapshot is published without any further steps, because no
+/// packet thread is running yet.
 pub(super) fn first_generation(
     compiler: Compiler,
     config: &Arc<Config>,
@@ -43,5 +44,6 @@ pub(super) fn first_generation(
     Ok((controller, live))
 }
 
-/// IPv6 neighbours on a link that has just come up take some two seconds.
+/// The time limit for the first lookup of next hops. Resolving an IPv6 neighbor on a link that has
+/// just come up takes about two seconds.
 pub(super) const FIRST_NEXT_HOPS: Duration = Duration::from_secs(4);

@@ -1,7 +1,6 @@
-//! The forwarder in the daemon: packet threads, the XDP filter, links, the tracer's reports.
-//!
-//! In: snapshots that the filter follows, questions to threads. Out: counts, states of links, what threads have noticed.
-//! Not here: who changes the filter and when (`control_plane::publisher`), which questions (`control_plane::questions`).
+//! Connects the control loop to the data plane: packet threads, the XDP filter, interfaces and
+//! trace reports. `control_plane::publisher` defines the order of the steps of a filter change.
+//! `control_plane::questions` sends requests to packet threads.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,7 +13,7 @@ use compile::Index;
 use control_plane::{Controller, publisher, questions};
 use datapath::DataPlane;
 use datapath::interface::{Interface, InterfaceError};
-use datapath::steer::{Ends, Filter, ReservedPorts, SteerError};
+use datapath::steer::{Filter, ReservedPorts, SteerError, TunnelEndpoints};
 use forwarder::{Prefix, Reply, Request, Snapshot, ThreadId, TraceEvent, TunnelSourceKind};
 
 use super::links::Links;
@@ -26,43 +25,44 @@ pub(super) struct Forwarding {
     pub(super) plane: DataPlane,
     pub(super) links: Links,
     reports: Reports,
-    own_ports: RangeInclusive<u16>,
-    /// Since the first configuration that asks from them.
+    source_ports: RangeInclusive<u16>,
+    /// The reserved ports of the source port pool, or `None` if no configuration has needed them
+    /// yet.
     reserved: Option<ReservedPorts>,
-    /// Another process may have them too.
+    /// `true` while another process of an upgrade may also reserve these ports.
     shares_ports: bool,
 }
 
 impl Forwarding {
-    /// `own_ports`: those that packet threads ask from.
-    pub(super) fn new(plane: DataPlane, own_ports: RangeInclusive<u16>) -> Self {
+    /// Creates the state. The argument `source_ports` is the source port pool.
+    pub(super) fn new(plane: DataPlane, source_ports: RangeInclusive<u16>) -> Self {
         let links = Links::new(&plane.interfaces, plane.largest_packet);
-        Self { plane, links, reports: Reports::default(), own_ports, reserved: None, shares_ports: false }
+        Self { plane, links, reports: Reports::default(), source_ports, reserved: None, shares_ports: false }
     }
 
-    /// Lets a process that is to come in this one's place reserve the same ports.
+    /// Allows the new process of an upgrade to reserve the same ports.
     pub(super) fn share_ports(&self) -> io::Result<()> {
         self.reserved.iter().try_for_each(ReservedPorts::share)
     }
 
-    /// Reserves ports beside the process that has them still.
+    /// Reserves the ports while the old process still has them reserved too.
     pub(super) fn reserve_beside(&mut self, snapshot: &Snapshot) -> Result<(), SteerError> {
         self.shares_ports = true;
         self.reserve_for(snapshot)
     }
 
-    /// No other process may have the ports any more.
+    /// Makes the reservation of the ports exclusive again after an upgrade.
     pub(super) fn keep_ports(&mut self) {
         self.shares_ports = false;
         if let Err(error) = self.reserved.iter().try_for_each(ReservedPorts::keep) {
-            tracing::debug!(%error, "ports of io.own_ports stay shared with processes of the same user");
+            tracing::debug!(%error, "source ports still shared with processes of the same user");
         }
     }
 
     fn reserve_for(&mut self, snapshot: &Snapshot) -> Result<(), SteerError> {
-        if snapshot.has_own_requests() && self.reserved.is_none() {
+        if snapshot.has_upstream_requests() && self.reserved.is_none() {
             let reserve = if self.shares_ports { ReservedPorts::beside } else { ReservedPorts::new };
-            self.reserved = Some(reserve(&self.own_ports)?);
+            self.reserved = Some(reserve(&self.source_ports)?);
         }
         Ok(())
     }
@@ -71,7 +71,7 @@ impl Forwarding {
         self.plane.interfaces.iter().map(|interface| interface.name.clone()).collect()
     }
 
-    /// Packets sent since the start.
+    /// Returns the number of packets sent since the process was started.
     pub(super) fn forwarded(&self) -> u64 {
         self.plane.counters.iter().map(|thread| thread.tx.read()).sum()
     }
@@ -80,17 +80,20 @@ impl Forwarding {
         stats(&mut self.plane, snapshot, index)
     }
 
+    /// Checks the interfaces and logs their changes.
+    ///
     /// # Errors
-    /// When an interface is gone: program and sockets went with it, and only a new start can bring them back.
+    /// Returns an error if an interface no longer exists. Its XDP program and sockets are then
+    /// lost, and only a restart creates them again.
     pub(super) fn look_at_links(&mut self) -> anyhow::Result<()> {
         let now: Vec<Interface> = self.plane.interfaces.iter().map(seen_again).collect::<Result<_, _>>()?;
         self.links.take(&now);
         Ok(())
     }
 
-    /// Sends a report of each event to its receiver.
+    /// Sends a report for each trace event to the receiver that the marked packet names.
     pub(super) fn report(&mut self, events: &[TraceEvent], snapshot: &Snapshot, controller: &Controller) {
-        // Both clocks once, so that what one batch saw is reported with one time.
+        // Both clocks are read only once, so that all events of one batch use the same time.
         let (micros, now) = (unix_micros(SystemTime::now()), self.plane.now());
         let names = [controller.config().cluster().name(), controller.machine()];
         for event in events {
@@ -115,7 +118,7 @@ impl publisher::Filter for Forwarding {
     ) -> Result<(), SteerError> {
         self.reserve_for(now)?;
         self.plane.steers.set_filter(&filter(now, own))?;
-        self.plane.steers.set_ends(&ends(now, addresses, self.own_ports.clone()))
+        self.plane.steers.set_tunnel_endpoints(&ends(now, addresses, self.source_ports.clone()))
     }
 }
 
@@ -138,27 +141,35 @@ impl questions::Threads for Forwarding {
     }
 }
 
-/// What is taken from the kernel by address.
+/// Returns the filter entries for the addresses of the VIPs. Packets to `own` addresses are passed
+/// to the kernel.
 pub(crate) fn filter(snapshot: &Snapshot, own: &BTreeSet<IpAddr>) -> Filter {
     let (vips, prefixes) = (snapshot.filter(), snapshot.filter_prefixes());
     Filter::new(vips.iter().copied(), prefixes.iter().copied(), own.iter().copied())
 }
 
-/// What is taken from the kernel of what is sent to the machine itself. Tunnels of other clusters end at VIPs.
-pub(crate) fn ends(snapshot: &Snapshot, addresses: Vec<Prefix>, own_ports: RangeInclusive<u16>) -> Ends {
+/// Returns the filter entries for packets to the machine's own addresses: tunneled packets and
+/// replies to upstream requests. Tunnels from other clusters are left out, because they end at
+/// VIPs.
+pub(crate) fn ends(
+    snapshot: &Snapshot,
+    addresses: Vec<Prefix>,
+    source_ports: RangeInclusive<u16>,
+) -> TunnelEndpoints {
     let here = snapshot.tunnels().iter().filter(|source| source.kind != TunnelSourceKind::Cluster);
     let sources = here.map(|source| (source.prefix, source.carriers)).collect();
-    let answers = if snapshot.has_own_requests() { snapshot.own().to_vec() } else { Vec::new() };
-    Ends { addresses, sources, answers, own_ports }
+    let answers = if snapshot.has_upstream_requests() { snapshot.own().to_vec() } else { Vec::new() };
+    TunnelEndpoints { addresses, sources, answers, source_ports }
 }
 
-/// As it is now; as it was at the start when the kernel does not say.
+/// Reads the state of an interface again. If the kernel does not respond, the state at startup is
+/// returned.
 fn seen_again(mine: &Interface) -> anyhow::Result<Interface> {
     match Interface::read(&mine.name) {
         Ok(found) if found.index == mine.index => Ok(found),
-        // Gone, or another has taken its name.
+        // The interface was removed, or another interface now has its name.
         Ok(_) | Err(InterfaceError::Absent(_)) => {
-            anyhow::bail!("interface {} is gone, and the XDP program and the sockets with it", mine.name)
+            anyhow::bail!("interface {} no longer exists, so its XDP program and sockets are lost", mine.name)
         }
         Err(_) => Ok(mine.clone()),
     }

@@ -1,7 +1,6 @@
-//! The tunnel of `via = "vip"` checks: opened when a configuration first asks for it, closed at the end.
-//!
-//! In: configurations. Out: how each target is reached.
-//! Not here: what travels there (health's `tunnel`).
+//! Manages the tunnel for checks with `via = "vip"`. The tunnel is opened when a configuration
+//! needs it for the first time, and closed when the process exits. The module `tunnel` of the crate
+//! `health` handles the traffic inside the tunnel.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,7 +8,8 @@ use config::{Config, Via};
 use forwarder::Live;
 use health::{Dialer, Tunnel, TunnelError, TunnelNumbers, TunnelSetup, Watched, remove_leftovers};
 
-/// Shared by the control loop, reloads and the health thread. Clones share it.
+/// The health check tunnel. The control loop, reloads and the health thread share one tunnel
+/// through clones of this handle.
 #[derive(Clone, Debug)]
 pub(super) struct HealthTunnel {
     open: Arc<Mutex<Option<Arc<Tunnel>>>>,
@@ -18,19 +18,19 @@ pub(super) struct HealthTunnel {
     live: Live,
 }
 
-/// How the tunnel was found at a look.
+/// The result of a tunnel repair.
 #[derive(Debug)]
 pub(super) enum Found {
-    /// As it should be, or not wanted.
+    /// The tunnel works, or the configuration does not need it.
     Well,
-    /// Its device had gone: there is a new one.
+    /// The tunnel was created again.
     New,
-    /// It cannot be had.
+    /// The tunnel could not be created.
     Broken(TunnelError),
 }
 
 impl HealthTunnel {
-    /// That of `machine`, not yet open.
+    /// Creates a handle without opening the tunnel.
     pub(super) fn new(machine: &str, interfaces: Vec<String>, live: Live) -> Self {
         Self { open: Arc::default(), machine: machine.into(), interfaces: interfaces.into(), live }
     }
@@ -43,7 +43,8 @@ impl HealthTunnel {
         *self.open.lock().unwrap_or_else(PoisonError::into_inner) = tunnel;
     }
 
-    /// How a target is reached. One that needs the tunnel while there is none is not watched, see [`Self::reachable`].
+    /// Returns a function that selects how a target is reached. The function is never called for
+    /// targets that need the tunnel while the tunnel is closed, see [`Self::reachable`].
     pub(super) fn dialers(&self) -> impl Fn(&Watched) -> Dialer + Send + 'static {
         let this = self.clone();
         move |watched| match (&watched.key.through, watched.slot, this.tunnel()) {
@@ -52,27 +53,32 @@ impl HealthTunnel {
         }
     }
 
-    /// The targets that can be reached: without a tunnel none that goes through it.
+    /// Removes the targets that need the tunnel from `watched` while the tunnel is closed.
     pub(super) fn reachable(&self, mut watched: Vec<Watched>) -> Vec<Watched> {
         let is_open = self.tunnel().is_some();
         watched.retain(|one| one.key.through.is_none() || is_open);
         watched
     }
 
-    /// Takes away what a killed process left: a start without such checks would leave it for ever.
+    /// Removes the rules, routes and device that a killed process left behind. This call is always
+    /// needed: if tunneled checks are no longer configured, no later step would remove them.
     pub(super) async fn clear() {
         match remove_leftovers(DEVICE, TunnelNumbers::default()).await {
             Ok(0) => {}
             Ok(rules) => {
-                tracing::info!(rules, "what a killed process left of the checks' tunnel is taken away")
+                // log: A previous process was killed. Its leftover routing rules for health checks
+                // were removed at startup.
+                tracing::info!(rules, "leftover health check rules removed")
             }
             Err(error) => {
-                tracing::warn!(%error, "what a killed process may have left of the checks' tunnel stays")
+                // log: The routing rules of a killed process could not be removed. Check `ip rule`
+                // for priority 83 and `ip route show table 8300`.
+                tracing::warn!(%error, "leftover health check rules not removed")
             }
         }
     }
 
-    /// Opens the tunnel if the configuration asks for it and it is not open.
+    /// Opens the tunnel if it is closed and the configuration needs it.
     pub(super) async fn open(&self, config: &Config) -> Result<(), TunnelError> {
         let mut checks =
             config.pools().iter().flat_map(|pool| &pool.members).flat_map(|member| member.checks.iter());
@@ -88,15 +94,17 @@ impl HealthTunnel {
             numbers: TunnelNumbers::default(),
         };
         let tunnel = Tunnel::open(setup, self.live.clone()).await?;
-        tracing::info!(device = DEVICE, "checks through the pools' encapsulations have their way");
+        // log: The TUN device, rules and routes for checks with `via = "vip"` were created.
+        tracing::info!(device = DEVICE, "health check tunnel opened");
         self.set(Some(Arc::new(tunnel)));
         Ok(())
     }
 
-    /// Puts back what another program removed. `was_well` says whether it was there at the last look.
-    pub(super) async fn mend(&self, was_well: bool, config: &Config) -> Found {
+    /// Recreates missing parts of the tunnel. The argument `was_well` is `true` if the previous
+    /// repair found no fault.
+    pub(super) async fn repair(&self, was_well: bool, config: &Config) -> Found {
         if let Some(tunnel) = self.tunnel() {
-            if tunnel.is_running() && tunnel.mend().await.is_ok() {
+            if tunnel.is_running() && tunnel.repair().await.is_ok() {
                 return if was_well { Found::Well } else { Found::New };
             }
             self.set(None);
@@ -108,7 +116,8 @@ impl HealthTunnel {
         }
     }
 
-    /// Takes rules, routes and device away. The health thread has ended; a look may still be under way.
+    /// Removes the rules, the routes and the device. The health thread has ended by now, but a
+    /// repair of the tunnel may still be running.
     pub(super) async fn close(self) {
         let Some(mut tunnel) = self.tunnel() else { return };
         self.set(None);
@@ -116,7 +125,10 @@ impl HealthTunnel {
             match Arc::try_unwrap(tunnel) {
                 Ok(tunnel) => {
                     if let Err(error) = tunnel.close().await {
-                        tracing::warn!(%error, "something of the checks' tunnel stays");
+                        // log: The routing rule with priority 83 or the routing table 8300 could
+                        // not be removed when the process exited. Remove both with `ip rule` and
+                        // `ip route`.
+                        tracing::warn!(%error, "health check tunnel not removed");
                     }
                     return;
                 }
@@ -124,12 +136,15 @@ impl HealthTunnel {
             }
             tokio::time::sleep(A_LOOK).await;
         }
-        tracing::warn!("the rules of the checks' tunnel stay");
+        // log: A repair of the health check tunnel was still running when the process exited, so
+        // the rules were not removed. Remove the routing rule with priority 83 and the routing
+        // table 8300.
+        tracing::warn!("health check tunnel still in use");
     }
 }
 
-/// How long a look after the tunnel is awaited at the end.
+/// The wait between two attempts to close the tunnel.
 const A_LOOK: std::time::Duration = std::time::Duration::from_millis(10);
 const LOOKS: u32 = 100;
-/// The TUN device's name.
+/// The name of the TUN device.
 const DEVICE: &str = "sluicegate0";

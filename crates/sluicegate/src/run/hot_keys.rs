@@ -1,34 +1,35 @@
-//! Counting keys for an operator: put in place, awaited, fetched.
+//! Counts requested memcached keys for `kv top`. This module starts the counters on all packet
+//! threads, waits for the requested time, and collects the counters.
 //!
-//! In: an order of the API. Out: its answer, when the time is over.
-//! Not here: how keys are counted (`kv-switch`), rows (`control_plane::rows`).
-//! Invariant: for one client at a time. When that has gone, the counters are fetched at once. What takes as long as there are
-//! threads and keys (memory for counters, their sum) is done beside the control loop.
+//! Only one client can count at a time. If the client disconnects, the counters are collected
+//! immediately. The time for allocating and adding up the counters grows with the number of threads
+//! and keys, so this work does not run on the control loop. The crate `kv-switch` counts the keys,
+//! and `control_plane::rows` builds the rows of the response.
 
 use std::fmt::{self, Debug, Formatter};
 use std::sync::Arc;
 use std::time::Instant;
 
 use admin::view::{HotKeysView, Refusal, RefusalKind};
-use admin::{Answer, HotKeysOrder};
+use admin::{Answer, HotKeysCommand};
 use compile::Index;
 use control_plane::questions::{Client, Counters};
 use control_plane::{hot_key_counters, hot_keys_view};
 use forwarder::Snapshot;
 
 use super::Daemon;
-use super::turns::Handle;
+use super::loop_tasks::Handle;
 
 impl Daemon {
-    pub(super) fn count_keys(&mut self, asked: HotKeysOrder, answer: Answer<Result<HotKeysView, Refusal>>) {
+    pub(super) fn count_keys(&mut self, asked: HotKeysCommand, answer: Answer<Result<HotKeysView, Refusal>>) {
         if self.inspections.counts_keys {
-            let words = "keys are being counted for another client: try again";
+            let words = "another client is counting keys, try again later";
             _ = answer.send(Err(Refusal::new(RefusalKind::Conflict, words)));
             return;
         }
         self.inspections.counts_keys = true;
         let (threads, snapshot) = (self.forwarding.plane.packet_threads(), self.publisher.current());
-        let count = KeyCount { asked, answer, daemon: self.turns.handle() };
+        let count = KeyCount { asked, answer, daemon: self.tasks.handle() };
         tokio::task::spawn_blocking(move || match hot_key_counters(&count.asked, threads, &snapshot) {
             Ok(counters) => count.daemon.clone().send(move |daemon| {
                 daemon.inspections.questions.count_keys(counters, Box::new(Begun(count)));
@@ -37,7 +38,7 @@ impl Daemon {
         });
     }
 
-    /// The time is over, or the client has gone.
+    /// Collects the counters after the requested time, or when the client disconnects.
     fn fetch_keys(&mut self, count: KeyCount, since: Instant) {
         let ended = Ended { count, since, snapshot: self.publisher.current() };
         self.inspections.questions.count_keys(Counters::new(), Box::new(ended));
@@ -45,16 +46,16 @@ impl Daemon {
 }
 
 struct KeyCount {
-    asked: HotKeysOrder,
+    asked: HotKeysCommand,
     answer: Answer<Result<HotKeysView, Refusal>>,
     daemon: Handle<Daemon>,
 }
 
 impl KeyCount {
-    /// Answers, and lets the next client ask.
+    /// Sends the response and allows another client to count.
     fn end(self, result: Result<HotKeysView, Refusal>) {
         self.daemon.send(|daemon| daemon.inspections.counts_keys = false);
-        let _ = self.answer.send(result); // the client may have gone
+        let _ = self.answer.send(result); // The client may have disconnected.
     }
 }
 
@@ -64,7 +65,7 @@ impl Debug for KeyCount {
     }
 }
 
-/// Awaits that all threads count.
+/// Receives the confirmation that all threads have started counting.
 #[derive(Debug)]
 struct Begun(KeyCount);
 
@@ -86,7 +87,7 @@ impl Client<Counters> for Begun {
     }
 }
 
-/// Awaits what they have counted.
+/// Receives the counters of all threads.
 #[derive(Debug)]
 struct Ended {
     count: KeyCount,

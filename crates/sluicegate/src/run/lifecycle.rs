@@ -1,7 +1,6 @@
-//! The daemon's own state: since when it runs, whether it is ready, healthy, drains, is replaced.
-//!
-//! In: looks at the forwarder and at VIPs, signals, orders. Out: readiness, the service manager's messages.
-//! Not here: how a drain goes (`control_plane::Shutdown`), what readiness is made of (`liveness`).
+//! Tracks the state of the process from startup over readiness to a drain or an upgrade, and
+//! notifies the service manager of each change. `control_plane::Shutdown` implements the drain, and
+//! the module `liveness` defines readiness.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,16 +15,17 @@ use super::predecessor::Predecessor;
 use crate::liveness::Liveness;
 use crate::notify::Notifier;
 
-/// How far the hand-over to a new process in this one's place is.
+/// The progress of an upgrade, as seen by the old process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HandOver {
-    /// There is none.
+    /// No upgrade is running.
     None,
-    /// The new process sets itself up; this one goes on as ever.
+    /// The new process is starting. This process works as usual.
     Begun,
-    /// What would change here would be lost.
+    /// The state is being handed over. Changes in this process would be lost, so commands are not
+    /// handled.
     Frozen,
-    /// The new process has everything.
+    /// The new process has taken over completely.
     Over,
 }
 
@@ -38,9 +38,10 @@ pub(super) struct Lifecycle {
     manager: Rc<Notifier>,
     pub(super) shutdown: Shutdown,
     pub(super) hand_over: HandOver,
-    /// Which handed over to this process.
+    /// The old process from which this process has taken over.
     pub(super) predecessor: Option<Arc<Predecessor>>,
-    /// When it is ready whatever checks have answered; `None`: it has been.
+    /// The deadline for the first health check results. The process becomes ready at this time even
+    /// if results are missing. `None` if it is already ready.
     ready_by: Option<Instant>,
 }
 
@@ -49,7 +50,8 @@ impl Lifecycle {
         Self::since(Instant::now())
     }
 
-    /// One that counts on from where the process before it began.
+    /// Creates the state. The argument `epoch` is the start time of the first process in a chain of
+    /// upgrades.
     pub(super) fn since(epoch: Instant) -> Self {
         let manager = Rc::new(Notifier::from_environment());
         Self {
@@ -65,12 +67,13 @@ impl Lifecycle {
         }
     }
 
-    /// Since the start of the process, or of the first of those that handed over to it: the controller's and the announcer's time.
+    /// Returns the time since the start of the first process in a chain of upgrades. The controller
+    /// and the announcer use this clock.
     pub(super) fn elapsed(&self) -> Duration {
         self.epoch.elapsed()
     }
 
-    /// Since the start of the process.
+    /// Returns the time since the start of this process.
     pub(super) fn uptime(&self) -> Duration {
         self.start.elapsed()
     }
@@ -79,13 +82,13 @@ impl Lifecycle {
         &self.manager
     }
 
-    /// First checks have begun.
+    /// Records that the first health checks have started, and sets the deadline for their results.
     pub(super) fn await_checks(&mut self, config: &Config) {
         self.ready_by = Some(Instant::now() + longest_first_check(config));
     }
 
-    /// Ready once every check has had its first result and the tables have followed, or the time for that is over. Whether it
-    /// has just become so.
+    /// Returns `true` exactly once, when the process becomes ready. This happens when all checks
+    /// have a first result and the tables include these results, or when the deadline has passed.
     pub(super) fn becomes_ready(&mut self, controller: &Controller) -> bool {
         let Some(by) = self.ready_by else { return false };
         let unknown = controller.unknown();
@@ -94,37 +97,39 @@ impl Lifecycle {
             return false;
         }
         if unknown > 0 {
-            tracing::warn!(unknown, "backends whose checks have not answered once stay out");
+            // log: Some backends had no health check result when the startup wait ended. They stay
+            // out of service until their first result. `sluicegate health list` shows them.
+            tracing::warn!(unknown, "first health checks timed out");
         }
         self.ready_by = None;
         true
     }
 
-    /// SIGTERM or SIGINT. Whether the process ends now.
+    /// Handles SIGTERM or SIGINT. Returns `true` if the process must end now.
     pub(super) fn signal(&mut self, seen: Observed, announcer: &mut Announcer) -> bool {
         let mut parts = Parts { liveness: &mut self.liveness, manager: &self.manager, announcer };
         self.shutdown.signal(seen, &mut parts)
     }
 
-    /// An operator's order to the machine. Notes for the answer.
-    pub(super) fn order(
+    /// Starts or cancels a drain of the machine. Returns notes for the response.
+    pub(super) fn command(
         &mut self,
         action: MachineAction,
         seen: Observed,
         announcer: &mut Announcer,
     ) -> Result<Vec<String>, Refused> {
         let mut parts = Parts { liveness: &mut self.liveness, manager: &self.manager, announcer };
-        self.shutdown.order(action, seen, &mut parts)
+        self.shutdown.command(action, seen, &mut parts)
     }
 
-    /// Whether a drain is over.
+    /// Advances a running drain. Returns `true` if it is complete.
     pub(super) fn advance_drain(&mut self, seen: Observed, announcer: &mut Announcer) -> bool {
         let mut parts = Parts { liveness: &mut self.liveness, manager: &self.manager, announcer };
         self.shutdown.advance(seen, &mut parts)
     }
 }
 
-/// What a drain does something to.
+/// The components that a drain controls.
 struct Parts<'a> {
     liveness: &'a mut Liveness,
     manager: &'a Notifier,
@@ -153,14 +158,16 @@ impl Departure for Parts<'_> {
     }
 }
 
-/// How long the first results may take: the slowest check's attempts.
+/// Returns the time limit for the first check results. It is the longest timeout of any check, plus
+/// the time over which first checks are spread.
 fn longest_first_check(config: &Config) -> Duration {
     let checks = config.members().flat_map(|member| member.checks.iter());
     let longest = checks.map(|check| check.timeout).max();
     longest.map_or(Duration::ZERO, |timeout| (timeout + FIRST_SPREAD).min(FIRST_CHECKS))
 }
 
-/// A service manager does not wait for ever.
+/// The maximum wait for first results. It must be shorter than the start timeout of the service
+/// manager.
 const FIRST_CHECKS: Duration = Duration::from_secs(30);
-/// Over how long first checks are spread, and some more.
+/// The time over which first checks are spread, with a safety margin.
 const FIRST_SPREAD: Duration = Duration::from_secs(2);

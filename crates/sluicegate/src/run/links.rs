@@ -1,8 +1,7 @@
-//! The balancer's interfaces while it runs: links that go down, MTUs that outgrow what packet threads take, and that shrink.
-//!
-//! In: the interfaces, looked at once a second. Out: rows and warnings for the status page and the metrics, and a line in the
-//! log for each change.
-//! Not here: judging them (`datapath::interface`); an interface that is gone ends the process (`run`).
+//! Checks the interfaces of the balancer once per second for links that are down and for changed
+//! MTUs. Each change is logged. Current faults appear on the status page and in the metrics.
+//! `datapath::interface` detects the faults. If an interface no longer exists, the module `run`
+//! ends the process.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,21 +9,21 @@ use admin::view::InterfaceRow;
 use datapath::interface::{Finding, Interface};
 use forwarder::InterfaceId;
 
-/// What is known of them since the last look.
+/// The state of all interfaces when they were last checked.
 #[derive(Debug)]
 pub(super) struct Links {
-    /// The longest IP packet that packet threads take, in bytes.
+    /// The maximum length of IP packets that packet threads accept, in bytes.
     largest: u32,
-    /// The MTU of each at the start.
+    /// The MTU of each interface when the process was started.
     mtus: BTreeMap<String, u32>,
     rows: Vec<InterfaceRow>,
     faults: Vec<String>,
-    /// By interface: looks until partial checksums that came by it are forgotten.
+    /// For each interface, the number of checks after which a report of partial checksums expires.
     partial: Vec<u8>,
 }
 
 impl Links {
-    /// As the start found them.
+    /// Creates the state from the interfaces as they are at startup.
     pub(super) fn new(interfaces: &[Interface], largest: u32) -> Self {
         let mtus = interfaces.iter().map(|interface| (interface.name.clone(), interface.mtu_bytes)).collect();
         let partial = vec![0; interfaces.len()];
@@ -33,7 +32,7 @@ impl Links {
         links
     }
 
-    /// As they are now; each change is logged.
+    /// Updates the state from new readings, and logs each change.
     pub(super) fn take(&mut self, interfaces: &[Interface]) {
         let row = |interface: &Interface| InterfaceRow {
             name: interface.name.clone(),
@@ -54,15 +53,18 @@ impl Links {
         let (before, now): (BTreeSet<&String>, BTreeSet<&String>) =
             (self.faults.iter().collect(), faults.iter().collect());
         for fault in now.difference(&before) {
-            tracing::warn!(change = "link", "{fault}");
+            // log: A link is down, an MTU does not fit, or an offload setting is harmful. The field
+            // `why` names the interface and, if possible, the command that fixes the fault.
+            tracing::warn!(change = "link", why = %fault, "link fault detected");
         }
         for fault in before.difference(&now) {
-            tracing::info!(change = "link", "no longer so: {fault}");
+            // log: A link fault that was logged before has ended.
+            tracing::info!(change = "link", why = %fault, "link fault ended");
         }
         self.faults = faults;
     }
 
-    /// Packets with partial checksums come by this interface.
+    /// Records that packets with partial checksums arrive on this interface.
     pub(super) fn saw_partial(&mut self, interface: InterfaceId) {
         if let Some(looks) = self.partial.get_mut(usize::from(interface.0)) {
             *looks = PARTIAL_LOOKS;
@@ -73,20 +75,21 @@ impl Links {
         &self.rows
     }
 
-    /// What is wrong with them, one sentence each.
+    /// Returns the current faults.
     pub(super) fn faults(&self) -> &[String] {
         &self.faults
     }
 }
 
-/// With the command that mends it.
+/// Formats a finding together with the command that fixes it.
 fn sentence(finding: &Finding) -> String {
-    let mend = finding.command.as_ref().or(finding.hint.as_ref());
-    let mend = mend.map(|mend| format!(" (mend: {mend})")).unwrap_or_default();
-    format!("{}: {}{mend}", finding.what, finding.why)
+    let fix = finding.command.as_ref().or(finding.hint.as_ref());
+    let fix = fix.map(|fix| format!(" (fix: {fix})")).unwrap_or_default();
+    format!("{}: {}{fix}", finding.what, finding.why)
 }
 
-/// Of those that come all the while one is noticed every three seconds.
+/// The number of checks after which a report of partial checksums expires. Packet threads repeat
+/// the report every three seconds while such packets arrive.
 const PARTIAL_LOOKS: u8 = 10;
 
 #[cfg(test)]
@@ -95,7 +98,7 @@ mod tests {
 
     use super::*;
 
-    /// An interface without a fault.
+    /// Returns an interface that has no fault.
     fn interface() -> Interface {
         Interface {
             name: "eth0".to_owned(),
@@ -135,19 +138,19 @@ mod tests {
         for (changed, words) in [
             (
                 Interface { is_up: false, ..well.clone() },
-                "eth0 is down: no packet comes in or goes out (mend: ip link set dev eth0 up)",
+                "eth0 is down: it carries no packets (fix: ip link set dev eth0 up)",
             ),
             (
                 Interface { has_carrier: false, ..well.clone() },
-                "eth0 has no carrier: no packet comes in or goes out (mend: look at the cable and at the other end)",
+                "eth0 has no carrier: it carries no packets (fix: check the cable and the other end of the link)",
             ),
             (
                 Interface { mtu_bytes: 1_601, ..well.clone() },
-                "eth0 has an MTU of 1601 bytes, and packet threads take packets of up to 1600: longer ones are lost (mend: ip link set dev eth0 mtu 1600)",
+                "eth0 has an MTU of 1601 bytes, but packet threads accept packets of up to 1600: longer packets are lost (fix: ip link set dev eth0 mtu 1600)",
             ),
             (
                 Interface { mtu_bytes: 1_599, ..well.clone() },
-                "eth0 has an MTU of 1599 bytes, and had 1600 when the balancer started: packets that do not fit any more are answered as too big, or cut (mend: ip link set dev eth0 mtu 1600)",
+                "eth0 has an MTU of 1599 bytes, and had 1600 when the load balancer started: packets that no longer fit are fragmented, or answered with a packet-too-big error (fix: ip link set dev eth0 mtu 1600)",
             ),
         ] {
             links.take(std::slice::from_ref(&changed));

@@ -1,8 +1,8 @@
-//! The process that handed over to this one, until it is gone.
+//! Waits until the old process of an upgrade has exited. The old process keeps its ports and packet
+//! memory until it exits, so the next upgrade must wait for its exit.
 //!
-//! In: its number. Out: whether it has ended, and the kernel has closed all that it had.
-//! It answers the order before it ends, and until then has its share of ports and packet memory: the next hand-over waits for its end.
-//! Source: pidfd_open(2): readable once every thread has ended, which is after their descriptors were closed.
+//! References: pidfd_open(2). A pidfd becomes readable after all threads of the process have ended
+//! and closed their descriptors.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -15,12 +15,14 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 pub(super) struct Predecessor(OwnedFd);
 
 impl Predecessor {
-    /// While it waits for this process, so that the number is its own still. `None`: it has gone, or the kernel does not say.
+    /// Opens a pidfd for the old process. The call is made while the old process waits for this
+    /// one, so its process ID cannot have been reused. Returns `None` if the process has already
+    /// exited or the kernel refuses the call.
     pub(super) fn of(pid: i32) -> Option<Self> {
         pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok().map(Self)
     }
 
-    /// Waits for its end; `false`: it is there still.
+    /// Waits for the exit. Returns `false` if the process is still running after `within`.
     pub(super) fn is_gone_within(&self, within: Duration) -> bool {
         let until = Instant::now() + within;
         loop {
@@ -47,7 +49,7 @@ mod tests {
         assert!(!before.is_gone_within(Duration::from_millis(5)));
         drop(process.stdin.take());
         assert!(before.is_gone_within(Duration::from_secs(30)));
-        assert!(before.is_gone_within(Duration::ZERO), "it stays so");
+        assert!(before.is_gone_within(Duration::ZERO), "the result stays the same");
         process.wait().unwrap();
     }
 }

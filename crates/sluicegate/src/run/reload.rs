@@ -1,7 +1,6 @@
-//! A reload's steps in the daemon, as `control_plane::reload` asks for them.
-//!
-//! In: a configuration. Out: what became of it; here what takes time runs off the control loop, and the rest in turns of it.
-//! Beside it: tables that follow states, which take the same compiler.
+//! Implements the steps of a reload for `control_plane::reload`, which calls them. Slow steps run
+//! on other threads, and short steps run on the control loop. Tables are also rebuilt here after
+//! changes of health states, because these rebuilds use the same compiler.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -9,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use admin::Answer;
 use admin::view::{Refusal, ReloadReport};
 use compile::{CompileError, Index};
-use config::{Config, Problem, Problems};
+use config::{Config, Problems};
 use control_plane::publisher::{Generation, Publisher, Withdrawn};
 use control_plane::reload::{
     About, Cause, Ended, Host, InForce, Kept, Loaded, Origin, Place, Request, Wanted, guard, read, reload,
@@ -20,30 +19,30 @@ use forwarder::Snapshot;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::Daemon;
-use super::turns::Handle;
+use super::loop_tasks::Handle;
 use crate::listeners::{self, Bound};
 
-/// The daemon, as a reload sees it.
+/// Gives a reload access to the daemon.
 struct ReloadHost {
     daemon: Handle<Daemon>,
     compiling: Arc<Mutex<()>>,
     about: About,
 }
 
-/// A compiled configuration; the compiler is taken until it is published or refused.
+/// A compiled configuration. It owns the compiler until the configuration is published or rejected.
 struct Compiled {
     done: Done,
     listeners: Bound,
     _compiling: OwnedMutexGuard<()>,
 }
 
-/// What was in force before.
+/// The configuration that was in force before the reload.
 struct Before {
     config: Arc<Config>,
     index: Arc<Index>,
 }
 
-/// Who asked for a reload by the API.
+/// The API client that requested the reload and receives its result.
 pub(super) type Client = Answer<Result<ReloadReport, Refusal>>;
 
 impl Host for ReloadHost {
@@ -70,9 +69,9 @@ impl Host for ReloadHost {
                 configuration.warnings = warnings;
                 configuration.generations.unchanged(about.cause, about.confirm, now);
             } else if about.cause == Cause::Watch && configuration.generations.is_undone(&config) {
-                tracing::info!(
-                    "the file still says what was taken back: it waits for its next change, or for a reload"
-                );
+                // log: The file was not reloaded, because it still contains the configuration that
+                // was rolled back. Fix the file.
+                tracing::info!("rolled-back file ignored until its next change");
             } else {
                 return None;
             }
@@ -101,11 +100,13 @@ impl Host for ReloadHost {
             Some(job) => run(job).await,
             None => None,
         };
-        let done = done.ok_or_else(|| Refused::Unavailable("the compiler is not there".to_owned()))?;
+        let done =
+            done.ok_or_else(|| Refused::Unavailable("tables are being built, try again".to_owned()))?;
         let Some(refused) = done.error().map(Refused::conflict) else {
             return Ok(Compiled { done, listeners, _compiling: compiling });
         };
-        let _ = self.daemon.turn(|daemon| daemon.finish(done).map(drop)).await; // the compiler goes home
+        // This call returns the compiler to the controller.
+        let _ = self.daemon.turn(|daemon| daemon.finish(done).map(drop)).await;
         Err(refused)
     }
 
@@ -140,7 +141,8 @@ impl Host for ReloadHost {
             (after, daemon.configuration.running.clone(), machine, controller.generation().0)
         };
         let (after, running, machine, generation) = self.daemon.turn(after).await;
-        // Two loads a slot of each table: not on the loop.
+        // Comparing tables takes two memory loads per table entry, so it does not run on the
+        // control loop.
         let counted = tokio::task::spawn_blocking(move || {
             let old = Side { config: &before.config, index: &before.index };
             let new = Side { config: &after.config, index: &after.index };
@@ -148,7 +150,9 @@ impl Host for ReloadHost {
         });
         let changes = counted.await.unwrap_or_default();
         for setting in &changes.needs_restart {
-            tracing::warn!("takes effect at the next start: {setting}");
+            // log: A reload cannot change this setting. Plan a restart, see
+            // [upgrade](../how-to/upgrade.md).
+            tracing::warn!(%setting, "restart needed");
         }
         InForce { generation, changed: changes.sentences }
     }
@@ -161,7 +165,8 @@ impl Host for ReloadHost {
             }
             if let Some(client) = client {
                 let report = ended.outcome.clone().map(|now| daemon.reload_report(now, ended.took));
-                let _ = client.send(report.map_err(Refusal::from)); // a client who has gone needs no answer
+                // An error means that the client has disconnected.
+                let _ = client.send(report.map_err(Refusal::from));
             }
             daemon.configuration.reloads.end(ended);
             daemon.lifecycle.manager().ready(&daemon.status_line());
@@ -171,31 +176,33 @@ impl Host for ReloadHost {
 }
 
 impl Daemon {
-    /// Asks for a reload.
+    /// Adds a reload to the queue.
     pub(super) fn ask_for_reload(&mut self, about: About, wanted: Wanted, client: Option<Client>) {
         if let Some(client) = self.configuration.reloads.ask(Request { about, wanted, client }) {
             let _ = client.send(Err(too_many().into()));
         }
     }
 
-    /// Asks for a reload of the file.
+    /// Adds a reload of the configuration file to the queue.
     pub(super) fn read_file(&mut self, cause: Cause) {
         self.ask_for_reload(About::plain(cause), Wanted::File, None);
     }
 
-    /// Goes back to the generation before, when nobody has confirmed what came after it in time.
+    /// Starts a rollback if the current generation was not confirmed in time.
     pub(super) fn go_back_when_due(&mut self) {
         let Some(to) = self.configuration.generations.due(self.lifecycle.elapsed()) else { return };
+        // log: A new configuration was not confirmed in time and is rolled back. Fix the file and
+        // reload.
         tracing::warn!(
             change = "reload",
             generation = self.controller.generation().0,
             returns_to = to.generation,
-            "not confirmed in time: what was in force before comes back"
+            "configuration not confirmed, rolling back"
         );
         self.ask_for_reload(About::plain(Cause::Unconfirmed), Wanted::Kept(to), None);
     }
 
-    /// What has come into force is there to be gone back to.
+    /// Stores a new generation, so that a later rollback can return to it.
     fn keep_generation(&mut self, loaded: Loaded, about: About) {
         let (now, generation) = (self.lifecycle.elapsed(), self.controller.generation().0);
         let About { cause, by, confirm, .. } = about;
@@ -205,12 +212,14 @@ impl Daemon {
         generations.published(next, confirm, now);
         if let (Some(_), Some(row)) = (confirm, generations.confirmation_row(now)) {
             let within = Duration::from_secs_f64(row.ends_in_seconds);
+            // log: A reload with `--confirm` has succeeded. Run `sluicegate config confirm` if the
+            // new configuration works as expected.
             tracing::warn!(
                 change = "reload",
                 generation,
                 returns_to = row.returns_to,
                 ?within,
-                "waits for a confirmation, or what was in force before comes back"
+                "configuration waits for a confirmation"
             );
         }
     }
@@ -227,19 +236,20 @@ impl Daemon {
         }
     }
 
-    /// Begins what can begin: the next reload, tables that follow states.
+    /// Starts the next queued reload. If there is none, starts a rebuild of the tables after
+    /// changes of health states.
     pub(super) fn begin_waiting_work(&mut self) {
         if let Some(request) = self.configuration.reloads.begin() {
-            let compiling = Arc::clone(self.turns.compiling());
-            let host = ReloadHost { daemon: self.turns.handle(), compiling, about: request.about.clone() };
+            let compiling = Arc::clone(self.tasks.compiling());
+            let host = ReloadHost { daemon: self.tasks.handle(), compiling, about: request.about.clone() };
             tokio::spawn(async move { reload(&host, request).await });
         }
         if !self.controller.wants_job() {
             return;
         }
-        let Ok(compiling) = Arc::clone(self.turns.compiling()).try_lock_owned() else { return };
+        let Ok(compiling) = Arc::clone(self.tasks.compiling()).try_lock_owned() else { return };
         let Some(job) = self.job(None) else { return };
-        let daemon = self.turns.handle();
+        let daemon = self.tasks.handle();
         tokio::spawn(async move {
             let Some(done) = run(job).await else { return };
             daemon.turn(|daemon| daemon.take_tables(done)).await;
@@ -263,7 +273,7 @@ impl Daemon {
         self.controller.job(config, Arc::clone(self.paths.table()), states, self.lifecycle.elapsed())
     }
 
-    /// A job's snapshot over the paths of now.
+    /// Returns the compiled snapshot, updated with the current next hops.
     pub(super) fn finish(&mut self, done: Done) -> Result<Snapshot, CompileError> {
         let has_paths = self.paths.are_those_of(done.next_hops());
         let snapshot = self.controller.finish(done, self.lifecycle.elapsed())?;
@@ -276,11 +286,13 @@ impl Daemon {
     fn take_tables(&mut self, done: Done) {
         match self.finish(done) {
             Ok(snapshot) => self.publish_states(snapshot),
+            // log: New tables could not be built for the reason in `error`, and the previous ones
+            // remain in use. Reload the configuration. Report a bug if the line is repeated.
             Err(error) => tracing::error!(%error, "tables not rebuilt"),
         }
     }
 
-    /// The turn in which a configuration comes into force.
+    /// Activates a compiled configuration in one iteration of the control loop.
     fn change_over(
         &mut self,
         compiled: Compiled,
@@ -304,9 +316,12 @@ impl Daemon {
                 self.look_at_vips();
                 self.follow_caches();
             }
-            // `read` checked that it fits: what is left is the kernel refusing a map update.
+            // The step `read` has already checked the capacity. The only remaining cause is a map
+            // update that the kernel refuses.
             Err(error) => {
-                tracing::error!(%error, generation, "the XDP filter could not follow the new generation");
+                // log: The kernel refused an update of a BPF map, so new VIPs may receive no
+                // packets. Check the available memory and `io.max_vips`, and restart.
+                tracing::error!(%error, generation, "generation not applied to the XDP filter");
             }
         }
         self.api.listeners.take(self.controller.config(), self.controller.machine(), compiled.listeners);
@@ -314,11 +329,11 @@ impl Daemon {
         Ok(before)
     }
 
-    /// What else follows the configuration in force.
+    /// Applies the settings that are not part of the snapshot.
     fn follow_configuration(&mut self, loaded: &Loaded) {
         let (config, machine) = (self.controller.config(), self.controller.machine());
         let current = self.publisher.current();
-        // What an operator has ordered meanwhile stays.
+        // If the log level is overridden, the override stays in force.
         self.api.logging.follow(config.log().level);
         self.checks.watch(&self.controller);
         super::warn_of_small_mtus(config, &current);
@@ -331,7 +346,7 @@ async fn run(job: Job) -> Option<Done> {
     tokio::task::spawn_blocking(|| job.run()).await.ok()
 }
 
-/// For a place where it is clear that these are warnings.
+/// Formats the warnings without the prefix "warning".
 pub(super) fn sentences(warnings: &Problems) -> Vec<String> {
-    warnings.iter().map(Problem::sentence).collect()
+    warnings.iter().map(ToString::to_string).collect()
 }

@@ -1,9 +1,9 @@
-//! Reports of the packet tracer on their way to the receiver.
+//! Sends reports of the packet tracer to their receiver as UDP datagrams.
 //!
-//! In: what packet threads saw. Out: a UDP datagram each, by an ordinary socket of the kernel. A packet thread can't send
-//! them: it knows no names, builds no text, and its frames leave by the interface of the VIPs, where the receiver need not be.
-//! Not here: who receives reports and how often (`forwarder`), what a report says (`control_plane::trace_report`).
-//! Invariant: nothing here waits. What the kernel doesn't take at once is lost, and logged.
+//! Packet threads do not send reports themselves. They do not format text, and their frames leave
+//! through the interface of the VIPs, from which the receiver may not be reachable. Sending never
+//! blocks: if the kernel does not accept a datagram, it is lost and the loss is logged.
+//! `control_plane::trace_report` defines the content of a report.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::SystemTime;
@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use control_plane::trace_report::Report;
 use forwarder::{Snapshot, TraceEvent};
 
-/// A socket a family, opened when it is first wanted.
+/// The UDP sockets for reports. There is one per address family, opened when it is first used.
 #[derive(Debug, Default)]
 pub(super) struct Reports {
     v4: Option<UdpSocket>,
@@ -19,8 +19,7 @@ pub(super) struct Reports {
 }
 
 impl Reports {
-    /// Reports an event at `unix_micros`, of the cluster and machine that `names` has; nothing under a snapshot that no longer
-    /// traces.
+    /// Sends a report of a trace event, unless the current snapshot does not allow the receiver.
     pub(super) fn send_report(
         &mut self,
         event: &TraceEvent,
@@ -30,14 +29,16 @@ impl Reports {
     ) {
         let Some(trace) = snapshot.trace() else { return };
         let receiver = event.mark.receiver;
-        // Asked once more: a reload may have come in between.
+        // A reload may have removed the receiver since the event.
         if !trace.receives(receiver) {
             return;
         }
         let report = Report::new(event, snapshot, names, unix_micros);
         let Some(datagram) = report.seal(&trace.key) else { return };
         if let Err(error) = self.send(&datagram, receiver) {
-            tracing::warn!(%receiver, %error, "a report of the packet tracer is lost");
+            // log: A trace report could not be sent to a receiver in `[trace]` for the reason in
+            // `error`.
+            tracing::warn!(%receiver, %error, "trace report lost");
         }
     }
 
@@ -58,7 +59,7 @@ impl Reports {
     }
 }
 
-/// Microseconds since 1970.
+/// Returns the number of microseconds since 1970.
 pub(crate) fn unix_micros(time: SystemTime) -> u64 {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)

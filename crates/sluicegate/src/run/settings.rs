@@ -1,4 +1,4 @@
-//! The configuration in the data plane's terms.
+//! Converts the configuration to the settings of the data plane.
 
 use compile::{find_machine, timeouts};
 use config::{self, Config};
@@ -6,7 +6,8 @@ use datapath::interface::Interface;
 use datapath::{Idle, IoMode, Settings, inspect};
 use forwarder::{FragmentConfig, IcmpRates};
 
-/// The machine's interfaces, in the order of the file, each looked at; what is wrong with all of them is said at once.
+/// Inspects the interfaces of the machine in the order of the configuration. If interfaces have
+/// problems, the returned error lists all of them.
 pub(super) fn inspected(config: &Config, machine: &str) -> anyhow::Result<Vec<Interface>> {
     let (mut found, mut refusals) = (Vec::new(), Vec::new());
     for name in &find_machine(config, machine)?.interfaces {
@@ -38,7 +39,7 @@ pub(crate) fn settings(config: &Config) -> Settings {
         icmp: icmp(io),
         limit_sources: io.limit_sources,
         fragments: fragments(io),
-        own_ports: io.own_ports.clone(),
+        source_ports: io.source_ports.clone(),
     }
 }
 
@@ -49,18 +50,18 @@ fn mode(config: &Config) -> IoMode {
     }
 }
 
-/// How much ICMP each thread handles.
+/// Returns the ICMP rate limits for each packet thread.
 fn icmp(io: &config::Io) -> IcmpRates {
     let icmp = io.icmp;
     IcmpRates {
         replies: icmp.replies_per_second,
-        replies_to_source: icmp.replies_to_source,
+        replies_per_source: icmp.replies_per_source,
         errors: icmp.errors_per_second,
-        errors_of_source: icmp.errors_of_source,
+        errors_per_source: icmp.errors_per_source,
     }
 }
 
-/// The bounds of each thread's fragment table.
+/// Returns the limits of the fragment table in each packet thread.
 fn fragments(io: &config::Io) -> FragmentConfig {
     let (fragments, frames) = (io.fragments, io.frames_per_queue);
     FragmentConfig {
@@ -72,5 +73,6 @@ fn fragments(io: &config::Io) -> FragmentConfig {
     }
 }
 
-/// Slots and services that have counters of their own; 24 bytes each and thread, taken when first counted.
+/// The maximum number of slots with their own traffic counters. The same limit applies to services.
+/// Each counter takes 24 bytes per packet thread, which are allocated on first use.
 const COUNTED_SLOTS: usize = 65_536;

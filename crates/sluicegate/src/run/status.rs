@@ -1,6 +1,4 @@
-//! The daemon's status: for the API, the service manager, and the log.
-//!
-//! In: the parts. Out: what each says of itself, together.
+//! Collects the status of the daemon for the API, the service manager and the log.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -18,7 +16,8 @@ use super::Daemon;
 use crate::liveness::State;
 
 impl Daemon {
-    /// Files are read, and tables gone through, off the control loop.
+    /// Sends the status. Files are read and tables are hashed on another thread, to keep the
+    /// control loop free.
     pub(super) fn answer_status(&mut self, answer: Answer<Status>) {
         let (status, origin) = (self.status(), self.configuration.origin);
         let sources = match origin {
@@ -33,14 +32,14 @@ impl Daemon {
             let drift = match (origin, sources.iter().all(Source::is_unchanged)) {
                 (Origin::Api, _) => Drift::Api,
                 (_, true) => Drift::InSync,
-                (Origin::Kept, false) => Drift::TakenBack,
+                (Origin::Kept, false) => Drift::RolledBack,
                 (Origin::File, false) => Drift::FileChanged,
             };
             _ = answer.send(Status { drift, digests, ..status });
         });
     }
 
-    /// All but digests and drift.
+    /// Returns the status without the digests, and without a comparison with the files on disk.
     fn status(&self) -> Status {
         let (snapshot, liveness) = (self.publisher.current(), self.lifecycle.liveness.state());
         let (vips, without) = self.vip_totals();
@@ -58,8 +57,8 @@ impl Daemon {
             backends,
             bgp: self.announcer.totals(),
             down: DownView { backends: down, vips: without, routers: self.announcer.without_session() },
-            overrides: self.orders.rows(&self.controller, self.lifecycle.elapsed()),
-            log_order: self.api.logging.order_row(self.lifecycle.elapsed()),
+            overrides: self.overrides.rows(&self.controller, self.lifecycle.elapsed()),
+            log_level_override: self.api.logging.override_row(self.lifecycle.elapsed()),
             last_reload: self.configuration.reloads.last().map(Into::into),
             confirmation: self.configuration.generations.confirmation_row(self.lifecycle.elapsed()),
             own_fault: self.checks.local_failure(),
@@ -70,7 +69,7 @@ impl Daemon {
         }
     }
 
-    /// Of the process itself: who it is, since when, and what it runs on.
+    /// Returns the status fields that describe the process and its data plane.
     fn process_status(&self) -> Status {
         let plane = &self.forwarding.plane;
         Status {
@@ -89,7 +88,8 @@ impl Daemon {
         }
     }
 
-    /// As they were looked at last, with names of those that are not ready.
+    /// Returns the number of VIPs, the number of ready VIPs, and the names of some VIPs that are
+    /// not ready.
     fn vip_totals(&self) -> (VipTotals, Vec<String>) {
         let liveness = self.lifecycle.liveness.state();
         let without = || liveness.vips_without().cloned();
@@ -114,7 +114,7 @@ impl Daemon {
         all
     }
 
-    /// What is configured and only a start brings.
+    /// Returns the settings that have been changed in the configuration but need a restart.
     pub(super) fn needs_restart(&self) -> Vec<String> {
         let (config, machine) = (self.controller.config(), self.controller.machine());
         let mut pending = self.configuration.running.pending(config, machine);
@@ -123,7 +123,7 @@ impl Daemon {
         pending
     }
 
-    /// For the service manager.
+    /// Returns the status line for the service manager.
     pub(super) fn status_line(&self) -> String {
         let snapshot = self.publisher.current();
         let prefixes = match snapshot.filter_prefixes().len() {
@@ -139,11 +139,14 @@ impl Daemon {
         )
     }
 
-    /// The line by which a start is known to be over.
+    /// Logs that the startup is complete.
     pub(super) fn log_ready(&self) {
         let (snapshot, plane) = (self.publisher.current(), &self.forwarding.plane);
         let unresolved: HashSet<IpAddr> =
             snapshot.slots().iter().filter(|slot| slot.next_hop.is_none()).map(|slot| slot.address).collect();
+        // log: The startup is complete and the machine can receive traffic. The fields describe the
+        // data plane and the configuration. The field `unresolved` is the number of backends
+        // without a next hop.
         tracing::info!(
             change = "machine",
             machine = %self.controller.machine(),
@@ -173,7 +176,9 @@ fn seconds_since_1970(time: std::time::SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// A large file may have one for each line.
+/// The maximum number of warnings in the status. A large configuration file may have a warning in
+/// every line.
 const WARNINGS_NAMED: usize = 32;
-/// Pools whose states `max_down` holds that are named: a dead rack is in the pools of many VIPs.
+/// The maximum number of pools listed because `max_down` holds their health states. One failed rack
+/// can affect the pools of many VIPs.
 const HELD_NAMED: usize = 8;

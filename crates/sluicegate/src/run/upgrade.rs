@@ -1,14 +1,15 @@
-//! A new process in this one's place: `machine upgrade`.
+//! Implements `machine upgrade`, in which a new process takes over from the running process.
 //!
-//! In: an order and a program. Out: a process that has everything, or everything as it was. The old process starts the new one with
-//! a channel as its standard input (`leaving`); the new one sets up all that it can, says so, and takes what the old one
-//! lets go (`coming`). The next hand-over waits until the one before has gone.
-//! Not here: queues and connection tables (`datapath`), orders and verdicts (`control_plane`), what a number means (`compile`).
-//! Invariant: until the new process has said that it has everything, and the old one has confirmed it, the old one can take all back.
+//! The old process starts the new process and passes it a channel as standard input
+//! (`old_process`). The new process prepares itself, reports that it is ready, and then takes over
+//! the state and the sockets step by step (`new_process`). The old process can revert all steps
+//! until both processes have confirmed the last one. The next upgrade must wait until the old
+//! process has exited. The crate `datapath` hands over queues and connection tables, and
+//! `control_plane` hands over overrides and health states.
 
 mod channel;
-mod coming;
-mod leaving;
+mod new_process;
+mod old_process;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -22,70 +23,76 @@ use nix::time::{ClockId, clock_gettime};
 use packet::Family;
 use serde::{Deserialize, Serialize};
 
-pub(super) use self::coming::Coming;
+pub(super) use self::new_process::NewProcess;
 
-/// What the old process says first.
+/// The first message, which the old process sends to offer its state.
 #[derive(Debug, Serialize, Deserialize)]
 struct Offer {
-    /// Of all that is said here: another one says it in another way.
+    /// The protocol version, which determines the format of all messages.
     protocol: u32,
     version: String,
-    /// On CLOCK_MONOTONIC: since when both count.
+    /// The start time on CLOCK_MONOTONIC, in nanoseconds. Both processes count time from this
+    /// moment.
     start_nanos: u64,
-    /// Of the configuration in force, with its secrets.
+    /// The digest of the current configuration, including its secrets.
     digest: [u8; 32],
     slots: Vec<SlotNumber>,
     slots_below: u32,
     services: BTreeMap<String, u32>,
     plane: PlaneFacts,
-    /// How many follow.
+    /// The number of file descriptors that follow this message.
     descriptors: usize,
     state: HandedState,
 }
 
-/// The number of a membership.
+/// The slot number of a membership.
 #[derive(Debug, Serialize, Deserialize)]
 struct SlotNumber {
     pool: String,
     backend: String,
     address: IpAddr,
-    /// A VIP, and whether it is its IPv4 addresses.
+    /// The name of a VIP, and `true` for its IPv4 addresses or `false` for its IPv6 addresses.
     vip: Option<(String, bool)>,
     slot: u32,
 }
 
-/// What the old process says later.
+/// The messages that the old process sends after the offer.
 #[derive(Debug, Serialize, Deserialize)]
 enum FromOld {
-    /// Nothing changes any more: what changed since the offer. Once it is taken, the flows follow of tables that no thread has, if the
-    /// offer names some.
+    /// The state is frozen. This message contains the state as it is now, with changes since the
+    /// offer. If the offer names connection tables of earlier processes, their flows follow after
+    /// the confirmation.
     Frozen(HandedState),
-    /// The queues of these threads are free, and the connection tables of those follow.
+    /// The queues of the listed `threads` are released, and the connection tables of the threads in
+    /// `tables` follow.
     Released { threads: Vec<u16>, tables: Vec<u16> },
-    /// It has let go of its BFD sessions: their bytes follow, then so many descriptors. Only where there are some.
+    /// The BFD sessions are released. Their state follows, and then the given number of file
+    /// descriptors. This message is sent only if there are BFD sessions.
     Bfd { descriptors: usize },
-    /// It listens nowhere any more, and asks no backend through the tunnel.
+    /// The old process has closed its listeners and the health check tunnel.
     Left,
-    /// It ends.
+    /// The old process confirms the upgrade and exits.
     Kept,
 }
 
-/// What the new process says.
+/// The messages of the new process.
 #[derive(Debug, Serialize, Deserialize)]
 enum FromNew {
-    /// It can take over.
+    /// The new process is ready to take over.
     Ready {
         version: String,
-        /// BFD sessions too; versions from before that say nothing of it.
+        /// `true` if the new process can take over BFD sessions. Older versions do not send this
+        /// field.
         #[serde(default)]
         bfd: bool,
-        /// Tables that no thread has, likewise.
+        /// `true` if the new process can take over connection tables of earlier processes. Older
+        /// versions do not send this field.
         #[serde(default)]
-        former: bool,
+        previous: bool,
     },
-    /// It has what the last message offered.
+    /// The new process has taken over the resources that the last message released.
     Taken,
-    /// It goes, for this reason.
+    /// The new process failed for this reason and exits.
     Refused(String),
 }
 
@@ -120,9 +127,9 @@ impl SlotNumber {
     }
 }
 
-/// On the clock that all processes of the machine share.
+/// Returns the time on the monotonic clock, which is the same for all processes of the machine.
 fn monotonic() -> Duration {
-    // It fails for clocks that do not exist.
+    // The call can only fail for a clock that does not exist.
     clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default()
 }
 
@@ -137,9 +144,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_from_before_bfd_and_former_tables_went_over_is_understood_and_takes_none() {
+    fn ready_message_of_old_version_takes_no_bfd_and_no_tables() {
         let said = serde_json::from_str(r#"{"Ready": {"version": "0.1.0"}}"#).unwrap();
-        assert!(matches!(said, FromNew::Ready { bfd: false, former: false, .. }), "{said:?}");
+        assert!(matches!(said, FromNew::Ready { bfd: false, previous: false, .. }), "{said:?}");
         let left = serde_json::from_str("\"Left\"").unwrap();
         assert!(matches!(left, FromOld::Left), "{left:?}");
     }

@@ -1,8 +1,6 @@
-//! Caches for packet threads, as the configuration in force has them.
-//!
-//! In: the snapshot in force. Out: caches on their way to the threads, or an end to those that are there, or to a backend's copies.
-//! Not here: what they hold (`kv-switch`), how they reach the threads (`control_plane::questions`).
-//! Invariant: memory is taken beside the control loop, and given to threads only while it is what the configuration says.
+//! Creates the value caches of packet threads with their configured size. Memory is allocated on
+//! another thread. The packet threads receive the new caches only if the configured size has not
+//! changed in the meantime. The crate `kv-switch` implements the caches.
 
 use control_plane::questions::Caches;
 use control_plane::value_caches;
@@ -11,8 +9,9 @@ use forwarder::{Snapshot, ThreadCounters};
 use super::Daemon;
 
 impl Daemon {
-    /// Puts another snapshot of the same configuration in force. Backends whose state changes by it lose their copies: one that was away
-    /// may have been emptied, or have begun anew.
+    /// Publishes another snapshot of the same configuration. If the state of a backend changes,
+    /// cached values of this backend are discarded, because the backend may have been flushed or
+    /// restarted while it was down.
     pub(super) fn renew(&mut self, snapshot: Snapshot) {
         let before = self.publisher.current();
         self.publisher.renew(snapshot);
@@ -25,7 +24,7 @@ impl Daemon {
         }
     }
 
-    /// Of a cache that no server fills.
+    /// Returns a warning if fetches for the caches get no response.
     pub(super) fn cache_warning(&self) -> Option<String> {
         self.publisher.current().caches()?;
         let threads = &self.forwarding.plane.counters;
@@ -34,13 +33,14 @@ impl Daemon {
         let is_filled = sum(|thread| thread.cache_fills.read()) > 0;
         (unanswered >= MANY && !is_filled).then(|| {
             format!(
-                "no value is cached: servers answered none of {unanswered} fetches; they need memcached's meta \
-                 commands (1.6) and a route to this machine"
+                "no value is cached, because servers did not reply to {unanswered} fetches; they need the meta commands \
+                 of memcached 1.6 and a route to this machine"
             )
         })
     }
 
-    /// Gives threads caches of another size where that has changed, and with it whatever copies they had an end.
+    /// Replaces the caches of all packet threads if the configured size has changed. All cached
+    /// values are lost.
     pub(super) fn follow_caches(&mut self) {
         let wanted = self.publisher.current().caches();
         let bytes = wanted.as_ref().map_or(0, |(bytes, _)| *bytes);
@@ -51,11 +51,11 @@ impl Daemon {
             self.inspections.questions.cache(Caches::new());
             return;
         };
-        let (threads, daemon) = (self.forwarding.plane.packet_threads(), self.turns.handle());
+        let (threads, daemon) = (self.forwarding.plane.packet_threads(), self.tasks.handle());
         tokio::task::spawn_blocking(move || {
             let caches = value_caches(bytes, &epochs, threads, datapath::advise_large_pages);
             daemon.send(move |daemon| {
-                // Another reload may have overtaken it.
+                // Another reload may have changed the size in the meantime.
                 if daemon.inspections.cached == bytes {
                     daemon.inspections.questions.cache(caches);
                 }
@@ -64,5 +64,5 @@ impl Daemon {
     }
 }
 
-/// Fetches without an answer that are no accident.
+/// The number of unanswered fetches at which a fault is assumed.
 const MANY: u64 = 10;

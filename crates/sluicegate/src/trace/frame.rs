@@ -1,7 +1,7 @@
-//! The packets of a trace, from their IP header on.
+//! Builds the IP packets of a trace, either whole or as two fragments. The submodule `link` adds
+//! the Ethernet header.
 //!
-//! In: tuple, flags, marks. Out: one whole packet, or its two pieces. Not here: Ethernet (`link`).
-//! Source: RFC 791, 768, 8200 §4.5, 9293 §3.1.
+//! References: RFC 791, RFC 768, RFC 8200 section 4.5, RFC 9293 section 3.1.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,26 +12,26 @@ use etherparse::{
 use forwarder::MARK_BYTES;
 use packet::protocol;
 
-/// One packet of a trace.
 pub(super) struct Probe {
     pub(super) source: SocketAddr,
     pub(super) destination: SocketAddr,
-    /// `None`: UDP.
+    /// The TCP flags, or `None` for UDP.
     pub(super) tcp_flags: Option<u8>,
-    /// Sequence number, and identification of pieces.
+    /// The TCP sequence number, which is also the identification of fragments.
     pub(super) id: u32,
     pub(super) mark: [u8; MARK_BYTES],
-    /// That of a later piece, whose tuple has no ports.
+    /// The mark in the second fragment. It is signed for a flow without ports.
     pub(super) later_mark: [u8; MARK_BYTES],
 }
 
 impl Probe {
-    /// One IP packet, or two that are pieces of one.
+    /// Builds one whole IP packet, or its two fragments if `in_pieces` is `true`.
     pub(super) fn packets(&self, in_pieces: bool) -> anyhow::Result<Vec<Vec<u8>>> {
         if !in_pieces {
             return Ok(vec![self.whole(&self.mark, &[])?]);
         }
-        // Options bring TCP's header to a multiple of eight, where a piece may end.
+        // A fragment offset is a multiple of eight bytes. TCP options extend the TCP header to such
+        // a multiple.
         let whole = self.whole(&[self.mark, self.later_mark].concat(), &[TCP_NOP; 4])?;
         let segment = whole.get(self.ip()?.header_len()..).unwrap_or_default();
         let offset = segment.len().saturating_sub(MARK_BYTES);
@@ -58,7 +58,7 @@ impl Probe {
         Ok(packet)
     }
 
-    /// What of the datagram begins at byte `offset` behind its IP header.
+    /// Builds the fragment whose payload begins at byte `offset` of the original payload.
     fn piece(&self, content: &[u8], offset: usize, more: bool) -> anyhow::Result<Vec<u8>> {
         let (mut ip, mut packet) = (self.ip()?, Vec::new());
         let offset = IpFragOffset::try_from(u16::try_from(offset / 8)?)?;
@@ -80,7 +80,7 @@ impl Probe {
         Ok(packet)
     }
 
-    /// The IP header of a whole packet, but for its length and checksum.
+    /// Builds the IP header of a whole packet. The length and the checksum are not set.
     fn ip(&self) -> anyhow::Result<IpHeaders> {
         Ok(match (self.source.ip(), self.destination.ip()) {
             (IpAddr::V4(from), IpAddr::V4(to)) => {
@@ -92,7 +92,7 @@ impl Probe {
                 let header = Ipv6Header { source, destination, hop_limit: HOPS, ..Default::default() };
                 IpHeaders::Ipv6(header, Default::default())
             }
-            (from, to) => bail!("{from} and {to} are of different families"),
+            (from, to) => bail!("{from} and {to} have different address families"),
         })
     }
 }
@@ -117,13 +117,14 @@ mod tests {
         Probe { source, destination, tcp_flags, id: 0x0102_0304, mark: [7; 64], later_mark: [9; 64] }
     }
 
-    /// The packet behind an Ethernet header.
+    /// Adds an Ethernet header.
     fn framed(packet: &[u8]) -> Vec<u8> {
         let kind = if packet[0] >> 4 == 4 { [0x08, 0x00] } else { [0x86, 0xdd] };
         [&[0; 12], &kind[..], packet].concat()
     }
 
-    /// Adds up all words as a receiver does: a right checksum makes ones.
+    /// Verifies the transport checksum like a receiver. The one's complement sum over all words
+    /// must be all ones.
     fn transport_is_right(probe: &Probe, segment: &[u8]) -> bool {
         let sum = Sum::new().add_bytes(segment);
         let (bytes, protocol) = (u16::try_from(segment.len()).unwrap(), probe.protocol().0);
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn two_pieces_put_together_are_the_whole_and_each_begins_with_its_mark() {
+    fn fragments_reassemble_and_carry_marks() {
         for v4 in [true, false] {
             for flags in [None, Some(protocol::TCP_ACK)] {
                 let probe = probe(v4, flags);

@@ -1,7 +1,7 @@
-//! The way out: frames to the router's Ethernet address, by a packet socket, so that any source address can be written.
+//! Sends frames to the MAC address of a router over a packet socket.
 //!
-//! In: the router's address. Out: frames. Not here: what is in them (`frame`).
-//! The kernel's own raw sockets would send by its routes, which need not lead to that router.
+//! A packet socket can send packets with any source address. Raw IP sockets would follow the routes
+//! of the kernel, which may use another router. The submodule `frame` builds the packets.
 
 use std::io::IoSlice;
 use std::net::IpAddr;
@@ -17,7 +17,6 @@ use packet::Mac;
 
 use admin_client::usage;
 
-/// An open packet socket.
 pub(super) struct Link {
     pub(super) interface: String,
     next_hop: Resolved,
@@ -25,13 +24,14 @@ pub(super) struct Link {
     device: LinkAddr,
 }
 
-/// Looks up the router in the kernel's routes and neighbours; one that it does not know yet is asked for.
+/// Looks up the route and the MAC address of the router. If the kernel does not know the neighbor
+/// yet, it is made to resolve the neighbor first.
 pub(super) fn resolve(router: IpAddr) -> anyhow::Result<Resolved> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     match runtime.block_on(look_up(router))? {
-        Ok(Resolved { gateway: Some(gateway), .. }) => {
-            Err(usage(format!("--via {router} is not on a link of this machine: it is reached by {gateway}")))
-        }
+        Ok(Resolved { gateway: Some(gateway), .. }) => Err(usage(format!(
+            "--via {router} is not on a link of this machine, the route goes through {gateway}"
+        ))),
         Ok(resolved) => Ok(resolved),
         Err(why) => Err(usage(format!("--via {router}: {why}"))),
     }
@@ -41,7 +41,7 @@ async fn look_up(router: IpAddr) -> anyhow::Result<Result<Resolved, Unresolved>>
     let mut resolver = Resolver::open()?;
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let found = resolver.resolve(&[router]).await.context("looking up the router")?;
+        let found = resolver.resolve(&[router]).await.context("cannot look up the router")?;
         match found.into_values().next().unwrap_or(Err(Unresolved::NoRoute)) {
             Err(Unresolved::NeighbourPending { .. }) if Instant::now() < deadline => poke(router)?,
             found => return Ok(found),
@@ -50,10 +50,11 @@ async fn look_up(router: IpAddr) -> anyhow::Result<Result<Resolved, Unresolved>>
     }
 }
 
-/// A datagram to the discard port makes the kernel ask for its neighbour; no privilege is needed for that.
+/// Makes the kernel resolve the neighbor, by sending a datagram to the discard port. This needs no
+/// privileges.
 fn poke(router: IpAddr) -> anyhow::Result<()> {
     let socket = super::any_port(router)?;
-    socket.send_to(&[], (router, super::DISCARD)).with_context(|| format!("no way to {router}"))?;
+    socket.send_to(&[], (router, super::DISCARD)).with_context(|| format!("no route to {router}"))?;
     Ok(())
 }
 
@@ -63,18 +64,19 @@ impl Link {
         let opened = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None);
         let socket = match opened {
             Err(Errno::EPERM | Errno::EACCES) => anyhow::bail!(
-                "packets with any source need CAP_NET_RAW: run this as root, or: setcap cap_net_raw=ep $(command -v sluicegate)"
+                "sending packets with any source address needs CAP_NET_RAW; run as root, or run `setcap cap_net_raw=ep $(command -v sluicegate)`"
             ),
-            opened => opened.context("a packet socket")?,
+            opened => opened.context("cannot open a packet socket")?,
         };
         let wanted = usize::try_from(next_hop.interface)?;
-        // The kernel's own list is the one place that gives such an address whole.
-        let mut all = getifaddrs().context("the interfaces")?.filter_map(|entry| {
+        // The packet socket needs the complete link-layer address of the interface, and only the
+        // interface list of the kernel contains it.
+        let mut all = getifaddrs().context("cannot list the interfaces")?.filter_map(|entry| {
             let device = entry.address.as_ref()?.as_link_addr().copied()?;
             Some((entry.interface_name, device))
         });
         let found = all.find(|(_, device)| device.ifindex() == wanted);
-        let (interface, device) = found.with_context(|| format!("interface {wanted} is gone"))?;
+        let (interface, device) = found.with_context(|| format!("interface {wanted} no longer exists"))?;
         Ok(Self { interface, next_hop, socket, device })
     }
 
@@ -88,11 +90,10 @@ impl Link {
         };
         let parts = [&destination[..], &source, &kind, packet].map(IoSlice::new);
         let sent = sendmsg(self.socket.as_raw_fd(), &parts, &[], MsgFlags::empty(), Some(&self.device));
-        sent.with_context(|| format!("sending by {}", self.interface))?;
+        sent.with_context(|| format!("cannot send on {}", self.interface))?;
         Ok(())
     }
 
-    /// The router's Ethernet address.
     pub(super) fn router_mac(&self) -> String {
         Mac(self.next_hop.destination).to_string()
     }

@@ -1,6 +1,4 @@
-//! What was reported, as a tree and as JSON.
-//!
-//! In: reports. Out: lines. Not here: who may report (`control_plane::trace_report`).
+//! Collects the reports of a trace and formats them as a tree or as JSON.
 
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -13,7 +11,7 @@ use super::link::Link;
 use super::{Arguments, Protocol};
 use admin_client::word;
 
-/// A trace under way.
+/// A running trace with the reports received so far.
 #[derive(Debug, Serialize)]
 pub(super) struct Trace {
     #[serde(skip)]
@@ -26,14 +24,14 @@ pub(super) struct Trace {
     via_mac: String,
     interface: String,
     receiver: SocketAddr,
-    /// Datagrams that are no report of this cluster, or none of this trace.
+    /// Number of received datagrams that are not reports of this trace.
     strangers: u64,
-    /// Of each packet: one when it is sent whole.
+    /// Number of fragments per packet, or 1 if packets are sent whole.
     pieces: usize,
     pub(super) probes: Vec<Seen>,
 }
 
-/// One packet, or its pieces, and its reports.
+/// A packet that was sent, possibly as fragments, and the reports about it.
 #[derive(Debug, Serialize)]
 pub(super) struct Seen {
     pub(super) probe: u32,
@@ -41,14 +39,15 @@ pub(super) struct Seen {
     pub(super) reports: Vec<Report>,
 }
 
-/// A report, and those of the machine that it says the packet was redirected to.
+/// A report, together with the reports of the machine to which the packet was redirected.
 struct Path<'a> {
     report: &'a Report,
     onward: Vec<&'a Report>,
 }
 
 impl Seen {
-    /// The reports of machines that the router gave something to, each with what came of it.
+    /// Returns the reports of machines that received the packet directly from the router. Each
+    /// report comes with the reports of machines to which the packet was redirected from there.
     fn paths(&self) -> Vec<Path<'_>> {
         let comes_of = |onward: &Report, report: &Report| {
             let to = report.explained.backend.as_ref().map(|machine| &*machine.name);
@@ -57,7 +56,8 @@ impl Seen {
                 && to == Some(&*onward.machine)
                 && is_later(onward) == is_later(report)
         };
-        // A packet that the network doubled is reported twice, and all that came of it stands under the first.
+        // A packet that the network duplicated is reported twice. All reports of redirected packets
+        // are shown below the first of the two reports.
         let first_of = |onward| self.reports.iter().position(|report| comes_of(onward, report));
         let onward_of = |n| self.reports.iter().filter(move |onward| first_of(onward) == Some(n)).collect();
         let all = self.reports.iter().enumerate().filter(|(_, report)| first_of(report).is_none());
@@ -68,7 +68,6 @@ impl Seen {
         let paths = self.paths();
         for (n, Path { report, onward }) in paths.iter().enumerate() {
             let (branch, stem) = if n + 1 == paths.len() { ("└─", "   ") } else { ("├─", "│  ") };
-            // Writing to a string does not fail.
             let _ = writeln!(text, "{branch} {}", line(report, self.sent_unix_micros));
             for (n, report) in onward.iter().enumerate() {
                 let branch = if n + 1 == onward.len() { "└─" } else { "├─" };
@@ -105,7 +104,7 @@ impl Trace {
         }
     }
 
-    /// Files a report under its packet, in the order of time.
+    /// Adds a report to its packet. Reports are sorted by time.
     pub(super) fn take(&mut self, report: Option<Report>) {
         let report = report.filter(|report| report.trace == self.trace);
         let seen =
@@ -119,7 +118,8 @@ impl Trace {
         }
     }
 
-    /// Whether each packet, or each of its pieces, was reported, and by the machine that it was redirected to.
+    /// Returns `true` if all reports have arrived: one for each packet or fragment, and one from
+    /// each machine to which it was redirected.
     pub(super) fn is_complete(&self) -> bool {
         let is_reported =
             |seen: &Seen| (0..self.pieces).all(|piece| seen.reports.iter().any(is_piece(piece)));
@@ -130,7 +130,7 @@ impl Trace {
         self.probes.iter().all(|seen| is_reported(seen) && arrived(seen))
     }
 
-    /// Whether each packet was reported, and none dropped.
+    /// Returns `true` if all packets were reported and none was dropped.
     pub(super) fn is_well(&self) -> bool {
         let served = |seen: &Seen| seen.reports.iter().all(|report| report.explained.is_served());
         self.is_complete() && self.probes.iter().all(served)
@@ -139,10 +139,9 @@ impl Trace {
     pub(super) fn tree(&self) -> String {
         let Self { trace, source, destination, protocol, via, via_mac, interface, receiver, .. } = self;
         let mut text = format!(
-            "trace {trace}: {source} -> {destination} {protocol}, by {via} ({via_mac} on {interface}), reports to {receiver}\n"
+            "trace {trace}: {source} -> {destination} {protocol}, via {via} ({via_mac} on {interface}), reports to {receiver}\n"
         );
         for seen in &self.probes {
-            // Writing to a string does not fail.
             let _ = writeln!(text, "packet {}", seen.probe);
             seen.branches(&mut text);
         }
@@ -152,7 +151,7 @@ impl Trace {
         if self.strangers > 0 {
             let _ = writeln!(
                 text,
-                "{} datagrams were no reports of this trace under this cluster's key",
+                "{} datagrams ignored that are not reports of this trace with the key of this cluster",
                 self.strangers
             );
         }
@@ -164,12 +163,13 @@ fn is_redirect(report: &Report) -> bool {
     report.explained.step == Some(Step::Redirect)
 }
 
-/// Later pieces have no ports.
+/// Returns `true` if the report is about a later fragment. Such fragments have no ports.
 fn is_later(report: &Report) -> bool {
     report.source.port() == 0 && report.destination.port() == 0
 }
 
-/// Whether a report is of the first piece, or the whole packet, which are number 0, or of a later one.
+/// Returns a filter that selects the reports about one fragment. The number 0 selects a whole
+/// packet or its first fragment.
 fn is_piece(number: usize) -> impl Fn(&Report) -> bool {
     move |report| is_later(report) == (number > 0)
 }
@@ -179,8 +179,9 @@ fn line(report: &Report, sent: u64) -> String {
         Some(later) => ('+', later),
         None => ('-', sent - report.unix_micros),
     };
-    let piece = if is_later(report) { "later piece: " } else { "" };
-    let opened = report.opened.map(|sender| format!("opened, from {}: ", word(&sender))).unwrap_or_default();
+    let piece = if is_later(report) { "later fragment: " } else { "" };
+    let opened =
+        report.opened.map(|sender| format!("decapsulated, from {}: ", word(&sender))).unwrap_or_default();
     format!(
         "{} (generation {}, thread {}) at {sign}{}.{} ms: {piece}{opened}{}",
         report.machine,
@@ -192,11 +193,11 @@ fn line(report: &Report, sent: u64) -> String {
     )
 }
 
-/// More than a packet meets machines.
+/// The maximum number of stored reports per packet. No path contains as many machines.
 const MOST_REPORTS: usize = 64;
-const SILENCE: &str = "A packet without a report met no machine that may report it: the router has another way for the VIP, the machine has \
-                       no [trace] with this receiver or another hash key, its clock differs by more than a minute, or the reports are over \
-                       their rate (sluicegate_thread_trace_refused_packets_total says which).\n";
+const SILENCE: &str = "Some packets have no report. Possible causes: the router has another route to the VIP; the machine has another hash key, or \
+                       no [trace] section with this receiver; the clocks differ by more than a minute; the rate limit of reports is reached. \
+                       The metric sluicegate_thread_trace_refused_packets_total of the machine counts the causes.\n";
 
 #[cfg(test)]
 mod tests {
@@ -260,7 +261,7 @@ mod tests {
         assert!(!trace.is_complete());
         trace.take(Some(report(2, "lb1", 1_999_900, Step::FlowTable)));
         assert!(trace.is_well());
-        let expected = "trace 000000000000004d: 192.0.2.7:40000 -> 203.0.113.10:80 tcp, by 198.18.0.1 (02:00:00:00:00:01 on eth0), \
+        let expected = "trace 000000000000004d: 192.0.2.7:40000 -> 203.0.113.10:80 tcp, via 198.18.0.1 (02:00:00:00:00:01 on eth0), \
                         reports to 198.18.0.9:9000\n\
                         packet 1\n\
                         ├─ lb1 (generation 7, thread 2) at +0.4 ms: flow table -> backend b3 at 198.18.2.3 by gre\n\
@@ -290,24 +291,24 @@ mod tests {
             ..report(1, "lb2", micros, step)
         };
         let (first, later) = (redirected(1_000_100, true), redirected(1_000_200, false));
-        // The other machine's clock is ahead of what it tells of, or behind.
+        // The clock of the other machine may be ahead or behind.
         trace.take(Some(onward(1_000_000, &first, Step::Maglev)));
         trace.take(Some(first.clone()));
-        assert!(!trace.is_complete(), "the later piece was not reported");
+        assert!(!trace.is_complete(), "the later fragment was not reported");
         trace.take(Some(later.clone()));
         assert!(!trace.is_complete() && trace.tree().contains("\n   └─ no report\n"), "{}", trace.tree());
         trace.take(Some(onward(1_000_900, &later, Step::FragmentTable)));
         assert!(trace.is_well());
         let lines = "packet 1\n\
                      ├─ lb1 (generation 7, thread 2) at +0.1 ms: redirected -> machine lb2 at 198.18.2.3 by gre\n\
-                     │  └─ lb2 (generation 7, thread 2) at +0.0 ms: opened, from peer: Maglev entry 17 of 65537 -> backend b3 at 198.18.2.3 by gre\n\
-                     └─ lb1 (generation 7, thread 2) at +0.2 ms: later piece: redirected -> machine lb2 at 198.18.2.3 by gre\n   \
-                     └─ lb2 (generation 7, thread 2) at +0.9 ms: later piece: opened, from peer: fragment table -> backend b3 at 198.18.2.3 by gre\n";
+                     │  └─ lb2 (generation 7, thread 2) at +0.0 ms: decapsulated, from peer: Maglev entry 17 of 65537 -> backend b3 at 198.18.2.3 by gre\n\
+                     └─ lb1 (generation 7, thread 2) at +0.2 ms: later fragment: redirected -> machine lb2 at 198.18.2.3 by gre\n   \
+                     └─ lb2 (generation 7, thread 2) at +0.9 ms: later fragment: decapsulated, from peer: fragment table -> backend b3 at 198.18.2.3 by gre\n";
         assert!(trace.tree().ends_with(lines), "{}", trace.tree());
     }
 
     #[test]
-    fn silence_strangers_and_drops_are_findings() {
+    fn trace_fails_on_missing_reports_and_drops() {
         let mut trace = trace();
         trace.take(None);
         let mut other = report(1, "lb1", 0, Step::Maglev);
@@ -316,8 +317,8 @@ mod tests {
         trace.take(Some(report(3, "lb1", 0, Step::Maglev)));
         assert!(trace.strangers == 3 && !trace.is_complete() && !trace.is_well());
         let tree = trace.tree();
-        assert!(tree.contains("packet 2\n└─ no report\n") && tree.contains("met no machine"), "{tree}");
-        assert!(tree.contains("3 datagrams were no reports"), "{tree}");
+        assert!(tree.contains("packet 2\n└─ no report\n") && tree.contains("have no report"), "{tree}");
+        assert!(tree.contains("3 datagrams ignored"), "{tree}");
         let mut dropped = report(1, "lb1", 0, Step::FlowTable);
         dropped.explained.verdict = Verdict::Drop("ttl".to_owned());
         trace.take(Some(dropped));

@@ -1,4 +1,4 @@
-//! Marks against bytes laid out by hand, and against everything that is not one.
+//! Tests of marks against hand-written bytes, and with data that is not a mark.
 
 use std::net::IpAddr;
 
@@ -39,7 +39,8 @@ fn a_mark_is_laid_out_as_documented() {
     said.extend([0, 0, 0, 0, 1, 2, 3, 4]);
     said.extend([0, 0, 0, 7]);
     assert_eq!(bytes[..48], said);
-    // The MAC by the reference interface, from the cluster's key on.
+    // The expected authentication code is computed directly with the crate `siphasher`, from the
+    // key of the cluster.
     let key = SipHasher24::new_with_key(&[5; 16]).hash(b"sluicegate trace mark 1").as_bytes();
     said.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 7]);
     said.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 203, 0, 113, 10]);
@@ -55,7 +56,7 @@ fn a_mark_is_worth_sixty_seconds_either_way() {
         let expected = if good { Ok(mark()) } else { Err(TraceRefusal::Time) };
         assert_eq!(trace().read(&bytes, &flow(), at), expected, "{at}");
     }
-    assert_eq!(trace().read(&bytes, &flow(), 0), Err(TraceRefusal::Time), "a clock that was never set");
+    assert_eq!(trace().read(&bytes, &flow(), 0), Err(TraceRefusal::Time), "the clock was never set");
 }
 
 #[test]
@@ -100,7 +101,7 @@ proptest! {
         prop_assert!(signed.is_of(&key, &flow()));
     }
 
-    /// The oracle compares bytes: only the mark itself is a mark.
+    /// Checks that a mark with any changed byte is refused.
     #[test]
     fn a_mark_with_any_byte_changed_is_refused(place in 0..MARK_BYTES, change in 1u8..) {
         let mut bytes = mark().sign(&TraceKey::derive(&KEY), &flow());

@@ -1,35 +1,39 @@
-//! Where a problem has to stand: at what its field names, by the places that the `toml` crate gives.
+//! Compares the positions of configuration problems with the positions that the `toml` crate
+//! reports.
 //!
-//! In: problems of a text that is TOML. Out: a panic where one stands elsewhere.
-//! Not here: flaws of the syntax, whose place is the parser's word; whether places lie in the text at all (`total`).
+//! Syntax errors are excluded, because the `toml` crate itself reports their positions. The module
+//! `total` checks that all positions are inside the text.
 
 use ::toml::de::{DeTable, DeValue};
 use config::{Problems, Severity};
 
-/// Each problem stands at its key or value, or, where its field is not there, at what ought to have it.
+/// Checks that each problem is located at its key or value. If the key is missing, the problem must
+/// be located at the table in which it is expected.
 pub(super) fn are_due(problems: &Problems, text: &str) {
     let Ok(table) = DeTable::parse(text) else { return };
     for problem in problems {
         let Some(steps) = steps(&problem.field) else { continue };
         let [around, own @ ..] = due(&table, &steps).map(|offset| place(text, offset));
-        // A warning also says of a table that it has no good value of that key.
+        // A warning may also be located at the enclosing table, if the table has no valid value for
+        // the key.
         let places =
             if problem.severity == Severity::Warning { vec![around, own[0], own[1]] } else { own.to_vec() };
         let (line, column) = (problem.line(), problem.column());
         assert!(
             places.iter().any(|due| (Some(due.0), Some(due.1)) == (line, column)),
-            "{problem}: due at {places:?}\n{text}"
+            "{problem} should be at {places:?}\n{text}"
         );
     }
 }
 
-/// A key, or the place in a list.
+/// One step of a path to a field: a key, or an index in a list.
 enum Step<'f> {
     Key(&'f str),
     Element(usize),
 }
 
-/// None of a field that needs quotes: how those are cut is no matter of places.
+/// Splits the path of a field into steps. Returns `None` if the path has quotes, which this
+/// function does not support.
 fn steps(field: &str) -> Option<Vec<Step<'_>>> {
     if field.is_empty() || field.contains('"') {
         return None;
@@ -43,7 +47,8 @@ fn steps(field: &str) -> Option<Vec<Step<'_>>> {
     Some(keys.collect())
 }
 
-/// The offsets of the innermost value around, of the key and of the value; where those are not there, thrice the first.
+/// Returns the offsets of the enclosing value, of the key and of the value. If the key is missing,
+/// all three are the offset of the enclosing value.
 fn due(table: &::toml::Spanned<DeTable<'_>>, steps: &[Step<'_>]) -> [usize; 3] {
     let (mut around, mut places) = (0, [0; 3]);
     let mut tables = Some(table.get_ref());
@@ -69,7 +74,7 @@ fn due(table: &::toml::Spanned<DeTable<'_>>, steps: &[Step<'_>]) -> [usize; 3] {
     places
 }
 
-/// Line and column, by counting.
+/// Returns the line and the column of an offset in the text.
 fn place(text: &str, offset: usize) -> (usize, usize) {
     let (mut line, mut column) = (1, 1);
     for (_, character) in text.char_indices().take_while(|(at, _)| *at < offset) {

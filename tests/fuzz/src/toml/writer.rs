@@ -1,26 +1,29 @@
-//! Writes a configuration as somebody else would, who knows TOML and units alone.
+//! Writes a configuration with other spellings of its values, or with one changed value.
 //!
-//! In: the values of the `toml` crate. Out: a text that says the same in other words, or in which one value is another.
-//! Not here: what the configuration's own reader makes of either.
+//! The module works on values of the `toml` crate. It shares no code with the reader of the
+//! configuration.
 
 use std::iter;
 
 use ::toml::{Table, Value};
 
-/// The same: every table in braces, integers to any base, spans in microseconds. `turn`: which integer has which base.
+/// Returns an equal configuration with inline tables, integers in other bases and durations in
+/// microseconds. `turn` determines the base of each integer.
 pub(super) fn respelled(table: &Table, turn: usize) -> String {
     let spell = |leaf: &Leaf<'_>, number: usize| leaf.respelled(number.wrapping_add(turn));
     Writer { spell, leaves: 0 }.document(table)
 }
 
-/// How many values hold no others.
+/// Returns how many values the table contains that are neither tables nor lists, including nested
+/// ones.
 pub(super) fn leaves(table: &Table) -> usize {
     let mut counting = Writer { spell: |leaf: &Leaf<'_>, _| leaf.value.to_string(), leaves: 0 };
     counting.document(table);
     counting.leaves
 }
 
-/// Texts in which one value, the one that `turn` falls on, is another. None where it is none that has neighbours.
+/// Returns versions of the text in which one value is different. `turn` selects the value. Returns
+/// nothing if the selected value has no alternatives.
 pub(super) fn altered(table: &Table, turn: usize) -> impl Iterator<Item = String> {
     let chosen = turn.checked_rem(leaves(table));
     (0..).map_while(move |other| {
@@ -35,7 +38,7 @@ pub(super) fn altered(table: &Table, turn: usize) -> impl Iterator<Item = String
     })
 }
 
-/// A value that holds no others.
+/// A value that is neither a table nor a list, with its key.
 struct Leaf<'v> {
     key: &'v str,
     value: &'v Value,
@@ -61,9 +64,11 @@ impl Leaf<'_> {
         }
     }
 
-    /// What it is not: its neighbour, and those that a register of 8, 16, 32 or 64 bits takes for it.
+    /// Returns different values as text. They are the next larger value, and values that would be
+    /// equal after truncation to 8, 16, 32 or 64 bits.
     fn others(&self) -> Box<dyn Iterator<Item = String>> {
-        // Multiplied by a unit, a number loses as many bits as the unit has factors of two.
+        // The reader multiplies by the unit. Each factor of two in the unit shifts the number left
+        // by one bit, so a smaller difference is lost in a truncation.
         let turns = |twos: u32| {
             iter::once(1).chain([8, 16, 32, 64].map(|bits: u32| 1_i128 << bits.saturating_sub(twos)))
         };
@@ -80,7 +85,8 @@ impl Leaf<'_> {
         }
     }
 
-    /// A whole number and a unit, by the keys that have one: a name may look like it.
+    /// Parses a number with a unit. Only some keys have such values: a string under another key may
+    /// look the same.
     fn span(&self) -> Option<Span> {
         let text = self.value.as_str().filter(|_| WITH_UNIT.contains(&self.key))?;
         let (unit, micros) = *UNITS.iter().find(|(unit, _)| {
@@ -91,7 +97,7 @@ impl Leaf<'_> {
     }
 }
 
-/// A quantity as it is written.
+/// A number with its unit, such as `30s`.
 struct Span {
     number: i128,
     unit: &'static str,
@@ -99,7 +105,7 @@ struct Span {
 }
 
 struct Writer<S> {
-    /// How a leaf is written, by its place among all.
+    /// Writes a value. The second argument is the index of the value among all values.
     spell: S,
     leaves: usize,
 }
@@ -111,7 +117,8 @@ impl<S: FnMut(&Leaf<'_>, usize) -> String> Writer<S> {
 
     fn value(&mut self, key: &str, value: &Value) -> String {
         match value {
-            // Their names are anybody's, so one may be called as a span is.
+            // Header names are arbitrary, so one may be the same as a key that has values with a
+            // unit.
             Value::Table(_) if key == "headers" => value.to_string(),
             Value::Table(table) => {
                 let entry =
@@ -131,14 +138,15 @@ impl<S: FnMut(&Leaf<'_>, usize) -> String> Writer<S> {
 }
 
 fn quoted(key: &str) -> String {
-    // As JSON writes it, which TOML reads: strings of several lines can be no keys.
+    // A string in JSON syntax is a valid TOML key. The multi-line string that the `toml` crate may
+    // write is not a valid key.
     serde_json::to_string(key).unwrap_or_default()
 }
 
-/// In microseconds; a percentage is in one spelling alone.
+/// The units of values and their lengths in microseconds. A percentage has only one spelling.
 const UNITS: [(&str, i128); 6] =
     [("us", 1), ("ms", 1_000), ("s", 1_000_000), ("m", 60_000_000), ("h", 3_600_000_000), ("%", 1)];
-/// The keys whose values are quantities.
+/// The keys that have values with a unit.
 const WITH_UNIT: [&str; 18] = [
     "closing",
     "drain_time",
@@ -150,8 +158,8 @@ const WITH_UNIT: [&str; 18] = [
     "hold_time",
     "interval",
     "lifetime",
-    "longest_hold_down",
-    "longest_retry",
+    "max_hold_down",
+    "max_retry",
     "max_down",
     "new",
     "slow_start",

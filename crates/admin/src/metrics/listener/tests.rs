@@ -42,10 +42,11 @@ impl Scene {
     }
 }
 
-/// To the end, which the listener makes.
+/// Reads until the listener closes the connection.
 async fn read(mut stream: TcpStream) -> String {
     let mut answer = Vec::new();
-    // A reset is an end too: a request that was not read to its end brings one.
+    // A connection reset is also an end, which follows a request that the server did not read
+    // completely.
     let _ = stream.read_to_end(&mut answer).await;
     String::from_utf8(answer).unwrap()
 }
@@ -55,7 +56,7 @@ fn begins(answer: &str, status: u16) {
 }
 
 #[tokio::test]
-async fn a_scrape_is_answered_with_what_the_run_loop_gives() {
+async fn a_scrape_returns_the_counters_of_the_run_loop() {
     let mut scene = Scene::new().await;
     let address = scene.address;
     let client = tokio::spawn(async move {
@@ -63,7 +64,7 @@ async fn a_scrape_is_answered_with_what_the_run_loop_gives() {
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
         read(stream).await
     });
-    // The run loop answers what it is asked, in whatever order, and nothing else is asked.
+    // The commands are answered in any order. Any other command is an error.
     while let Some(command) = tokio::select! {
         command = scene.commands.recv() => command,
         () = async { while !client.is_finished() { tokio::task::yield_now().await } } => None,
@@ -88,13 +89,13 @@ async fn a_scrape_is_answered_with_what_the_run_loop_gives() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_loop_that_says_nothing_is_reported_in_time() {
+async fn a_scrape_without_reply_returns_status_503() {
     let scene = Scene::new().await;
     begins(&scene.get("/metrics").await, 503);
 }
 
 #[tokio::test]
-async fn health_and_readiness_say_why_not() {
+async fn health_and_readiness_return_their_reasons() {
     let scene = Scene::new().await;
     begins(&scene.get("/healthz").await, 200);
     begins(&scene.get("/readyz").await, 200);
@@ -107,7 +108,7 @@ async fn health_and_readiness_say_why_not() {
     begins(&scene.get("/readyz?vip=mail").await, 200);
     let answer = scene.get("/readyz?vip=other%0a").await;
     begins(&answer, 404);
-    assert!(answer.ends_with("\r\n\r\nthis machine serves no VIP \"other\\n\"\n"), "{answer}");
+    assert!(answer.ends_with("\r\n\r\nVIP \"other\\n\" is not configured on this machine\n"), "{answer}");
     begins(&scene.get("/readyz?vipp=mail").await, 400);
 
     scene.readiness.send_modify(|state| state.not_ready = vec!["draining".into()]);
@@ -131,7 +132,7 @@ async fn health_and_readiness_say_why_not() {
 }
 
 #[tokio::test]
-async fn when_the_run_loop_has_gone_nothing_is_well() {
+async fn all_routes_fail_after_the_end_of_the_run_loop() {
     let Scene { address, readiness, commands } = Scene::new().await;
     drop((readiness, commands));
     for path in ["/healthz", "/readyz", "/metrics"] {
@@ -141,8 +142,9 @@ async fn when_the_run_loop_has_gone_nothing_is_well() {
     }
 }
 
+// Promise: api-access
 #[tokio::test]
-async fn there_are_three_paths_to_read_and_nothing_to_write() {
+async fn only_three_paths_and_get_are_served() {
     let scene = Scene::new().await;
     for path in ["/", "/v1/status", "/counters", "/metrics/", "//metrics", "/healthz/../v1/status"] {
         begins(&scene.get(path).await, 404);
@@ -160,7 +162,7 @@ async fn there_are_three_paths_to_read_and_nothing_to_write() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn half_a_request_is_closed_and_so_is_none() {
+async fn incomplete_requests_are_closed() {
     let scene = Scene::new().await;
     let started = tokio::time::Instant::now();
     for half in ["", "GET /healthz HTTP/1.1\r\nHost: x\r\n", "GET /hea"] {
@@ -174,7 +176,7 @@ async fn half_a_request_is_closed_and_so_is_none() {
 }
 
 #[tokio::test]
-async fn a_header_without_end_is_refused() {
+async fn an_endless_header_is_rejected() {
     let scene = Scene::new().await;
     let answer =
         scene.ask(&format!("GET /healthz HTTP/1.1\r\nX: {}", "x".repeat(4 * MAX_HEADER_BYTES))).await;
@@ -182,9 +184,9 @@ async fn a_header_without_end_is_refused() {
     begins(&scene.get("/healthz").await, 200);
 }
 
-/// Those who hold all connections open and say nothing.
+/// These clients occupy all connections and send nothing.
 #[tokio::test(start_paused = true)]
-async fn silent_clients_are_put_out_without_an_answer() {
+async fn silent_clients_are_disconnected() {
     let scene = Scene::new().await;
     let mut silent = Vec::new();
     for _ in 0..MAX_CONNECTIONS {
@@ -197,7 +199,7 @@ async fn silent_clients_are_put_out_without_an_answer() {
 }
 
 #[tokio::test]
-async fn no_more_than_the_bound_is_accepted_at_once() {
+async fn the_number_of_connections_is_limited() {
     let mut scene = Scene::new().await;
     let mut waiting = Vec::new();
     for _ in 0..MAX_CONNECTIONS {
@@ -205,12 +207,12 @@ async fn no_more_than_the_bound_is_accepted_at_once() {
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
         waiting.push(stream);
     }
-    // One asks, the channel holds one, the others stand behind: all connections are taken.
+    // One query is being handled, one waits in the channel, and all other connections are open.
     let first = scene.commands.recv().await.unwrap();
     let mut late = scene.connect().await;
     late.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
     let early = tokio::time::timeout(Duration::from_millis(300), late.read(&mut [0])).await;
-    assert!(early.is_err(), "answered beside {MAX_CONNECTIONS} others");
+    assert!(early.is_err(), "a response despite {MAX_CONNECTIONS} other connections");
     drop(first);
     while let Ok(ask) = scene.commands.try_recv() {
         drop(ask);
@@ -219,13 +221,13 @@ async fn no_more_than_the_bound_is_accepted_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hundred_who_stop_in_the_middle_delay_nobody() {
+async fn a_hundred_stalled_clients_delay_no_other() {
     let scene = Scene::new().await;
     for half in ["", "GET /healthz HTTP/1.1\r\nHost: l"] {
         let mut stopped = Vec::new();
         for _ in 0..100 {
             let mut stream = scene.connect().await;
-            // Its permit may be revoked already.
+            // The permit of the connection may be revoked already.
             let _ = stream.write_all(half.as_bytes()).await;
             stopped.push(stream);
         }
@@ -236,7 +238,7 @@ async fn a_hundred_who_stop_in_the_middle_delay_nobody() {
 }
 
 #[tokio::test]
-async fn by_a_name_that_is_not_ours_nothing_is_read() {
+async fn an_unknown_host_name_is_rejected() {
     let scene = Scene::new().await;
     for path in ["/healthz", "/readyz", "/metrics", "/other"] {
         let answer = scene.ask(&format!("GET {path} HTTP/1.1\r\nHost: evil.example\r\n\r\n")).await;

@@ -20,7 +20,8 @@ fn configs() -> [BfdConfig; 3] {
     all
 }
 
-/// Three sessions, of which the first is up, the second hears its peer, and the third hears nothing.
+/// Returns three sessions. The first is up, the second receives packets from its peer, and the
+/// third has received no packet.
 fn some() -> HandedBfd {
     let now = Instant::now();
     let mut sessions: Vec<Handed> =
@@ -71,25 +72,28 @@ fn what_is_written_is_read_the_same() {
 fn what_no_process_writes_is_refused_and_named() {
     let good = some().to_bytes();
     let refused = |bytes: &[u8]| decoded(bytes).map(|_| ()).unwrap_err();
-    assert_eq!(refused(&[]), "written in another way than this version reads");
-    assert_eq!(refused(&[&[2], &good[1..]].concat()), "written in another way than this version reads");
+    assert_eq!(refused(&[]), "the handover data has an unknown version");
+    assert_eq!(refused(&[&[2], &good[1..]].concat()), "the handover data has an unknown version");
     assert_eq!(refused(&[VERSION, 1]), CUT);
-    assert_eq!(refused(&[VERSION, 1, 2]), CUT, "no flag");
+    assert_eq!(refused(&[VERSION, 1, 2]), CUT, "2 is not a flag");
     for length in 4..good.len() {
-        // Between two sessions the cut is not seen, but by the sockets that are left over.
+        // A cut between two sessions is detected only by the number of sockets.
         if let Ok((_, sessions)) = decoded(&good[..length]) {
             assert!(sessions.len() < 3);
         }
     }
     let twice = [&good, &good[3..]].concat();
-    assert_eq!(refused(&twice), "two sessions have the same name, peer or place");
+    assert_eq!(refused(&twice), "two sessions have the same name, peer or slot");
     let deaf = [&[VERSION, 1, 0], &good[3..]].concat();
-    assert_eq!(refused(&deaf), "nobody hears a session's family");
+    assert_eq!(refused(&deaf), "the address family of a session has no receive socket");
     let mut fast = some();
     fast.sessions[0].config.interval = Duration::from_millis(9);
-    assert_eq!(refused(&fast.to_bytes()), "a session's field is out of range");
+    assert_eq!(refused(&fast.to_bytes()), "a field of a session is out of range");
     let counted = HandedBfd::from_parts(&good, Vec::new()).unwrap_err().to_string();
-    assert!(counted.ends_with("as many sockets are wanted as there are sessions and families"), "{counted}");
+    assert!(
+        counted.ends_with("the number of sockets does not match the number of sessions and address families"),
+        "{counted}"
+    );
 }
 
 proptest! {
@@ -107,7 +111,9 @@ proptest! {
         }
     }
 
-    /// The peer by the rules of RFC 5880 alone: its state and the last time that it heard us decide.
+    // Promise: upgrade-routes
+    /// Models the peer by the rules of RFC 5880. The state of the peer depends on the time of the
+    /// last packet that it received.
     #[test]
     fn the_peer_of_a_session_that_goes_over_is_never_down(
         interval in 10_u64..500,
@@ -137,7 +143,8 @@ proptest! {
                 now += ms(1);
                 prop_assert_eq!(theirs.state, SessionState::Up);
             }
-            // Nobody is there for a part of what the session may spare; what comes meanwhile waits.
+            // For a part of the spare time, no process owns the sessions, and packets wait in the
+            // socket.
             let spare = u64::try_from(ours.spare().unwrap().as_millis()).unwrap();
             let mut waiting = Vec::new();
             for _ in 0..pause * spare.saturating_sub(2) / 1_000 {

@@ -1,8 +1,10 @@
-//! A session on its way to another process: what it is, without the times of its process.
+//! Encodes and decodes a BFD session for the handover to another process.
 //!
-//! In: a session, or the bytes of one. Out: the bytes, or the session, which speaks at once and waits for its peer a whole
-//! detection time anew. What both sides have beforehand (interval, multiplier) is not here: it is the configuration's.
-//! Invariant: what `read` lets through is a state that a session can be in.
+//! The encoding contains the state of the session but no times, because an `Instant` is valid only
+//! in its own process. After decoding, the session sends a packet immediately, and restarts the
+//! detection time. The interval and the multiplier are encoded with the configuration, not here.
+//!
+//! `Session::read` accepts only states that the state machine can reach.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +24,8 @@ impl Session {
         to.extend([remote.state as u8, remote.multiplier, u8::from(remote.demand)]);
     }
 
-    /// `interval` is in microseconds. `None`: no session is so.
+    /// Decodes a session. `interval` is in microseconds. Returns `None` if the data is truncated or
+    /// is not a reachable state.
     pub(crate) fn read(from: &mut Reader<'_>, interval: u32, multiplier: u8, now: Instant) -> Option<Self> {
         let discriminator = from.word()?;
         let before = Before { shortest: from.word()?, longest: from.word()? };
@@ -55,7 +58,8 @@ impl Session {
         is_one.then_some(session)
     }
 
-    /// In its new process: it speaks at once, since nobody did for a while, and its peer may take its whole time.
+    /// Resumes the session in the new process. A packet is due immediately, because no packet was
+    /// sent during the handover. The detection time starts again.
     pub(crate) fn resume(&mut self, now: Instant) {
         (self.sent_at, self.wait) = (now, Duration::ZERO);
         self.detect_at = (self.remote.discriminator != 0).then(|| now + self.detection_time());

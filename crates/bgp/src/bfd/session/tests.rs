@@ -35,7 +35,8 @@ fn up(now: Instant) -> Session {
 #[test]
 fn the_state_machine_is_that_of_the_rfc() {
     use SessionState::{AdminDown, Down, Init, Up};
-    // Rows: ours; columns: the peer's AdminDown, Down, Init, Up (RFC 5880 §6.8.6).
+    // The rows are our states. The columns are the peer's states AdminDown, Down, Init and Up (RFC
+    // 5880 §6.8.6).
     let table = [
         (AdminDown, [AdminDown, AdminDown, AdminDown, AdminDown]),
         (Down, [Down, Init, Up, Down]),
@@ -48,7 +49,7 @@ fn the_state_machine_is_that_of_the_rfc() {
             let mut session = Session::new(7, FAST, 3, now);
             session.state = ours;
             session.received(&control(theirs), now);
-            assert_eq!(session.state, then, "{ours} hears {theirs}");
+            assert_eq!(session.state, then, "state {ours}, received {theirs}");
         }
     }
 }
@@ -69,10 +70,11 @@ fn a_session_that_is_not_up_calls_once_a_second_at_most() {
 fn a_peer_that_wants_packets_sooner_gets_the_next_one_sooner() {
     let now = Instant::now();
     let mut session = up(now);
-    // It had asked for one a second, and the next is almost a second away.
+    // So far, the peer has requested one packet per second, so the next packet is due in almost a
+    // second.
     session.received(&Control { required_rx: 1_000_000, ..control(SessionState::Up) }, now);
     session.sent(now, 25);
-    assert_eq!(session.deadline(), Some(now + ms(300)), "the detection of the peer comes first");
+    assert_eq!(session.deadline(), Some(now + ms(300)), "the detection time ends first");
     session.received(&control(SessionState::Up), now + ms(50));
     assert_eq!(session.transmit_at(), Some(now + ms(100)));
     assert!(session.tick(now + ms(100), 0).is_some());
@@ -90,7 +92,7 @@ fn the_first_packet_after_up_waits_for_no_second() {
 }
 
 #[test]
-fn silence_for_the_peers_multiplier_times_the_longer_interval_is_a_loss() {
+fn silence_for_the_detection_time_is_a_loss() {
     for (theirs, multiplier, until) in [(FAST, 3, 300), (50_000, 5, 500), (200_000, 3, 600)] {
         let now = Instant::now();
         let mut session = up(now);
@@ -118,7 +120,7 @@ fn a_poll_is_answered_at_once_and_only_a_final_ends_ours() {
     session.polling = true;
     let answer = session.received(&Control { poll: true, ..control(SessionState::Up) }, now).unwrap();
     assert!(answer.is_final && !answer.poll);
-    assert!(session.packet(false).poll, "still asking");
+    assert!(session.packet(false).poll, "the poll sequence continues");
     session.received(&Control { is_final: true, ..control(SessionState::Up) }, now);
     assert!(!session.packet(false).poll);
 }
@@ -147,22 +149,26 @@ fn an_end_on_purpose_says_so() {
 }
 
 #[test]
-fn other_times_are_asked_for_and_hold_once_the_peer_has_confirmed() {
+fn changed_times_apply_after_confirmation() {
     let now = Instant::now();
     let mut slower = up(now);
     let said = slower.change(400_000, 5, now).unwrap();
     assert_eq!((said.poll, said.desired_tx, said.required_rx, said.multiplier), (true, 400_000, 400_000, 5));
-    assert_eq!(slower.transmit_interval(), Some(ms(100)), "not slower before the peer expects it");
+    assert_eq!(
+        slower.transmit_interval(),
+        Some(ms(100)),
+        "the interval is unchanged before the confirmation"
+    );
     slower.received(&Control { is_final: true, ..control(SessionState::Up) }, now);
     assert_eq!(slower.transmit_interval(), Some(ms(400)));
     let mut faster = up(now);
     assert!(faster.change(20_000, 3, now).unwrap().poll);
     faster.received(&Control { desired_tx: 20_000, ..control(SessionState::Up) }, now);
-    assert_eq!(faster.detect_at, Some(now + ms(300)), "the peer may still send as before");
+    assert_eq!(faster.detect_at, Some(now + ms(300)), "the peer may still use the old interval");
     faster.received(&Control { desired_tx: 20_000, is_final: true, ..control(SessionState::Up) }, now);
     assert_eq!(faster.detect_at, Some(now + ms(60)));
-    assert_eq!(up(now).change(FAST, 9, now), None, "the multiplier is said by the next packet");
-    assert_eq!(Session::new(7, FAST, 3, now).change(20_000, 3, now), None, "nobody is there to ask");
+    assert_eq!(up(now).change(FAST, 9, now), None, "the next packet has the multiplier");
+    assert_eq!(Session::new(7, FAST, 3, now).change(20_000, 3, now), None, "there is no peer to poll");
 }
 
 proptest! {
@@ -184,8 +190,8 @@ proptest! {
         prop_assert!(last > now);
     }
 
-    /// Two sessions over a link that loses and delays nothing come up, stay up while one changes its interval, and see a cut
-    /// within the detection time.
+    /// Checks that two sessions over a perfect link come up, stay up while one changes its
+    /// interval, and detect a cut within the detection time.
     #[test]
     fn two_sessions_come_up_follow_a_change_and_see_a_cut_in_time(a in 10..500_u64, b in 10..500_u64, c in 10..500_u64, chances in proptest::collection::vec(any::<u32>(), 64)) {
         let start = Instant::now();

@@ -1,4 +1,4 @@
-//! What two ends agree on, and what becomes of it.
+//! Tests of capability negotiation and its effects.
 
 use super::super::*;
 use super::bed::*;
@@ -6,7 +6,7 @@ use crate::config::GracefulRestart;
 use crate::message::Capability;
 
 #[test]
-fn two_speakers_agree_on_the_lower_hold_time_and_all_that_both_can() {
+fn open_negotiates_hold_time_and_capabilities() {
     let (mut fast, mut slow) = (config(PEER), config(US));
     fast.times.hold = Duration::from_secs(9);
     slow.times.hold = Duration::from_secs(90);
@@ -30,13 +30,13 @@ fn an_internal_peer_and_numbers_of_four_bytes_are_spoken_with() {
     exchange(&mut a, &mut b, now);
     assert_eq!(a.session.negotiated.as_ref().unwrap().asn, 4_200_000_001);
     assert_eq!(own_open(&a).short_asn, 23_456);
-    // Internal: a preference, and no path.
+    // An internal peer gets a local preference and an empty AS path.
     assert!(contains(&a.bytes, &[0x40, 5, 4, 0, 0, 0, 100]));
     assert!(contains(&a.bytes, &[0x40, 2, 0]));
 }
 
 #[test]
-fn a_peer_that_knows_two_bytes_alone_gets_the_real_number_beside_the_path() {
+fn two_byte_peer_gets_as4_path() {
     let now = Instant::now();
     let us = Identity { asn: 4_200_000_001, ..US };
     let mut session = Side::new(us, config(PEER), &["203.0.113.10/32"], now).session;
@@ -68,7 +68,7 @@ fn a_peer_without_a_common_family_is_told_which_is_missing() {
 }
 
 #[test]
-fn ipv4_routes_go_over_an_ipv6_session_by_an_ipv6_next_hop_if_both_want_it() {
+fn ipv4_routes_use_an_ipv6_next_hop_if_negotiated() {
     let both = |extended| {
         let (mut a, mut b) = (config(PEER), config(US));
         a.next_hops.extended = extended;
@@ -84,12 +84,12 @@ fn ipv4_routes_go_over_an_ipv6_session_by_an_ipv6_next_hop_if_both_want_it() {
     };
     let with = both(true);
     assert_eq!(with.mirror, prefixes(&["203.0.113.10/32", "2001:db8:f::10/128"]));
-    assert!(contains(&with.bytes, &[5, 6, 0, 1, 0, 1, 0, 2]), "the capability");
+    assert!(contains(&with.bytes, &[5, 6, 0, 1, 0, 1, 0, 2]), "the capability is offered");
     assert!(contains(&with.bytes, &[0, 1, 1, 16, 0x20, 1, 0x0d, 0xb8]), "IPv4 unicast, 16 bytes of next hop");
     let without = both(false);
     assert_eq!(without.mirror, prefixes(&["2001:db8:f::10/128"]));
     assert_eq!(without.session.counts().unannounceable, 1);
-    assert!(!contains(&without.bytes, &[5, 6, 0, 1, 0, 1, 0, 2]), "not offered");
+    assert!(!contains(&without.bytes, &[5, 6, 0, 1, 0, 1, 0, 2]), "the capability is not offered");
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn graceful_restart_is_off_and_says_its_bits_when_it_is_on() {
     let mut on = config(PEER);
     on.graceful_restart = Some(GracefulRestart { seconds: 120, restarting: true, forwarding: true });
     let (a, ..) = established(on, config(US), &[]);
-    // Code 64: R and N, 120 s; both families with F.
+    // Capability 64 with the R and N bits, 120 s, and both families with the F bit.
     assert!(contains(&a.bytes, &[64, 10, 0xc0, 120, 0, 1, 1, 0x80, 0, 2, 1, 0x80]), "{:02x?}", a.bytes);
 }
 
@@ -117,7 +117,7 @@ fn routes_are_kept_where_both_have_said_so_in_this_session() {
 }
 
 #[test]
-fn a_cease_is_a_hard_reset_exactly_when_both_keep_routes_over_notifications() {
+fn cease_is_a_hard_reset_with_the_n_bit() {
     let on = Some(GracefulRestart { seconds: 120, restarting: false, forwarding: false });
     for (ours, theirs, codes) in [(on, on, (6, 9)), (on, None, (6, 2)), (None, on, (6, 2))] {
         let (mut a, mut b) = (config(PEER), config(US));

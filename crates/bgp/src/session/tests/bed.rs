@@ -1,4 +1,5 @@
-//! Two sessions, or a session and bytes written by hand, on simulated time.
+//! Test fixtures on simulated time: two sessions, or one session that receives messages from the
+//! test.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +7,7 @@ use super::super::*;
 use crate::message::Open;
 use crate::route::Attributes;
 
-/// A session and the table that its peer would have, by the messages that came out of it.
+/// A session, and the route table of a peer that has read all its messages.
 pub(super) struct Side {
     pub(super) session: Session,
     pub(super) said: Vec<Message>,
@@ -39,7 +40,7 @@ impl Side {
         self.bytes.extend_from_slice(&taken);
         self.inbox.push(&taken);
         let dialect = Dialect { local_asn: 1, external: true, four_byte: true };
-        while let Some(message) = self.inbox.next(dialect).expect("our own messages are well formed") {
+        while let Some(message) = self.inbox.next(dialect).expect("the output is valid") {
             if let Message::Update(update) = &message {
                 assert_eq!(update.tolerated, None);
                 update.withdrawn.iter().for_each(|prefix| _ = self.mirror.remove(prefix));
@@ -66,7 +67,7 @@ impl Side {
     }
 }
 
-/// Carries bytes to and fro until nobody has any.
+/// Passes bytes between both sides until there is no more output.
 pub(super) fn exchange(a: &mut Side, b: &mut Side, now: Instant) {
     loop {
         let there = a.take(usize::MAX, now);
@@ -79,7 +80,7 @@ pub(super) fn exchange(a: &mut Side, b: &mut Side, now: Instant) {
     }
 }
 
-/// Both sides established, `a` with `routes`.
+/// Returns two sides with an established session. Side `a` announces `routes`.
 pub(super) fn established(a: PeerConfig, b: PeerConfig, routes: &[&str]) -> (Side, Side, Instant) {
     let now = Instant::now();
     let (mut a, mut b) = (Side::new(US, a, routes, now), Side::new(PEER, b, &[], now));
@@ -101,7 +102,7 @@ pub(super) fn prefixes(routes: &[&str]) -> BTreeSet<Prefix> {
     routes.iter().map(|route| route.parse().unwrap()).collect()
 }
 
-/// A message written by hand, past the codec.
+/// Encodes a message without the codec.
 pub(super) fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
     let mut frame = vec![0xff; 16];
     frame.extend_from_slice(&u16::try_from(19 + body.len()).unwrap().to_be_bytes());
@@ -110,7 +111,7 @@ pub(super) fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// An OPEN of [`PEER`] written by hand, with these capabilities (code and value).
+/// Encodes an OPEN of [`PEER`] with these capabilities (code and value).
 pub(super) fn open(asn: u16, hold: u16, capabilities: &[(u8, &[u8])]) -> Vec<u8> {
     let list: Vec<u8> = capabilities
         .iter()
@@ -134,7 +135,7 @@ pub(super) const KEEPALIVE: u8 = 4;
 pub(super) const MP_V4: (u8, &[u8]) = (1, &[0, 1, 0, 1]);
 pub(super) const MP_V6: (u8, &[u8]) = (1, &[0, 2, 0, 1]);
 
-/// A side established with a peer whose messages are written by hand.
+/// Returns a side with an established session. The test writes the messages of its peer.
 pub(super) fn against_hand(config: PeerConfig, hold: u16, capabilities: &[(u8, &[u8])]) -> (Side, Instant) {
     let now = Instant::now();
     let mut side = Side::new(US, config, &[], now);
@@ -146,7 +147,7 @@ pub(super) fn against_hand(config: PeerConfig, hold: u16, capabilities: &[(u8, &
     (side, now)
 }
 
-/// The OPEN that a side has sent.
+/// Returns the OPEN that a side has sent.
 pub(super) fn own_open(side: &Side) -> &Open {
     match &side.said[0] {
         Message::Open(open) => open,

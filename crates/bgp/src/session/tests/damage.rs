@@ -1,4 +1,4 @@
-//! Peers that send what they should not: garbage, damaged messages, floods.
+//! Tests of peers that send garbage, damaged messages and floods.
 
 use proptest::prelude::*;
 
@@ -9,7 +9,7 @@ fn established_by_hand() -> (Side, Instant) {
     against_hand(config(PEER), 90, &[MP_V4, MP_V6, (65, &[0, 0, 0xfd, 0xe8]), (6, &[])])
 }
 
-/// An UPDATE with these attributes and IPv4 prefixes.
+/// Encodes an UPDATE with these attributes and IPv4 prefixes.
 fn update(attributes: &[u8], nlri: &[u8]) -> Vec<u8> {
     let len = u16::try_from(attributes.len()).unwrap().to_be_bytes();
     frame(2, &[&[0, 0], &len[..], attributes, nlri].concat())
@@ -95,7 +95,7 @@ fn garbage_is_refused_by_its_first_bytes() {
 }
 
 #[test]
-fn a_message_of_65535_bytes_is_read_though_it_comes_byte_by_byte() {
+fn message_of_65535_bytes_is_read_byte_by_byte() {
     let (mut a, now) = established_by_hand();
     let attributes = [ORIGIN, AS_PATH, NEXT_HOP].concat();
     let count = (65_535 - 19 - 4 - attributes.len()) / 4;
@@ -108,7 +108,7 @@ fn a_message_of_65535_bytes_is_read_though_it_comes_byte_by_byte() {
 }
 
 #[test]
-fn more_prefixes_than_allowed_end_the_session_and_repeated_ones_do_not() {
+fn max_prefixes_ignores_repeated_prefixes() {
     let limited = PeerConfig { max_prefixes: Some(10), ..config(PEER) };
     let (mut a, now) = against_hand(limited, 90, &[MP_V4, (65, &[0, 0, 0xfd, 0xe8])]);
     let attributes = [ORIGIN, AS_PATH, NEXT_HOP].concat();
@@ -118,14 +118,14 @@ fn more_prefixes_than_allowed_end_the_session_and_repeated_ones_do_not() {
     }
     a.session.received(&frame(2, &[0, 5, 32, 198, 51, 100, 3, 0, 0]), now);
     a.session.received(&announce(10), now);
-    assert_eq!(a.session.end(), None, "ten, one gone, one new");
+    assert_eq!(a.session.end(), None, "ten prefixes after one was withdrawn and one added");
     a.session.received(&announce(11), now);
     a.take_all(now);
     assert_eq!(a.codes(), Some((6, 1)));
     assert_eq!(a.session.end(), Some("the peer announces more than 10 prefixes"));
 }
 
-/// Messages of a long, orderly session, to be damaged.
+/// Returns the messages of a long, valid session. The tests damage them.
 fn good_frames() -> Vec<Vec<u8>> {
     let attributes = [ORIGIN, AS_PATH, NEXT_HOP].concat();
     let reach = [
@@ -186,7 +186,7 @@ fn apply(frame: &mut Vec<u8>, damage: &Damage) {
     }
 }
 
-/// The header says what the frame has, so that damage reaches the body.
+/// Corrects the length in the header, so that damage reaches the body.
 fn mend_length(frame: &mut [u8]) {
     let len = u16::try_from(frame.len()).unwrap().to_be_bytes();
     if let Some(field) = frame.get_mut(16..18) {
@@ -199,7 +199,7 @@ fn cases() -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
 
-/// What must hold of any session, whatever came.
+/// Checks the limits that must hold for every session after any input.
 fn check_bounds(side: &mut Side, now: Instant) -> Result<(), TestCaseError> {
     let ended = side.session.end().is_some();
     let waiting = side.session.output(now).len();

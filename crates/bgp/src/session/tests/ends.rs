@@ -1,11 +1,12 @@
-//! How sessions end: silence, half-open connections, peers that take nothing, wrong numbers.
+//! Tests of the reasons why sessions end: silence, half-open connections, peers that do not read,
+//! and mismatches.
 
 use super::super::*;
 use super::bed::*;
 use crate::config::Times;
 use crate::route::Attributes;
 
-/// Ticks whenever it is due, up to `until`; bytes that come out are lost.
+/// Runs the timers of a session up to `until` and discards its output.
 fn run_until(side: &mut Side, until: Instant) {
     while let Some(at) = side.session.deadline().filter(|&at| at <= until) {
         side.session.tick(at);
@@ -18,15 +19,15 @@ fn quick() -> PeerConfig {
 }
 
 #[test]
-fn silence_ends_the_session_at_the_hold_time_and_keepalives_come_three_times_as_often() {
+fn hold_time_ends_a_silent_session() {
     let (mut a, _, now) = established(quick(), config(US), &[]);
     let before = a.said.len();
     run_until(&mut a, now + Duration::from_millis(8_999));
-    assert_eq!(a.said.len() - before, 2, "at 3 s and 6 s");
+    assert_eq!(a.said.len() - before, 2, "KEEPALIVEs at 3 s and 6 s");
     assert_eq!(a.session.end(), None);
     run_until(&mut a, now + Duration::from_secs(9));
     assert_eq!(a.codes(), Some((4, 0)));
-    assert_eq!(a.session.end(), Some("nothing heard for 9s: hold time expired"));
+    assert_eq!(a.session.end(), Some("hold time expired: no message for 9s"));
 }
 
 #[test]
@@ -49,7 +50,7 @@ fn a_hold_time_of_zero_means_no_timers_at_all() {
 }
 
 #[test]
-fn a_half_open_connection_ends_after_the_open_time_in_either_half() {
+fn half_open_connection_ends_after_the_open_time() {
     let now = Instant::now();
     for (bytes, state) in [(vec![], "OpenSent"), (open(65_000, 0, &[MP_V4]), "OpenConfirm")] {
         let mut side = Side::new(US, config(PEER), &[], now);
@@ -58,26 +59,29 @@ fn a_half_open_connection_ends_after_the_open_time_in_either_half() {
         run_until(&mut side, now + Duration::from_millis(29_999));
         assert_eq!(side.session.end(), None);
         run_until(&mut side, now + Duration::from_secs(30));
-        assert_eq!(side.session.end().unwrap(), format!("no session within 30s: half open in {state}"));
+        assert_eq!(
+            side.session.end().unwrap(),
+            format!("no session within 30s: the connection is still in {state}")
+        );
         assert_eq!(side.codes(), Some((4, 0)));
     }
 }
 
 #[test]
-fn a_peer_that_takes_nothing_is_given_up_after_the_send_hold_time() {
+fn send_hold_time_ends_a_session_that_is_not_read() {
     let (mut a, _, mut now) = established(config(PEER), config(US), &[]);
     a.session.desire(Arc::new(table(&["203.0.113.10/32"])));
     assert!(!a.session.output(now).is_empty());
     let stuck = now;
-    // It goes on talking, so that the hold time does not end it.
+    // The peer keeps sending, so that the hold time does not end the session.
     while a.session.end().is_none() {
         now = a.session.deadline().unwrap();
         a.session.tick(now);
         a.session.received(&frame(KEEPALIVE, &[]), now);
     }
     assert_eq!(now - stuck, Duration::from_secs(480));
-    assert_eq!(a.session.end(), Some("the peer took nothing for 480s"));
-    assert!(a.session.output(now).is_empty(), "no NOTIFICATION would get through");
+    assert_eq!(a.session.end(), Some("send hold time expired: the peer read no data for 480s"));
+    assert!(a.session.output(now).is_empty(), "a NOTIFICATION could not be delivered");
 }
 
 #[test]
@@ -97,7 +101,7 @@ fn a_peer_that_takes_a_byte_now_and_then_is_not_given_up() {
 fn wrong_numbers_in_an_open_are_told_apart() {
     let now = Instant::now();
     for (bytes, codes, why) in [
-        (open(65_009, 90, &[MP_V4]), (2, 2), "AS mismatch: the peer says 65009, 65000 is configured"),
+        (open(65_009, 90, &[MP_V4]), (2, 2), "AS mismatch: the peer reports AS 65009, expected 65000"),
         (open(65_000, 2, &[MP_V4]), (2, 6), "the peer's hold time of 2 s is not acceptable"),
     ] {
         let mut side = Side::new(US, config(PEER), &[], now);
@@ -107,11 +111,11 @@ fn wrong_numbers_in_an_open_are_told_apart() {
     }
     let mut same = Side::new(PEER, config(PEER), &[], now);
     same.session.received(&open(65_000, 90, &[MP_V4]), now);
-    assert_eq!(same.session.end(), Some("the peer's identifier 192.0.2.0 is not acceptable"));
+    assert_eq!(same.session.end(), Some("the peer's router ID 192.0.2.0 is not acceptable"));
 }
 
 #[test]
-fn a_message_out_of_turn_is_answered_with_the_subcode_of_its_state() {
+fn unexpected_message_gets_the_subcode_of_the_state() {
     let now = Instant::now();
     let update = frame(2, &[0; 4]);
     let mut side = Side::new(US, config(PEER), &[], now);
@@ -166,5 +170,5 @@ fn a_notification_goes_before_routes_that_have_not_been_begun() {
     a.take_all(now);
     assert_eq!(a.codes(), Some((6, 3)));
     let rest = a.bytes.len() - before;
-    assert!(rest < 200, "the message under way, and the NOTIFICATION: {rest} bytes");
+    assert!(rest < 200, "{rest} bytes after the partly written message");
 }

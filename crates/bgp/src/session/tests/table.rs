@@ -1,4 +1,4 @@
-//! The peer's table follows the desired one.
+//! Tests that the route table of the peer follows the desired routes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv6Addr;
@@ -50,11 +50,11 @@ fn attributes_are_written_as_the_registry_says() {
     ] {
         assert!(contains(&a.bytes, part), "{part:02x?} in {:02x?}", a.bytes);
     }
-    assert!(!contains(&a.bytes, &[0x40, 5, 4]), "no preference to another AS");
+    assert!(!contains(&a.bytes, &[0x40, 5, 4]), "no local preference for an external peer");
 }
 
 #[test]
-fn a_given_next_hop_takes_the_place_of_our_own_and_its_change_says_all_again() {
+fn next_hop_change_announces_all_routes_again() {
     let (mut a, mut b, now) = established(config(PEER), config(US), &["203.0.113.10/32"]);
     assert!(contains(&a.bytes, &[0x40, 3, 4, 192, 0, 2, 1]));
     let other = elsewhere();
@@ -117,7 +117,7 @@ fn a_flood_of_refreshes_costs_one_answer_at_a_time() {
 }
 
 #[test]
-fn a_refresh_of_a_family_that_nobody_speaks_is_a_sign_of_life_alone() {
+fn refresh_of_an_unknown_family_only_resets_the_hold_timer() {
     let (mut a, _, now) = established(config(PEER), config(US), &["203.0.113.10/32"]);
     a.said.clear();
     a.session.received(&frame(5, &[0, 25, 0, 70]), now);
@@ -140,7 +140,7 @@ fn a_peer_that_reads_nothing_holds_no_more_than_a_few_messages() {
     assert!((1..16_384 + 4_096).contains(&waiting), "{waiting} bytes");
     a.take_all(now);
     assert_eq!((a.mirror.len(), a.session.counts().announced_v4), (100_000, 100_000));
-    assert!(a.bytes.len() < 520_000, "{} bytes: full messages", a.bytes.len());
+    assert!(a.bytes.len() < 520_000, "{} bytes", a.bytes.len());
 }
 
 #[derive(Clone, Debug)]
@@ -158,7 +158,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Even numbers are IPv4, odd ones IPv6.
+/// Even numbers are IPv4, odd numbers are IPv6.
 fn prefix_of(n: u8) -> Prefix {
     if n.is_multiple_of(2) {
         Prefix::host([203, 0, 113, n].into())

@@ -1,30 +1,32 @@
-//! Where peers may dial us: addresses that can't be listened at, and when they are tried again.
-//!
-//! In: the speaker's refusals, the time. Out: sentences for the operator. Not here: the sockets (`bgp`).
+//! Tracks the addresses on which listening for BGP failed, and schedules retries. The sockets are
+//! in `bgp`.
 
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// How listening at the addresses of the file went.
+/// The addresses on which listening failed, and the time of the next attempt.
 #[derive(Debug, Default)]
 pub(super) struct Listening {
-    /// Why an address of the file is not listened at, one sentence each.
+    /// One sentence with the reason for each failed address.
     pub(super) failures: Vec<String>,
     again_at: Duration,
 }
 
 impl Listening {
-    /// What became of the addresses at `now`: logs each that failed for the first time.
+    /// Records the addresses on which listening failed at `now`, and logs each new failure.
     pub(super) fn observe(&mut self, refused: &[(SocketAddr, io::Error)], now: Duration) {
         let failures: Vec<String> = refused.iter().map(|(at, error)| sentence(*at, error)).collect();
         for why in failures.iter().filter(|why| !self.failures.contains(why)) {
-            tracing::error!(why, "peers can't dial us");
+            // log: The process cannot listen on an address in `bgp.listen`. Either the address is
+            // in use, or the port is below 1024 and the process lacks CAP_NET_BIND_SERVICE. The
+            // process tries again every 5 s.
+            tracing::error!(why, "BGP listen failed");
         }
         *self = Self { failures, again_at: now + LISTEN_AGAIN };
     }
 
-    /// Whether an address failed and is to be tried again at `now`.
+    /// Returns `true` if listening failed on an address and the next attempt is due.
     pub(super) fn is_due(&self, now: Duration) -> bool {
         !self.failures.is_empty() && now >= self.again_at
     }
@@ -32,13 +34,14 @@ impl Listening {
 
 fn sentence(at: SocketAddr, error: &io::Error) -> String {
     let hint = match error.kind() {
-        io::ErrorKind::PermissionDenied => "; a port below 1,024 wants CAP_NET_BIND_SERVICE",
-        io::ErrorKind::AddrNotAvailable => "; no interface of the machine has the address",
-        io::ErrorKind::AddrInUse => "; another program listens there",
+        io::ErrorKind::PermissionDenied => "; ports below 1024 need CAP_NET_BIND_SERVICE",
+        io::ErrorKind::AddrNotAvailable => "; no interface of this machine has the address",
+        io::ErrorKind::AddrInUse => "; another program uses the address",
         _ => "",
     };
-    format!("can't listen at {at}: {error}{hint}; it is tried again every {} s", LISTEN_AGAIN.as_secs())
+    format!("cannot listen on {at} ({error}){hint}; next try within {} s", LISTEN_AGAIN.as_secs())
 }
 
-/// An address that can't be listened at may come later.
+/// The time between two attempts to listen. A later attempt to listen can succeed, for example when
+/// an interface gets the address.
 const LISTEN_AGAIN: Duration = Duration::from_secs(5);

@@ -1,9 +1,10 @@
-//! BFD between two processes: it goes over before the BGP sessions that it is beside, and comes before they do.
+//! Hands BFD sessions over from the old process to the new process.
 //!
-//! In: the sessions of a speaker that is about to leave. Out: the same in another process, or in this one again.
-//! A router takes the loss of BFD for a loss of the machine, while it waits for a BGP session that restarts too (RFC 5882 §4.3.2), so
-//! its BFD session must not see an end: bird and FRR both keep it over the end of a BGP session that restarts.
-//! Invariant: one process at a time has the sessions; who has let go of them hears and says nothing.
+//! When a router loses a BFD session, it treats this machine as failed, even while it waits for BGP
+//! to restart (RFC 5882 §4.3.2). BFD sessions are therefore handed over before BGP sessions, and
+//! the router must not notice the change. Bird and FRR both keep a BFD session while its BGP
+//! session restarts. Invariant: only one process owns the sessions. A process that released the
+//! sessions neither sends nor receives BFD packets.
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -14,13 +15,14 @@ use bgp::{PeerConfig, PeerStatus, Speaker, State};
 use super::{AnnounceError, Announcer, keeper};
 use crate::announce::keeper::Watched;
 
-/// BFD at work, also before there is a speaker.
+/// BFD sessions, which may run before the BGP speaker exists.
 #[derive(Debug)]
 pub(super) struct Liveness {
     pub(super) bfd: Arc<Bfd>,
-    /// Who hears of a loss, once it is there.
+    /// The speaker that is notified when a BFD session is lost. The cell is empty until the speaker
+    /// exists.
     speaker: Arc<OnceLock<Weak<Speaker>>>,
-    /// What came from another process.
+    /// The sessions that were taken over from the previous process.
     pub(super) taken: Watched,
 }
 
@@ -39,7 +41,7 @@ impl Liveness {
     }
 
     pub(super) fn belongs_to(&self, speaker: &Arc<Speaker>) {
-        // It is asked once.
+        // `set` fails only if the speaker was set already.
         _ = self.speaker.set(Arc::downgrade(speaker));
     }
 }
@@ -52,28 +54,33 @@ fn reporting() -> (Arc<OnceLock<Weak<Speaker>>>, impl FnMut(BfdChange) + Send) {
         Some(None) => {}
         None => {
             let BfdChange { name, from, to, diagnostic, .. } = change;
-            tracing::info!(change = "router", peer = name, %from, %to, why = %diagnostic, "BFD");
+            // log: The state of a BFD session changed before the BGP sessions started. No action is
+            // needed.
+            tracing::info!(change = "router", peer = name, %from, %to, why = %diagnostic, "BFD state changed");
         }
     };
     (speaker, changed)
 }
 
 impl Announcer {
-    /// Why a hand-over to another process would cost routes, in words; `None`: it costs none.
+    /// Returns the reason why routers would drop routes during a handover to another process, or
+    /// `None` if they would keep all routes.
     #[must_use]
     pub fn loses_routes(&self) -> Option<String> {
         let running = self.running.as_ref()?;
         let restarts = |peer: &PeerConfig| peer.graceful_restart.is_some();
         if !self.plan.peers.iter().all(restarts) {
-            return Some("routers would drop the routes of this machine: set bgp.graceful_restart and reload, or drain and restart".into());
+            return Some("routers would drop the routes of this machine; set bgp.graceful_restart and reload, or drain and restart".into());
         }
         let status = running.speaker.status();
-        // A session of before a reload that asks for it has not agreed, and restarts soon.
+        // A session that was established before a reload enabled graceful restart has not
+        // negotiated graceful restart. A session without graceful restart is restarted soon after
+        // the reload.
         let agreed = |peer: &PeerStatus| peer.negotiated.as_ref().is_some_and(|both| both.graceful_restart);
         let other = status.values().find(|peer| peer.state == State::Established && !agreed(peer));
         if let Some(peer) = other {
             return Some(format!(
-                "router {} has not agreed in this session to keep routes over a restart (RFC 4724): drain and restart",
+                "router {} did not negotiate graceful restart (RFC 4724) in this session; drain and restart instead",
                 peer.name
             ));
         }
@@ -83,14 +90,15 @@ impl Announcer {
         (spare < SILENT_FOR).then(|| too_impatient(peer, spare))
     }
 
-    /// Whether there are BFD sessions, or are to be.
+    /// Returns `true` if the speaker runs and BFD sessions exist or are configured.
     #[must_use]
     pub fn has_bfd(&self) -> bool {
         let running = self.running.as_ref().and_then(|running| running.bfd.as_ref());
         running.is_some_and(|bfd| !self.plan.bfd.is_empty() || !bfd.status().is_empty())
     }
 
-    /// Lets go of all BFD sessions for another process, whatever becomes of BGP; `None`: there is nothing to let go of.
+    /// Releases all BFD sessions so that another process can take them over. BGP sessions are not
+    /// affected. Returns `None` if no sessions exist.
     #[must_use]
     pub fn let_bfd_go(&mut self) -> Option<HandedBfd> {
         let running = self.running.as_mut()?;
@@ -100,11 +108,14 @@ impl Announcer {
         running.bfd.as_ref()?.let_go()
     }
 
-    /// Goes on with BFD sessions that another process, or this one before, has let go of: at once, and beside BGP sessions that are
-    /// there or that [`Announcer::resume`] brings. Until [`Announcer::keep_bfd`] no router hears of their end.
+    /// Takes over BFD sessions that another process released, or that this process released itself.
+    /// The BFD sessions belong to existing BGP sessions, or to BGP sessions that
+    /// [`Announcer::resume`] opens. If a BFD session ends before [`Announcer::keep_bfd`] is called,
+    /// the router is not notified.
     ///
     /// # Errors
-    /// The system has no thread left, or a socket is not its session's.
+    /// Returns [`AnnounceError::Bfd`] if the BFD thread cannot be created, or a socket does not
+    /// belong to its session.
     pub fn take_bfd(&mut self, handed: HandedBfd) -> Result<(), AnnounceError> {
         let liveness = Liveness::take_over(handed)?;
         match &mut self.running {
@@ -114,14 +125,16 @@ impl Announcer {
         Ok(())
     }
 
-    /// The BFD sessions are this process's.
+    /// Makes this process the permanent owner of the BFD sessions that it has taken over.
     pub fn keep_bfd(&self) {
         let running = self.running.as_ref().and_then(|running| running.bfd.as_ref());
         running.into_iter().chain(self.liveness.as_ref().map(|early| &early.bfd)).for_each(|bfd| bfd.keep());
     }
 }
 
-/// How long a BFD session of another process waits for a BGP session: routers have forgotten the routes by then.
+/// Returns how long a BFD session of the previous process waits for its BGP session to be
+/// established again. After this time, routers have dropped the routes of the previous process
+/// anyway.
 pub(super) fn patience(peers: &[PeerConfig]) -> Duration {
     let seconds = peers.iter().filter_map(|peer| peer.graceful_restart).map(|restart| restart.seconds);
     Duration::from_secs(seconds.max().unwrap_or(0).into())
@@ -129,12 +142,13 @@ pub(super) fn patience(peers: &[PeerConfig]) -> Duration {
 
 fn too_impatient(peer: &str, spare: Duration) -> String {
     format!(
-        "BFD with router {peer} spares {} ms of silence, and a hand-over may take {} ms: a longer bfd.interval or a larger \
-         bfd.multiplier and a reload, or drain and restart",
+        "BFD with router {peer} tolerates {} ms of silence, but a handover may take {} ms; raise bfd.interval or \
+         bfd.multiplier and reload, or drain and restart",
         spare.as_millis(),
         SILENT_FOR.as_millis()
     )
 }
 
-/// BFD was silent for 0.7 to 12 ms while it went over, on two processors that others used too.
+/// The time without BFD packets that a handover may take. Measured handovers took 0.7 to 12 ms on
+/// two shared processors.
 const SILENT_FOR: Duration = Duration::from_millis(100);

@@ -33,28 +33,29 @@ impl Bed {
 }
 
 #[test]
-fn it_goes_at_once_and_comes_back_after_the_hold_down_with_enough_backends() {
+fn vip_is_withdrawn_immediately_and_returns_after_hold_down() {
     let mut bed = Bed(Decider::default(), rules(2, 3));
-    assert_eq!(bed.at(1, &seen(2)), VipStatus::Announced, "the first time nothing is waited for");
-    let few =
-        |wanted| VipStatus::Away(Why::TooFew { service: "www tcp 80".into(), serving: wanted - 1, wanted });
+    assert_eq!(bed.at(1, &seen(2)), VipStatus::Announced, "the first announcement has no hold-down");
+    let few = |wanted| {
+        VipStatus::Withdrawn(Why::TooFew { service: "www tcp 80".into(), serving: wanted - 1, wanted })
+    };
     assert_eq!(bed.at(2, &seen(1)), few(2));
-    assert_eq!(bed.at(3, &seen(2)), few(3), "to come back it needs one more");
+    assert_eq!(bed.at(3, &seen(2)), few(3), "return_serving applies after a withdrawal");
     assert_eq!(bed.at(4, &seen(3)), VipStatus::HeldDown(Duration::from_secs(10)));
     assert_eq!(bed.at(13, &seen(3)), VipStatus::HeldDown(Duration::from_secs(1)));
     assert_eq!(bed.at(14, &seen(3)), VipStatus::Announced);
-    assert_eq!(bed.at(15, &seen(2)), VipStatus::Announced, "and to stay it does not");
+    assert_eq!(bed.at(15, &seen(2)), VipStatus::Announced, "min_serving applies while announced");
     assert_eq!((bed.0.withdrawals("www"), bed.0.since("www")), (1, Duration::from_secs(14)));
 }
 
 #[test]
-fn what_a_reload_brings_about_is_no_flap_and_a_fault_of_the_forwarder_is() {
+fn withdrawal_after_reload_has_no_hold_down() {
     let mut bed = Bed(Decider::default(), rules(2, 2));
     bed.at(1, &seen(2));
     bed.0.reloaded(Duration::from_secs(20));
     bed.1 = rules(3, 3);
-    assert!(matches!(bed.at(20, &seen(2)), VipStatus::Away(Why::TooFew { .. })));
-    assert_eq!(bed.at(21, &seen(3)), VipStatus::Announced, "the new backend has had its first result");
+    assert!(matches!(bed.at(20, &seen(2)), VipStatus::Withdrawn(Why::TooFew { .. })));
+    assert_eq!(bed.at(21, &seen(3)), VipStatus::Announced, "the new backend has its first result");
     assert_eq!(bed.0.withdrawals("www"), 0);
     bed.at(29, &Seen { forwarder_fault: Some("gone".into()), ..seen(3) });
     assert_eq!(bed.at(29, &seen(3)), VipStatus::HeldDown(Duration::from_secs(10)));
@@ -63,29 +64,29 @@ fn what_a_reload_brings_about_is_no_flap_and_a_fault_of_the_forwarder_is() {
     assert_eq!(
         bed.at(40, &seen(3)),
         VipStatus::HeldDown(Duration::from_secs(20)),
-        "it is long after the reload"
+        "the reload is more than 10 s ago"
     );
 }
 
 #[test]
-fn what_is_missing_is_named_and_nothing_unknown_is_announced() {
+fn missing_condition_is_reported_as_the_reason() {
     let mut bed = Bed(Decider::default(), rules(1, 1));
     let starting = Seen { set_up: false, ..seen(9) };
-    assert_eq!(bed.at(1, &starting), VipStatus::Away(Why::Starting));
+    assert_eq!(bed.at(1, &starting), VipStatus::Withdrawn(Why::Starting));
     let ill = Seen { forwarder_fault: Some("gone".into()), ..seen(9) };
-    assert_eq!(bed.at(1, &ill), VipStatus::Away(Why::Forwarder("gone".into())));
+    assert_eq!(bed.at(1, &ill), VipStatus::Withdrawn(Why::Forwarder("gone".into())));
     for services in [BTreeMap::new(), BTreeMap::from([("www".to_owned(), Vec::new())])] {
         let nothing = Seen { services, ..seen(9) };
-        assert_eq!(bed.at(1, &nothing), VipStatus::Away(Why::Unknown));
+        assert_eq!(bed.at(1, &nothing), VipStatus::Withdrawn(Why::Unknown));
     }
     bed.1 = rules(1, 1).into_iter().map(|(name, rules)| (name, Rules { heard: false, ..rules })).collect();
-    assert_eq!(bed.at(2, &seen(9)), VipStatus::Away(Why::NoPeer));
+    assert_eq!(bed.at(2, &seen(9)), VipStatus::Withdrawn(Why::NoPeer));
     bed.1 = BTreeMap::from([("www".into(), Rules::default())]);
-    assert_eq!(bed.at(2, &seen(9)), VipStatus::Away(Why::NotWanted));
+    assert_eq!(bed.at(2, &seen(9)), VipStatus::Withdrawn(Why::NotWanted));
 }
 
 #[test]
-fn a_family_stands_for_itself() {
+fn each_address_family_has_its_own_status() {
     let family =
         |family, serving| ServiceSeen { name: "www tcp 80".into(), family, serving, elsewhere: false };
     let now = |v4, v6| {
@@ -106,7 +107,7 @@ fn a_family_stands_for_itself() {
 }
 
 #[test]
-fn a_hold_down_goes_over_to_another_name() {
+fn inherit_copies_the_hold_down_to_a_new_name() {
     let mut bed = Bed(Decider::default(), rules(2, 2));
     bed.at(1, &seen(2));
     bed.at(2, &seen(1));
@@ -118,17 +119,17 @@ fn a_hold_down_goes_over_to_another_name() {
 }
 
 #[test]
-fn another_cluster_is_enough_where_the_rules_say_so() {
+fn another_cluster_qualifies_if_the_rules_allow_remotes() {
     let mut elsewhere = seen(0);
     elsewhere.services.get_mut("www").unwrap()[1].elsewhere = true;
     let mut bed = Bed(Decider::default(), rules(1, 1));
     assert_eq!(bed.at(1, &elsewhere), VipStatus::Announced);
     bed.1 = rules(2, 2);
-    assert!(matches!(bed.at(2, &elsewhere), VipStatus::Away(Why::TooFew { .. })));
+    assert!(matches!(bed.at(2, &elsewhere), VipStatus::Withdrawn(Why::TooFew { .. })));
 }
 
 #[test]
-fn a_vip_that_the_file_forgets_begins_anew() {
+fn removed_vip_loses_its_history() {
     let mut bed = Bed(Decider::default(), rules(1, 1));
     bed.at(1, &seen(1));
     bed.at(2, &seen(0));
@@ -136,12 +137,13 @@ fn a_vip_that_the_file_forgets_begins_anew() {
     assert_eq!(bed.at(4, &seen(1)), VipStatus::Announced);
 }
 
-/// By the words of the header, looking through all that was seen up to each moment.
+/// Computes the expected decisions from the complete history. The algorithm differs from the one
+/// under test.
 fn model(history: &[(u64, usize)], min: usize, back: usize) -> Vec<bool> {
     let mut announced: Vec<bool> = Vec::new();
     for now in 0..history.len() {
         let (time, serving) = history[now];
-        // Ends of announcements, each with its length.
+        // The times at which announcements ended, each with the duration of the announcement.
         let ends: Vec<(usize, u64)> = (1..now)
             .filter(|&n| announced[n - 1] && !announced[n])
             .map(|n| {
@@ -150,7 +152,8 @@ fn model(history: &[(u64, usize)], min: usize, back: usize) -> Vec<bool> {
             })
             .collect();
         let before = now > 0 && announced[now - 1];
-        // How many withdrawals in a row followed a short announcement, counted from the last.
+        // The number of consecutive withdrawals that followed a short announcement, counted back
+        // from the last withdrawal.
         let short = ends.iter().rev().take_while(|(_, stayed)| *stayed < 60).count();
         let doublings = if short == ends.len() { short.saturating_sub(1) } else { short };
         let wait = (0..doublings).fold(10_u64, |wait, _| (wait * 2).min(60));
@@ -171,7 +174,7 @@ fn model(history: &[(u64, usize)], min: usize, back: usize) -> Vec<bool> {
 
 proptest! {
     #[test]
-    fn decisions_agree_with_a_look_through_all_history(
+    fn decisions_match_the_model(
         steps in prop::collection::vec((0_u64..25, 0_usize..4), 1..120),
         min in 1_usize..3,
         more in 0_usize..2,
@@ -183,7 +186,8 @@ proptest! {
         let announced: Vec<bool> =
             history.iter().map(|&(time, serving)| bed.at(time, &seen(serving)) == VipStatus::Announced).collect();
         prop_assert_eq!(&announced, &model(&history, min, min + more));
-        // Whatever backends do: never without enough of them, and no two announcements close to each other.
+        // A VIP is never announced without enough backends. The starts of two announcements are at
+        // least the hold-down apart.
         let begins: Vec<u64> =
             (0..announced.len()).filter(|&n| announced[n] && (n == 0 || !announced[n - 1])).map(|n| history[n].0).collect();
         prop_assert!(begins.windows(2).all(|pair| pair[1] - pair[0] >= 10));

@@ -35,7 +35,7 @@ fn announced(desired: &Desired, peer: &str) -> Vec<String> {
 }
 
 #[test]
-fn each_peer_gets_the_routes_of_the_vips_that_are_for_it() {
+fn each_peer_receives_the_routes_of_its_vips() {
     let text = vip("a", "203.0.113.1", "announce = { peers = [\"t2\"] }")
         + &vip("b", "203.0.113.2", "announce = {}")
         + &vip("c", "203.0.113.3", "");
@@ -51,13 +51,13 @@ fn each_peer_gets_the_routes_of_the_vips_that_are_for_it() {
     let other = super::tests::plan("lb2", &text);
     assert!(other.rules["a"].announced && !other.rules["a"].heard, "lb2 has no session with t2");
     assert_eq!(plan.peers.iter().map(|peer| peer.connect).collect::<Vec<_>>(), [Connect::Both; 2]);
-    assert_eq!(other.peers[0].connect, Connect::Dial, "the address is lb1's");
-    assert!(plan.peers.iter().all(|peer| peer.check().is_ok()), "a long hold time too");
+    assert_eq!(other.peers[0].connect, Connect::Dial, "the listening address belongs to lb1");
+    assert!(plan.peers.iter().all(|peer| peer.check().is_ok()), "valid with a long hold time");
     assert_eq!(plan.bfd.keys().collect::<Vec<_>>(), [&IpAddr::from([192, 0, 2, 0])]);
 }
 
 #[test]
-fn a_shared_route_stands_while_one_of_its_vips_qualifies() {
+fn shared_route_is_announced_while_one_vip_qualifies() {
     let aggregate = "announce = { aggregates = [\"203.0.113.0/24\"] }";
     let plan = plan("lb1", &(vip("a", "203.0.113.1", aggregate) + &vip("b", "203.0.113.2", aggregate)));
     for (names, count) in [(&["a", "b"][..], 1), (&["a"], 1), (&["b"], 1), (&[], 0)] {
@@ -67,11 +67,11 @@ fn a_shared_route_stands_while_one_of_its_vips_qualifies() {
 }
 
 #[test]
-fn a_peer_that_does_not_speak_a_family_is_not_told_of_its_routes() {
+fn peer_receives_only_routes_of_its_address_families() {
     let plan = plan("lb1", &vip("a", "2001:db8:f::1", "announce = {}"));
     let desired = plan.desired(&shown(&["a"]), Stage::Serving, &BTreeSet::new());
     assert_eq!((announced(&desired, "t1").len(), announced(&desired, "t2").len()), (1, 0));
-    // Where no machine has a peer that takes it, the file is refused.
+    // The configuration is accepted, because another machine has a peer that accepts the routes.
     let elsewhere = "announce = { peers = [\"t2\", \"t3\"] }\n[[bgp.peers]]\nname = \"t3\"\naddress = \"2001:db8::9\"\n\
                      asn = 65000\nmachines = [\"lb2\"]";
     let deaf = super::tests::plan("lb1", &vip("a", "2001:db8:f::1", elsewhere));
@@ -79,7 +79,7 @@ fn a_peer_that_does_not_speak_a_family_is_not_told_of_its_routes() {
 }
 
 #[test]
-fn a_vip_whose_families_are_checked_apart_holds_its_routes_up_apart() {
+fn separately_checked_families_announce_separate_routes() {
     let both = "addresses = [\"203.0.113.1\", \"2001:db8:f::1\"]";
     let of = |machine: &str, pool: &str| {
         let text = vip("a", "203.0.113.1", "announce = {}").replace("addresses = [\"203.0.113.1\"]", both);
@@ -92,7 +92,7 @@ fn a_vip_whose_families_are_checked_apart_holds_its_routes_up_apart() {
     let apart = of("lb1", "checks = [\"vip\"]");
     assert_eq!(names(&apart), ["a IPv4", "a IPv6"]);
     assert_eq!(names(&of("lb1", "")), ["a"]);
-    assert_eq!(names(&of("lb2", "checks = [\"vip\"]")), ["a"], "it has no IPv6 address to ask by");
+    assert_eq!(names(&of("lb2", "checks = [\"vip\"]")), ["a"], "lb2 has no IPv6 address for checks");
     let announced_with =
         |names: &[&str]| announced(&apart.desired(&shown(names), Stage::Serving, &BTreeSet::new()), "t1");
     assert_eq!(announced_with(&["a IPv4"]), ["203.0.113.1/32"]);
@@ -100,20 +100,20 @@ fn a_vip_whose_families_are_checked_apart_holds_its_routes_up_apart() {
 }
 
 #[test]
-fn an_anchor_says_a_higher_med_and_the_others_say_one_too() {
+fn backup_machine_has_higher_med_than_the_others() {
     let med = |machine: &str, announce: &str| {
         let plan = plan(machine, &vip("a", "203.0.113.1", announce));
-        (plan.rules["a"].anchor, plan.routes.values().next().unwrap().attributes.med)
+        (plan.rules["a"].backup, plan.routes.values().next().unwrap().attributes.med)
     };
-    let pair = "announce = { anchors = [\"lb2\"] }";
+    let pair = "announce = { backups = [\"lb2\"] }";
     assert_eq!((med("lb1", pair), med("lb2", pair)), ((false, Some(0)), (true, Some(1_000))));
-    let pair = "announce = { anchors = [\"lb2\"], med = 50 }";
+    let pair = "announce = { backups = [\"lb2\"], med = 50 }";
     assert_eq!((med("lb1", pair), med("lb2", pair)), ((false, Some(50)), (true, Some(1_050))));
     assert_eq!(med("lb1", "announce = {}"), (false, None));
 }
 
 #[test]
-fn a_drain_marks_every_route_and_then_withdraws_it() {
+fn drain_marks_every_route_and_then_withdraws_it() {
     let plan = plan("lb1", &vip("a", "203.0.113.1", "announce = { communities = [\"65101:1\"] }"));
     let desired = plan.desired(&shown(&["a"]), Stage::Leaving, &BTreeSet::new());
     let (_, attributes) = desired.of("t1").iter().next().unwrap();

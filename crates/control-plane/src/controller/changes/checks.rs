@@ -1,6 +1,7 @@
-//! Checks and encapsulations: each is listed once, key by key, however many backends use it; and which backends got others.
+//! Describes changes of checks and encapsulations.
 //!
-//! In: two configurations. Out: sentences. Not here: what a check's keys mean (`config`).
+//! A changed check or encapsulation is reported once, even if many backends use it. Backends whose
+//! checks changed in the same way share one sentence.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,12 +13,13 @@ use compile::{Views, is_checked_through_vip};
 use config::words::few;
 use config::{Check, Config, Encapsulation, Member, Pool};
 
-/// One line for each check and each encapsulation that is in use before and after, and says something else.
+/// Reports each check and encapsulation that is used in both configurations and has changed.
 pub(super) fn definitions(changes: &mut Changes, old: &Config, new: &Config) {
     let (before, after) = (checks(old), checks(new));
     for (name, check) in &before {
         let Some(next) = after.get(name).filter(|next| *next != check) else { continue };
-        // Of another kind, every key of the old one would be gone and every key of the new one have come.
+        // If the kind of the check changed, only the new kind is reported, and the keys of both
+        // kinds are skipped.
         let (from, to) = (check.kind.word(), next.kind.word());
         let is_of_kind =
             |path: &str| from != to && [from, to].iter().any(|word| path.split('.').next() == Some(*word));
@@ -37,7 +39,8 @@ pub(super) fn definitions(changes: &mut Changes, old: &Config, new: &Config) {
     }
 }
 
-/// Which VIPs' addresses backends are to answer at that nobody has asked them at: until they do, nothing is served there.
+/// Reports the VIP addresses through which backends are checked for the first time. Until these
+/// checks pass, no backend serves the addresses.
 pub(super) fn asked_first(changes: &mut Changes, old: &Config, new: &Config, machine: &str) {
     let (before, after) = (asked(old, machine), asked(new, machine));
     for ((vip, pool), addresses) in &after {
@@ -53,7 +56,7 @@ pub(super) fn asked_first(changes: &mut Changes, old: &Config, new: &Config, mac
     }
 }
 
-/// By VIP and pool, the addresses through which its backends are checked.
+/// Returns the VIP addresses through which backends are checked, by names of VIP and pool.
 fn asked(config: &Config, machine: &str) -> BTreeMap<(Arc<str>, Arc<str>), BTreeSet<IpAddr>> {
     let mut asked: BTreeMap<_, BTreeSet<IpAddr>> = BTreeMap::new();
     let Some(machine) = config.machine(machine) else { return asked };
@@ -67,7 +70,8 @@ fn asked(config: &Config, machine: &str) -> BTreeMap<(Arc<str>, Arc<str>), BTree
     asked
 }
 
-/// Which checks and which encapsulation the backends of a leaf pool have: a line for all that changed alike.
+/// Reports backends of a leaf pool whose checks or encapsulation changed. Backends with the same
+/// change share one sentence.
 pub(super) fn uses(changes: &mut Changes, old: &Pool, new: &Pool) {
     for (what, names) in USES {
         let mut alike: BTreeMap<(String, String), Vec<&str>> = BTreeMap::new();
@@ -84,7 +88,8 @@ pub(super) fn uses(changes: &mut Changes, old: &Pool, new: &Pool) {
     }
 }
 
-/// Backends that the pool itself lists, before and after.
+/// Returns each backend that `old` lists directly and `new` also contains, before and after the
+/// change.
 fn pairs<'a>(old: &'a Pool, new: &'a Pool) -> impl Iterator<Item = (&'a Member, &'a Member)> {
     let after: BTreeMap<&Arc<str>, &Member> =
         new.members.iter().map(|member| (&member.backend.name, member)).collect();
@@ -92,7 +97,8 @@ fn pairs<'a>(old: &'a Pool, new: &'a Pool) -> impl Iterator<Item = (&'a Member, 
     own.filter_map(move |member| Some((member, *after.get(&member.backend.name)?)))
 }
 
-/// A use, and its words for one backend.
+/// The name of a backend property, such as its checks, and a function that returns the property of
+/// a backend as text.
 type Use = (&'static str, fn(&Member) -> String);
 
 const USES: [Use; 2] =

@@ -1,62 +1,62 @@
-//! Sections as their keys and values in words, as they serialize, and what of them differs between two.
+//! Flattens configuration sections into keys with values, and compares them.
 //!
-//! In: what serializes. Out: `key: A -> B`, in the order of the keys' paths.
-//! Not here: how a value serializes (`config`), what a change of it means (`changes`).
-//! Invariant: no secret is shown; of what a file holds, only that it is another.
+//! Each changed key is described with its old and new value, sorted by path. Values are formatted
+//! as `config` serializes them. Invariant: a changed secret is reported without its value.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use serde_json::Value;
 
-/// Keys by their paths, such as `io.batch`. One that says nothing is left out.
+/// The keys of a section with their values. A key is a path, such as `io.batch`. Empty values are
+/// omitted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Keys(BTreeMap<String, Shown>);
 
-/// A key's value.
+/// The value of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Shown {
     Words(String),
-    /// What is not to be shown: by its digest.
+    /// The digest of a secret, which is compared but not shown.
     Sealed(String),
 }
 
-/// A key whose value is another.
+/// A key whose value changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Difference {
     pub(super) key: String,
-    /// Such as `2s -> 1s`.
+    /// The old and new value, such as `2s -> 1s`.
     pub(super) words: String,
 }
 
 impl Difference {
-    /// Such as `interval 2s -> 1s`, for a list.
+    /// Formats the difference for a list of differences, such as `interval 2s -> 1s`.
     pub(super) fn short(&self) -> String {
         format!("{} {}", self.key, self.words)
     }
 
-    /// Such as `io.batch: 64 -> 32`.
+    /// Formats the difference as a sentence, such as `io.batch: 64 -> 32`.
     pub(super) fn sentence(&self) -> String {
         format!("{}: {}", self.key, self.words)
     }
 }
 
 impl Keys {
-    /// The keys of a section, which stands at `path`; `""`: at the top.
+    /// Returns the keys of a section. `path` is prepended to each key and may be empty.
     pub(super) fn of(path: &str, section: &impl Serialize) -> Self {
         let mut keys = Self::default();
-        // Maps of the configuration have names for keys, and no number in it is a fraction: nothing fails to serialize.
+        // Serialization cannot fail, because map keys are strings and all numbers are integers.
         keys.enter(path, serde_json::to_value(section).unwrap_or_default());
         keys
     }
 
-    /// Those whose path `keep` says.
+    /// Removes the keys for which `keep` returns `false`.
     pub(super) fn filter(mut self, keep: impl Fn(&str) -> bool) -> Self {
         self.0.retain(|path, _| keep(path));
         self
     }
 
-    /// With those of another section.
+    /// Adds the keys of another section.
     pub(super) fn join(&mut self, other: Self) {
         self.0.extend(other.0);
     }
@@ -80,7 +80,7 @@ impl Keys {
         self.0.insert(path.to_owned(), shown);
     }
 
-    /// What differs, in the order of the paths.
+    /// Returns the keys whose values differ in `new`, sorted by path.
     pub(super) fn differing(&self, new: &Self) -> Vec<Difference> {
         let paths: BTreeSet<&String> = self.0.keys().chain(new.0.keys()).collect();
         let difference = |path: &String| {
@@ -91,7 +91,7 @@ impl Keys {
     }
 }
 
-/// As the file has it; quoted where it would not be seen whole.
+/// Formats a value as in the configuration. A value with invisible characters is quoted.
 fn words(value: &Value) -> String {
     match value {
         Value::String(text) => {
@@ -115,7 +115,7 @@ fn from_to(path: &str, old: Option<&Shown>, new: Option<&Shown>) -> String {
     }
 }
 
-/// What a key without a value means, where that is not nothing.
+/// Returns the text to show for a missing key, which describes the default.
 fn absent(path: &str) -> &'static str {
     match path {
         "io.queues" | "peers" => "all",
@@ -125,5 +125,5 @@ fn absent(path: &str) -> &'static str {
     }
 }
 
-/// The one key of what `config` does not show.
+/// The key under which a secret is serialized as its digest.
 const SEALED: &str = "sha256";

@@ -1,6 +1,5 @@
-//! What is different about routers and what is announced to them.
-//!
-//! In: configurations, VIPs. Out: sentences. Not here: routes that move because addresses do (`changes` says the addresses).
+//! Describes changes of BGP peers and announcements. Changes of VIP addresses also change routes,
+//! and `changes` describes them.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -10,14 +9,16 @@ use super::Changes;
 use super::keys::{Difference, Keys};
 use config::{Bgp, BgpPeer, Config, Vip, format_duration};
 
-/// Of one machine: itself and its peers.
+/// Reports changes of the `[bgp]` section and of the peers of one machine.
 pub(super) fn bgp(changes: &mut Changes, old: &Config, new: &Config, machine: &str) {
     let of = |config: &Config| config.bgp().filter(|bgp| bgp.peers_of(machine).next().is_some()).cloned();
     let id = |config: &Config| config.machine(machine).and_then(|machine| machine.router_id());
     match (of(old), of(new)) {
         (None, None) => {}
-        (None, Some(new)) => changes.say(format!("bgp: AS {}: VIPs are announced from now on", new.asn)),
-        (Some(_), None) => changes.say("bgp: gone: all sessions end, and nothing is announced"),
+        (None, Some(new)) => {
+            changes.say(format!("bgp: added with AS {}; VIPs are announced from now on", new.asn))
+        }
+        (Some(_), None) => changes.say("bgp: removed; all sessions end and no VIP is announced"),
         (Some(before), Some(after)) => {
             for difference in section(&before, id(old)).differing(&section(&after, id(new))) {
                 let waits = AT_START.contains(&&*difference.key);
@@ -29,7 +30,7 @@ pub(super) fn bgp(changes: &mut Changes, old: &Config, new: &Config, machine: &s
     }
 }
 
-/// Of one VIP.
+/// Reports changes of the `announce` key of one VIP.
 pub(super) fn announce(changes: &mut Changes, old: &Vip, new: &Vip) {
     let name = &old.name;
     match (old.announce.as_ref(), new.announce.as_ref()) {
@@ -44,7 +45,7 @@ pub(super) fn announce(changes: &mut Changes, old: &Vip, new: &Vip) {
     }
 }
 
-/// A peer is known by its address, as the speaker has it.
+/// Compares the peers by address, because the BGP speaker identifies them by address.
 fn peers(changes: &mut Changes, old: &Bgp, new: &Bgp, machine: &str) {
     fn of<'a>(bgp: &'a Bgp, machine: &str) -> BTreeMap<IpAddr, &'a BgpPeer> {
         bgp.peers_of(machine).map(|peer| (peer.address, peer)).collect()
@@ -53,7 +54,7 @@ fn peers(changes: &mut Changes, old: &Bgp, new: &Bgp, machine: &str) {
     let (old, new) = (of(old, machine), of(new, machine));
     for (address, peer) in &old {
         let Some(next) = new.get(address) else {
-            changes.say(format!("bgp peer {}: removed: its session with {address} ends after {}, in which its routes are marked as about to go", peer.name, format_duration(notice)));
+            changes.say(format!("bgp peer {}: removed; its session with {address} ends after {}, and until then its routes carry the graceful-shutdown community", peer.name, format_duration(notice)));
             continue;
         };
         let words = peer_words(peer, next, notice);
@@ -66,18 +67,16 @@ fn peers(changes: &mut Changes, old: &Bgp, new: &Bgp, machine: &str) {
     }
 }
 
-/// What is different of a peer, and what its session makes of it, as the speaker has it.
+/// Describes how a peer changed, and the effect on its session.
 fn peer_words(peer: &BgpPeer, next: &BgpPeer, notice: Duration) -> Vec<String> {
     let differing = Keys::of("", peer).differing(&Keys::of("", next));
     let mut words: Vec<String> = Vec::new();
     if peer.name != next.name {
-        words.push(format!("called {} before", peer.name));
+        words.push(format!("renamed from {}", peer.name));
     }
     words.extend(differing.iter().map(Difference::short));
     if peer.md5.as_ref() != next.md5.as_ref() {
-        words.push(
-            "another key in the running session: the router must have it too within the hold time".to_owned(),
-        );
+        words.push("MD5 key changed, and the router needs the new key within the hold time".to_owned());
     }
     let restarts: Vec<&str> = differing
         .iter()
@@ -86,27 +85,28 @@ fn peer_words(peer: &BgpPeer, next: &BgpPeer, notice: Duration) -> Vec<String> {
         .collect();
     if !restarts.is_empty() {
         let notice = format_duration(notice);
-        // Only the connection knows which address it is from.
-        let unless = if restarts == ["source"] { ", unless it comes from there already" } else { "" };
+        // This function does not know which source address the connection uses.
+        let unless = if restarts == ["source"] { ", unless it already uses this source" } else { "" };
         words.push(format!(
-            "its session restarts after {notice}, in which its routes are marked as about to go{unless}"
+            "its session restarts after {notice}, and until then its routes carry the graceful-shutdown community{unless}"
         ));
     } else if differing.iter().any(|difference| difference.key == "hold_time") {
-        words.push("hold_time counts from the next session on".to_owned());
+        words.push("hold_time applies from the next session on".to_owned());
     }
     if restarts.is_empty() && peer.bfd.is_some() && next.bfd.is_none() {
-        words.push("BFD ends with the session of now".to_owned());
+        words.push("BFD ends with the current session".to_owned());
     }
     words
 }
 
-/// Keys that the speaker takes as it starts.
+/// The keys that the BGP speaker reads only when it starts.
 const AT_START: [&str; 2] = ["bgp.asn", "router_id"];
 
-/// Keys that an OPEN carries, or that make another connection.
+/// The keys whose change requires a new session, because they are part of the OPEN message or of
+/// the TCP connection.
 const RESTARTING: [&str; 4] = ["asn", "source", "families", "extended_next_hop"];
 
-/// Of the section, with the number that a machine goes by in it.
+/// Returns the keys of the `[bgp]` section, and the router ID of the machine.
 fn section(bgp: &Bgp, router_id: Option<Ipv4Addr>) -> Keys {
     let mut keys = Keys::of("bgp", bgp);
     keys.join(Keys::of("router_id", &router_id));

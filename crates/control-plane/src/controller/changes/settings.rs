@@ -1,7 +1,7 @@
-//! Sections that are one of a kind: their keys as they serialize, what a change of each means, and what waits for a start.
+//! Describes changes of sections that exist once, and tracks keys that need a restart.
 //!
-//! In: configurations. Out: sentences, and [`Running`], which remembers what a start took.
-//! Not here: what there are many of by name (`changes`, `checks`, `routers`).
+//! [`Running`] contains the settings with which the process started. `changes`, `checks` and
+//! `routers` handle the sections that have names.
 
 use std::collections::BTreeMap;
 
@@ -11,19 +11,19 @@ use super::Changes;
 use super::keys::{Difference, Keys};
 use config::{Admin, Cluster, Config, Io, Log, Machine, Trace};
 
-/// The settings that a start took, and that hold until the next one.
+/// The settings that are read only when the process starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Running(Keys);
 
 impl Running {
-    /// Those of a configuration, for one machine.
+    /// Returns the settings that one machine reads from a configuration only at startup.
     #[must_use]
     pub fn of(config: &Config, machine: &str) -> Self {
         Self(keys(config, machine).filter(waits_for_start))
     }
 
-    /// What is configured and does not run: one sentence a key, such as `io.batch: 64 -> 32`. Empty: nothing waits for a
-    /// start.
+    /// Returns the settings whose configured value differs from the running value, such as
+    /// `io.batch: 64 -> 32`. If the result is empty, no restart is needed.
     #[must_use]
     pub fn pending(&self, config: &Config, machine: &str) -> Vec<String> {
         self.differing(config, machine).iter().map(Difference::sentence).collect()
@@ -34,7 +34,7 @@ impl Running {
     }
 }
 
-/// One sentence a key. One that goes back to what runs waits for nothing.
+/// Reports each changed key. A key that changes back to its running value needs no restart.
 pub(super) fn settings(changes: &mut Changes, running: &Running, old: &Keys, new: &Keys) {
     let pending = running.0.differing(&new.clone().filter(waits_for_start));
     for difference in old.differing(new) {
@@ -45,12 +45,12 @@ pub(super) fn settings(changes: &mut Changes, running: &Running, old: &Keys, new
             None if pending.iter().any(|other| other.key == *key) => {
                 format!("{} (takes effect at the next start)", difference.sentence())
             }
-            None => format!("{} (as it runs already)", difference.sentence()),
+            None => format!("{} (already in use)", difference.sentence()),
         });
     }
 }
 
-/// The keys of these sections, for one machine.
+/// Returns the keys of the sections that exist once, and of the `[machine]` section for `machine`.
 pub(super) fn keys(config: &Config, machine: &str) -> Keys {
     #[derive(Serialize)]
     struct Sections<'a> {
@@ -81,11 +81,11 @@ fn waits_for_start(path: &str) -> bool {
     is_interfaces || AT_START.iter().any(|section| path.starts_with(section))
 }
 
-/// What a start takes, and a reload does not.
+/// The prefixes of the keys that are read only when the process starts.
 const AT_START: [&str; 3] = ["cluster.flow_timeouts.", "io.", "log.format"];
 
-/// What is said of a key in place of its values.
+/// The keys for which a fixed text is reported instead of the old and new value.
 const REPLACED: [(&str, &str); 1] = [(
     "cluster.hash_key_file",
-    "another key: all tables change, and the connection tables are of no more use",
+    "key changed; all tables change, and existing connection table entries are no longer used",
 )];

@@ -1,4 +1,5 @@
-//! Both rings against a kernel of the test's own, which knows the slots by the offsets of `if_packet.h` alone.
+//! Tests of both rings against a simulated kernel. The simulated kernel accesses the slots at the
+//! offsets that `if_packet.h` defines.
 
 use std::collections::VecDeque;
 
@@ -10,39 +11,39 @@ const SLOT: usize = 2_048;
 const RX: usize = 4;
 const TX: usize = 4;
 
-/// The kernel's side: words of the shared memory, by their place.
 struct Kernel {
     memory: Arc<Mapping>,
     rx: usize,
     tx: usize,
 }
 
-/// A packet as the kernel got it.
+/// A packet that the kernel received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Packet {
     bytes: Vec<u8>,
-    /// Type and control of a tag beside it; whether the kernel says the type.
+    /// The protocol and control field of a removed VLAN tag. The flag is `true` if the kernel
+    /// reports the protocol.
     tag: Option<(u16, u16, bool)>,
-    /// Bytes that did not fit, and whether it is marked as merged.
+    /// The number of bytes by which the packet was longer than the slot.
     cut: u32,
     merged: bool,
 }
 
 impl Kernel {
-    /// `bytes` at an offset of the memory.
     fn write(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.memory.len());
-        // SAFETY: inside the mapping.
+        // SAFETY: `at` is inside the mapping.
         let place = unsafe { self.memory.base().add(at) };
-        // SAFETY: as above; the test is one thread, and holds no reference into it.
+        // SAFETY: the bytes are inside the mapping. The test has one thread, and holds no reference
+        // to the memory.
         unsafe { place.copy_from_nonoverlapping(NonNull::from_ref(bytes).cast(), bytes.len()) };
     }
 
     fn read(&self, at: usize, len: usize) -> Vec<u8> {
         assert!(at + len <= self.memory.len());
-        // SAFETY: inside the mapping.
+        // SAFETY: `at` is inside the mapping.
         let place = unsafe { self.memory.base().add(at) };
-        // SAFETY: as above; the bytes are copied before anything is written.
+        // SAFETY: the bytes are inside the mapping, and are copied before the next write.
         unsafe { std::slice::from_raw_parts(place.as_ptr(), len) }.to_vec()
     }
 
@@ -50,7 +51,7 @@ impl Kernel {
         u32::from_ne_bytes(self.read(at, 4).try_into().unwrap())
     }
 
-    /// `tpacket_rcv`: false when the ring is full.
+    /// Simulates `tpacket_rcv`. Returns `false` if the ring is full.
     fn receives(&mut self, packet: &Packet) -> bool {
         let slot = self.rx * SLOT;
         if self.word(slot) != 0 {
@@ -72,7 +73,8 @@ impl Kernel {
         true
     }
 
-    /// `tpacket_snd`: the next frame that waits; its slot stays busy until [`Kernel::completes`].
+    /// Simulates `tpacket_snd`: takes the next waiting frame. The slot stays busy until
+    /// [`Kernel::completes`] is called.
     fn sends(&mut self) -> Option<(usize, Vec<u8>)> {
         let slot = (RX + self.tx) * SLOT;
         if self.word(slot) != 1 {
@@ -101,7 +103,7 @@ enum Step {
     Take,
     Put(Vec<u8>),
     Sends,
-    /// The oldest that is being sent is done, or refused.
+    /// Completes the oldest frame in flight, or reports that the kernel refused it.
     Completes {
         refused: bool,
     },
@@ -129,7 +131,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the ring must show of a packet.
+/// Returns the packet bytes, VLAN tag and `is_whole` flag that the ring should report.
 fn shown(packet: &Packet) -> (Vec<u8>, Option<[u8; 4]>, bool) {
     let tag = packet.tag.map(|(protocol, control, is_said)| {
         let [a, b] = if is_said { protocol } else { 0x8100 }.to_be_bytes();
@@ -143,17 +145,17 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn packets_come_out_in_their_order_and_frames_leave_in_theirs(
+    fn rings_keep_packets_and_frames_in_order(
         steps in proptest::collection::vec(step(), 0..120),
     ) {
         let (mut kernel, mut rx, mut tx) = rings();
         let mut waiting: VecDeque<Packet> = VecDeque::new();
-        // Put and not begun; begun and not done.
+        // `queued` has the frames that wait in the ring. `busy` has the slots of frames in flight.
         let (mut queued, mut busy): (VecDeque<Vec<u8>>, VecDeque<usize>) = Default::default();
         for step in steps {
             match step {
                 Step::Arrives(packet) => {
-                    prop_assert_eq!(kernel.receives(&packet), waiting.len() < RX, "as long as there is room");
+                    prop_assert_eq!(kernel.receives(&packet), waiting.len() < RX, "the ring has free slots");
                     if waiting.len() < RX {
                         waiting.push_back(packet);
                     }
@@ -188,8 +190,8 @@ proptest! {
 }
 
 #[test]
-#[should_panic(expected = "a packet lies in its slot")]
-fn a_packet_beyond_its_slot_ends_the_thread() {
+#[should_panic(expected = "packet extends past its slot")]
+fn rx_ring_panics_on_a_packet_beyond_its_slot() {
     let (mut kernel, mut rx, _) = rings();
     let bytes = vec![0; SLOT - 66];
     assert!(kernel.receives(&Packet { bytes, tag: None, cut: 0, merged: false }));
@@ -198,8 +200,8 @@ fn a_packet_beyond_its_slot_ends_the_thread() {
 }
 
 #[test]
-#[should_panic(expected = "the slots lie in the memory")]
-fn slots_beyond_the_memory_are_none() {
+#[should_panic(expected = "slots outside of the mapped memory")]
+fn tx_ring_panics_on_slots_beyond_the_memory() {
     let memory = Arc::new(Mapping::anonymous(4 * SLOT).unwrap());
     TxRing::new(&memory, SLOT, 4, SLOT);
 }

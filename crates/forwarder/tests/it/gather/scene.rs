@@ -1,7 +1,6 @@
-//! A bed whose keyed pool gathers, with what its backends say.
-//!
-//! In: values of servers. Out: what they answer to what they are asked, and what one server with all of them would say.
-//! Not here: what is tested.
+//! A fixture with a keyed pool that splits requests, and with simulated backends. The fixture
+//! computes the replies of the backends. It also computes the expected reply, which is the reply of
+//! a single server that has all values.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,10 +12,10 @@ use kv_switch::{Late, Memcached};
 use crate::bed::*;
 use crate::keyed::{CLIENT4, PORT, by_hand, drops, framed, keyed_of};
 
-pub(crate) const OWN_PORTS: std::ops::RangeInclusive<u16> = 61_000..=61_007;
+pub(crate) const SOURCE_PORTS: std::ops::RangeInclusive<u16> = 61_000..=61_007;
 pub(crate) const OWN4: &str = "192.0.2.1";
 pub(crate) const OWN6: &str = "2001:db8::1";
-/// 20 ms.
+/// The index of 20 ms in `GATHER_TIMEOUTS_MS`.
 pub(crate) const TIMEOUT: usize = 4;
 
 pub(crate) fn rules(late: Late) -> GatherRules {
@@ -28,8 +27,8 @@ pub(crate) fn gathering(late: Late) -> Parts {
 }
 
 pub(crate) fn own_config(thread: u16, threads: u16) -> PipelineConfig {
-    let ports = OwnPorts::new(&OWN_PORTS, threads).unwrap();
-    let own_requests = Some(OwnRequests {
+    let ports = SourcePorts::new(&SOURCE_PORTS, threads).unwrap();
+    let upstream_requests = Some(UpstreamRequests {
         ports,
         requests: 3,
         passing: 4,
@@ -37,7 +36,7 @@ pub(crate) fn own_config(thread: u16, threads: u16) -> PipelineConfig {
         writes: 2,
         seed: [u64::from(thread), 7],
     });
-    PipelineConfig { thread: ThreadId(thread), threads, own_requests, ..config() }
+    PipelineConfig { thread: ThreadId(thread), threads, upstream_requests, ..config() }
 }
 
 pub(crate) fn bed_of(parts: Parts) -> Bed {
@@ -51,7 +50,7 @@ pub(crate) fn bed(late: Late) -> Bed {
     bed_of(gathering(late))
 }
 
-/// A UDP datagram as another's reader sees it, with its checksum.
+/// A UDP datagram, parsed with etherparse. Its checksums have been verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) link: Vec<u8>,
@@ -83,14 +82,14 @@ pub(crate) fn seen(frame: &[u8]) -> Seen {
     }
 }
 
-/// What a backend is asked: its number, and the datagram in the tunnel.
+/// Decapsulates an upstream request. Returns the number of its backend and the request.
 pub(crate) fn asked(frame: &[u8]) -> (u8, Seen) {
     let inner =
         [&frame[..12], if frame[14 + 24] >> 4 == 4 { &[8, 0] } else { &[0x86, 0xdd] }, &frame[38..]].concat();
     (frame[14 + 19], seen(&inner))
 }
 
-/// What a server with these values answers to what it is asked, a datagram for each key.
+/// Returns the replies of a server that has these values. Each reply is one datagram.
 pub(crate) fn answers(payload: &[u8], values: &BTreeMap<Vec<u8>, Vec<u8>>) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     if payload[8] == 0x80 {
@@ -137,7 +136,8 @@ pub(crate) fn answers(payload: &[u8], values: &BTreeMap<Vec<u8>, Vec<u8>>) -> Ve
     all
 }
 
-/// What one server with these values would answer to all of the request, as one message.
+/// Returns the complete reply that a single server with all these values sends to the client's
+/// request.
 pub(crate) fn wanted(keys: &[&str], verb: &str, values: &BTreeMap<Vec<u8>, Vec<u8>>) -> Vec<u8> {
     let mut said = Vec::new();
     for key in keys {
@@ -150,7 +150,7 @@ pub(crate) fn wanted(keys: &[&str], verb: &str, values: &BTreeMap<Vec<u8>, Vec<u
     said
 }
 
-/// The reply of one message, its datagrams in order.
+/// Concatenates the datagrams of one reply.
 pub(crate) fn joined(replies: &[(InterfaceId, Vec<u8>)]) -> Vec<u8> {
     let mut all = Vec::new();
     for (nth, (_, frame)) in replies.iter().enumerate() {
@@ -166,12 +166,11 @@ pub(crate) fn get(keys: &[&str]) -> Vec<u8> {
     udp(CLIENT4, 40_000, VIP4, PORT, &framed(format!("get {}\r\n", keys.join(" ")).as_bytes()))
 }
 
-/// Values under some of the keys.
 pub(crate) fn values(keys: &[(&str, &str)]) -> BTreeMap<Vec<u8>, Vec<u8>> {
     keys.iter().map(|(key, value)| (key.as_bytes().to_vec(), value.as_bytes().to_vec())).collect()
 }
 
-/// Keys of so many backends, one each.
+/// Returns `count` keys that are stored on different backends.
 pub(crate) fn apart(count: u8) -> Vec<String> {
     let all = (0..100).map(|n| format!("key{n}"));
     let mut found = BTreeMap::new();
@@ -182,14 +181,14 @@ pub(crate) fn apart(count: u8) -> Vec<String> {
 }
 
 impl Bed {
-    /// Begins a request; what backends are asked.
+    /// Sends a request. Returns the upstream requests to backends.
     pub(crate) fn begin(&mut self, frame: &[u8]) -> Vec<(u8, Seen)> {
         assert_eq!(self.send(24, frame).0, Verdict::Taken, "{:?}", drops(self));
         self.poll();
         std::mem::take(&mut self.held.originated).iter().map(|(_, frame)| asked(frame)).collect()
     }
 
-    /// An answer to what was asked, on its way back.
+    /// Sends a backend's reply to an upstream request.
     pub(crate) fn answer(&mut self, to: &Seen, payload: &[u8]) -> Verdict {
         self.send(0, &back(to, payload)).0
     }

@@ -13,7 +13,8 @@ fn hash(key: &[u8]) -> u64 {
     KeyHash::fnv1a_64().hash(key) << 32 | KeyHash::fnv1a_64().hash(key)
 }
 
-/// A key of a server, by a number; some have one hash's home.
+/// Returns the name of a key on a server. Keys whose hashes differ only in the last byte have the
+/// same home position in the index.
 fn name(key: &[u8], server: u32) -> Name<'_> {
     Name { hash: hash(key) & !0xff, server, key }
 }
@@ -23,7 +24,7 @@ impl Shard {
         self.find(&name(key, server)).map(|number| self.copy(number).unwrap().state.cas)
     }
 
-    /// By a protocol that prepares a reply, or by one that does not.
+    /// Stores a block with or without a prepared reply.
     fn keep_of(
         &mut self,
         prepares: bool,
@@ -37,7 +38,8 @@ impl Shard {
         let sum = |reply: &[u8]| u16::try_from(reply.len()).unwrap();
         let block = Block::of(name.key, &stored, application, sum, &mut room);
         if block.is_none() {
-            self.find(name).into_iter().for_each(|old| self.remove(old)); // as the cache does
+            // the cache also removes a value that can no longer be stored
+            self.find(name).into_iter().for_each(|old| self.remove(old));
         }
         self.keep(now, name, &block?, state)
     }
@@ -66,7 +68,8 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Against a map without bound: what is found is what was kept last, byte for byte, and whatever is missing was evicted.
+    /// Compares the shard with an unbounded map. Every value in the shard must equal the value that
+    /// was stored last. All other values must have been evicted.
     #[test]
     fn a_copy_is_what_was_kept_last_or_is_gone(steps in prop::collection::vec(step(), 1..300)) {
         let mut shard = Shard::new(40_000, |_| {});
@@ -104,7 +107,7 @@ proptest! {
                     let name_of = [b'k', b'e', b'y', key];
                     let Some(number) = shard.find(&name(&name_of, server)) else { continue };
                     let copy = shard.copy(number).unwrap();
-                    let &(cas, value) = exact.get(&(key, server)).expect("nothing comes back");
+                    let &(cas, value) = exact.get(&(key, server)).expect("a removed value must not reappear");
                     prop_assert!(copy.state.cas == cas && copy.server == server);
                     prop_assert_eq!(shard.key_of(copy), &name_of);
                     prop_assert_eq!(shard.value_of(copy), &vec![key ^ 0x55; value][..]);
@@ -112,7 +115,8 @@ proptest! {
                     prop_assert_eq!(shard.block_of(copy).as_ptr().addr() % LINE, 0);
                     let front = [b"VALUE ", &name_of[..], format!(" 7 {value}\r\n").as_bytes()].concat();
                     let reply = [&front, shard.value_of(copy), b"\r\nEND\r\n"].concat();
-                    // With its frame it has room in a packet of 1,428 bytes, as memcached sends them.
+                    // With its frame, the reply must fit into the 1,428-byte packets that memcached
+                    // sends.
                     let is_prepared = key % 2 == 0 && reply.len() <= 1_392;
                     prop_assert_eq!(shard.prepared_of(copy), if is_prepared { &reply[..] } else { &[] });
                     prop_assert_eq!(usize::from(copy.sum), shard.prepared_of(copy).len());
@@ -139,13 +143,14 @@ fn what_was_looked_up_stays_and_what_has_ended_goes_first() {
         keep(&mut shard, number, 20);
     }
     assert_eq!((shard.len(), shard.evictions), (room, 0));
-    // All are warm: the hand comes round once, and takes the first.
+    // All values were read recently, so the clock hand completes one round and evicts the first
+    // value.
     keep(&mut shard, room, 20);
     assert_eq!((shard.cas(b"0", 0), shard.evictions), (None, 1));
     shard.warm(shard.find(&name(b"1", 0)).unwrap());
     keep(&mut shard, room + 1, 20);
     assert_eq!((shard.cas(b"1", 0), shard.cas(b"2", 0)), (Some(1), None));
-    // Of those that follow one is warm, but over.
+    // One of the next values was read recently, but has expired.
     let number = shard.find(&name(b"3", 0)).unwrap();
     shard.warm(number);
     shard.copy_mut(number).unwrap().state.until = 10;
@@ -154,7 +159,7 @@ fn what_was_looked_up_stays_and_what_has_ended_goes_first() {
 }
 
 #[test]
-fn a_key_of_two_servers_and_two_keys_of_one_hash_have_a_copy_each() {
+fn shard_same_key_or_hash_has_separate_copies() {
     let mut shard = Shard::new(40_000, |_| {});
     for (cas, (key, server)) in (1..).zip([(b"a", 0), (b"a", 1), (b"b", 0)]) {
         shard.keep_of(false, 0, &Name { hash: 7, server, key }, b"", state(cas, 1)).unwrap();

@@ -1,12 +1,13 @@
-//! The faults that were read in the code of BMC, a cache of memcached's replies in XDP (Ghigoff et al., NSDI 2021): each does not
-//! occur here.
+//! Tests for faults in the code of BMC, an in-kernel cache of memcached replies (Ghigoff et al.,
+//! NSDI 2021).
 
 use std::ops::ControlFlow;
 
 use super::*;
 use crate::{Ask, Copied, Datagram, Effect, Plan, Refusal, Request};
 
-/// What the forwarder does with a request before it leaves, as far as the cache is concerned.
+/// Parses a request and records a write in the epochs, as the forwarder does before it sends the
+/// request.
 fn pass(epochs: &Epochs, now: u64, datagram: Datagram<'_>) -> Result<Ask, Refusal> {
     let ask = MEMCACHED.read(datagram)?;
     if matches!(ask.effect, Effect::Write | Effect::Conditional) {
@@ -41,7 +42,7 @@ fn copied<'a>(bytes: &'a [u8]) -> Copied<'a> {
     Copied::new(b"k", Stored { flags: 5, cas: 9, bytes })
 }
 
-/// 1. Entries without a time to live.
+/// BMC fault 1: entries had no time to live.
 #[test]
 fn a_copy_ends_before_its_value_expires() {
     let epochs = Arc::new(Epochs::new());
@@ -51,19 +52,19 @@ fn a_copy_ends_before_its_value_expires() {
         (0..1_000).for_each(|_| assert!(cache.look_up(now, &long(b"k")).is_none()));
         cache.ask(now).unwrap()
     };
-    // The server's clock has whole seconds: of a value that lives 2 s by it one is certain.
+    // The server reports whole seconds, so a reported time of 2 s guarantees only one second.
     let number = ask(&mut cache, now);
     let answer = answered(&cache, number, "VA 2 kk f5 t2 c9|hi");
     assert_eq!(cache.answer(now, &MEMCACHED, &said(number, &answer)), Ok(Filled::Kept));
     assert!(cache.look_up(now + SECOND - 1, &long(b"k")).is_some());
     assert!(cache.look_up(now + SECOND, &long(b"k")).is_none());
-    // And of one that lives 1 s none.
+    // A reported time of 1 s guarantees nothing.
     let number = ask(&mut cache, now + 2 * SECOND);
     let answer = answered(&cache, number, "VA 2 kk f5 t1 c9|hi");
     assert_eq!(cache.answer(now + 2 * SECOND, &MEMCACHED, &said(number, &answer)), Ok(Filled::Useless));
 }
 
-/// 2. Only the text command `set` made entries invalid.
+/// BMC fault 2: only the text command `set` invalidated entries.
 #[test]
 fn every_command_that_changes_a_key_ends_its_copy() {
     let text: [&[u8]; 18] = [
@@ -110,7 +111,7 @@ fn every_command_that_changes_a_key_ends_its_copy() {
     }
 }
 
-/// 3. Commands that came in several segments were missed.
+/// BMC fault 3: commands in several segments were missed.
 #[test]
 fn a_write_in_several_pieces_ends_the_copy_by_its_first() {
     let epochs = Arc::new(Epochs::new());
@@ -119,15 +120,15 @@ fn a_write_in_several_pieces_ends_the_copy_by_its_first() {
     let length = u16::try_from(framed(b"set k 0 0 9000\r\n").len() + 9_002).unwrap();
     pass(&epochs, now, Datagram::first_piece(&first, length)).unwrap();
     assert_eq!(cache.look_up(now, &read(b"k")), None);
-    // One whose first piece has not all of the line goes nowhere.
+    // A first fragment without the whole command line is refused.
     let short = framed(b"set k");
     assert_eq!(
         pass(&epochs, now, Datagram::first_piece(&short, length)).unwrap_err(),
-        Refusal::FirstPieceTooShort
+        Refusal::FirstFragmentTooShort
     );
 }
 
-/// 4. A fill that raced a `set` left the old value.
+/// BMC fault 4: a fill that raced a `set` stored the old value.
 #[test]
 fn an_answer_that_a_write_overtook_is_not_kept() {
     let epochs = Arc::new(Epochs::new());
@@ -139,7 +140,7 @@ fn an_answer_that_a_write_overtook_is_not_kept() {
     assert_eq!((cache.look_up(now + 1, &read(b"k")), cache.counts().stale_avoided), (None, 1));
 }
 
-/// 5. A reply to `gets` was served to `get`.
+/// BMC fault 5: a reply to `gets` was served to `get`.
 #[test]
 fn each_command_has_the_reply_of_its_kind() {
     let copied = copied(b"hi");
@@ -149,7 +150,7 @@ fn each_command_has_the_reply_of_its_kind() {
     assert_eq!(ask.effect, Effect::Read { cacheable: false });
 }
 
-/// 6. Values with a line end were cut short there.
+/// BMC fault 6: values with a line end were cut short.
 #[test]
 fn a_value_is_copied_with_all_line_ends_in_it() {
     let epochs = Arc::new(Epochs::new());
@@ -163,7 +164,8 @@ fn a_value_is_copied_with_all_line_ends_in_it() {
     assert_eq!(reply, framed(format!("VALUE k 5 {}\r\n{value}\r\nEND\r\n", value.len()).as_bytes()));
 }
 
-/// 7. Of several keys those with an entry were answered, and the others were missing.
+/// BMC fault 7: requests for several keys were answered from entries, and the other keys were
+/// reported as missing.
 #[test]
 fn a_request_for_several_keys_is_not_answered_from_a_copy() {
     let batch =
@@ -175,7 +177,7 @@ fn a_request_for_several_keys_is_not_answered_from_a_copy() {
     }
 }
 
-/// 8. Headers were not looked at: whose answer it is.
+/// BMC fault 8: the headers of answers were not checked.
 #[test]
 fn an_answer_fills_only_what_it_answers() {
     let epochs = Arc::new(Epochs::new());
@@ -205,12 +207,16 @@ fn an_answer_fills_only_what_it_answers() {
     assert_eq!(
         cache.answer(now, &MEMCACHED, &said(number, &right)),
         Ok(Filled::Kept),
-        "the true one fills it still"
+        "the genuine answer must still be accepted"
     );
-    assert_eq!(cache.answer(now, &MEMCACHED, &said(number, &right)), Err(NoAnswer::NeverAsked), "once");
+    assert_eq!(
+        cache.answer(now, &MEMCACHED, &said(number, &right)),
+        Err(NoAnswer::NeverAsked),
+        "a second answer must be refused"
+    );
 }
 
-/// And nonces come once.
+/// Each fetch has a different nonce.
 #[test]
 fn each_fetch_has_a_nonce_of_its_own() {
     let epochs = Arc::new(Epochs::new());
@@ -223,5 +229,5 @@ fn each_fetch_has_a_nonce_of_its_own() {
     };
     let (first, second) = (said(&mut one), said(&mut one));
     assert_ne!(first, second);
-    assert_eq!(first, said(&mut other), "of one seed");
+    assert_eq!(first, said(&mut other), "caches with the same seed use the same nonces");
 }

@@ -1,13 +1,15 @@
-//! A server as far as it is fetched from, written after what memcached 1.6.18 answers, with a record of what it had when.
+//! A simulated server that answers fetches like memcached 1.6.18 and records the history of its
+//! values.
 
 use std::collections::HashMap;
 
-/// Values of keys, each from a time to another.
+/// The current values, and a history of all values with the time interval in which each was stored.
 #[derive(Debug)]
 pub(super) struct Server {
     items: HashMap<u8, Item>,
     cas: u64,
-    /// Its seconds begin so long before the world's.
+    /// The offset between the server's clock, which counts whole seconds, and the time of the
+    /// simulation.
     phase: u64,
     had: HashMap<u8, Vec<Had>>,
     made: u64,
@@ -17,7 +19,7 @@ pub(super) struct Server {
 struct Item {
     value: String,
     cas: u64,
-    /// In its seconds.
+    /// The time of expiry on the server's clock, in seconds.
     expires: Option<u64>,
 }
 
@@ -29,7 +31,7 @@ struct Had {
     cas: u64,
 }
 
-/// What is done to a key, or to all.
+/// A change of one key or of all keys.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Change {
     Set { seconds: Option<u64> },
@@ -41,7 +43,7 @@ pub(super) enum Change {
 }
 
 const SECOND: u64 = super::SECOND;
-/// Two of the longest leases under which versions are compared.
+/// Twice the longest lease under which versions are compared.
 const TAKEN_FOR_UNCHANGED: u64 = SECOND / 5;
 
 impl Server {
@@ -78,10 +80,11 @@ impl Server {
         }
     }
 
-    /// A value that no key ever had.
+    /// Stores a value that no key ever had.
     fn write(&mut self, now: u64, key: u8, expires: Option<u64>) {
         (self.made, self.cas) = (self.made + 1, self.cas + 1);
-        // One that has begun anew may come to the version that the key had a moment ago: the one exception, which docs/kv.md states.
+        // After a restart, a key may reach its previous version again. Such repetitions are avoided
+        // here, because docs/explanation/keyed-pools.md documents them as an exception.
         let had = self.had.get(&key).map_or(&[][..], Vec::as_slice);
         let lately = |had: &Had| now.saturating_sub(had.until) < TAKEN_FOR_UNCHANGED;
         while had.iter().any(|had| had.cas == self.cas && lately(had)) {
@@ -106,13 +109,13 @@ impl Server {
         }
     }
 
-    /// Whether a key had a value at some time between these.
+    /// Returns `true` if a key had a value at some time in this interval.
     pub(super) fn had(&self, key: u8, value: &[u8], from: u64, to: u64) -> bool {
         let had = self.had.get(&key).map_or(&[][..], Vec::as_slice);
         had.iter().any(|had| had.value.as_bytes() == value && had.from <= to && had.until >= from)
     }
 
-    /// Its answer to a fetch of ours, whose keys have one letter. Panics at what is no such.
+    /// Answers a fetch. Keys must have one letter. Panics if the datagram is not a fetch.
     pub(super) fn answer(&self, now: u64, datagram: &[u8]) -> Vec<u8> {
         let line = str::from_utf8(&datagram[8..]).unwrap().strip_suffix("\r\n").unwrap();
         let words: Vec<&str> = line.split(' ').collect();

@@ -1,9 +1,11 @@
-//! Threads with a cache each, a server, and clients that read and write through the box and around it, in virtual time.
+//! Simulates several threads with one cache each, a server, and clients, in virtual time. Some
+//! clients write through the load balancer, and others write directly to the server.
 //!
-//! Every read that is answered from a copy is held against what the server had: no value may be older than a lease, and none may have
-//! been replaced through the box by a write that has reached the server since, if that took no longer than [`SETTLE_NS`]. Where writes are
-//! strict, it is held against those whose answer has passed the box, however long they and it took.
-//! Events are in the order of a seeded generator: a failure repeats.
+//! Every value that a cache serves is compared with the history of the server. A value must not be
+//! older than a lease. A value must not be served after a write through the load balancer has
+//! reached the server, if the write took at most [`SETTLE_NS`]. With strict writes, a value must
+//! not be served after the answer to a write has passed, even if the write was slow. A seeded
+//! generator orders the events, so failures can be reproduced.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -18,14 +20,14 @@ struct World {
     rules: Rules,
     random: u64,
     now: u64,
-    /// By time, then in the order in which they were made.
+    /// The pending events, sorted by time and then by order of creation.
     events: BinaryHeap<Reverse<(u64, u64)>>,
     happening: Vec<Option<Event>>,
     epochs: Arc<Epochs>,
     threads: Vec<Thread>,
     server: Server,
-    /// By key: when the last write through the box reached the server of those that count: the quick ones, or where writes are strict
-    /// those whose answer was sent on.
+    /// The time of the last relevant write of each key through the load balancer. A quick write
+    /// counts when it reaches the server. A strict write counts when its answer is forwarded.
     written: [u64; KEYS.len()],
     hits: u64,
 }
@@ -33,7 +35,7 @@ struct World {
 #[derive(Debug)]
 struct Thread {
     cache: Cache<()>,
-    /// The fetch of each id.
+    /// The fetch that belongs to each request id.
     under_way: Vec<Option<u32>>,
 }
 
@@ -41,14 +43,14 @@ struct Thread {
 enum Event {
     Reads,
     Writes,
-    /// Through the box: reaches the server, and whether in time.
+    /// A write through the load balancer reaches the server, within [`SETTLE_NS`] or later.
     Arrives {
         key: usize,
         change: Change,
         is_quick: bool,
         sent: u64,
     },
-    /// The answer to a strict write comes by and is sent on.
+    /// The answer to a strict write arrives and is forwarded.
     Acknowledged {
         key: usize,
         arrived: u64,
@@ -73,12 +75,13 @@ enum Event {
 #[derive(Clone, Copy, Debug)]
 struct Rules {
     lease: u64,
-    /// Nanoseconds that a datagram takes at most. Writes take longer sometimes, if they may.
+    /// The maximum delay of a datagram in nanoseconds. If `slow_writes` is set, writes may take
+    /// longer.
     trip: u64,
     slow_writes: bool,
-    /// Answers to writes pass the box.
+    /// `true` if answers to writes pass the load balancer.
     strict: bool,
-    /// Of a hundred answers how many are lost, and come twice.
+    /// The percentage of answers that are lost, and of answers that are repeated.
     lost: u64,
     reads_a_lease: u64,
     reads_a_write: u64,
@@ -87,7 +90,7 @@ struct Rules {
 const KEYS: [&[u8]; 3] = [b"a", b"b", b"c"];
 const START: u64 = 100 * SECOND;
 const TIME_OUT: u64 = 20 * MILLI;
-/// After which the answer to a write is nobody's.
+/// The time after which an answer to a write is no longer accepted.
 const ANSWER_TIME_OUT: u64 = SECOND;
 
 impl World {
@@ -160,7 +163,7 @@ impl World {
             }
             Event::Acknowledged { key, arrived, sent } => {
                 if self.now < sent + ANSWER_TIME_OUT {
-                    // The clock of the thread that it comes by on was read a moment ago.
+                    // The forwarding thread reads its clock shortly before it records the write.
                     self.epochs.key_written(self.now - self.random % MILLI, hash(KEYS[key]));
                     self.written[key] = self.written[key].max(arrived);
                 }
@@ -180,7 +183,7 @@ impl World {
                 let Thread { cache, under_way } = &mut self.threads[thread];
                 let Some(number) = under_way[usize::from(request)] else { return };
                 let answer = FetchAnswer { number, request, payload: &datagram };
-                cache.answer(self.now, &MEMCACHED, &answer).expect("it is the answer");
+                cache.answer(self.now, &MEMCACHED, &answer).expect("the answer is valid");
                 under_way[usize::from(request)] = None;
                 self.send(thread);
             }
@@ -205,7 +208,7 @@ impl World {
             let oldest = (now - self.rules.lease).max(self.written[key]);
             assert!(
                 self.server.had(KEYS[key][0], &value, oldest, now),
-                "at {now} {} is served, older than {oldest}",
+                "at {now} {} is served, but the oldest allowed time is {oldest}",
                 value.escape_ascii()
             );
             self.hits += 1;
@@ -239,7 +242,7 @@ impl World {
         self.after(trip, Event::Arrives { key, change, is_quick: !is_slow, sent: self.now });
     }
 
-    /// The server says that it has carried a write out.
+    /// The server sends the answer to a write.
     fn answer_write(&mut self, key: usize, sent: u64) {
         let is_slow = self.pick(4) == 0;
         let trip = self.pick(if is_slow { self.rules.lease } else { self.rules.trip });
@@ -248,7 +251,7 @@ impl World {
         }
     }
 
-    /// What a thread does between two batches.
+    /// Sends the requested fetches, as a thread does between two batches.
     fn send(&mut self, thread: usize) {
         let now = self.now;
         while let Some(number) = self.threads[thread].cache.ask(now) {
@@ -291,6 +294,7 @@ fn rules() -> impl Strategy<Value = Rules> {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    // Promise: cache-staleness
     #[test]
     fn no_read_is_older_than_a_lease_whoever_wrote(seed: u64, rules in rules()) {
         let mut world = World::new(seed, rules);
@@ -301,15 +305,16 @@ proptest! {
         prop_assert!(asked <= world.hits / 20 + free, "{asked} for {}", world.hits);
     }
 
+    // Promise: cache-strict
     #[test]
-    fn no_read_is_older_than_a_write_whose_answer_was_sent_on_however_slow_both_were(seed: u64, rules in rules()) {
+    fn cache_strict_read_is_never_older_than_acknowledged_write(seed: u64, rules in rules()) {
         let mut world = World::new(seed, Rules { slow_writes: true, strict: true, ..rules });
         world.run(8_000);
     }
 }
 
 #[test]
-fn most_reads_are_answered_where_few_write_and_writes_are_noticed() {
+fn cache_answers_most_reads_and_detects_writes() {
     let rules = Rules {
         lease: 10 * MILLI,
         trip: 50_000,

@@ -1,4 +1,5 @@
-//! Requests by parts over a network that loses, repeats, delays, reorders and forges: exchanges, answers and gathers together.
+//! Gathers requests over a simulated network in which answers are lost, repeated, delayed,
+//! reordered and forged.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -14,7 +15,7 @@ use crate::{
 const KEYS: [&[u8]; 4] = [b"a", b"bb", b"user:1", b"user:2"];
 const TIMEOUT: u64 = 20_000_000;
 
-/// What an exchange of the test carries.
+/// The data that this test stores with an exchange.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     client: usize,
@@ -22,22 +23,24 @@ struct Entry {
     nonce: u64,
 }
 
-/// A client's request; values of its servers name it, so that an answer to another shows.
+/// A client request. Its servers return values that contain the index of the request, so that an
+/// answer to another request is detected.
 struct Client {
     payload: Vec<u8>,
     gather: Gather,
     frames: Vec<Vec<u8>>,
-    /// Keys whose true answer has come in time.
+    /// The keys whose genuine answer arrived in time.
     come: Vec<Vec<u8>>,
     is_over: bool,
 }
 
-/// A datagram on its way to us.
+/// A datagram in transit to the load balancer.
 #[derive(Clone, Debug)]
 struct Flying {
     port: u16,
     bytes: Vec<u8>,
-    /// Whose true answer it is, about which key.
+    /// The client request and the key to which a genuine answer belongs. `None` for a forged
+    /// answer.
     truth: Option<(usize, Vec<u8>)>,
 }
 
@@ -51,14 +54,16 @@ struct World {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Verb, and keys by the bits of a number.
+    /// Begins a request. The arguments are `true` for a binary batch, and the keys as bits of a
+    /// number.
     Ask(bool, u8),
-    /// And whether it comes once more later.
+    /// Delivers an answer in transit. If the flag is `true`, the answer can be delivered again
+    /// later.
     Deliver(Index, bool),
     Lose(Index),
-    /// An answer to one request with the id and port of another's exchange.
+    /// Delivers an answer to one request with the id and the port of another exchange.
     Redirect(Index, Index),
-    /// A true answer with another value, and the nonce one bit off.
+    /// Delivers an answer with another value and with one wrong bit in the nonce.
     Forge(Index, u8),
     Wait(u64),
 }
@@ -76,7 +81,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 impl World {
     fn new() -> Self {
-        // Six slots with two ids each: ids come again as soon as they may.
+        // Six slots have two ids each, so that ids are reused as soon as possible.
         let table = Exchanges::with_ids(61_000, 12, 6, &[TIMEOUT]);
         Self { now: 0, table, clients: Vec::new(), network: Vec::new(), completed: 0 }
     }
@@ -99,7 +104,7 @@ impl World {
                 };
                 let mut forged = self.network[at].clone();
                 if forged.bytes[..2] == self.network[to].bytes[..2] && forged.port == self.network[to].port {
-                    return; // its own
+                    return; // both datagrams belong to the same exchange
                 }
                 forged.port = self.network[to].port;
                 let id = self.network[to].bytes[..2].to_vec();
@@ -111,7 +116,7 @@ impl World {
                 let Some(at) = pick(which, &self.network) else { return };
                 let mut forged = self.network[at].clone();
                 let nonce = if forged.bytes[8] == 0x81 {
-                    20 // the opaque
+                    20 // the offset of the opaque
                 } else {
                     forged.bytes.windows(2).position(|pair| pair == b" O").unwrap() + 2
                 };
@@ -129,7 +134,7 @@ impl World {
         let request = Request { payload: &payload, ask: &ask };
         let gather = Gather::new(&MEMCACHED, &request, &mut |_, key| Some(u8::from(key.len() > 2))).unwrap();
         let parts: Vec<u8> = (0..2).filter(|&part| gather.waits_for(part)).collect();
-        // As with a counter: another one for each exchange.
+        // Each exchange has a different nonce, as if it was computed from a counter.
         let nonce = |part: u8| (client as u64 * 2 + u64::from(part) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let begun: Vec<(u8, ExchangeId)> = parts
             .iter()
@@ -141,7 +146,7 @@ impl World {
             for (_, id) in begun {
                 self.table.end(self.now, id);
             }
-            return; // not begun
+            return; // the request could not begin
         }
         let kept = |key: &&[u8]| {
             let value = [format!("{client} has ").as_bytes(), *key].concat();
@@ -173,7 +178,7 @@ impl World {
         }
     }
 
-    /// What a packet thread does with a datagram to one of its own ports.
+    /// Handles a datagram to the source port pool as a packet thread does.
     fn arrive(&mut self, flying: &Flying) {
         let Some(request) = MEMCACHED.answer_id(&flying.bytes) else { return };
         let id = ExchangeId { port: flying.port, request };
@@ -185,12 +190,12 @@ impl World {
         let Ok(answer) = MEMCACHED.read_answer(&request, own, &flying.bytes, &mut room) else {
             assert!(
                 flying.truth.as_ref().is_none_or(|(whose, _)| *whose != number),
-                "a true answer is refused"
+                "a genuine answer was refused"
             );
             return;
         };
-        let (whose, key) = flying.truth.clone().expect("a forged answer is taken");
-        assert_eq!((whose, &key[..]), (number, answer.key), "another request's answer is taken");
+        let (whose, key) = flying.truth.clone().expect("a forged answer was accepted");
+        assert_eq!((whose, &key[..]), (number, answer.key), "an answer to another request was accepted");
         let frame = u32::try_from(client.frames.len()).unwrap();
         let progress = client.gather.answer(&MEMCACHED, &request, &Arrival { part, frame, answer });
         assert_eq!(progress == Progress::Unchanged, client.is_over || client.come.contains(&key));
@@ -206,7 +211,7 @@ impl World {
         }
     }
 
-    /// All keys, each with the value that names this request.
+    /// Checks that all values belong to this request.
     fn complete(&mut self, number: usize) {
         let client = &mut self.clients[number];
         client.is_over = true;
@@ -236,10 +241,10 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
     #[test]
-    fn no_answer_reaches_another_request_and_none_is_said_to_be_missing(steps in vec(step(), 1..150)) {
+    fn gather_adversary_answers_stay_with_their_request(steps in vec(step(), 1..150)) {
         let mut world = World::new();
         steps.iter().for_each(|step| world.take(step));
-        // What is on its way comes now; then all is over.
+        // Delivers all datagrams in transit, and then lets all exchanges expire.
         while let Some(flying) = world.network.pop() {
             world.arrive(&flying);
         }

@@ -1,4 +1,4 @@
-//! Times to live that are cut: the words and bytes that change are those that were put there, and nothing else does.
+//! Tests that limiting times to live changes only the bytes of these times.
 
 use proptest::prelude::*;
 
@@ -17,19 +17,20 @@ fn shortened(payload: &[u8]) -> Option<Vec<u8>> {
     match MEMCACHED.shorten_life(&request, LIFE, &mut out) {
         Shortened::Unchanged => None,
         Shortened::To(length) => {
-            // No byte less would do.
+            // The request must not fit into a buffer that is one byte shorter.
             let tight = MEMCACHED.shorten_life(&request, LIFE, &mut out[..length]);
             assert_eq!(tight, Shortened::To(length));
             let short = MEMCACHED.shorten_life(&request, LIFE, &mut vec![0; length - 1]);
             assert_eq!(short, Shortened::NoRoom);
-            MEMCACHED.read(Datagram::whole(&out[..length])).expect("it is a request still");
+            MEMCACHED.read(Datagram::whole(&out[..length])).expect("the rewritten request must be valid");
             Some(out[..length].to_vec())
         }
-        Shortened::NoRoom => panic!("16 bytes more are enough"),
+        Shortened::NoRoom => panic!("16 extra bytes must suffice"),
     }
 }
 
-/// What `protocol.txt` says of a time, in other words: how many seconds are left.
+/// Returns for how many seconds a value with this time to live is stored, according to
+/// `protocol.txt`.
 fn lives(time: i64) -> i64 {
     match time {
         0 => i64::MAX,
@@ -50,6 +51,7 @@ fn times() -> impl Strategy<Value = i64> {
 }
 
 proptest! {
+    // Promise: failover-expiry
     #[test]
     fn of_a_line_the_time_alone_changes(
         key in "[a-zA-Z0-9]{1,20}", time in times(), zeros in 0..3_usize, spaces in 1..3_usize,
@@ -102,14 +104,14 @@ proptest! {
             let wanted = (lives(time.into()) > 10).then(|| with(10));
             prop_assert_eq!(shortened(&with(time)), wanted, "{:x} {}", opcode, time);
             if extras == 20 {
-                prop_assert_eq!(shortened(&with(u32::MAX)), None, "it creates nothing");
+                prop_assert_eq!(shortened(&with(u32::MAX)), None, "the command creates no item");
             }
         }
     }
 }
 
 #[test]
-fn what_has_no_time_gets_one_where_it_stores_and_several_are_all_cut() {
+fn expiry_missing_time_is_added_and_all_times_are_cut() {
     let rows: [(&[u8], Option<&[u8]>); 15] = [
         (b"ms k 2\r\nab\r\n", Some(b"ms k 2 T10\r\nab\r\n")),
         (b"ms k 2 \r\nTt\r\n", Some(b"ms k 2  T10\r\nTt\r\n")),
@@ -123,7 +125,7 @@ fn what_has_no_time_gets_one_where_it_stores_and_several_are_all_cut() {
         (b"incr k 60\r\n", None),
         (b"append k 0 0 2\r\nab\r\n", None),
         (b"md k I T100\r\n", None),
-        // A CR in a key or an opaque ends no line.
+        // A CR in a key or an opaque does not end the line.
         (b"set a\rb 0 100 2\r\nhi\r\n", Some(b"set a\rb 0 10 2\r\nhi\r\n")),
         (b"ms a\rb 2\r\nhi\r\n", Some(b"ms a\rb 2 T10\r\nhi\r\n")),
         (b"ms k 2 Oa\rb T100\r\nhi\r\n", Some(b"ms k 2 Oa\rb T10\r\nhi\r\n")),

@@ -1,4 +1,5 @@
-//! Requests by parts: what servers are asked, what is read of their answers, and the reply that comes of it.
+//! Tests of requests that are split between servers. They cover the upstream requests, the parsed
+//! answers, and the reply.
 
 use std::collections::HashMap;
 
@@ -16,11 +17,12 @@ use crate::{
 
 pub(super) const MEMCACHED: Memcached = Memcached::new(32);
 
-/// What clients ask for several keys by.
+/// The verbs of client requests for several keys.
 pub(super) const VERBS: [&str; 5] = ["get", "gets", "gat 60", "gats -1", "batch"];
 const NOOP: [u8; 4] = [0xde, 0xad, 0xbe, 0xef];
 
-/// A request for keys, in text or, by "batch", in binary: GETQ and GETKQ by turns.
+/// Writes a client request for keys. The verb "batch" gives binary GETQ and GETKQ commands in turn,
+/// followed by a NOOP. Other verbs give text.
 pub(super) fn asked(verb: &str, keys: &[&[u8]]) -> Vec<u8> {
     if verb != "batch" {
         return framed(&[verb.as_bytes(), b" ", &keys.join(&b' '), b"\r\n"].concat());
@@ -35,7 +37,7 @@ pub(super) fn read(payload: &[u8]) -> Ask {
     MEMCACHED.read(Datagram::whole(payload)).unwrap()
 }
 
-/// All keys of a request, asked of one server.
+/// Writes one upstream request for all keys of a client request.
 fn whole_part(payload: &[u8], own: OwnId) -> Vec<u8> {
     let ask = read(payload);
     let request = Request { payload, ask: &ask };
@@ -87,7 +89,8 @@ fn what_is_never_asked_by_parts_is_refused() {
     let (ask, offset) = (read(&payload), Offset::new(0, 1));
     let request = Request { payload: &payload, ask: &ask };
     let mut out = [0; 64];
-    assert_eq!(MEMCACHED.write_part(&request, &mut [].into_iter(), own, &mut out), None); // no key
+    // there is no key
+    assert_eq!(MEMCACHED.write_part(&request, &mut [].into_iter(), own, &mut out), None);
     assert_eq!(offset.write_part(&request, &mut [ask.first].into_iter(), own, &mut out), None);
     assert_eq!((offset.answer_id(&payload), MEMCACHED.answer_id(&payload)), (None, Some(0x1234)));
     assert_eq!(MEMCACHED.answer_id(&payload[..7]), None);
@@ -109,7 +112,7 @@ fn answers_say_key_and_content_or_are_none() {
         let wanted = wanted.map(|(key, mut content)| {
             if let Content::Value(value) = &mut content {
                 let line = payload.iter().position(|&byte| byte == b'\n').unwrap();
-                value.start = u16::try_from(line + 1).unwrap(); // values stand behind the line
+                value.start = u16::try_from(line + 1).unwrap(); // a value follows its line
             }
             (key, content)
         });
@@ -127,7 +130,7 @@ fn answers_say_key_and_content_or_are_none() {
     get(b"VA 2 kaw== b f9 O0000000123456789 Z\r\nhi\r\n", Ok((b"k", value(2, 9, 0))));
     gets(b"VA 1 ka f0 O0000000123456789 c18446744073709551615\r\nx\r\n", Ok((b"a", value(1, 0, u64::MAX))));
     get(b"EN knok O0000000123456789\r\n", Ok((b"nok", Content::Missing)));
-    // Nothing that ties it to the request.
+    // These answers do not contain the nonce of the request.
     for line in [
         &b"EN\r\n"[..],
         b"EN knok\r\n",
@@ -155,10 +158,12 @@ fn answers_say_key_and_content_or_are_none() {
     get(b"VA 3 ka f5 O0000000123456789\r\nAAAA\r\n", malformed);
     get(b"VA 4 ka f5 O0000000123456789\r\nAAA\r\n", malformed);
     get(b"VA 3 ka f5 O0000000123456789\r\nAAA\r\r", malformed);
-    get(b"VA 3 ka O0000000123456789\r\nAAA\r\n", malformed); // no flags
-    get(b"VA 3 ka f5 c1 O0000000123456789\r\nAAA\r\n", malformed); // a version, unasked
-    gets(b"VA 3 ka f5 O0000000123456789\r\nAAA\r\n", malformed); // none, though asked for
-    get(b"VA 3 f5 O0000000123456789\r\nAAA\r\n", malformed); // no key
+    get(b"VA 3 ka O0000000123456789\r\nAAA\r\n", malformed); // the answer has no client flags
+    // The answer has a version that was not requested.
+    get(b"VA 3 ka f5 c1 O0000000123456789\r\nAAA\r\n", malformed);
+    // the answer lacks the requested version
+    gets(b"VA 3 ka f5 O0000000123456789\r\nAAA\r\n", malformed);
+    get(b"VA 3 f5 O0000000123456789\r\nAAA\r\n", malformed); // the answer has no key
     get(b"VA 3 k f5 O0000000123456789\r\nAAA\r\n", malformed);
     get(b"VA 3 ka ka f5 O0000000123456789\r\nAAA\r\n", malformed);
     get(b"VA 3 ka f5 O0000000123456789 t9\r\nAAA\r\n", malformed);
@@ -169,7 +174,7 @@ fn answers_say_key_and_content_or_are_none() {
     get(b"EN knok O0000000123456789\r\nEN knok O0000000123456789\r\n", malformed);
     get(b"EN knok O0000000123456789\n", malformed);
     get(format!("EN k{} O0000000123456789\r\n", "k".repeat(251)).as_bytes(), malformed);
-    // Frames.
+    // These answers have wrong frames.
     check("get", b"\x12\x34\0\0\0\x01\0", malformed);
     check("get", b"\x12\x35\0\0\0\x01\0\0EN knok O0000000123456789\r\n", Err(NoAnswer::OtherRequest));
     check("get", b"\x12\x34\0\0\0\0\0\0", Err(NoAnswer::OtherNonce));
@@ -179,7 +184,8 @@ fn answers_say_key_and_content_or_are_none() {
     check("get", b"\x12\x34\0\0\0\x02\0\0EN knok O0000000123456789\r\n", malformed);
 }
 
-/// An answer in binary: opcode, status, opaque, and the rest of the body behind extras and key.
+/// Writes a binary answer with an opcode, a status, an opaque, and a body that consists of extras,
+/// key and value.
 fn said(opcode: u8, status: u8, opaque: &[u8; 4], parts: [&[u8]; 3]) -> Vec<u8> {
     let [extras, key, value] = parts;
     let length = |bytes: &[u8]| u8::try_from(bytes.len()).unwrap();
@@ -208,7 +214,8 @@ fn binary_answers_say_key_and_content_or_are_none() {
     check(&said(0x0c, 0, opaque, [flags, b"a", b"AAA"]), Ok((b"a", value)));
     check(&said(0x0c, 1, opaque, [b"", b"nok", b""]), Ok((b"nok", Content::Missing)));
     let malformed = Err(NoAnswer::Malformed);
-    check(&said(0x0c, 1, opaque, [b"", b"", b"Not found"]), malformed); // no key: GET's
+    // The answer contains no key, like an answer to GET.
+    check(&said(0x0c, 1, opaque, [b"", b"", b"Not found"]), malformed);
     check(&said(0x0c, 1, opaque, [b"", b"nok", b"x"]), malformed);
     check(&said(0x0c, 0x82, opaque, [b"", b"", b"Out of memory"]), malformed);
     check(&said(0x0c, 0, opaque, [b"", b"a", b"AAA"]), malformed);
@@ -221,12 +228,12 @@ fn binary_answers_say_key_and_content_or_are_none() {
     check(&[&long[..], b"x"].concat(), malformed);
     check(&long[..20], malformed);
     let mut first = long[..long.len() - 1].to_vec();
-    first[5] = 2; // of two
+    first[5] = 2; // the first of two datagrams
     check(&first, Ok((b"a", Content::TooLong)));
     check(b"\x12\x34\0\0\0\x01\0\0EN knok O0000000123456789\r\n", Err(NoAnswer::OtherNonce));
 }
 
-/// A request, what its servers have, and the order in which what they say comes.
+/// A client request, the contents of the servers, and the order in which their answers arrive.
 #[derive(Clone, Debug)]
 struct Case {
     verb: &'static str,
@@ -236,7 +243,7 @@ struct Case {
     order: Vec<Index>,
 }
 
-/// Names of keys, of which requests have some.
+/// The keys that generated requests contain.
 const NAMES: [&[u8]; 8] = [b"a", b"b", b"user:17", b"\x01\xff\r", b"mg", b"END", b"VALUE", &[b'k'; 250]];
 
 fn kept() -> impl Strategy<Value = Kept> {
@@ -265,7 +272,7 @@ fn case() -> impl Strategy<Value = Case> {
         vec(any::<Index>(), 0..60),
     )
         .prop_map(|(verb, keys, mut kept, servers, order)| {
-            // A name of 250 letters cannot be one in base64.
+            // A key of 250 letters cannot be the base64 form of a key.
             kept.iter_mut()
                 .flatten()
                 .last()
@@ -282,7 +289,8 @@ impl Case {
         Server(kept.collect())
     }
 
-    /// What a client is to see; `None`: a value is too long for one datagram.
+    /// Returns the values that the client must receive, or `None` if a value is too long for one
+    /// datagram.
     fn wanted(&self) -> Vec<Hit> {
         let hits = self.keys.iter().enumerate().filter_map(|(number, &key)| {
             let kept = self.kept[key].as_ref()?;
@@ -300,7 +308,7 @@ impl Case {
     }
 }
 
-/// All datagrams of a reply.
+/// Writes all datagrams of a reply.
 pub(super) fn reply<'a>(request: &Request<'_>, found: &dyn Fn(u16) -> Option<Stored<'a>>) -> Vec<Vec<u8>> {
     let total = MEMCACHED.reply_datagrams(request, found).unwrap();
     let mut out = [0; 1_400];
@@ -308,7 +316,7 @@ pub(super) fn reply<'a>(request: &Request<'_>, found: &dyn Fn(u16) -> Option<Sto
     (0..total)
         .map(|number| {
             let length = MEMCACHED.write_reply(request, found, number, &mut out).unwrap();
-            // No room for the last byte.
+            // The output buffer is one byte too short.
             assert_eq!(MEMCACHED.write_reply(request, found, number, &mut vec![0; length - 1]), None);
             let mut just = vec![0; length];
             assert_eq!(MEMCACHED.write_reply(request, found, number, &mut just), Some(length));
@@ -318,7 +326,8 @@ pub(super) fn reply<'a>(request: &Request<'_>, found: &dyn Fn(u16) -> Option<Sto
         .collect()
 }
 
-/// Asks a case's servers, takes their answers in its order, some twice, and compares the reply.
+/// Sends the upstream requests, applies the answers in the order of the case, and checks the reply.
+/// Some answers are applied twice.
 fn gathered(case: &Case) {
     let names: Vec<&[u8]> = case.keys.iter().map(|&key| NAMES[key]).collect();
     let payload = asked(case.verb, &names);
@@ -341,7 +350,7 @@ fn gathered(case: &Case) {
         answers.extend(server.answer(&out[..length]).into_iter().flatten().map(|datagram| (part, datagram)));
     }
     let is_too_long = answers.iter().any(|(_, datagram)| datagram[4..6] != [0, 1]);
-    // In any order, some of them twice, and the whole of it once more at the end.
+    // Applies the answers in any order, some of them twice. At the end, applies all of them again.
     let mut arriving: Vec<usize> = case.order.iter().map(|index| index.index(answers.len())).collect();
     arriving.extend(0..answers.len());
     let mut last = Progress::Unchanged;
@@ -356,7 +365,7 @@ fn gathered(case: &Case) {
         let frame = u32::try_from(number).unwrap();
         let progress = gather.answer(&MEMCACHED, &request, &Arrival { part: *part, frame, answer });
         let again = seen.insert(number, ()).is_some();
-        assert!(!again || progress == Progress::Unchanged, "an answer counted twice");
+        assert!(!again || progress == Progress::Unchanged, "an answer was counted twice");
         if progress != Progress::Unchanged {
             last = progress;
         }
@@ -380,7 +389,8 @@ fn gathered(case: &Case) {
     frames.dedup();
     assert_eq!(frames.len(), gather.frames().count());
     let mut wanted = case.wanted();
-    // A key in text that is asked for twice is answered twice; versions are in the answer where they are asked for.
+    // A key that occurs twice in a text request is answered twice. The reply contains versions only
+    // if the client requested them.
     if case.verb != "batch" && !case.verb.contains("ts") {
         wanted.iter_mut().for_each(|hit| hit.cas = 0);
     }
@@ -389,7 +399,7 @@ fn gathered(case: &Case) {
 
 proptest! {
     #[test]
-    fn a_reply_says_what_all_servers_have_in_the_order_of_the_request(case in case()) {
+    fn gathered_reply_has_all_values_in_request_order(case in case()) {
         gathered(&case);
     }
 
@@ -433,7 +443,7 @@ proptest! {
     }
 }
 
-/// What is taken for an answer has the id, the nonce as it was written, and a key and a value that stand in it.
+/// Checks that an accepted answer contains the id, the nonce, the key and the value.
 fn sound(request: &[u8], own: OwnId, datagram: &[u8]) {
     let (ask, mut room) = (read(request), KeyRoom::default());
     let request = Request { payload: request, ask: &ask };

@@ -1,4 +1,4 @@
-//! Requests whose keys and effect are known because they were written so, and damaged ones.
+//! Tests with generated requests, whose keys and effects are known, and with damaged requests.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::{FORWARDED, READ, binary, framed, oracle};
 use crate::{Application, Datagram, Effect, KeyRoom, Memcached, Plan};
 
-/// What a request was made of.
+/// A generated request with its keys and its effect.
 #[derive(Clone, Debug)]
 pub(super) struct Written {
     pub(super) command: Vec<u8>,
@@ -14,7 +14,7 @@ pub(super) struct Written {
     effect: Effect,
 }
 
-/// Anything but what ends a word or a line.
+/// Generates keys without the bytes that end a word or a line.
 fn key() -> impl Strategy<Value = Vec<u8>> {
     let byte = any::<u8>().prop_filter("ends a word or a line", |byte| !b"\0\n ".contains(byte));
     prop_oneof![vec(byte.clone(), 1..=40), vec(byte, 250)]
@@ -130,7 +130,7 @@ proptest! {
     }
 
     #[test]
-    fn a_damaged_request_is_one_that_memcached_reads_the_same_way_or_refused(
+    fn memcached_damaged_request_is_read_like_server_or_refused(
         written in written(),
         damage in vec((any::<prop::sample::Index>(), prop_oneof![any::<u8>(), prop::sample::select(b" \r\n\0-+0159b".to_vec())]), 1..4),
         cut in prop::option::of(any::<prop::sample::Index>()),
@@ -149,7 +149,7 @@ proptest! {
     }
 
     #[test]
-    fn lines_of_any_words_are_read_as_memcached_reads_them_or_refused(
+    fn memcached_random_words_are_read_like_server_or_refused(
         words in vec(prop::sample::select(WORDS.to_vec()), 0..8), value in vec(any::<u8>(), 0..6),
     ) {
         let line = words.concat();
@@ -166,7 +166,7 @@ proptest! {
     }
 }
 
-/// What lines are made of.
+/// Words from which test lines are generated.
 const WORDS: &[&str] = &[
     "get ",
     "gets ",

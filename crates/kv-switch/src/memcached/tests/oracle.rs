@@ -1,21 +1,25 @@
-//! What memcached does with a datagram, by a slow reader that shares nothing with the parsers: it goes on from command to command
-//! as the server does, and reads numbers, spaces, zero bytes and base64 as generously.
+//! A slow model of how memcached parses a datagram. The model shares no code with the parsers of
+//! the crate. Like the server, it parses one command after another, and is tolerant of unusual
+//! numbers, spaces, zero bytes and base64.
 
 use std::ops::ControlFlow;
 
 use kv_switch::{Application, Datagram, KeyRoom, Memcached, Verb};
 
-/// The keys of each command that the server would find, what it calls the last one, and where it would stop reading.
+/// The commands that a server would find in a datagram: the keys of each command, the verb of the
+/// last one, and the offset at which the server would stop.
 struct Commands {
     keys: Vec<Vec<Vec<u8>>>,
     verb: &'static str,
     end: usize,
 }
 
-/// Any bytes, of which the first two say how much longer the datagram is than what is at hand.
+/// Checks that a request is accepted only if the server parses it in the same way. The first two
+/// bytes of `input` are the number of bytes in later fragments, and the rest is the payload.
 ///
 /// # Panics
-/// What was accepted is not one command that ends with the datagram, or has other keys.
+/// Panics if an accepted request is not a single command that ends with the datagram, or if the
+/// server would find other keys.
 pub(crate) fn check(input: &[u8]) {
     let Some((&[high, low], payload)) = input.split_first_chunk::<2>() else { return };
     let missing = usize::from(u16::from_be_bytes([high, low]));
@@ -50,12 +54,13 @@ fn text(payload: &[u8]) -> Commands {
         found.end += value(&words).map_or(0, |bytes| bytes + 2);
         found.keys.push(text_keys(&words));
         let verb = if words[0] == b"mn" { b"noop" } else { words[0] };
-        found.verb = TEXT.iter().find(|name| name.as_bytes() == verb).expect("a verb that it serves");
+        found.verb = TEXT.iter().find(|name| name.as_bytes() == verb).expect("the verb is supported");
     }
     found
 }
 
-/// Bytes of the value that the server reads behind a line. It takes the value of a line that it refuses for further commands.
+/// Returns the length of the value that the server reads after a line. If the server refuses the
+/// line, it parses the value as further commands, so the length is `None`.
 fn value(words: &[&[u8]]) -> Option<usize> {
     let has = |count: usize| words.len() == count || (words.len() == count + 1 && words[count] == b"noreply");
     let numbers = match words[0] {
@@ -94,12 +99,13 @@ fn text_keys(words: &[&[u8]]) -> Vec<Vec<u8>> {
     }
 }
 
-/// strtol, and nothing behind the digits: spaces, a sign, digits.
+/// Parses a number as strtol does, which allows leading spaces and a sign. Bytes after the digits
+/// are an error.
 fn number(text: &[u8]) -> Option<i128> {
     String::from_utf8_lossy(text).trim().parse().ok()
 }
 
-/// What is no letter is skipped, and so are surplus bits.
+/// Decodes base64 as memcached does, which skips invalid letters and surplus bits.
 fn decoded(text: &[u8]) -> Vec<u8> {
     let letters: Vec<u8> = (b'A'..=b'Z').chain(b'a'..=b'z').chain(b'0'..=b'9').chain(*b"+/").collect();
     let values = text.iter().filter_map(|letter| letters.iter().position(|known| known == letter));
@@ -108,12 +114,12 @@ fn decoded(text: &[u8]) -> Vec<u8> {
     bits.chunks_exact(8).map(|byte| byte.iter().fold(0, |sum, &bit| sum << 1 | u8::from(bit))).collect()
 }
 
-/// Quiet reads and the NOOP behind them count as one command.
+/// Parses binary commands. Quiet reads and the NOOP after them count as one command.
 fn binary(payload: &[u8], length: usize) -> Commands {
     let big_endian =
         |from: usize, to: usize| payload[from..to].iter().fold(0, |sum, &byte| sum * 256 + usize::from(byte));
     let mut found = Commands { keys: Vec::new(), verb: "", end: 8 };
-    let mut is_open = false; // a quiet read came, so that the reply is not over
+    let mut is_open = false; // after a quiet read, the reply is not complete until the NOOP
     while found.end < length {
         let at = found.end;
         assert_eq!(payload[at], 0x80);
@@ -122,7 +128,7 @@ fn binary(payload: &[u8], length: usize) -> Commands {
         match payload[at + 1] {
             0x0a if is_open => is_open = false,
             opcode @ (0x0a | 0x0b) => {
-                assert_eq!(big_endian(at + 8, at + 12), 0, "it refuses one with a body");
+                assert_eq!(big_endian(at + 8, at + 12), 0, "a NOOP must have no body");
                 found.keys.push(Vec::new());
                 found.verb = if opcode == 0x0a { "noop" } else { "version" };
             }
@@ -138,7 +144,8 @@ fn binary(payload: &[u8], length: usize) -> Commands {
     found
 }
 
-/// By the table of memcached's document on its binary protocol.
+/// Returns the verb of an opcode. The table is from the memcached documentation of the binary
+/// protocol.
 fn binary_verb(opcode: u8) -> &'static str {
     match opcode {
         0x00 | 0x09 | 0x0c | 0x0d => "get",
@@ -152,6 +159,6 @@ fn binary_verb(opcode: u8) -> &'static str {
         0x0f | 0x1a => "prepend",
         0x1c => "touch",
         0x1d | 0x1e | 0x23 | 0x24 => "gat",
-        other => panic!("{other:#x} is no client's"),
+        other => panic!("{other:#x} is not a client command"),
     }
 }

@@ -1,9 +1,10 @@
-//! What a client makes of a reply: a strict reader, which shares nothing with what writes them.
+//! A strict parser for replies, which parses them as a client would. It shares no code with the
+//! writers.
 
-/// A key that was there.
+/// A value in a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hit {
-    /// Empty where a binary answer has none.
+    /// The key. It is empty if a binary answer contains no key.
     pub(crate) key: Vec<u8>,
     pub(crate) flags: u32,
     pub(crate) cas: u64,
@@ -11,7 +12,7 @@ pub(crate) struct Hit {
     pub(crate) opaque: [u8; 4],
 }
 
-/// One message of several datagrams: their sequence numbers, total and sizes.
+/// Joins the datagrams of one reply, and checks their sequence numbers, totals and sizes.
 pub(crate) fn joined(id: [u8; 2], datagrams: &[Vec<u8>]) -> Vec<u8> {
     let total = u16::try_from(datagrams.len()).unwrap().to_be_bytes();
     let mut bytes = Vec::new();
@@ -25,11 +26,14 @@ pub(crate) fn joined(id: [u8; 2], datagrams: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// What is said in text. The key may hold CR, and no space.
+/// Parses a text reply. Keys may contain CR, but no space.
 pub(crate) fn text(mut reply: &[u8], has_cas: bool) -> Vec<Hit> {
     let mut hits = Vec::new();
     while reply != b"END\r\n" {
-        let stop = reply.windows(2).position(|pair| pair == b"\r\n").expect("a line, and END");
+        let stop = reply
+            .windows(2)
+            .position(|pair| pair == b"\r\n")
+            .expect("the reply must have another line or END");
         let stop = if reply[stop..].starts_with(b"\r\r\n") { stop + 1 } else { stop };
         let words: Vec<&[u8]> = reply[..stop].split(|&byte| byte == b' ').collect();
         assert_eq!((words[0], words.len()), (&b"VALUE"[..], if has_cas { 5 } else { 4 }));
@@ -48,12 +52,12 @@ pub(crate) fn text(mut reply: &[u8], has_cas: bool) -> Vec<Hit> {
             value: value.to_vec(),
             opaque: [0; 4],
         });
-        reply = behind.strip_prefix(b"\r\n").expect("CR LF behind a value");
+        reply = behind.strip_prefix(b"\r\n").expect("CR LF must follow the value");
     }
     hits
 }
 
-/// What is said to a batch whose NOOP has this opaque.
+/// Parses the reply to a batch whose NOOP has this opaque.
 pub(crate) fn batch(mut reply: &[u8], noop: [u8; 4]) -> Vec<Hit> {
     let mut hits = Vec::new();
     loop {
@@ -61,7 +65,7 @@ pub(crate) fn batch(mut reply: &[u8], noop: [u8; 4]) -> Vec<Hit> {
         let number = |from: usize, to: usize| {
             header[from..to].iter().fold(0, |sum, &byte| sum * 256 + u64::from(byte))
         };
-        assert_eq!((header[0], number(5, 8)), (0x81, 0), "no answer, or an error");
+        assert_eq!((header[0], number(5, 8)), (0x81, 0), "the reply must be a success response");
         let [key, extras, body] =
             [number(2, 4), number(4, 5), number(8, 12)].map(|n| usize::try_from(n).unwrap());
         let opaque = header[12..16].try_into().unwrap();

@@ -1,4 +1,5 @@
-//! Writes for several servers: what each is asked is one command that does the same, and only a server that was asked says that it did.
+//! Tests of replicated writes. Each upstream request must be one command with the same effect as
+//! the client request. Only an answer with the nonce acknowledges the write.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -13,7 +14,7 @@ const MEMCACHED: Memcached = Memcached::new(32);
 const LIFE: ShortLife = ShortLife { seconds: 10, now: 1_790_000_000 };
 const OWN: OwnId = OwnId { request: 0x5678, nonce: 0x0123_4567_89ab_cdef };
 
-/// Meta commands and binary ones, beside those of the classic protocol.
+/// Generates meta, binary and classic text commands.
 fn any_request() -> impl Strategy<Value = Vec<u8>> {
     let flags = prop::sample::select(vec![
         "k",
@@ -77,7 +78,7 @@ fn any_request() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4_000, ..ProptestConfig::default() })]
     #[test]
-    fn what_a_server_is_asked_is_one_command_for_the_same_key_that_depends_on_nothing(command in any_request()) {
+    fn replica_request_is_one_unconditional_command_for_the_key(command in any_request()) {
         let payload = framed(&command);
         let Ok(ask) = MEMCACHED.read(Datagram::whole(&payload)) else { return Ok(()) };
         let request = Request { payload: &payload, ask: &ask };
@@ -102,10 +103,10 @@ proptest! {
             prop_assert_eq!(MEMCACHED.key(copy, &asked.first, &mut one), MEMCACHED.key(&payload, &ask.first, &mut other));
             prop_assert_eq!(&copy[..8], b"\x56\x78\0\0\0\x01\0\0");
             let of_copy = Request { payload: copy, ask: &asked };
-            // It is one itself, which waits for its answer.
+            // The upstream request must be a command to which the server sends an answer.
             let again = MEMCACHED.replicated(&of_copy).unwrap();
             prop_assert!(again.wants_answer && again.is_removal == replicated.is_removal);
-            // What is to live for a short while cannot be shortened any more, and what is not, can.
+            // If the time to live was limited, limiting it again must not change it.
             let shortened = MEMCACHED.shorten_life(&of_copy, LIFE, &mut vec![0; length + 20]);
             prop_assert!(life.is_none() || shortened == Shortened::Unchanged, "{}", copy.escape_ascii());
         }

@@ -1,26 +1,26 @@
-//! A server as far as it is asked by us, written after what memcached 1.6.18 answers (`tests/servers.rs` asks it itself).
+//! A simulated server that answers upstream requests like memcached 1.6.18. The test
+//! `tests/servers.rs` uses real servers.
 
 use std::collections::HashMap;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-/// A value that a server has.
 #[derive(Clone, Debug)]
 pub(super) struct Kept {
     pub(super) flags: u32,
     pub(super) cas: u64,
     pub(super) value: Vec<u8>,
-    /// Stored by a name in base64.
+    /// `true` if the value was stored under the base64 form of its key.
     pub(super) is_base64: bool,
 }
 
-/// Keys and values.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Server(pub(super) HashMap<Vec<u8>, Kept>);
 
 impl Server {
-    /// The datagrams that it answers one of ours with, those of each key together. Panics at what is no command of ours.
+    /// Returns the answers to an upstream request. Each key has its own answer, which is a list of
+    /// datagrams. Panics if the datagram is not an upstream request.
     pub(super) fn answer(&self, datagram: &[u8]) -> Vec<Vec<Vec<u8>>> {
         assert_eq!(datagram[2..8], [0, 0, 0, 1, 0, 0]);
         let mut answers = Vec::new();

@@ -1,4 +1,5 @@
-//! The table of requests under way against a model that keeps everything: begun, answered, twice, late, reordered, forged, lost, in time.
+//! Compares the table of gathered requests with an unbounded model. Answers are repeated, late,
+//! reordered, forged or lost.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -22,26 +23,27 @@ fn table(requests: usize) -> GatherTable<usize> {
     GatherTable::new(&config).unwrap()
 }
 
-/// What the model knows of a request.
+/// The state of a request in the model.
 struct Client {
-    /// The table's number, while it is under way.
+    /// The index of the request in the table, or `None` after it has ended.
     number: Option<u32>,
     payload: Vec<u8>,
     keys: Vec<Vec<u8>>,
-    /// Keys that its servers said something about, in time.
+    /// The keys whose servers answered in time.
     come: Vec<Vec<u8>>,
     due: u64,
     late: Late,
-    /// Its keys of the second server are nobody's.
+    /// `true` if the keys of the second server have no server in this request.
     lacks: bool,
 }
 
-/// A datagram on its way to us.
+/// A datagram in transit to the load balancer.
 #[derive(Clone, Debug)]
 struct Flying {
     port: u16,
     bytes: Vec<u8>,
-    /// Whose answer it is, and about which key; of a long value there are several, counted from 0.
+    /// The client request and the key to which the answer belongs, and the index of the datagram. A
+    /// long value has several datagrams.
     truth: Option<(usize, Vec<u8>, usize)>,
 }
 
@@ -56,14 +58,17 @@ struct World {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// In binary, keys by the bits of a number, the timeout's index, whether late keys are missing, whether a server is down.
+    /// Begins a request. The arguments are `true` for a binary batch, the keys as bits of a number,
+    /// the index of the timeout, how late keys are treated, and `true` if the second server is
+    /// down.
     Ask(bool, u8, usize, bool, bool),
-    /// And whether it comes once more later.
+    /// Delivers an answer in transit. If the flag is `true`, the answer can be delivered again
+    /// later.
     Deliver(Index, bool),
     Lose(Index),
-    /// An answer to one request with the id and port of another's exchange.
+    /// Delivers an answer to one request with the id and the port of another exchange.
     Redirect(Index, Index),
-    /// A true answer, and the nonce one bit off.
+    /// Delivers an answer with one wrong bit in the nonce.
     Forge(Index, u8),
     Wait(u64),
 }
@@ -85,7 +90,8 @@ fn is_second(key: &[u8]) -> bool {
     key.len() > 2
 }
 
-/// The value that a server has for a client's key: it names the request, so that an answer to another shows.
+/// Returns the value that a server has for a key. The value contains the index of the request, so
+/// that an answer to another request is detected.
 fn value(client: usize, key: &[u8]) -> Vec<u8> {
     let mut value = [format!("{client} has ").as_bytes(), key].concat();
     if key.ends_with(b"long") && client.is_multiple_of(2) {
@@ -127,7 +133,7 @@ impl World {
                 };
                 let mut forged = self.network[at].clone();
                 if forged.bytes[..2] == self.network[to].bytes[..2] && forged.port == self.network[to].port {
-                    return; // its own
+                    return; // both datagrams belong to the same exchange
                 }
                 forged.port = self.network[to].port;
                 let id = self.network[to].bytes[..2].to_vec();
@@ -139,10 +145,10 @@ impl World {
                 let Some(at) = pick(which, &self.network) else { return };
                 let mut forged = self.network[at].clone();
                 if forged.bytes[2..4] != [0, 0] {
-                    return; // carries no nonce
+                    return; // this datagram contains no nonce
                 }
                 let nonce = if forged.bytes[8] == 0x81 {
-                    20 // the opaque
+                    20 // the offset of the opaque
                 } else {
                     forged.bytes.windows(2).position(|pair| pair == b" O").unwrap() + 2
                 };
@@ -173,7 +179,7 @@ impl World {
                 assert!(lacks && late == Late::Fails && keys.iter().any(|key| is_second(key)));
                 return;
             }
-            // Keys of one or two requests leave room for another.
+            // The table is full only if a request is in progress.
             Err(other) => {
                 assert_eq!((other, self.table.is_empty()), (NotBegun::Full, false));
                 return;
@@ -207,7 +213,7 @@ impl World {
         }
     }
 
-    /// Keys that have no answer.
+    /// Returns the keys that have no answer yet.
     fn waits(&self, client: usize) -> Vec<Vec<u8>> {
         let client = &self.clients[client];
         let waits = |key: &&Vec<u8>| !(client.come.contains(*key) || client.lacks && is_second(key));
@@ -219,7 +225,7 @@ impl World {
         let mut over = Vec::new();
         while let Some(Expired::Gather(number, progress)) = self.table.expire(self.now) {
             let client = *self.table.context(number).unwrap();
-            assert!(self.clients[client].due <= self.now, "before its time");
+            assert!(self.clients[client].due <= self.now, "expired before the deadline");
             match (self.clients[client].late, progress) {
                 (Late::Fails, Progress::Failed) => {
                     self.table.end(self.now, number);
@@ -236,10 +242,10 @@ impl World {
             self.complete(client);
         }
         let late = |client: &Client| client.number.is_some() && client.due <= self.now;
-        assert!(!self.clients.iter().any(late), "not in its time");
+        assert!(!self.clients.iter().any(late), "not expired at the deadline");
     }
 
-    /// What a packet thread does with a datagram to one of its own ports.
+    /// Handles a datagram to the source port pool as a packet thread does.
     fn arrive(&mut self, flying: &Flying) {
         let request = MEMCACHED.answer_id(&flying.bytes).unwrap();
         let id = ExchangeId { port: flying.port, request };
@@ -252,11 +258,11 @@ impl World {
             self.clients[*whose].number.is_some() && *nth == 0 && self.waits(*whose).contains(key)
         });
         let Some((whose, key, nth)) = flying.truth.clone().filter(|_| is_awaited) else {
-            let refused = taken.expect_err("nobody waits for it");
+            let refused = taken.expect_err("the answer must be refused");
             let is_forged = flying.truth.is_none();
             match refused {
                 NotTaken::Late => assert_eq!(found, None),
-                NotTaken::Unasked => assert!(!is_forged, "its nonce is another's"),
+                NotTaken::Unasked => assert!(!is_forged, "an answer with another nonce was accepted"),
                 NotTaken::NoAnswer(NoAnswer::Continuation) => assert!(flying.bytes[3] > 0),
                 NotTaken::NoAnswer(why) => {
                     assert!(is_forged || found != flying.truth.as_ref().map(|t| t.0), "{why}")
@@ -282,7 +288,7 @@ impl World {
         }
     }
 
-    /// The reply is that of one server with the values that have come.
+    /// Checks that the reply equals the reply of one server that has the received values.
     fn complete(&mut self, client: usize) {
         let number = self.clients[client].number.take().unwrap();
         let of = &self.clients[client];
@@ -324,7 +330,7 @@ proptest! {
         steps.iter().for_each(|step| world.take(step));
         world.wait(TIMEOUTS[0]);
         prop_assert!(world.table.is_empty() && world.table.next_due().is_none());
-        // All of its memory is there again.
+        // All entries of the table must be free again.
         for _ in 0..ROOM {
             world.take(&Step::Ask(false, 31, 0, true, false));
         }
@@ -339,7 +345,8 @@ fn a_full_table_begins_nothing_and_forgets_nothing() {
         world.take(&Step::Ask(false, 31, 0, false, false));
     }
     assert_eq!((world.table.len(), world.clients.len()), (ROOM, ROOM));
-    // 24 keys fill the memory for answers of three requests before there are three.
+    // Requests with 20 keys use up the answer memory of the table before the table has its maximum
+    // number of requests.
     let names: Vec<String> = (0..20).map(|n| format!("key{n}")).collect();
     let names: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
     let payload = asked("get", &names);
@@ -372,14 +379,15 @@ fn a_request_that_has_ids_for_some_of_its_parts_begins_none() {
             Some(Target { server, room: 1_400 })
         })
     };
-    // Eight exchanges have an eighth of the ids each. All but one have used theirs up, and rest.
+    // The table has eight exchanges, and each of them has an eighth of the ids. Seven of them use
+    // all their ids and then rest.
     for _ in 0..7 * (65_536 / 8) {
         let number = begin(&mut table, 0, 1).unwrap();
         table.end(0, number);
     }
     assert_eq!(begin(&mut table, 0, 2), Err(NotBegun::Full));
     assert!(table.is_empty() && table.next_due().is_none());
-    let number = begin(&mut table, 0, 1).expect("the last one is free again");
+    let number = begin(&mut table, 0, 1).expect("the last exchange is free again");
     table.end(0, number);
     assert!(begin(&mut table, EXCHANGE_REST_NS, 2).is_ok());
 }
@@ -401,7 +409,7 @@ fn what_one_datagram_does_not_hold_is_asked_by_several() {
         let mut servers = [0, 1].into_iter().cycle();
         let mut target = |_: &[u8]| Some(Target { server: servers.next().unwrap(), room: 1_400 });
         let number = table.begin(0, &MEMCACHED, new, &mut target).unwrap();
-        assert_eq!(table.parts(number), 8); // four keys each
+        assert_eq!(table.parts(number), 8); // four keys per upstream request
         let mut asked = 0;
         for part in 0..8 {
             let mut out = [0; 1_400];
@@ -409,7 +417,7 @@ fn what_one_datagram_does_not_hold_is_asked_by_several() {
             asked += Server::default().answer(&out[..length]).len();
         }
         assert_eq!(asked, 32);
-        // No datagram of this size holds even one.
+        // A datagram of this size has no room for even one key.
         let new = NewGather {
             request: Request { payload: &payload, ask: &ask },
             timeout: 0,
@@ -450,7 +458,7 @@ fn exchanges_of_the_callers_own_stand_beside_parts_of_requests() {
     for id in &parts {
         assert!(matches!(table.find(*id), Some(ExchangeFor::Part(found)) if found == number));
         assert_eq!(table.other_mut(*id), None);
-        assert_eq!(table.end_other(2, *id), None, "it goes on");
+        assert_eq!(table.end_other(2, *id), None, "the exchange is still in progress");
     }
     assert!(matches!(table.expire(TIMEOUTS[1]), Some(Expired::Other("second"))));
     assert!(table.expire(TIMEOUTS[1]).is_none());
@@ -459,7 +467,7 @@ fn exchanges_of_the_callers_own_stand_beside_parts_of_requests() {
     assert_eq!((table.find(ids[0]).is_none(), table.end_other(3, ids[0])), (true, None));
     let over = std::iter::from_fn(|| table.expire(TIMEOUTS[0] + 1)).map(|expired| match expired {
         Expired::Gather(found, progress) => (found, progress),
-        Expired::Other(name) => panic!("{name} has ended"),
+        Expired::Other(name) => panic!("exchange {name} has expired"),
     });
     assert_eq!(over.collect::<Vec<_>>(), [(number, Progress::Failed), (number, Progress::Unchanged)]);
     table.end(TIMEOUTS[0], number);

@@ -1,4 +1,4 @@
-//! `parse` against other readers of frames, on valid, damaged and any bytes.
+//! Comparison of `parse` with other parsers on valid, damaged and random frames.
 
 use super::readers::{check, theirs};
 use super::*;
@@ -6,13 +6,14 @@ use super::*;
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4096, ..ProptestConfig::default() })]
 
+    // Promise: parser-safety
     #[test]
     fn any_bytes_are_read_alike(bytes in vec(any::<u8>(), 0..200)) {
         check(&bytes);
     }
 
     #[test]
-    fn any_bytes_behind_an_ip_ethernet_type_are_read_alike(
+    fn parse_of_any_bytes_agrees_with_other_readers(
         tags in 0..3usize, v6: bool, bytes in vec(any::<u8>(), 0..200)
     ) {
         let mut frame = vec![2; 12];
@@ -37,7 +38,7 @@ proptest! {
 }
 
 #[test]
-fn most_generated_frames_are_compared_and_taken() {
+fn most_generated_frames_are_compared_and_accepted() {
     use proptest::strategy::ValueTree;
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let (mut taken, mut left_out) = (0, 0);
@@ -46,5 +47,5 @@ fn most_generated_frames_are_compared_and_taken() {
         taken += usize::from(parse(&frame).is_ok());
         left_out += usize::from(theirs(&frame).is_err());
     }
-    assert!(taken > 1500 && left_out < 500, "{taken} taken, {left_out} left out");
+    assert!(taken > 1500 && left_out < 500, "{taken} frames compared, {left_out} skipped");
 }

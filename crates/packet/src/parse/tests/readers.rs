@@ -1,12 +1,14 @@
-//! Other readers of a frame than `parse`: etherparse, and the crate's own views one after the other.
+//! Two other parsers that the tests compare with `parse`: `etherparse`, and the checked views of
+//! this crate.
 //!
-//! In: a frame. Out: a panic where they differ from `parse`, and are not meant to. It names the crate from outside: the fuzzer
-//! (`tests/fuzz`) compiles this file too.
+//! [`check`] panics if the results differ in a way that is not listed here. The fuzzer
+//! (`tests/fuzz`) also compiles this file, so paths start with `packet::`.
 
 use etherparse::{Ipv6ExtensionSlice, NetSlice, SlicedPacket, TransportSlice};
 use packet::{Addresses, Family, Fragment, Ipv4, Ipv6, Malformed, ParseError, Udp, parse};
 
-/// Reading `frame` agrees with reading it by the crate's views, and with etherparse.
+/// Checks that `parse`, the views of this crate and `etherparse` return the same fields for
+/// `frame`.
 pub(super) fn check(frame: &[u8]) {
     let ours = ours(frame);
     match by_views(frame) {
@@ -20,7 +22,7 @@ pub(super) fn check(frame: &[u8]) {
     }
 }
 
-/// What both sides can say of a frame, in etherparse's terms.
+/// The fields that all parsers return.
 #[derive(Debug, PartialEq)]
 pub(super) enum Seen {
     Ip {
@@ -30,7 +32,7 @@ pub(super) enum Seen {
         protocol: u8,
         ports: (u16, u16),
         flags: u8,
-        /// Identification, offset in bytes, more.
+        /// The identification, the offset in bytes, and the more-fragments flag.
         fragment: Option<(u32, u16, bool)>,
         tos: u8,
         ttl: u8,
@@ -70,14 +72,15 @@ fn ours(frame: &[u8]) -> Seen {
     }
 }
 
-/// What etherparse says, with its slicing of the whole frame. `Err` names a difference that is meant.
+/// Parses the whole frame with `etherparse`. Returns `Err` with the reason if the parsers are
+/// expected to differ.
 pub(super) fn theirs(frame: &[u8]) -> Result<Seen, &'static str> {
     let sliced = match SlicedPacket::from_ethernet(frame) {
         Ok(sliced) => sliced,
         Err(error) => return refused(frame, &error),
     };
     if foreign_tags(frame) {
-        return Err("etherparse goes behind 0x9100, MACsec and a third tag; to us these are not IP");
+        return Err("etherparse parses 0x9100, MACsec and a third tag; parse returns NotIp for these");
     }
     let Some(payload) = sliced.ip_payload() else { return Ok(Seen::NotIp) };
     let l4 = payload.payload.as_ptr() as usize - frame.as_ptr() as usize;
@@ -90,7 +93,7 @@ pub(super) fn theirs(frame: &[u8]) -> Result<Seen, &'static str> {
     }
 }
 
-/// Ports and TCP flags.
+/// The ports and the TCP flags.
 type Read = ((u16, u16), u8);
 
 struct Place {
@@ -103,7 +106,7 @@ fn theirs_of_transport(transport: Option<&TransportSlice<'_>>) -> Result<Read, &
     match transport {
         Some(TransportSlice::Tcp(tcp)) => Ok(((tcp.source_port(), tcp.destination_port()), tcp.slice()[13])),
         Some(TransportSlice::Udp(udp)) if udp.length() == 0 => {
-            Err("a UDP length of 0 means the rest of the packet to etherparse; to us it is a lie")
+            Err("etherparse accepts a UDP length of 0 as the rest of the packet; parse rejects it")
         }
         Some(TransportSlice::Udp(udp)) => Ok(((udp.source_port(), udp.destination_port()), 0)),
         _ => Ok(((0, 0), 0)),
@@ -131,7 +134,7 @@ fn theirs_of_v6(ip: &etherparse::Ipv6Slice<'_>, place: Place, read: Read) -> Res
     let Place { l4, end, protocol } = place;
     let h = ip.header();
     if h.payload_length() == 0 && ip.payload().len_source == etherparse::LenSource::Slice {
-        return Err("a payload length of 0 means a jumbogram to etherparse; to us no payload");
+        return Err("etherparse treats a payload length of 0 as a jumbogram; parse treats it as empty");
     }
     let mut fragments = Vec::new();
     for extension in ip.extensions().clone() {
@@ -140,7 +143,7 @@ fn theirs_of_v6(ip: &etherparse::Ipv6Slice<'_>, place: Place, read: Read) -> Res
         }
     }
     if fragments.len() > 1 || ip.extensions().clone().into_iter().count() > 8 {
-        return Err("etherparse takes any number of extension and fragment headers");
+        return Err("etherparse accepts any number of extension and fragment headers");
     }
     if behind_later_fragment(ip) {
         return Err("etherparse reads extension headers in a later fragment");
@@ -152,11 +155,12 @@ fn theirs_of_v6(ip: &etherparse::Ipv6Slice<'_>, place: Place, read: Read) -> Res
     Ok(Seen::Ip { v6: true, l4, end, protocol, ports, flags, fragment, tos, ttl, dont_fragment, src, dst })
 }
 
-/// Why etherparse refuses a frame that `parse` may take.
+/// Returns the result for a frame that `etherparse` rejected, or the reason why `parse` may accept
+/// that frame.
 fn refused(frame: &[u8], error: &etherparse::err::packet::SliceError) -> Result<Seen, &'static str> {
     use etherparse::err::{Layer, packet::SliceError};
     if foreign_tags(frame) {
-        return Err("etherparse goes behind 0x9100, MACsec and a third tag; to us these are not IP");
+        return Err("etherparse parses 0x9100, MACsec and a third tag; parse returns NotIp for these");
     }
     if let SliceError::Len(len) = error {
         if matches!(
@@ -167,7 +171,7 @@ fn refused(frame: &[u8], error: &etherparse::err::packet::SliceError) -> Result<
                 | Layer::Icmpv6
                 | Layer::Igmp
         ) {
-            return Err("etherparse wants whole ICMP and IGMP headers; parse leaves them to the views");
+            return Err("etherparse requires complete ICMP and IGMP headers; parse does not check them");
         }
         if len.layer == Layer::Arp {
             return Err("etherparse reads ARP");
@@ -184,12 +188,13 @@ fn refused(frame: &[u8], error: &etherparse::err::packet::SliceError) -> Result<
         return Err("etherparse reads extension and authentication headers in a later fragment");
     }
     if ipv6_without_payload(frame) {
-        return Err("a payload length of 0 means a jumbogram to etherparse; to us no payload");
+        return Err("etherparse treats a payload length of 0 as a jumbogram; parse treats it as empty");
     }
     Ok(Seen::Malformed)
 }
 
-/// Fragments have no transport to etherparse, and it knows ports of TCP and UDP alone.
+/// Adds the ports that `etherparse` does not return: ports of fragments, and ports of protocols
+/// other than TCP and UDP.
 fn ports_of_pieces(
     protocol: u8,
     payload: &[u8],
@@ -205,7 +210,9 @@ fn ports_of_pieces(
         _ => return Ok(seen),
     };
     if payload.len() < need {
-        return Err("etherparse leaves first fragments, SCTP, DCCP and UDP-Lite unread; we need their ports");
+        return Err(
+            "parse requires the ports of first fragments, SCTP, DCCP and UDP-Lite; etherparse does not",
+        );
     }
     let flags = if protocol == 6 { payload.get(13).copied().unwrap_or(0) } else { 0 };
     Ok(((word(0), word(2)), flags))
@@ -241,7 +248,7 @@ fn behind_later_fragment(ip: &etherparse::Ipv6Slice<'_>) -> bool {
     false
 }
 
-/// The same, read by the crate's views one after the other.
+/// Parses the frame with the checked views of this crate.
 fn by_views(frame: &[u8]) -> Result<Seen, ParseError> {
     let (link, mut rest) = frame.split_first_chunk::<14>().ok_or(Malformed::Truncated)?;
     let mut kind = u16::from_be_bytes([link[12], link[13]]);

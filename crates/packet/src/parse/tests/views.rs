@@ -1,4 +1,4 @@
-//! The accessors that `parse` does not use, against etherparse.
+//! Tests that compare the accessors that `parse` does not use with `etherparse`.
 
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 
@@ -50,7 +50,7 @@ proptest! {
 }
 
 #[test]
-fn the_iterator_ends_behind_its_first_error() {
+fn extensions_iterator_ends_after_the_first_error() {
     let frame = udp_v6(60, &[0, 0, 0, 0, 0, 0, 0, 0]);
     let items: Vec<_> = Ipv6::parse(&frame[14..]).unwrap().extensions().collect();
     assert!(matches!(items[..], [Ok(Extension { kind: 60, next: 0, .. }), Err(Malformed::ExtensionChain)]));

@@ -1,12 +1,13 @@
-//! A slow reader of quoted packets, and what holds of any frame that quotes one.
+//! A slow reference parser of quoted packets, and checks that apply to every quoted packet.
 //!
-//! It names the crate from outside: the fuzzer (`tests/fuzz`) compiles this file too.
+//! The fuzzer (`tests/fuzz`) also compiles this file, so paths start with `packet::`.
 
 use packet::{
     Family, Fragment, IcmpError, Malformed, Quoted, icmp_checksum_ok, icmp_error, parse, quoted_tunnel,
 };
 
-/// A quote and the inner packet of a quoted tunnel lie inside of the frame, and the slow reader sees the same of both.
+/// Checks that the quote and the inner packet of a quoted tunnel are inside the frame, and that the
+/// reference parser returns the same fields.
 pub(super) fn check(frame: &[u8]) {
     let Ok(parsed) = parse(frame) else { return };
     let _ = icmp_checksum_ok(frame, &parsed);
@@ -19,7 +20,7 @@ pub(super) fn check(frame: &[u8]) {
     }
 }
 
-/// `bytes` are those that `frame` quotes.
+/// Compares `quoted` with the reference parser. `bytes` are the quoted bytes of `frame`.
 fn agree(frame: &[u8], bytes: &[u8], quoted: &Quoted) {
     assert!(quoted.at < quoted.l4 && quoted.l4 <= quoted.end && usize::from(quoted.end) <= frame.len());
     assert_eq!(Some(slow_view(quoted)), Slow::read(bytes));
@@ -37,8 +38,7 @@ fn agree(frame: &[u8], bytes: &[u8], quoted: &Quoted) {
     }
 }
 
-/// What a slow reader sees in the start of an IP packet: upper protocol and its offset, bytes of the packet that are
-/// there, fragment offset and M flag, ports.
+/// The fields that the reference parser reads from the start of an IP packet.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Slow {
     protocol: u8,

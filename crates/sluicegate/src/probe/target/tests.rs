@@ -1,5 +1,3 @@
-//! Tests of `target`.
-
 use std::path::Path;
 
 use config::parse;
@@ -29,31 +27,31 @@ fn a_url_is_read_and_written_in_full() {
     ];
     for (url, expected) in table {
         assert_eq!(named(url).as_deref(), Ok(expected));
-        assert_eq!(named(expected).as_deref(), Ok(expected), "written, it reads as itself");
+        assert_eq!(named(expected).as_deref(), Ok(expected), "the formatted URL parses to itself");
     }
 }
 
 #[test]
-fn what_is_no_url_is_refused_in_words() {
+fn invalid_url_is_rejected_with_reason() {
     let table = [
         ("203.0.113.10:80", "starts with one of tcp://"),
         ("ftp://203.0.113.10", "starts with one of tcp://"),
-        ("tcp://203.0.113.10", "have no usual port"),
-        ("tcp://www.example.org:80", "is no address"),
-        ("tcp://2001:db8::1:80", "is no address"),
-        ("tcp://[192.0.2.1]:80", "is no address"),
-        ("tcp://[2001:db8::1:80", "is no address"),
-        ("tcp://203.0.113.10:0", "is no address"),
-        ("tcp://203.0.113.10:65536", "is no address"),
-        ("tcp://203.0.113.10:80/path", "ends with its port"),
-        ("http://203.0.113.10/a b", "without space"),
-        ("http://user@203.0.113.10/", "is no address"),
-        ("dns://203.0.113.10", "a name is asked for"),
-        ("dns://203.0.113.10/a..b", "a name is asked for"),
-        ("dns://203.0.113.10/a?type=MX", "a name is asked for"),
-        ("ntp://203.0.113.10/now", "an ntp target is"),
-        ("ntp://203.0.113.10?max_stratum=0", "?max_stratum=1 to 15"),
-        ("ntp://203.0.113.10?max_stratum=16", "?max_stratum=1 to 15"),
+        ("tcp://203.0.113.10", "have no default port"),
+        ("tcp://www.example.org:80", "is not an IP address"),
+        ("tcp://2001:db8::1:80", "is not an IP address"),
+        ("tcp://[192.0.2.1]:80", "is not an IP address"),
+        ("tcp://[2001:db8::1:80", "is not an IP address"),
+        ("tcp://203.0.113.10:0", "is not an IP address"),
+        ("tcp://203.0.113.10:65536", "is not an IP address"),
+        ("tcp://203.0.113.10:80/path", "must end with its port"),
+        ("http://203.0.113.10/a b", "without spaces"),
+        ("http://user@203.0.113.10/", "is not an IP address"),
+        ("dns://203.0.113.10", "a dns target needs a name"),
+        ("dns://203.0.113.10/a..b", "a dns target needs a name"),
+        ("dns://203.0.113.10/a?type=MX", "a dns target needs a name"),
+        ("ntp://203.0.113.10/now", "an ntp target has the form"),
+        ("ntp://203.0.113.10?max_stratum=0", "with N from 1 to 15"),
+        ("ntp://203.0.113.10?max_stratum=16", "with N from 1 to 15"),
     ];
     for (url, expected) in table {
         let wrong = named(url).expect_err(url);
@@ -65,7 +63,9 @@ fn what_is_no_url_is_refused_in_words() {
 fn tls_without_a_ca_must_be_asked_for() {
     let url: Url = "https://203.0.113.10/".parse().unwrap();
     assert!(
-        url.target(&Trust::new(None, false), None).unwrap_err().contains("--ca FILE for a CA's, --insecure")
+        url.target(&Trust::new(None, false), None)
+            .unwrap_err()
+            .contains("needs --ca FILE to verify the certificate")
     );
     let tls = |trust: Trust| match url.target(&trust, Some("www.example.org")).unwrap().kind {
         CheckKind::Http(check) => (check.tls.unwrap(), check.host.unwrap().to_string()),
@@ -111,7 +111,7 @@ fn names(config: &Config, trust: &Trust) -> Vec<String> {
 }
 
 #[test]
-fn every_tcp_port_of_every_vip_is_probed_and_of_a_range_the_first() {
+fn config_targets_are_tcp_ports_and_first_port_of_range() {
     let config = config(
         "",
         r#"{ ports = [80, "8000-8099"], protocol = "tcp", pool = "web" }, { ports = [53], protocol = "udp", pool = "web" }"#,
@@ -126,11 +126,11 @@ fn every_tcp_port_of_every_vip_is_probed_and_of_a_range_the_first() {
     assert_eq!(names(&config, &trust), expected);
     let (_, left_out) = of_config(&config, &trust).unwrap();
     assert_eq!(left_out.len(), 1);
-    assert!(left_out[0].starts_with("VIP www, its udp service to pool web"), "{left_out:?}");
+    assert!(left_out[0].starts_with("udp service of VIP www with pool web"), "{left_out:?}");
 }
 
 #[test]
-fn checks_through_the_tunnel_take_the_place_of_a_bare_connection() {
+fn config_targets_use_vip_checks_instead_of_connections() {
     let checks = r#"
         [check.web]
         http = { port = 80, path = "/healthz" }

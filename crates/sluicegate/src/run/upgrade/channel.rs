@@ -1,8 +1,11 @@
-//! The two processes' way to each other: messages, bytes and descriptors over a pair of Unix sockets.
+//! Transfers messages, bytes and file descriptors between the two processes of an upgrade, over a
+//! pair of connected Unix sockets.
 //!
-//! A frame is its length in 4 bytes, little endian, and its bytes; a message is a frame of JSON. Both sides wait for at most as long
-//! as they say. Nothing is shared: what goes over is copied, so that neither side can change it afterwards. Not here: what is said.
-//! Source: unix(7), SCM_RIGHTS.
+//! A frame is a length in 4 bytes, little endian, followed by that number of bytes. A message is a
+//! frame that contains JSON. All reads and writes have timeouts. Received data is copied, so the
+//! sender cannot change it later.
+//!
+//! References: unix(7), SCM_RIGHTS.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -20,30 +23,33 @@ use rustix::net::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// One end.
+/// One end of the channel.
 #[derive(Debug)]
 pub(super) struct Channel(UnixStream);
 
 impl Channel {
-    /// This end, and the other one for a child's standard input.
+    /// Creates a channel. Returns one end of it, and the socket of the other end, which becomes the
+    /// standard input of a child process.
     pub(super) fn pair() -> io::Result<(Self, OwnedFd)> {
         let (mine, other) = UnixStream::pair()?;
         mine.set_write_timeout(Some(WRITTEN_WITHIN))?;
         Ok((Self(mine), other.into()))
     }
 
-    /// The one that this process was started with.
+    /// Opens the channel on standard input.
     pub(super) fn of_standard_input() -> io::Result<Self> {
         let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
         stream.set_write_timeout(Some(WRITTEN_WITHIN))?;
-        // What this process starts has nothing to do with it.
+        // Programs that this process starts later must not inherit the channel, so standard input
+        // is replaced.
         let nothing = std::fs::File::open("/dev/null")?;
         rustix::stdio::dup2_stdin(&nothing)?;
-        stream.local_addr()?; // it is a Unix socket
+        stream.local_addr()?; // The call fails if standard input is not a Unix socket.
         Ok(Self(stream))
     }
 
-    /// The number of the process that made the pair; 0: it is in another namespace.
+    /// Returns the process ID of the process that created the channel, or 0 if that process is in
+    /// another PID namespace.
     pub(super) fn maker(&self) -> io::Result<i32> {
         Ok(getsockopt(&self.0, PeerCredentials)?.pid())
     }
@@ -56,48 +62,52 @@ impl Channel {
         self.send(&serde_json::to_vec(message)?)
     }
 
-    /// The next message.
+    /// Receives the next message.
     pub(super) fn hear<T: DeserializeOwned>(&mut self, within: Duration) -> io::Result<T> {
         Ok(serde_json::from_slice(&self.receive(within)?)?)
     }
 
-    /// A frame.
+    /// Sends a frame.
     pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let length = u32::try_from(bytes.len()).map_err(|_| io::Error::other("too much for a frame"))?;
+        let length =
+            u32::try_from(bytes.len()).map_err(|_| io::Error::other("message too long for a frame"))?;
         self.0.write_all(&length.to_le_bytes())?;
         self.0.write_all(bytes)
     }
 
-    /// The next frame.
+    /// Receives the next frame.
     pub(super) fn receive(&mut self, within: Duration) -> io::Result<Vec<u8>> {
         self.0.set_read_timeout(Some(within))?;
         let mut length = [0; 4];
         self.0.read_exact(&mut length)?;
         let length = u32::from_le_bytes(length) as usize;
         if length > LONGEST_FRAME {
-            return Err(io::Error::new(ErrorKind::InvalidData, format!("a frame of {length} bytes")));
+            return Err(io::Error::new(
+                ErrorKind::InvalidData,
+                format!("a frame of {length} bytes exceeds the limit"),
+            ));
         }
         let mut bytes = vec![0; length];
         self.0.read_exact(&mut bytes)?;
         Ok(bytes)
     }
 
-    /// Descriptors, after what was said last and before anything else.
+    /// Sends file descriptors. The previous message must have announced their number.
     pub(super) fn send_descriptors(&self, all: &[OwnedFd]) -> io::Result<()> {
         for some in all.chunks(AT_ONCE) {
             let borrowed: Vec<BorrowedFd<'_>> = some.iter().map(AsFd::as_fd).collect();
             let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(AT_ONCE))];
             let mut beside = SendAncillaryBuffer::new(&mut space);
             if !beside.push(SendAncillaryMessage::ScmRights(&borrowed)) {
-                return Err(io::Error::other("no room for descriptors"));
+                return Err(io::Error::other("no room for file descriptors"));
             }
-            // Each part goes with a byte of its own.
+            // Each group of descriptors needs at least one byte of data.
             sendmsg(&self.0, &[IoSlice::new(&[0])], &mut beside, SendFlags::NOSIGNAL)?;
         }
         Ok(())
     }
 
-    /// As many descriptors as the other side has said that it sends.
+    /// Receives `count` file descriptors, which the other process has announced.
     pub(super) fn receive_descriptors(&self, count: usize, within: Duration) -> io::Result<Vec<OwnedFd>> {
         self.0.set_read_timeout(Some(within))?;
         let mut all = Vec::new();
@@ -113,20 +123,22 @@ impl Channel {
                     all.extend(some);
                 }
             }
-            // A process that may have no more of them gets a part.
+            // A process that reaches its limit of open files receives only some of the descriptors.
             if all.len() == before || received.flags.contains(ReturnFlags::CTRUNC) {
-                return Err(io::Error::new(ErrorKind::UnexpectedEof, "descriptors are missing"));
+                return Err(io::Error::new(ErrorKind::UnexpectedEof, "file descriptors are missing"));
             }
         }
         Ok(all)
     }
 }
 
-/// Descriptors in a part.
+/// The maximum number of descriptors in one call of `sendmsg`.
 const AT_ONCE: usize = 64;
-/// Nobody says as much: the numbers of a million memberships take a tenth of it.
+/// The maximum length of a frame in bytes. The slot numbers of a million memberships need a tenth
+/// of this length.
 const LONGEST_FRAME: usize = 1 << 30;
-/// The other side reads at once.
+/// The timeout of a write. The other process reads without delay, so a longer wait means that it
+/// has failed.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(20);
 
 #[cfg(test)]
@@ -169,11 +181,15 @@ mod tests {
         assert_eq!(other.receive(within).unwrap(), vec![7; 3_000_000]);
         assert_eq!(other.hear::<String>(within).unwrap(), "last");
         sender.join().unwrap();
-        assert_eq!(other.receive(within).unwrap_err().kind(), ErrorKind::UnexpectedEof, "it has gone");
+        assert_eq!(
+            other.receive(within).unwrap_err().kind(),
+            ErrorKind::UnexpectedEof,
+            "the sender has closed the channel"
+        );
     }
 
     #[test]
-    fn who_says_nothing_is_not_waited_for() {
+    fn receive_times_out_without_data() {
         let (mut one, other) = Channel::pair().unwrap();
         let waited = one.receive(Duration::from_millis(5)).unwrap_err().kind();
         assert!(matches!(waited, ErrorKind::WouldBlock | ErrorKind::TimedOut), "{waited}");

@@ -1,0 +1,188 @@
+//! Logs health state changes and flushes with the log target `health`.
+//!
+//! Each line contains the names of the backends, pools and VIPs affected by the health check
+//! target. A backend that goes down is logged as a warning, and a backend that comes up is logged
+//! at level info.
+
+use config::words::few;
+use health::{Flush, Flushed, HealthState, StateChange, TargetKey};
+
+use crate::controller::Controller;
+use compile::SlotKey;
+
+/// Logs one line for each changed health state. If more than 64 states change together, one line
+/// states the number of the others.
+pub fn log_changes(controller: &Controller, turned: &[StateChange]) {
+    for one in turned.iter().take(LINES) {
+        line(controller, one);
+    }
+    if let Some(more) = turned.len().checked_sub(LINES).filter(|more| *more > 0) {
+        // log: More than 64 health states changed together, and this line has the number of the
+        // others. Look for a common cause. `sluicegate health list` shows all health states.
+        tracing::warn!(target: "health", change = "backend", more, "more health states changed");
+    }
+}
+
+fn line(controller: &Controller, turned: &StateChange) {
+    let affected = controller.affected(&turned.key);
+    let backend = few(&affected.backends);
+    let (pool, vip) = (few(&affected.pools), vips(&affected.vips, &turned.key));
+    let (address, check) = (turned.key.address, &turned.key.check.name);
+    match turned.state {
+        HealthState::Down => {
+            let reason = turned.why.as_deref().unwrap_or("no attempt passed");
+            // log: A check of a backend failed `fall` times in a row, so the backend is down.
+            // Examine the backend. The fields have the check and the reason, and `sluicegate health
+            // list` shows all checks.
+            tracing::warn!(
+                target: "health", change = "backend", %backend, %address, %pool, %vip, %check, reason, "backend down"
+            );
+        }
+        HealthState::Up => {
+            let reason = "check passes";
+            // log: A check of a backend passed `rise` times in a row. No action is needed.
+            tracing::info!(
+                target: "health", change = "backend", %backend, %address, %pool, %vip, %check, reason, "backend up"
+            );
+        }
+        HealthState::Unknown => {}
+    }
+}
+
+/// Logs the servers whose flush starts now.
+pub fn log_flushes(controller: &Controller, begun: &[Flush]) {
+    for (key, server) in
+        begun.iter().take(LINES).filter_map(|one| Some((controller.flushed_for(one.number)?.0, one.server)))
+    {
+        let SlotKey { backend, pool, .. } = key;
+        // log: A server of a keyed pool with `rejoin = "flush"` was unavailable. The server is
+        // flushed before it serves again.
+        tracing::info!(
+            target: "health", change = "backend", %backend, %pool, %server, "flush started"
+        );
+    }
+}
+
+/// Logs the results of flushes. Must be called before the controller applies the results. If a
+/// flush fails repeatedly for the same reason, only the first failure is logged.
+pub fn log_flushed(controller: &Controller, outcomes: &[Flushed]) {
+    for Flushed { number, result } in outcomes.iter().take(LINES) {
+        let Some((SlotKey { backend, pool, address, .. }, before)) = controller.flushed_for(*number) else {
+            continue;
+        };
+        match result {
+            // log: A server was flushed and can serve again.
+            Ok(()) => tracing::info!(
+                target: "health", change = "backend", %backend, %pool, %address, "flush completed"
+            ),
+            // log: A server did not acknowledge `flush_all`, so it does not serve. Examine the
+            // server. With `rejoin = "serve"`, servers are used without a flush and may return
+            // outdated values.
+            Err(reason) if before.last_error.as_ref() != Some(reason) => tracing::warn!(
+                target: "health", change = "backend", %backend, %pool, %address, reason, "flush failed"
+            ),
+            Err(_) => {}
+        }
+    }
+}
+
+/// Returns the names of the affected VIPs. For a check through a VIP, returns the address of that
+/// VIP.
+fn vips(names: &std::collections::BTreeSet<std::sync::Arc<str>>, key: &TargetKey) -> String {
+    match &key.through {
+        Some(through) => through.vip.to_string(),
+        None => few(names),
+    }
+}
+
+const LINES: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use config::parse;
+
+    use super::*;
+
+    const FILE: &str = r#"
+[cluster]
+name = "c"
+hash_key_file = "k"
+table_size = 1009
+[machine.lb1]
+addresses = ["192.0.2.1"]
+interfaces = ["eth0"]
+[check.web]
+tcp = { port = 80 }
+[check.through]
+tcp = { port = 80 }
+via = "vip"
+[pool.p]
+checks = ["web", "through"]
+backends = [{ name = "b1", address = "198.18.0.1" }]
+[vip.www]
+addresses = ["203.0.113.1"]
+services = [{ ports = [80], protocol = "tcp", pool = "p" }]
+"#;
+
+    fn controller() -> Controller {
+        let secret = |_: &_| Ok("00112233445566778899aabbccddeeff".to_owned());
+        let (config, _) = parse(FILE, Path::new("a.toml"), &secret).unwrap();
+        Controller::start(Arc::new(config), "lb1", Arc::default(), Duration::ZERO).unwrap().0
+    }
+
+    /// Returns the log lines that `act` writes, parsed as JSON.
+    fn logged(act: impl FnOnce()) -> Vec<serde_json::Value> {
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let written = Arc::clone(&log);
+        let writer = move || Written(Arc::clone(&written));
+        let subscriber = tracing_subscriber::fmt().json().flatten_event(true).with_writer(writer).finish();
+        tracing::subscriber::with_default(subscriber, act);
+        let text = String::from_utf8(log.lock().unwrap().clone()).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn down_is_a_warning_with_names_and_reason() {
+        let controller = controller();
+        let turned = |state, why: Option<&str>| -> Vec<StateChange> {
+            let mut watched = controller.watched();
+            watched.sort_by_key(|one| one.key.through.is_some());
+            let why = why.map(str::to_owned);
+            watched.into_iter().map(|one| StateChange { key: one.key, state, why: why.clone() }).collect()
+        };
+        let down = turned(HealthState::Down, Some("connection refused"));
+        let lines = logged(|| log_changes(&controller, &down));
+        assert_eq!(lines.len(), 2, "{lines:#?}");
+        for (line, (check, vip)) in lines.iter().zip([("web", "www"), ("through", "203.0.113.1")]) {
+            let fields =
+                ["level", "target", "backend", "pool", "vip", "check", "reason"].map(|key| &line[key]);
+            assert_eq!(fields, ["WARN", "health", "b1", "p", vip, check, "connection refused"]);
+        }
+        let lines = logged(|| log_changes(&controller, &turned(HealthState::Up, None)));
+        assert_eq!((&lines[0]["level"], &lines[0]["message"]), (&"INFO".into(), &"backend up".into()));
+        let many: Vec<StateChange> = down.iter().cycle().take(LINES + 9).cloned().collect();
+        let lines = logged(|| log_changes(&controller, &many));
+        assert_eq!(lines.len(), LINES + 1);
+        assert_eq!(
+            (&lines[LINES]["message"], &lines[LINES]["more"]),
+            (&"more health states changed".into(), &9.into())
+        );
+    }
+}

@@ -1,0 +1,150 @@
+//! Connection tables that came from previous processes and are not owned by any thread of this
+//! process. Such tables exist after a handover between processes with different numbers of threads.
+//! The flows of the previous process are transferred, but packets of each flow can arrive on any
+//! thread.
+//!
+//! The tables are collected during the handover. Afterwards every packet thread looks up unknown
+//! flows in all of them ([`PreviousTables`]). The next handover transfers the flows of these tables
+//! again, one by one.
+//!
+//! Invariant: this module keeps the tables until no thread uses them, and then frees them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forwarder::{FlowConfig, FlowTable, Now, PreviousTables, ThreadId};
+
+use super::DataPlane;
+use crate::large_pages::advise_large_pages;
+
+/// The tables that are being transferred from the threads of the previous process.
+#[derive(Debug)]
+pub(super) struct Gathered {
+    /// The settings of each table.
+    config: FlowConfig,
+    /// The number of threads of the previous process that are still running.
+    left: u16,
+    tables: BTreeMap<u16, FlowTable>,
+}
+
+impl Gathered {
+    /// Prepares for the connection tables of `threads` threads.
+    pub(super) fn new(threads: u16, config: FlowConfig) -> Self {
+        Self { config, left: threads, tables: BTreeMap::new() }
+    }
+
+    /// Returns the table for a thread of the previous process. The table is created empty at the
+    /// first call. Returns `None` if memory for the table cannot be allocated.
+    pub(super) fn table(&mut self, thread: ThreadId) -> Option<&mut FlowTable> {
+        if !self.tables.contains_key(&thread.0) {
+            let table = FlowTable::new_advised(&self.config, advise_large_pages).ok()?;
+            self.tables.insert(thread.0, table);
+        }
+        self.tables.get_mut(&thread.0)
+    }
+
+    /// Records that the tables of `gone` more threads have arrived. Returns `true` if all tables
+    /// have arrived.
+    pub(super) fn has_all_after(&mut self, gone: usize) -> bool {
+        self.left = self.left.saturating_sub(u16::try_from(gone).unwrap_or(u16::MAX));
+        self.left == 0
+    }
+}
+
+/// A table from a still earlier process, which the previous process passes on.
+#[derive(Debug)]
+pub(super) struct Expected {
+    /// The capacity of the table in flows.
+    capacity: usize,
+    /// The table. The table, or `None` until its first flow arrives.
+    table: Option<FlowTable>,
+}
+
+impl Expected {
+    pub(super) fn with_capacity(capacity: usize) -> Self {
+        Self { capacity, table: None }
+    }
+}
+
+/// The tables in which all threads look up unknown flows.
+#[derive(Debug)]
+pub(super) struct Shared {
+    flows: Arc<PreviousTables>,
+    /// The time after which every flow in the tables has expired.
+    until: Now,
+}
+
+impl DataPlane {
+    /// Returns table `number` among those that came from still earlier processes.  The caller adds
+    /// the transferred flows to the table. The memory is allocated at the first call. Returns
+    /// `None` if the table does not exist, or if memory cannot be allocated.
+    pub fn previous_table(&mut self, number: usize) -> Option<&mut FlowTable> {
+        let Expected { capacity, table } = self.handover.expected.get_mut(number)?;
+        if table.is_none() {
+            let config = FlowConfig { capacity: *capacity, timeouts: self.settings.timeouts };
+            *table = FlowTable::new_advised(&config, advise_large_pages).ok();
+        }
+        table.as_mut()
+    }
+
+    /// Ends the transfer of the tables that [`DataPlane::previous_table`] returned. Every packet
+    /// thread looks up unknown flows in these tables from now on. If the tables of the previous
+    /// process's threads are also being transferred, the threads use both kinds of tables once that
+    /// transfer ends.
+    pub fn previous_tables_exist(&mut self) {
+        if self.handover.gathered.is_none() {
+            self.share(Vec::new());
+        }
+    }
+
+    /// Makes the packet threads look up unknown flows in the tables in `gathered`. The threads must
+    /// still be waiting for their queues when this is called.
+    pub(super) fn share_gathered(&mut self, gathered: Gathered) {
+        self.share(gathered.tables.into_values().collect());
+    }
+
+    /// Shares the given tables and the tables in `expected` with the threads. A table in `expected`
+    /// is skipped if it received no flows.
+    fn share(&mut self, mut tables: Vec<FlowTable>) {
+        let expected = std::mem::take(&mut self.handover.expected);
+        tables.extend(expected.into_iter().filter_map(|expected| expected.table));
+        if tables.is_empty() {
+            return;
+        }
+        let longest = u64::try_from(self.settings.timeouts.longest().as_nanos()).unwrap_or(u64::MAX);
+        let until = Now::from_nanos(self.now().nanos().saturating_add(longest).saturating_add(A_TICK));
+        self.handover.previous = Some(Shared { flows: Arc::new(PreviousTables::new(tables)), until });
+        self.use_previous_tables();
+    }
+
+    /// Makes the packet threads look up unknown flows in the shared tables, if such tables exist.
+    /// The threads must still be waiting for their queues.
+    pub(super) fn use_previous_tables(&mut self) {
+        if let (Some(prepared), Some(Shared { flows, until })) =
+            (&mut self.handover.prepared, &self.handover.previous)
+        {
+            for pipeline in prepared.pipelines() {
+                pipeline.use_previous_tables(Arc::clone(flows), *until);
+            }
+        }
+    }
+
+    /// Returns the shared tables of previous processes, and how long they are still needed.
+    #[must_use]
+    pub fn previous(&self) -> Option<(Arc<PreviousTables>, Duration)> {
+        let Shared { flows, until } = self.handover.previous.as_ref()?;
+        let left = until.nanos().saturating_sub(self.now().nanos());
+        Some((Arc::clone(flows), Duration::from_nanos(left)))
+    }
+
+    /// Frees the shared tables once they have expired and no thread uses them.
+    pub(super) fn free_previous(&mut self) {
+        let now = self.now();
+        let is_over = |shared: &mut Shared| shared.until < now && Arc::strong_count(&shared.flows) == 1;
+        self.handover.previous.take_if(is_over);
+    }
+}
+
+/// A safety margin after the longest timeout, in nanoseconds: two ticks of 250 ms.
+const A_TICK: u64 = 500_000_000;

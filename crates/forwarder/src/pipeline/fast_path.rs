@@ -1,0 +1,475 @@
+//! The fast path for TCP and UDP packets with headers at fixed positions. The fast path takes a
+//! third of the time of the slow path. Header fields stay in registers or in one cache line per
+//! packet, several hashes are computed in parallel, and headers are written with wide stores.
+//!
+//! This module is stage 1, `backend` is stage 2, and `bytes` is stage 3. If the fast path cannot
+//! handle a packet, the packet moves to the slow path before any of its bytes are changed. Both
+//! paths produce the same verdicts, packet bytes and counters (`tests/it/paths.rs`).
+
+mod backend;
+mod bytes;
+
+use classifier::{BatchLookup, Ends};
+use conntrack::{BucketProbe, Signal};
+use packet::{Family, FastHeaders, protocol};
+use trace_mark::has_magic;
+
+use super::messages::{Hashed, Messages};
+use super::state::{Batch, Choice, FlowPacket, NO_SERVICE, PacketState, Stage};
+use super::{Core, Scratch};
+use crate::selection::flow_key;
+use crate::{
+    DropReason, Flow, Guard, HandoffReason, HashPolicy, Origin, Packet, Service, ServiceId, Snapshot,
+};
+use sip_lanes::LaneHashers;
+
+/// The state of all fast-path packets of a batch.
+#[derive(Debug)]
+pub(super) struct FastBatch {
+    pub(super) places: Box<[FastPacket]>,
+    v4: Messages<2>,
+    v6: Messages<5>,
+    hashers: LaneHashers,
+    /// `true` if the batch contains IPv4 packets for which no service has been looked up yet.
+    has_read: bool,
+}
+
+/// The state of one fast-path packet between two stages, in one cache line.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+pub(super) struct FastPacket {
+    hash: u64,
+    key: u64,
+    /// The result of the bucket probe. SYN packets are not probed. For them this field still
+    /// contains the result for an earlier packet.
+    bucket_probe: BucketProbe,
+    /// The index of the service in the snapshot.
+    service: u32,
+    /// The service ID, which selects the counters of the service.
+    counted: ServiceId,
+    l3: u16,
+    ip_len: u16,
+    family: Family,
+    tos: u8,
+    disposition: Disposition,
+    /// `true` if the service has excluded slots. A flow on an excluded slot must move to another
+    /// slot.
+    excludes: bool,
+    flags: u8,
+    signal: Signal,
+    /// The backend choice that stage 2 made.
+    choice: Choice,
+}
+
+/// The result of stage 1 for one packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Disposition {
+    /// The packet takes the slow path. The other fields of its `FastPacket` are unused.
+    General,
+    /// The packet is a request to a keyed service. Stages 1 and 2 use its [`PacketState`]. In stage
+    /// 3, the fast path may write this packet.
+    Request,
+    /// The headers have been read, but no service has been looked up yet. This value exists only
+    /// during stage 1.
+    Read,
+    /// The packet is sent to the backend of its flow.
+    Flow,
+    /// The packet is dropped.
+    Dropped(DropReason),
+}
+
+impl FastPacket {
+    const NONE: Self = Self {
+        hash: 0,
+        key: 0,
+        bucket_probe: BucketProbe::NONE,
+        service: NO_SERVICE,
+        counted: ServiceId(NO_SERVICE),
+        l3: 0,
+        ip_len: 0,
+        family: Family::V4,
+        tos: 0,
+        disposition: Disposition::General,
+        excludes: false,
+        flags: 0,
+        signal: Signal::Datagram,
+        choice: Choice::NONE,
+    };
+
+    /// Returns `true` if the packet takes the fast path.
+    #[inline(always)]
+    pub(super) fn is_fast(&self) -> bool {
+        !matches!(self.disposition, Disposition::General | Disposition::Request)
+    }
+
+    /// Returns `true` if the fast path sends the packet to a backend.
+    #[inline(always)]
+    pub(super) fn is_sent(&self) -> bool {
+        self.disposition == Disposition::Flow
+    }
+
+    /// Stores the header fields of a packet.
+    #[inline(always)]
+    fn take(&mut self, headers: &FastHeaders) {
+        (self.family, self.l3, self.ip_len, self.tos) =
+            (headers.family, headers.l3, headers.ip_len, headers.tos);
+    }
+
+    /// Stores the header fields of an IPv4 packet. Until the service is known, `hash` and `key`
+    /// contain the hash input of the flow. The input is computed for the 5-tuple policy, which most
+    /// services use.
+    #[inline(always)]
+    fn note_v4(&mut self, headers: &FastHeaders) {
+        self.take(headers);
+        let [hash, key] = Ends::fast_v4(headers, HashPolicy::FiveTuple);
+        (self.flags, self.hash, self.key) = (headers.tcp_flags, hash, key);
+        self.disposition = Disposition::Read;
+    }
+
+    /// Returns the headers of the IPv4 packet that `note_v4` stored.
+    #[inline(always)]
+    const fn noted_v4(&self) -> FastHeaders {
+        let (v4, ports, protocol) = Ends::of_fast_v4([self.hash, self.key]);
+        let Self { l3, ip_len, tos, flags: tcp_flags, .. } = *self;
+        let (source, destination) = (FastHeaders::mapped(v4[0]), FastHeaders::mapped(v4[1]));
+        FastHeaders {
+            family: Family::V4,
+            l3,
+            ip_len,
+            protocol,
+            tcp_flags,
+            tos,
+            ports,
+            v4,
+            source,
+            destination,
+        }
+    }
+
+    /// Finds the service of a packet and returns its hash policy. Returns `None` if the packet
+    /// takes the slow path or is dropped.
+    #[inline(always)]
+    fn enter(&mut self, arrival: &Arrival<'_>, headers: &FastHeaders) -> Option<HashPolicy> {
+        #[expect(clippy::cast_possible_truncation, reason = "the low 16 bits are the destination port")]
+        let port = headers.ports as u16;
+        let snapshot = arrival.snapshot;
+        self.disposition = Disposition::General;
+        let is_tunnel = snapshot.opens && headers.protocol == protocol::UDP && port == protocol::GUE_PORT;
+        if is_tunnel || snapshot.trace.is_some() && is_marked(arrival.packet, self, headers.protocol) {
+            return None;
+        }
+        let index = if headers.family == Family::V6 && is_mapped(headers.destination) {
+            None
+        } else if snapshot.vips.is_exact() {
+            snapshot.vips.find_exact(headers.destination, headers.protocol, port)
+        } else {
+            find_in_groups(snapshot, arrival.ahead, arrival.number, &Flow::of_fast(headers))
+        };
+        let Some(index) = index else {
+            if snapshot.has_upstream_requests() && headers.protocol == protocol::UDP {
+                return None; // The packet may be a reply to an upstream request.
+            }
+            self.refuse(DropReason::NoVip);
+            return None;
+        };
+        let service = snapshot.service(index);
+        if service.policy == HashPolicy::Key {
+            (self.service, self.disposition) = (index, Disposition::Request);
+            return None;
+        }
+        if let Some(guard) = &service.guard
+            && let Some(reason) = refusal(guard, &Flow::of_fast(headers))
+        {
+            self.refuse(reason);
+            return None;
+        }
+        self.disposition = Disposition::Flow;
+        (self.service, self.counted) = (index, service.id);
+        self.excludes = !service.excluded_slots.is_empty();
+        self.signal = FlowPacket::signal_of(service.policy, headers.protocol, headers.tcp_flags);
+        Some(service.policy)
+    }
+
+    /// Returns `true` if the packet is a request to a keyed service.
+    #[inline(always)]
+    pub(super) fn is_request(&self) -> bool {
+        self.disposition == Disposition::Request
+    }
+
+    /// Returns the headers of a request to a keyed service, and the index of that service. `frame`
+    /// is the frame of the request.
+    #[inline(always)]
+    pub(super) fn request(&self, frame: &[u8]) -> Option<(FastHeaders, u32)> {
+        let headers = match self.family {
+            Family::V4 => self.noted_v4(),
+            Family::V6 => FastHeaders::read(frame)?,
+        };
+        Some((headers, self.service))
+    }
+
+    /// Returns a keyed request to the fast path after stage 2 if only its packet headers have to
+    /// change.
+    #[inline]
+    pub(super) fn follow(&mut self, state: &PacketState) {
+        let is_answered = state.cached.is_some_and(|cached| cached.copy.is_some());
+        let leaves = state.verdict.is_none() && state.stage == Stage::Keyed && !state.is_away && !is_answered;
+        if self.disposition == Disposition::Request && leaves {
+            (self.hash, self.counted, self.choice) = (state.hash, state.counted, state.choice);
+            self.disposition = Disposition::Flow;
+        }
+    }
+
+    #[inline]
+    fn refuse(&mut self, reason: DropReason) {
+        self.disposition = Disposition::Dropped(reason);
+        self.choice = Choice::NONE;
+        (self.service, self.counted) = (NO_SERVICE, ServiceId(NO_SERVICE));
+    }
+
+    /// Returns the packet data that stage 2 of the slow path needs.
+    #[inline(always)]
+    fn flow_packet<'a>(&self, service: &'a Service, headers: &FastHeaders) -> FlowPacket<'a> {
+        FlowPacket {
+            service,
+            hash: self.hash,
+            key: self.key,
+            protocol: headers.protocol,
+            tcp_flags: headers.tcp_flags,
+            decapsulated_from: None,
+        }
+    }
+
+    /// Returns the state of the packet for the slow path and for packet captures. The parsed
+    /// headers are missing in the result.
+    fn chosen(&self, place: usize) -> PacketState {
+        let Self { hash, key, service, counted, choice, .. } = *self;
+        PacketState { hash, key, service, counted, choice, ..PacketState::at(place) }
+    }
+}
+
+/// A packet for which stage 1 of the fast path starts.
+struct Arrival<'a> {
+    snapshot: &'a Snapshot,
+    ahead: &'a BatchLookup,
+    /// The index of the packet in the batch.
+    number: usize,
+    packet: &'a Packet<'a>,
+}
+
+impl FastBatch {
+    /// Creates the state for batches of at most `packets` packets.
+    pub(super) fn new(packets: usize, hashers: LaneHashers) -> Self {
+        let places = vec![FastPacket::NONE; packets].into_boxed_slice();
+        Self { places, v4: Messages::new(packets), v6: Messages::new(packets), hashers, has_read: false }
+    }
+
+    /// Reads the headers of untagged IPv4 packets that came from the wire. Returns `true` if the
+    /// batch contains other packets. Each step of stage 1 is a separate function, so that the
+    /// compiler has enough CPU registers for each step.
+    #[inline(never)]
+    fn read_v4(&mut self, packets: &[Packet<'_>]) -> bool {
+        let (mut has_read, mut has_others) = (false, false);
+        for (packet, place) in packets.iter().zip(self.places.iter_mut()) {
+            place.disposition = Disposition::General;
+            if !may_be_fast(packet.origin()) {
+                continue;
+            }
+            let frame = packet.frame();
+            if FastHeaders::untagged(frame) != Some(Family::V4) {
+                has_others = true;
+            } else if let Some(read) = FastHeaders::read_v4(frame, FastHeaders::UNTAGGED) {
+                place.note_v4(&read);
+                has_read = true;
+            }
+        }
+        self.has_read = has_read;
+        has_others
+    }
+}
+
+impl Messages<2> {
+    #[inline(always)]
+    fn gather(&mut self, place: &mut FastPacket, arrival: &Arrival<'_>) {
+        let headers = place.noted_v4();
+        if let Some(policy) = place.enter(arrival, &headers) {
+            let is_noted = policy == HashPolicy::FiveTuple;
+            let message = if is_noted { [place.hash, place.key] } else { Ends::fast_v4(&headers, policy) };
+            self.push(arrival.number, message);
+        }
+    }
+}
+
+impl Messages<5> {
+    // This function is not inlined, because its caller has no CPU registers to spare.
+    #[inline(never)]
+    fn gather_tagged(&mut self, place: &mut FastPacket, arrival: &Arrival<'_>, l3: u16) {
+        if let Some(read) = FastHeaders::read_v6(arrival.packet.frame(), l3) {
+            self.gather(place, arrival, &read);
+        }
+    }
+
+    #[inline(always)]
+    fn gather(&mut self, place: &mut FastPacket, arrival: &Arrival<'_>, headers: &FastHeaders) {
+        place.take(headers);
+        if let Some(policy) = place.enter(arrival, headers) {
+            let ends = Ends::of(headers);
+            let message = match policy {
+                // A separate match arm for the most common policy lets the compiler build the
+                // message without a branch.
+                HashPolicy::FiveTuple => ends.message_v6(HashPolicy::FiveTuple, headers.protocol),
+                other => ends.message_v6(other, headers.protocol),
+            };
+            self.push(arrival.number, message);
+        }
+    }
+}
+
+impl Core {
+    /// Runs stage 1 of the fast path: reads the headers, finds the services, hashes the flows and
+    /// prefetches their buckets of the connection table.
+    #[inline(never)]
+    pub(super) fn read_fast(&mut self, batch: &Batch<'_>, packets: &[Packet<'_>], scratch: &mut Scratch) {
+        let fast = &mut scratch.fast;
+        fast.v4.clear();
+        fast.v6.clear();
+        fast.has_read = false;
+        if scratch.has_fast_path && fast.read_v4(packets) {
+            self.read_others(batch, packets, fast);
+        }
+        if fast.has_read {
+            self.find_services(batch, packets, fast);
+        }
+        self.counters.fast_path.add((fast.v4.len() + fast.v6.len()) as u64);
+        let key = batch.snapshot.hasher.key();
+        self.ask_for_flows(batch, &mut fast.places, &fast.v4.hash(key, fast.hashers.two));
+        self.ask_for_flows(batch, &mut fast.places, &fast.v6.hash(key, fast.hashers.five));
+    }
+
+    /// Reads the headers of IPv6 packets and of packets with VLAN tags.
+    #[inline(never)]
+    fn read_others(&self, batch: &Batch<'_>, packets: &[Packet<'_>], fast: &mut FastBatch) {
+        for (number, (packet, place)) in packets.iter().zip(fast.places.iter_mut()).enumerate() {
+            if !may_be_fast(packet.origin()) {
+                continue;
+            }
+            let arrival = Arrival { snapshot: batch.snapshot, ahead: &self.ahead, number, packet };
+            let frame = packet.frame();
+            match FastHeaders::untagged(frame) {
+                Some(Family::V6) if let Some(read) = FastHeaders::read_v6(frame, FastHeaders::UNTAGGED) => {
+                    fast.v6.gather(place, &arrival, &read);
+                }
+                Some(_) => {}
+                None => match FastHeaders::tagged(frame) {
+                    Some((Family::V4, l3)) if let Some(read) = FastHeaders::read_v4(frame, l3) => {
+                        place.note_v4(&read);
+                        fast.has_read = true;
+                    }
+                    Some((Family::V6, l3)) => fast.v6.gather_tagged(place, &arrival, l3),
+                    _ => {}
+                },
+            }
+        }
+    }
+
+    /// Finds the services of the IPv4 packets whose headers were read.
+    #[inline(never)]
+    fn find_services(&self, batch: &Batch<'_>, packets: &[Packet<'_>], fast: &mut FastBatch) {
+        for (number, (packet, place)) in packets.iter().zip(fast.places.iter_mut()).enumerate() {
+            if place.disposition == Disposition::Read {
+                let arrival = Arrival { snapshot: batch.snapshot, ahead: &self.ahead, number, packet };
+                fast.v4.gather(place, &arrival);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn ask_for_flows(&self, batch: &Batch<'_>, places: &mut [FastPacket], hashed: &Hashed<'_>) {
+        for (number, hash) in hashed.places.iter().zip(hashed.hashes) {
+            let Some(place) = places.get_mut(usize::from(*number)) else { continue };
+            // The connection table key equals the flow hash under the 5-tuple policy. Only flows
+            // under this policy have a TCP state signal other than `Datagram`.
+            (place.hash, place.key) = (*hash, *hash);
+            match place.signal {
+                Signal::Data | Signal::FinOrRst => self.flows.table.prefetch_first(*hash),
+                Signal::Syn => self.ask_for_newcomer(batch, place),
+                Signal::Datagram => {
+                    place.key = flow_key(batch.snapshot.service(place.service), *hash);
+                    self.flows.table.prefetch_first(place.key);
+                }
+            }
+        }
+    }
+
+    /// Prefetches both buckets of a flow in the connection table and its entry in the Maglev table.
+    /// The Maglev entry is needed because a SYN packet usually begins a new flow.
+    #[inline(always)]
+    fn ask_for_newcomer(&self, batch: &Batch<'_>, place: &FastPacket) {
+        self.flows.table.prefetch(place.key);
+        if let Some(table) = batch.snapshot.service(place.service).pool.table.as_deref() {
+            match table.entry(table.slot_of(place.hash)) {
+                maglev_hash::Entry::Narrow(rank) => conntrack::prefetch(rank),
+                maglev_hash::Entry::Wide(rank) => conntrack::prefetch(rank),
+            }
+        }
+    }
+
+    /// Probes the first bucket of each flow, between stage 1 and stage 2. If the first bucket does
+    /// not contain the flow, the probe prefetches the second bucket.
+    #[inline(never)]
+    pub(super) fn probe_second_buckets(&self, places: &mut [FastPacket]) {
+        for place in places {
+            if place.disposition == Disposition::Flow && place.signal != Signal::Syn {
+                place.bucket_probe = self.flows.table.bucket_probe(place.key);
+            }
+        }
+    }
+}
+
+impl Scratch {
+    /// Returns `true` if the packet with index `place` in the batch was decapsulated.
+    pub(super) fn was_tunnelled(&self, place: usize) -> bool {
+        let is_fast = self.fast.places.get(place).is_some_and(FastPacket::is_fast);
+        !is_fast && self.states.get(place).is_some_and(|state| state.decapsulated_from.is_some())
+    }
+
+    /// Copies the state of fast-path packets to `states`, where packet captures read it.
+    #[cold]
+    pub(super) fn show_plain(&mut self, packets: usize) {
+        for (place, state) in self.fast.places.iter().zip(self.states.iter_mut()).take(packets) {
+            if place.is_fast() {
+                *state = place.chosen(state.place);
+            }
+        }
+    }
+}
+
+// The next three functions are not inlined, because their caller has no CPU registers to spare.
+#[inline(never)]
+fn refusal(guard: &Guard, flow: &Flow) -> Option<DropReason> {
+    guard.refusal(flow)
+}
+
+#[inline(never)]
+fn find_in_groups(snapshot: &Snapshot, ahead: &BatchLookup, number: usize, flow: &Flow) -> Option<u32> {
+    snapshot.vips.find_ahead(ahead, number, flow)
+}
+
+#[inline(never)]
+fn is_marked(packet: &Packet<'_>, place: &FastPacket, protocol: u8) -> bool {
+    let frame = packet.frame();
+    has_magic(frame, FastHeaders::payload_in(frame, place.family, place.l3, protocol))
+}
+
+/// Returns `true` for an IPv4-mapped IPv6 address. Such an address is not valid on the wire (RFC
+/// 4291 §2.5.5.2) and would match an IPv4 VIP.
+#[inline(always)]
+const fn is_mapped([first, second]: [u64; 2]) -> bool {
+    first == 0 && second & 0xffff_ffff == 0xffff_0000
+}
+
+/// Returns `true` for packets from the wire and for packets that software steering passed to this
+/// thread.
+#[inline(always)]
+fn may_be_fast(origin: Origin) -> bool {
+    matches!(origin, Origin::Wire | Origin::Thread(_, HandoffReason::Steered { decapsulated_from: None }))
+}

@@ -1,0 +1,73 @@
+//! Stage 3 of the fast path: writes prepared headers with wide stores. Packets that must be
+//! dropped, and packets for which prepared headers are not enough, go to the slow path unchanged.
+
+use packet::{Inner, decrement_ttl, parse};
+
+use super::{Disposition, FastPacket};
+use crate::pipeline::Core;
+use crate::pipeline::state::{Batch, PacketState};
+use crate::{DropReason, Packet, Verdict};
+
+impl Core {
+    /// Writes the outer headers of a fast-path packet. Returns `None` and changes no byte if the
+    /// packet must be dropped or if prepared headers are not enough.
+    #[inline(always)]
+    pub(in crate::pipeline) fn write_fast(
+        &mut self,
+        batch: &Batch<'_>,
+        packet: &mut Packet<'_>,
+        place: &FastPacket,
+    ) -> Option<()> {
+        if place.disposition != Disposition::Flow {
+            return None;
+        }
+        let (slot, ip_len, l3) = (place.choice.slot, place.ip_len, place.l3);
+        let headers = batch.snapshot.headers(slot, place.family)?;
+        let overhead = headers.overhead(ip_len)?;
+        if packet.start() != overhead {
+            return None;
+        }
+        let ip_at = overhead + usize::from(l3);
+        if !decrement_ttl(packet.buffer_mut().get_mut(ip_at..)?, place.family) {
+            return None;
+        }
+        // The counters are updated first, so that their values occupy no registers while the
+        // headers are written.
+        let bytes = packet.frame_len();
+        self.count_for(slot, place.counted, |pair| {
+            pair.packets.add(1);
+            pair.bytes.add(bytes as u64);
+        });
+        packet.set_bounds(0, ip_at + usize::from(ip_len));
+        packet.set_interface(headers.beside);
+        let identification = self.identifications.next_v4();
+        let inner = || Inner { len: ip_len, tos: place.tos, flow_hash: place.hash, identification };
+        // Each call gets its own `Inner`, because the compiler would store a shared value in
+        // memory.
+        let written = match l3 {
+            14 => headers.write(packet.buffer_mut(), &inner()),
+            _ => headers.write_tagged(packet.buffer_mut(), overhead, l3, &inner()),
+        };
+        // The check of `packet.start()` above guarantees the headroom.
+        debug_assert!(written, "a fast-path packet has room for its headers");
+        Some(())
+    }
+
+    /// Drops or writes a packet that `write_fast` did not write.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::pipeline) fn write_otherwise(
+        &mut self,
+        batch: &Batch<'_>,
+        packet: &mut Packet<'_>,
+        place: &FastPacket,
+        state: &mut PacketState,
+    ) -> Verdict {
+        if let Disposition::Dropped(reason) = place.disposition {
+            return Verdict::Drop(reason);
+        }
+        let Ok(parsed) = parse(packet.frame()) else { return Verdict::Drop(DropReason::Malformed) };
+        *state = PacketState { parsed, ..place.chosen(state.place) };
+        self.write(batch, packet, state)
+    }
+}

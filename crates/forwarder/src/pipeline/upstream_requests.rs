@@ -1,0 +1,203 @@
+//! Upstream requests of a packet thread, and the replies to them. Each thread owns a share of the
+//! source port pool. Stage 1 recognizes a reply by its destination port and passes the reply to the
+//! module that sent the request. These modules are `gather` (keys on several backends), `proxied`
+//! (proxied requests), `cache` (fetches of values) and `replicas` (writes to all backends of a
+//! key). Upstream requests are sent between batches.
+//!
+//! All upstream requests of a thread share one table of exchanges, so that an ID is not reused
+//! while a late reply may still arrive.
+
+use std::net::Ipv6Addr;
+
+use kv_switch::{
+    ExchangeError, ExchangeFor, ExchangeId, Expired, GatherConfig, GatherTable, MAX_REPLICAS, Progress,
+    Writes,
+};
+use packet::protocol;
+
+use super::Core;
+use super::keyed::datagram;
+use super::return_path::ReturnPath;
+use super::state::{Batch, PacketState};
+use super::upstream_exchange::{Fetch, PartOf, UpstreamExchange};
+use crate::keyed::GATHER_TIMEOUTS_MS;
+use crate::{
+    DropReason, Flow, HandoffReason, Origin, Outlet, Packet, SourcePorts, ThreadId, ValueCache, Verdict,
+};
+
+/// The configuration of upstream requests of one packet thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UpstreamRequests {
+    /// The source port pool, which all threads share.
+    pub ports: SourcePorts,
+    /// The maximum number of pending client requests whose keys are on several backends.
+    pub requests: usize,
+    /// The maximum number of pending proxied requests.
+    pub passing: usize,
+    /// The maximum number of pending fetches for the cache.
+    pub fetches: usize,
+    /// The maximum number of pending client writes to replicated keys.
+    pub writes: usize,
+    /// A secret that differs between threads and between starts of the process.
+    pub seed: [u64; 2],
+}
+
+/// The pending upstream requests of one packet thread.
+#[derive(Debug)]
+pub(super) struct UpstreamTable {
+    ports: SourcePorts,
+    pub(super) table: GatherTable<ReturnPath, UpstreamExchange>,
+    /// The split client requests that began in this iteration. The upstream requests for them are
+    /// sent before the iteration ends.
+    pub(super) begun: Vec<u32>,
+    /// The split client requests that are complete. Their replies are sent before the iteration
+    /// ends.
+    pub(super) whole: Vec<u32>,
+    pub(super) writes: Writes<ReturnPath>,
+    /// The writes that began in this iteration. These writes are sent to backends before the
+    /// iteration ends.
+    pub(super) begun_writes: Vec<u32>,
+    /// The writes with a known outcome. Their replies are sent before the iteration ends.
+    pub(super) decided: Vec<u32>,
+    /// The number of frames that are available for new requests. It is the number of free frames at
+    /// the end of the last iteration, minus the frames needed by requests that began since then.
+    pub(super) frames: usize,
+}
+
+impl UpstreamTable {
+    /// Creates the table of one packet thread. Returns `None` if upstream requests are disabled.
+    pub(super) fn new(
+        own: Option<&UpstreamRequests>,
+        thread: ThreadId,
+    ) -> Result<Option<Box<Self>>, ExchangeError> {
+        let Some(UpstreamRequests { ports, requests, passing, fetches, writes, seed }) = own.copied() else {
+            return Ok(None);
+        };
+        let timeouts = GATHER_TIMEOUTS_MS.map(|millis| u64::from(millis) * 1_000_000);
+        let config = GatherConfig {
+            ports: ports.of(thread),
+            requests,
+            others: passing + fetches + writes * MAX_REPLICAS,
+            timeouts: &timeouts,
+            seed,
+        };
+        let (begun, whole) = (Vec::with_capacity(requests), Vec::with_capacity(requests));
+        let table = GatherTable::new(&config)?;
+        let [first, second] = seed;
+        Ok(Some(Box::new(Self {
+            ports,
+            table,
+            begun,
+            whole,
+            // Writes use their own sequence of nonces, which differs from the sequence of `table`.
+            writes: Writes::new(writes, [first, !second]),
+            begun_writes: Vec::with_capacity(writes),
+            decided: Vec::with_capacity(writes),
+            frames: usize::MAX,
+        })))
+    }
+
+    pub(super) fn next_due(&self) -> Option<u64> {
+        self.table.next_due()
+    }
+}
+
+impl Core {
+    /// Runs stage 1 (classification) for a datagram to a port of the source port pool. Returns
+    /// `None` if the packet is not such a datagram.
+    #[inline]
+    pub(super) fn classify_answer(
+        &mut self,
+        batch: &Batch<'_>,
+        packet: &mut Packet<'_>,
+        flow: &Flow,
+        state: &PacketState,
+    ) -> Option<Verdict> {
+        let own = self.keyed.own.as_deref().filter(|_| flow.protocol == protocol::UDP)?;
+        let requester = own.ports.thread_of(flow.destination_port)?;
+        let address = Ipv6Addr::from(flow.destination).to_canonical();
+        if state.decapsulated_from.is_some() || !batch.snapshot.is_own(address) {
+            return None;
+        }
+        if requester != self.config.thread {
+            return Some(match packet.origin() {
+                Origin::Wire => Verdict::ToThread(requester, HandoffReason::Answer),
+                // A reply is passed to another thread at most once.
+                Origin::Thread(..) => Verdict::Drop(DropReason::KvAnswerLate),
+            });
+        }
+        Some(self.take_answer(batch, packet, flow, state).unwrap_or_else(Verdict::Drop))
+    }
+
+    #[cold]
+    fn take_answer(
+        &mut self,
+        batch: &Batch<'_>,
+        packet: &mut Packet<'_>,
+        flow: &Flow,
+        state: &PacketState,
+    ) -> Result<Verdict, DropReason> {
+        let payload = datagram(packet, &state.parsed).map(|datagram| datagram.payload());
+        // In all supported protocols, the request ID is at the start of the payload.
+        let request =
+            payload.and_then(|payload| payload.first_chunk()).ok_or(DropReason::KvAnswerMalformed)?;
+        let id = ExchangeId { port: flow.destination_port, request: u16::from_be_bytes(*request) };
+        let own = self.keyed.own.as_deref_mut().ok_or(DropReason::KvAnswerLate)?;
+        match own.table.find(id).ok_or(DropReason::KvAnswerLate)? {
+            ExchangeFor::Other(UpstreamExchange::Passing(_)) => {
+                self.pass_answer(batch, packet, &state.parsed, id)
+            }
+            ExchangeFor::Other(&UpstreamExchange::Fetch(number)) => {
+                self.take_value(batch, packet, &state.parsed, Fetch { id, number })
+            }
+            ExchangeFor::Other(&UpstreamExchange::Copy(copy)) => {
+                self.take_outcome(batch, packet, &state.parsed, copy)
+            }
+            ExchangeFor::Part(number) => self.take_part(batch, packet, &state.parsed, PartOf { id, number }),
+        }
+    }
+
+    /// Sends pending upstream requests, ends expired ones, and sends replies to clients whose
+    /// requests are complete.
+    #[inline]
+    pub(super) fn run_upstream_requests(&mut self, batch: &Batch<'_>, outlet: &mut dyn Outlet) {
+        let Some(own) = self.keyed.own.as_deref_mut() else { return };
+        own.frames = outlet.free_frames();
+        let wants = self.keyed.cache.as_deref().is_some_and(ValueCache::has_wanted);
+        if (wants || !own.table.is_idle() || !own.writes.is_empty())
+            && let Some(mut own) = self.keyed.own.take()
+        {
+            self.ask_backends(&mut own, batch, outlet);
+            if wants {
+                self.fetch_values(&mut own, batch, outlet);
+            }
+            self.send_copies(&mut own, batch, outlet);
+            self.expire(&mut own, batch);
+            self.send_replies(&mut own, batch, outlet);
+            self.send_outcomes(&mut own, batch, outlet);
+            own.frames = outlet.free_frames();
+            self.keyed.own = Some(own);
+        }
+    }
+
+    fn expire(&mut self, own: &mut UpstreamTable, batch: &Batch<'_>) {
+        while let Some(expired) = own.table.expire(batch.now.nanos()) {
+            match expired {
+                Expired::Gather(number, Progress::Complete) => own.whole.push(number),
+                Expired::Gather(number, Progress::Failed) => {
+                    own.table.end(batch.now.nanos(), number);
+                    self.counters.gathers_timed_out.add(1);
+                }
+                Expired::Gather(_, Progress::Waiting | Progress::Unchanged) => {}
+                Expired::Other(UpstreamExchange::Passing(passing)) => {
+                    self.counters.proxied_unanswered.add(u64::from(passing.is_unanswered()));
+                }
+                Expired::Other(UpstreamExchange::Fetch(number)) => self.give_up_value(number),
+                Expired::Other(UpstreamExchange::Copy(copy)) => {
+                    let answered = own.writes.expire(copy);
+                    self.note(own, copy.write, answered);
+                }
+            }
+        }
+    }
+}

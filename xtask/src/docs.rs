@@ -1,0 +1,22 @@
+//! Writes the generated pages in `docs/reference`.
+//!
+//! Each page has a check that fails if the page differs from the code. `tidy` checks the log and
+//! event references. A test with a name that begins with `reference_` checks each of the other
+//! pages. If the variable [`WRITE_DOCS`] is set, the checks write the pages instead, so each page
+//! has only one generator.
+
+use anyhow::Result;
+
+use testbed::WRITE_DOCS;
+
+use crate::build::cargo_lane;
+use crate::cargo::{self, cargo};
+
+/// Runs all checks so that they write the pages.
+pub(crate) fn run() -> Result<()> {
+    let mut tests = cargo_lane("test");
+    cargo::run(
+        tests.args(["--lib", "--test", "admin", "--test", "reference", "reference_"]).env(WRITE_DOCS, "1"),
+    )?;
+    cargo::run(cargo(&["xtask", "tidy"]).env(WRITE_DOCS, "1"))
+}
