@@ -2,9 +2,10 @@
 //!
 //! The row `sessions` measures the BFD thread of the crate `bgp`. The row `bare` measures a loop
 //! without BFD, which sends and receives the same number of packets over sockets with the same
-//! options. Both exchange packets with a peer process over loopback. Their rounds alternate and
-//! have the same length. CPU time is user plus system time. Budget: a packet of `sessions` costs at
-//! most 1.5 times a packet of `bare`. The benchmark needs 2,100 file descriptors.
+//! options. Both rows exchange packets with a peer process over loopback. Rounds of the two rows
+//! alternate and have the same length. CPU time is user plus system time. Budget: a packet of
+//! `sessions` costs at most 1.5 times a packet of `bare`. The benchmark needs 2,100 file
+//! descriptors.
 
 use std::io::IoSliceMut;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -107,7 +108,7 @@ fn bare(us: End, them: End, time: Duration) -> f64 {
     while began.elapsed() < time {
         let due = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX) / MEAN_US_BETWEEN_PACKETS;
         while sent < due {
-            // A peer that has not started yet refuses the packet.
+            // Sending can fail, because the peer process may not have started yet.
             let _ = mouths[next].send(&packet);
             sent += 1;
             next = (next + 1) % mouths.len();

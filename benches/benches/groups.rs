@@ -2,11 +2,11 @@
 //! VIP. Both use IPv6.
 //!
 //! `groups` measures the forwarder's `process` in batches of 64. Each flow has its own VIP. The
-//! rows have 1,000 established flows, or 200,000 flows whose table entries do not fit into the L2
+//! rows use 1,000 established flows, or 200,000 flows whose table entries do not fit into the L2
 //! cache. `find` measures VIP matching and backend selection without the connection table. Its
 //! lookups use 10,000 addresses in turn or always the same one. Goal: prefix groups add at most 50
-//! ns per packet to the cost of one exact VIP. This includes the cost of the XDP program, which
-//! `datapath/tests/bpf/cost.rs` measures.
+//! ns per packet to the cost of one exact VIP. These 50 ns include the cost of the XDP program,
+//! which `datapath/tests/bpf/cost.rs` measures.
 
 use std::hint::black_box;
 use std::time::Duration;

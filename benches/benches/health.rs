@@ -1,13 +1,13 @@
-//! The health check scheduler compared with a bare epoll loop that runs the same checks.
+//! Compares the health check scheduler with a bare epoll loop that runs the same checks.
 //!
 //! Both start 10,000 TCP checks per second. Each check connects to a different loopback address and
 //! resets the connection. The scheduler, the bare loop and the listener are separate processes. The
 //! bare loop wakes up every millisecond and makes only the system calls that a check needs: socket,
 //! connect, epoll, SO_ERROR, close with reset. Each contender warms up for two seconds and is then
 //! measured for ten seconds. The result is the user plus system time per passed check. The result
-//! is the median ratio of five alternating pairs (the argument sets another number). Budget: 1.5. A
-//! pair is repeated if a contender made fewer than 9,900 checks per second or if its started and
-//! passed checks differ by more than 0.1 %, because then the machine was too busy.
+//! is the median ratio of five alternating pairs (an argument sets a different number of pairs).
+//! Budget: 1.5. A pair is repeated if a contender made fewer than 9,900 checks per second or if its
+//! started and passed checks differ by more than 0.1 %, because then the machine was too busy.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -160,7 +160,7 @@ fn line_of(process: &mut Child) -> String {
 /// Accepts TCP connections on one port, and reports how many it accepted on a UDP port.
 fn listen() {
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("binding a port");
-    // The default backlog of 128 holds the connections of 13 ms, which is too short on a busy
+    // The default backlog of 128 connections is full after 13 ms, which is too short on a busy
     // machine.
     nix::sys::socket::listen(&listener, Backlog::MAXCONN).expect("setting the backlog");
     let counter = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("binding a port");
@@ -170,7 +170,7 @@ fn listen() {
     let counted = Arc::clone(&taken);
     std::thread::spawn(move || {
         while let Ok((_, asker)) = counter.recv_from(&mut [0]) {
-            // Relaxed: the counter synchronizes no other data.
+            // The ordering `Relaxed` is enough, because the counter synchronizes no other data.
             let _ = counter.send_to(&counted.load(Ordering::Relaxed).to_be_bytes(), asker);
         }
     });
@@ -249,8 +249,9 @@ fn scheduler(port: u16, count: u16) {
         let ended: u64 = reports.iter().map(|report| report.attempts).sum();
         [started, ended - failed, failed]
     };
-    // The first report is made before the first CPU time is read and the second one after the last.
-    // The cost of the reports is therefore not measured.
+    // The first report is made before the CPU time is read for the start of the measurement, and
+    // the second report after it is read for the end. The cost of the reports is therefore not
+    // measured.
     sleep(WARM);
     while events.try_recv().is_some() {}
     let from = Mark { counts: counts(), at: Instant::now(), used: used() };
@@ -309,8 +310,8 @@ impl Bare {
         }
     }
 
-    /// Finishes all checks that are ready. If `rest` is set, waits until a check is ready or the
-    /// next millisecond begins.
+    /// Finishes all checks that are ready. If `rest` is `true`, the function first waits until a
+    /// check is ready or the next millisecond begins.
     fn finish_ready(&mut self, begin: Instant, rest: bool) {
         let mut timeout = EpollTimeout::ZERO;
         loop {

@@ -37,7 +37,7 @@ enum Servers {
     Ketama(Ring),
 }
 
-/// Returns the server for a request. The steps are the same as in the forwarder.
+/// Returns the server for a request. The function takes the same steps as the forwarder.
 #[inline]
 fn server(
     memcached: &dyn Application,

@@ -3,10 +3,11 @@
 //! First, the benchmark compares building 65,537 slots for 1,000 backends of equal weight with a
 //! naive implementation of pseudocode 1 of the Maglev paper. The naive code uses the same hash
 //! functions, computes (offset + next * skip) mod M in u64 at each step, and has no permutation
-//! array. Both tables must be equal. The result is the median ratio of 31 alternating pairs.
-//! Budget: 0.45. The name of a Criterion row `build` contains the numbers of slots and backends.
-//! The row builds the table from sorted names on one core. The name of a `weighted` row contains
-//! the number of different weights. `lookup` looks up a new slot in each iteration.
+//! array. Both implementations must build the same table. The result is the median ratio of 31
+//! alternating pairs. Budget: 0.45. The name of a Criterion row `build` contains the numbers of
+//! slots and backends. The row builds the table from sorted names on one core. The name of a
+//! `weighted` row contains the number of different weights. The row `lookup` looks up a different
+//! slot in each iteration.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -75,7 +76,8 @@ fn lookups(c: &mut Criterion) {
         let names = names(count);
         let table = fast(&equal(&names), size);
         group.bench_function(BenchmarkId::new(size.to_string(), count), |b| {
-            // Each lookup uses a new slot, so that the slots do not all stay in one cache line.
+            // Each lookup uses a different slot, so that the slots do not all stay in one cache
+            // line.
             let mut hash = 0u64;
             b.iter(|| {
                 hash = hash.wrapping_add(0x9e37_79b9_7f4a_7c15);

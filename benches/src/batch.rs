@@ -10,7 +10,8 @@ use crate::{DEFAULT_BATCH, FRAME_ROOM, GRE_V4};
 #[derive(Debug)]
 pub struct Batch {
     memory: Vec<[u8; FRAME_ROOM]>,
-    /// The headroom in front of each frame in bytes. In production, XDP creates it.
+    /// The headroom in front of each frame in bytes. In production, the XDP program creates this
+    /// headroom.
     pub head_room: usize,
     /// The expected verdict of every packet.
     pub verdict: Verdict,

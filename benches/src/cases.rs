@@ -19,7 +19,7 @@ use crate::{VIP, VIP6, binding, copies, parts};
 pub(crate) enum With {
     Nothing,
     V6,
-    /// Adds UDP port 443 to the TCP ports.
+    /// The VIP also serves UDP port 443, in addition to its TCP ports.
     Udp,
     DenyList(u32),
     Limits,
@@ -33,7 +33,7 @@ pub(crate) enum With {
     Tunnelled,
     /// The service is UDP port 11211, and the key of a memcached request chooses the backend.
     Keyed,
-    /// Like `Keyed`, but all requested values are cached. A value has this many bytes.
+    /// Like `Keyed`, but all requested values are cached. Values are this many bytes long.
     Copied(usize),
 }
 
@@ -71,7 +71,7 @@ impl Headers {
 
 impl With {
     /// # Panics
-    /// Does not panic, because the parts are valid.
+    /// Does not panic, because all parts of the snapshot are valid.
     pub(crate) fn snapshot(self) -> Snapshot {
         let mut parts = parts();
         let guard = match self {

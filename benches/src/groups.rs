@@ -12,7 +12,7 @@ pub const VIP6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0xf, 0, 0, 0, 0, 0x10);
 /// Returns a snapshot like [`crate::snapshot`], but with an IPv6 VIP.
 ///
 /// # Panics
-/// Does not panic, because the parts are valid.
+/// Does not panic, because all parts of the snapshot are valid.
 #[must_use]
 pub fn exact_v6() -> Snapshot {
     let bindings = [80, 443].map(|port| crate::binding(IpAddr::V6(VIP6), port)).into();
@@ -23,10 +23,10 @@ pub fn exact_v6() -> Snapshot {
 /// addresses.
 ///
 /// The prefixes have five different lengths and belong to 16 groups. The suffixes have three
-/// different lengths. Each VIP address combines another prefix with another suffix.
+/// different lengths. Each VIP address combines a different prefix with a different suffix.
 ///
 /// # Panics
-/// Does not panic for up to 10,000 of each.
+/// Does not panic for up to 10,000 prefixes and suffixes.
 #[must_use]
 pub fn grouped(count: u32, addresses: u32) -> (Snapshot, Vec<[u8; 16]>) {
     let group = |group: u32| PrefixGroup {

@@ -43,7 +43,7 @@ pub const FRAME_ROOM: usize = 2048 - 256;
 /// reached with GRE over IPv4.
 ///
 /// # Panics
-/// Does not panic, because the parts are valid.
+/// Does not panic, because all parts of the snapshot are valid.
 #[must_use]
 pub fn snapshot() -> Snapshot {
     Snapshot::new(parts()).expect("the parts are valid")
@@ -113,7 +113,7 @@ fn slot(number: u8) -> Slot {
 /// pipeline reads its snapshot from `live`.
 ///
 /// # Panics
-/// Does not panic, because the defaults are in range.
+/// Does not panic, because the default settings are in range.
 #[must_use]
 pub fn pipeline(live: &Live) -> (Pipeline, Arc<ThreadCounters>) {
     pipeline_with(live, None)
@@ -122,7 +122,7 @@ pub fn pipeline(live: &Live) -> (Pipeline, Arc<ThreadCounters>) {
 /// Returns a pipeline like [`pipeline`] that can also process requests of the control plane.
 ///
 /// # Panics
-/// Does not panic, because the defaults are in range.
+/// Does not panic, because the default settings are in range.
 #[must_use]
 pub fn pipeline_with(live: &Live, requests: Option<RequestServer>) -> (Pipeline, Arc<ThreadCounters>) {
     pipeline_of(live, requests, DEFAULT_FLOWS)

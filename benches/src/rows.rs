@@ -49,7 +49,7 @@ impl Row {
         Self { shape: Shape::V6, with: With::V6, ..Self::of(name, traffic) }
     }
 
-    /// A row with a thousand flows and a changed snapshot.
+    /// A row with a thousand flows and a snapshot that differs from the default.
     const fn with(name: &'static str, with: With) -> Self {
         Self { with, ..Self::of(name, Traffic::Flows(1_000)) }
     }
@@ -63,7 +63,7 @@ impl Row {
         Self { with: With::Udp, is_full: true, ..Self::of(name, traffic) }
     }
 
-    /// A row of memcached reads that are answered from the cache. Values have `bytes` bytes.
+    /// A row of memcached reads that are answered from the cache. Values are `bytes` bytes long.
     const fn copied(name: &'static str, bytes: usize) -> Self {
         let of = Self::of(name, Traffic::Hits(10_000));
         Self { shape: Shape::Request, with: With::Copied(bytes), ..of }
@@ -232,8 +232,8 @@ const START: Now = Now::from_nanos(1_000_000_000);
 const ESTABLISHED: u32 = 500_000;
 /// The number of flows that one wave inserts at the same time. It is a multiple of the batch size.
 const WAVE: u32 = 262_144;
-/// The number of waves. Together they fill the default connection table before its first entries
-/// expire after ten seconds.
+/// The number of waves. Together, all waves fill the default connection table before its first
+/// entries expire after ten seconds.
 const WAVES: u32 = 4;
 const GRE: Headers = Headers::of(Encapsulation::Gre);
 const GUE: Encapsulation = Encapsulation::Gue { udp_checksum: false };

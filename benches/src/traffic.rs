@@ -136,15 +136,15 @@ impl Next {
         }
     }
 
-    /// Returns a memcached request as an IPv4 frame. The key has 32 bytes, and the request comes
-    /// from one of a thousand clients.
+    /// Returns a memcached request as an IPv4 frame. The key is 32 bytes long, and the request
+    /// comes from one of a thousand clients.
     pub(crate) fn request(self) -> [u8; 88] {
         let Self::Get(key) = self else { unreachable!("the traffic consists of requests only") };
         let mut out = [b'0'; 88];
         out[..42].copy_from_slice(&frame(key % 1_000, 0)[..42]);
         out[16..18].copy_from_slice(&74u16.to_be_bytes());
         out[23] = protocol::UDP;
-        // The destination port, the UDP length and an empty checksum.
+        // These bytes are the destination port, the UDP length and an empty checksum.
         out[36..42].copy_from_slice(&[0x2b, 0xcb, 0, 54, 0, 0]);
         out[42..54].copy_from_slice(b"\x12\x34\0\0\0\x01\0\0get ");
         let mut left = key;

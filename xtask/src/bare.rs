@@ -57,7 +57,7 @@ fn toolchain() -> Result<PathBuf> {
     Ok(Path::new(String::from_utf8(output.stdout)?.trim()).canonicalize()?)
 }
 
-/// A folder that is removed when this process ends. It is created empty.
+/// A folder that is removed when this process ends. The folder is created empty.
 ///
 /// A helper process (`keeper`) removes the folder when its standard input is closed.
 pub(crate) struct Folder {

@@ -2,9 +2,9 @@
 //!
 //! Every call builds for the whole workspace, with one target and one profile. Unit tests and lints
 //! use the same selection. Cargo unifies the features of dependencies over the selected packages,
-//! so another selection would rebuild the dependencies. Programs are linked statically, because the
-//! lane `zero-copy` copies them into a VM. The module `dist` builds the released binary, which uses
-//! LTO and has no debug assertions.
+//! so a different selection would rebuild the dependencies. Programs are linked statically, because
+//! the lane `zero-copy` copies them into a VM. The module `dist` builds the released binary, which
+//! uses LTO and has no debug assertions.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

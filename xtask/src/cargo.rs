@@ -29,7 +29,7 @@ fn is_of_a_package(name: &OsStr) -> bool {
         || ["CARGO_CRATE_NAME", "CARGO_BIN_NAME", "CARGO_PRIMARY_PACKAGE", "OUT_DIR"].contains(&&*name)
 }
 
-/// Runs a command and waits for its end. Its standard output is redirected to standard error,
+/// Runs a command and waits until it ends. Its standard output is redirected to standard error,
 /// because standard output is only for results.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let words: Vec<_> = [command.get_program()]

@@ -170,7 +170,7 @@ impl Stage {
     }
 
     /// Reads the packet counts repeatedly until the counts since `before` agree, for at most
-    /// [`PATIENCE`]. If they never agree, the last counts are returned and [`Figures::faults`]
+    /// [`PATIENCE`]. If the counts never agree, the last ones are returned and [`Figures::faults`]
     /// reports them.
     pub(crate) fn settled(&self, before: &Counts) -> Result<Counts> {
         let agreed = eventually(PATIENCE, || {

@@ -122,8 +122,8 @@ impl KvStage {
         })
     }
 
-    /// Stores all keys, using both address families. Returns, for each key, the server that stores
-    /// it, or `None` unless exactly one server stores it.
+    /// Stores all keys, using both address families. Returns, for each key, the one server that
+    /// stores it, or `None` if no server or more than one stores it.
     fn store(&self) -> Result<Vec<Option<usize>>> {
         eprintln!("storing and reading {KEYS} keys through the VIPs, then reading them from each server");
         let clients = self.clients();
@@ -141,8 +141,8 @@ impl KvStage {
         (0..KEYS).map(|key| self.owner(key, OLD, &servers)).collect()
     }
 
-    /// Returns the server that stores the key, or `None` unless exactly one of `servers` stores it.
-    /// Each server is queried directly at its own address.
+    /// Returns the one server in `servers` that stores the key, or `None` if no server or more than
+    /// one stores it. Each server is queried directly at its own address.
     fn owner(&self, key: usize, value: &str, servers: &[usize]) -> Result<Option<usize>> {
         let mut owners = Vec::new();
         for &server in servers {
@@ -241,9 +241,9 @@ pub(crate) fn all_serve(balancer: &Balancer) -> Result<()> {
     eventually(PATIENCE, serving).context("not all servers came into service")
 }
 
-/// Returns a configuration with one keyed pool that contains all backends. The text `kv` is
-/// appended to the `kv` section of the pool. Health checks query each server at its own address, so
-/// packet threads send only client requests.
+/// Returns a configuration with one keyed pool that contains all backends. The argument `kv` is
+/// text that is appended to the `kv` section of the pool. Health checks query each server at its
+/// own address, so packet threads send only client requests.
 pub(crate) fn config(bed: &Bed, kv: &str) -> LbConfig {
     let mut config = LbConfig::new(bed).weights(&WEIGHTS);
     config.services = vec![Service { ports: MEMCACHED_PORT.to_string(), protocol: "udp", hash: None }];

@@ -103,8 +103,8 @@ fn write_around(client: &QueryClient, server: &QueryClient, key: usize) -> Resul
     let mut writes = WritesAround { count: WRITES, ..WritesAround::default() };
     for number in 0..WRITES {
         let (old, new) = if number % 2 == 0 { (OLD, NEW) } else { (NEW, OLD) };
-        // This read simulates the reads of other clients. It makes the age of the cached value
-        // arbitrary at the time of the write.
+        // This read simulates the reads of other clients. Because of this read, the cached value
+        // has an arbitrary age at the time of the write.
         let mut before = Instant::now();
         through(client, &get(key))?;
         let answer = through(server, &set(key, new))?;

@@ -49,7 +49,7 @@ impl KvStage {
         Ok(figures)
     }
 
-    /// Stores all keys. Returns those keys that are on the server `server`.
+    /// Stores all keys. Returns the keys that the server `server` stores.
     fn store_at_two(&self, server: usize, figures: &mut ReplicaFigures) -> Result<Vec<usize>> {
         let (clients, mut owned) = (self.clients(), Vec::new());
         for key in 0..KEYS {

@@ -57,13 +57,14 @@ pub(crate) struct Death {
     /// The time in seconds from the kill until the first response for one of these keys.
     pub(crate) seconds: f64,
     /// Among the keys of the killed server, the number that first caused a miss on the next server.
-    /// All of them should miss.
+    /// All keys of the killed server should cause such a miss.
     pub(crate) missed: usize,
     /// The number of keys of the killed server that were stored again and read back.
     pub(crate) stored: usize,
     /// The distribution of these keys over the remaining servers.
     pub(crate) shares: Vec<Share>,
-    /// The number of keys on the other servers. `stayed` of them kept their server and value.
+    /// The number of keys on the other servers. The field `stayed` counts those that kept their
+    /// server and value.
     pub(crate) others: usize,
     pub(crate) stayed: usize,
     /// Responses that did not contain the last written value, over all keys.

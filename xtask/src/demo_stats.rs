@@ -14,7 +14,7 @@ pub(crate) struct Figures {
     pub(crate) threads: usize,
     /// Drop reasons with their packet counts.
     pub(crate) drops: Vec<(String, u64)>,
-    /// Packet counts of the HTTP requests.
+    /// Packet counts during the HTTP requests.
     pub(crate) requests: Counts,
     pub(crate) blast: Blast,
     /// The number of requests that were sent after the balancer was stopped, and the number of
@@ -32,8 +32,8 @@ pub(crate) struct Family {
     pub(crate) answered: usize,
     /// The number of responses whose backend saw the client's own address and port.
     pub(crate) own_address_seen: usize,
-    /// The number of reply packets that reached the client. `reply_packets_from_vip` of them have
-    /// the VIP as source.
+    /// The number of reply packets that reached the client. The field `reply_packets_from_vip`
+    /// counts those whose source is the VIP.
     pub(crate) reply_packets: usize,
     pub(crate) reply_packets_from_vip: usize,
     pub(crate) median_us: u128,

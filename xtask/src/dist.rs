@@ -48,9 +48,9 @@ pub(crate) fn build_in(
     Ok((path, bytes.len()))
 }
 
-/// Returns the flags of the Rust compiler. They select static linking and remap path prefixes, so
-/// that builds in two folders give the same bytes. If several prefixes match, the compiler uses the
-/// last one.
+/// Returns the flags of the Rust compiler. These flags select static linking and remap path
+/// prefixes, so that builds in two folders give the same bytes. If several prefixes match, the
+/// compiler uses the last one.
 fn flags(checkout: &Path, target: &Path) -> Vec<String> {
     let home = env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cargo"))).unwrap_or_default();
@@ -60,8 +60,9 @@ fn flags(checkout: &Path, target: &Path) -> Vec<String> {
     STATIC.split(' ').map(str::to_owned).chain(remapped).collect()
 }
 
-/// Returns a cargo command that links statically. It names the target explicitly, because the flag
-/// would otherwise also apply to build scripts and procedural macros, which cannot be static.
+/// Returns a cargo command that links statically. The command names the target explicitly, because
+/// the flag for static linking would otherwise also apply to build scripts and procedural macros,
+/// which cannot be static.
 pub(crate) fn cargo_static(args: &[&str]) -> Command {
     let mut command = cargo(args);
     command.args(["--target", TARGET]);

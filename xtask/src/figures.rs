@@ -23,7 +23,8 @@ use crate::tidy::{COMMIT, MEASURES, RESULTS};
 struct Figure {
     name: &'static str,
     how: How,
-    /// The source folders that the figure depends on. If they change, the figure is outdated.
+    /// The source folders that the figure depends on. If these folders change, the figure is
+    /// outdated.
     measures: &'static [&'static str],
 }
 
@@ -98,8 +99,8 @@ fn program(package: &str, name: &str) -> Result<PathBuf> {
     Ok(Metadata::read()?.target_directory()?.join("release").join(name))
 }
 
-/// Returns the comment lines at the top of a results file. They contain the command, and the last
-/// commit that changed the folders in `measures`.
+/// Returns the comment lines at the top of a results file. These lines contain the command, and the
+/// last commit that changed the folders in `measures`.
 pub(crate) fn origin(command: &str, measures: &[&str], is_simulated: bool) -> Result<String> {
     let commit = git(&["log", "-1", "--format=%H %cs", "--"], measures)?;
     let (commit, committed) = commit.split_once(' ').context("no commit contains the measured folders")?;

@@ -41,7 +41,7 @@ impl Ours {
     }
 
     /// Adds or removes the neighbor entries and the route that MAC rewriting needs. MAC rewriting
-    /// requires backends on the same link, and this link has only addresses without hosts.
+    /// requires backends on the same link, but on this link no host has the backend addresses.
     fn link(&self, stage: &Stage, verb: &str) -> Result<()> {
         if self.encapsulation != Encapsulation::L2 {
             return Ok(());

@@ -1,11 +1,12 @@
 //! Runs the fuzz targets in `tests/fuzz` with libFuzzer.
 //!
-//! An input that violates a property is a failure. It is stored in `tests/fuzz/kept/TARGET/`, and
-//! ordinary tests run it from then on. Inputs that extend the coverage are stored in
-//! `target/fuzz/corpus`, from which the next run continues. The fuzzer is built with the pinned
-//! compiler and the code generation flags for libFuzzer. It needs neither a nightly compiler nor
-//! cargo-fuzz. It needs clang to compile libFuzzer, but every build needs clang. The build folder
-//! is separate, because other flags would rebuild all dependencies.
+//! An input that violates a property is a failure. Such an input is stored in
+//! `tests/fuzz/kept/TARGET/`, and ordinary tests run it from then on. Inputs that extend the
+//! coverage are stored in `target/fuzz/corpus`, from which the next run continues. The fuzzer is
+//! built with the pinned compiler and the code generation flags for libFuzzer. This build needs
+//! neither a nightly compiler nor cargo-fuzz. Compiling libFuzzer needs clang, which every build of
+//! the balancer needs too. The build folder is separate, because other flags would rebuild all
+//! dependencies.
 
 use std::fs;
 use std::path::PathBuf;

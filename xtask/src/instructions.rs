@@ -18,8 +18,8 @@ use crate::cargo::{self, Metadata, cargo};
 use crate::figures::{PIPELINE, origin};
 use crate::setup;
 
-/// The measured rows. These rows need little preparation, because a program runs fifty times slower
-/// under callgrind.
+/// The measured rows. Only rows that need little preparation are measured, because a program runs
+/// fifty times slower under callgrind.
 const ROWS: [&str; 24] = [
     "one flow",
     "1000 flows",

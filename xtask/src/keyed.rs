@@ -123,8 +123,8 @@ fn socket(own: Ipv4Addr) -> Result<UdpSocket> {
 }
 
 const RECEIVE_BYTES: usize = 4 << 20;
-/// The client addresses. There are several, because the cache has a byte budget for each client
-/// address. The testbed already assigns the first one.
+/// The client addresses. The load generator uses several addresses, because the cache has a byte
+/// budget for each client address. The testbed already assigns the first one.
 const SOURCES: [Ipv4Addr; 4] = [
     Ipv4Addr::new(198, 18, 0, 2),
     Ipv4Addr::new(198, 18, 0, 3),

@@ -204,8 +204,8 @@ fn unit(steps: &mut Steps) {
         clippy.args(["--", "-D", "warnings"]);
         steps.command(&mut clippy);
     }
-    // Examples are included to get the same features of dependencies as tests and lints. Otherwise
-    // all dependencies would be checked again.
+    // Examples are included, so that dependencies have the same features as for tests and lints.
+    // Otherwise all dependencies would be checked again.
     let documents = ["--no-deps", "--lib", "--bins", "--examples"];
     steps.command(cargo_lane("doc").args(documents).env("RUSTDOCFLAGS", "-D warnings"));
     steps.tests(cargo_lane("test").arg("--no-fail-fast"));
@@ -220,9 +220,9 @@ fn unit(steps: &mut Steps) {
     }
 }
 
-/// Checks the dependencies for security advisories if cargo-deny is installed. This runs only in
-/// long runs, because the advisory database changes independently of commits and its download needs
-/// the network.
+/// Checks the dependencies for security advisories if cargo-deny is installed. This check is only a
+/// part of long runs, because the advisory database changes independently of commits and its
+/// download needs the network.
 fn advisories(steps: &mut Steps) {
     if cargo(&["deny", "--version"]).output().is_ok_and(|output| output.status.success()) {
         steps.command(&mut cargo(&["deny", "check", "advisories"]));
@@ -231,8 +231,8 @@ fn advisories(steps: &mut Steps) {
     }
 }
 
-/// Runs the tests of `conntrack` under Miri, because it is the only pure crate with unsafe code.
-/// Miri needs a nightly compiler and is too slow for the long tests.
+/// Runs the tests of `conntrack` under Miri, because it is the only crate without I/O that has
+/// unsafe code. Miri needs a nightly compiler and is too slow for the long tests.
 fn miri(steps: &mut Steps) {
     let nightly = |args: &[&str]| {
         let mut command = Command::new("rustup");

@@ -3,10 +3,11 @@
 //!
 //! The latency is the time from the creation of a packet at the router's end of the link until the
 //! kernel has received the packet there again. In each round, two forwarders are measured: the
-//! kernel, which forwards packets by its routes, and the balancer (AF_XDP, GRE). Each is measured
-//! at several fractions of the balancer's maximum rate. After that, the CPU time of the idle
-//! balancer is measured. The results are a table, and percentiles in `benches/results/latency.csv`.
-//! The modules `stage` and `offer` create, timestamp and receive packets.
+//! kernel, which forwards packets by its routes, and the balancer (AF_XDP, GRE). Each forwarder is
+//! measured at several fractions of the balancer's maximum rate. After that, the CPU time of the
+//! idle balancer is measured. The results are a table, and percentiles in
+//! `benches/results/latency.csv`. The modules `stage` and `offer` create, timestamp and receive
+//! packets.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -56,7 +57,7 @@ pub(crate) fn run(binary: Option<&Path>, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// The kernel as forwarder. It returns packets by its default route.
+/// The kernel as forwarder. The kernel sends the packets back by its default route.
 struct Routes;
 
 impl Peer for Routes {

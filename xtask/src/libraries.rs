@@ -99,9 +99,9 @@ fn public(library: &Package<'_>, target: &Path) -> Result<Vec<String>> {
     Ok(api.items().map(ToString::to_string).filter(|item| !is_usual(item)).collect())
 }
 
-/// Returns `true` if an item is omitted from `api.txt`. These are auto traits that nearly all types
-/// implement, blanket implementations of traits that programs cannot name, and methods of traits
-/// whose implementation is already listed.
+/// Returns `true` if an item is omitted from `api.txt`. The omitted items are auto traits that
+/// nearly all types implement, blanket implementations of traits that programs cannot name, and
+/// methods of traits whose implementation is already listed.
 fn is_usual(item: &str) -> bool {
     let is_of = |name: &str| item.contains(&format!(" core::{name} for "));
     let is_impl = item.starts_with("impl") && USUAL.iter().any(|name| is_of(name));

@@ -107,8 +107,8 @@ enum Task {
     /// Reproduce the evaluations of the papers; writes CSV files, plots and a page to
     /// benches/results
     Figures {
-        /// Create only these figures: numbers from the paper, `7-rates`, `build`, or `kv` [default:
-        /// all figures]
+        /// Create only these figures, by their number in the paper, `7-rates`, `build`, or `kv`
+        /// [default: all figures]
         names: Vec<String>,
         /// Only redraw the plots and the page from the CSV files in benches/results
         #[arg(long, conflicts_with = "names")]

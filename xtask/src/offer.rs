@@ -1,5 +1,5 @@
-//! Implements a load generator that creates frames inside the kernel. It can send more packets than
-//! any forwarder can receive from a veth.
+//! Implements a load generator that creates frames inside the kernel. This generator can send more
+//! packets than any forwarder can receive from a veth.
 //!
 //! The generator sends copies of one UDP or TCP frame over IPv4 with many source ports. It puts the
 //! copies into a veth as XDP frames, so it needs neither a socket buffer nor a system call for each
@@ -145,7 +145,7 @@ impl Pass {
     }
 }
 
-/// Measures the latency of each packet with a timestamp that comes back. The measurement ends when
+/// Measures the latency of each packet that comes back with a timestamp. The measurement ends when
 /// this handle is dropped.
 pub(crate) struct Delays {
     program: Ebpf,
@@ -187,7 +187,8 @@ impl Delays {
 pub(crate) struct Programs(Vec<u8>);
 
 impl Programs {
-    /// Compiles the programs. This happens at run time, because xtask must build without clang.
+    /// Compiles the programs. The programs are compiled at run time, because xtask must build
+    /// without clang.
     pub(crate) fn compile() -> Result<Self> {
         let folder = TempDir::new()?;
         let object = folder.path().join("offer.bpf.o");

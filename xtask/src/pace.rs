@@ -2,7 +2,7 @@
 //!
 //! More offered packets do not always mean more forwarded packets. At full speed, the kernel thread
 //! that receives packets uses all time of its processor, even for packets that are dropped later,
-//! and leaves no time to the process under test. The result is the [`Rates`] at the best offered
+//! and leaves no time for the process under test. The result is the [`Rates`] at the best offered
 //! rate. The rates are measured in a time window in which other programs used little processor
 //! time.
 
@@ -35,8 +35,8 @@ pub(crate) fn turn(
     }
 }
 
-/// Measures several time windows. Returns the window in which the generator and the device got the
-/// largest share of processor time.
+/// Measures the rates in several time windows. Returns the window in which the generator and the
+/// device got the largest share of processor time.
 fn quietest(stage: &Stage, running: &Running<'_>, traffic: &Traffic) -> Result<Rates> {
     let mut best = Rates::default();
     for _ in 0..TRIES {

@@ -2,7 +2,7 @@
 //! balancers, on the same testbed.
 //!
 //! Each load balancer is called a peer. In each round, every peer is measured with packets and with
-//! requests. Each round begins with another peer. All work of the peer, in the kernel or in a
+//! requests. Each round begins with a different peer. All work of the peer, in the kernel or in a
 //! process, runs on one processor and is counted ([`Receive::OnDevice`]). The results are a table
 //! and performance goals. A full run also writes a CSV file and a plot to `benches/results/`.
 //! `benches/README.md` explains why the comparison is fair.

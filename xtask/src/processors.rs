@@ -52,8 +52,8 @@ pub(crate) fn softirq_thread(cpu: usize) -> Result<u32> {
 /// The scheduling priority of a kernel thread that receives packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Priority {
-    /// The same priority as this process, and as all measured programs if all of them run under
-    /// `nice`. If packets arrive too fast, they are lost before the kernel receives them.
+    /// The same priority as this process. Measured programs have this priority too if all of them
+    /// run under `nice`. If packets arrive too fast, they are lost before the kernel receives them.
     Equal,
     /// A higher priority than all programs. The softirq of a NIC has such a priority.
     First,
@@ -81,8 +81,8 @@ pub(crate) fn receive_on(device: Device<'_>, cpu: usize, priority: Priority) -> 
     Ok(threads)
 }
 
-/// Moves the reception of packets on a device that has no kernel threads to processor `cpu`. `None`
-/// reverts this.
+/// Moves the reception of packets on a device that has no kernel threads to processor `cpu`. With
+/// `None`, the default processor receives the packets again.
 pub(crate) fn spread_to(device: Device<'_>, cpu: Option<usize>) -> Result<()> {
     let mask = cpu.map_or(0, |cpu| 1_u64 << cpu);
     let script = format!(

@@ -51,7 +51,8 @@ pub(crate) trait Peer {
     /// Starts forwarding on the device under test.
     fn start(&self, stage: &Stage, load: Load) -> Result<Worker>;
 
-    /// Reverts the changes that [`Self::start`] made. It is called after the process has ended.
+    /// Reverts the changes that [`Self::start`] made. This function is called after the process has
+    /// ended.
     fn clean_up(&self, _stage: &Stage) -> Result<()> {
         Ok(())
     }
@@ -83,8 +84,8 @@ pub(crate) enum Worker {
 /// The processor on which packets to the device under test are received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Receive {
-    /// Packets are received on the processor that sends them, which is the default for a veth. The
-    /// reception uses CPU time of the load generator.
+    /// Packets are received on the processor that sends them, which is the default for a veth.
+    /// Receiving the packets then uses CPU time of the load generator's processor.
     BesideGenerator,
     /// A kernel thread receives the packets on the processor of the device under test, so all work
     /// of the device is counted.

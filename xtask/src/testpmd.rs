@@ -129,8 +129,8 @@ impl Outcome {
         self.pairs.iter().filter(|pair| pair.undisturbed()).count()
     }
 
-    /// Returns the ratio of offered to forwarded packets. Of the ratios of the two forwarders, this
-    /// is the lower one.
+    /// Returns the ratio of offered to forwarded packets. The result is the lower one of the ratios
+    /// of the two forwarders.
     fn excess(&self) -> f64 {
         let balancer = median(self.pairs.iter().map(|pair| pair.balancer.excess()));
         balancer.min(median(self.pairs.iter().map(|pair| pair.testpmd.excess())))

@@ -1,4 +1,5 @@
-//! Figure 11: how evenly Maglev, Karger's and rendezvous hashing distribute the table entries.
+//! Figure 11: how evenly Maglev, Karger's and rendezvous hashing distribute the table entries over
+//! the backends.
 
 use std::time::Instant;
 

@@ -1,5 +1,5 @@
 //! The time to build a Maglev table with the product's code and with the paper's pseudocode,
-//! measured in turn.
+//! measured alternately.
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -1,9 +1,9 @@
 //! Figure 7: a simulated day of connections to a set of endpoints, with the product's Maglev table
 //! and connection table.
 //!
-//! For every five minutes, the simulation counts the connections and packets of each endpoint. It
-//! also counts connections that move to another endpoint. Each endpoint fails once during the day.
-//! `day/traffic` generates the connections, and `day/account` evaluates the counts.
+//! For every five minutes, the simulation counts the connections and packets of each endpoint. The
+//! simulation also counts connections that move to another endpoint. Each endpoint fails once
+//! during the day. `day/traffic` generates the connections, and `day/account` evaluates the counts.
 
 mod account;
 mod balancer;
@@ -30,8 +30,8 @@ struct Assumptions {
     arrivals: f64,
     /// The length of the day from midnight, in seconds.
     seconds: u32,
-    /// The simulated seconds before midnight. They establish the connections that exist when the
-    /// day begins.
+    /// The simulated seconds before midnight. Connections that exist when the day begins are
+    /// established during this time.
     warm_up_seconds: u32,
     /// The duration of a failure in seconds. Each endpoint fails once.
     outage_seconds: u32,
@@ -201,7 +201,8 @@ impl Interval {
 
 const INTERVAL_SECONDS: u32 = 300;
 const INTERVAL_TICKS: u32 = INTERVAL_SECONDS * TICKS_PER_SECOND;
-/// The number of ticks of the timer wheel. No connection pauses for that long.
+/// The number of ticks of the timer wheel. The wheel spans more ticks than the longest idle gap
+/// of a connection.
 const WHEEL: usize = 4_096;
 
 #[cfg(test)]

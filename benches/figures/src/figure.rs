@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 
 use crate::{Csv, balance, build_time, day, keyed, resilience, throughput};
 
-/// A figure on the results page. The variants are in the order of the page.
+/// A figure on the results page. The variants are in the order in which the page shows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Figure {
     /// Figure 7 of the Maglev paper: a simulated day.

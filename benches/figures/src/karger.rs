@@ -55,7 +55,7 @@ mod tests {
     use crate::maglev::{equal, names, seed, table};
 
     proptest! {
-        /// The expected owner is found by a linear search over all points.
+        /// The test finds the expected backend of each slot by a linear search over all points.
         #[test]
         fn slot_belongs_to_the_next_point_on_the_ring(
             points in prop::collection::vec((any::<u64>(), 0..9u32), 1..40), slots in 1..60u32

@@ -1,5 +1,5 @@
 //! Plots and sections of the results page for the evaluations in the MemSwitch and AppSwitch
-//! papers. `cargo xtask figures` measures them.
+//! papers. `cargo xtask figures` measures these figures.
 //!
 //! References: Zhang et al., *SmartSwitch*, HotCloud 2014, figures 3 and 4, table 1; Cidon et al.,
 //! *AppSwitch*, APNet 2017, table 1.
@@ -10,7 +10,7 @@ use plotters::style::RGBColor;
 use crate::Csv;
 use crate::plot::{self, Axes, Bar, COLORS, Line};
 
-/// Draws Figure 3 of MemSwitch. Each combination of path and number of servers is a line.
+/// Draws Figure 3 of MemSwitch. Each combination of path and number of servers is drawn as a line.
 pub(crate) fn draw_rates(csv: &Csv) -> Result<String> {
     let mut lines = Vec::new();
     for series in series(csv)? {
@@ -94,7 +94,7 @@ pub(crate) fn section_light(csv: &Csv) -> Result<String> {
     ))
 }
 
-/// Draws Figure 4 of MemSwitch. Each path is a line.
+/// Draws Figure 4 of MemSwitch. Each path is drawn as a line.
 pub(crate) fn draw_sizes(csv: &Csv) -> Result<String> {
     let mut lines = Vec::new();
     for way in ways(csv)? {
@@ -183,7 +183,7 @@ pub(crate) fn section_mixed(csv: &Csv) -> Result<String> {
     ))
 }
 
-/// Returns the color of a path. It is the same in all plots.
+/// Returns the color of a path. A path has the same color in all plots.
 fn color(way: &str) -> RGBColor {
     match way {
         "direct" => COLORS[3],
@@ -199,7 +199,7 @@ fn lighter(RGBColor(red, green, blue): RGBColor) -> RGBColor {
     RGBColor(red, green, blue)
 }
 
-/// The rows for one path and one number of servers.
+/// The rows for one path and a given number of servers.
 struct Series<'a> {
     way: &'a str,
     servers: &'static str,

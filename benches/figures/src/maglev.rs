@@ -33,8 +33,8 @@ pub(crate) fn seed(number: u64) -> [u8; 16] {
 /// Runs pseudocode 1 of the paper literally and returns, for each slot, the index of its backend in
 /// `names`.
 ///
-/// All backends have equal weight and are processed in the order of `names`. The function shares
-/// only the two hash functions of a name with the product.
+/// All backends have equal weight and are processed in the order of `names`. The only code that
+/// this function shares with the product is the two hash functions for names.
 ///
 /// # Panics
 /// Panics if there are 65,535 names or more.

@@ -1,5 +1,5 @@
 //! Figures 8 and 9: packets per second with and without kernel bypass, and packets per second by
-//! type of traffic. `cargo xtask figures` measures them.
+//! type of traffic. `cargo xtask figures` measures these figures.
 
 use anyhow::{Context, Result};
 

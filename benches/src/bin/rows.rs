@@ -1,5 +1,5 @@
 //! Runs one row of the benchmark `pipeline` without Criterion, for instruction counts and quick
-//! measurements. Usage: `rows NAME BATCHES`.
+//! measurements. The command line is `rows NAME BATCHES`.
 //!
 //! The program prints the minimum and the median time per packet over all batches, and the
 //! percentage of packets on the fast path. Under callgrind with

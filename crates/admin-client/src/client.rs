@@ -1,7 +1,7 @@
 //! Sends requests to the HTTP API of the running balancer over its Unix socket, and parses the
 //! responses.
 //!
-//! Errors that select a special exit code have the type `Failure`. The module of each subcommand
+//! Errors that determine the exit code have the type `Failure`. The module of each subcommand
 //! formats the output.
 
 mod stream;

@@ -144,8 +144,8 @@ pub(crate) fn waiting(row: &ConfirmationRow) -> String {
     )
 }
 
-/// Formats the digest of the configuration and the digest of the tables. Each text names the
-/// machines on which the digest must be equal.
+/// Formats the digest of the configuration and the digest of the tables. Each string names the
+/// machines on which the digest must be identical.
 fn digests(status: &Status) -> [String; 2] {
     let short = |digest: &str| digest.chars().take(12).collect::<String>();
     let tables = status.digests.tables.as_deref().map_or_else(|| "-".to_owned(), short);

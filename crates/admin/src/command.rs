@@ -76,7 +76,7 @@ pub enum Command {
     Backend {
         /// The name of the backend.
         name: String,
-        /// The leaf pool. `None` means all memberships of the backend.
+        /// The leaf pool. `None` means the backend in all its pools.
         pool: Option<String>,
         /// The action.
         action: BackendAction,
@@ -212,7 +212,7 @@ pub struct CaptureCommand {
     pub new_flows: bool,
     /// The sampling rate N. Each packet thread captures one in N matching packets.
     pub sample: NonZeroU32,
-    /// The number of captured bytes of each packet, within [`SNAP_BYTES`].
+    /// The number of captured bytes of each packet, in the range [`SNAP_BYTES`].
     pub snap: usize,
     /// The maximum number of captured packets.
     pub count: Option<NonZeroU64>,
@@ -224,13 +224,13 @@ pub struct CaptureCommand {
 #[derive(Debug)]
 pub struct CaptureStream(pub mpsc::Receiver<Bytes>);
 
-/// A change of the override of a backend. A later change replaces an earlier one. An override
+/// A change to the override of a backend. A later change replaces an earlier one. An override
 /// survives a reload, but not a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackendAction {
     /// Stops new flows. Existing flows continue.
     Drain,
-    /// Ends `Drain`, and keeps a changed weight.
+    /// Ends `Drain`, but keeps an overridden weight.
     Undrain,
     /// Stops all traffic. Each existing flow moves to another backend with its next packet.
     Down,
@@ -245,8 +245,8 @@ pub enum BackendAction {
 pub struct ReloadTerms {
     /// The client that sent the command, as the log shows it.
     pub by: String,
-    /// The time limit for the [`Command::Confirm`] that must follow. Otherwise the change is rolled
-    /// back. `None` makes the change permanent.
+    /// The time limit for the [`Command::Confirm`] that must follow. If no confirmation arrives in
+    /// time, the change is rolled back. `None` makes the change permanent.
     pub confirm: Option<Duration>,
     /// `true` if the change is accepted even if it moves more table slots to other backends than
     /// `cluster.max_moved` allows.
@@ -268,7 +268,7 @@ pub struct OverrideNote {
 /// not a restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLevelOverride {
-    /// The least severe level of the log lines that are written.
+    /// The least severe level at which log lines are written.
     pub level: LogLevel,
     /// The time after which the level of the configuration applies again.
     pub lasts: Duration,
@@ -314,9 +314,9 @@ impl Default for EventQuery {
 pub enum FlowQuery {
     /// All flows.
     All,
-    /// Flows of all services of this VIP.
+    /// Selects the flows of all services of this VIP.
     Vip(String),
-    /// Flows of all memberships of this backend.
+    /// Selects the flows of this backend in all its pools.
     Backend(String),
 }
 

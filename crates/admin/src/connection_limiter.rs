@@ -6,8 +6,8 @@
 //! closed first. A connection whose request is being handled is never closed. The module `server`
 //! closes connections that exceed their own time limits.
 //!
-//! A `tokio::sync::Semaphore` is not used, because it cannot revoke permits. A new client would
-//! then wait 10 s if 64 other clients stall.
+//! A `tokio::sync::Semaphore` is not used, because it cannot revoke permits. With a semaphore, a
+//! new client would wait 10 s while 64 other clients are stalled.
 //!
 //! Invariant: at most `most` permits exist, and one more connection waits for a permit.
 
@@ -23,7 +23,7 @@ use tokio::time::{Instant, timeout_at};
 pub(crate) struct ConnectionLimiter {
     most: usize,
     permits: Mutex<Permits>,
-    /// Notified when a permit was returned, or can be revoked earlier than expected.
+    /// Notified when a permit has been returned, or can be revoked earlier than expected.
     changed: Notify,
 }
 
@@ -181,8 +181,8 @@ impl Progress {
 }
 
 /// The time that a client has for sending a request before its connection can be closed for a new
-/// one. With a time of zero, connections that arrive together would displace each other before
-/// their requests are read.
+/// one. If this time were zero, connections that arrive at the same moment would displace each
+/// other before the server reads their requests.
 const REQUEST_TIME: Duration = Duration::from_millis(50);
 /// The time that a client has for reading a response before its connection can be closed for a new
 /// one.

@@ -75,7 +75,7 @@ impl Operation {
         Self { method, path, summary, parameters, body: None, answer, header: None, refusals: &[], handler }
     }
 
-    /// Creates a route that returns a `T` in JSON. `answer` describes the response.
+    /// Creates a route that returns a `T` as JSON. `answer` describes the response.
     pub(crate) fn json<T: JsonSchema>(
         method: &'static str,
         path: &'static str,
@@ -86,7 +86,7 @@ impl Operation {
         Self::new(method, path, summary, Content::json::<T>(answer), handler)
     }
 
-    /// Creates a `GET` route that returns a `T` in JSON.
+    /// Creates a `GET` route that returns a `T` as JSON.
     pub(crate) fn read<T: JsonSchema>(
         path: &'static str,
         summary: &'static str,

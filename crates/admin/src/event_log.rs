@@ -5,8 +5,8 @@
 //! of the event. The field `error`, `reason` or `why` is the cause. All other fields describe the
 //! affected object.
 //!
-//! Memory is bounded: at most [`EVENTS_AT_MOST`] events are stored, and each text has at most
-//! [`LONGEST`] bytes.
+//! Memory is bounded: at most [`EVENTS_AT_MOST`] events are stored, and each string in an event has
+//! at most [`LONGEST`] bytes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Debug;
@@ -158,7 +158,7 @@ const MESSAGE: &str = "message";
 /// The log fields that can contain the cause of an event. If a line has several of them, the first
 /// one in this list is the cause.
 const CAUSES: [&str; 3] = ["error", "reason", "why"];
-/// The maximum length of a text in bytes. A line has up to ten fields.
+/// The maximum length of a string in bytes. A line has up to ten fields.
 const LONGEST: usize = 300;
 const ELLIPSIS: &str = "…";
 

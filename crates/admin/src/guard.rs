@@ -132,9 +132,9 @@ pub(super) async fn without_body(request: Request, next: Next) -> Response {
     bad_request("this route takes no request body, use path and query parameters").into_response()
 }
 
-/// Returns `true` if a web page of another site caused the request. The browser of an operator
-/// would send such a request with the client certificate of the operator. The `Origin` header
-/// contains the site of the page.
+/// Returns `true` if a web page of another site caused the request. An operator's browser would
+/// send such a request with the operator's client certificate. The `Origin` header contains the
+/// site of the page.
 fn from_another_site(headers: &HeaderMap) -> bool {
     let text = |name| headers.get(name).map(|value: &header::HeaderValue| value.to_str().unwrap_or_default());
     let host = text(header::HOST).unwrap_or_default();

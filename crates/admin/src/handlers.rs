@@ -1,5 +1,5 @@
-//! Request handlers. Each handler translates an HTTP request to a [`Command`], and the reply of the
-//! run loop to JSON.
+//! Request handlers. Each handler translates an HTTP request into a [`Command`], and the reply of
+//! the run loop into JSON.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -29,7 +29,7 @@ use super::view::{
 };
 
 type Asked<T> = Result<Json<T>, Refusal>;
-/// The response to a command of an operator, with its log entry.
+/// The response to an operator command, with the log entry for the command.
 pub(super) type Done<T> = (Extension<AuditRecord>, Json<T>);
 
 pub(super) fn done<T>(record: AuditRecord, answer: T) -> Done<T> {
@@ -287,8 +287,8 @@ fn in_words(backend: &str, pool: Option<&str>, action: BackendAction) -> String 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Weight {
-    // The field `weight` is required. If it were optional, an empty object would restore the weight
-    // of the configuration.
+    // The field `weight` is required. If it were optional, an empty object would restore the
+    // configured weight.
     #[serde(deserialize_with = "Option::deserialize")]
     #[schemars(extend("maximum" = u32::MAX))]
     weight: Option<u32>,

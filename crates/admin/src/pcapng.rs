@@ -11,7 +11,7 @@
 mod tests;
 
 /// An interface of a capture file. Packets are captured at two points, before and after processing,
-/// and each point is an interface.
+/// and each point is represented by its own interface.
 #[derive(Clone, Copy, Debug)]
 pub struct Interface {
     /// The value of the pcapng option `if_name`.

@@ -77,7 +77,7 @@ impl fmt::Debug for Listener {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The maximum number of connections. If the maximum is reached, the oldest connection with an
-    /// incomplete request is closed to admit a new one. If there is no such connection, new
+    /// incomplete request is closed to admit a new one. If no connection can be closed, new
     /// connections wait in the kernel.
     pub connections: usize,
     /// The maximum time for a TLS handshake, and for receiving the headers of a request.
@@ -255,7 +255,7 @@ where
             () = permit.revoked() => {}
             () = conversation => {}
         }
-        // The permit is returned only after the connection was closed.
+        // The permit is returned only after the connection has been closed.
         drop(permit);
     });
 }

@@ -7,7 +7,7 @@
 //! multihop are not supported, and this side never requests demand mode.
 //!
 //! BFD has a dedicated thread. On a busy async runtime, packets could be sent or processed too
-//! late, and healthy peers would look down.
+//! late, and healthy peers would appear to be down.
 //!
 //! See RFC 5880 (asynchronous mode) and RFC 5881 (single hop).
 

@@ -49,7 +49,7 @@ pub(crate) struct Dialect {
 }
 
 /// The error for an outgoing message that cannot be encoded. The limits on configuration values
-/// should prevent it.
+/// should prevent this error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot encode a BGP message: {0}")]
 pub(crate) struct Unencodable(#[from] wire::EncodeError);

@@ -18,10 +18,11 @@ use crate::prefix::Family;
 pub struct SpeakerConfig {
     /// The local AS number.
     pub asn: u32,
-    /// The local router ID (BGP identifier). It can be any number that is unique in the AS, written
-    /// as an IPv4 address.
+    /// The local router ID (BGP identifier). The router ID can be any number that is unique in the
+    /// AS, written as an IPv4 address.
     pub router_id: Ipv4Addr,
-    /// The addresses on which the speaker accepts connections. If empty, the speaker only dials.
+    /// The addresses on which the speaker accepts connections. If the list is empty, the speaker
+    /// accepts no connections and only opens connections to peers.
     pub listen: Vec<SocketAddr>,
     /// The peers that the speaker starts with.
     pub peers: Vec<PeerConfig>,
@@ -65,7 +66,7 @@ pub struct PeerConfig {
     pub port: u16,
     /// The AS number of the peer. A peer with the local AS number is an internal (iBGP) peer.
     pub asn: u32,
-    /// The source address for outgoing connections. `None` lets the kernel choose.
+    /// The source address for outgoing connections. With `None`, the kernel chooses the address.
     pub local_address: Option<IpAddr>,
     /// The side that opens the connection.
     pub connect: Connect,
@@ -94,9 +95,9 @@ pub struct PeerConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NextHops {
-    /// The next hop of IPv4 routes. `None` uses the local address of the session.
+    /// The next hop of IPv4 routes. With `None`, the next hop is the local address of the session.
     pub v4: Option<Ipv4Addr>,
-    /// The next hop of IPv6 routes. `None` uses the local address of the session.
+    /// The next hop of IPv6 routes. With `None`, the next hop is the local address of the session.
     pub v6: Option<Ipv6Addr>,
     /// `true` to announce IPv4 routes with an IPv6 next hop if the peer supports it (RFC 8950).
     pub extended: bool,
@@ -142,8 +143,8 @@ impl Default for Times {
 }
 
 impl Times {
-    /// Checks the fields. The error is the name of the first invalid field and the rule that the
-    /// field violates.
+    /// Checks the fields. The error consists of the name of the first invalid field and the rule
+    /// that the field violates.
     fn check(&self) -> Result<(), (&'static str, &'static str)> {
         let whole = self.hold.subsec_nanos() == 0;
         let hold_fits = self.hold.is_zero() || (3..=u64::from(u16::MAX)).contains(&self.hold.as_secs());
@@ -289,7 +290,7 @@ pub struct GracefulRestart {
     pub forwarding: bool,
 }
 
-/// A TCP MD5 key of 1 to 80 bytes. Its `Debug` output hides the key.
+/// A TCP MD5 key of 1 to 80 bytes. The `Debug` output does not show the key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Md5Key(Zeroizing<Vec<u8>>);
 

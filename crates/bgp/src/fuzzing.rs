@@ -3,8 +3,8 @@
 //!
 //! Some functions take arbitrary bytes and panic if a session does not have a required property.
 //! Other functions return realistic messages as seeds for the fuzzer. This module is compiled only
-//! with the feature `fuzzing`. Its message parsers share no code with `codec`, so they can detect
-//! errors in `codec`.
+//! with the feature `fuzzing`. The message parsers of this module share no code with `codec`, so
+//! they can detect errors in `codec`.
 //!
 //! See RFC 4271 §4 and §6.
 
@@ -24,8 +24,8 @@ use crate::status::{Counts, State};
 
 pub use bfd::{bfd, datagrams, handed_bfd, handed_sessions};
 
-/// Runs a session with bytes from a router. The first byte selects the configuration. It also
-/// determines whether the session is established before the remaining bytes arrive.
+/// Runs a session with bytes from a router. The first byte selects the configuration. The first
+/// byte also determines whether the session is established before the remaining bytes arrive.
 ///
 /// The function checks these properties:
 ///

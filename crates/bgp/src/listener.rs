@@ -21,7 +21,7 @@ use crate::socket;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Callers(Arc<Mutex<HashMap<Caller, mpsc::Sender<TcpStream>>>>);
 
-/// The address of a peer. For a link-local address the interface index is part of the key.
+/// The address of a peer. For a link-local address, the interface index is part of the key.
 type Caller = (IpAddr, u32);
 
 impl Callers {
@@ -59,14 +59,15 @@ pub(crate) struct Listeners(Vec<Listener>);
 
 impl Listeners {
     /// Opens and closes listeners until they match the addresses in `at`. Returns each address on
-    /// which listening failed, with the error. Must be called in the context of a tokio runtime.
+    /// which listening failed, with the error. This method must be called in the context of a tokio
+    /// runtime.
     pub(crate) fn follow<'a>(
         &mut self,
         at: &[SocketAddr],
         callers: &Callers,
         peers: impl Iterator<Item = &'a PeerConfig> + Clone,
     ) -> Vec<(SocketAddr, io::Error)> {
-        // Old listeners are closed first, because a new one may need one of their addresses.
+        // Old listeners are closed first, because a new one may need the same address.
         self.0.retain(|listener| at.contains(&listener.asked));
         let mut refused = Vec::new();
         for &at in at {
@@ -144,7 +145,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         // The socket is shut down here, because another listener may need the address immediately.
-        // The task also holds the socket, and it ends only when the runtime polls it.
+        // The accept task also holds the socket, and this task ends only when the runtime polls it.
         if let Err(error) = SockRef::from(&*self.socket).shutdown(Shutdown::Both) {
             tracing::debug!(%error, at = %self.address, "BGP listener shutdown failed");
         }

@@ -1,12 +1,12 @@
 //! The BGP state machine of one connection. Only this file uses `rustbgpd-fsm`.
 //!
-//! The machine takes the events of one TCP connection. It returns the messages to send, the timers
-//! to set and the request to close the connection. Each connection has its own instance of the
-//! machine. The module `peer` handles backoff and collisions.
+//! The machine takes the events of one TCP connection. The machine returns the messages to send,
+//! the timers to set and the request to close the connection. Each connection has its own instance
+//! of the machine. The module `peer` handles backoff and collisions.
 //!
-//! This module adds what `rustbgpd-fsm` lacks. It corrects the OPEN, and it converts a Cease to a
-//! hard reset if the peer would otherwise keep the routes. It also adds the subcode of the current
-//! state to FSM errors.
+//! This module adds what `rustbgpd-fsm` lacks. The module corrects the OPEN message, and converts a
+//! Cease message to a hard reset if the peer would otherwise keep the routes. The module also adds
+//! the subcode of the current state to FSM errors.
 //!
 //! See RFC 4271 §8, and RFC 4724, 6608 and 8538.
 

@@ -27,7 +27,7 @@ pub(crate) enum Message {
 /// An OPEN message, which is the first message that each side sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Open {
-    /// The two-byte AS number field. It is 23456 if the AS number needs four bytes.
+    /// The two-byte AS number field. The field is 23456 if the AS number needs four bytes.
     pub(crate) short_asn: u16,
     pub(crate) hold_seconds: u16,
     pub(crate) router_id: Ipv4Addr,

@@ -66,7 +66,7 @@ pub(crate) struct Outbound {
     refreshing: Option<Family>,
 }
 
-/// A queued route change. Its prefixes are encoded in as few messages as possible.
+/// A queued route change. The prefixes of one change are encoded in as few messages as possible.
 #[derive(Debug)]
 enum Work {
     Withdraw(Family, Vec<Prefix>),

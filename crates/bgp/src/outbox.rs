@@ -11,7 +11,8 @@ pub(crate) struct Outbox {
     start: usize,
     /// The start offset of each queued message whose first byte has not been written yet.
     boundaries: std::collections::VecDeque<usize>,
-    /// The time since which the connection has accepted no data. `None` if the buffer is empty.
+    /// The time since which the connection has accepted no data. The value is `None` if the buffer
+    /// is empty.
     pub(crate) stuck_since: Option<Instant>,
 }
 

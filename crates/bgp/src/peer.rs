@@ -1,9 +1,9 @@
-//! The task of one peer. It opens connections to the peer, takes over accepted connections,
+//! The task of one peer. The task opens connections to the peer, takes over accepted connections,
 //! resolves collisions and waits after failures.
 //!
-//! The task reads commands, accepted connections and the desired routes. It publishes the status of
-//! the peer and writes log lines. The modules `change` and `rekeyed` handle configuration changes.
-//! The module `silence` looks for the cause when a peer does not respond.
+//! The task reads commands, accepted connections and the desired routes. The task publishes the
+//! status of the peer and writes log lines. The modules `change` and `rekeyed` handle configuration
+//! changes. The module `silence` looks for the cause when a peer does not respond.
 //!
 //! At most one dialed and one accepted connection exist at a time. A misbehaving peer affects only
 //! its own task.
@@ -66,7 +66,7 @@ pub(crate) struct Peer {
     /// The requesters that wait until the peer has acknowledged all routes.
     awaiting_flush: Vec<oneshot::Sender<()>>,
     leaving: Option<change::Leaving>,
-    /// `true` if the peer was removed from the configuration. It keeps its routes, with the
+    /// `true` if the peer was removed from the configuration. The peer keeps its routes, with the
     /// graceful-shutdown community, until the task is stopped.
     parting: bool,
     silence: Silence,
@@ -84,8 +84,8 @@ pub(crate) struct Inputs {
     pub(crate) inbound: mpsc::Receiver<TcpStream>,
 }
 
-/// The connection that this speaker opened and the connection that the peer opened. Both exist only
-/// until the collision is resolved.
+/// The connection that this speaker opened and the connection that the peer opened. Both
+/// connections exist only until the collision is resolved.
 #[derive(Debug, Default)]
 struct Both {
     dialled: Option<Connection>,
@@ -114,7 +114,7 @@ struct Attempts {
     retry_at: Instant,
     failures: u32,
     /// `true` if this speaker ended the last session in order to start another one. The first waits
-    /// between attempts are then short.
+    /// between connection attempts are then short.
     is_restarting: bool,
     /// `true` if this process replaces another process and the router has kept the routes. OPEN
     /// messages then announce a restart, until a session is up.

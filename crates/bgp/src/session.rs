@@ -68,7 +68,8 @@ struct Timers {
 }
 
 impl Session {
-    /// Creates a session on an open connection. The OPEN is ready to be written.
+    /// Creates a session on an open connection. The OPEN message of this side is then ready to be
+    /// written.
     pub(crate) fn new(
         local: Identity,
         config: Arc<PeerConfig>,
@@ -186,8 +187,8 @@ impl Session {
         }
     }
 
-    /// Returns the send hold time. It must be longer than the hold time (RFC 9687 §4.4). The
-    /// session may have negotiated its hold time under an earlier configuration.
+    /// Returns the send hold time. The send hold time must be longer than the hold time (RFC 9687
+    /// §4.4). The session may have negotiated its hold time under an earlier configuration.
     fn send_hold(&self) -> Duration {
         let agreed = self.negotiated.as_ref().map(|negotiated| negotiated.hold * 2);
         self.config.times.send_hold.max(agreed.unwrap_or_default())

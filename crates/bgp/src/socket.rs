@@ -116,8 +116,8 @@ pub(crate) fn plain(is_v6: bool, kind: Type) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// The kernel's `struct tcp_md5sig`. Its `sockaddr_storage` is split into the address family and
-/// the remaining bytes.
+/// The kernel's `struct tcp_md5sig`. The `sockaddr_storage` field of the structure is split into
+/// the address family and the remaining bytes.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 #[expect(

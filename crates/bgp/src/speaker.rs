@@ -124,8 +124,8 @@ impl Speaker {
         self.board.borrow().clone()
     }
 
-    /// Returns a receiver for status changes. It wakes on each change of a state, an error or the
-    /// number of announced routes.
+    /// Returns a receiver for status changes. The receiver wakes on each change of a state, an
+    /// error or the number of announced routes.
     #[must_use]
     pub fn watch(&self) -> StatusWatch {
         StatusWatch(self.board.subscribe())
@@ -152,9 +152,10 @@ impl Speaker {
     /// Before the session restarts, its routes carry the graceful-shutdown community for the peer's
     /// `notice` time.
     ///
-    /// A peer that is not in `configs` is removed. Its routes carry the community for the `notice`
-    /// time, then its session ends (Cease: peer de-configured). During this time, the status shows
-    /// the peer as `NAME (removed)`, and a later call can add it again without a new session.
+    /// A peer that is not in `configs` is removed. The routes of a removed peer carry the community
+    /// for the `notice` time, then the session ends (Cease: peer de-configured). During this time,
+    /// the status shows the peer as `NAME (removed)`, and a later call can add it again without a
+    /// new session.
     ///
     /// # Errors
     /// Returns an error for each refused configuration. A configuration is treated as missing if it

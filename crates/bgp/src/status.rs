@@ -110,7 +110,7 @@ impl PeerStatus {
     }
 }
 
-/// The counters of one session. They start at zero with each session.
+/// The counters of one session. The counters start at zero with each session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
@@ -129,7 +129,7 @@ pub struct Counts {
     pub messages_sent: u64,
     /// The number of messages received.
     pub messages_received: u64,
-    /// The number of prefixes that the peer announced. This speaker ignores all of them.
+    /// The number of prefixes that the peer announced. This speaker ignores all these prefixes.
     pub ignored_prefixes: u64,
     /// The number of UPDATEs with an error that does not end the session (RFC 7606).
     pub tolerated_errors: u64,

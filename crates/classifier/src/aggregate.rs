@@ -17,7 +17,7 @@ pub struct Aggregate {
     /// The resulting prefixes. These prefixes are disjoint, cover the whole input, and are in
     /// ascending order with IPv4 first.
     pub prefixes: Vec<Prefix>,
-    /// The subset of `prefixes` that also covers addresses outside the input.
+    /// The prefixes in `prefixes` that also cover addresses outside the input.
     pub widened: Vec<Prefix>,
 }
 
@@ -35,8 +35,9 @@ pub fn aggregate(prefixes: &[Prefix], most: usize) -> Aggregate {
     let ranges: Vec<Range> = prefixes.iter().map(Range::of).collect::<BTreeSet<_>>().into_iter().collect();
     let ranges = without_covered(&ranges);
     let mut joins = joins(&ranges);
-    // A join adds at least as much address space as any join inside it, so inner joins come first
-    // in the sorted order. Each join therefore reduces the number of ranges by one.
+    // A join replaces neighboring ranges by their common prefix. Each join adds at least as much
+    // address space as any join inside it, so inner joins come first in the sorted order. Each join
+    // therefore reduces the number of ranges by one.
     joins.sort_unstable_by_key(|join| (join.loss(), std::cmp::Reverse(join.whole.length), join.whole));
     let free = joins.iter().take_while(|join| join.added == 0).count();
     let taken = joins.get(..free.max(ranges.len().saturating_sub(most))).unwrap_or(&joins);
@@ -105,8 +106,8 @@ impl Range {
 }
 
 impl Join {
-    /// Returns the added address space, measured in IPv6 addresses. One IPv4 address counts as a
-    /// /64 prefix.
+    /// Returns the added address space, measured in IPv6 addresses. One IPv4 address is counted as
+    /// one IPv6 /64 prefix.
     fn loss(&self) -> u128 {
         if self.whole.is_v6 { self.added } else { self.added >> 32 }
     }

@@ -31,8 +31,8 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// Creates a flow from the socket addresses of both sides. Returns `None` if one is an IPv4
-    /// address and the other is an IPv6 address.
+    /// Creates a flow from the socket addresses of both sides. Returns `None` if the two addresses
+    /// belong to different address families.
     #[must_use]
     pub fn new(
         source: impl Into<SocketAddr>,
@@ -184,8 +184,8 @@ impl FlowHasher {
         self.0.hash(&ends.message_v6(policy, flow.protocol))
     }
 
-    /// Returns the hash of a source prefix. The host bits of `prefix` must be zero. Different
-    /// values of `number` give independent hashes of the same prefix.
+    /// Returns the hash of a source prefix. The host bits of `prefix` must be zero. For the same
+    /// prefix, different values of `number` give independent hashes.
     #[must_use]
     #[inline]
     pub fn hash_source(&self, prefix: &[u8; 16], number: u32) -> u64 {
@@ -320,7 +320,8 @@ const NO_GUARD: u32 = u32::MAX;
 const TAG_THREE_TUPLE: u32 = 4;
 const TAG_DATAGRAM: u32 = 5;
 const TAG_SOURCE_PREFIX: u32 = 6;
-/// A bit that marks IPv4 in the last word of a message, above the protocol and the tag.
+/// The bit that marks an IPv4 flow in the last word of a hash input. The lower bits of this word
+/// contain the protocol and the tag.
 const FAMILY_V4: u64 = 1 << 16;
 
 #[cfg(test)]
@@ -351,8 +352,8 @@ mod tests {
         Flow::new((parse(source), source_port), (parse(destination), port), protocol).unwrap()
     }
 
-    /// Compares the hash with the result of the crate `siphasher` for a message that was written by
-    /// hand.
+    /// Compares the hash of a hand-written message with the hash that the crate `siphasher`
+    /// computes.
     #[test]
     fn an_ipv4_five_tuple_hashes_to_siphash_of_its_sixteen_bytes() {
         use std::hash::Hasher;

@@ -1,9 +1,10 @@
 //! Access lists and rate limits of a VIP.
 //!
-//! The access lists are checked for every packet. If a reload denies a source, its existing flows
-//! therefore stop too. If a VIP has an allow list, the source must be on the list. A source on the
-//! deny list is always refused, even if the allow list contains it with a longer prefix. The rate
-//! limits apply only to packets that would create a flow in the connection table.
+//! The access lists are checked for every packet. A reload that denies a source therefore also
+//! stops the existing flows of this source. If a VIP has an allow list, the source must be on the
+//! list. A source on the deny list is always refused, even if the allow list contains it with a
+//! longer prefix. The rate limits apply only to packets that would create a flow in the connection
+//! table.
 //!
 //! Rate limits do not apply to ICMP packets, but access lists do. The source of an echo request is
 //! its sender. The source of an ICMP error is the client of the quoted flow.
@@ -23,9 +24,9 @@ use counters::DropReason;
 
 use crate::Flow;
 
-/// The number of a guard, which is below [`GuardId::LIMIT`]. The number selects the meter of the
-/// guard in each packet thread. A guard keeps its number when the configuration is reloaded, so a
-/// reload does not reset its rate limits.
+/// The number of a guard (the access lists and rate limits of one VIP), which is below
+/// [`GuardId::LIMIT`]. The number selects the meter of the guard in each packet thread. A guard
+/// keeps its number when the configuration is reloaded, so a reload does not reset its rate limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GuardId(pub u32);
 
@@ -34,7 +35,8 @@ impl GuardId {
     pub const LIMIT: u32 = 65_536;
 }
 
-/// The access lists and rate limits of one VIP. All services of the VIP share them.
+/// The access lists and rate limits of one VIP. All services of the VIP share these lists and
+/// limits.
 #[derive(Clone, Debug, Default)]
 pub struct Guard {
     /// The number of the guard.

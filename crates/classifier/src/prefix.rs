@@ -1,9 +1,10 @@
 //! Prefixes and suffixes of addresses. In a prefix group, the prefix of an address identifies the
 //! cluster, and the suffix identifies a VIP that every cluster serves.
 //!
-//! Bits outside the length are always zero, so equal prefixes compare as equal. The crate `ipnet`
-//! is not used because its networks may have bits set after the prefix length, and because it has
-//! no suffixes. The crate `bgp` has its own prefix type, because `bgp` depends on no other crate.
+//! Bits outside the length are always zero, so two prefixes that contain the same addresses compare
+//! as equal. The crate `ipnet` is not used because its networks may have bits set after the prefix
+//! length, and because it has no suffixes. The crate `bgp` has its own prefix type, because `bgp`
+//! depends on no other crate.
 //!
 //! See §4.2 of Eisenbud et al., *Maglev*, NSDI 2016.
 
@@ -29,7 +30,7 @@ impl Prefix {
     }
 
     /// Returns the prefix of `address` with this length. A length above 32 for IPv4 or 128 for IPv6
-    /// is reduced to that number.
+    /// is reduced to this maximum.
     #[must_use]
     pub fn of(address: IpAddr, length: u8) -> Self {
         let length = length.min(width(address));
@@ -68,7 +69,8 @@ impl Prefix {
 
     /// Returns the address that starts with this prefix and ends with `suffix`. The bits between
     /// the prefix and the suffix are zero. If the prefix and the suffix overlap, the bits of the
-    /// suffix are used. Returns `None` if one of them is for IPv4 and the other for IPv6.
+    /// suffix are used. Returns `None` if the prefix and the suffix belong to different address
+    /// families.
     #[must_use]
     pub fn with(&self, suffix: &Suffix) -> Option<IpAddr> {
         match (self.address, suffix.address) {

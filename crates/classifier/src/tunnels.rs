@@ -54,10 +54,10 @@ pub enum TunnelSourceKind {
     /// packet is handled as if it had arrived without a tunnel.
     UpstreamTunnel,
     /// The sender is another machine of this cluster, which redirects fragments to this machine.
-    /// This machine does not redirect them again.
+    /// This machine does not redirect such fragments again.
     Peer,
-    /// The sender is a machine of another cluster. No backend of that cluster was serving. This
-    /// machine forwards the packet to a local backend or drops it.
+    /// The sender is a machine of another cluster, in which no backend was in service. This machine
+    /// forwards the packet to a local backend or drops it.
     Cluster,
 }
 

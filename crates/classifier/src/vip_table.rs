@@ -2,8 +2,8 @@
 //!
 //! The table is built once per snapshot. An exact VIP address is found by a hash lookup. For other
 //! addresses, the longest matching prefix selects the prefix group, and the longest matching suffix
-//! in this group selects the VIP (module `longest`). These lookups are done for a whole batch at a
-//! time (module `batch_lookup`). Each VIP has disjoint port intervals (module `ports`).
+//! in this group selects the VIP (module `longest`). Prefix and suffix lookups are done for a whole
+//! batch at a time (module `batch_lookup`). Each VIP has disjoint port intervals (module `ports`).
 //!
 //! Each address matches at most one VIP. If this VIP does not serve the port, the packet has no
 //! service, even if another VIP with a shorter suffix or prefix serves the port.
@@ -80,7 +80,7 @@ pub struct VipTable {
 struct Groups {
     prefixes: Longest<false>,
     suffixes: Longest<true>,
-    /// The unique number of this table within the process, which is above 0.
+    /// A nonzero number that uniquely identifies this table within the process.
     stamp: u64,
 }
 
@@ -89,8 +89,8 @@ impl VipTable {
     /// number. A prefix must belong to only one group.
     ///
     /// # Errors
-    /// Returns the numbers of two services if their claims have the same number of ports and
-    /// overlap. An overlap is not an error if a third claim with fewer ports covers it.
+    /// Returns the two conflicting services if their claims overlap and contain equally many ports.
+    /// An overlap is not an error if a third claim with fewer ports covers it.
     pub fn build<'a>(
         claims: &[Claim],
         groups: impl ExactSizeIterator<Item = &'a [Prefix]>,
@@ -134,7 +134,7 @@ impl VipTable {
     }
 
     /// Returns the same result as [`Self::find`] for the packet at index `place` of a batch. If
-    /// `ahead` contains the address, the result is taken from there.
+    /// `ahead` already contains the result for the address, that result is used.
     #[inline]
     pub fn find_ahead(&self, ahead: &BatchLookup, place: usize, flow: &Flow) -> Option<u32> {
         let Flow { destination: address, protocol, destination_port: port, .. } = flow;
@@ -202,7 +202,7 @@ impl VipTable {
         self.intervals_of(address).iter().find(|interval| interval.has_all_of(protocol)).map(|i| i.service)
     }
 
-    /// Returns one of the services at this address. All machines with the same configuration choose
+    /// Returns any service at this address. All machines with the same configuration choose
     /// the same service.
     pub fn first(&self, address: &[u8; 16]) -> Option<u32> {
         self.intervals_of(address).first().map(|interval| interval.service)
@@ -310,7 +310,7 @@ fn words_of(address: &[u8; 16]) -> [u64; 2] {
     sip_lanes::halves(address)
 }
 
-/// Returns the address that consists of two little-endian words.
+/// Builds an address from two little-endian words.
 fn bytes_of([first, second]: [u64; 2]) -> [u8; 16] {
     (u128::from(first) | u128::from(second) << 64).to_le_bytes()
 }

@@ -2,8 +2,8 @@
 //!
 //! A reload can move a service to other backends. A slot that no service uses any longer drains in
 //! `slots`. A slot that another service still uses cannot drain as a whole. Instead, the flows of
-//! the moved service on this slot get a drain time. After this drain time, the moved service no
-//! longer uses the slot.
+//! the moved service on this slot are given time to drain. After this drain time, the moved service
+//! no longer uses the slot.
 //!
 //! Invariant: flows of a service on a slot outside the pool of the service end one drain time after
 //! the reload that moved the service.
@@ -19,8 +19,8 @@ use crate::Index;
 use crate::keys::PoolView;
 use crate::slots::Ages;
 
-/// The slots of each service. They include the slots that the service may choose, and the slots
-/// that it no longer uses but that still have flows of the service.
+/// The slots of each service. The list includes the slots that the service may choose, and the
+/// slots that the service no longer uses but that still have flows of the service.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DetachedSlots {
     within: HashMap<Entry, Arc<BTreeSet<SlotId>>>,
@@ -96,7 +96,7 @@ fn entry(service: &Service) -> Entry {
 }
 
 /// Returns the entries of the previous generation with flows that now belong to `service`. A reload
-/// may split a service into one for each address family, or merge the two.
+/// may split a service into one service for each address family, or merge two such services.
 fn entries_before(service: &Service) -> impl Iterator<Item = Entry> {
     let families = match service.family {
         Some(family) => vec![Some(family), None],

@@ -1,8 +1,8 @@
 //! The index of a compiled configuration.
 //!
 //! The index maps memberships (one backend in one leaf pool) to slots and slots to memberships. For
-//! each configured pool, the index also finds the pool that currently serves in its place, such as
-//! a fallback pool. Health states and current weights are in `runtime_state`.
+//! each configured pool, the index also finds the pool that is currently used instead, such as a
+//! fallback pool. Health states and current weights are in `runtime_state`.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -127,9 +127,9 @@ impl Index {
         pool.slots.iter().filter(serves).count()
     }
 
-    /// Returns the pool that currently serves in place of the configured pool `view`. The fallback
-    /// pool serves if the fallback is active and has a serving backend. Otherwise, the configured
-    /// pool serves.
+    /// Returns the pool that is currently used instead of the configured pool `view`. The fallback
+    /// pool is used if the fallback is active and has a backend in service. Otherwise, the
+    /// configured pool is used.
     #[must_use]
     pub fn serving_pool(
         &self,
@@ -175,7 +175,7 @@ impl Index {
         self.configured = configured;
     }
 
-    /// Sets the pool of each service in a snapshot to the pool that currently serves.
+    /// Sets the pool of each service in a snapshot to the pool that is currently used.
     pub fn lead(&self, services: &mut [Service], runtime_state: &RuntimeState, states: &[SlotState]) {
         for (service, configured) in services.iter_mut().zip(&self.configured) {
             if let Some(pool) = self.serving_pool(configured, runtime_state, states) {

@@ -33,9 +33,9 @@ use crate::views::Views;
 #[derive(Debug, Default)]
 pub(crate) struct AllRules {
     made: HashMap<Arc<str>, Made>,
-    /// The write epochs that invalidate cached values. The caches of all pools share them. The
-    /// epochs are created with the first cache and then kept. Packet threads with an old snapshot,
-    /// and replies to earlier writes, therefore use the same epochs as the new snapshot.
+    /// The write epochs that invalidate cached values. The caches of all pools share these epochs.
+    /// The epochs are created with the first cache and then kept. Packet threads with an old
+    /// snapshot, and replies to earlier writes, therefore use the same epochs as the new snapshot.
     epochs: Option<Arc<Epochs>>,
 }
 
@@ -113,8 +113,8 @@ fn placement(
     Ok(Placement::Maglev { all })
 }
 
-/// Returns `true` if the forwarder must know the owner of a key even while the owner is not
-/// serving. With such a configuration, other backends never serve the key, or serve it only for a
+/// Returns `true` if the forwarder must know the owner of a key even while the owner is not in
+/// service. With such a configuration, other backends never serve the key, or serve it only for a
 /// limited time.
 fn knows_owners(kv: &Kv) -> bool {
     kv.failover != Failover::Next || kv.failover_ttl.is_some() || kv.replicas.is_some()
@@ -212,7 +212,7 @@ fn gather(gather: &KvGather) -> GatherRules {
 }
 
 /// Returns the index of the shortest timeout in `GATHER_TIMEOUTS_MS` that is at least `wanted`. If
-/// `wanted` is longer than all of them, returns the index of the last timeout.
+/// `wanted` is longer than all these timeouts, returns the index of the last timeout.
 fn timeout(wanted: Duration) -> usize {
     let fits = |millis: &u16| u128::from(*millis) >= wanted.as_millis();
     GATHER_TIMEOUTS_MS.iter().position(fits).unwrap_or(GATHER_TIMEOUTS_MS.len() - 1)

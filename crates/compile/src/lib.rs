@@ -126,8 +126,8 @@ pub struct CompileInput<'a> {
     /// The current state of each slot, by slot number. The states decide whether a removed
     /// membership drains, because only a slot that could receive packets drains.
     pub states: &'a [SlotState],
-    /// The current monotonic time. Drain times and the delay before slot numbers are reused are
-    /// measured with it.
+    /// The current monotonic time. The monotonic clock measures drain times and the delay before
+    /// slot numbers are reused.
     pub now: Duration,
 }
 
@@ -198,8 +198,8 @@ pub fn compile_file(config: &Config, machine: &str) -> Result<Compiled, CompileE
 }
 
 impl Compiler {
-    /// Compiles a configuration without runtime state. All backends serve, and all next hops are
-    /// unknown. The commands `config check`, `where` and `replay` use this function.
+    /// Compiles a configuration without runtime state. All backends count as in service, and all
+    /// next hops are unknown. The commands `config check`, `where` and `replay` use this function.
     pub fn compile_file(&mut self, config: &Config, machine: &str) -> Result<Compiled, CompileError> {
         let input = CompileInput {
             generation: Generation(1),

@@ -3,7 +3,7 @@
 //! Packet threads collect the ICMP errors, and the compiler writes the learned MTU of each path
 //! into snapshots. `forwarder` checks that an ICMP error belongs to a flow. `next_hop` determines
 //! link MTUs. Invariant: a learned MTU expires [`LIFETIME`] after its last report, and the link MTU
-//! applies again. Source: RFC 1191 §6.3, RFC 8201 §4.
+//! applies again. Source: See RFC 1191 §6.3 and RFC 8201 §4.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -93,7 +93,7 @@ impl PathMtus {
         known != Some(mtu)
     }
 
-    /// Removes expired MTUs. Returns `true` if any was removed.
+    /// Removes expired MTUs. Returns `true` if at least one MTU was removed.
     pub fn expire(&mut self, now: Duration) -> bool {
         let before = self.learned.len();
         self.learned.retain(|_, known| known.until > now);
@@ -133,7 +133,8 @@ fn host(address: IpAddr) -> Prefix {
     Prefix::of(address, u8::MAX)
 }
 
-/// RFC 1191 §6.3 requires at least five minutes and recommends ten minutes.
+/// The lifetime of a learned MTU. RFC 1191 §6.3 requires at least five minutes and recommends ten
+/// minutes.
 const LIFETIME: Duration = Duration::from_mins(10);
 
 #[cfg(test)]
@@ -193,7 +194,7 @@ mod tests {
 
     // Promise: path-mtu-memory
     /// Regression test for an earlier version, in which each address of a cluster had its own
-    /// entry. Each of these entries published a snapshot and used up space for backends.
+    /// entry. Each new entry caused a new snapshot and used up space that backends needed.
     #[test]
     fn cluster_is_one_path_for_all_its_addresses() {
         let cluster = Prefix::new("2001:db8:e:100::".parse().unwrap(), 56).unwrap();

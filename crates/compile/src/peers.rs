@@ -1,7 +1,7 @@
 //! Builds the pool of peers of a machine, and lists the tunnel senders that the machine accepts.
 //!
 //! Peers form a pool and are therefore health-checked like backends. A Maglev table over all
-//! machines of a shard assigns IP fragments to machines. Source: paper §2.1, §4.3.
+//! machines of a shard assigns IP fragments to machines. Source: Maglev paper §2.1 and §4.3.
 
 use std::sync::Arc;
 

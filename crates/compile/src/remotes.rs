@@ -1,7 +1,7 @@
 //! Creates slots for other clusters, to which flows of a VIP can be redirected.
 //!
 //! Each remote cluster of a VIP becomes a pool in the index. `forwarder` decides when to redirect a
-//! flow. Source: paper §4.2.
+//! flow. Source: Maglev paper §4.2.
 
 use std::sync::Arc;
 

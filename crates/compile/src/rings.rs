@@ -39,7 +39,7 @@ impl Rings {
     }
 
     /// Returns two rings for the pool of `view`. The first ring contains all servers, and the
-    /// second ring contains only the servers that currently serve.
+    /// second ring contains only the servers that are currently in service.
     pub(crate) fn of(
         &mut self,
         config: &Config,

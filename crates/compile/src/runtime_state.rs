@@ -1,9 +1,9 @@
-//! The runtime state: health states, overrides, slow start and active fallbacks, none of which is
-//! in the configuration.
+//! The runtime state, which is not part of the configuration: health states, overrides, slow start
+//! and active fallbacks.
 //!
 //! The controller updates [`RuntimeState`], and the compiler reads the state and the weight of each
-//! membership from it. With the default value, every backend serves with its configured weight. The
-//! commands `config check`, `where` and `replay` use the default value.
+//! membership from it. With the default value, every backend is in service with its configured
+//! weight. The commands `config check`, `where` and `replay` use the default value.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -54,8 +54,8 @@ pub struct RuntimeState {
     pub quarters: HashMap<SlotKey, u8>,
     /// The pools whose fallback pool is currently used instead.
     pub fallbacks: BTreeSet<PoolView>,
-    /// Memberships of keyed pools that were unavailable. Their servers must be flushed before they
-    /// serve again.
+    /// Memberships of keyed pools that were unavailable. The servers of these memberships must be
+    /// flushed before they receive requests again.
     pub flushing: HashSet<SlotKey>,
 }
 
@@ -107,7 +107,7 @@ impl RuntimeState {
         }
     }
 
-    /// Returns the weight of a membership in a pool, or 0 if the membership is not serving.
+    /// Returns the weight of a membership in a pool, or 0 if the membership is not in service.
     /// `weight` is the configured weight in that pool, and `own` is the configured weight in the
     /// leaf pool. Slow start is not applied.
     #[must_use]

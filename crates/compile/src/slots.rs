@@ -2,9 +2,9 @@
 //!
 //! A membership that is checked through VIPs has one slot for each address family of each VIP. When
 //! a membership is removed, its slot drains for the drain time. After the drain time, the slot is
-//! free, and its remaining flows are sent to other backends. After the longest idle timeout of the
-//! connection table, the number can be reused. If a membership was down when it was removed, its
-//! slot is free immediately.
+//! free, and packets of its remaining flows are sent to other backends. After the longest idle
+//! timeout of the connection table, the number can be reused. If a membership was down when it was
+//! removed, its slot is free immediately.
 //!
 //! Invariant: an entry of the connection table that was written for one membership is never used
 //! for another membership. The states of configured memberships are in `runtime_state`.
@@ -142,7 +142,8 @@ impl Slots {
 
 impl Draft<'_> {
     /// Stores `slot` under the number of the membership, which is its previous number or a new one.
-    /// Must be called only once per membership. Returns `None` if all numbers are in use.
+    /// This method must be called only once per membership. Returns `None` if all numbers are in
+    /// use.
     pub(crate) fn claim(&mut self, key: &SlotKey, slot: Slot) -> Option<SlotId> {
         let id = match self.before.numbers.get(key) {
             Some(known) => *known,

@@ -57,7 +57,7 @@ impl TableKey {
 }
 
 impl TableKey {
-    /// Returns the key of the table that the pool would have if all members were serving.
+    /// Returns the key of the table that the pool would have if all members were in service.
     pub(crate) fn of_first_choice(
         config: &Config,
         view: &PoolView,
@@ -137,8 +137,8 @@ fn build_all(keys: &[&TableKey], cluster: &Cluster) -> Vec<Built> {
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                // `Relaxed` is sufficient, because the threads share only this counter. The mutex
-                // orders their access to the results.
+                // `Relaxed` is sufficient for this counter, because a mutex orders the accesses of
+                // the threads to the results.
                 while let Some((number, key)) = numbered(keys, next.fetch_add(1, Ordering::Relaxed)) {
                     let built = build(&key.content, cluster);
                     done.lock().unwrap_or_else(PoisonError::into_inner).push((number, built));

@@ -20,7 +20,7 @@ pub struct BaseDir {
 }
 
 impl BaseDir {
-    /// Creates the restriction to the folder that contains the first file of a configuration.
+    /// Creates a restriction to the folder that contains the first file of a configuration.
     pub fn around(first: &Path) -> Self {
         let named = first.parent().unwrap_or(Path::new("")).to_owned();
         let real = real_path(if named.as_os_str().is_empty() { Path::new(".") } else { &named });
@@ -48,7 +48,7 @@ impl BaseDir {
     }
 }
 
-/// Returns `true` if any `..` in a relative path leads above the folder where the path starts.
+/// Returns `true` if a `..` in a relative path leads above the folder in which the path starts.
 fn climbs(path: &Path) -> bool {
     let mut depth = 0_usize;
     for part in path.components() {

@@ -2,9 +2,9 @@
 //! the wrong value.
 //!
 //! Lines with control characters are not printed, because those could control the operator's
-//! terminal. Secrets are not printed either: values that the program has hidden, and text that
-//! looks like a key or a password. If the problem is in front of the secret, the line is cut before
-//! the secret. Otherwise the line is not printed.
+//! terminal. Secrets are not printed either. Secrets are values that the program has marked as
+//! hidden, and text that looks like a key or a password. If the wrong value comes before a secret
+//! on the same line, the line is cut before the secret. Otherwise the line is not printed.
 
 use std::ops::Range;
 
@@ -19,11 +19,12 @@ pub(crate) struct Excerpt {
 }
 
 /// Returns the excerpt for the value at offset `at`, or `None` if the line must not be printed.
-/// `hidden` has the ranges of `text` that must not be printed; the ranges are sorted and do not
-/// overlap.
+/// `hidden` contains the byte ranges of `text` that must not be printed. The ranges are sorted and
+/// do not overlap.
 ///
 /// # Cost
-/// Linear in the length of the line. Lines over [`LONGEST`] bytes are skipped.
+/// Linear in the length of the line. For lines over [`LONGEST`] bytes, the function returns `None`
+/// immediately.
 pub(crate) fn excerpt(text: &str, line: Range<usize>, at: usize, hidden: &[Range<usize>]) -> Option<Excerpt> {
     let whole = text.get(line.clone())?;
     if whole.len() > LONGEST || at < line.start {
@@ -58,7 +59,7 @@ pub(crate) fn excerpt(text: &str, line: Range<usize>, at: usize, hidden: &[Range
     })
 }
 
-/// Returns the length in bytes of the value or key at the start of `rest`.
+/// Returns the length in bytes of the TOML value or key at the start of `rest`.
 fn token(rest: &str) -> usize {
     let Some(first) = rest.chars().next() else { return 0 };
     let end = match first {
@@ -74,7 +75,7 @@ fn token(rest: &str) -> usize {
 }
 
 /// Returns the offset after the bracket that closes the first bracket of `rest`. Brackets inside
-/// strings are counted too, so the marker may be too short.
+/// strings are counted like other brackets, so the marker below the line may be too short.
 fn closing(rest: &str, open: char, close: char) -> Option<usize> {
     let mut depth = 0_usize;
     for (at, c) in rest.char_indices() {

@@ -1,15 +1,15 @@
 //! The path of keys that leads to a value, such as `pool.p.backends[3].name`.
 //!
-//! Every value of a file has a path, but only the paths in messages are printed. To make paths
-//! cheap, a path shares the path of its parent, and it is formatted only when it is printed.
+//! Every value in a file has a path, but a path is printed only in messages. To keep paths cheap, a
+//! path shares the memory of its parent's path, and it is formatted only when it is printed.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::words::quote;
 
-/// The path of keys that leads to one value. The empty path is the whole file. Cloning does not
-/// allocate.
+/// The path of keys that leads to one value. An empty path refers to the whole file. Cloning does
+/// not allocate.
 #[derive(Clone, Debug, Default)]
 pub struct Field {
     within: Option<Arc<Field>>,

@@ -1,9 +1,10 @@
 //! Reads a configuration that uses `include = ["vips/*.toml"]` to combine several files.
 //!
-//! Files are read in the same order on every machine: first a file, then the files that it
-//! includes. Files that match one pattern are sorted by name. A file that is included more than
-//! once is read once. A configuration has at most 1,024 files, 16 levels of includes, and 16 MiB in
-//! total. The module `pieces` parses large files, and `reader` merges the sections.
+//! Files are read in the same order on every machine. Each file is read first, followed by the
+//! files that it includes. Files that match one pattern are sorted by name. A file that is included
+//! more than once is read only once. A configuration has at most 1,024 files, 16 levels of
+//! includes, and 16 MiB in total. The module `pieces` parses large files, and `reader` merges the
+//! sections.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -26,9 +27,9 @@ use crate::words::quote;
 /// Parses the first file and all files that it includes. `text` is the content of the first file
 /// and `path` its name. If `within` is given, all included files must be in that folder.
 ///
-/// Large files are parsed in pieces. A file may be cut before a header `[kind.name]` if `named`
-/// contains the kind. Read the sections of these kinds with [`Root::named`](crate::Root::named),
-/// which merges the pieces.
+/// Large files are parsed in pieces. If `named` contains a kind, a file may be cut before a header
+/// `[kind.name]` of this kind. Read the sections of these kinds with
+/// [`Root::named`](crate::Root::named), which merges the pieces.
 ///
 /// # Cost
 /// Reads the files. Large files are parsed on all processors.
@@ -49,8 +50,8 @@ pub fn gather<'a>(
 struct Gatherer<'a> {
     report: &'a Report,
     parts: Vec<Part<'a>>,
-    /// The files found so far, by path with symbolic links resolved. The value is `false` while the
-    /// includes of the file are being read.
+    /// The files found so far, by path after symbolic links are resolved. The value is `false`
+    /// while the includes of the file are being read.
     seen: BTreeMap<PathBuf, bool>,
     /// The chain of includes from the first file to the file that is being read.
     path: Vec<PathBuf>,
@@ -81,7 +82,7 @@ impl<'a> Gatherer<'a> {
         let real = real_path(path);
         self.seen.insert(real.clone(), false);
         self.path.push(path.to_owned());
-        // Only the first piece can have `include`, because all other pieces begin with a section
+        // Only the first piece can contain `include`, because all other pieces begin with a section
         // header.
         let wanted = pieces.first().map(|(_, table)| self.wanted(kept.base, table)).unwrap_or_default();
         self.parts.extend(pieces.into_iter().map(|(at, table)| Part { base: kept.base + at, table }));
@@ -150,8 +151,8 @@ impl<'a> Gatherer<'a> {
         }
     }
 
-    /// Reports that a file is not a TOML configuration. The message contains no text of the file,
-    /// because a client may have sent the configuration that includes it.
+    /// Reports that a file is not a TOML configuration. The message does not quote the file,
+    /// because the `include` may be in a configuration sent by a client.
     fn other_content(&self, path: &Path, place: &Place) {
         let shown = quote(&path.display().to_string());
         self.report.error(place, format!("{shown} is not a TOML configuration"));

@@ -2,10 +2,10 @@
 //! position, a message and a help line.
 //!
 //! [`gather`] parses a first file and the files that it includes. The calling program then reads
-//! key by key through [`Root`], [`Section`] and [`Node`], and gets typed values with their
-//! [`Place`]s. Reading does not stop at an error: the error is reported, and [`Report::finish`]
-//! returns all [`Problems`] at the end. The crate defines no sections or keys; the calling program
-//! does.
+//! one key after another through [`Root`], [`Section`] and [`Node`], and gets typed values with
+//! their [`Place`]s. Reading does not stop at an error. Errors are collected, and
+//! [`Report::finish`] returns all [`Problems`] at the end. The crate does not define sections or
+//! keys; these are defined by the calling program.
 //!
 //! Keys that the program has not read are reported as unknown by [`Section::finish`].
 //!

@@ -1,8 +1,8 @@
 //! The text of a problem: a message that names the fault, and an optional help line.
 //!
 //! A [`Message`] is built from one string, or from a pair of strings (message and help).
-//! [`Expected`] describes the valid values of a key. The messages for a missing key, a wrong type
-//! and a wrong value all use this description.
+//! [`Expected`] describes the valid values of a key. This description is used by the messages for a
+//! missing key, a wrong type and a wrong value.
 
 /// The message of a problem, with an optional help line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,8 +31,8 @@ impl<T: Into<String>, H: Into<String>> From<(T, H)> for Message {
     }
 }
 
-/// A description of the valid values of a key, such as "a list of ports". The description must fit
-/// after "must be". An example of a valid value is optional.
+/// A description of the valid values of a key, such as "a list of ports". The description must be a
+/// phrase that can follow "must be". An example of a valid value is optional.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expected {
     pub(crate) what: &'static str,

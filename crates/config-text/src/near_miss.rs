@@ -1,7 +1,7 @@
 //! "Did you mean" hints: finds the known word that is most similar to a misspelled one.
 //!
-//! No hint is given for words over 64 characters or for more than 1,024 known words. This bounds
-//! the cost for hostile files.
+//! No hint is given for words over 64 characters, or if there are more than 1,024 known words. This
+//! bounds the cost for hostile files.
 
 use strsim::osa_distance;
 

@@ -1,7 +1,7 @@
 //! Runs work on several threads.
 //!
-//! The caller decides whether to use threads. Most configurations are small and are read faster
-//! than a thread starts.
+//! The caller decides whether to use several threads. Most configurations are so small that reading
+//! them takes less time than starting a thread.
 
 use std::num::NonZero;
 use std::panic::resume_unwind;

@@ -1,9 +1,9 @@
 //! The problems in configuration files, formatted for the operator.
 //!
 //! A [`Problem`] can be printed in two ways. Its [`Display`](fmt::Display) implementation writes
-//! one line, for logs and programs. [`Problem::report`] writes several lines like a compiler:
-//! severity, position, message, source line and help. The module `report` collects problems and
-//! determines their positions.
+//! one line, for logs and programs. [`Problem::report`] writes several lines in the style of a
+//! compiler: severity, position, message, source line and help. The module `report` collects
+//! problems and determines their positions.
 
 use std::fmt::{self, Write as _};
 use std::path::Path;
@@ -72,7 +72,8 @@ impl Problem {
         self.position.map(|(_, column)| column as usize)
     }
 
-    /// Formats the problem over several lines, like a compiler, without a final line feed:
+    /// Formats the problem over several lines in the style of a compiler, without a final line
+    /// feed:
     /// ```text
     /// error: jobs.toml:3:1: unknown key "kepp" in [job.home]
     ///  3 | kepp = ...
@@ -113,8 +114,8 @@ impl fmt::Display for Problem {
     }
 }
 
-/// All problems of a configuration, ordered by file and line. The `Display` form has the full
-/// report of each problem, separated by blank lines.
+/// All problems of a configuration, ordered by file and line. The `Display` form contains the full
+/// report of each problem, with blank lines between the reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Problems(pub(crate) Vec<Problem>);
 

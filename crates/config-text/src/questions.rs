@@ -51,7 +51,7 @@ pub struct Question {
 }
 
 impl Question {
-    /// Merges the entry for the same path that was recorded while another file was read.
+    /// Merges another entry for the same path, which was recorded while another file was read.
     pub fn join(&mut self, other: Self) {
         other.kinds.into_iter().for_each(|kind| add(&mut self.kinds, kind));
         self.is_optional |= other.is_optional;
@@ -90,7 +90,8 @@ fn add(kinds: &mut BTreeSet<Asked>, asked: Asked) {
     };
     kinds.retain(|kind| match kind {
         Asked::Integer { least: other, most: another } => {
-            // An integer may first be read without a range and then with one. The range is kept.
+            // An integer may be read first without a range and then with a range. In this case the
+            // range is kept.
             let is_bounded = (least, most) != ANY && (*other, *another) != ANY;
             (least, most) = if is_bounded {
                 (least.min(*other), most.max(*another))
@@ -104,7 +105,7 @@ fn add(kinds: &mut BTreeSet<Asked>, asked: Asked) {
     kinds.insert(Asked::Integer { least, most });
 }
 
-/// The bounds of an integer without a range.
+/// The default bounds of an integer for which no range is given.
 pub(crate) const ANY: (i128, i128) = (i64::MIN as i128, i64::MAX as i128);
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Reads typed values from parsed TOML, and reports every wrong value.
 //!
-//! The functions return `Option`s. `None` means that a value is absent, or that it is wrong and was
-//! reported. This module is used in place of serde's derive, which stops at the first error,
-//! because `config check` lists all errors with line and key.
+//! The functions return an `Option`. `None` means that a value is absent, or that it is wrong and
+//! the problem has been reported. Serde's derive is not used, because it stops at the first error,
+//! but `config check` must list all errors with their lines and keys.
 //!
 //! Invariant: call [`Section::finish`] at the end of every section, because it reports keys that
 //! were not read.
@@ -26,7 +26,7 @@ use crate::questions::{ANY, Asked, Step};
 use crate::report::{At, Place, Report};
 use crate::words::quote;
 
-/// The parsed table of one file, or of one piece of a large file, and its offset.
+/// The parsed table of one file, or of one piece of a large file, with its byte offset.
 pub struct Part<'a> {
     pub(crate) base: usize,
     pub(crate) table: Spanned<DeTable<'a>>,
@@ -52,7 +52,7 @@ impl<'a> Root<'a> {
         self.files.iter_mut().filter_map(|file| file.optional(key)).collect()
     }
 
-    /// Returns a section that may occur in one of the files. Reports the section if it occurs
+    /// Returns a section that may occur in only one of the files. Reports the section if it occurs
     /// twice.
     pub fn once(&mut self, key: &'static str) -> Option<Node<'a>> {
         let mut nodes = self.each(key).into_iter();
@@ -80,8 +80,8 @@ impl<'a> Root<'a> {
     pub fn named(&mut self, key: &'static str) -> Vec<(Arc<str>, Node<'a>)> {
         let sections: Vec<_> = self.each(key).into_iter().filter_map(|node| node.section()).collect();
         let mut entries: Vec<(Arc<str>, Node<'a>)> = sections.into_iter().flat_map(Section::named).collect();
-        // The first definition of a name is sorted last, because inserting the entries into a map
-        // keeps the last one.
+        // The first definition of a name must be sorted last. When the entries are inserted into a
+        // map, the last entry with the same name is kept.
         entries.sort_by(|(a, one), (b, other)| a.cmp(b).then(other.place.offset.cmp(&one.place.offset)));
         let mut first: Option<&(Arc<str>, Node<'a>)> = None;
         for entry in entries.iter().rev() {
@@ -162,7 +162,7 @@ impl<'a> Section<'a> {
         self.optional(key).and_then(read).unwrap_or(default)
     }
 
-    /// Returns the entries of a table with user-defined keys. An invalid name is reported, and
+    /// Returns the entries of a table with user-defined keys. An invalid name is reported. It is
     /// returned in quotes to keep it distinct from all valid names.
     fn named(self) -> Vec<(Arc<str>, Node<'a>)> {
         let mut entries = Vec::with_capacity(self.table.len());
@@ -181,7 +181,7 @@ impl<'a> Section<'a> {
         entries
     }
 
-    /// Returns all entries of a table, without checking the keys.
+    /// Returns all entries of a table without checking their keys.
     pub fn entries(self) -> Vec<(&'a str, Node<'a>)> {
         let entry = |(key, value)| {
             let key: &'a Spanned<_> = key;
@@ -191,8 +191,8 @@ impl<'a> Section<'a> {
         self.table.iter().map(entry).collect()
     }
 
-    /// Reports the keys that have not been read. Their values are not printed, because a misspelled
-    /// key may have a secret as value.
+    /// Reports the keys that have not been read. The values of these keys are not printed, because
+    /// the value of a misspelled key may be a secret.
     pub fn finish(mut self) {
         self.report.ask(|| (*self.field).clone(), || Step::Close);
         self.known.sort_unstable();
@@ -438,7 +438,8 @@ impl<'a> Node<'a> {
         })
     }
 
-    /// Reads a string that must be one of `words`, and returns the value paired with it.
+    /// Reads a string that must be one of `words`. Returns the value that is paired with the
+    /// string.
     pub fn choice<T: Copy>(&self, words: &[(&str, T)]) -> Option<T> {
         self.ask(|| Asked::Words(words.iter().map(|(word, _)| (*word).to_owned()).collect()));
         let text = self.text();
@@ -472,7 +473,7 @@ impl<'a> Node<'a> {
         Some(self.at(self.name()?))
     }
 
-    /// Returns the elements of a list that must not be empty.
+    /// Returns the elements of a list. An empty list is reported.
     pub fn items(&self, expected: impl Into<Expected>) -> Option<Vec<Node<'a>>> {
         let expected = expected.into();
         let items = self.list(expected)?;
@@ -531,8 +532,8 @@ impl<'a> Node<'a> {
     }
 }
 
-/// Reads the elements of a list and returns them without duplicates. `again` is called to report
-/// each duplicate.
+/// Reads the elements of a list and returns them without duplicates. `again` is called for each
+/// duplicate, to report it.
 pub fn distinct<'a, T: Ord + Clone>(
     nodes: &[Node<'a>],
     read: impl Fn(&Node<'a>) -> Option<T>,
@@ -568,7 +569,7 @@ fn cut(number: &str) -> String {
     if number.len() <= 60 { number.to_owned() } else { format!("a number of {} digits", number.len()) }
 }
 
-/// Returns a help line for a word that differs from a valid word only in case, or by a few typing
+/// Returns a help line for a word that differs from a valid word only in case or by a few typing
 /// errors.
 fn case_or_hint<'k>(text: &str, words: impl Iterator<Item = &'k str> + Clone) -> Option<String> {
     let other = words.clone().find(|word| word.eq_ignore_ascii_case(text));

@@ -1,9 +1,9 @@
 //! The texts of all files of a configuration, and the problems found in them.
 //!
 //! Problems are reported with their positions (byte offset and key path), possibly from several
-//! threads. [`Report::finish`] sorts them and adds the files and lines. An offset is counted
-//! through all files in the order in which they were read, so one number identifies both file and
-//! position.
+//! threads. [`Report::finish`] sorts the problems and adds the files and lines. Offsets are counted
+//! across all files in the order in which they were read, so one number identifies both the file
+//! and the position in it.
 //!
 //! After an error, reading may continue with a default value, because [`Report::finish`] then
 //! returns an error in any case. After a syntax error the parser skips text, so a key that seems to
@@ -27,7 +27,7 @@ use crate::words::{few, quote};
 /// The position of a value: its byte offset in all files, and its key path.
 #[derive(Clone, Debug, Default)]
 pub struct Place {
-    /// The offset in bytes, counted through all files in the order in which they were read.
+    /// The offset in bytes, counted across all files in the order in which they were read.
     pub offset: usize,
     /// The key path of the value.
     pub field: Field,
@@ -39,7 +39,7 @@ impl Place {
         Self { offset: 0, field: Field::of(key) }
     }
 
-    /// Returns the position for a key that is missing from the table at this position.
+    /// Returns the position to report for a key that is missing from this table.
     pub fn key(&self, key: &'static str) -> Self {
         Self { offset: self.offset, field: Arc::new(self.field.clone()).key(key) }
     }
@@ -62,8 +62,9 @@ pub fn values<T: Clone>(list: &[At<T>]) -> Vec<T> {
 /// A renamed key, or a renamed value of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Renamed {
-    /// The path of the table that contains the renamed key, or of the key whose value was renamed.
-    /// Examples: `bgp.peers.[]`, `pool.*.kv.path`.
+    /// The key path. For a renamed key, this is the path of the table that contains the key. For a
+    /// renamed value, it is the path of the key that has the value. Examples: `bgp.peers.[]`,
+    /// `pool.*.kv.path`.
     pub path: &'static str,
     /// The name in earlier versions.
     pub old: &'static str,
@@ -107,8 +108,8 @@ pub struct Text {
     /// The offset of the first byte of the file.
     pub(crate) base: usize,
     line_starts: Vec<usize>,
-    /// For a file with syntax errors: its content with the broken parts blanked, so that offsets
-    /// stay the same.
+    /// The repaired content of a file with syntax errors. The broken parts are replaced by blanks,
+    /// so that offsets stay the same.
     pub(crate) repaired: OnceLock<String>,
 }
 
@@ -125,7 +126,8 @@ impl Text {
 
 /// Collects the problems of one configuration.
 pub struct Report {
-    /// Each cell is filled once and never moves, because parsed tables borrow from the texts.
+    /// Each cell is filled once and never moves, because parsed tables hold references to the
+    /// texts.
     texts: Box<[OnceLock<Text>]>,
     collected: Mutex<Vec<Collected>>,
     /// The ranges of offsets that must not be printed.
@@ -151,8 +153,7 @@ impl Report {
         Self { questions: Some(Mutex::default()), ..Self::default() }
     }
 
-    /// Adds renamed keys and values. A problem that reports an old name then also shows the new
-    /// name.
+    /// Adds renamed keys and values. A problem about an old name then also shows the new name.
     #[must_use]
     pub fn with_renamed(self, renamed: &'static [Renamed]) -> Self {
         Self { renamed, ..self }
@@ -189,8 +190,8 @@ impl Report {
         self.texts.iter().map_while(OnceLock::get)
     }
 
-    /// Returns `true` if the files are large enough that reading them with several threads saves
-    /// time.
+    /// Returns `true` if the files are large enough for several threads to read them faster than
+    /// one.
     pub fn is_large(&self) -> bool {
         pieces::is_large(self.texts().map(|text| text.text.len()).sum())
     }
@@ -210,8 +211,8 @@ impl Report {
         self.hidden.lock().unwrap_or_else(PoisonError::into_inner).push(range);
     }
 
-    /// Returns the new name of a renamed key or value. `path` is the path of the table that
-    /// contains the key, or of the key that has the value.
+    /// Returns the new name of a renamed key or value. For a key, `path` is the path of the table
+    /// that contains the key. For a value, it is the path of the key that has the value.
     pub(crate) fn new_name(&self, path: &Field, old: &str) -> Option<&'static str> {
         let mut known = self.renamed.iter().filter(|renamed| renamed.old == old).peekable();
         known.peek()?;
@@ -254,14 +255,14 @@ impl Report {
         self.absent(&name.place, (format!("unknown {kind} {}", quote(&name.value)), help));
     }
 
-    /// Reports a value that is valid but probably not intended.
+    /// Reports a valid value that is probably a mistake.
     pub fn warning(&self, place: &Place, message: impl Into<Message>) {
         self.push(Ground::Doubt, place, message.into());
     }
 
-    /// Returns a text that names `place` in a message about a problem at `from`. The text has the
-    /// key path and the line of `place`, and also the file if the two places are in different
-    /// files.
+    /// Returns a description of `place` for a message about a problem at `from`. The description
+    /// contains the key path and the line of `place`. If the two places are in different files, it
+    /// also contains the file.
     pub fn name(&self, place: &Place, from: &Place) -> String {
         let (line, _) = self.position(place.offset);
         let file = |place: &Place| self.file(place.offset);
@@ -281,7 +282,7 @@ impl Report {
     /// Returns all problems.
     ///
     /// # Errors
-    /// Returns errors and warnings together if there is at least one error.
+    /// If there is at least one error, returns the errors together with the warnings.
     pub fn finish(self) -> Result<Problems, Problems> {
         let collected = std::mem::take(&mut *self.collected.lock().unwrap_or_else(PoisonError::into_inner));
         let line = |one: &Collected| (one.file, one.problem.line());

@@ -90,8 +90,8 @@ enum Step {
 struct Scan<'t> {
     text: &'t str,
     at: usize,
-    /// The end of the last string, bracket or word. Blanks, comments and line feeds are not
-    /// counted.
+    /// The end of the last string, bracket or word. White space, comments and line feeds are not
+    /// included.
     last: usize,
     /// The offset and kind of each open bracket.
     open: Vec<(usize, char)>,
@@ -149,8 +149,8 @@ impl<'t> Scan<'t> {
     }
 }
 
-/// Returns the length of a string including its quotes. An unclosed string ends at the end of the
-/// line, unless it is a multi-line string.
+/// Returns the length of a string, including its quotes. An unclosed single-line string ends at the
+/// end of the line.
 fn string(rest: &str, quote: char) -> usize {
     let triple: String = [quote; 3].iter().collect();
     let (open, close) = if rest.starts_with(&triple) { (3, triple) } else { (1, quote.to_string()) };
@@ -168,7 +168,8 @@ fn string(rest: &str, quote: char) -> usize {
     rest.len()
 }
 
-/// Returns `true` for `[name]` and `[[name.name]]`, if the line cannot be a list inside a value.
+/// Returns `true` for a line such as `[name]` or `[[name.name]]`, unless the line may be a list
+/// inside a value.
 fn is_header(line: &str) -> bool {
     let line = line.split('#').next().unwrap_or_default().trim();
     let inside = line.strip_prefix('[').map(|rest| rest.trim_matches(['[', ']']).trim());

@@ -1,9 +1,10 @@
 //! Finds all syntax errors and duplicate keys of a text that is not valid TOML. Each mistake is
 //! reported as one error.
 //!
-//! The TOML parser continues after an error, but an unclosed list then swallows all the text that
-//! follows. This module replaces the statement with the first error by blanks and parses the text
-//! again. A broken header is blanked together with its section. Offsets stay the same.
+//! The TOML parser continues after an error, but after an unclosed list it treats all the following
+//! text as part of the list. This module therefore replaces the statement that contains the first
+//! error by blanks, and parses the text again. A broken header is blanked together with its
+//! section. Offsets stay the same.
 
 use std::ops::Range;
 
@@ -20,8 +21,8 @@ pub(crate) struct Flaw {
     pub(crate) message: Message,
 }
 
-/// Returns the part of the text that can be read, and the errors. At most [`MOST`] errors are
-/// searched for. If that many are found, the text after the last one is dropped.
+/// Returns the part of the text that can be read, and the errors. The search stops after [`MOST`]
+/// errors. In this case, the text after the last error is dropped.
 ///
 /// # Cost
 /// One parse of the whole text for each error, but at most 32 MiB in total.
@@ -30,8 +31,8 @@ pub(crate) fn repair(text: &str) -> (String, Vec<Flaw>) {
     let most = (PARSED_BYTES / text.len().max(1)).clamp(1, MOST);
     while flaws.len() < most {
         let errors = DeTable::parse_recoverable(&left).1;
-        // The parser reports duplicate keys in all of the text that it can read, so syntax errors
-        // are handled first.
+        // The parser reports duplicate keys in all of the text that it can read. Syntax errors are
+        // therefore handled before duplicate keys.
         let Some(error) = errors.iter().min_by_key(|error| (is_twice(error), start(error, &left))) else {
             break;
         };
@@ -132,8 +133,8 @@ fn twice(text: &str, all: &[Statement], number: usize, at: usize) -> Flaw {
 
 /// Returns the earlier statement that defines the same path.
 fn first<'s>(before: &[(Vec<String>, Option<&'s Statement>)], path: &[String]) -> Option<&'s Statement> {
-    // Each element of an array of tables may have the same keys, so the last definition before this
-    // one is the duplicate.
+    // Different elements of an array of tables may have the same keys. The last definition before
+    // this one is therefore reported as the duplicate.
     let same = before.iter().rfind(|(other, _)| other == path);
     // A key such as `a.b` also conflicts with `a = 1`.
     let part = |(other, one): &&(Vec<String>, Option<&Statement>)| {

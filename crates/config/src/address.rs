@@ -215,8 +215,9 @@ pub(super) const SUFFIX: Expected =
     Expected::new("an IP address, a slash, and the number of low bits to compare").example("\"0.0.0.20/7\"");
 pub(super) const PREFIX: Expected = Expected::new("an IP prefix").example("\"198.51.100.0/24\"");
 
-/// Reserved ranges that an IPv6 prefix must not contain, each given by its first address. A prefix
-/// that lies inside a reserved range is detected by the first address of the prefix.
+/// Reserved ranges that an IPv6 prefix must not contain. Each range is given by its first address.
+/// If a prefix lies inside a reserved range, the first address of the prefix is enough to detect
+/// this.
 const RESERVED: &[(Ipv6Addr, &str)] = &[
     (Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0), "IPv4-mapped addresses"),
     (Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), "link-local addresses"),
@@ -363,8 +364,8 @@ mod tests {
             let _ = (unicast("address", &text), prefix(&text), suffix(&text), source(&text));
         }
 
-        /// A prefix with host bits set is reported with a help line. The help line has the prefix
-        /// of the same length that contains the address.
+        /// A prefix with host bits set is reported with a help line. The help line contains the
+        /// prefix of the same length that contains the address.
         #[test]
         fn host_bits_are_answered_with_the_right_form(v4: u32, v6: u128, short in 0..=32_u8, long in 0..=128_u8) {
             let v6 = v6 | 1 << 127; // not IPv4-mapped

@@ -2,7 +2,7 @@
 //! process.
 //!
 //! This module reads the section, and the certificate and key files that it names. All machines of
-//! the cluster have the same section; [`Config::listens`](super::Config::listens) selects the
+//! the cluster have the same section. [`Config::listens`](super::Config::listens) selects the
 //! addresses that a machine listens on.
 
 use std::collections::BTreeMap;
@@ -45,8 +45,8 @@ pub struct AdminSocket {
     /// The permissions of the socket file, at most 0666. Default: 0600.
     #[serde(serialize_with = "octal")]
     pub mode: u32,
-    /// `true` if the configuration does not mention the socket. If a default socket cannot be
-    /// created, the process runs without it.
+    /// `true` if the configuration does not mention the socket. If the default socket cannot be
+    /// created, the process runs without a socket.
     #[serde(skip)]
     pub is_default: bool,
 }
@@ -76,13 +76,14 @@ pub struct AdminTcp {
     /// The private key of the server's certificate.
     #[serde(rename = "key_file")]
     pub key: PrivateKey,
-    /// The CA certificates in PEM. Each client needs a certificate that was issued by such a CA.
+    /// The CA certificates in PEM. Each client needs a certificate that was issued by one of these
+    /// CAs.
     #[serde(rename = "client_ca_file", serialize_with = "canonical::sealed")]
     pub client_ca: Arc<str>,
-    /// The names of client certificates that may change the running state. Certificates that are in
-    /// neither list may only read. Default: none.
+    /// The names in client certificates that may change the running state. Certificates whose name
+    /// is in neither `operate` nor `configure` may only read. Default: none.
     pub operate: Vec<Arc<str>>,
-    /// The names of client certificates that may also replace or reload the configuration. Default:
+    /// The names in client certificates that may also replace or reload the configuration. Default:
     /// none.
     pub configure: Vec<Arc<str>>,
 }
@@ -149,7 +150,7 @@ fn octal<S: Serializer>(mode: &u32, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(&format_args!("{mode:04o}"))
 }
 
-/// Reads addresses to listen on. Reports an address that is already in `taken`.
+/// Reads addresses to listen on. If `taken` already contains an address, the address is reported.
 fn read_listen(nodes: &[Node<'_>], taken: &mut BTreeMap<SocketAddr, Place>) -> Vec<SocketAddr> {
     let mut addresses = Vec::with_capacity(nodes.len());
     for node in nodes {
@@ -167,7 +168,7 @@ fn read_listen(nodes: &[Node<'_>], taken: &mut BTreeMap<SocketAddr, Place>) -> V
     addresses
 }
 
-/// Reads certificate names. Reports a name that is already in `taken`.
+/// Reads certificate names. If `taken` already contains a name, the name is reported.
 fn read_names(nodes: &[Node<'_>], taken: &mut BTreeMap<Arc<str>, Place>) -> Vec<Arc<str>> {
     let mut names = Vec::with_capacity(nodes.len());
     for node in nodes {

@@ -1,5 +1,5 @@
-//! `announce` of a VIP: when its routes are announced, which peers receive them, and their
-//! attributes.
+//! `announce` of a VIP: when the routes of the VIP are announced, which peers receive the routes,
+//! and which attributes the routes have.
 //!
 //! This module reads the table. The module `announcements` checks the names of peers and machines.
 //! The crate `control-plane` decides when a VIP is announced.
@@ -22,8 +22,9 @@ pub struct Announce {
     /// The number of serving backends that every service needs before the VIP is announced.
     /// Default: 1.
     pub min_serving: u32,
-    /// The number of serving backends that a withdrawn VIP needs before it is announced again. Must
-    /// be at least [`min_serving`](Self::min_serving), which is the default.
+    /// The number of serving backends that every service of a withdrawn VIP needs before the VIP is
+    /// announced again. The value must be at least [`min_serving`](Self::min_serving), which is the
+    /// default.
     pub return_serving: u32,
     /// The attributes of the routes, except on backup machines.
     #[serde(flatten, serialize_with = "written")]
@@ -34,11 +35,11 @@ pub struct Announce {
     /// The backup machines of the VIP, which announce it with a higher MED. Default: none.
     #[serde(serialize_with = "canonical::set")]
     pub backups: Vec<Arc<str>>,
-    /// Prefixes that are announced in place of the VIP routes inside them. Default: none.
+    /// Prefixes that are announced in place of the VIP routes that they contain. Default: none.
     #[serde(serialize_with = "canonical::set")]
     pub aggregates: Vec<Prefix>,
-    /// `true` if the VIP stays announced while only remote clusters can serve it. Default: `true`
-    /// if `min_serving` is 1.
+    /// `true` if the VIP stays announced while it can be served only by remote clusters. Default:
+    /// `true` if `min_serving` is 1.
     pub remotes: bool,
 }
 
@@ -53,7 +54,7 @@ impl Announce {
         Self { backups: backups.into_iter().collect(), ..self.clone() }
     }
 
-    /// Returns `true` if two VIPs with the same route announce it with the same settings.
+    /// Returns `true` if two VIPs with the same route have the same settings for it.
     pub(super) fn agrees(&self, other: &Self) -> bool {
         let parts = |one: &Self| (one.attributes.clone(), one.peers.clone(), one.backups.clone());
         parts(self) == parts(other)
@@ -130,7 +131,7 @@ impl AnnounceDraft {
     }
 }
 
-/// Reads the key `remotes`. The value `true` is rejected if `min_serving` is above 1, because the
+/// Reads the key `remotes`. If `min_serving` is above 1, the value `true` is rejected, because the
 /// VIP would flap. It would be withdrawn when fewer than `min_serving` backends serve, and
 /// announced again when the last backend fails.
 fn read_remotes(node: &Node<'_>, min_serving: u32) -> Option<bool> {

@@ -37,8 +37,8 @@ pub(super) fn check(sections: &Sections<'_>, bgp: Option<Option<&BgpDraft>>, poo
     sessions::check(sections, bgp);
     announcement_checks::check(sections, bgp);
     let names: BTreeSet<&str> = bgp.peers.iter().map(|draft| &*draft.peer.name).collect();
-    // If a peer could not be read, a name may be missing from the list, so unknown names are not
-    // reported.
+    // If a peer could not be read, its name may be missing from the list of peers. Unknown names
+    // are then not reported.
     for (_, announce) in announced(sections).filter(|_| bgp.is_whole) {
         known(sections, &announce.peers, &names, "peer");
     }

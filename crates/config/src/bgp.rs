@@ -23,15 +23,15 @@ pub(super) use self::draft::{BgpDraft, PeerDraft};
 pub struct Bgp {
     /// The AS number of this cluster.
     pub asn: u32,
-    /// The addresses on which machines accept connections from peers, for all machines together.
-    /// Default: none.
+    /// The addresses on which machines accept connections from peers. The list contains the
+    /// addresses of all machines. Default: none.
     pub listen: Vec<SocketAddr>,
-    /// The time between the announcement of routes with the GRACEFUL_SHUTDOWN community and their
-    /// withdrawal when a machine drains, up to 10 min. Default: 5 s.
+    /// When a machine drains, it announces its routes with the GRACEFUL_SHUTDOWN community,
+    /// and withdraws them after this time: up to 10 min. Default: 5 s.
     #[serde(serialize_with = "canonical::span")]
     pub graceful_shutdown: Duration,
-    /// The time that routers keep the routes after the process has died, in whole seconds up to 10
-    /// min. Default: 0, which disables graceful restart.
+    /// How long routers keep the routes after the process has died, in whole seconds up to 10 min.
+    /// Default: 0, which disables graceful restart.
     #[serde(serialize_with = "canonical::span")]
     pub graceful_restart: Duration,
     /// The minimum time that a withdrawn VIP must have enough serving backends before it is
@@ -71,8 +71,7 @@ pub struct BgpPeer {
     /// The address of the router.
     #[serde(skip)]
     pub address: IpAddr,
-    /// The AS number of the router. For an internal peer it is equal to the AS number of the
-    /// cluster.
+    /// The AS number of the router. For an internal peer, this is the AS number of the cluster.
     pub asn: u32,
     /// The machines that have a session with the router. An empty list means all machines.
     #[serde(skip)]
@@ -94,14 +93,14 @@ pub struct BgpPeer {
     /// The next hops of routes sent to the router.
     #[serde(flatten)]
     pub next_hops: NextHops,
-    /// The session ends if no message arrives for this time. Default: 90 s.
+    /// The hold time. The session ends if no message arrives for this time. Default: 90 s.
     #[serde(serialize_with = "canonical::span")]
     pub hold_time: Duration,
     /// The maximum time between two connection attempts. Default: 60 s.
     #[serde(serialize_with = "canonical::span")]
     pub max_retry: Duration,
-    /// The session ends if the router sends more prefixes than this. Default: no limit, because
-    /// received prefixes are not stored.
+    /// The maximum number of prefixes from the router. If the router sends more, the session ends.
+    /// Default: no limit, because received prefixes are not stored.
     pub max_prefixes: Option<u32>,
     /// The BFD settings. Default: no BFD.
     pub bfd: Option<BfdTimes>,
@@ -127,7 +126,8 @@ pub struct BfdTimes {
     /// The interval between two BFD packets: 10 ms to 10 s. Default: 100 ms.
     #[serde(serialize_with = "canonical::span")]
     pub interval: Duration,
-    /// The number of consecutive lost packets after which the peer is down: 1 to 255. Default: 3.
+    /// The number of consecutive lost BFD packets after which the peer is considered down: 1 to
+    /// 255. Default: 3.
     pub multiplier: u8,
 }
 

@@ -34,7 +34,7 @@ pub(super) fn words<S: Serializer>(value: &impl Display, to: S) -> Result<S::Ok,
     to.collect_str(value)
 }
 
-/// Serializes a value as the word that stands for it in the configuration.
+/// Serializes a value as the word that represents the value in the configuration.
 pub(super) fn word<T: PartialEq, S: Serializer>(
     words: &[(&str, T)],
     value: &T,

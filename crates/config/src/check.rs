@@ -1,7 +1,7 @@
 //! `[check.NAME]`: health checks of backends.
 //!
 //! Pools refer to a [`Check`] by its name. The crate `health` runs the checks, and the module
-//! `flatten` determines which checks apply to a pool. Invariant: `timeout` is below
+//! `flatten` determines which checks apply to a pool. Invariant: `timeout` is less than
 //! `fast_interval`, which is at most `interval`.
 
 mod kind;
@@ -32,33 +32,33 @@ pub struct Check {
     /// The request to send, and the expected reply.
     #[serde(flatten)]
     pub kind: CheckKind,
-    /// The path of the probe. Default: [`Via::Backend`].
+    /// The address to which probes are sent. Default: [`Via::Backend`].
     pub via: Via,
     /// The time between the starts of two probes of one target: 100 ms to 1 h. Default: 2 s.
     #[serde(serialize_with = "canonical::span")]
     pub interval: Duration,
-    /// The interval between probes after a result that contradicts the health state, until that
-    /// state is confirmed or changes. The value is from 100 ms to `interval`, and above `timeout`.
-    /// Default: a quarter of `interval`, but at least 100 ms and 5/4 of `timeout`, and at most
-    /// `interval`.
+    /// The interval between probes after a probe result has contradicted the health state. It
+    /// applies until the health state is confirmed or changes. The value is between 100 ms and
+    /// `interval`, and above `timeout`. Default: a quarter of `interval`, but at least 100 ms and
+    /// 5/4 of `timeout`, and at most `interval`.
     #[serde(serialize_with = "canonical::span")]
     pub fast_interval: Duration,
-    /// The time after which a probe without a reply fails: from 10 ms to less than `interval`.
-    /// Default: 500 ms, or half of `interval` if that is less.
+    /// The time after which a probe without a reply fails. The minimum is 10 ms, and the value must
+    /// be less than `interval`. Default: 500 ms, or half of `interval` if that is less.
     #[serde(serialize_with = "canonical::span")]
     pub timeout: Duration,
-    /// The number of consecutive successful probes after which a target is up: 1 to 1,000. Default:
-    /// 2. The first result after startup takes effect immediately.
+    /// The number of consecutive successful probes after which a target that is down becomes up: 1
+    /// to 1,000. Default: 2. The first result after startup takes effect immediately.
     pub rise: u32,
-    /// The number of consecutive failed probes after which a target is down: 1 to 1,000. Default:
-    /// 3.
+    /// The number of consecutive failed probes after which a target that is up becomes down: 1 to
+    /// 1,000. Default: 3.
     pub fall: u32,
     /// The maximum percentage by which an interval is randomly shortened or lengthened: 0 to 50.
     /// Default: 10.
     pub jitter_percent: u8,
 }
 
-/// The path of a probe.
+/// The address to which probes are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Via {

@@ -1,4 +1,4 @@
-//! `[cluster]`: settings that must be equal on all machines of a cluster.
+//! `[cluster]`: settings that must be the same on all machines of a cluster.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -18,28 +18,29 @@ use super::upstream_tunnels::UpstreamTunnels;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cluster {
     name: Arc<str>,
-    /// The secret key of the hashes that choose a backend.
+    /// The secret key of the hashes that select a backend.
     #[serde(rename = "hash_key_file")]
     pub hash_key: HashKey,
     /// The number of entries in a Maglev table: a prime from 101 to 16,777,213. Default: 65,537.
     pub table_size: u32,
     /// The times after which idle flows are removed from the connection table.
     pub flow_timeouts: FlowTimeouts,
-    /// The time that existing flows continue to a backend removed by a reload, up to 24 h. The same
-    /// time limits the drain of a machine. Default: 60 s. When an operator drains a backend, there
-    /// is no limit.
+    /// How long existing flows are still sent to a backend after a reload has removed it, up to 24
+    /// h. The drain of a machine is limited to the same time. Default: 60 s. When an operator
+    /// drains a backend, the time is not limited.
     #[serde(serialize_with = "canonical::span")]
     pub drain_time: Duration,
     /// `true` if the configuration is reloaded when one of its files changes. Default: `false`.
     pub watch: bool,
-    /// The maximum percentage of entries in any Maglev table that a reload may move to other
-    /// backends: 0 to 99. If `None` (the default), there is no limit.
+    /// The maximum percentage of the entries of a Maglev table that a reload may move to other
+    /// backends: 0 to 99. The limit applies to each table. If `None` (the default), there is no
+    /// limit.
     #[serde(serialize_with = "canonical::some_percent")]
     pub max_moved: Option<u8>,
     /// The tunnels through which upstream routers or load balancers may send packets for VIPs.
     /// Default: none.
     pub upstream_tunnels: Option<UpstreamTunnels>,
-    /// The maximum packet lengths of clients and links.
+    /// The maximum lengths of client packets, and the MTU of the links behind the machines.
     pub mtu: Mtu,
 }
 
@@ -109,18 +110,18 @@ impl ClusterDraft {
 /// The idle timeouts of flows, by state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct FlowTimeouts {
-    /// A flow with only one packet so far: 1 s to 2 min. Default: 10 s.
+    /// The timeout of a flow with only one packet so far: 1 s to 2 min. Default: 10 s.
     #[serde(serialize_with = "canonical::span")]
     pub new: Duration,
-    /// An established TCP flow: 10 s to 24 h. Default: 15 min. A flow counts as established once it
-    /// has had packets in eight different quarter-seconds. Until then, the timeout is one eighth of
-    /// this value.
+    /// The timeout of an established TCP flow: 10 s to 24 h. Default: 15 min. A flow is established
+    /// once it has had packets in eight different quarter-seconds. Before that, the timeout is one
+    /// eighth of this value.
     #[serde(serialize_with = "canonical::span")]
     pub established: Duration,
-    /// A TCP flow after a FIN or RST: 1 s to 10 min. Default: 10 s.
+    /// The timeout of a TCP flow after a FIN or RST: 1 s to 10 min. Default: 10 s.
     #[serde(serialize_with = "canonical::span")]
     pub closing: Duration,
-    /// A flow of UDP or any other protocol: 1 s to 24 h. Default: 60 s.
+    /// The timeout of a flow of UDP or any other protocol: 1 s to 24 h. Default: 60 s.
     #[serde(serialize_with = "canonical::span")]
     pub udp: Duration,
 }
@@ -153,7 +154,7 @@ fn read_table_size(node: &Node<'_>) -> Option<u32> {
     if is_prime(size) {
         return Some(size);
     }
-    // The maximum table size is prime, so the search finds a prime within the range.
+    // The maximum table size is itself prime, so the search always finds a prime within the range.
     let next = (size..).find(|&size| is_prime(size)).unwrap_or(DEFAULT_TABLE_SIZE);
     node.wrong((
         format!("\"table_size\" must be a prime number, got {size}"),

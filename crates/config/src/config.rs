@@ -22,10 +22,10 @@ use super::trace::Trace;
 use super::vip::Vip;
 use super::{peers, source};
 
-/// A checked configuration: every value is in its range, and every reference is resolved.
+/// A checked configuration. Every value is within its range, and every reference is resolved.
 ///
-/// Two configurations are equal if they have the same content, even if it is split into different
-/// files.
+/// Two configurations are equal if they have the same content, even if the content is split into
+/// files differently.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub(super) content: Content,
@@ -96,8 +96,8 @@ impl Config {
         Self { content, sources: self.sources.clone(), references: self.references }
     }
 
-    /// Returns all machines in the shard of `machine`, including itself. Returns `None` if the
-    /// shard has no other machine.
+    /// Returns all machines in the shard of `machine`, including `machine`. Returns `None` if
+    /// the shard has no other machine.
     pub fn peers(&self, machine: &Machine) -> Option<&Arc<Pool>> {
         self.content.peers.get(machine.shard()?)
     }
@@ -160,8 +160,8 @@ impl Config {
         &self.content.remotes
     }
 
-    /// Returns `true` if `machine` listens on this address of `[admin]`. An address that belongs to
-    /// another machine is skipped.
+    /// Returns `true` if `machine` listens on this address of `[admin]`. A machine does not listen
+    /// on addresses that belong to another machine.
     pub fn listens(&self, machine: &Machine, address: SocketAddr) -> bool {
         let elsewhere =
             |other: &Machine| other.name() != machine.name() && other.addresses.contains(&address.ip());

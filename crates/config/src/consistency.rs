@@ -160,8 +160,8 @@ impl Sections<'_> {
         self.report.error(&second.service.place, (message, format!("the other service is {first}")));
     }
 
-    /// Reports machines without a source address for an outer header. Each address family of outer
-    /// headers needs a source address.
+    /// Reports machines that have no source address for an outer header. A machine needs one source
+    /// address for each address family of its outer headers.
     fn outer_families(&self) {
         for pool in self.pools.values() {
             let Some(encapsulation) = self.encapsulation(pool.encapsulation.as_ref()) else { continue };
@@ -227,7 +227,7 @@ impl Sections<'_> {
         }
     }
 
-    /// Reports fallbacks that can never take over, and fallbacks that form a cycle.
+    /// Reports fallback pools that can never take over, and fallback pools that form a cycle.
     fn fallbacks(&self, flattened: &[Arc<Pool>]) {
         for (name, pool) in &self.pools {
             let Some(fallback) = &pool.fallback else { continue };
@@ -346,7 +346,7 @@ fn addresses(vip: &VipDraft) -> impl Iterator<Item = Address<'_>> {
     exact.chain(suffixes)
 }
 
-/// The ports of one service for one address and protocol.
+/// The ports that one service uses for one address and protocol.
 struct Claim<'d> {
     ports: RangeInclusive<u16>,
     service: &'d ServiceDraft,

@@ -1,8 +1,8 @@
 //! Reads all sections and builds the configuration from them.
 //!
-//! First all sections are read from the parsed files. Then they are checked against each other,
-//! which reports the missing sections too. This order makes it possible to report every problem in
-//! one run. The checks across sections are in the modules `consistency` and `announcements`.
+//! First all sections are read from the parsed files. Then the sections are checked against each
+//! other, and missing sections are reported. This order makes it possible to report every problem
+//! in one run. The checks across sections are in the modules `consistency` and `announcements`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -31,7 +31,7 @@ pub struct Encapsulation {
     pub source_prefixes: Vec<Prefix>,
     /// `true` if outer IPv4 headers have the DF flag. Default: `true`.
     pub dont_fragment: bool,
-    /// The action for packets that are too long. Default: [`TooBig::FragmentInner`].
+    /// The action for packets that exceed the MTU. Default: [`TooBig::FragmentInner`].
     #[serde(serialize_with = "canonical_too_big")]
     pub too_big: TooBig,
 }
@@ -51,8 +51,8 @@ fn canonical_too_big<S: Serializer>(value: &TooBig, to: S) -> Result<S::Ok, S::E
 }
 
 impl Encapsulation {
-    /// Returns `true` if outer headers of an address family need an address of the machine as
-    /// source.
+    /// Returns `true` if the outer headers for an address family need one of the machine's
+    /// addresses as their source.
     pub(super) fn needs_machine_address(&self, ipv4: bool) -> bool {
         let given = self.source_prefixes.iter().any(|p| p.address().is_ipv4() == ipv4);
         self.kind != packet::Encapsulation::L2 && !given
@@ -73,7 +73,7 @@ impl Encapsulation {
 /// An encapsulation that pools can refer to by name. The value is `None` if the section of the
 /// encapsulation has an error.
 pub(super) struct EncapsulationDraft {
-    /// `None` for a built-in encapsulation.
+    /// The position of the section. `None` for a built-in encapsulation.
     pub(super) place: Option<Place>,
     pub(super) value: Option<Arc<Encapsulation>>,
 }

@@ -1,8 +1,8 @@
 //! Flattens nested pools: gives each pool one list of all its backends.
 //!
-//! Weights multiply along a path of nested pools and are added over all paths. They are never
-//! normalized. A member keeps the encapsulation of the pool that lists it. Pools inherit the checks
-//! of the pools that contain them, in addition to their own checks.
+//! Weights are multiplied along a path of nested pools, and the results of all paths are added.
+//! Weights are never normalized. A member keeps the encapsulation of the pool that lists it. In
+//! addition to its own checks, a pool inherits the checks of the pools that contain it.
 //!
 //! Invariant: each pool is flattened once, after all pools inside it, without recursion. This
 //! bounds the cost even for long chains of pools and for pools that are nested in many ways.
@@ -18,7 +18,7 @@ use super::sections::Sections;
 /// The checks of a pool, by name.
 type Checks = BTreeMap<Arc<str>, Arc<Check>>;
 
-/// Members by backend name. Their weights fit into `u32`.
+/// Members by backend name. The weight of each member fits into `u32`.
 type Members = BTreeMap<Arc<str>, Member>;
 
 impl Sections<'_> {
@@ -60,8 +60,8 @@ impl Sections<'_> {
         }
     }
 
-    /// Returns the checks of every pool: its own, and the checks of pools that contain it. A pool
-    /// comes later in `order` than the pools inside it.
+    /// Returns the checks of every pool: its own checks, and the checks of the pools that contain
+    /// it. A pool comes later in `order` than the pools inside it.
     fn hand_down<'s>(&self, order: &[(&'s str, Vec<&'s PoolReference>)]) -> BTreeMap<&'s str, Checks> {
         let mut all: BTreeMap<&str, Checks> = BTreeMap::new();
         for (name, _) in order {
@@ -105,8 +105,8 @@ impl Sections<'_> {
     /// to unknown pools and references that close a cycle are dropped.
     fn order(&self) -> Vec<(&str, Vec<&PoolReference>)> {
         let mut ordered = Vec::with_capacity(self.pools.len());
-        // A missing entry means that the pool has not been visited, `false` that the pool is on the
-        // current path, and `true` that the pool is finished.
+        // A pool without an entry has not been visited. The entry is `false` while the pool is on
+        // the current path, and `true` when the pool is finished.
         let mut states: BTreeMap<&str, bool> = BTreeMap::new();
         for (start, draft) in &self.pools {
             if states.contains_key(&**start) {

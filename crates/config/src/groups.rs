@@ -1,8 +1,7 @@
 //! Checks prefix groups against each other, against the VIPs that use them, and against the size of
 //! the XDP filter.
-//!
-//! Prefixes of several groups may overlap, and the longest match wins. A prefix that occurs twice
-//! is an error. The module `consistency` checks services that share a suffix and ports.
+//! Prefixes of different groups may overlap, and the longest match wins. A prefix that occurs twice
+//! is an error. The module `consistency` checks services that have the same suffix and ports.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -100,7 +99,7 @@ fn unused(sections: &Sections<'_>) {
 }
 
 /// Warns if a machine has more prefixes than fit into its XDP filter. The filter then contains
-/// wider prefixes, and also takes packets for addresses without a VIP from the kernel.
+/// wider prefixes, and also diverts packets for addresses without a VIP from the kernel.
 fn room(sections: &Sections<'_>) {
     let shards: BTreeSet<Option<&Arc<str>>> =
         sections.machines.iter().map(|machine| machine.shard.as_ref()).collect();

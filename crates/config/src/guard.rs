@@ -5,7 +5,7 @@
 //! crate `forwarder` enforces them.
 //!
 //! Invariant: an allow list is never empty. An empty list would reject all clients, and is usually
-//! the result of a partly written file.
+//! the result of a partially written file.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -104,7 +104,7 @@ impl SourceList {
     }
 }
 
-/// Serializes the digests, independent of the order of the files.
+/// Serializes the digests. The result does not depend on the order of the files.
 fn digests<S: Serializer>(parts: &[Arc<Block>], to: S) -> Result<S::Ok, S::Error> {
     let digests: BTreeSet<&[u8; 32]> = parts.iter().map(|part| &part.digest).collect();
     to.collect_seq(digests.into_iter().map(|digest| Sealed::of(digest)))
@@ -186,8 +186,8 @@ impl PerSource {
     }
 }
 
-/// The maximum rate limit. Limits up to this rate are accurate to 0.1 %, and no machine handles
-/// more new flows per second.
+/// The maximum rate limit. Rate limits up to this value are accurate to 0.1 %, and no machine
+/// handles more new flows per second than this.
 const MAX_RATE: u32 = 10_000_000;
 const INLINE: Expected =
     Expected::new("a list of prefixes or addresses").example("[\"198.51.100.0/24\", \"2001:db8::1\"]");

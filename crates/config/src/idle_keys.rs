@@ -1,8 +1,9 @@
 //! Warns about pool keys that have no effect.
 //!
-//! `fallback`, `max_down` and `kv` have an effect only in pools that a VIP or a fallback names.
-//! `slow_start` also has an effect in pools that list backends directly. Pools that no VIP uses get
-//! a separate warning. The keys are used by `compile::index::reach` and `Controller::start_slowly`.
+//! The keys `fallback`, `max_down` and `kv` have an effect only in pools that a VIP or a fallback
+//! names. The key `slow_start` also has an effect in pools that list backends directly. Pools that
+//! no VIP uses get a separate warning. The keys are used by `compile::index::reach` and
+//! `Controller::start_slowly`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +11,7 @@ use config_text::Place;
 
 use super::sections::Sections;
 
-/// Warns about each key without effect.
+/// Warns about each key that has no effect.
 pub(super) fn check(sections: &Sections<'_>) {
     let named = sections.reached(|pool| {
         let fallback = pool.fallback.as_ref().map(|fallback| &*fallback.value.pool);
@@ -40,8 +41,8 @@ pub(super) fn check(sections: &Sections<'_>) {
     }
 }
 
-/// Returns the pools that are nested in the pools `named`. The value of each entry is the outermost
-/// pool through which the nested pool is reached.
+/// Returns the pools that are nested in the pools `named`. Each entry maps a nested pool to the
+/// outermost pool that contains it.
 fn holders<'s>(sections: &'s Sections<'_>, named: &BTreeSet<&'s str>) -> BTreeMap<&'s str, &'s str> {
     let mut holders = BTreeMap::new();
     let mut next: Vec<(&str, &str)> = named.iter().rev().map(|name| (*name, *name)).collect();

@@ -50,10 +50,10 @@ pub struct Io {
     /// The action for packets that arrive at a queue without a socket. Default: [`NoSocket::Pass`].
     #[serde(serialize_with = "canonical_no_socket")]
     pub no_socket: NoSocket,
-    /// The number of VIP addresses that fit into the XDP filter: 1 to 1,048,576. Default: 4,096.
+    /// The maximum number of VIP addresses in the XDP filter: 1 to 1,048,576. Default: 4,096.
     pub max_vips: u32,
-    /// The number of source prefixes whose rates one packet thread tracks: 1,024 to 16,777,216.
-    /// Each takes 16 bytes. Default: 65,536.
+    /// The number of source prefixes for which one packet thread tracks rates: 1,024 to 16,777,216.
+    /// Each prefix takes 16 bytes. Default: 65,536.
     pub limit_sources: usize,
     /// The sizes and limits of the fragment tables.
     pub fragments: Fragments,
@@ -72,13 +72,14 @@ pub struct Icmp {
     /// The maximum number of echo replies and time-exceeded errors per second: 0 to 1,000,000.
     /// Packet-too-big errors have a separate limit of the same size. Default: 1,000.
     pub replies_per_second: u32,
-    /// The maximum number of these replies per second to one source: 0 to 1,000,000. Default: 100.
+    /// The maximum number of echo replies and time-exceeded errors per second to one source: 0 to
+    /// 1,000,000. Default: 100.
     pub replies_per_source: u32,
     /// The maximum number of received ICMP errors per second that are forwarded to backends or
     /// processed: 0 to 1,000,000. Default: 10,000.
     pub errors_per_second: u32,
-    /// The maximum number of these ICMP errors per second from one source: 0 to 1,000,000. Default:
-    /// 1,000.
+    /// The maximum number of ICMP errors per second that are accepted from one source: 0 to
+    /// 1,000,000. Default: 1,000.
     pub errors_per_source: u32,
 }
 
@@ -98,8 +99,8 @@ pub struct Fragments {
 }
 
 /// The kernel interface through which frames are received and sent.
-// `datapath` has its own type, because it does not depend on this crate. `forwarder`, on which both
-// depend, has no sockets.
+// `datapath` has its own type, because it does not depend on this crate. The type cannot be in
+// `forwarder`, on which both crates depend, because `forwarder` does not use sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum IoMode {
@@ -127,7 +128,7 @@ pub enum Steering {
 pub enum NextHop {
     /// The address is taken from the kernel's routes and neighbors.
     Resolve,
-    /// The frame is returned to the gateway that sent it.
+    /// The frame is sent back to the gateway from which it came.
     Reflect,
 }
 
@@ -160,7 +161,7 @@ fn canonical_no_socket<S: Serializer>(value: &NoSocket, to: S) -> Result<S::Ok, 
 /// The behavior of a packet thread that has no packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Idle {
-    /// The time for which a thread polls without packets before the action `then`: up to 1 s.
+    /// How long a thread without packets polls before it performs the action `then`: up to 1 s.
     /// Default: 50 us.
     #[serde(serialize_with = "canonical::span")]
     pub spin: Duration,
@@ -342,8 +343,8 @@ fn canonical_ports<S: Serializer>(value: &RangeInclusive<u16>, to: S) -> Result<
     to.collect_str(&show(value))
 }
 
-/// Busy polling is rejected for packet sockets, because the kernel can add packets to such a socket
-/// on any thread.
+/// Busy polling is rejected for packet sockets, because the kernel can deliver packets to such a
+/// socket on any thread.
 fn read_busy_poll(node: &Node<'_>, mode: IoMode) -> Option<NonZeroU16> {
     match mode {
         IoMode::AfXdp => node.number(1..=1_024).and_then(NonZeroU16::new),

@@ -1,8 +1,8 @@
 //! Checks keyed pools. Rejects settings that would silently move keys to other backends: slow
 //! starts, fallbacks and remote clusters.
 //!
-//! A pool is keyed if it has a `kv` table and a UDP service uses it, or if a keyed pool names it in
-//! its routes or failover. This module also determines the names of backends on a ketama ring. The
+//! A pool is keyed if it has a `kv` table and a UDP service uses it, or if the routes or failover
+//! of a keyed pool name it. This module also determines the names of backends on a ketama ring. The
 //! module `kv` reads the table.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,8 +31,8 @@ pub(super) fn check(sections: &Sections<'_>) {
     }
 }
 
-/// Rejects slow start and fallback. With these settings, a key would be served first by one backend
-/// and later by another.
+/// Rejects slow start and fallback. With these settings, a key would be served by one backend first
+/// and by a different backend later.
 fn moves_keys(sections: &Sections<'_>, pool: &PoolDraft) {
     let refuse = |place, key: &str| {
         let message = format!("a keyed pool cannot have \"{key}\"");
@@ -46,7 +46,8 @@ fn moves_keys(sections: &Sections<'_>, pool: &PoolDraft) {
     }
 }
 
-/// Rejects `hash` and `remotes` for services of keyed pools, because the key chooses the backend.
+/// Rejects `hash` and `remotes` for services of keyed pools, because the key determines the
+/// backend.
 fn by_key(sections: &Sections<'_>, vip: &VipDraft, service: &ServiceDraft) {
     let is_keyed = sections.pools.get(&service.pool.value).is_some_and(|pool| pool.kv.is_some());
     if !is_keyed || service.protocol != Protocol::Udp {
@@ -74,7 +75,7 @@ fn by_key(sections: &Sections<'_>, vip: &VipDraft, service: &ServiceDraft) {
     }
 }
 
-/// The ports on which clients access the servers of a ring. `None` stands for a range of ports.
+/// The ports on which clients access the servers of a ring. `None` represents a range of ports.
 pub(super) type RingPorts = BTreeSet<Option<u16>>;
 
 /// Returns the pools with a ketama ring. The result contains the pools with a ketama `hash`, and
@@ -106,7 +107,8 @@ fn ports(ports: &Ports) -> Vec<Option<u16>> {
     }
 }
 
-/// Adds the ring names to the members of a pool. If the pool has no ring, ring names are removed.
+/// Adds the ring names to the members of a pool. If the pool has no ring, existing ring names are
+/// removed.
 pub(super) fn name_on_ring(
     sections: &Sections<'_>,
     pool: &str,
@@ -141,8 +143,8 @@ pub(super) fn name_on_ring(
     named
 }
 
-/// Returns the port if all services of a ring use the same port. Returns the memcached port if
-/// there is no service.
+/// If all services of a ring use the same port, returns this port. If there are no services,
+/// returns the memcached port.
 fn only_port(ports: &RingPorts) -> Option<u16> {
     let mut ports = ports.iter();
     match (ports.next(), ports.next()) {

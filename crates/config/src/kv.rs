@@ -38,7 +38,8 @@ pub struct Kv {
     /// The pools named in routes and failover, sorted by name and without duplicates.
     #[serde(skip)]
     pub pools: Vec<Arc<str>>,
-    /// The target of requests while the backend of their key is down. Default: [`Failover::Next`].
+    /// The destination of requests while the backend of their key is down. Default:
+    /// [`Failover::Next`].
     pub failover: Failover,
     /// The maximum lifetime of a value that is stored on another backend during failover, in whole
     /// seconds. If `None`, the lifetime requested by the client applies. Default: 10 s. The value
@@ -50,7 +51,7 @@ pub struct Kv {
     pub max_keys: u8,
     /// The hash that maps keys to backends. Default: [`KvHash::Maglev`].
     pub hash: KvHash,
-    /// The action taken before requests are sent to a server that was down. Default:
+    /// The action that is taken when a server is up again, before it receives requests. Default:
     /// [`Rejoin::Flush`] for memcached, otherwise [`Rejoin::Serve`].
     pub rejoin: Rejoin,
     /// The path of requests and replies. Default: [`KvPath::Direct`].
@@ -58,8 +59,8 @@ pub struct Kv {
     /// The settings for requests whose keys belong to several backends. If `None`, such requests
     /// are rejected. The protocols `header` and `offset` always reject such requests.
     pub gather: Option<KvGather>,
-    /// The settings of the cache that this machine uses to reply to reads of hot keys. `None`, the
-    /// default: no cache.
+    /// The settings of the cache from which this machine replies to reads of hot keys. If `None`
+    /// (the default), there is no cache.
     pub cache: Option<KvCache>,
     /// The settings for replication of keys. If `None` (the default), each key is stored on one
     /// backend.
@@ -125,7 +126,7 @@ pub struct KvGather {
     pub missing: KvMissing,
 }
 
-/// The reply if a backend does not reply in time.
+/// The reply to the client if a backend does not reply in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KvMissing {
@@ -155,15 +156,15 @@ impl KvGather {
     }
 }
 
-/// The action taken before requests are sent to a server that was down. While the server was down,
-/// other servers had its keys, so its values may be stale.
+/// The action that is taken when a server is up again, before it receives requests. While the
+/// server was down, its keys were stored on other servers, so its values may be stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Rejoin {
     /// The server is first emptied by `flush_all`. The command is sent to the backend's own
     /// address, at the ports of the UDP services.
     Flush,
-    /// The server serves immediately.
+    /// The server receives requests immediately.
     Serve,
 }
 
@@ -221,15 +222,15 @@ pub enum KvKeys {
     Prefix(Arc<str>),
 }
 
-/// The target of requests while the backend of their key is down.
+/// The destination of requests while the backend of their key is down.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Failover {
-    /// The next backend in the order of the hash, in the same pool.
+    /// The next backend in the order that the hash defines, in the same pool.
     Next,
     /// Another pool.
     Pool(Arc<str>),
-    /// No target. The requests are dropped.
+    /// No destination. The requests are dropped.
     Nowhere,
 }
 
@@ -289,8 +290,8 @@ fn read_keys(section: &mut Section<'_>, pools: &mut Vec<At<Arc<str>>>) -> Option
     })
 }
 
-/// Returns `true` if configuration keys that need memcached are allowed. If the protocol is wrong,
-/// they are allowed too, to avoid misleading errors.
+/// Returns `true` if configuration keys that need memcached are allowed. These keys are also
+/// allowed if the protocol is invalid, to avoid misleading errors.
 fn is_memcached(protocol: Option<KvProtocol>) -> bool {
     protocol.is_none_or(|protocol| protocol == KvProtocol::Memcached)
 }

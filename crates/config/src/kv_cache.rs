@@ -13,17 +13,17 @@ use super::canonical;
 /// The settings of the cache of hot values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct KvCache {
-    /// The memory for cached values in bytes, for all packet threads together. Required.
+    /// The memory for cached values in bytes. All packet threads share it. Required.
     pub memory: u64,
-    /// The validity time of a cached value. A client never reads a value that is older than this
+    /// How long a cached value is valid. A client never receives a value that is older than this
     /// time plus one round trip to the server. Default: 10 ms.
     #[serde(serialize_with = "canonical::span")]
     pub lease: Duration,
-    /// The maximum number of values that one packet thread requests from one server at the same
-    /// time. Default: 16.
+    /// The maximum number of values that one packet thread may be requesting from one server at the
+    /// same time. Default: 16.
     pub fills_per_server: u16,
-    /// The maximum number of bytes per second that one source gets from the cache. Further requests
-    /// are forwarded to the server. Default: 32 MiB.
+    /// The maximum number of bytes per second that one source receives from the cache. When a
+    /// source has reached the limit, its requests are forwarded to the server. Default: 32 MiB.
     pub source_bytes: u64,
     /// `true` if a cached value is never older than a write whose reply this machine has forwarded.
     /// This requires that all writes and their replies pass through this machine. Not allowed if

@@ -124,8 +124,8 @@ pub type ReadSecret<'a> = &'a dyn Fn(&SecretName) -> Result<String, SecretError>
 /// Reads and checks the file at `path`. Returns the configuration with its warnings.
 ///
 /// # Errors
-/// Returns all [`Problems`] of the file itself (missing, a folder, larger than 16 MiB, not UTF-8)
-/// and of its content.
+/// Returns all [`Problems`] of the file and of its content. A file has a problem if it is missing,
+/// is a folder, is larger than 16 MiB, or is not UTF-8.
 pub fn load(path: &Path) -> Result<(Config, Problems), Problems> {
     load_with(path, &|name| read_secret(name, &|variable| std::env::var_os(variable)))
 }
@@ -148,8 +148,8 @@ pub fn load_without_secrets(path: &Path) -> Result<(Config, Problems), Problems>
     assemble(first_text(path)?, path, Outside { secrets: None, within: None })
 }
 
-/// Returns the path of the admin socket, even if the files have errors: the running process may
-/// have started before they were edited. Returns `None` if the path cannot be read.
+/// Returns the path of the admin socket, even if the files have errors. The errors may have been
+/// introduced after the running process was started. Returns `None` if the path cannot be read.
 pub fn admin_socket(path: &Path) -> Option<PathBuf> {
     let report = Report::default();
     let parts = gather(&report, path, first_text(path).ok()?, NAMED, None);
@@ -160,7 +160,7 @@ pub fn admin_socket(path: &Path) -> Option<PathBuf> {
 }
 
 /// Checks the text of a file. Returns the configuration with its warnings. `file` is the file name
-/// for messages, and relative paths start in its folder.
+/// for messages, and relative paths are resolved in its folder.
 ///
 /// # Errors
 /// Returns all [`Problems`], sorted by file and line, including warnings.
@@ -173,8 +173,8 @@ pub fn parse(text: &str, file: &Path, secrets: ReadSecret<'_>) -> Result<(Config
 
 /// Checks a configuration that a client has sent to replace `file`. The files that the text names
 /// (included files, prefix lists, secrets, certificates) must be in the folder of `file` or below.
-/// Symbolic links are resolved before this check. Credentials may be in another folder. Messages
-/// never quote the content of the named files.
+/// Symbolic links are resolved before this check. Credentials may be in a different folder.
+/// Messages never quote the content of the named files.
 ///
 /// # Errors
 /// Returns the same errors as [`parse`], and an error for each file outside the folder.

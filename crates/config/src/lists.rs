@@ -1,8 +1,9 @@
 //! Reads prefix lists: files with one prefix or address per line, and comments that start with `#`.
 //!
 //! The keys `allow_files` and `deny_files` name these files. A file is read once, even if several
-//! VIPs name it. Each file is a [`Source`] of the configuration: changes are detected, and it is
-//! part of the digest. It must be in the folder of the file that names it, or below.
+//! VIPs name it. Each file is a [`Source`] of the configuration: changes to the file are detected,
+//! and the file is part of the digest. A list must be in the folder of the file that names it, or
+//! in a folder below.
 //!
 //! A message quotes a line only if the line contains an address, because the file may be a secret.
 //! All lists together may have 1,000,000 lines and 64 MiB.
@@ -49,10 +50,10 @@ impl Block {
     }
 }
 
-/// The lists that were read, and the number of lines and bytes that further lists may have.
+/// The lists that were read so far, and the number of lines and bytes that further lists may have.
 pub(super) struct Lists<'a> {
-    /// The prefixes of each file, by path with symbolic links resolved. `None` if the file has an
-    /// error, which was reported.
+    /// The prefixes of each file, by path after symbolic links are resolved. The value is `None` if
+    /// the file has an error, which has been reported.
     files: RefCell<BTreeMap<PathBuf, Option<Arc<Block>>>>,
     sources: RefCell<Vec<Source>>,
     /// The folder that must contain all lists. `None` allows any folder.

@@ -22,8 +22,8 @@ pub struct Machine {
     /// The machine's own addresses, at least one. The first address of each family is the source
     /// address of outer headers.
     pub addresses: Vec<IpAddr>,
-    /// The network interfaces for packets, 1 to 16. Packets for VIPs may arrive on any of them.
-    /// Packets leave through the interface that the route selects.
+    /// The network interfaces for packets, 1 to 16. Packets for VIPs may arrive on any of these
+    /// interfaces. Packets are sent on the interface that the route selects.
     pub interfaces: Vec<String>,
     #[serde(rename = "vlan", serialize_with = "canonical::map")]
     vlans: BTreeMap<String, Vlan>,

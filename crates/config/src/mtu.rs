@@ -22,7 +22,7 @@ pub struct Mtu {
     /// The maximum length of packets from clients: 576 to 9,000. Default: 1,500.
     pub clients: u32,
     /// The MTU of the links from the machines to backends, peers and remote clusters: 1,280 to
-    /// 65,535. Default: none. Packet lengths are then not checked.
+    /// 65,535. Default: none. Without this value, packet lengths are not checked.
     pub core: Option<u32>,
 }
 
@@ -50,8 +50,8 @@ impl Encapsulation {
     }
 }
 
-/// Warns if the longest outer packet exceeds the MTU. Shorter outer packets are not reported,
-/// because links that can carry the longest packet can carry all others.
+/// Warns if the longest outer packet exceeds the MTU. Only the longest packet is reported,
+/// because a link that can carry it can carry all other packets.
 pub(super) fn warn_of_tight<'a>(
     mtu: &Mtu,
     members: impl Iterator<Item = &'a Member>,
@@ -65,7 +65,7 @@ pub(super) fn warn_of_tight<'a>(
     let needed = |(_, member): &(&str, &Member)| {
         mtu.clients + member.encapsulation.encap_overhead(member.backend.address)
     };
-    // The first of the members with the longest outer packets.
+    // The first member among those with the longest outer packets.
     let worst = members.chain(peers).reduce(|a, b| if needed(&b) > needed(&a) { b } else { a });
     let Some((what, member)) = worst.filter(|worst| needed(worst) > core) else { return };
     let message = format!(

@@ -1,4 +1,5 @@
-//! Builds a pool from the machines of each shard. These pools are not in the configuration.
+//! Builds a pool from the machines of each shard. These pools do not appear in the configuration
+//! files.
 //!
 //! Each shard with more than one machine gets a [`Pool`] of all its machines, with GRE
 //! encapsulation and the checks in `cluster.peer_checks`. The crate `forwarder` sends fragments to
@@ -17,8 +18,8 @@ use super::machine::Machine;
 use super::pool::{Backend, Member, Pool};
 use super::sections::Sections;
 
-/// Returns `true` if a pool consists of the machines of a shard. These machines are checked like
-/// backends, but are not backends.
+/// Returns `true` if a pool consists of the machines of a shard. These machines are health-checked
+/// like backends, but they are not backends.
 #[must_use]
 pub fn is_of_peers(pool: &str) -> bool {
     pool.starts_with(POOL)
@@ -99,8 +100,7 @@ pub(super) fn checks(sections: &Sections<'_>, names: &[At<Arc<str>>], direct: &s
     found
 }
 
-/// The prefix of the pool name. It contains `@`, which is not allowed in names of the
-/// configuration.
+/// The prefix of the pool name. It contains `@`, which is not allowed in configured names.
 const POOL: &str = "peers@";
 /// The help line for a peer check that probes through the VIP.
 pub(super) const DIRECT: &str =

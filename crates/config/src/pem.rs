@@ -1,8 +1,8 @@
 //! Reads secrets and certificates from files that the configuration names.
 //!
-//! A key file is rejected if other users can read it. Certificates are public and have no such
-//! rule. Relative paths start in the folder of the file that names them. Invariant: no message and
-//! no `Debug` output contains a part of a key.
+//! A key file is rejected if other users can read it. This rule does not apply to certificates,
+//! which are public. Relative paths are resolved in the folder of the file that names them.
+//! Invariant: no message and no `Debug` output contains a part of a key.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -125,8 +125,8 @@ impl Outside<'_> {
         self.secret(node, KEY, PrivateKey(Arc::default()), read)
     }
 
-    /// Reads the certificates in the file that `node` names, at least one. Returns `""` if secrets
-    /// are not read.
+    /// Reads the certificates in the file that `node` names. The file must contain at least one.
+    /// Returns `""` if secrets are not read.
     pub(super) fn certificates(&self, node: &Node<'_>) -> Option<Arc<str>> {
         let name = node.parse(CERTIFICATES, |text| (!text.is_empty()).then_some(text))?;
         if self.secrets.is_none() {

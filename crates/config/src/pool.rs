@@ -72,15 +72,15 @@ pub struct Pool {
     /// The backends, at least one, sorted by name and without duplicates.
     #[serde(rename = "backends")]
     pub members: Vec<Member>,
-    /// The pool that serves in place of this one while too few backends are up.
+    /// The pool that takes over while too few backends of this pool are up.
     pub fallback: Option<Fallback>,
     /// The duration of a slow start, 1 s to 1 h. During a slow start, a backend that has just come
     /// up receives an increasing share of new flows. If `None` (the default), the backend receives
     /// its full share immediately.
     #[serde(serialize_with = "canonical::some_span")]
     pub slow_start: Option<Duration>,
-    /// The maximum percentage of backends that checks may take down: 1 to 99. `None`, the default:
-    /// no limit.
+    /// The maximum percentage of backends that health checks may take down: 1 to 99. If `None` (the
+    /// default), there is no limit.
     #[serde(serialize_with = "canonical::some_percent")]
     pub max_down: Option<u8>,
     /// The settings of a keyed pool, in which the key of each UDP request chooses the backend.
@@ -88,17 +88,17 @@ pub struct Pool {
     pub kv: Option<Arc<Kv>>,
 }
 
-/// The pool that serves in place of another one while too few backends of that pool are up.
+/// The pool that takes over while too few backends of another pool are up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fallback {
     /// The name of the pool that takes over. [`Config::pool`](super::Config::pool) returns the
     /// pool. Fallbacks never form a cycle.
     pub pool: Arc<str>,
-    /// The fallback pool serves while the number of backends that are up is below this value, which
-    /// is between 1 and 65,535. Default: 1.
+    /// The number of backends below which the fallback pool takes over: 1 to 65,535. Only backends
+    /// that are up are counted. Default: 1.
     pub below: u32,
-    /// The minimum time that enough backends must be up before the original pool serves again, 0 s
-    /// to 1 h. Default: 30 s.
+    /// The minimum time for which enough backends must be up before the original pool takes over
+    /// again, 0 s to 1 h. Default: 30 s.
     #[serde(serialize_with = "canonical::span")]
     pub hold: Duration,
 }
@@ -116,8 +116,8 @@ impl Pool {
         other
     }
 
-    /// Returns the names of other pools that may serve traffic of this one: its fallback, and the
-    /// pools in `kv`.
+    /// Returns the names of the other pools that may receive traffic of this pool: its fallback,
+    /// and the pools in `kv`.
     pub fn others(&self) -> impl Iterator<Item = &Arc<str>> {
         let fallback = self.fallback.iter().map(|fallback| &fallback.pool);
         fallback.chain(self.kv.iter().flat_map(|kv| &kv.pools))
@@ -152,8 +152,8 @@ pub(super) struct BackendDraft {
     pub(super) name: At<Arc<str>>,
     pub(super) address: At<IpAddr>,
     pub(super) weight: u32,
-    /// The name of the server in the configuration of the clients. `None` for the default, which is
-    /// the address, and the port if needed.
+    /// The name of the server in the configuration of the clients. `None` stands for the default
+    /// name, which consists of the address, and of the port if it is not the memcached port.
     pub(super) ring_name: Option<Arc<str>>,
 }
 

@@ -206,8 +206,8 @@ const NAMES: &[(&str, u8)] = &[
     ("udplite", 136),
 ];
 const ICMP: &[(&str, u8)] = &[("icmp", 1), ("icmpv6", 58)];
-/// Numbers that are not protocols of a service: hop-by-hop options, routing, fragment, AH (in IPv4
-/// too), no next header, destination options.
+/// Protocol numbers that a service cannot have, because they are extension headers: hop-by-hop
+/// options, routing, fragment, AH, no next header and destination options.
 const EXTENSIONS: &[(&str, u8)] = &[
     ("hopopt", 0),
     ("ipv6-route", 43),

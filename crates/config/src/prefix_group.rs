@@ -14,8 +14,8 @@ use forwarder::Prefix;
 
 use super::address::AddressNode;
 
-/// A group of equivalent prefixes. For every prefix of the group, the last bits of an address
-/// select the same VIP.
+/// A group of equivalent prefixes. The last bits of an address select a VIP, which is the same for
+/// every prefix of the group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PrefixGroup {
     /// The name of the group.

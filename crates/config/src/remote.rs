@@ -1,8 +1,8 @@
 //! `[remote.NAME]`: another cluster that also serves VIPs of this cluster.
 //!
-//! For each VIP that names remotes, this module determines its addresses in the other clusters. The
-//! module `remotes` compares remotes with groups, VIPs and machines. The crate `forwarder`
-//! redirects packets. Source: Eisenbud et al., *Maglev*, NSDI 2016, §4.2.
+//! For each VIP that names remotes, this module determines the addresses of the VIP in the other
+//! clusters. The module `remotes` compares remotes with groups, VIPs and machines. The crate
+//! `forwarder` redirects packets. Source: Eisenbud et al., *Maglev*, NSDI 2016, §4.2.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -27,8 +27,8 @@ use super::vip::VipDraft;
 pub struct Remote {
     /// The name of the remote cluster.
     pub name: Arc<str>,
-    /// The source addresses of the tunnel packets from its machines. Only packets from these
-    /// addresses are decapsulated.
+    /// The source addresses that the machines of the remote cluster use for tunnel packets. Only
+    /// packets from these addresses are decapsulated.
     #[serde(serialize_with = "canonical::set")]
     pub sources: Vec<Prefix>,
 }
@@ -135,7 +135,7 @@ impl Parts<'_> {
             let (family, bits) = if ipv4 { ("ipv4", 32) } else { ("ipv6", 128) };
             let own = vip.addresses.iter().map(|at| at.value).filter(|address| address.is_ipv4() == ipv4);
             let ours = own.filter_map(|address| Prefix::new(address, bits)).collect();
-            // The name contains `@`, which is not allowed in names of the configuration.
+            // The name contains `@`, which is not allowed in configured names.
             let name = format!("remotes@{}/{family}", vip.name);
             all.extend(self.over(vip, &name, ours, |remote| {
                 let address = remote.address(&vip.name, ipv4)?;
@@ -152,8 +152,8 @@ impl Parts<'_> {
         all
     }
 
-    /// Builds a pool of the remotes for which `find` returns an address. Returns `None` if there is
-    /// no such remote, or if `ours` is empty.
+    /// Builds a pool of the remotes for which `find` returns an address. Returns `None` if `find`
+    /// returns no address for any remote, or if `ours` is empty.
     fn over(
         &self,
         vip: &VipDraft,

@@ -1,5 +1,5 @@
-//! Defines pools of remote clusters that serve addresses of a VIP. These pools are not in the
-//! configuration; the module `remote` builds them.
+//! Defines pools of remote clusters that serve addresses of a VIP. These pools do not appear
+//! in the configuration files. The module `remote` builds them.
 
 use std::sync::Arc;
 

@@ -156,8 +156,8 @@ fn own(sections: &Sections<'_>, address: IpAddr) -> Option<String> {
         .or_else(|| backend.map(|backend| format!("backend \"{}\" in this cluster", backend.name.value)))
 }
 
-/// Limits the number of sources, because the sender of each tunneled packet is looked up among all
-/// of them.
+/// Limits the number of sources, because each tunneled packet needs a lookup of its sender among
+/// all of them.
 fn sources(sections: &Sections<'_>) {
     let mut all = sections.remotes.values().flat_map(|remote| &remote.sources);
     if let Some(first) = all.nth(MOST_SOURCES) {

@@ -1,7 +1,7 @@
 //! Checks keyed pools with replicas. Rejects settings that cannot be combined with replicas.
 //!
-//! Keys that a route moves to another pool keep their number of replicas, so the other pool needs
-//! enough backends too. The module `kv_replicas` reads the key `replicas`.
+//! Keys that a route moves to another pool keep their number of replicas, so the other pool also
+//! needs enough backends. The module `kv_replicas` reads the key `replicas`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,8 +1,9 @@
 //! Generates a JSON schema of the configuration file, for editors and other programs.
 //!
-//! Names, types and ranges are recorded while an example with every key is read. Descriptions and
-//! defaults come from the module `descriptions`. The schema accepts every file that this crate
-//! accepts. It does not check dependencies between keys, or the content of strings.
+//! Names, types and ranges are recorded while an example that contains every key is read.
+//! Descriptions and defaults come from the module `descriptions`. The schema accepts every file
+//! that this crate accepts. The schema does not cover dependencies between keys, or the content of
+//! strings.
 
 use std::path::Path;
 
@@ -34,7 +35,7 @@ pub fn schema() -> Value {
     schema
 }
 
-/// Returns the example with all commented-out keys enabled.
+/// Returns the example with all of its commented-out keys enabled.
 fn whole(example: &str) -> String {
     let is_key = |rest: &&str| rest.starts_with(|c: char| c.is_ascii_lowercase() || c == '[');
     let lines = example.lines().map(|line| line.strip_prefix('#').filter(is_key).unwrap_or(line));
@@ -144,7 +145,7 @@ fn step(path: &[String], step: &str) -> Vec<String> {
 /// A configuration that has every key once.
 const EVERY_KEY: &str = include_str!("../every-key.toml");
 
-/// A second configuration, with other types and the widest ranges for the same keys.
+/// A second configuration that gives the same keys values of different types and the widest ranges.
 const OTHERWISE: &str = r#"
 include = [""]
 [machine.m.vlan.e]

@@ -106,8 +106,8 @@ pub fn read_secret(
     }
 }
 
-/// The secret key of all hashes that choose a backend: 16 bytes, equal on all machines of a
-/// cluster.
+/// The secret key of all hashes that select a backend. It has 16 bytes and is the same on all
+/// machines of a cluster.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct HashKey([u8; 16]);
 
@@ -117,17 +117,18 @@ impl HashKey {
         &self.0
     }
 
-    /// Returns a SHA-256 of the key, for digests. It may be shown, because the key has 128 random
-    /// bits and cannot be derived from it.
+    /// Returns the SHA-256 of the key, for digests. The result may be shown, because the key has
+    /// 128 random bits and cannot be derived from the result.
     pub fn fingerprint(&self) -> [u8; 32] {
         Sha256::new_with_prefix(b"sluicegate hash key, for digests\0").chain_update(self.0).finalize().into()
     }
 
-    /// The placeholder for a machine without secrets.
+    /// The placeholder key for a machine that has no secrets.
     pub(super) const STAND_IN: Self = Self([0; 16]);
 
-    /// Parses 32 hex digits. White space before and after the digits is ignored. A key of zeros is
-    /// rejected, because it is the placeholder and a typical value in templates.
+    /// Parses 32 hex digits. White space before and after the digits is ignored. A key that
+    /// consists of zeros is rejected, because it is the placeholder and a typical value in
+    /// templates.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let digits = text.trim().as_bytes();
         let mut key = [0_u8; 16];

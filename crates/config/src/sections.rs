@@ -64,7 +64,7 @@ impl Sections<'_> {
         self.encapsulations.get(name.map_or("gre", |name| &*name.value))?.value.as_ref()
     }
 
-    /// Returns the machines of a shard, or all machines if `shard` is `None`.
+    /// Returns the machines of a shard. If `shard` is `None`, returns all machines.
     pub(super) fn machines_of(&self, shard: Option<&Arc<str>>) -> impl Iterator<Item = &MachineDraft> {
         self.machines.iter().filter(move |machine| shard.is_none() || machine.shard.as_ref() == shard)
     }

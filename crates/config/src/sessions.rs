@@ -36,8 +36,8 @@ fn owner<'s>(sections: &'s Sections<'_>, address: IpAddr) -> Option<&'s MachineD
     sections.machines.iter().find(has)
 }
 
-/// Rejects a peer address that belongs to a VIP. Packets to a VIP go to its backends, so no session
-/// is possible.
+/// Rejects a peer address that belongs to a VIP. Packets to a VIP are forwarded to its backends, so
+/// no BGP session is possible.
 fn vip(sections: &Sections<'_>, draft: &PeerDraft) {
     let address = draft.peer.address;
     let has = |vip: &&VipDraft| vip.addresses.iter().any(|own| own.value == address);
@@ -152,7 +152,7 @@ fn one_machine(sections: &Sections<'_>, bgp: &BgpDraft, machine: &MachineDraft) 
     }
 }
 
-/// Rejects equal BGP identifiers, because they must be unique within an AS (RFC 6286).
+/// Rejects duplicate BGP identifiers, because an identifier must be unique within an AS (RFC 6286).
 fn identifiers(sections: &Sections<'_>) {
     let mut first: BTreeMap<Ipv4Addr, &MachineDraft> = BTreeMap::new();
     for machine in &sections.machines {

@@ -1,10 +1,10 @@
 //! The files of a configuration, and the digest of their content.
 //!
-//! Two machines with the same digest choose backends and check them in the same way. The digest
-//! covers the files, the prefix lists, the hash key, and the CA certificates of checks and of API
-//! clients. It does not cover the certificate and key of a machine, which may differ between
-//! machines. The hash key cannot be derived from the digest, because it has 128 random bits.
-//! Reference: FIPS 180-4 for SHA-256.
+//! Two machines with the same digest choose backends, and check the health of backends, in the same
+//! way. The digest covers the files, the prefix lists, the hash key, and the CA certificates of
+//! checks and of API clients. It does not cover the certificate and key of a machine, which may
+//! differ between machines. The hash key cannot be derived from the digest, because it has 128
+//! random bits. Reference: FIPS 180-4 for SHA-256.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
@@ -112,8 +112,8 @@ pub(super) fn digest(sources: &[Source], references: Option<&[u8; 32]>) -> [u8; 
     all.finalize().into()
 }
 
-/// Returns the SHA-256 of the secrets and certificates that the files name: a hash of the hash key,
-/// followed by each CA with the name of its section.
+/// Returns the SHA-256 of the secrets and certificates that the files name. The input is a hash of
+/// the hash key, followed by each CA certificate with the name of its section.
 pub(super) fn references(
     key: Option<HashKey>,
     checks: &BTreeMap<Arc<str>, CheckDraft>,

@@ -196,7 +196,7 @@ fn examples_have_no_errors_and_no_warnings() {
         std::fs::create_dir(folder.0.join("lists")).unwrap();
         folder.write("lists/office.txt", "198.51.100.0/24\n", 0o644);
         folder.write("lists/abuse.txt", "198.51.100.66\n", 0o644);
-        let path = folder.write("a.toml", &std::fs::read_to_string(&file).unwrap(), 0o644);
+        let path = folder.write("a.toml", std::fs::read_to_string(&file).unwrap(), 0o644);
         let (_, warnings) = load(&path).unwrap_or_else(|problems| panic!("{}:\n{problems}", file.display()));
         assert_eq!(warnings.to_string(), "", "{}", file.display());
     }

@@ -12,7 +12,7 @@ use forwarder::{Prefix, TunnelProtocols};
 use super::address::AddressNode;
 use super::canonical;
 
-/// The devices between routers and load balancers that send packets through tunnels.
+/// The devices between routers and load balancers that send packets for VIPs through tunnels.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct UpstreamTunnels {
     /// The source addresses of the tunnel packets.

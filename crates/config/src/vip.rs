@@ -45,8 +45,8 @@ pub struct Vip {
     /// The access lists and rate limits. Default: all clients, without limits.
     #[serde(flatten)]
     pub guard: Guard,
-    /// The remote clusters that serve the VIP. New flows are redirected there while no backend in
-    /// this cluster serves. Default: none.
+    /// The remote clusters that serve the VIP. New flows are redirected to these clusters while no
+    /// backend in this cluster is in service. Default: none.
     pub remote_pools: Vec<RemotePool>,
     /// `true` if the VIP accepts fragments. Default: `true`.
     pub fragments: bool,
@@ -55,7 +55,7 @@ pub struct Vip {
 }
 
 impl Vip {
-    /// Returns the shard whose machines serve the VIP. `None`: all machines serve it.
+    /// Returns the shard whose machines serve the VIP. If `None`, all machines serve the VIP.
     pub fn shard(&self) -> Option<&str> {
         self.shard.as_deref()
     }
@@ -83,8 +83,8 @@ impl Vip {
         addresses
     }
 
-    /// Returns the announced routes: the aggregates, and all host routes and first group prefixes
-    /// that are not inside an aggregate. Empty if the VIP is not announced.
+    /// Returns the announced routes. These are the aggregates, and all host routes and first group
+    /// prefixes that are not inside an aggregate. The result is empty if the VIP is not announced.
     pub fn routes(&self) -> BTreeSet<Prefix> {
         let prefixes = self.group.as_ref().map_or(&[][..], |group| &group.prefixes);
         self.announce
@@ -126,10 +126,10 @@ pub struct Service {
     /// The protocol.
     #[serde(skip)]
     pub protocol: Protocol,
-    /// The pool that serves. Services with the same pool share the `Arc`.
+    /// The pool that the service uses. Services with the same pool share the `Arc`.
     #[serde(serialize_with = "pool_name")]
     pub pool: Arc<Pool>,
-    /// The part of a packet that chooses the backend. Default: [`HashPolicy::FiveTuple`], or
+    /// The part of a packet that determines the backend. Default: [`HashPolicy::FiveTuple`], or
     /// [`HashPolicy::Key`] for UDP services of a pool with `kv`.
     #[serde(serialize_with = "canonical_hash")]
     pub hash: HashPolicy,
@@ -180,7 +180,7 @@ pub(super) struct ServiceDraft {
 }
 
 impl ServiceDraft {
-    /// Returns the part of a packet that chooses a backend of `pool`.
+    /// Returns the part of a packet that determines the backend within `pool`.
     fn policy(&self, pool: &Pool) -> HashPolicy {
         if self.protocol == Protocol::Udp && pool.kv.is_some() {
             return HashPolicy::Key;
@@ -199,8 +199,8 @@ impl VipDraft {
         root.named("vip").into_iter().filter_map(|(name, node)| Self::read(name, &node, lists)).collect()
     }
 
-    /// Builds the VIP, with its pools and its group in place of their names. Returns `None` if a
-    /// pool is not in `pools`, or the group is not in `groups`.
+    /// Builds the VIP, and replaces the names of pools and of the group by their values. Returns
+    /// `None` if a pool is not in `pools`, or the group is not in `groups`.
     pub(super) fn build(
         &self,
         pools: &[Arc<Pool>],
@@ -310,7 +310,7 @@ fn read_service(node: &Node<'_>, pools: &mut Vec<At<Arc<str>>>) -> Option<Servic
             Some(node.wrong((message, "remove ports")))
         }),
         Some(_) => section.required("ports", PORTS).and_then(|node| Ports::read(&node)),
-        // If the protocol is invalid, it is unknown whether the service needs ports.
+        // If the protocol is invalid, it is not known whether the service needs ports.
         None => section.optional("ports").and_then(|node| Ports::read(&node)),
     };
     let pool = section.required("pool", "the name of a pool").and_then(|node| node.reference());

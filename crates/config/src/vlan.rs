@@ -1,8 +1,8 @@
 //! `[machine.NAME.vlan.INTERFACE]`: the VLAN tags of frames that are sent on an interface.
 //!
 //! The crate `forwarder` writes the tags. If the route of a packet leads to a VLAN device, the tags
-//! of that device take precedence (`next_hop`). Invariant: no rule is unreachable because of an
-//! earlier rule. Reference: IEEE 802.1Q-2022 §6.9, §9.6.
+//! of that device take precedence (`next_hop`). Invariant: every rule can be reached, because no
+//! earlier rule matches all of its frames. Reference: IEEE 802.1Q-2022 §6.9, §9.6.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -49,8 +49,8 @@ impl FlowTable {
         next
     }
 
-    /// Returns [`Unreadable`] at the first invalid record. The records before it have already been
-    /// imported.
+    /// Returns [`Unreadable`] at the first invalid record. The records before the invalid record
+    /// have already been imported.
     pub fn unpack(&mut self, records: &[u8]) -> Result<(), Unreadable> {
         let whole = records.chunks_exact(RECORD_BYTES);
         if !whole.remainder().is_empty() {

@@ -1,6 +1,6 @@
 //! The counters of one table. The packet thread that owns the table reads and publishes them.
 //!
-//! Invariants: every lookup counts as a hit or a miss. Every call of `insert` is counted as an
+//! Invariants: every lookup is counted as a hit or a miss. Every call of `insert` is counted as an
 //! insert, as a refresh or as untracked. The equation `insert = len + expired +
 //! evicted_from_probation + purged` always holds.
 

@@ -35,8 +35,8 @@ pub enum Signal {
     Datagram = 3,
 }
 
-/// The state of a flow. Every new entry is on probation, in any state, until its flow sends a
-/// packet in a later tick. The probation flag is stored separately from the state.
+/// The state of a flow. Every new entry is on probation, regardless of its state, until its flow
+/// sends a packet in a later tick. The probation flag is stored separately from the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {
@@ -56,8 +56,8 @@ pub enum State {
     /// with a SYN and an ACK from a forged source address, because the table does not see the
     /// replies of the backend.
     ///
-    /// `Opened` differs from [`State::Established`] in one bit. The most frequent test ignores this
-    /// bit, so it handles both states.
+    /// `Opened` differs from [`State::Established`] in one bit. The test that most packets pass
+    /// ignores this bit, so it handles both states.
     Opened = 6,
     /// A TCP flow that continues at least one tick after FIN or RST. The FIN may have been forged,
     /// so the next packet in a later tick changes the state to [`State::Opened`] again.
@@ -70,8 +70,8 @@ pub enum State {
 /// The table does not see handshakes, so it requires that a flow sends packets over time. An
 /// attacker needs `PROOF` packets to keep a forged entry for the time `established`, because
 /// proving a flow takes `PROOF` packets, and each packet extends an unproven flow only by
-/// `established / PROOF`. With a lower value, proving a flow would be cheaper. With a higher value,
-/// real clients would have to wait longer without a benefit.
+/// `established / PROOF`. With a lower value, an attacker could prove a flow with fewer packets.
+/// With a higher value, real clients would have to wait longer without a benefit.
 ///
 /// By default, timeouts shrink when flows that are not on probation use more than 500,000 entries.
 /// To keep that many entries with pairs of SYN and ACK, an attacker must send 8,900 packets per

@@ -1,5 +1,5 @@
 //! Read-only access to the connection tables of previous packet threads. These threads have usually
-//! already ended. The flows in these tables now arrive at other threads.
+//! already ended. The packets of the flows in these tables now arrive at other threads.
 //!
 //! The entries of these tables never change, so all threads share the tables without a lock. Each
 //! entry has two atomic marks, which are set once and never cleared. When the next packet of a flow
@@ -25,7 +25,7 @@ pub struct PreviousTables {
     tables: Box<[Marked]>,
 }
 
-/// The current position when walking the previous process's tables first and then the thread's own
+/// The position of a walk that visits the previous process's tables first and then the thread's own
 /// table. The default is the start of the walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowCursor {
@@ -41,7 +41,7 @@ impl Default for FlowCursor {
     }
 }
 
-/// The parameters of one step when walking the previous process's tables and the thread's own
+/// The parameters of one step of a walk through the previous process's tables and the thread's own
 /// table.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
@@ -220,7 +220,7 @@ impl Marked {
         self.marks[place.bucket].load(Relaxed) & mark.bit(place) != 0
     }
 
-    /// Sets a mark. Returns `false` if the mark was set before.
+    /// Sets a mark. Returns `false` if the mark was already set.
     fn set(&self, mark: Mark, place: Place) -> bool {
         self.marks[place.bucket].fetch_or(mark.bit(place), Relaxed) & mark.bit(place) == 0
     }

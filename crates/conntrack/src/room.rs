@@ -1,12 +1,12 @@
 //! Finds a free entry for a new flow, and evicts flows on probation if necessary.
 //!
 //! Each hash has two buckets with four places (entries) each. The search prefers a free or expired
-//! place. Among several, it takes one in the first bucket, because lookups read that bucket first.
-//! If there is none, it looks for a flow that can move to a free place in its other bucket, and
-//! uses the place of that flow. If the table is 7/8 full, this step is skipped when either bucket
-//! contains a flow on probation. Otherwise the search evicts the oldest flow on probation of the
-//! two buckets. If there is no such flow, it moves a flow to its other bucket and evicts the oldest
-//! flow on probation there.
+//! place. If there are several, it takes one in the first bucket, because lookups read that bucket
+//! first. If no place is free or expired, the search looks for a flow that can move to a free place
+//! in its other bucket, and uses the place of that flow. If the table is 7/8 full, the search moves
+//! no flow when either bucket contains a flow on probation. Otherwise the search evicts the oldest
+//! flow on probation of the two buckets. If there is no such flow, it moves a flow to its other
+//! bucket and evicts the oldest flow on probation there.
 //!
 //! Invariant: a live flow that is not on probation may move between its two buckets, but is never
 //! evicted. A search moves at most one flow and reads at most eight other buckets.
@@ -42,8 +42,8 @@ impl FlowTable {
         }
     }
 
-    /// Returns the bid (rank) of the best place in both buckets, and `true` if a flow in them has
-    /// expired. The code has no branches, because the CPU cannot predict them during a flood.
+    /// Returns the bid (rank) of the best place in the two buckets, and `true` if a flow in them
+    /// has expired. The code has no branches, because the CPU cannot predict them during a flood.
     #[inline(always)]
     fn best_bid(&self, at: Candidates, now: Tick) -> (Bid, bool) {
         let (mut best, mut left) = (Bid::NONE, 0);

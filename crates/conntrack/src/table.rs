@@ -161,9 +161,9 @@ impl FlowTable {
     /// Returns the live flow with this hash, and updates its tick, state and probation for this
     /// packet.
     ///
-    /// An expired entry is freed and counts as a miss. If an established flow sends a SYN, only the
-    /// tick changes. If a closing flow sends a SYN, the lookup is a hit with [`Hit::renewed`] set.
-    /// The flow is then a new connection on probation.
+    /// An expired entry is freed, and the lookup is counted as a miss. If an established flow sends
+    /// a SYN, only the tick changes. If a closing flow sends a SYN, the lookup is a hit with
+    /// [`Hit::renewed`] set. The flow is then a new connection on probation.
     #[inline]
     pub fn lookup(&mut self, hash: u64, signal: Signal, now: Tick) -> Option<Hit> {
         self.packet_of(self.candidates(hash), signal, now)
@@ -250,7 +250,8 @@ impl FlowTable {
     }
 
     /// Looks up a batch of packets, with prefetches in groups of 64. `hits[i]` is the result for
-    /// `queries[i]`. If the slices differ in length, the longer one is processed only in part.
+    /// `queries[i]`. If the slices differ in length, the excess elements of the longer one are
+    /// ignored.
     ///
     /// If a batch contains two packets of one unknown flow, both are misses.
     pub fn lookup_batch(&mut self, queries: &[Query], now: Tick, hits: &mut [Option<Hit>]) {
@@ -271,7 +272,7 @@ impl FlowTable {
     /// Creates an entry on probation for `hash`. An existing entry with the same tag is replaced.
     ///
     /// If both buckets are full of live flows, the table moves a flow to its other bucket. If no
-    /// flow can move, the table evicts the oldest flow on probation. If all flows are no longer on
+    /// flow can move, the table evicts the oldest flow on probation. If none of the flows is on
     /// probation, no flow is evicted and the new flow is untracked.
     ///
     /// # Cost
@@ -351,7 +352,7 @@ impl FlowTable {
 
     /// Returns `true` if flows that are not on probation use at least 7/8 of the table. All
     /// timeouts are then at their minimum. If a flow has no entry, its entry may have been removed
-    /// early.
+    /// before the configured timeout.
     #[must_use]
     pub fn is_crowded(&self) -> bool {
         self.limits.are_shortest()

@@ -9,14 +9,14 @@ pub const TICKS_PER_SECOND: u32 = 4;
 /// A time in quarter seconds since an origin that the caller chooses, modulo 2^24 (48.5 days).
 ///
 /// The times that are passed to one table should not decrease. A time that is up to [`Tick::GRACE`]
-/// earlier than the time of an entry counts as equal. An even earlier time is interpreted as almost
-/// one wrap (48.5 days) later. Entries that are looked up at such a time expire.
+/// earlier than the time of an entry is treated as equal. An even earlier time is interpreted as
+/// almost one wrap (48.5 days) later. Entries that are looked up at such a time expire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tick(u32);
 
 impl Tick {
     /// The tolerance for times that go backward, in ticks (10 s). If a time is earlier than the
-    /// time of an entry by at most this much, the two times count as equal.
+    /// time of an entry by at most this much, the two times are treated as equal.
     pub const GRACE: u32 = 10 * TICKS_PER_SECOND;
 
     /// Returns the tick with this number, modulo 2^24.

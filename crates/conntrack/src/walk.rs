@@ -59,7 +59,8 @@ impl FlowTable {
     /// filter. Returns the number of removed entries and the cursor of the next step. The cursor is
     /// `None` after the last bucket.
     ///
-    /// Entries that [`Filter::Expired`] selects count as `expired`, all others as `purged`.
+    /// Entries that [`Filter::Expired`] selects are counted as `expired`, and all others as
+    /// `purged`.
     pub fn purge(&mut self, from: Cursor, filter: &Filter, buckets: usize) -> (usize, Option<Cursor>) {
         let (start, end, next) = self.step(from, buckets);
         let before = self.entries;

@@ -1,14 +1,14 @@
 //! Announces VIPs to routers: decides which VIPs are announced, and runs BGP and BFD.
 //!
-//! The inputs are the configuration, the state of the forwarder, the number of serving backends of
-//! each service, and the stage of a drain. `plan` computes the routes of this machine from the
+//! The inputs are the configuration, the state of the forwarder, the number of backends in service
+//! for each service, and the stage of a drain. `plan` computes the routes of this machine from the
 //! configuration. `decision` decides which VIPs are announced, without any I/O. `announcer` passes
 //! these routes and decisions to the BGP speaker. `keeper` runs BFD and closes BGP sessions with
-//! unresponsive routers. The BGP protocol is in `bgp`. `publisher` changes routes, XDP filter and
-//! snapshot in a safe order.
+//! unresponsive routers. The crate `bgp` implements the BGP protocol. The module `publisher`
+//! changes the routes, the XDP filter and the snapshot in a safe order.
 //!
-//! Invariant: a VIP is announced only while this machine is known to be able to serve it. Source:
-//! Eisenbud et al., *Maglev*, NSDI 2016, §2.2, §4.1.1.
+//! Invariant: a VIP is announced only while this machine is known to be able to handle its traffic.
+//! Source: Eisenbud et al., *Maglev*, NSDI 2016, §2.2, §4.1.1.
 
 mod announcer;
 mod decision;

@@ -3,8 +3,8 @@
 //!
 //! A state change produces a new snapshot immediately. If Maglev tables must be rebuilt, the
 //! controller creates a [`Job`] that runs on another thread. The controller does not access sockets
-//! or files, and its caller publishes the snapshots. Invariant: a health state change costs one
-//! byte per slot, however many pools contain the backend. The tables are rebuilt later.
+//! or files, and its caller publishes the snapshots. Invariant: a health state change copies one
+//! byte per slot, regardless of how many pools contain the backend. The tables are rebuilt later.
 
 mod changes;
 mod emptied;
@@ -86,7 +86,7 @@ pub struct Job {
     leaves_stale: bool,
 }
 
-/// The finished job. The caller passes it to [`Controller::finish`].
+/// The finished job. The caller passes the job to [`Controller::finish`].
 #[derive(Debug)]
 pub struct Done {
     config: Arc<Config>,
@@ -444,7 +444,7 @@ impl Controller {
     }
 
     /// Returns a copy of the snapshot `base` in which the slots have the states `states`. In the
-    /// copy, each service uses the pool that currently serves.
+    /// copy, each service uses its configured pool or the fallback pool that currently replaces it.
     fn state_again(
         &mut self,
         base: &Snapshot,
@@ -515,8 +515,8 @@ struct Known {
 
 impl Known {
     /// Computes the health state of all memberships in `plan`. A membership that had no check
-    /// before is treated as previously up. Returns the memberships whose servers must be flushed
-    /// before they serve.
+    /// before is treated as if its last health state had been up. Returns the memberships whose
+    /// servers must be flushed before they receive requests.
     fn judge(
         &self,
         plan: &Plan,

@@ -7,8 +7,8 @@
 //!
 //! Invariant: machines that choose the same backends have equal digests, regardless of history,
 //! slot numbers and the order of entries in the file. The digests do not reveal the hash key. The
-//! hash key has 128 random bits, and only a SHA-256 over its SHA-256 and other data is shown.
-//! Source: FIPS 180-4.
+//! hash key has 128 random bits, and only a SHA-256 digest over the key's own SHA-256 digest and
+//! other data is shown. Source: FIPS 180-4.
 
 mod configuration;
 mod tables;
@@ -36,7 +36,7 @@ pub const TABLE_ALGORITHM: u32 = maglev_hash::ALGORITHM_VERSION;
 ///
 /// The sections `[machine]`, `[bgp]`, `[io]`, `[log]` and `[admin]` are not included. Changes of
 /// the last three sections may be tested on one machine first. The order of entries, comments, the
-/// notation of values and the distribution over files do not affect the digest.
+/// notation of values and the way the configuration is split into files do not affect the digest.
 ///
 /// # Cost
 /// The configuration is serialized as JSON and hashed. Computing the digest takes 22 to 30 ms for

@@ -13,7 +13,7 @@ use admin::MachineAction;
 use crate::announce::Stage;
 use crate::refused::Refused;
 
-/// The actions of a drain. The daemon implements them.
+/// The actions of a drain. The daemon implements these actions.
 pub trait Departure {
     /// Sets whether `/readyz` reports that the machine is draining.
     fn set_draining(&mut self, draining: bool);

@@ -237,7 +237,7 @@ mod tests {
         assert_eq!((new.unknown(), heard.learned().collect::<Vec<_>>()), (0, learned.to_vec()));
         let next = taken.expire(&mut new, &next, at(66)).unwrap().expect("the drain override expires");
 
-        // A state without overrides removes the overrides of the new process.
+        // If the state has no overrides, the overrides of the new process are removed.
         let last = HandedState { overrides: Vec::new(), ..handed };
         let next = last.give(&mut new, &mut taken, &next, at(67)).unwrap().unwrap_or(next);
         assert!(new.runtime_state().overrides.is_empty() && taken.rows(&new, at(68)).is_empty());

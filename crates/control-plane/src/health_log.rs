@@ -10,8 +10,8 @@ use health::{Flush, Flushed, HealthState, StateChange, TargetKey};
 use crate::controller::Controller;
 use compile::SlotKey;
 
-/// Logs one line for each changed health state. If more than 64 states change together, one line
-/// states the number of the others.
+/// Logs one line for each changed health state. If more than 64 states change together, one more
+/// line contains the number of the others.
 pub fn log_changes(controller: &Controller, turned: &[StateChange]) {
     for one in turned.iter().take(LINES) {
         line(controller, one);
@@ -63,8 +63,8 @@ pub fn log_flushes(controller: &Controller, begun: &[Flush]) {
     }
 }
 
-/// Logs the results of flushes. Must be called before the controller applies the results. If a
-/// flush fails repeatedly for the same reason, only the first failure is logged.
+/// Logs the results of flushes. This function must be called before the controller applies the
+/// results. If a flush fails repeatedly for the same reason, only the first failure is logged.
 pub fn log_flushed(controller: &Controller, outcomes: &[Flushed]) {
     for Flushed { number, result } in outcomes.iter().take(LINES) {
         let Some((SlotKey { backend, pool, address, .. }, before)) = controller.flushed_for(*number) else {

@@ -227,8 +227,8 @@ impl Overrides {
         }
     }
 
-    /// Returns the more recent origin of the override's state and weight, and the earlier expiry of
-    /// the two.
+    /// Returns the more recent of two origins, which are those of the override's state and weight,
+    /// with the earlier of the two expiry times.
     pub(crate) fn of(&self, backend: &OverrideKey) -> Option<(&Note, Option<Duration>)> {
         let given = self.given.get(backend)?;
         let parts = || given.mode.iter().chain(&given.weight);

@@ -2,8 +2,8 @@
 //! and neighbors.
 //!
 //! `next_hop` reads routes and neighbors from the kernel, and `compile::path_mtu` stores learned
-//! path MTUs. This module updates snapshots with both. Invariant: a known next hop stays in use
-//! until the kernel marks the neighbor as failed.
+//! path MTUs. This module updates snapshots with the next hops and the path MTUs. Invariant: a
+//! known next hop stays in use until the kernel marks the neighbor as failed.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -70,7 +70,8 @@ impl Paths {
         self.found.recv().await
     }
 
-    /// Makes `found` the current table, merged with the previous table.
+    /// Merges the next-hop table `found` with the previous table, and makes the result the current
+    /// table.
     pub fn take(&mut self, found: Table) {
         self.table = Arc::new(merge(&self.table, found, &self.wanted.borrow()));
     }
@@ -97,7 +98,7 @@ impl Paths {
         self.mtus.take_over(learned);
     }
 
-    /// Removes expired path MTUs. Returns `true` if any was removed.
+    /// Removes expired path MTUs. Returns `true` if at least one path MTU was removed.
     pub fn expire(&mut self, now: Duration) -> bool {
         self.mtus.expire(now)
     }

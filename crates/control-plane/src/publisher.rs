@@ -2,11 +2,11 @@
 //! order.
 //!
 //! Removed VIPs are withdrawn from the routers first ([`Publisher::withdraw`], which the caller
-//! awaits). Then the removed VIPs are deleted from the filter, and last from the snapshot. Added
-//! VIPs are added to the snapshot first, then to the filter, and are then announced to the routers
-//! ([`Publisher::change_over`]). Packets for a VIP are therefore never sent to a kernel that
-//! rejects them, or to a packet thread that does not know the VIP. The XDP maps implement
-//! [`Filter`], and the BGP announcer implements [`Routes`].
+//! awaits). Next, the removed VIPs are deleted from the filter, and finally from the snapshot.
+//! Added VIPs are added to the snapshot first, then to the filter, and are then announced to the
+//! routers ([`Publisher::change_over`]). Packets for a VIP are therefore never passed to the
+//! kernel, which would reject them, or to a packet thread that does not know the VIP. The XDP maps
+//! implement [`Filter`], and the BGP announcer implements [`Routes`].
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

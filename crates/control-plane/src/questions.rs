@@ -388,8 +388,8 @@ mod tests {
         Controller::start(Arc::new(config), "lb1", Arc::default(), Duration::ZERO).unwrap()
     }
 
-    /// Three simulated threads. Each of them removes 5 flows in each of two steps. Thread 1 rejects
-    /// its first requests, as if its ring were full.
+    /// Three simulated threads. Each thread removes 5 flows in each of two steps. Thread 1 rejects
+    /// its first requests, as if its request ring were full.
     #[derive(Default)]
     struct Three {
         asked: Vec<(u16, FlowFilter)>,
@@ -435,8 +435,8 @@ mod tests {
         assert!(threads.asked.iter().all(|(_, filter)| matches!(filter, FlowFilter::Service(_))));
     }
 
-    /// Two simulated threads. Each of their two steps returns two flows of slot 1 and one flow of
-    /// slot 2.
+    /// Two simulated threads. Each thread has two steps, and each step returns two flows of slot 1
+    /// and one flow of slot 2.
     #[derive(Default)]
     struct Two {
         asked: usize,

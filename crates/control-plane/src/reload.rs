@@ -34,7 +34,7 @@ use crate::refused::Refused;
 pub enum Origin {
     /// The configuration file.
     File,
-    /// A text that was sent to the admin API.
+    /// A configuration text that was sent to the admin API.
     Api,
     /// A stored generation.
     Kept,
@@ -170,7 +170,7 @@ pub struct Ended {
     pub at: SystemTime,
 }
 
-/// The steps of a reload. The daemon implements them.
+/// The steps of a reload. The daemon implements these steps.
 pub trait Host: Sync {
     /// A compiled configuration. The compiler cannot be used while a value of this type exists.
     type Compiled: Send;

@@ -14,8 +14,8 @@ use health::TargetKey;
 pub struct Unable(HashMap<TargetKey, (String, Instant)>);
 
 impl Unable {
-    /// Applies changes. The value of a change is the reason why the check cannot run, or `None` if
-    /// the check runs again or was removed.
+    /// Applies changes. Each change has the reason why the check cannot run, or `None` if the check
+    /// runs again or was removed.
     pub fn take(&mut self, news: Vec<(TargetKey, Option<String>)>, now: Instant) {
         for (target, why) in news {
             let (address, check) = (target.address, target.check.name.to_string());
@@ -42,8 +42,8 @@ impl Unable {
         self.0.len()
     }
 
-    /// Returns a sentence about all checks that cannot run, or `None` if there are none. The check
-    /// with the lowest address is the example in the sentence.
+    /// Returns a sentence about all checks that cannot run, or `None` if there are none. The
+    /// sentence names the check with the lowest address as an example.
     #[must_use]
     pub fn warning(&self, now: Instant) -> Option<String> {
         let name = |key: &TargetKey| (key.address, key.check.name.to_string());

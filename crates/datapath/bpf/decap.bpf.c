@@ -9,14 +9,14 @@
 #include "frame.h"
 
 #define GUE_PORT 6080
-// According to RFC 2784 §2.3, bits 6 to 12 are sent as zero and ignored on receipt. Some of them
-// are the low bits of the RFC 1701 recursion control. Any other bit that is set means that optional
-// header fields follow, or that the version is different.
+// According to RFC 2784 §2.3, bits 6 to 12 are sent as zero and ignored on receipt. Some of these
+// bits are the low bits of the recursion control field of RFC 1701. Any other bit that is set means
+// that optional header fields follow, or that the version is different.
 #define GRE_IGNORED 0x03f8
 #define FRAGMENT 0x3fff // more fragments, or a fragment offset
 
 // The order matches `decap::Count`. For each type of tunnel, the first entry counts packets with
-// IPv4 outer headers. The entry after it (value plus one) counts those with IPv6 outer headers.
+// IPv4 outer headers. The next entry (value plus one) counts packets with IPv6 outer headers.
 enum count {
 	GRE = 0,
 	IPIP = 2,
@@ -134,7 +134,7 @@ static __always_inline int read_outer4(struct iphdr *ip, void *end, struct outer
 }
 
 // Returns 0 if this is not an outer IPv6 header that the program can remove. The program does not
-// follow extension headers, fragment headers included.
+// parse extension headers, including fragment headers.
 static __always_inline int read_outer6(struct ipv6hdr *ip6, void *end, struct outer *outer)
 {
 	if ((void *)(ip6 + 1) > end || ip6->version != 6 || !from_ipv6(&outer->to, &ip6->daddr))
@@ -147,8 +147,8 @@ static __always_inline int read_outer6(struct ipv6hdr *ip6, void *end, struct ou
 	return 1;
 }
 
-// This check is separate from header parsing. Packets for other destinations therefore cause no
-// trie lookup.
+// This check is separate from header parsing. Packets that are not addressed to this host therefore
+// cause no trie lookup.
 static __always_inline int is_allowed(const struct outer *outer)
 {
 	struct prefix4 from4_key = { .length = 32, .address = outer->from.words[0] };
@@ -168,8 +168,8 @@ static __always_inline __be16 ethertype(__u8 protocol)
 // is not in a supported tunnel.
 //
 // Each branch adds a constant offset to find the inner packet. If the offset were added after the
-// branches, it would be in a register. The verifier allows a pointer plus a register only with
-// CAP_PERFMON.
+// branches, it would be a variable in a register. The verifier allows a pointer plus a register
+// only with CAP_PERFMON.
 static __always_inline int read_tunnel(void *end, struct outer *outer)
 {
 	struct gre *gre = outer->payload;
@@ -297,8 +297,9 @@ static __always_inline int decap_frame(struct xdp_md *ctx)
 	if (!is_allowed(&outer))
 		return counted(REFUSED_SOURCE, XDP_PASS);
 	strip = (outer.is_v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)) + outer.tunnel;
-	// The kernel checks whether the frame is as long as its IP header states. That check would need a
-	// pointer plus a register here, which is not possible (see `read_tunnel`).
+	// The kernel checks whether the frame is as long as its IP header states. In this program, the
+	// same check would have to add a register to a pointer, which the verifier does not allow without
+	// CAP_PERFMON (see `read_tunnel`).
 	if (outer.length < strip || !is_sound(outer.packet, end, outer.inner, outer.length - strip))
 		return counted(MALFORMED, XDP_PASS);
 	if (!is_to_vip(outer.packet, end, outer.inner))

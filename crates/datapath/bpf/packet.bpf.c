@@ -1,7 +1,8 @@
 // BPF programs for packet sockets (io.mode = "af-packet"). The socket filter `take` accepts only
-// packets for VIPs. The ingress program `drop` drops the same packets, so that the kernel does not
-// handle them. The kernel runs `drop` after the sockets have received their copy. Both programs
-// call `whose` with the same maps, so each packet goes either to a packet thread or to the kernel.
+// packets for VIPs. The ingress program `drop` drops the same packets, so that the network stack of
+// the kernel does not handle them. The kernel runs `drop` after the sockets have received their
+// copy. Both programs call `whose` with the same maps, so each packet goes either to a packet
+// thread or to the kernel.
 //
 // Every packet on the interface increments exactly one counter, in `drop`.
 
@@ -41,7 +42,7 @@ static __always_inline __u32 copy_headers(struct __sk_buff *skb, __u32 from, voi
 }
 
 // Classifies a packet with `whose`. The kernel can store one VLAN tag outside the packet data, so
-// that tag is counted separately.
+// this function counts that tag separately.
 static __always_inline __u32 whose_packet(struct __sk_buff *skb)
 {
 	struct link_headers link = {};

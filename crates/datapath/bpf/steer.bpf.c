@@ -3,8 +3,9 @@
 // same for packet sockets. The program only parses headers and looks up addresses; all decisions
 // about its maps are made in the Rust code.
 //
-// The program looks up the socket before it opens headroom, because the kernel cannot parse a
-// frame whose start was moved. Every frame increments exactly one counter.
+// The program looks up the socket before it reserves headroom. If the queue has no socket, the
+// frame may go to the kernel, which cannot parse a frame whose start was moved. Every frame
+// increments exactly one counter.
 
 #include "whose.h"
 
@@ -17,7 +18,7 @@ struct {
 
 const volatile __u8 no_socket_drops = 0; // set when the program is loaded
 
-// Opens `encap_overhead` bytes of headroom before the frame, and writes a mark into the first of
+// Reserves `encap_overhead` bytes of headroom before the frame, and writes a mark into the first of
 // these bytes. User space uses the mark to find the start of the frame. The mark is odd. A frame
 // that was not moved starts with an even byte, because multicast frames do not reach this function.
 static __always_inline int open_head_room(struct xdp_md *ctx, __u32 encap_overhead)

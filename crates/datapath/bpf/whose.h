@@ -1,7 +1,7 @@
 // Decides whether a packet belongs to a packet thread or to the kernel. A packet belongs to a
-// packet thread if its destination is a VIP. This header contains the maps with the addresses, and
-// the code that looks them up. `steer.bpf.c` uses it for frames, and `packet.bpf.c` for packet
-// buffers of the kernel.
+// packet thread if its destination is a VIP. This header file contains the maps with the addresses,
+// and the code that looks up an address in them. `steer.bpf.c` uses it for frames, and
+// `packet.bpf.c` for packet buffers of the kernel.
 #pragma once
 
 #include <linux/icmpv6.h>
@@ -10,8 +10,8 @@
 #include "frame.h"
 
 #define ENCAP_OVERHEAD_MASK 63 // bits 0 to 5 of a map value
-// This bit marks an address of this machine inside a prefix group. Packets to it belong to the
-// kernel. Higher bits are reserved and zero.
+// This bit marks an address of this machine inside a prefix group. Packets to such an address
+// belong to the kernel. Higher bits are reserved and zero.
 #define OWN 64
 
 // Bit 0 of an `ends` value marks a tunnel endpoint. Bits 1 to 15 contain the number of source ports
@@ -108,8 +108,8 @@ struct {
 	__array(values, struct prefix_map);
 } prefixes SEC(".maps");
 
-// The addresses of this machine at which it receives outer packets: its own addresses, and the
-// source prefixes of its tunnels.
+// The addresses at which this machine receives outer packets. They include its own addresses and
+// the source prefixes of its tunnels.
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, MAX_TUNNEL_ENDPOINTS);
@@ -165,8 +165,8 @@ static __always_inline int find_destination(const struct network *net, bound end
 }
 
 // Returns the value of the longest prefix that contains the address, or NULL. The branches lead to
-// the longest prefix that can match. From there, the loop follows the parents until a prefix
-// matches. The last parent is "no prefix", which always matches.
+// the longest prefix that can match. If this prefix does not match, the loop tries its parent, and
+// so on. The last parent is "no prefix", which always matches.
 static __always_inline __u32 *find_prefix(const struct network *net, const struct address *to)
 {
 	__u64 high = (__u64)bpf_ntohl(to->words[0]) << 32 | bpf_ntohl(to->words[1]);
@@ -228,8 +228,8 @@ static __always_inline __u16 udp_port(__u8 protocol, const struct udphdr *udp, b
 	return protocol == IPPROTO_UDP && !BEYOND(udp + 1, end) ? bpf_ntohs(udp->dest) : 0;
 }
 
-// Returns 1 if this is an ICMPv4 error that reports a too large tunnel packet. Only packet threads
-// send tunnel packets, so the kernel has no use for such an error.
+// Returns 1 if this is an ICMPv4 error that reports that a tunnel packet was too large. Only packet
+// threads send tunnel packets, so the kernel has no use for such an error.
 static __always_inline int is_about_tunnel4(const struct icmp6hdr *icmp, bound end)
 {
 	const struct iphdr *quoted = (void *)(icmp + 1);
@@ -249,9 +249,9 @@ static __always_inline int is_about_tunnel6(const struct icmp6hdr *icmp, bound e
 	return carried_by(quoted->nexthdr, (void *)(quoted + 1), end) != 0;
 }
 
-// Returns 1 if a packet to an address of this machine belongs to the packet threads. This is a
-// tunneled packet from an allowed sender, an ICMP error about an outer packet, or a reply to an
-// upstream request. Protocol and port identify these packets. All other packets to the machine
+// Returns 1 if a packet to an address of this machine belongs to the packet threads. Such a packet
+// is a tunneled packet from an allowed sender, an ICMP error about an outer packet, or a reply to
+// an upstream request. Protocol and port identify these packets. All other packets to the machine
 // belong to the kernel.
 static __always_inline int is_tunnel_endpoint(const struct network *net, bound end, const struct address *to)
 {
@@ -297,8 +297,8 @@ static __always_inline int is_tunnel_endpoint(const struct network *net, bound e
 	return (__u16)(port - (*value >> 16)) < (*value >> 1 & 0x7fff);
 }
 
-// ICMPv6 types 133 to 137 are Neighbor Discovery (RFC 4861), which the link needs to work. These
-// packets go to the kernel even if a VIP prefix contains their destination.
+// ICMPv6 types 133 to 137 belong to Neighbor Discovery (RFC 4861), without which the link does not
+// work. These packets go to the kernel even if a VIP prefix contains their destination.
 static __always_inline int is_neighbour_discovery(const struct network *net, bound end)
 {
 	struct ipv6hdr *ip6 = net->header;

@@ -1,15 +1,16 @@
 //! The [`Device`] that a packet thread uses with `io.mode = "af-packet"`. The device has one packet
 //! socket for each interface.
 //!
-//! Received packets are copied from the receive ring into a frame with headroom. Frames to send
-//! are copied into the transmit ring. Because the packets are copied, a thread can hold a frame or
-//! pass it to another thread without occupying a ring slot. The kernel processes slots in order, so
-//! a slot that is kept would block the ring. The module `steer` provides the BPF filter of the
-//! sockets. The module `ingress` provides the BPF program that drops the original packets in the
-//! kernel, after the sockets have received copies.
+//! Received packets are copied from the receive ring into a frame with headroom. Frames to send are
+//! copied into the transmit ring. Because the packets are copied, a thread can hold a frame or pass
+//! it to another thread without occupying a ring slot. The kernel processes slots in order, so a
+//! slot that the thread keeps would block all slots behind it. The module `steer` provides the BPF
+//! filter of the sockets. The module `ingress` provides the BPF program that drops the original
+//! packets in the kernel, after the sockets have received copies.
 //!
 //! Each thread sends on its own sockets. The kernel distributes received packets to the threads by
-//! flow hash. Every free frame of this device is in the list `fill` or in the list `returned`.
+//! flow hash. Every free frame of this device is either in the list `fill` or in the list
+//! `returned`.
 
 mod mapping;
 mod pool;
@@ -39,8 +40,8 @@ pub(crate) struct PacketDevice {
     frames: Frames,
     /// The sockets, indexed by interface.
     links: Box<[Link]>,
-    /// The encapsulation overhead of most VIPs, in bytes. Each received packet gets this much head
-    /// room, so that only packets with a different overhead have to be moved when their outer
+    /// The encapsulation overhead of most VIPs, in bytes. Each received packet is stored with this
+    /// much headroom. Only packets with a different overhead must then be moved when their outer
     /// header is added.
     head_room: Arc<AtomicU8>,
     /// Free frames for received packets.
@@ -69,14 +70,14 @@ struct Link {
 pub(crate) struct Room {
     /// The size of a frame and of a ring slot, in bytes.
     frame: usize,
-    /// The number of frames that each thread has. This is also the capacity of a receive ring, in
-    /// packets.
+    /// The number of frames in the pool of each thread. This is also the capacity of a receive
+    /// ring, in packets.
     frames: usize,
 }
 
 impl Room {
-    /// Computes the frame size. A frame has at least `least` bytes and holds a packet of the
-    /// largest MTU of `interfaces`, within the limit of [`LARGEST_FRAME`].
+    /// Computes the frame size. A frame has at least `least` bytes and can hold a packet of the
+    /// largest MTU among `interfaces`. The size never exceeds [`LARGEST_FRAME`].
     pub(crate) fn new(interfaces: &[Interface], least: u32, frames: u32) -> Self {
         let longest = interfaces.iter().map(|interface| interface.mtu_bytes).max().unwrap_or(0);
         let bytes = longest.saturating_add(AROUND).clamp(least, LARGEST_FRAME).next_power_of_two();
@@ -89,7 +90,7 @@ impl Room {
     }
 }
 
-/// The device of each thread, with the frames of that thread.
+/// The device of each thread, together with the frames that the thread owns.
 pub(crate) type Opened = Vec<(PacketDevice, Vec<PacketFrame>)>;
 
 /// Opens a socket on each interface for each of `threads`. Each socket gets the socket filter of

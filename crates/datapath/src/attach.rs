@@ -24,7 +24,8 @@ use crate::interface::{Interface, InterfaceError};
 pub enum AttachMode {
     /// XDP in the driver, before the kernel allocates a packet buffer.
     Driver,
-    /// XDP after the driver. Every driver supports this mode, but it is slower.
+    /// XDP in generic mode, which runs after the driver has allocated a packet buffer. Every driver
+    /// supports this mode, but it is slower.
     Generic,
     /// TCX ingress, which runs after packet sockets and before the network stack.
     Ingress,
@@ -125,7 +126,7 @@ pub(crate) struct Attachment {
     pub(crate) program: u32,
 }
 
-/// The link that keeps a program attached.
+/// The BPF link that keeps a program attached.
 #[derive(Debug)]
 pub(crate) enum Link {
     /// A link to an XDP program. Another process can hold a second descriptor of the same link.
@@ -156,8 +157,8 @@ pub(crate) fn load(loader: &mut EbpfLoader<'_>, object: &[u8]) -> Result<Ebpf, A
     }
     lift_memory_limit();
     // At this log level the kernel reports why the verifier refuses a program, without the trace of
-    // the verifier. The trace has 16 MB, and aya would request it ten times with larger and larger
-    // buffers.
+    // the verifier. A log with this trace is 16 MB long, and aya would request it ten times with
+    // larger and larger buffers.
     Ok(loader.verifier_log_level(VerifierLogLevel::STATS).load(object)?)
 }
 
@@ -173,15 +174,15 @@ pub(crate) fn in_map(map: &'static str) -> impl FnOnce(MapError) -> AttachError 
     move |source| AttachError::Map { map, source }
 }
 
-/// Attaches one of two programs to an interface. The first program supports packets in one buffer
-/// only; the second supports packets in several buffers. Tries driver mode first, then generic
-/// mode.
+/// Attaches one of two programs to an interface. The first program supports only packets that are
+/// stored in one buffer. The second program also supports packets that are stored in several
+/// buffers. Tries driver mode first, then generic mode.
 pub(crate) fn attach(
     mut ebpf: Ebpf,
     [plain, frags]: [&'static str; 2],
     interface: &Interface,
 ) -> Result<Attachment, AttachError> {
-    // Older kernels refuse the load flag for programs in the section `xdp.frags`.
+    // Older kernels refuse the load flag that programs in the section `xdp.frags` need.
     let has_frags = KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(5, 18, 0));
     let name = if has_frags && interface.mtu_bytes > ONE_BUFFER { frags } else { plain };
     let program = ebpf.program_mut(name).ok_or(AttachError::Part(name))?;
@@ -209,8 +210,8 @@ pub(crate) fn load_program(load: impl FnMut() -> Result<(), ProgramError>) -> Re
     undisturbed(load, is_disturbed).map_err(AttachError::Program)
 }
 
-/// Repeats a call that was interrupted, up to [`LOADS`] attempts in total, like libbpf. The
-/// verifier fails with EAGAIN if the thread receives a signal.
+/// If the call is interrupted, it is repeated, up to [`LOADS`] attempts in total. libbpf does the
+/// same. The verifier fails with EAGAIN if the thread receives a signal.
 fn undisturbed<E>(
     mut call: impl FnMut() -> Result<(), E>,
     is_disturbed: impl Fn(&E) -> bool,

@@ -37,8 +37,8 @@ pub(crate) fn knows_driver(socket: BorrowedFd<'_>) -> bool {
     getsockopt(&socket, IncomingNapiId).is_ok_and(|id| id != 0)
 }
 
-/// The busy-poll time in microseconds. The value does not matter, because a call with MSG_DONTWAIT
-/// polls only once.
+/// The busy-poll time in microseconds. Any value works, because a call with MSG_DONTWAIT polls only
+/// once.
 const ANY_MICROSECONDS: i32 = 20;
 
 sockopt_impl!(

@@ -54,15 +54,15 @@ use self::handover::Prepared;
 use self::previous::{Expected, Gathered, Shared};
 use self::sockets::{Layout, bind_all, in_several_frames};
 
-/// The type of sockets that receives and sends packets.
-// The crate `config` has its own type for the configuration value, because neither crate depends on
-// the other.
+/// The type of the sockets that receive and send packets.
+// The crate `config` defines a separate type for the configured value, because neither crate
+// depends on the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoMode {
     /// AF_XDP sockets, to which an XDP program redirects packets.
     AfXdp,
     /// Packet sockets, which receive copies of packets from the kernel. An ingress program drops
-    /// the same packets before the network stack handles them.
+    /// the original packets before the network stack handles them.
     AfPacket,
 }
 
@@ -71,9 +71,9 @@ pub enum IoMode {
 pub struct Settings {
     /// The type of sockets.
     pub mode: IoMode,
-    /// The number of queues that get a socket on each interface, starting at queue 0. `None` means
-    /// all queues. With packet sockets this is the number of packet threads, and `None` means the
-    /// largest number of queues among the interfaces.
+    /// The number of queues of each interface that are used, starting at queue 0. Each of them is
+    /// bound to a socket. `None` means all queues. With packet sockets this is the number of packet
+    /// threads, and `None` means the largest number of queues among the interfaces.
     pub queues: Option<u32>,
     /// The number of packet threads with software steering. With software steering, each queue has
     /// an I/O thread, which distributes packets to the packet threads by flow. With `None`, each
@@ -99,16 +99,17 @@ pub struct Settings {
     /// system call of the thread. With `None`, the driver runs in interrupts. Packet sockets do not
     /// support busy polling.
     pub busy_poll: Option<NonZeroU16>,
-    /// The maximum number of VIP addresses in the filter.
+    /// The maximum number of VIP addresses in the filter of the steering program.
     pub max_vips: u32,
-    /// The maximum number of backend slots that have their own counters, and also the maximum
-    /// number of services that have their own counters.
+    /// The maximum number of backends that have their own counters. The number of services with
+    /// their own counters has the same limit.
     pub max_slots: usize,
     /// The handling of VIP packets that arrive on a queue without a socket.
     pub no_socket: NoSocket,
     /// The ICMP rate limits of each thread.
     pub icmp: IcmpRates,
-    /// The number of source addresses that each thread tracks for rate limits, 16 bytes each.
+    /// The number of source addresses that each thread tracks for rate limits. Each address needs
+    /// 16 bytes of memory.
     pub limit_sources: usize,
     /// The settings of the fragment table of each thread.
     pub fragments: FragmentConfig,
@@ -126,7 +127,7 @@ pub struct DataPlane {
     pub interfaces: Vec<Interface>,
     /// The XDP or ingress program of each interface, with its filter.
     pub steers: Steers,
-    /// The mode of all sockets.
+    /// The mode that all sockets use.
     pub socket_mode: SocketMode,
     /// The maximum size of an IP packet that can be forwarded, in bytes.
     pub largest_packet: u32,
@@ -140,8 +141,8 @@ pub struct DataPlane {
     settings: Settings,
     live: Live,
     handover: Handover,
-    /// The number of packets on each interface that arrived on a queue without a socket before all
-    /// sockets were bound.
+    /// For each interface, the number of packets that arrived on a queue without a socket before
+    /// all sockets were bound.
     unserved: Vec<u64>,
     /// The instant at which the clock of the packet threads starts. The clock counts in
     /// nanoseconds.
@@ -173,15 +174,15 @@ impl Threads {
 
 #[derive(Debug)]
 struct Handover {
-    /// The process that owns the interfaces and programs.
+    /// The process that currently owns the interfaces and the BPF programs.
     holder: Holder,
     /// The commands that stop individual threads, keyed by thread number.
     leaving: BTreeMap<u16, LeaveCommand>,
     /// During a takeover, the threads that are ready to run but whose queues still belong to the
     /// other process.
     prepared: Option<Prepared>,
-    /// The thread whose queue was bound first. The socket of this queue is closed only together
-    /// with the UMEM.
+    /// The thread that owns the queue that was bound first. The socket of this queue is closed only
+    /// together with the UMEM.
     first_bound: Option<ThreadId>,
     /// The maximum number of queues for each interface, which is the size of the socket map of its
     /// program.
@@ -189,8 +190,8 @@ struct Handover {
     /// The connection tables that are being transferred from a previous process with a different
     /// number of threads, or `None` if there is no such transfer.
     gathered: Option<Gathered>,
-    /// The tables of still earlier processes, which the previous process is passing on to this
-    /// process.
+    /// The connection tables that the previous process received from earlier processes and is now
+    /// passing on to this process.
     expected: Vec<Expected>,
     /// The connection tables of all previous processes, as long as threads look up flows in them.
     previous: Option<Shared>,
@@ -202,14 +203,14 @@ struct Handover {
 enum Holder {
     /// This process.
     Me,
-    /// Another process. That process remains the owner until it has left.
+    /// Another process. During a handover, the old process remains the owner until it has exited.
     Another,
 }
 
 impl DataPlane {
     /// Attaches the program to each interface, opens the sockets and starts the threads. All
     /// packets go to the kernel until the first VIP is added to the filter in
-    /// [`DataPlane::steers`]. Interfaces are numbered in the given order.
+    /// [`DataPlane::steers`]. Interfaces are numbered in the order in which they are given.
     ///
     /// # Errors
     /// Returns a [`StartError`]. After an error, all programs that were already attached are
@@ -302,8 +303,8 @@ impl DataPlane {
         })
     }
 
-    /// Returns the number of threads that have sockets. This equals the largest number of queues
-    /// among the interfaces.
+    /// Returns the number of threads that have sockets. This number equals the number of queues of
+    /// the interface with the most queues.
     #[must_use]
     pub fn queues(&self) -> usize {
         self.sockets.iter().filter(|socket| !socket.links.is_empty()).count()
@@ -315,8 +316,8 @@ impl DataPlane {
         self.threads.requests.len()
     }
 
-    /// Returns the handle that sends requests to a packet thread. Call [`DataPlane::wake`] after a
-    /// request was sent.
+    /// Returns the handle that sends requests to a packet thread. Call [`DataPlane::wake`] after
+    /// sending a request.
     pub fn requests(&mut self, thread: ThreadId) -> Option<&mut RequestPort> {
         self.threads.requests.get_mut(usize::from(thread.0))
     }
@@ -377,8 +378,8 @@ struct Kind {
 
 impl Drop for DataPlane {
     fn drop(&mut self) {
-        // The prepared threads hold senders of the round channels, so they must be dropped before
-        // the waits below.
+        // The prepared threads hold senders of the channels that the code below waits for, so these
+        // threads must be dropped first.
         self.handover.prepared = None;
         if self.handover.holder == Holder::Me {
             if let Err(error) = self.steers.set_filter(&Filter::default()) {
@@ -427,8 +428,8 @@ fn largest(interfaces: &[Interface], settings: &Settings) -> u32 {
     LONGEST_PACKET
 }
 
-/// Returns the processors that are near the devices of these interfaces. The set is empty if the
-/// machine does not report where the devices are connected.
+/// Returns the processors on the same memory node as the devices of these interfaces. The set is
+/// empty if the machine does not report where the devices are connected.
 fn near(interfaces: &[Interface]) -> Processors {
     near_all(interfaces.iter().map(|interface| Hardware::read(interface).near))
 }
@@ -532,19 +533,19 @@ pub fn inspect_taken(name: &str) -> Result<Interface, StartError> {
     Ok(found.with_multi_buffer())
 }
 
-/// The maximum number of pending requests per thread that need replies from several backends. The
-/// limit allows 50,000 requests a second if every request times out after 20 ms, and many more if
-/// backends reply.
+/// The maximum number of pending requests per thread that need replies from several backends. Even
+/// if every request times out after 20 ms, the limit allows 50,000 requests a second. If the
+/// backends reply, it allows many more.
 const GATHERED: usize = 1_024;
-/// The maximum number of pending proxied requests of a thread. The limit allows 40,000 requests a
-/// second if every request times out after 200 ms.
+/// The maximum number of pending proxied requests of a thread. Even if every request times out
+/// after 200 ms, the limit allows 40,000 requests a second.
 const PASSING: usize = 8_192;
-/// The maximum number of values that a thread can be fetching for its cache. At most 128 fetches
-/// are in flight at a time. The table is larger because the ID of a completed fetch is not reused
-/// immediately.
+/// The maximum number of fetches that a thread tracks while it fetches values for its cache. At
+/// most 128 fetches are in flight at a time. The table is larger because the ID of a completed
+/// fetch is not reused immediately.
 const FETCHES: usize = 1_024;
-/// The maximum number of pending client writes to replicated keys, per thread. The limit allows
-/// 50,000 writes a second if every write times out after 20 ms.
+/// The maximum number of pending client writes to replicated keys, per thread. Even if every write
+/// times out after 20 ms, the limit allows 50,000 writes a second.
 const WRITES: usize = 1_024;
 /// The capacity, in frames, of each mailbox between two threads.
 const MAILBOX: usize = 1024;

@@ -78,7 +78,7 @@ pub enum DecapError {
         address: IpAddr,
         /// The length of the prefix in bits.
         length: u8,
-        /// The largest length for its IP version.
+        /// The largest prefix length of this IP version.
         allowed: u8,
     },
     /// The kernel returned an error when a counter was read.
@@ -95,7 +95,8 @@ pub struct Decap {
 impl Decap {
     /// Attaches the program to `interface`. Driver mode is tried first, then generic mode.
     ///
-    /// - `local` contains the addresses of this host at which tunnels end, see [`host_addresses`].
+    /// - `local` contains the addresses of this host to which packets are tunneled (see
+    ///   [`host_addresses`]).
     /// - `from` contains the allowed prefixes for outer source addresses.
     /// - `vips` contains the allowed prefixes for inner destination addresses.
     ///
@@ -125,7 +126,8 @@ impl Decap {
             let key = attach::key(address.to_canonical());
             addresses.insert(key, 1, 0).map_err(attach::in_map("local"))?;
         }
-        // The maps must stay open until the program is loaded and holds references to them.
+        // The maps must stay open until the program is loaded, because only a loaded program holds
+        // references to them.
         let _tries = [fill(&mut ebpf, ["from4", "from6"], from)?, fill(&mut ebpf, ["vips4", "vips6"], vips)?];
         let counts = attach::map(&mut ebpf, "counts")?;
         Ok(Self { counts, attachment: attach::attach(ebpf, ["decap", "decap_frags"], &interface)? })
@@ -218,8 +220,8 @@ fn check(local: &[IpAddr], from: &[Prefix], vips: &[Prefix]) -> Result<(), Decap
 }
 
 /// Indices of the map `counts`, in the order of `enum count` in `bpf/decap.bpf.c`. For each type of
-/// tunnel, the first index counts packets with IPv4 outer headers and the next index those with
-/// IPv6.
+/// tunnel, the first index counts packets with IPv4 outer headers, and the next index counts
+/// packets with IPv6 outer headers.
 #[derive(Clone, Copy)]
 enum Count {
     Gre = 0,

@@ -44,7 +44,7 @@ pub enum StartError {
         /// The error of the kernel.
         why: String,
     },
-    /// An interface cannot be used. The text lists all problems.
+    /// The data plane cannot use an interface. The text lists all problems.
     #[error("{0}")]
     Interface(String),
     /// The XDP program could not be loaded or attached.
@@ -60,13 +60,12 @@ pub enum StartError {
          supported; keep io.queues, io.steering, io.threads and io.flows_per_thread until the longest idle timeout has passed"
     )]
     PreviousTables {
-        /// The number of tables that would be needed.
+        /// The number of tables that this process would have to keep.
         tables: usize,
-        /// The maximum supported number of tables.
+        /// The maximum number of tables from earlier processes.
         most: usize,
     },
-    /// A setting differs from the settings of the old process, and it can be changed only by a
-    /// restart.
+    /// A setting differs from that of the old process, and the difference requires a restart.
     #[error("a restart is needed to change {0}")]
     Handover(String),
     /// A packet thread could not be started.

@@ -57,8 +57,8 @@ mod x86 {
         hash_many(key, messages, hashes);
     }
 
-    /// Computes the hashes with AVX2 intrinsics. AVX2 has no rotate instruction, so the compiler
-    /// would generate scalar code for the portable loop.
+    /// Computes the hashes with AVX2 intrinsics. The portable loop is not used here. AVX2 has no
+    /// rotate instruction, so the compiler would generate scalar code for the loop.
     #[target_feature(enable = "avx2")]
     fn avx2<const W: usize>(key: SipKey, messages: &[Lanes<W>], hashes: &mut [[u64; LANES]]) {
         let [k0, k1, k2, k3] = key.start();

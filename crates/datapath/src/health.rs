@@ -1,10 +1,12 @@
 //! Health checks of the data plane itself: threads, sockets, programs and interfaces. The binary
-//! uses the result for the readiness check, the announcers and the service manager.
+//! uses the result for the readiness check, for route announcements and for the status reported to
+//! the service manager.
 //!
-//! The checks run outside the packet threads and read the iteration counters of the threads. A
-//! sleeping thread runs its loop ten times per second. If a thread has not run its loop for half a
-//! second, it is stuck or gets no processor time. This is a problem only if packets wait in its
-//! sockets or mailboxes. With four checks a second, a problem is found within one second.
+//! The checks run outside the packet threads, and read how many loop iterations each thread has
+//! made. A sleeping thread runs its loop ten times per second. If a thread has not run its loop for
+//! half a second, it is stuck or gets no processor time. A stuck thread is a problem only if
+//! packets are waiting in its sockets or mailboxes. If the checks run four times a second, a
+//! problem is found within one second.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -132,7 +134,7 @@ impl Progress {
     }
 
     /// Returns `true` if the thread has made no iteration for half a second although packets wait.
-    /// `waiting` is called only if the thread has made no iteration for that time.
+    /// The function `waiting` is called only if the thread has made no iteration for half a second.
     pub fn is_stuck(&mut self, now: Instant, iterations: u64, waiting: impl FnOnce() -> bool) -> bool {
         if iterations != self.iterations {
             *self = Self { iterations, since: now };
@@ -235,8 +237,9 @@ impl Monitor {
             problems.extend(ended.or(lost).or_else(|| thread.stuck(now, counters, waker)));
         }
         for (program, no_socket) in self.programs.iter_mut().zip(no_socket) {
-            // A queue that has lost its socket gets no new socket before a restart. The problem is
-            // therefore remembered even if no further packets arrive on this queue.
+            // A queue that has lost its socket gets no new socket before a restart. The monitor
+            // therefore keeps reporting the problem, even if no further packets arrive on this
+            // queue.
             program.without_socket |= !program.some_without_socket && *no_socket > 0;
         }
         let without = self.programs.iter().any(|program| program.without_socket);
@@ -256,7 +259,8 @@ impl Thread {
 
     fn lost_socket(&mut self, interfaces: &[Interface]) -> Option<Problem> {
         for socket in &mut self.sockets {
-            // Reading the error of a socket also clears the error, so the result is remembered.
+            // Reading the error of a socket also clears the error, so the monitor stores the
+            // result.
             socket.lost |= getsockopt(&socket.fd, sockopt::SocketError).is_ok_and(|error| error != 0);
         }
         let lost = self.sockets.iter().find(|socket| socket.lost)?;
@@ -281,8 +285,8 @@ impl Program {
             Ok((index, _)) if index != ours.index => return Some(Problem::InterfaceGone(interface())),
             Ok((_, xdp)) => xdp,
             Err(InterfaceError::Absent(_)) => return Some(Problem::InterfaceGone(interface())),
-            // The kernel was busy or had no free memory. Such an error does not mean that the
-            // program is missing.
+            // The request failed because the kernel was busy or had no free memory. Such a failure
+            // does not mean that the program is missing.
             Err(_) => return None,
         };
         match (self.mode, xdp) {
@@ -297,7 +301,7 @@ impl Program {
     }
 }
 
-/// A thread without an iteration for this time is considered stuck. A sleeping thread makes an
+/// A thread that makes no iteration for this long is considered stuck. A sleeping thread makes an
 /// iteration every 100 ms.
 const STUCK_AFTER: Duration = Duration::from_millis(500);
 
@@ -305,8 +309,8 @@ const STUCK_AFTER: Duration = Duration::from_millis(500);
 mod tests {
     use super::*;
 
-    /// A tuple of the iteration count, whether packets are waiting, and whether the thread should
-    /// be reported as stuck.
+    /// Each tuple contains the iteration count, a flag that is `true` if packets are waiting, and a
+    /// flag that is `true` if the thread should be reported as stuck.
     type Look = (u64, bool, bool);
 
     const LOOK: Duration = Duration::from_millis(250);

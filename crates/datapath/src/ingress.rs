@@ -72,8 +72,8 @@ pub(crate) fn is_attached(interface: u32, program: u32) -> io::Result<bool> {
         revision: 0,
     };
     // SAFETY: `query` has the layout of `union bpf_attr` for this command, and its size is passed.
-    // The query points to `count` words that outlive the call, and the call writes only to these
-    // words.
+    // The query points to an array of `count` words that outlives the call, and the call writes
+    // only to this array.
     let answer = unsafe { libc::syscall(libc::SYS_bpf, PROG_QUERY, &raw mut query, size_of::<Query>()) };
     if answer < 0 {
         return Err(io::Error::last_os_error());

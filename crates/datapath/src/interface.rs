@@ -1,9 +1,9 @@
-//! The properties of a network interface, and resulting problems for the load balancer. Each
-//! [`Finding`] contains the command that fixes the problem.
+//! The properties of a network interface, and the problems that they cause for the load balancer.
+//! Each [`Finding`] contains the command that fixes the problem.
 //!
-//! This module changes no settings, because a killed process could not restore them. The method
-//! `findings` depends only on the properties that were read. The module does not read `/sys`,
-//! because `/sys` can show another network namespace.
+//! This module changes no settings, because a killed process could not restore them. The result of
+//! the method `findings` depends only on the properties that were read. The module does not read
+//! `/sys`, because `/sys` can show another network namespace.
 //!
 //! See Linux `include/uapi/linux/{rtnetlink,ethtool}.h`.
 
@@ -45,7 +45,8 @@ pub struct Interface {
     pub is_up: bool,
     /// `true` if the interface has carrier.
     pub has_carrier: bool,
-    /// The name of the driver, such as `veth` or `virtio_net`. Empty if the driver reports no name.
+    /// The name of the driver, such as `veth` or `virtio_net`. The name is empty if the driver does
+    /// not report one.
     pub driver: String,
     /// The number of active receive queues.
     pub queues: u32,
@@ -84,14 +85,14 @@ pub struct Features {
     pub tx_checksum: bool,
 }
 
-/// The interface that contains another interface as a member, such as a bond.
+/// An interface with other interfaces as members, such as a bond.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Master {
     /// The name of the interface. If the interface has no name in this network namespace, this is
     /// its index.
     pub name: String,
-    /// The kind of the interface, which is `bond`, `team`, `bridge` or `vrf`. Empty if the kernel
-    /// does not report the kind.
+    /// The kind of the interface, which is `bond`, `team`, `bridge` or `vrf`. The text is empty if
+    /// the kernel does not report the kind.
     pub kind: String,
 }
 
@@ -125,9 +126,9 @@ impl Interface {
     /// Reads the properties of interface `name` in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// Returns an [`InterfaceError`] if the interface cannot be read. Missing information from the
-    /// device is not an error. A missing driver name is empty, a missing number of queues is
-    /// replaced by the number that the device was created with, and missing offloads are off.
+    /// Returns an [`InterfaceError`] if the interface cannot be read. Information that the device
+    /// does not provide is not an error. A missing driver name is empty, a missing number of queues
+    /// is replaced by the number that the device was created with, and missing offloads are off.
     ///
     /// # Cost
     /// One netlink request and five ioctls.
@@ -376,16 +377,16 @@ impl Interface {
     }
 }
 
-/// Returns the index of interface `name` and the ID of its XDP program. The call sends one netlink
-/// request.
+/// Returns the index of interface `name` and the ID of the attached XDP program. The call sends one
+/// netlink request.
 pub(crate) fn xdp_program(name: &str) -> Result<(u32, Option<u32>), InterfaceError> {
     checked_name(name)?;
     let link = link::read(name)?;
     Ok((link.index, link.xdp_program))
 }
 
-/// Checks an interface name like `dev_valid_name` in the kernel. Returns the zero-terminated name
-/// for an `ifreq` structure.
+/// Checks an interface name by the same rules as `dev_valid_name` in the kernel. Returns the
+/// zero-terminated name for an `ifreq` structure.
 pub(crate) fn checked_name(name: &str) -> Result<[u8; libc::IFNAMSIZ], InterfaceError> {
     let bytes = name.as_bytes();
     let is_bad = |byte: &u8| *byte == 0 || *byte == b'/' || *byte == b':' || byte.is_ascii_whitespace();
@@ -425,8 +426,9 @@ pub const fn largest_packet(chunk: u32) -> u32 {
 pub const LONGEST_PACKET: u32 = largest_packet(crate::slots::ROOM as u32 + XDP_HEADROOM);
 /// The length of an Ethernet header with two VLAN tags, in bytes.
 const LINK_HEADER_BYTES: u32 = 14 + 2 * 4;
-/// The maximum headroom that the steering program can open in front of a packet, in bytes. The
-/// mark that the program writes into the packet cannot represent larger values.
+/// The maximum headroom, in bytes, that the steering program can reserve in front of a packet. The
+/// program writes the size of the headroom into a mark of one byte, which cannot represent larger
+/// values.
 pub const MAX_ENCAP_OVERHEAD_BYTES: u8 = 63;
 /// The maximum number of interfaces of a data plane.
 pub const MAX_INTERFACES: usize = 16;

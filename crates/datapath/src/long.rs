@@ -15,7 +15,7 @@ use arrayvec::ArrayVec;
 /// The state of receiving a long packet from a queue.
 #[derive(Debug, Default)]
 pub(crate) struct Gathering {
-    /// The packet that is incomplete, because its last frame has not arrived yet.
+    /// The packet whose last frame has not arrived yet.
     partial: Option<Partial>,
     /// The number of packets that were dropped because they were longer than a slot.
     pub(crate) too_long: u64,
@@ -92,8 +92,8 @@ impl Area {
         whole.len = end;
     }
 
-    /// Marks a frame as long. The bytes of a long frame are stored in its slot. If the area has no
-    /// slots, the frame is returned unchanged.
+    /// Marks a frame as long. The packet bytes of a long frame are stored in its slot. If the UMEM
+    /// has no slots, the frame is returned unchanged.
     #[inline]
     pub(crate) fn lengthen(&self, mut frame: Frame) -> Frame {
         if self.has_slots()
@@ -117,7 +117,7 @@ impl Area {
         frame
     }
 
-    /// Adds chunks from `spare` to a long frame until it has room for `len` bytes.
+    /// Adds chunks from `spare` to a long frame until the frame has room for `len` bytes.
     ///
     /// # Errors
     /// If `spare` has too few chunks, returns the frame with all chunks that were added.
@@ -135,8 +135,8 @@ impl Area {
         if room < len { Err(frame) } else { Ok(frame) }
     }
 
-    /// Copies the first `len` bytes of a long frame into its chunks. If there are too few chunks,
-    /// chunks from `spare` are added. Chunks that are not needed are added to `returned`.
+    /// Copies the first `len` bytes of a long frame into its chunks. If the frame has too few
+    /// chunks, chunks from `spare` are added. Chunks that are not needed are added to `returned`.
     ///
     /// # Errors
     /// Returns the frame if `spare` has too few chunks.

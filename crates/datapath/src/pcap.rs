@@ -28,7 +28,8 @@ pub struct CapturedFrame {
     pub interface: Option<String>,
     /// `true` if the file marks the frame as outbound.
     pub is_outbound: bool,
-    /// The comment for this frame in the file. Empty if the frame has no comment.
+    /// The comment for this frame in the file. The comment is empty if the file contains none for
+    /// this frame.
     pub comment: String,
 }
 

@@ -35,8 +35,8 @@ pub fn listed(text: &str) -> Processors {
     text.trim().split(',').filter_map(run).flatten().collect()
 }
 
-/// Returns the processors, ordered by when packet threads use them. The processors in `near` come
-/// first, because they are near the NIC.
+/// Returns the processors in the order in which they are assigned to packet threads. The processors
+/// in `near` come first, because they are on the memory node of the NIC.
 #[must_use]
 pub fn order(allowed: &Processors, near: &Processors) -> Vec<u32> {
     allowed.intersection(near).chain(allowed.difference(near)).copied().collect()
@@ -50,8 +50,9 @@ pub(crate) fn near_device(bus: &str) -> Processors {
     list.as_deref().map(listed).unwrap_or_default()
 }
 
-/// Returns the processors that are near all interfaces. Interfaces with an unknown location are
-/// ignored. If no processor is near all of them, returns the processors near the first interface.
+/// Returns the processors that are on the memory nodes of all interfaces. Interfaces with an
+/// unknown location are ignored. If no processor is near all of them, returns the processors near
+/// the first interface.
 pub(crate) fn near_all(each: impl Iterator<Item = Processors>) -> Processors {
     let mut each = each.filter(|near| !near.is_empty());
     let first = each.next().unwrap_or_default();
@@ -59,10 +60,10 @@ pub(crate) fn near_all(each: impl Iterator<Item = Processors>) -> Processors {
     if all.is_empty() { first } else { all }
 }
 
-/// Runs `job` on the processors in `near`. Memory that the job accesses first is then allocated on
-/// the node of these processors. Afterwards the calling thread may use its previous processors
-/// again. If the process may not use any processor in `near`, the job runs on the current
-/// processors.
+/// Runs `job` on the processors in `near`. Memory that the job is the first to access is then
+/// allocated on the node of these processors. Afterwards the calling thread may use its previous
+/// processors again. If the process may not use any processor in `near`, the job runs on the
+/// current processors.
 pub(crate) fn near_to<T>(near: &Processors, job: impl FnOnce() -> T) -> T {
     let allowed = allowed();
     let there: Processors = allowed.intersection(near).copied().collect();
@@ -113,7 +114,7 @@ mod tests {
 
     proptest! {
         /// Checks that the order contains each allowed processor once, that near processors come
-        /// first, and that both parts are sorted.
+        /// before all others, and that both groups are sorted.
         #[test]
         fn near_processors_come_first(allowed in btree_set(0u32..64, 0..20), near in btree_set(0u32..64, 0..20)) {
             let order = order(&allowed, &near);

@@ -29,7 +29,7 @@ pub struct Replay {
 /// The result of offering a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offered {
-    /// The frame was received. The next iteration processes it.
+    /// The frame was received. The next iteration of the thread processes the frame.
     Received,
     /// The thread ignored the frame, because the steering program would pass it to the kernel.
     Passed,
@@ -63,8 +63,8 @@ impl Replay {
         Ok(Self { engine, counters, notices, filter: Filter::default(), ends: TunnelEndpoints::default() })
     }
 
-    /// Sets the filter and the tunnel endpoints. They determine which of the offered frames the
-    /// thread receives from now on.
+    /// Sets the filter and the tunnel endpoints. The filter and the endpoints determine which of
+    /// the offered frames the thread receives from now on.
     pub fn set_filter(&mut self, filter: Filter, ends: TunnelEndpoints) {
         (self.filter, self.ends) = (filter, ends);
     }
@@ -102,5 +102,5 @@ impl Replay {
     }
 }
 
-/// The size of a frame in bytes. It is sufficient for a jumbo frame and its outer headers.
+/// The size of a frame in bytes. This size is sufficient for a jumbo frame with its outer headers.
 const FRAME_BYTES: usize = 16 * 1024;

@@ -1,7 +1,7 @@
 //! One ring of an AF_XDP socket. A ring consists of slots that this process and the kernel pass to
-//! each other through shared memory. Entries are descriptors of 16 bytes, or addresses. libxdp maps
-//! the ring, and the module `mapping` finds that mapping. The module `indices` computes which side
-//! owns each slot.
+//! each other through shared memory. Each entry of a ring is either a descriptor of 16 bytes or an
+//! address. libxdp maps the ring, and the module `mapping` finds that mapping. The module `indices`
+//! computes which side owns each slot.
 //!
 //! Invariant: this module accesses a slot only while the indices assign it to this process.
 //!
@@ -28,8 +28,8 @@ pub(crate) struct Memory<T> {
     size: u32,
 }
 
-// SAFETY: the memory is shared only with the kernel. One `Consumer` or `Producer` owns this side of
-// the ring, and it has one owner at a time.
+// SAFETY: the memory is shared only with the kernel. In this process, one `Consumer` or `Producer`
+// owns the ring, and only one thread owns that value at a time.
 unsafe impl<T: Send> Send for Memory<T> {}
 
 impl<T: Copy> Memory<T> {
@@ -122,15 +122,15 @@ impl<T: Copy> Producer<T> {
         Self { memory, index }
     }
 
-    /// Returns the number of free slots. The index of the kernel is read only if fewer than
-    /// `wanted` slots are known to be free.
+    /// Returns the number of free slots. The kernel's index is read only if fewer than `wanted`
+    /// slots are already known to be free.
     #[inline]
     pub(crate) fn free(&mut self, wanted: usize) -> usize {
         let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
         self.index.free(wanted, self.memory.consumer()) as usize
     }
 
-    /// Reads the index of the kernel and returns the current number of free slots.
+    /// Reads the kernel's index and returns the current number of free slots.
     #[inline]
     pub(crate) fn free_now(&mut self) -> usize {
         self.index.look(self.memory.consumer()) as usize

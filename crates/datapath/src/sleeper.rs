@@ -1,7 +1,8 @@
-//! The sleep state of a thread. When other threads add work for this thread, they check the state.
+//! The sleep state of a thread. Other threads check the state after they have added work for this
+//! thread.
 //!
 //! A thread that wants to sleep first announces the sleep, then checks for work once more, and then
-//! sleeps. A producer first adds its work, and then checks whether the thread sleeps. In every
+//! sleeps. A producer first adds its work, and then checks whether the thread is sleeping. In every
 //! interleaving, the thread sees the work or the producer sees the announcement, so work is never
 //! missed. A loom model checks all interleavings.
 
@@ -20,8 +21,9 @@ impl Sleeper {
     /// work, the thread may sleep.
     pub(crate) fn about_to_sleep(&self) {
         self.0.store(true, Ordering::Relaxed);
-        // This fence pairs with the fence in `must_wake`. Each side stores before it loads, so at
-        // least one side sees the store of the other side.
+        // This fence pairs with the fence in `must_wake`. The thread and the producer each store a
+        // value before they load the value of the other side, so at least one of them sees the
+        // store of the other.
         fence(Ordering::SeqCst);
     }
 

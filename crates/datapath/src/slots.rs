@@ -57,8 +57,8 @@ impl Slots {
         // SAFETY: `chunk` is below the number of slots, and the slots are consecutive in memory.
         let slot = unsafe { self.0.first.add(chunk * SLOT) }.cast::<Slot>();
         // SAFETY: the slot is aligned to words, and all zeros are a valid slot. The chunk has only
-        // one frame, which stays borrowed as long as the slot. The area that the frame belongs to
-        // keeps the memory alive.
+        // one frame, which stays borrowed as long as the reference to the slot exists. The UMEM
+        // area that contains the frame keeps the memory alive.
         unsafe { &mut *slot.as_ptr() }
     }
 }
@@ -119,8 +119,8 @@ pub(crate) const MOST_MORE: usize = 16;
 /// The size of a slot in bytes.
 const SLOT: usize = 16_384;
 const WORDS: usize = SLOT / size_of::<u64>();
-/// The maximum size of a packet with its link header and headroom, in bytes. A slot has room for
-/// this size.
+/// The maximum size of a packet with its link header and headroom, in bytes. A slot is large enough
+/// for a packet of this size.
 pub(crate) const ROOM: usize = 15_864;
 const _: () = assert!(size_of::<Slot>() == SLOT && align_of::<Slot>() <= align_of::<u64>());
 

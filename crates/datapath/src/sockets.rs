@@ -43,15 +43,16 @@ counters::socket! {
     ]
 }
 
-/// The packet counts of one socket of a thread. The sockets of the other threads count the other
-/// packets of the interface.
+/// The packet counts of one socket of a thread. Packets that arrive on the same interface for other
+/// threads are counted by the sockets of those threads.
 #[derive(Debug, Default)]
 pub struct LinkCounters {
     /// The interface.
     pub interface: InterfaceId,
     /// The number of received frames.
     pub rx: Counter,
-    /// The number of frames that were put into the transmit ring: forwarded frames and replies.
+    /// The number of frames that were put into the transmit ring, which includes forwarded frames
+    /// and replies.
     pub tx: Counter,
     /// The number of frames that were dropped before a packet thread received them.
     pub lost: Counter,

@@ -4,7 +4,7 @@
 //!
 //! Invariant: the maps contain exactly the entries of the field `filter`. This field contains the
 //! last filter that was passed to [`Steer::set_filter`]. The first byte of a frame encodes how much
-//! headroom the program opened, see [`head_room_bytes`].
+//! headroom the program has reserved, see [`head_room_bytes`].
 
 mod filter;
 mod handed;
@@ -40,7 +40,7 @@ use crate::interface::{Interface, MAX_ENCAP_OVERHEAD_BYTES};
 /// The options of a steering program. The options cannot change while the program is attached.
 #[derive(Clone, Copy, Debug)]
 pub struct SteerOptions {
-    /// The maximum number of VIP addresses. The kernel reserves about 160 bytes for each.
+    /// The maximum number of VIP addresses. The kernel reserves about 160 bytes for each address.
     pub max_vips: u32,
     /// The handling of VIP packets that arrive on a queue without a socket.
     pub no_socket: NoSocket,
@@ -115,7 +115,8 @@ pub enum SteerError {
         /// The error of the kernel.
         cause: String,
     },
-    /// The encapsulation overhead is too large. The mark in the frame cannot represent it.
+    /// The encapsulation overhead is too large. The mark in the frame cannot represent an overhead
+    /// of this size.
     #[error(
         "{what} needs {growth_bytes} bytes of headroom, but at most {MAX_ENCAP_OVERHEAD_BYTES} are supported"
     )]
@@ -127,12 +128,12 @@ pub enum SteerError {
     },
 }
 
-/// How filtered packets reach the sockets.
+/// The mechanism that delivers filtered packets to the sockets.
 enum Handover {
     /// The XDP program redirects packets to AF_XDP sockets.
     Redirect(XskMap<MapData>),
-    /// Each packet socket uses the socket filter of this object. The ingress program drops the
-    /// packets that the sockets have received.
+    /// Each packet socket uses the socket filter from this BPF object. The ingress program drops
+    /// the packets that the sockets have received.
     Filter(Box<Ebpf>),
 }
 
@@ -161,7 +162,8 @@ impl Steer {
     /// member of a bond.
     ///
     /// # Cost
-    /// About 40 ms. On many NICs, the link is also down for about a second.
+    /// About 40 ms. On many NICs, attaching the program also takes the link down for about a
+    /// second.
     pub fn attach(interface: &str, options: &SteerOptions) -> Result<Self, SteerError> {
         let interface = attach::free_interface(interface)?;
         let no_socket_drops = u8::from(options.no_socket == NoSocket::Drop);
@@ -270,8 +272,8 @@ impl Steer {
     }
 
     /// Updates the filter to match `wanted`. New entries are added before old entries are removed.
-    /// An address in both filters is redirected without interruption. An address in neither filter
-    /// stays with the kernel during the change.
+    /// Packets to an address in both filters are redirected without interruption. Packets to an
+    /// address in neither filter go to the kernel throughout the change.
     ///
     /// # Errors
     /// The filter is unchanged after [`SteerError::TooManyVips`], [`SteerError::TooManyPrefixes`],
@@ -280,16 +282,16 @@ impl Steer {
     ///
     /// # Cost
     /// One system call for each changed address, and two for all prefixes together. The second of
-    /// these waits until no program reads the old prefixes, which takes some milliseconds. Packet
-    /// threads must not call this function.
+    /// the two calls for prefixes returns only after no program reads the old prefixes anymore,
+    /// which takes some milliseconds. Packet threads must not call this function.
     pub fn set_filter(&mut self, wanted: &Filter) -> Result<Changed, SteerError> {
         check(wanted, self.max_vips)?;
         self.exchange(wanted)
     }
 
-    /// Removes all entries that `next` does not contain, and adds no entries. This is the first
-    /// half of a change to `next`. The second half is [`Self::set_filter`], after the packet
-    /// threads have received the new entries.
+    /// Removes all entries that `next` does not contain, and adds no entries. This call is the
+    /// first half of a filter change to `next`. The second half is [`Self::set_filter`], after the
+    /// packet threads have received the new entries.
     ///
     /// # Errors
     /// The errors are the same as for [`Self::set_filter`].
@@ -394,8 +396,8 @@ impl Maps {
 }
 
 fn load(mut loader: EbpfLoader<'_>, object: &[u8], max_vips: u32) -> Result<Ebpf, AttachError> {
-    // The map has twice the required size. A completely different set can then be added before the
-    // old set is removed.
+    // The map is twice as large as a single set of entries requires. A completely different set can
+    // then be added before the old set is removed.
     loader.map_max_entries("vips", max_vips.saturating_add(MAX_OWN).saturating_mul(2));
     attach::load(&mut loader, object)
 }
@@ -411,9 +413,9 @@ impl fmt::Debug for Steer {
 
 /// Returns the number of bytes before the Ethernet header of a redirected frame.
 ///
-/// If the program opened headroom, it wrote `2 * overhead + 1` into the first byte, which is odd.
-/// Otherwise the frame starts with its destination address. The first byte of that address is even,
-/// because the program does not redirect multicast frames.
+/// If the program reserved headroom, it wrote `2 * overhead + 1` into the first byte, so this byte
+/// is odd. Otherwise the frame starts with its destination address. The first byte of that address
+/// is even, because the program does not redirect multicast frames.
 #[must_use]
 #[inline]
 pub const fn head_room_bytes(first_byte: u8) -> u8 {

@@ -3,7 +3,7 @@
 //! The shutdown consists of rounds. In each round, every thread works until it finds no packet,
 //! signals this, and continues. The next round begins when all threads have signaled. If a frame is
 //! passed on in one round, the receiving thread finds it in the next round. The number of rounds
-//! therefore equals the maximum number of threads that process a packet.
+//! therefore equals the maximum number of threads that handle one packet.
 //!
 //! Invariant: a thread that sees a new round also sees all frames that were passed on before that
 //! round. A loom model checks all interleavings.
@@ -29,8 +29,9 @@ impl Rounds {
     }
 }
 
-/// The maximum number of threads that process a packet. These are the receiving thread, the thread
-/// selected by software steering, the thread that collects fragments, and the sending thread.
+/// The number of shutdown rounds, which equals the maximum number of threads that handle one
+/// packet. These threads are the receiving thread, the thread selected by software steering, the
+/// thread that collects fragments, and the sending thread.
 pub(crate) const ROUNDS: u8 = 4;
 
 #[cfg(all(test, loom))]
@@ -48,8 +49,9 @@ mod tests {
             let (their_rounds, their_left) = (Arc::clone(&rounds), Arc::clone(&left));
             let finder = loom::thread::spawn(move || {
                 if their_rounds.current() == 2 {
-                    // The load is relaxed, because the round must order it even without the
-                    // ordering of a mailbox.
+                    // The load uses relaxed ordering. The assertion therefore passes only if the
+                    // release and acquire operations on the round number make the store in the
+                    // other thread visible.
                     assert_eq!(their_left.load(Ordering::Relaxed), 1, "frame left behind");
                 }
             });

@@ -1,4 +1,5 @@
-//! The atomic types of this crate. In loom tests they are replaced by the types of loom.
+//! The atomic types of this crate. In loom tests, the atomic types of the crate `loom` are used
+//! instead.
 
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering, fence};

@@ -28,7 +28,7 @@ use crate::wake::Waker;
 pub struct Idle {
     /// How long an idle thread polls its rings before it sleeps.
     pub spin: Duration,
-    /// `true` if the thread sleeps after that time. `false` if it polls forever.
+    /// `true` if the thread then sleeps. `false` if it polls forever.
     pub sleep: bool,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Leave {
     flows: Sender<Option<FlowTable>>,
 }
 
-/// A command that makes one thread leave while the other threads continue.
+/// A command that makes one thread stop while the other threads continue.
 #[derive(Debug)]
 pub(crate) struct LeaveCommand {
     ordered: Arc<AtomicBool>,
@@ -59,7 +59,7 @@ impl Leave {
 }
 
 impl LeaveCommand {
-    /// Makes the thread leave at its next iteration. The thread first sends the packets that are in
+    /// Makes the thread stop at its next iteration. The thread first sends the packets that are in
     /// its rings. The caller must wake the thread.
     pub(crate) fn give(&self) {
         self.ordered.store(true, Ordering::Relaxed);
@@ -97,8 +97,9 @@ pub(crate) struct PacketThread<D: Sockets, F: Forward> {
 }
 
 impl<D: Sockets, F: Forward> PacketThread<D, F> {
-    /// Runs the thread until the last round of the shutdown is finished, or until the thread is
-    /// commanded to leave. Packets that are still in rings and mailboxes at that time are sent.
+    /// Runs the thread until the last round of the shutdown is finished, or until a
+    /// [`LeaveCommand`] stops the thread. Packets that are still in rings and mailboxes at that
+    /// time are sent.
     pub(crate) fn run(mut self) {
         if let Some(processor) = self.processor {
             pin(self.number, processor);
@@ -128,7 +129,7 @@ impl<D: Sockets, F: Forward> PacketThread<D, F> {
         drop(device);
     }
 
-    /// Runs one iteration of the engine. Sleeps if the thread is idle for long enough.
+    /// Runs one iteration of the engine. Sleeps if the thread has been idle for long enough.
     fn turn(&mut self) {
         let begin = Instant::now();
         let count = self.step(begin);
@@ -193,8 +194,8 @@ impl<D: Sockets, F: Forward> PacketThread<D, F> {
         }
         let due = self.millis_until_due();
         let device = self.engine.device_mut();
-        // The end of a transmission does not wake the thread. While packets are in flight, the
-        // thread therefore sleeps only briefly before it checks the rings again.
+        // The end of a transmission does not wake the thread. While packets are being transmitted,
+        // the thread therefore sleeps only briefly before it checks the rings again.
         let sending = device.is_sending();
         let at_most = if sending { RETRY_SEND_MS } else { SLEEP_AT_MOST_MS };
         let at_most = at_most.min(due);
@@ -221,7 +222,7 @@ impl<D: Sockets, F: Forward> PacketThread<D, F> {
     fn copy_statistics(&mut self) {
         let device = self.engine.device_mut();
         self.socket.fill_low.add(u64::from(device.is_short_of_frames()));
-        // If reading fails, the previous statistics are kept.
+        // If the socket statistics cannot be read, the previous values are kept.
         let _ = device.copy_statistics(&self.socket);
     }
 }
@@ -241,8 +242,8 @@ fn pin(thread: usize, processor: u32) {
     }
 }
 
-/// Drops all capabilities of the thread. The thread has already opened everything that it needs. If
-/// an attacker takes control of the thread, the attacker therefore gains no privileges.
+/// Gives up all capabilities of the thread. The thread has already opened everything that it needs.
+/// An attacker who takes control of the thread therefore gains no privileges.
 fn give_up_capabilities() {
     let none = CapabilitySet::empty();
     let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
@@ -254,8 +255,8 @@ fn give_up_capabilities() {
 }
 
 const STATISTICS_EVERY: Duration = Duration::from_secs(1);
-/// The longest sleep in milliseconds. It also limits the delay of timers in a thread that is not
-/// woken.
+/// The longest sleep in milliseconds. This limit also bounds how late a timer can run in a thread
+/// that is not woken.
 const SLEEP_AT_MOST_MS: u8 = 100;
 const RETRY_SEND_MS: u8 = 1;
 /// The maximum number of polled descriptors: one socket for each interface, and the eventfd of the
@@ -291,8 +292,9 @@ mod tests {
         }
     }
 
-    /// A test forwarder. The first byte of a packet names a thread. The forwarder sends packets
-    /// that name its own thread, and passes other packets to the named thread.
+    /// A test forwarder. In this test, the first byte of a packet contains a thread number. The
+    /// test forwarder sends packets that contain its own thread number, and passes other packets to
+    /// the thread with the given number.
     struct Named {
         me: ThreadId,
         due: Option<Now>,
@@ -390,7 +392,7 @@ mod tests {
         assert_eq!(sleeps(None), SLEEP_AT_MOST_MS);
         assert_eq!(sleeps(Some(0)), 0);
         assert_eq!(sleeps(Some(3_600_000_000_000)), SLEEP_AT_MOST_MS);
-        // The thread was created just before, so almost no time has passed.
+        // The thread was created just before this check, so almost no time has passed.
         assert!((1..=50).contains(&sleeps(Some(50_000_000))));
     }
 

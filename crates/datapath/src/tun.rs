@@ -1,7 +1,7 @@
-//! A TUN device. Packets that the kernel routes to the device are read from a file descriptor, one
-//! IP packet with each read. The device is not persistent: when the last descriptor is closed, the
-//! kernel removes the device with its addresses and routes. The caller configures addresses, routes
-//! and rules with rtnetlink.
+//! A TUN device. Packets that the kernel routes to the device are read from a file descriptor, and
+//! each read returns one IP packet. The device is not persistent: when the last descriptor is
+//! closed, the kernel removes the device with its addresses and routes. The caller configures
+//! addresses, routes and rules with rtnetlink.
 //!
 //! See Linux `Documentation/networking/tuntap.rst` and `include/uapi/linux/if_tun.h`.
 

@@ -24,7 +24,7 @@ pub(crate) struct Area {
     base: NonNull<u8>,
     bounds: Bounds,
     homes: Homes,
-    /// Memory for packets that need several chunks. `None` if the interfaces have no such packets.
+    /// Memory for packets that need several chunks. `None` if no interface receives such packets.
     slots: Option<Slots>,
 }
 
@@ -53,7 +53,7 @@ impl Bounds {
     #[inline]
     fn room_inside(self, address: usize) -> usize {
         // The area consists of complete chunks, so it is sufficient to check the start address.
-        // This check needs no addition, which could overflow.
+        // Checking the end address instead would require an addition, which could overflow.
         assert!(address < self.len, "descriptor outside of the packet memory");
         self.room(address)
     }
@@ -62,9 +62,9 @@ impl Bounds {
 /// Finds the thread that owns a frame, given the address of the frame.
 #[derive(Clone, Debug)]
 struct Homes {
-    /// The base-2 logarithm of the number of bytes for the frames of one queue.
+    /// The base-2 logarithm of the total size of the frames of one queue, in bytes.
     queue_shift: u32,
-    /// The thread of each queue. The queues are in the order of their frames in the area.
+    /// The thread of each queue. The queues are in the same order as their frames in the UMEM.
     threads: Arc<[ThreadId]>,
 }
 
@@ -279,7 +279,8 @@ mod tests {
 
     #[test]
     fn homes_of_depends_on_the_queue_of_a_frame() {
-        // The area has three queues of the first interface, two of the second and one of the third.
+        // The area contains the frames of six queues: three queues of the first interface, two of
+        // the second and one of the third.
         let threads = [0u16, 1, 2, 0, 1, 0];
         for (chunk, frames) in [(2_048, 512), (4_096, 4_096)] {
             let queue_shift = usize::trailing_zeros(chunk * frames);

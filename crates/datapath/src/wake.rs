@@ -13,8 +13,8 @@ use crate::sync::{AtomicBool, Ordering};
 pub struct Waker {
     pub(crate) sleeper: Sleeper,
     bell: EventFd,
-    /// `true` if another thread has added frames to the mailbox since the last iteration began.
-    /// Only the health monitor reads the flag, so no memory ordering is needed.
+    /// `true` if another thread has added frames to the mailbox since the start of the current
+    /// iteration. Only the health monitor reads the flag, so no memory ordering is needed.
     mail: AtomicBool,
 }
 
@@ -28,7 +28,7 @@ impl Waker {
         Ok(Self { sleeper: Sleeper::new(), bell, mail: AtomicBool::new(false) })
     }
 
-    /// Wakes the thread if it sleeps. The system call is made only if the thread sleeps.
+    /// Wakes the thread if it sleeps. If the thread is awake, no system call is made.
     pub fn wake(&self) {
         if self.sleeper.must_wake() {
             self.ring();

@@ -54,7 +54,8 @@ enum BusyPoll {
     /// The driver runs in interrupts.
     Off,
     /// The driver will run in system calls of the thread once the kernel knows the driver queue of
-    /// the socket. Until then it runs in interrupts. The value is the name of the interface.
+    /// the socket. Until then, the driver runs in interrupts. The value is the name of the
+    /// interface.
     Wanted(Box<str>),
     On,
 }
@@ -72,16 +73,16 @@ struct Handles {
 pub struct XskDevice {
     area: Area,
     queues: Box<[Queue]>,
-    /// For each interface, how the thread sends frames.
+    /// The way in which the thread sends frames, for each interface.
     tx_paths: Box<[TxPath]>,
-    /// The maximum number of frames for a queue. The count includes frames in the fill ring and
-    /// received packets.
+    /// The maximum number of frames that a queue uses for receiving. The count includes frames in
+    /// the fill ring and received packets.
     share: usize,
-    /// Free frames for long packets, which may need more frames when they are sent than when they
-    /// were received.
+    /// Free frames for long packets. A long packet may need more frames for sending than it needed
+    /// for receiving.
     spare: Vec<Frame>,
     most_spare: usize,
-    /// Free frames that were part of a long frame. They are returned to the pool in the next call
+    /// Free chunks that belonged to a long packet. They are returned to the pool in the next call
     /// of `reap`.
     returned: Vec<Frame>,
     /// The index of the queue that the next call of `receive` reads first. The index rotates so

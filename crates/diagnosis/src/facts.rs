@@ -98,8 +98,8 @@ pub(crate) struct Nic {
 pub(crate) struct VipFact {
     pub(crate) name: Arc<str>,
     pub(crate) address: IpAddr,
-    /// The index of the outgoing interface of the kernel route to the VIP, or the reason why there
-    /// is no such interface.
+    /// The index of the interface through which the kernel routes packets to the VIP, or the reason
+    /// why there is no such interface.
     pub(crate) route: Result<u32, Unresolved>,
     /// The local address or loopback prefix that makes the VIP a local address.
     pub(crate) local: Option<OwnAddress>,
@@ -206,7 +206,8 @@ impl Facts {
         self.interfaces.iter().filter_map(|nic| nic.found.as_ref().ok())
     }
 
-    /// Returns a command that adds an address to the first readable interface.
+    /// Returns a command that adds an address to the first interface whose properties could be
+    /// read.
     pub(crate) fn address_command(&self, address: IpAddr) -> Option<String> {
         let (interface, _) = self.usable().next()?;
         Some(format!("ip address add {} dev {}", host_prefix(address), interface.name))
@@ -223,8 +224,8 @@ impl Facts {
         self.sockets_on(interface) + self.threads.steered
     }
 
-    /// Returns the processors on which the first `count` threads will run. Processors in `near`,
-    /// which are close to the interface, are used first.
+    /// Returns the processors on which the first `count` threads will run. The processors in `near`
+    /// are close to the interface and are used first.
     pub(crate) fn thread_cpus(&self, count: u32, near: &Processors) -> Processors {
         order(&self.host.cpus, near).into_iter().take(count as usize).collect()
     }

@@ -1,8 +1,8 @@
 //! Collects the facts about the machine from `/proc`, `/sys`, ioctls and netlink.
 //!
-//! The module changes nothing on the machine. A file in `/sys` may belong to another network
-//! namespace than the current one. The module uses only files that do not depend on the namespace,
-//! or whose namespace it has checked.
+//! The module changes nothing on the machine. A file in `/sys` may describe a network namespace
+//! other than the current one. The module therefore reads only files that do not depend on the
+//! namespace, and files whose namespace it has checked.
 //!
 //! References: proc(5); Linux `Documentation/ABI/testing/sysfs-bus-pci`.
 
@@ -165,8 +165,8 @@ fn paths(
     let readdressed = readdressed(config);
     let mut links: HashMap<u32, Option<(String, u32)>> = HashMap::new();
     let mut paths: BTreeMap<(Arc<str>, IpAddr, &'static str), PathFact> = BTreeMap::new();
-    // This machine also sends fragments of full size to the other machines of its shard, so the
-    // paths to them are included.
+    // This machine also sends full-size fragments to the other machines of its shard, so the paths
+    // to those machines are included.
     let peers = config.peers(machine).into_iter().flat_map(|pool| &pool.members);
     let peers = peers.filter(|member| *member.backend.name != *machine.name());
     let members = config.members().map(|member| ("backend", member));
@@ -319,7 +319,8 @@ fn locked_memory(limits: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// Returns the word in brackets, which is the active setting in such a `/sys` file.
+/// Returns the word in brackets, which is the active setting in files such as
+/// `/sys/kernel/mm/transparent_hugepage/enabled`.
 fn chosen(text: &str) -> Option<String> {
     let (_, rest) = text.split_once('[')?;
     rest.split_once(']').map(|(word, _)| word.to_owned())

@@ -269,7 +269,7 @@ pub(crate) fn ranges(cpus: &Processors) -> String {
     runs.iter().map(run).collect::<Vec<_>>().join(",")
 }
 
-/// Quotes a text for a shell if necessary.
+/// Quotes a string for a shell if necessary.
 pub(crate) fn quoted(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '-' | '_' | ':');
     if !text.is_empty() && text.chars().all(is_plain) {

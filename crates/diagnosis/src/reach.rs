@@ -18,8 +18,8 @@ pub(crate) struct Heard {
     pub(crate) unasked: Vec<String>,
 }
 
-/// Pings each address with packets up to the given size. If the first address of that family in
-/// `sources` is a local address, it is the source address of the pings.
+/// Pings each address with packets up to the given size. For each address family, the first address
+/// of that family in `sources` is the source address of the pings, if it is a local address.
 ///
 /// # Cost
 /// Takes milliseconds if all backends answer, and about ten seconds if a backend is silent or loses

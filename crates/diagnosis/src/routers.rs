@@ -41,8 +41,8 @@ fn no_way(peer: &PeerFact) -> Option<Finding> {
         "no BGP session can be established, so no route is announced to this peer",
     );
     match why {
-        // The kernel retries a pending neighbor by itself. The other two errors affect only frames
-        // that packet threads send, and not the TCP connections of the kernel.
+        // The kernel keeps trying to resolve a pending neighbor. The other two errors affect only
+        // frames that packet threads send, and not TCP connections of the kernel.
         Unresolved::NeighbourPending { .. } | Unresolved::NoMac { .. } | Unresolved::TooManyTags { .. } => {
             None
         }

@@ -9,8 +9,8 @@ use forwarder::{InterfaceId, ThreadId};
 pub struct Received<F> {
     /// The frame.
     pub frame: F,
-    /// The interface that received the packet. After the verdict, this field is the interface to
-    /// send from.
+    /// The interface that received the packet. After the verdict, this field contains the interface
+    /// on which the packet will be sent.
     pub interface: InterfaceId,
     /// The start offset of the packet in [`Device::bytes`]. This offset is also the size of the
     /// headroom.

@@ -1,6 +1,6 @@
 //! The loop body of one packet thread. The engine receives frames from a [`Device`] and from
-//! mailboxes, calls the forwarder for the verdicts, and executes the verdicts. The thread itself,
-//! the clock and sleeping are in `datapath`.
+//! mailboxes, calls the forwarder for the verdicts, and executes the verdicts. The crate `datapath`
+//! contains the thread itself, the clock and the sleep logic.
 //!
 //! Each frame is in one of six places: the receive side of the device, the transmit side of the
 //! device, the free pool, the forwarder's held frames, the list of frames that belong to other
@@ -33,7 +33,8 @@ pub struct Census {
     pub free: usize,
     /// Frames that the forwarder holds.
     pub held: usize,
-    /// Frames from other threads' pools that are waiting for room in the mailbox of their owner.
+    /// Frames that belong to other threads' pools and are waiting for room in the mailbox of their
+    /// owner.
     pub strays: usize,
     /// Frames that are waiting for this thread in its mailboxes.
     pub mailboxes: usize,
@@ -208,14 +209,15 @@ impl<D: Device, F: Forward> Engine<D, F> {
         self.port.mailboxes.waiting() > 0 || self.forward.is_asked()
     }
 
-    /// Returns when the forwarder must run next if no packets arrive, or `None` if no work is
-    /// scheduled.
+    /// Returns the time at which the forwarder must run next if no packets arrive, or `None` if no
+    /// work is scheduled.
     #[must_use]
     pub fn next_due(&self) -> Option<Now> {
         self.forward.next_due()
     }
 
-    /// Returns the threads to which this thread has handed frames. The caller must wake them.
+    /// Returns the list of threads to which this thread has handed over frames. The caller must
+    /// wake these threads.
     pub fn notify(&mut self) -> &mut Notify {
         &mut self.port.notify
     }
@@ -280,7 +282,7 @@ impl<D: Device, F: Forward> Engine<D, F> {
         batch.extend(arrived.drain(..).map(|received| Arrival { received, origin: Origin::Wire }));
     }
 
-    /// Sends the frames that other threads processed. Returns the number of these frames.
+    /// Sends the frames that other threads processed, and returns the number of these frames.
     fn send_outbound(&mut self) -> usize {
         let count = self.outbound.len();
         for (received, is_reply) in self.outbound.drain(..) {
@@ -359,8 +361,8 @@ impl<D: Device> Port<D> {
         Ok(())
     }
 
-    /// Handles a frame that the device refused, because the transmit ring is full or belongs to
-    /// another thread.
+    /// Handles a frame that the device refused to send because the transmit ring is full or belongs
+    /// to another thread.
     #[cold]
     fn leave_otherwise(
         &mut self,
@@ -476,8 +478,8 @@ impl<D: Device> Port<D> {
         }
     }
 
-    /// Returns a frame to the pool of this thread. If another thread owns the frame, adds it to the
-    /// strays, which wait to be returned to their owners.
+    /// Returns a frame to the pool of this thread. A frame that another thread owns is added to the
+    /// strays, which are later returned to their owners.
     fn release_frame(&mut self, frame: D::Frame) {
         if self.device.home(&frame) == self.mailboxes.me() {
             self.free.push(frame);
@@ -562,7 +564,7 @@ impl<D: Device> Outlet for Port<D> {
         let (sent, outcome) = self.carve(&mut arrival, carve);
         self.release_frame(arrival.received.frame);
         // The held packet itself counts as the first sent fragment or as dropped, so only further
-        // fragments count as originated. A packet that yields no fragment is malformed.
+        // fragments count as originated. A packet that yields no fragment is dropped as malformed.
         let outcome = if sent == 0 { outcome.and(Err(DropReason::Malformed)) } else { outcome };
         self.counters.originated.add(sent - u64::from(outcome.is_ok()));
         if let Err(reason) = outcome {

@@ -1,6 +1,6 @@
-//! Mailboxes that carry frames between packet threads. Each pair of threads has one ring with a
-//! single producer and a single consumer per direction. At any time, a frame is either in one
-//! mailbox or owned by one thread. If a mailbox is full, the sender keeps the frame.
+//! Mailboxes that carry frames between packet threads. Each pair of threads has two rings, one per
+//! direction. Each ring has a single producer and a single consumer. At any time, a frame is either
+//! in one mailbox or owned by one thread. If a mailbox is full, the sender keeps the frame.
 
 use forwarder::{HandoffReason, InterfaceId, ThreadId};
 use rtrb::{Consumer, Producer, RingBuffer};
@@ -111,7 +111,7 @@ impl<F> Mailboxes<F> {
     }
 
     /// Takes up to `limit` frames and passes them to `each` with the number of the sending thread.
-    /// Each call starts with another thread.
+    /// Each call starts with a different thread.
     pub fn take(&mut self, limit: usize, mut each: impl FnMut(ThreadId, Crossing<F>)) {
         let mut left = limit;
         let threads = self.from.len();

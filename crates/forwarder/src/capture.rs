@@ -110,12 +110,12 @@ pub struct TapSize {
 pub struct Tap {
     filter: CaptureFilter,
     snap: usize,
-    /// The number of matching packets until the next one is recorded, counting that packet.
+    /// The number of further matching packets up to and including the next one to record.
     until: u32,
     /// `true` if the receiver was open at the start of the current batch.
     open: bool,
-    /// `true` if the frames of the current batch were copied to `scratch`, because one of them may
-    /// be recorded.
+    /// `true` if the frames of the current batch were copied to `scratch`. Frames are copied if one
+    /// of them may be recorded.
     armed: bool,
     scratch: Box<[u8]>,
     kept: Box<[Kept]>,
@@ -244,13 +244,14 @@ pub(crate) struct Moment {
 }
 
 impl Tap {
-    /// Copies the frames of a batch before the pipeline changes them. The frames are not copied if
-    /// no packet of this batch can be due for recording. Sparse sampling therefore costs little.
+    /// Copies the frames of a batch before the pipeline changes them. If the sampling interval
+    /// selects no packet of this batch, the frames are not copied. Sparse sampling therefore costs
+    /// little.
     pub(crate) fn begin(&mut self, packets: &[Packet<'_>]) {
         self.open = self.shared.open.load(Ordering::Relaxed);
         let due = usize::try_from(self.until).unwrap_or(usize::MAX) <= packets.len();
-        // For packets without a service, a VIP filter compares the destination address before
-        // rewriting. Only the copied frames still contain this address.
+        // For a packet without a service, a VIP filter compares the destination address that the
+        // packet had before it was rewritten. Only the copied frames still contain this address.
         self.armed = self.open && (due || self.filter.vip.is_some());
         if !self.armed {
             return;

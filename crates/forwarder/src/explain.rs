@@ -24,7 +24,8 @@ pub enum Step {
     Ring {
         /// The index of the ring point that selected the backend.
         point: u32,
-        /// `true` if the key's own backend is not serving and this backend replaces it.
+        /// `true` if the backend assigned to the key is not serving and the selected backend
+        /// replaces it.
         rehashed: bool,
     },
     /// No local backend is serving. The packet is forwarded to another cluster.
@@ -133,7 +134,7 @@ impl Snapshot {
         }
     }
 
-    /// Returns `true` if a flow on `slot`, according to the connection table, stays on that slot.
+    /// Returns `true` if a flow that the connection table assigns to `slot` stays on that slot.
     /// `renewed` is `true` if the packet starts a new connection with the 5-tuple of the tracked
     /// flow.
     #[inline]
@@ -142,8 +143,8 @@ impl Snapshot {
         let excluded_slots =
             !service.excluded_slots.is_empty() && service.excluded_slots.binary_search(&slot).is_ok();
         let keeps = match self.state(slot) {
-            // A flow that was redirected to another cluster stays there. A new connection uses a
-            // local backend again if one is serving.
+            // A flow that was redirected to another cluster continues to be sent to that cluster. A
+            // new connection uses a local backend again if one is serving.
             SlotState::Serving => !renewed || !self.is_redirect(slot),
             // Existing flows stay on a draining slot. A new connection moves to another slot, even
             // if it reuses the 5-tuple of an old connection.

@@ -1,7 +1,7 @@
 //! Computes the input of the XDP filter from the parts of a snapshot. The input contains the VIP
-//! addresses and the prefixes of prefix groups with VIPs. Each entry also gives the headroom, in
-//! bytes, that the XDP program reserves in front of a packet. `datapath` writes the result to BPF
-//! maps. Before that, the `sluicegate` binary removes the machine's own addresses.
+//! addresses, and the prefixes of all prefix groups that have VIPs. Each entry also gives the
+//! headroom, in bytes, that the XDP program reserves in front of a packet. `datapath` writes the
+//! result to BPF maps. Before that, the `sluicegate` binary removes the machine's own addresses.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -44,9 +44,9 @@ impl Weights {
     }
 }
 
-/// The addresses and prefixes, in ascending order. Each of them is stored with its encapsulation
-/// overhead in bytes. If the backends of an entry need different overheads, the entry has the
-/// overhead with the largest total weight.
+/// The VIP addresses and prefixes, in ascending order. Each address or prefix is stored with its
+/// encapsulation overhead in bytes. If the backends of an entry need different overheads, the entry
+/// has the overhead with the largest total weight.
 #[derive(Debug)]
 pub(crate) struct Filter {
     pub(crate) addresses: Vec<(IpAddr, u8)>,

@@ -1,8 +1,9 @@
 //! The connection tables that a packet thread searches: its own table and, after an upgrade, the
-//! tables of the previous process. All threads share the previous process's tables and search them
-//! on a miss, until all their entries have expired. The first thread also lists, counts and purges
-//! the flows that no thread has copied from the previous process yet. The crate `datapath` maps
-//! these tables into memory.
+//! tables of the previous process. All threads share the previous process's tables. A thread
+//! searches the shared tables for flows that are missing in its own table, until all entries of the
+//! shared tables have expired. The first thread also lists, counts and purges the flows that no
+//! thread has copied from the previous process yet. The crate `datapath` maps these tables into
+//! memory.
 //!
 //! A packet thread never drops the last reference to the previous process's tables, so packet
 //! threads never free memory.
@@ -42,8 +43,8 @@ impl Flows {
         self.previous = Some(PreviousFlows { flows, until, is_walked_here });
     }
 
-    /// Drops the reference to the previous process's tables once their entries have expired. Called
-    /// once per batch.
+    /// Drops the reference to the previous process's tables once their entries have expired. This
+    /// function is called once per batch.
     #[inline]
     pub(crate) fn look_at_previous(&mut self, now: Now) {
         if self.previous.as_ref().is_some_and(|previous| previous.until < now) {
@@ -51,9 +52,8 @@ impl Flows {
         }
     }
 
-    /// Returns `hit`. If `hit` is `None`, this function first looks the flow up in the previous
-    /// process's tables. If the flow is found, its entry is copied to this thread's table and
-    /// returned.
+    /// Returns `hit` if it is `Some`. Otherwise, this function looks the flow up in the previous
+    /// process's tables, and copies a matching entry to this thread's table before returning it.
     #[inline(always)]
     pub(crate) fn or_previous(
         &mut self,
@@ -120,8 +120,8 @@ fn walked(previous: &Option<PreviousFlows>) -> Option<&PreviousTables> {
 }
 
 const SWEEP_ROUND_NANOS: u128 = 3_600_000_000_000;
-/// The duration of a pass while the table fills up. Timeouts are shortened during that time, and a
-/// short pass restores the full timeouts soon after a flood.
+/// The duration of a pass while the table fills up. Timeouts are shortened until a pass has
+/// finished, so a short pass restores the full timeouts soon after a flood.
 const HURRIED_ROUND_NANOS: u128 = 10_000_000_000;
 /// The maximum number of buckets to sweep per call. A sleeping thread calls `sweep` ten times per
 /// second. At that rate the limit is enough for the largest table.

@@ -70,12 +70,12 @@ pub struct CacheRules {
     /// [`KeyRules::replicas`], because this machine itself acknowledges replicated writes.
     pub strict: bool,
     /// The hash function for keys in the cache. All pools share this function and the write times
-    /// in `epochs`. A write to a key must invalidate the cached values of this key, no matter which
-    /// pool they came from.
+    /// in `epochs`. Sharing is necessary because a write to a key must invalidate the cached values
+    /// of this key from all pools.
     pub hash: KeyHash,
     /// `true` if [`KeyRules::hash`] is the same function as [`CacheRules::hash`].
     pub is_own_hash: bool,
-    /// The times of recent writes. All threads and all pools share them.
+    /// The times of recent writes. All threads and all pools share these times.
     pub epochs: Arc<Epochs>,
 }
 
@@ -98,11 +98,11 @@ impl CacheRules {
 /// The path that requests and replies take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyPath {
-    /// Backends have the VIP address and send replies directly to clients. This is the method of
-    /// the MemSwitch paper.
+    /// Backends have the VIP address and send replies directly to clients. The MemSwitch paper
+    /// describes this method.
     Direct,
     /// Requests are sent to the backend's own address. The backend replies to this machine, which
-    /// forwards the reply to the client. This is the method of the AppSwitch paper, which calls it
+    /// forwards the reply to the client. The AppSwitch paper describes this method and calls it
     /// rewriting.
     Through {
         /// The timeout for replies, as an index into [`GATHER_TIMEOUTS_MS`].
@@ -119,18 +119,18 @@ pub const GATHER_TIMEOUTS_MS: [u16; 10] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1
 pub struct GatherRules {
     /// The timeout for replies, as an index into [`GATHER_TIMEOUTS_MS`].
     pub timeout: usize,
-    /// The content of the client's reply for keys whose backend does not reply in time.
+    /// The content of the reply to the client for keys whose backend does not reply in time.
     pub late: Late,
 }
 
 /// The action for keys whose assigned backend is not serving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyFailover {
-    /// The key is sent to the next candidate of the same pool.
+    /// Requests for the key are sent to the next candidate backend of the same pool.
     Next,
     /// The request is dropped.
     Nowhere,
-    /// The key is sent to the pool at this index in [`Keyed::pools`].
+    /// Requests for the key are sent to the pool at this index in [`Keyed::pools`].
     Pool(u32),
 }
 
@@ -151,10 +151,10 @@ pub struct Keyed {
 pub enum Placement {
     /// Maglev hashing assigns the keys to backends.
     Maglev {
-        /// The Maglev table of all backends that have a weight, including backends that are not
+        /// The Maglev table of all backends with a weight above 0, including backends that are not
         /// serving. Backends have the same ranks as in the pool's own table, which contains only
-        /// serving backends. `None` if no backend has a weight, or if no rule depends on the
-        /// backend assigned to a key.
+        /// serving backends. `None` if all weights are 0, or if no rule depends on the backend
+        /// assigned to a key.
         all: Option<Arc<Table>>,
     },
     /// Consistent-hash rings assign the keys to backends.
@@ -165,13 +165,14 @@ pub enum Placement {
 /// is the rank of a backend in the pool's table.
 #[derive(Clone, Debug)]
 pub struct Rings {
-    /// The ring of all backends that have a weight, for clients that do not eject failed servers.
-    /// `None` if no backend has a weight.
+    /// The ring of all backends with a weight above 0, for clients that do not eject failed
+    /// servers. `None` if all weights are 0.
     pub all: Option<Arc<Ring>>,
     /// The ring of the backends that were serving when this generation was compiled, for clients
     /// that eject failed servers. If backends have different weights, removing a failed server also
     /// changes the number of points of the other servers. If a backend fails later, its keys move
-    /// to the next point on the ring. They stay there until the next generation is compiled.
+    /// to the next point on the ring. The moved keys stay on that point until the next generation
+    /// is compiled.
     pub live: Option<Arc<Ring>>,
 }
 
@@ -195,7 +196,8 @@ impl KeyRules {
 
     /// Returns the hash function for keys that are assigned to backends by Maglev tables. The
     /// secret of this function is derived from the cluster's hash key, so clients cannot predict
-    /// the backend of a key. Clients that learn flow hashes cannot derive key hashes from them.
+    /// the backend of a key. A client that learns flow hashes cannot derive key hashes from these
+    /// flow hashes.
     #[must_use]
     pub fn maglev_hash(key: &HashKey) -> KeyHash {
         let [first, second] = sip_lanes::halves(&key.derive(b"kv"));

@@ -2,8 +2,8 @@
 //! receives batches of packets, returns one verdict for each packet, and rewrites frames in place.
 //! Its decisions follow the [`Snapshot`] that the control plane published. This crate also contains
 //! the packet counters, and the ring that carries requests from the control plane. The control
-//! plane publishes snapshots through [`Live`]. Rings and sockets are in `datapath`, TOML in
-//! `config`, and header formats in `packet`.
+//! plane publishes snapshots through [`Live`]. The crate `datapath` contains rings and sockets, the
+//! crate `config` reads the TOML configuration, and the crate `packet` defines header formats.
 //!
 //! The counters of each packet thread satisfy `rx + from_threads + originated = tx + replies +
 //! to_threads + taken + drops + held`. The packet path does not allocate memory, read the clock or

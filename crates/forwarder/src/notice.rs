@@ -1,6 +1,7 @@
 //! Notices are events that a packet thread reports to the control plane without a request. Each
 //! packet thread has one bounded ring with a single producer and a single consumer. A notice that
-//! does not fit into the ring is lost. The loss is acceptable because such events recur.
+//! does not fit into the ring is lost. Losing a notice is acceptable, because the reported events
+//! recur.
 
 use std::net::IpAddr;
 
@@ -20,8 +21,8 @@ pub enum Notice {
     },
     /// A packet with a trace mark has received its verdict.
     Trace(TraceEvent),
-    /// Packets arrive with a partial checksum. Their sender expected a network card to complete it,
-    /// but no device on the path did. Backends drop such packets.
+    /// Packets arrive with a partial checksum. The sender of these packets expected a network card
+    /// to complete the checksum, but no device on the path did. Backends drop such packets.
     PartialChecksum {
         /// The interface that receives the packets.
         interface: InterfaceId,
@@ -35,7 +36,7 @@ pub struct TraceEvent {
     pub thread: ThreadId,
     /// The generation of the snapshot under which the packet was processed.
     pub generation: Generation,
-    /// The time of the verdict, on the clock of the packet threads.
+    /// The time of the verdict, measured on the clock of the packet threads.
     pub at: Now,
     /// The 5-tuple of the packet. The ports are missing for all fragments except the first.
     pub flow: Flow,

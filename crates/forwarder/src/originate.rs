@@ -11,8 +11,8 @@ use crate::{DropReason, Flow, HashPolicy, NextHopMode, Packet, SlotId, Snapshot}
 impl Snapshot {
     /// Encapsulates a frame for the backend in `slot` and moves the frame to the front of its
     /// buffer. The state of the slot is ignored. The result consists of an Ethernet header to the
-    /// slot's next hop, the outer headers, and the inner packet with its TTL decremented. Of the
-    /// link header in the input, only the EtherType must be valid. Returns the length of the new
+    /// slot's next hop, the outer headers, and the inner packet with its TTL decremented. In the
+    /// link header of the input, only the EtherType must be valid. Returns the length of the new
     /// link header in bytes, which depends on the VLAN tags.
     ///
     /// The flow hash uses the policy of the destination's service. If no service matches, the hash

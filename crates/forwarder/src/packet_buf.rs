@@ -92,7 +92,8 @@ impl<'a> Packet<'a> {
         Self { interface, ..self }
     }
 
-    /// Returns the received frame. After a [`crate::Verdict::Tx`], this is the frame to send.
+    /// Returns the received frame. After the verdict [`crate::Verdict::Tx`], this method returns
+    /// the frame to send.
     #[must_use]
     #[inline]
     pub fn frame(&self) -> &[u8] {
@@ -149,8 +150,8 @@ impl<'a> Packet<'a> {
         self.origin
     }
 
-    /// Returns the interface that received the packet. After a [`crate::Verdict::Tx`], this is the
-    /// interface to send from.
+    /// Returns the interface that received the packet. After the verdict [`crate::Verdict::Tx`],
+    /// this method returns the interface on which the packet will be sent.
     #[must_use]
     #[inline]
     pub fn interface(&self) -> InterfaceId {

@@ -1,6 +1,6 @@
 //! The parts of a snapshot, such as services, their addresses and ports, and the next-hop mode. The
 //! control plane compiles the parts from the configuration. [`crate::Snapshot::new`] checks that
-//! they are consistent.
+//! the parts are consistent.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -47,7 +47,7 @@ pub struct PrefixGroup {
     /// The name of the prefix group.
     pub name: Arc<str>,
     /// The prefixes of both address families, in any order. Prefixes of different groups may
-    /// overlap, and the longest matching prefix decides.
+    /// overlap, and an address belongs to the group with the longest matching prefix.
     pub prefixes: Vec<Prefix>,
 }
 
@@ -57,7 +57,8 @@ pub enum VipAddress {
     /// A single address, which takes precedence over all prefix groups.
     Exact(IpAddr),
     /// The addresses that end with this suffix and whose longest matching prefix belongs to the
-    /// group. If several suffixes match an address, the longest suffix decides.
+    /// group. If several suffixes match an address, the address belongs to the VIP with the longest
+    /// suffix.
     Suffix {
         /// The index of the group in [`Parts::groups`].
         group: usize,
@@ -92,7 +93,7 @@ pub struct Binding {
     /// The IP protocol number.
     pub protocol: u8,
     /// The port range. For a protocol without ports, the range contains all ports. If two bindings
-    /// contain a port, the narrower one wins.
+    /// contain the same port, the binding with fewer ports takes precedence.
     pub ports: RangeInclusive<u16>,
     /// The index of the service in [`Parts::services`].
     pub service: usize,

@@ -3,9 +3,9 @@
 //! headers.
 //!
 //! Each stage processes the whole batch before the next stage starts, so that cache misses of
-//! different packets overlap. Stage 1 prefetches the buckets of the connection table that stage 2
-//! reads. The pipeline allocates memory only in [`Pipeline::new`]. The caller provides the packets
-//! and the time.
+//! different packets overlap. Stage 1 (classification) prefetches the connection table buckets that
+//! stage 2 (backend selection) reads. The pipeline allocates memory only in [`Pipeline::new`]. The
+//! caller provides the packets and the time.
 //!
 //! See the Maglev paper, §3.1 to §3.3.
 
@@ -174,9 +174,9 @@ impl Pipeline {
     }
 
     /// Adds the previous process's connection tables. Flows that are missing in this thread's table
-    /// are looked up in `flows` before Maglev chooses a backend. These lookups stop at the time
-    /// `until`, which is the time of the previous process's last packet plus the longest timeout.
-    /// Call this method before the first packet.
+    /// are looked up in `flows` before Maglev chooses a backend. The tables of the previous process
+    /// are used until the time `until`, which is the time of the previous process's last packet
+    /// plus the longest timeout. Call this method before the first packet.
     pub fn use_previous_tables(&mut self, flows: Arc<PreviousTables>, until: Now) {
         let is_first = self.core.config.thread == ThreadId(0);
         self.core.flows.use_previous_tables(flows, until, is_first);
@@ -218,9 +218,9 @@ impl Pipeline {
 }
 
 impl Core {
-    /// Runs stage 1 for one packet: parses the headers, finds the VIP, hashes the flow and
-    /// prefetches its buckets of the connection table. Returns a verdict if the packet needs no
-    /// further stage.
+    /// Runs stage 1 (classification) for one packet: parses the headers, finds the VIP, hashes the
+    /// flow and prefetches its buckets of the connection table. Returns a verdict if the packet
+    /// needs no further stage.
     #[inline(never)]
     fn classify(
         &mut self,
@@ -281,8 +281,8 @@ impl Core {
         Ok((parsed, decapsulated_before(packet.origin())))
     }
 
-    /// Runs stage 2 for one packet: chooses the slot of the backend. Returns a verdict if the
-    /// packet is not sent to a backend.
+    /// Runs stage 2 (backend selection) for one packet: chooses the slot of the backend. Returns a
+    /// verdict if the packet is not sent to a backend.
     #[inline(never)]
     fn choose(&mut self, batch: &Batch<'_>, packet: &Packet<'_>, state: &mut PacketState) -> Option<Verdict> {
         match state.stage {
@@ -314,7 +314,7 @@ impl Core {
         self.choose_backend(batch, &flow_packet, || Flow::of(packet.frame(), parsed), choice)
     }
 
-    /// Runs stage 3 for one packet: writes the outer headers.
+    /// Runs stage 3 (rewriting) for one packet: writes the outer headers.
     #[inline(never)]
     fn write(&mut self, batch: &Batch<'_>, packet: &mut Packet<'_>, state: &PacketState) -> Verdict {
         if let Some(CachedRead { copy: Some(number), .. }) = state.cached
@@ -384,7 +384,7 @@ impl Core {
         });
     }
 
-    /// Runs all stages over the whole batch, one after the other. `verdicts` has one entry per
+    /// Runs the stages one after the other, each over the whole batch. `verdicts` has one entry per
     /// packet.
     fn forward(
         &mut self,
@@ -425,7 +425,7 @@ impl Core {
         }
     }
 
-    /// Runs stage 2 (selection of the backend) for all packets in batch order.
+    /// Runs stage 2 (backend selection) for all packets in batch order.
     #[inline(never)]
     fn choose_all(&mut self, batch: &Batch<'_>, packets: &[Packet<'_>], scratch: &mut Scratch) {
         self.load_copies(scratch, packets.len());
@@ -527,7 +527,7 @@ impl Forward for Pipeline {
 }
 
 /// Prefetches the first two cache lines of each frame, which hold the headers. The NIC has just
-/// written them, so they may not be in the cache.
+/// written these lines, so the lines may not be in the CPU cache.
 #[inline(always)]
 fn ask_for_headers(packets: &[Packet<'_>]) {
     for packet in packets {
@@ -547,7 +547,7 @@ fn unreadable(error: ParseError) -> DropReason {
     }
 }
 
-/// Returns which kind of tunnel sender a packet came from, if another thread decapsulated the
+/// Returns the kind of tunnel sender that a packet came from, if another thread decapsulated the
 /// packet.
 #[inline]
 fn decapsulated_before(origin: Origin) -> Option<TunnelSourceKind> {

@@ -11,7 +11,7 @@ use packet::{Family, Template};
 
 use crate::{Forwarding, PoolTable, Prefix, Slot};
 
-/// Some addresses of a VIP, and the other clusters that also serve them.
+/// A subset of a VIP's addresses, and the other clusters that also serve these addresses.
 #[derive(Clone, Debug)]
 pub struct Remote {
     /// The prefixes of this cluster that contain these addresses.
@@ -31,8 +31,8 @@ impl Slot {
     }
 
     /// Returns the prefix that contains all possible destination addresses of packets for this
-    /// slot. For another cluster, this is a prefix that contains its addresses. For other slots, it
-    /// is the address of the slot.
+    /// slot. For another cluster, this is a prefix that contains its addresses. For other slots,
+    /// the returned prefix contains only the address of the slot.
     #[must_use]
     pub fn reach(&self) -> Prefix {
         let family = if self.address.is_ipv4() { Family::V4 } else { Family::V6 };

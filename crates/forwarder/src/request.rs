@@ -1,7 +1,8 @@
-//! Requests from the control plane to a packet thread. The thread serves them between batches, in
-//! steps of bounded size. One single-producer ring carries requests, another carries replies. The
-//! requester allocates the memory for the reply, so that the packet thread never allocates. A long
-//! list takes several requests. Each request continues at the cursor in the previous reply.
+//! Requests from the control plane to a packet thread. The packet thread handles these requests
+//! between batches, in steps of bounded size. One single-producer ring carries requests, another
+//! carries replies. The requester allocates the memory for the reply, so that the packet thread
+//! never allocates. A long list takes several requests. Each request continues at the cursor in the
+//! previous reply.
 
 use conntrack::{Entry, Filter, FlowCursor, Step, Tick};
 use kv_switch::HotKeys;
@@ -53,7 +54,7 @@ pub enum Request {
         filter: FlowFilter,
         /// The cursor from the previous reply, or the default value to start at the beginning.
         from: FlowCursor,
-        /// The memory for the reply. Its previous content is cleared.
+        /// The memory for the reply. The previous content of this memory is cleared.
         buffer: Vec<FlowEntry>,
     },
     /// List only the slot and the service of each flow, starting at the cursor `from`. Entries are
@@ -61,7 +62,7 @@ pub enum Request {
     Count {
         /// The cursor from the previous reply, or the default value to start at the beginning.
         from: FlowCursor,
-        /// The memory for the reply. Its previous content is cleared.
+        /// The memory for the reply. The previous content of this memory is cleared.
         buffer: Vec<Whose>,
     },
     /// Remove flows from the connection table, starting at the cursor `from`.
@@ -186,7 +187,7 @@ impl RequestServer {
         !self.requests.is_empty() && !self.replies.is_full()
     }
 
-    /// Serves at most one request. A count visits at most [`BUCKETS_A_COUNT`] buckets of the
+    /// Handles at most one request. A count visits at most [`BUCKETS_A_COUNT`] buckets of the
     /// connection table, and any other request at most [`BUCKETS_A_STEP`].
     pub(crate) fn serve(&mut self, context: &mut Context<'_>) {
         if self.replies.is_full() {
@@ -264,6 +265,5 @@ const ENTRIES_A_BUCKET: usize = 4;
 /// batches.
 const BUCKETS_A_STEP: usize = 256;
 /// A count writes only eight bytes per flow, so it can visit more buckets per request. With this
-/// number of entries per step, counting the flows in a table of 16 million flows takes less than a
-/// second.
+/// limit, counting the flows in a table of 16 million flows takes less than a second.
 const BUCKETS_A_COUNT: usize = 1_024;

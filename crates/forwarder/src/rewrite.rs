@@ -16,7 +16,7 @@ pub(crate) struct RewriteParams<'a> {
     pub(crate) mode: &'a NextHopMode,
     pub(crate) hash: u64,
     pub(crate) identification: u16,
-    /// The maximum size of the outer IP packet in bytes. This is usually the MTU of the slot.
+    /// The maximum size of the outer IP packet in bytes. The limit is usually the MTU of the slot.
     pub(crate) limit: usize,
     /// `true` to decrement the TTL. The TTL is decremented once, where the packet enters the
     /// cluster (RFC 2003 §3.1), but not between Sluicegate machines.
@@ -28,8 +28,8 @@ pub(crate) struct RewriteParams<'a> {
 /// The size limit for a packet that will be fragmented after encapsulation.
 pub(crate) const NO_LIMIT: usize = usize::MAX;
 
-/// Compares the headroom reserved by the XDP program with the headroom needed for the outer
-/// headers.
+/// The result of comparing the headroom that the XDP program reserved with the headroom that the
+/// outer headers need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fit {
     Exact,
@@ -60,8 +60,8 @@ impl<'a> Hop<'a> {
                 let Self { destination, source, interface, tagging } = reflect(packet, gateways, tagging)?;
                 Ok(Self { destination, source, interface, tagging })
             }
-            // Reflection does not apply to L2 backends, because they are on the same link and not
-            // behind the router.
+            // Reflection does not apply to L2 backends, because L2 backends are on the same link
+            // and not behind the router.
             NextHopMode::Resolve | NextHopMode::Reflect { .. } => {
                 let hop = params.slot.next_hop.as_ref().ok_or(DropReason::NoNextHop)?;
                 let NextHop { destination, source, interface, tagging } = hop;
@@ -77,8 +77,8 @@ impl<'a> Hop<'a> {
     }
 }
 
-/// The positions of the inner packet in the buffer before and after the rewrite. In front of the
-/// new position are `link_len` bytes of link header and the outer headers.
+/// The positions of the inner packet in the buffer before and after the rewrite. The link header
+/// (`link_len` bytes) and the outer headers precede the new position.
 struct Places {
     link_len: usize,
     inner_start: usize,
@@ -176,7 +176,7 @@ fn lower_ttl(packet: &mut Packet<'_>, params: &RewriteParams<'_>) -> Result<(), 
     Ok(())
 }
 
-/// Returns the interface on which frames for a slot are sent. Returns `None` if they are sent on
+/// Returns the interface on which frames for a slot are sent. Returns `None` if frames are sent on
 /// the interface that they arrived on, or if the slot has no next hop.
 pub(crate) fn leaves_by(mode: &NextHopMode, slot: &Slot) -> Option<InterfaceId> {
     match mode {

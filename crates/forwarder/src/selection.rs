@@ -60,7 +60,7 @@ pub enum Decision {
         /// The selected cluster.
         selection: Selection,
     },
-    /// The packet is an ICMP packet to a VIP. Such packets belong to no flow of their own.
+    /// The packet is an ICMP packet to a VIP. ICMP packets to a VIP are not part of a flow.
     Icmp {
         /// `true` if the ICMP version matches the address family. Echo requests are then answered
         /// in place, and an ICMP error is sent to the backend of the quoted flow. If the value is

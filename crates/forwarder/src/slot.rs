@@ -25,7 +25,7 @@ pub struct ServiceId(pub u32);
 pub struct SlotId(pub u32);
 
 /// The ID that represents this machine in [`Parts::peers`](crate::Parts::peers). This machine has
-/// no slot and always counts as serving.
+/// no slot, and is always treated as serving.
 pub const THIS_MACHINE: SlotId = SlotId(u32::MAX);
 
 /// The state of a slot.
@@ -57,8 +57,8 @@ pub struct NextHop {
 }
 
 impl NextHop {
-    /// Returns a next hop on the first interface. Frames keep the VLAN tags that they were received
-    /// with.
+    /// Returns a next hop on the first interface. Frames keep the VLAN tags with which they were
+    /// received.
     #[must_use]
     pub const fn plain(destination: Mac, source: Mac) -> Self {
         Self { destination, source, interface: InterfaceId(0), tagging: Tagging::Keep }
@@ -66,7 +66,8 @@ impl NextHop {
 }
 
 /// The action for a packet that exceeds the path MTU and does not have the DF flag. For a packet
-/// with DF and for an IPv6 packet, the sender receives an ICMP error with the size that fits.
+/// with DF and for an IPv6 packet, the sender receives an ICMP error that reports the maximum
+/// packet size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TooBig {
     /// The packet is dropped and counted.
@@ -135,13 +136,13 @@ impl Slot {
     }
 }
 
-/// A pool with its Maglev table. All services that use the pool share this structure. The backends
-/// of a pool are numbered by rank.
+/// A pool with its Maglev table. All services that use the pool share this structure. Each backend
+/// of a pool has a rank, which is its index in the lists of this structure.
 #[derive(Debug)]
 pub struct PoolTable {
     /// The name of the pool.
     pub name: Arc<str>,
-    /// The Maglev table, which maps a flow hash to a rank. `None` if no backend has a weight.
+    /// The Maglev table, which maps a flow hash to a rank. `None` if all weights are 0.
     pub table: Option<Arc<Table>>,
     /// The slots of the backends, indexed by rank.
     pub slots: Box<[SlotId]>,

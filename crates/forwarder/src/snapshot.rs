@@ -154,8 +154,9 @@ impl Snapshot {
         (chosen != THIS_MACHINE).then_some(chosen)
     }
 
-    /// Returns `true` if this machine sends upstream requests from its own addresses. This is the
-    /// case for requests with several keys, for cache fetches and for proxied requests.
+    /// Returns `true` if this machine sends upstream requests from its own addresses. Upstream
+    /// requests are needed for client requests with several keys, for cache fetches and for proxied
+    /// requests.
     #[must_use]
     pub const fn has_upstream_requests(&self) -> bool {
         self.has_upstream_requests
@@ -312,7 +313,7 @@ pub enum SnapshotError {
         "outer headers of backend {0} exceed {MAX_ENCAP_OVERHEAD} bytes, or differ between IPv4 and IPv6"
     )]
     Growth(String),
-    /// The ID of a guard reaches [`GuardId::LIMIT`].
+    /// The ID of a guard is not below [`GuardId::LIMIT`].
     #[error("too many VIPs have limits (the maximum is {})", GuardId::LIMIT)]
     TooManyGuards,
 }

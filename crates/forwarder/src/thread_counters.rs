@@ -1,6 +1,7 @@
 //! The counters of a packet thread. Only that thread writes its [`ThreadCounters`]. Other threads
-//! read them and sum over all packet threads. The structure as a whole is aligned to cache lines,
-//! but individual counters are not. The crate `counters` defines the names and descriptions.
+//! read the counters and add the values of all packet threads. The structure as a whole is aligned
+//! to cache lines, but individual counters are not. The crate `counters` defines the names and
+//! descriptions.
 //!
 //! After each batch, `rx + from_threads + originated = tx + replies + to_threads + taken + drops +
 //! held`.
@@ -14,18 +15,18 @@ use crate::{DropReason, TraceRefusal};
 #[derive(Debug, Default)]
 pub struct PairCounter {
     /// The number of packets forwarded for the service or to the backend. Packets that are dropped
-    /// later because a transmit ring is full are included. The counter `tx_full` counts them.
+    /// later because a transmit ring is full are included, and are also counted in `tx_full`.
     pub packets: Counter,
     /// The number of bytes in these packets as received, including the Ethernet header.
     pub bytes: Counter,
-    /// The number of times that a backend was chosen for a flow. This includes new flows, flows
-    /// that moved to another backend, and each packet of an untracked flow.
+    /// The number of times that a backend was chosen for a flow. The number includes new flows,
+    /// flows that moved to another backend, and each packet of an untracked flow.
     pub flows: Counter,
 }
 
 counters::flow_table! {
     counters::counters! [
-        /// The connection table's counters, copied between batches.
+        /// Copies of the connection table's counters, which are updated between batches.
         #[derive(Debug, Default)]
         pub struct FlowTableCounters
     ]
@@ -33,7 +34,7 @@ counters::flow_table! {
 
 counters::fragment_table! {
     counters::counters! [
-        /// The fragment table's counters, copied between batches.
+        /// Copies of the fragment table's counters, which are updated between batches.
         #[derive(Debug, Default)]
         pub struct FragmentTableCounters
     ]

@@ -13,8 +13,8 @@ use crate::{DropReason, HandoffReason, Packet, ThreadId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HoldSlot(pub u32);
 
-/// The verdict for one packet. There is no variant for passing a packet to the kernel, because only
-/// the XDP program does that.
+/// The verdict for one packet. No variant passes a packet to the kernel, because only the XDP
+/// program passes packets to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a frame is lost if its verdict is ignored"]
 pub enum Verdict {
@@ -80,9 +80,9 @@ pub trait Outlet {
     /// returns [`FragmentStep::End`] or [`FragmentStep::Failed`]. If the slot is empty, this
     /// function does nothing.
     ///
-    /// In the counters, the first fragment counts as the held packet, and the others count as
-    /// originated. If there are no free frames or the transmit ring is full, the remaining
-    /// fragments are not sent, and the held packet counts as dropped.
+    /// In the counters, the first fragment is counted as the held packet, and all further fragments
+    /// as originated packets. If there are no free frames or the transmit ring is full, the
+    /// remaining fragments are not sent, and the held packet is counted as dropped.
     fn split(&mut self, slot: HoldSlot, carve: &mut dyn FnMut(&Packet<'_>, &mut [u8]) -> FragmentStep);
 }
 
@@ -104,14 +104,15 @@ pub trait Forward {
         false
     }
 
-    /// Returns when `poll` must run next if no packets arrive, or `None` if no work is scheduled.
-    /// Work that can wait for the driver's next regular call of `poll` need not be reported.
+    /// Returns the time at which `poll` must run next if no packets arrive, or `None` if no work is
+    /// scheduled. Work that can wait for the driver's next regular call of `poll` need not be
+    /// reported.
     fn next_due(&self) -> Option<Now> {
         None
     }
 
-    /// Informs the forwarder that the driver could not execute a verdict. The reason is passed too.
-    /// The driver has already released the frame.
+    /// Informs the forwarder that the driver could not execute a verdict. `reason` is the cause of
+    /// the failure. The driver has already released the frame.
     fn failed(&mut self, reason: DropReason);
 
     /// Returns the maximum number of packets per batch.

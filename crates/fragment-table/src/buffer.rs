@@ -78,8 +78,8 @@ impl<D: Copy> Buffer<D> {
     /// Queues all held fragments of a datagram for release.
     ///
     /// # Cost
-    /// One step per fragment. Each fragment stores what must happen to it, because its datagram may
-    /// be removed before the fragment is released.
+    /// One step per fragment. The fate of each fragment is stored with the fragment, because the
+    /// datagram may be removed before the fragment is released.
     pub(crate) fn queue(&mut self, list: List, fate: Fate<D>) {
         let (mut slot, mut queue) = (list.head, self.queue);
         while slot != NONE {

@@ -1,9 +1,9 @@
 //! A hash table that maps hashes to array indexes. Each hash selects a chain of indexes, and unused
 //! indexes are in a free list. The caller stores and compares the keys.
 //!
-//! Invariant: an index is in exactly one chain or in the free list. All indexes can be used. When
-//! all indexes are in use, a chain has at most one element on average. Only an attacker who knows
-//! the hash key can create long chains.
+//! Invariant: an index is in exactly one chain or in the free list. Every index below the capacity
+//! can be used. When all indexes are in use, a chain has at most one element on average. Only an
+//! attacker who knows the hash key can create long chains.
 
 use crate::{NONE, filled};
 

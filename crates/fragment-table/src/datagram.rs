@@ -5,8 +5,8 @@ use crate::buffer::List;
 /// The fields that all fragments of one datagram have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// The source address. IPv4 addresses are IPv4-mapped (RFC 4291 §2.5.5.2), so that addresses of
-    /// both families differ.
+    /// The source address. IPv4 addresses are IPv4-mapped (RFC 4291 §2.5.5.2), so an IPv4 address
+    /// cannot be confused with an IPv6 address.
     pub source: [u8; 16],
     /// The destination address in the same format.
     pub destination: [u8; 16],
@@ -46,7 +46,7 @@ pub struct Fragment<'a> {
 }
 
 /// The number of bytes of a datagram that have arrived. Repeated bytes are counted twice, so a
-/// datagram with duplicates may count as complete too early, but never too late.
+/// datagram with duplicates may be considered complete too early, but never too late.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Arrived {
     bytes: u32,

@@ -19,8 +19,8 @@ use crate::insertion_order::InsertionOrder;
 use crate::sources::Sources;
 use crate::{Chains, filled};
 
-/// The result for a first fragment. The caller forwards the fragment unless the result is a
-/// conflict.
+/// The result of passing a first fragment to the table. The caller forwards the fragment unless the
+/// result is a conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a conflicting first fragment must be dropped"]
 pub enum First<D> {
@@ -38,7 +38,7 @@ pub enum First<D> {
     Conflict,
 }
 
-/// The result for a later fragment.
+/// The result of passing a later fragment to the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the caller must keep the frame if the table holds the fragment"]
 pub enum Later<D> {
@@ -75,7 +75,7 @@ pub struct Release<D> {
     pub fate: Fate<D>,
 }
 
-/// A table of fragmented datagrams with a fixed size, for one packet thread. `D` is the type of the
+/// A fixed-size table of fragmented datagrams for one packet thread. `D` is the type of the
 /// caller's decision.
 ///
 /// Every `hash` parameter is a keyed 64-bit hash of the key (SipHash with a secret key). Equal keys
@@ -282,8 +282,8 @@ impl<D: Copy> FragmentTable<D> {
         None
     }
 
-    /// Takes an unused index for a new datagram. One is always available, because known and waiting
-    /// datagrams have separate limits.
+    /// Takes an unused index for a new datagram. An unused index is always available, because known
+    /// and waiting datagrams have separate limits.
     fn open(&mut self, key: &Key, hash: u64, now: u64) -> u32 {
         let at = self.chains.take(hash);
         let deadline = now.saturating_add(self.lifetime);

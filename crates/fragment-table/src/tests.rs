@@ -254,7 +254,8 @@ fn expiry_goes_from_the_oldest_on_within_its_budget() {
 #[test]
 fn eviction_removes_the_datagram_recorded_first() {
     let mut table = table();
-    // The first packet of this datagram arrives first, but its first fragment arrives last.
+    // A later fragment of this datagram is the first packet of the test. The first fragment of this
+    // datagram arrives after those of the datagrams 1 to 3.
     let _ = hold(&mut table, key(9, 9), 0);
     for id in 1..=3 {
         assert_eq!(first(&mut table, key(1, id), 5, id, 1), First::Recorded);

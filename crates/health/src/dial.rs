@@ -7,7 +7,7 @@ use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 
 use super::tunnel;
 
-/// The path on which a check reaches its backend.
+/// The path that a check takes to its backend.
 #[derive(Clone, Debug)]
 pub enum Dialer {
     /// Packets follow the routes of this machine.
@@ -18,9 +18,9 @@ pub enum Dialer {
 }
 
 impl Dialer {
-    /// Connects to `peer`. Dropping the connection resets it. A graceful close would leave the port
-    /// in TIME_WAIT for a minute, and 10,000 checks per second would use up all ports in six
-    /// seconds.
+    /// Connects to `peer`. The connection is reset when it is dropped. A graceful close would leave
+    /// the port in TIME_WAIT for a minute, and 10,000 checks per second would use up all ports in
+    /// six seconds.
     ///
     /// # Errors
     /// Returns the errors of `connect(2)`.

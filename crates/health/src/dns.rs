@@ -5,7 +5,7 @@
 //!
 //! A compression pointer must point strictly backward, so a response cannot cause an endless loop.
 //!
-//! References: RFC 1035 §4; RFC 5452 §9.1 (fields that must match).
+//! References: RFC 1035 §4; See RFC 5452 §9.1 (fields that must match).
 
 use std::net::{IpAddr, SocketAddr};
 

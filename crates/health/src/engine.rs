@@ -72,8 +72,8 @@ pub struct StateChange {
 /// A request to flush a memcached server, which removes all its entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flush {
-    /// The unique number of this request, which prevents an old result from being used for a new
-    /// request.
+    /// The number that uniquely identifies this request, so that an old result is not used for a
+    /// new request.
     pub number: u64,
     /// The address and port of the server.
     pub server: SocketAddr,

@@ -32,7 +32,7 @@ pub enum Failure {
     Status {
         /// The received status.
         found: u16,
-        /// The statuses that pass.
+        /// The statuses with which the check passes.
         wanted: Vec<RangeInclusive<u16>>,
     },
     /// The first 64 KiB of the body do not contain the expected text.
@@ -58,7 +58,7 @@ pub enum Failure {
     Stratum {
         /// The stratum of the server.
         found: u8,
-        /// The highest stratum that passes.
+        /// The highest stratum with which the check passes.
         max: u8,
     },
 }
@@ -113,8 +113,8 @@ impl Failure {
         Self::Malformed(wanted.into())
     }
 
-    /// Converts the error of a protocol library. If a socket or TLS error caused it, that inner
-    /// error is used.
+    /// Converts the error of a protocol library. If a socket or TLS error caused the protocol
+    /// error, that inner error is used.
     pub(super) fn of_library(error: &(dyn Error + 'static), protocol: &str) -> Self {
         let mut cause = Some(error);
         while let Some(inner) = cause {

@@ -3,8 +3,8 @@
 //! A check passes if the server reports SERVING. An attempt uses one stream, and stores at most one
 //! message of 4 KiB and 16 KiB of headers.
 //!
-//! References: gRPC's `doc/health-checking.md` and `doc/PROTOCOL-HTTP2.md`; Protocol Buffers,
-//! "Encoding".
+//! See `doc/health-checking.md` and `doc/PROTOCOL-HTTP2.md` of gRPC, and "Encoding" in the
+//! documentation of Protocol Buffers.
 
 use std::net::{IpAddr, SocketAddr};
 

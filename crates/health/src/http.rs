@@ -108,7 +108,7 @@ async fn contains(mut body: Incoming, wanted: &[u8]) -> Result<bool, Failure> {
     Ok(false)
 }
 
-/// A search for a text in a body that arrives in chunks. The end of each chunk is kept, because a
+/// A search for a string in a body that arrives in chunks. The end of each chunk is kept, because a
 /// match can span two chunks.
 struct Seen<'w> {
     wanted: &'w [u8],

@@ -3,9 +3,9 @@
 //!
 //! The program passes the targets ([`Watched`]) and the memcached servers to flush ([`Flush`]). The
 //! crate returns state changes and results ([`Event`]), and reports for operators
-//! ([`TargetReport`]). The function `attempt` runs one probe, and each protocol has a module. The
-//! module `engine` schedules the probes and computes the health states. The module `tunnel` sends
-//! probes in the same way as client packets.
+//! ([`TargetReport`]). The function `attempt` runs one probe, and each protocol has its own module.
+//! The module `engine` schedules the probes and computes the health states. The module `tunnel`
+//! sends probes in the same way as client packets.
 //!
 //! An attempt owns all its resources, so dropping it releases them. Only a limited part of a
 //! response is stored.

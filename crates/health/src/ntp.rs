@@ -3,8 +3,8 @@
 //! A check passes if the server responds, is synchronized and has a sufficiently low stratum. The
 //! time in the response is not checked, because the clock of this machine is no better reference.
 //!
-//! References: RFC 5905 §7.3 (the header), §7.4 (kiss codes), §8 (fields that must match); RFC 9109
-//! (random source port, which the kernel chooses).
+//! References: See RFC 5905 §7.3 (the header), §7.4 (kiss codes) and §8 (fields that must match),
+//! and RFC 9109 (random source port, which the kernel chooses).
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -32,8 +32,8 @@ pub(super) enum Inside {
     Http2,
 }
 
-/// Performs the TLS handshake. The server name is the one in the check. If the check has none,
-/// `host` without its port is used. If `host` is also missing, the address is used.
+/// Performs the TLS handshake. The server name comes from the check. If the check has no server
+/// name, `host` without its port is used. If `host` is also missing, the address is used.
 pub(super) async fn handshake(
     stream: TcpStream,
     tls: &Tls,

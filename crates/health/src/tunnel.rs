@@ -35,7 +35,8 @@ use senders::Senders;
 
 use crate::lock;
 
-/// The numbers that a tunnel uses in its network namespace. Other software must not use them.
+/// The numbers that a tunnel uses in its network namespace. Other software must not use these
+/// numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TunnelNumbers {
     /// The mark (`SO_MARK`) of the check sockets, compared without a mask. The default is 83.
@@ -74,9 +75,9 @@ pub struct TunnelSetup {
 /// A tunnel that sends checks to backends in the encapsulation of their pools.
 ///
 /// # Requirements
-/// - Replies have the VIP as source address. A strict `rp_filter` (1) accepts them only on the
-///   interface of this machine's route to the VIP, which is usually the default route. If they
-///   arrive on another interface, set `rp_filter` to 2 or 0.
+/// - Replies have the VIP as source address. A strict `rp_filter` (1) accepts these replies only on
+///   the interface of this machine's route to the VIP, which is usually the default route. If
+///   replies arrive on another interface, set `rp_filter` to 2 or 0.
 /// - No VIP may be configured on this machine, because checks of that VIP would not leave the
 ///   machine.
 /// - A firewall must allow outgoing encapsulated packets, and incoming packets of established
@@ -97,9 +98,9 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// Sets the device up, routes marked packets to it, and starts to send them. All of this
-    /// happens in the network namespace of the calling thread. Opening a tunnel and using its
-    /// dialers needs `CAP_NET_ADMIN` and `CAP_NET_RAW`.
+    /// Brings the TUN device up, routes marked packets to it, and starts to send these packets. All
+    /// of this happens in the network namespace of the calling thread. Opening a tunnel and using
+    /// its dialers needs `CAP_NET_ADMIN` and `CAP_NET_RAW`.
     ///
     /// # Errors
     /// Returns a [`TunnelError`].
@@ -139,7 +140,7 @@ impl Tunnel {
         !self.pump.is_finished()
     }
 
-    /// Restores rules and routes that were removed, and sets the device up.
+    /// Restores rules and routes that were removed, and brings the TUN device up.
     ///
     /// # Errors
     /// Returns a [`TunnelError`] if the device is gone or the kernel refuses a request.

@@ -1,7 +1,7 @@
 //! Describes the differences between an IPVS rule and the configuration that replaces it.
 //!
-//! [`of_service`] and [`of_server`] return one line per difference, for rules that the
-//! configuration contains. Module `translate` handles rules that are left out.
+//! [`of_service`] and [`of_server`] return one line per difference, for rules that have a
+//! counterpart in the configuration. Module `translate` handles rules that are left out.
 
 use config_text::words::quote;
 
@@ -105,7 +105,7 @@ fn of_method(server: &Server) -> Option<String> {
 
 /// The GUE port that IANA assigned. The load balancer supports no other port.
 const GUE_PORT: u16 = 6_080;
-/// The maximum weight of a backend.
+/// The maximum weight that the configuration accepts for a backend.
 pub(crate) const MAX_WEIGHT: u32 = 65_535;
 /// The schedulers that ignore weights, except that a server of weight 0 gets no new flows.
 pub(crate) const UNWEIGHTED: [&str; 3] = ["rr", "lc", "dh"];

@@ -3,8 +3,8 @@
 //! [`ipvs`] returns an [`Import`], which contains the configuration and a note for each rule that
 //! has no exact counterpart. If the text has invalid rules, [`ipvs`] returns all [`Problems`]
 //! instead. IPVS rules do not contain the name of the cluster, the hash key, machines, checks or
-//! routers, so the configuration has placeholders for these. The configuration is always valid, as
-//! long as it does not exceed the size limit of 16 MiB.
+//! routers, so the configuration has placeholders for these. The configuration is always valid,
+//! unless it exceeds the size limit of 16 MiB.
 //!
 //! ```
 //! let rules = "-A -t 203.0.113.10:80 -s mh\n-a -t 203.0.113.10:80 -r 198.18.1.1:80 -i -w 2\n";
@@ -43,7 +43,7 @@ pub struct Note {
     /// The line number of the rule, starting at 1.
     pub line: usize,
     /// `true` if the configuration does not contain the rule. If `false`, the configuration
-    /// contains the rule with a difference.
+    /// contains a counterpart that differs from the rule.
     pub is_left_out: bool,
     /// The description of the difference, in one line without control characters.
     pub words: String,

@@ -67,7 +67,7 @@ struct Spelling {
     key: Key,
     names: &'static [&'static str],
     value: Value,
-    /// The command that has this option, or `None` if both commands have it.
+    /// The command that accepts this option, or `None` if both commands accept it.
     of: Option<Command>,
 }
 

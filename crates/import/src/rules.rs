@@ -37,8 +37,8 @@ impl Protocol {
 /// The selector of the packets that a service receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Destination {
-    /// Packets to an address and port. Port 0 matches all ports for which the address and protocol
-    /// have no other service.
+    /// Packets to an address and port. Port 0 matches all ports that have no service of their own
+    /// at this address and protocol.
     Address(Protocol, SocketAddr),
     /// Packets with this firewall mark.
     Mark { mark: u32, ipv6: bool },
@@ -77,8 +77,7 @@ pub(crate) struct Service {
 pub(crate) struct Server {
     /// The line number of the rule, starting at 1.
     pub(crate) line: usize,
-    /// The address of the server. Port 0 means that the server receives packets on their
-    /// destination port.
+    /// The address of the server. Port 0 means that packets keep their destination port.
     pub(crate) address: SocketAddr,
     pub(crate) weight: u32,
     pub(crate) method: Method,
@@ -109,7 +108,8 @@ pub(crate) fn read(text: &str, file: &Path) -> Result<Vec<Service>, Problems> {
     let (mut services, mut problems) = (Services::default(), Vec::new());
     for (number, line) in (1..).zip(text.lines()) {
         problems.extend(services.add(number, line, file).err());
-        // Reading stops here, because a text with so many problems is probably not a list of rules.
+        // Reading stops here, because a text with so many problems is probably not a list of IPVS
+        // rules.
         if problems.len() == MAX_PROBLEMS {
             break;
         }
@@ -267,7 +267,7 @@ fn method(rule: &Rule<'_>) -> Result<Method, Problem> {
     }
 }
 
-/// Parses an address with a port. A missing port is returned as port 0.
+/// Parses an address with a port. If the port is missing, port 0 is returned.
 fn address(text: &str) -> Option<SocketAddr> {
     let bare = || {
         let inner = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);

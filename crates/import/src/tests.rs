@@ -267,7 +267,7 @@ fn invalid_rules_are_rejected_with_line_and_option() {
     }
     let many = "x\n".repeat(1_000);
     assert_eq!(read(&many).unwrap_err().len(), 100);
-    // The servers of an invalid service cause no further problems.
+    // The servers of an invalid service do not cause further problems.
     assert_eq!(read("-A -t 203.0.113.1:80 -s x\n-a -t 203.0.113.1:80 -r 198.18.0.1").unwrap_err().len(), 1);
 }
 

@@ -15,7 +15,7 @@ use crate::rules::{Checksum, Destination, Method, Protocol, Server, Service, is_
 /// The translation of all rules.
 #[derive(Debug, Default)]
 pub(crate) struct Translation {
-    /// The VIPs, ordered by the first rule of each.
+    /// The VIPs, in the order of the first rule of each VIP.
     pub(crate) vips: Vec<Vip>,
     /// The pools. A pool comes after the pools that it refers to.
     pub(crate) pools: Vec<Pool>,
@@ -186,8 +186,8 @@ impl Translation {
         self.left_out.extend(servers.map(|server| note(server.line, format!("server of {destination}"))));
     }
 
-    /// Returns the servers that can be backends. Adds a note for each difference and for each other
-    /// server.
+    /// Returns the servers that can be backends. Adds a note for each difference, and for each
+    /// server that cannot be a backend.
     fn kept<'s>(&self, service: &'s Service, notes: &mut Vec<Note>) -> Vec<&'s Server> {
         let (mut seen, mut kept) = (BTreeSet::new(), Vec::new());
         for server in &service.servers {
@@ -257,8 +257,8 @@ fn name_of(text: &str) -> String {
     if text.starts_with('-') { format!("0{text}") } else { text.to_owned() }
 }
 
-/// Returns the failover tiers, beginning with the highest weight. Only the scheduler `fo` has more
-/// than one tier.
+/// Returns the failover tiers, beginning with the highest weight. Only services with the scheduler
+/// `fo` have more than one tier.
 fn tiers(service: &Service, servers: &[&Server]) -> Vec<Tier> {
     let most = servers.iter().map(|server| server.weight).max().unwrap_or(0);
     let divisor = most.div_ceil(MAX_WEIGHT).max(1);

@@ -2,8 +2,8 @@
 //!
 //! The methods of [`Application`](crate::Application) that parse an answer return these types, or a
 //! [`NoAnswer`] if the datagram does not answer the request. The offsets in a [`Value`] refer to
-//! the answer from which the value was parsed. Using these offsets with another payload yields
-//! unrelated bytes or an empty slice.
+//! the answer from which the value was parsed. A caller that applies these offsets to another
+//! payload gets unrelated bytes or an empty slice.
 
 use thiserror::Error;
 
@@ -11,10 +11,11 @@ use thiserror::Error;
 /// same identifiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnId {
-    /// The request id of the protocol, which equals [`crate::ExchangeId::request`].
+    /// The request id in the frame of the protocol. It is the same number as
+    /// [`crate::ExchangeId::request`].
     pub request: u16,
-    /// An unpredictable number, computed as a keyed hash of a counter. If a protocol field has
-    /// fewer than 64 bits, the field contains the low bits.
+    /// An unpredictable number, computed as a keyed hash of a counter. If the nonce field of a
+    /// protocol has fewer than 64 bits, the field contains the low bits of this number.
     pub nonce: u64,
 }
 
@@ -34,9 +35,9 @@ pub enum Content {
     Value(Value),
     /// The server has no value for the key.
     Missing,
-    /// The server has a value that continues in further datagrams. Such values are not accepted,
-    /// because the further datagrams contain only a 16-bit request id, which an attacker could
-    /// guess.
+    /// The server has a value that does not fit into one datagram. Such values are not accepted,
+    /// because all datagrams after the first are identified only by a 16-bit request id, which an
+    /// attacker could guess.
     TooLong,
 }
 

@@ -3,8 +3,8 @@
 //!
 //! The forwarder uses this trait to parse a request into an [`Ask`]. The `Ask` contains the offsets
 //! of the keys instead of their bytes. The offsets refer to the payload from which the `Ask` was
-//! parsed. Using these offsets with another payload yields unrelated bytes or an empty slice, but
-//! never causes a panic.
+//! parsed. A caller that applies these offsets to another payload gets unrelated bytes or an empty
+//! slice, but never a panic.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -23,8 +23,8 @@ pub trait Application: fmt::Debug + Send + Sync {
     /// Parses one request.
     ///
     /// # Errors
-    /// Returns a [`Refusal`] if a server could parse the datagram differently, or if the datagram
-    /// contains several commands or an administrative command.
+    /// Returns a [`Refusal`] if a server could parse the datagram differently than this method, or
+    /// if the datagram contains several commands or an administrative command.
     fn read(&self, datagram: Datagram<'_>) -> Result<Ask, Refusal>;
 
     /// Calls `each` with every key of the request in order, including duplicates, until `each`
@@ -37,8 +37,8 @@ pub trait Application: fmt::Debug + Send + Sync {
 
     /// Writes `request` to `out` and limits its times to live to `life`. The request stays
     /// unchanged if it stores no value for longer than `life`. The [`Ask`] of the request can also
-    /// be used with the payload in `out`. Only the field `end`, and the offsets of keys after a
-    /// time to live, may no longer be correct.
+    /// be used with the payload in `out`. For the rewritten request, only the field `end` and the
+    /// offsets of keys that follow a time to live may be incorrect.
     fn shorten_life(&self, _request: &Request<'_>, _life: ShortLife, _out: &mut [u8]) -> Shortened {
         Shortened::Unchanged
     }
@@ -135,10 +135,10 @@ pub trait Application: fmt::Debug + Send + Sync {
         Err(NoAnswer::NeverAsked)
     }
 
-    /// Writes the reply to `request` from a cached value to `out`. The reply has the same bytes as
-    /// the reply that the server would send. The request must read one key and be cacheable, and
-    /// the reply must fit into one datagram. Returns the length in bytes, or `None` if only the
-    /// server can answer the request or `out` is too short.
+    /// Builds the reply to `request` from a cached value, and writes it to `out`. The reply has the
+    /// same bytes as the reply that the server would send. The request must read one key and be
+    /// cacheable, and the reply must fit into one datagram. Returns the length in bytes, or `None`
+    /// if only the server can answer the request or `out` is too short.
     fn write_hit(&self, _request: &Request<'_>, _copied: &Copied<'_>, _out: &mut [u8]) -> Option<usize> {
         None
     }
@@ -158,15 +158,15 @@ pub trait Application: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Returns `true` if the server may send a reply to `request`, which is a write. Returns
-    /// `false` only if the server never sends a reply to such a request.
+    /// Returns `true` if the server may send a reply to the write `request`. Returns `false` if the
+    /// server never replies to such a write.
     fn is_acknowledged(&self, _request: &Request<'_>) -> bool {
         true
     }
 
     /// Returns the properties of `request` if the request has the same result on every server of
-    /// the key. Returns `None` if the result depends on stored data, because replicas with
-    /// different data would then diverge further.
+    /// the key. Returns `None` if the result depends on stored data, because the request would then
+    /// increase existing differences between replicas.
     fn replicated(&self, _request: &Request<'_>) -> Option<Replicated> {
         None
     }
@@ -214,7 +214,8 @@ pub trait Application: fmt::Debug + Send + Sync {
     }
 }
 
-/// A reply that is written once when a value is cached, with the offsets of its key and value.
+/// A reply that is written in advance, when its value is cached. The fields describe the position
+/// of the key and the value in the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prepared {
     /// The length of the reply in bytes.
@@ -407,8 +408,8 @@ pub enum Effect {
     /// The request changes stored data. The result does not depend on the old value and is the same
     /// on every replica.
     Write,
-    /// The request changes stored data, and the result depends on the old value. If replicas have
-    /// different data, such a request leaves them different.
+    /// The request changes stored data, and the result depends on the old value. If the replicas
+    /// differ before such a request, they may still differ after it.
     Conditional,
     /// The request uses no key.
     None,

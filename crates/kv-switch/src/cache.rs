@@ -4,9 +4,9 @@
 //! servers. The caller sends the fetches and provides the time in nanoseconds.
 //!
 //! A cached value is no longer served if its lease has ended, if the configuration generation has
-//! changed, or if a write of its key or the answer to such a write has passed this machine. Each
-//! key has at most one fetch in progress. The number of fetches is at most 5 % of the number of
-//! hits, plus [`FREE_FETCHES`] per second. All memory is reserved when the cache is created.
+//! changed, or if a write of its key or the answer to such a write has passed through this machine.
+//! Each key has at most one fetch in progress. The number of fetches is at most 5 % of the number
+//! of hits, plus [`FREE_FETCHES`] per second. All memory is reserved when the cache is created.
 //!
 //! The leases follow Gray and Cheriton, SOSP 1989. Servers do not notify the cache of changes, so
 //! the cache compares versions instead.
@@ -63,13 +63,13 @@ pub struct Cache<T> {
     sum: fn(&[u8]) -> u16,
 }
 
-/// A read of one key.
+/// A client's read of one key.
 #[derive(Clone, Copy, Debug)]
 pub struct Read<'a, T> {
-    /// The keyed hash of the key. All packet threads must use the same secret, because they share
-    /// the [`Epochs`], which are found by this hash.
+    /// The keyed hash of the key. All packet threads must use the same secret, because they use
+    /// this hash to look up the shared [`Epochs`].
     pub hash: u64,
-    /// The caller's number for the server that stores the key.
+    /// The number by which the caller identifies the server that stores the key.
     pub server: u32,
     /// The key.
     pub key: &'a [u8],
@@ -132,7 +132,8 @@ impl<T: Copy> Cache<T> {
 
     /// Loads the memory that [`Self::look_up`] will read for these hashes into the CPU caches. A
     /// lookup needs three memory accesses, and each access depends on the previous one. This method
-    /// performs each access for all hashes together, so that the cache misses overlap.
+    /// performs the first access for all hashes, then the second and then the third, so that the
+    /// cache misses overlap.
     ///
     /// # Cost
     /// The time of three cache misses, and about thirty instructions per key. At most 64 hashes are

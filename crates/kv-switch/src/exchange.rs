@@ -5,11 +5,12 @@
 //! which an answer belongs. Exchanges expire in the order of their deadlines. The caller provides
 //! the time in nanoseconds, and parses answers with `Application::read_answer`.
 //!
-//! An id (port and request id) names at most one exchange. An id is not reused for
+//! An id (port and request id) identifies at most one exchange. An id is not reused for
 //! [`EXCHANGE_REST_NS`] after its exchange has ended, so a late answer matches no exchange. Each
 //! slot has a fixed share of all ids and uses them one after another. After a slot has used its
-//! last id, the slot is blocked until its ids may be reused. The slot that became free last is used
-//! next. If all slots were used equally often, they would all be blocked at the same time.
+//! last id, the slot is blocked until its ids may be reused. A new exchange uses the slot that
+//! became free most recently. If all slots were used equally often instead, they would all be
+//! blocked at the same time.
 
 use std::mem;
 use std::ops::RangeInclusive;

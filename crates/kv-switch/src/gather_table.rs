@@ -69,7 +69,7 @@ pub struct NewGather<'a, T> {
 /// The server that stores a key, and the maximum payload of a datagram to that server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The caller's number for the server.
+    /// The number by which the caller identifies the server.
     pub server: u32,
     /// The maximum payload of one datagram to the server, in bytes.
     pub room: u16,
@@ -78,8 +78,8 @@ pub struct Target {
 /// The reason why a request could not begin. The table is then unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotBegun {
-    /// The request cannot be split. The request has too many keys or is too long, or the protocol
-    /// does not support it.
+    /// The request cannot be split, because it has too many keys, is too long, or is of a kind that
+    /// the protocol cannot split.
     Unaskable,
     /// A key has no server, and [`NewGather::late`] is [`Late::Fails`].
     NoServer,
@@ -145,7 +145,7 @@ struct Entry<T> {
     ask: Ask,
     length: usize,
     late: Late,
-    /// `true` if a key counts as missing because its server did not answer.
+    /// `true` if a key is treated as missing because its server did not answer.
     is_incomplete: bool,
     parts: Parts,
     /// The indices of the answer memory reserved for the keys. The first `used` of them contain
@@ -457,13 +457,13 @@ impl<T, X> GatherTable<T, X> {
         entry.give_up(part)
     }
 
-    /// Returns `true` if each key has an answer or counts as missing.
+    /// Returns `true` if each key has an answer or is treated as missing.
     #[must_use]
     pub fn is_complete(&self, number: u32) -> bool {
         self.entry(number).is_some_and(|entry| entry.gather.is_over())
     }
 
-    /// Returns `true` if a key counts as missing because its server did not answer.
+    /// Returns `true` if a key is treated as missing because its server did not answer.
     #[must_use]
     pub fn is_incomplete(&self, number: u32) -> bool {
         self.entry(number).is_some_and(|entry| entry.is_incomplete)
@@ -585,12 +585,12 @@ fn answer_place(number: u32, length: usize) -> std::ops::Range<usize> {
 }
 
 /// The maximum length of a client request in bytes. A request of 32 binary reads with 250-byte keys
-/// and a NOOP has 8,800 bytes.
+/// and a NOOP is 8,800 bytes long.
 const REQUEST_BYTES: usize = 9_216;
 /// The maximum length of the payload of an answer, in bytes.
 const ANSWER_BYTES: usize = 1_408;
 /// The average number of keys per request for which answer memory is reserved. If requests have
-/// more keys, fewer requests fit into the table.
+/// more keys on average, fewer requests fit into the table.
 const ANSWERS_A_REQUEST: usize = 8;
 const PARTS_A_REQUEST: usize = 8;
 /// The maximum number of bytes in the command for one key, not counting the key itself.

@@ -1,9 +1,9 @@
 //! The AppSwitch preamble, a header that clients can put before the payload of any protocol.
 //!
-//! The preamble has 9 bytes: the application id (1 byte), and the start and the end of the key (4
-//! bytes each, big-endian). Start and end are offsets from the first byte of the UDP payload, and
-//! the end is exclusive. The preamble does not describe the effect of a request, so every request
-//! is treated as a conditional write.
+//! The preamble is 9 bytes long and contains the application id (1 byte), and the start and the end
+//! of the key (4 bytes each, big-endian). Start and end are offsets from the first byte of the UDP
+//! payload, and the end is exclusive. The preamble does not describe the effect of a request, so
+//! every request is treated as a conditional write.
 //!
 //! The preamble is described in §5.1 and Figure 4 of the AppSwitch paper (Cho et al.). The paper
 //! defines neither the values of the application id nor the origin of the offsets.

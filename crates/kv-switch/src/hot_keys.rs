@@ -1,11 +1,11 @@
 //! Finds the most requested keys in a fixed amount of memory.
 //!
 //! [`HotKeys`] counts how often keys are requested, for each service, and [`hottest`] merges the
-//! counts of several packet threads. The algorithm is Space-Saving, with a heap instead of the list
-//! of buckets. A fixed number of cells hold the counted keys. If a key has a cell, the true count
-//! of the key is between `count - over` and `count`. If a key has no cell, the true count of the
-//! key is at most [`HotKeys::missed`]. This limit is at most the total count divided by the number
-//! of cells.
+//! counts of several packet threads. The algorithm is Space-Saving, but with a heap instead of the
+//! list of buckets in the paper. A fixed number of cells hold the counted keys. If a key has a
+//! cell, the true count of the key is between `count - over` and `count`, where `over` is the
+//! maximum error. If a key has no cell, the true count of the key is at most [`HotKeys::missed`].
+//! This limit is at most the total count divided by the number of cells.
 //!
 //! The algorithm is described in §3 of Metwally, Agrawal and El Abbadi, *Efficient Computation of
 //! Frequent and Top-k Elements in Data Streams*, ICDT 2005.
@@ -59,7 +59,7 @@ impl Cell {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HotKey {
-    /// The number of the service.
+    /// The number that identifies the service.
     pub service: u32,
     /// The key as the server stores it, not base64-encoded.
     pub key: Box<[u8]>,
@@ -139,7 +139,7 @@ impl HotKeys {
         place.ok().and_then(|place| self.services.get(place)).map_or(0, |asked| asked.keys)
     }
 
-    /// Returns the maximum count of a key that has no cell.
+    /// Returns an upper bound for the count of each key that has no cell.
     #[must_use]
     pub fn missed(&self) -> u64 {
         if self.used < self.cells.len() { 0 } else { self.lowest() }
@@ -282,8 +282,8 @@ pub fn hottest<'a>(threads: impl IntoIterator<Item = &'a HotKeys>, most: usize) 
             let [at_least, at_most, known] = found.entry((service, key)).or_default();
             *at_least += count - over;
             *at_most += count;
-            // The count of a key is exact in threads whose table contains the key. In all other
-            // threads the count is at most `missed`.
+            // In a thread whose table contains the key, the table bounds the count of the key. In
+            // every other thread, the count of the key is at most `missed`.
             *known += thread.missed();
         }
     }

@@ -24,10 +24,11 @@
 //!
 //! If the keys of a request are on several servers, each server receives an upstream request for
 //! its [part](Application::write_part) of the keys. In this crate, an *answer* is the datagram that
-//! a server returns to an upstream request, and a *reply* is what the client receives. The answers
-//! are [gathered](Gather) into one [reply](Application::write_reply). An [exchange](Exchanges) is
-//! one upstream request that waits for its answer. The request id in an answer identifies the
-//! exchange. The answer is accepted only if it also contains the nonce of the exchange.
+//! a server sends in response to an upstream request, and a *reply* is what the client receives.
+//! The answers are [gathered](Gather) into one [reply](Application::write_reply). An
+//! [exchange](Exchanges) is one upstream request that is waiting for its answer. The request id in
+//! an answer identifies the exchange. The answer is accepted only if it also contains the nonce of
+//! the exchange.
 //! ```
 //! use kv_switch::{
 //!     Application, Arrival, Datagram, ExchangeId, Exchanges, Gather, KeyRoom, Memcached, OwnId,

@@ -198,7 +198,7 @@ impl Application for Memcached {
 }
 
 /// Decodes a base64 key, which must be in canonical form. Memcached skips invalid characters and
-/// ignores surplus bits, so other forms would give the same key several names.
+/// ignores surplus bits, so without this rule the same key could be written in several ways.
 fn decode<'a>(written: &[u8], room: &'a mut KeyRoom) -> Result<&'a [u8], Refusal> {
     let bytes = room.bytes();
     let len = STANDARD.decode_slice(written, bytes).map_err(|_| Refusal::BadBase64)?;
@@ -215,6 +215,6 @@ fn item(start: usize, len: usize) -> Result<Item, Refusal> {
     }
 }
 
-/// The effect on the cache of a read that may be answered from it.
+/// The effect of a read that may be answered from the cache.
 const CACHEABLE: Effect = Effect::Read { cacheable: true };
 const UNCACHED: Effect = Effect::Read { cacheable: false };

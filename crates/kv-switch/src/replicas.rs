@@ -52,7 +52,7 @@ pub struct Replica {
     /// The server, and the maximum payload of a datagram to it.
     pub target: Target,
     /// The maximum time to live of the stored value. This limit is set if the server replaces
-    /// another server that is not serving.
+    /// another server that is out of service.
     pub life: Option<ShortLife>,
 }
 
@@ -488,8 +488,8 @@ fn request_place(write: u32, length: usize) -> std::ops::Range<usize> {
 /// The maximum length of an upstream request, which is the payload of one Ethernet frame and the
 /// bytes that this machine adds.
 const REQUEST_BYTES: usize = 1_536;
-/// The maximum number of bytes by which an upstream request is longer than the client's request.
-/// The additional bytes are needed for flag letters, a time to live and the nonce.
+/// The maximum number of bytes by which an upstream request can be longer than the client's
+/// request. The additional bytes are needed for flag letters, a time to live and the nonce.
 const MOST_ADDED: usize = 40;
 
 #[cfg(test)]

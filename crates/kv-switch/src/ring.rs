@@ -66,8 +66,8 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Builds the ring. Lookups identify a server by its index in `servers`. If two servers have an
-    /// equal point, the order of `servers` decides which point comes first.
+    /// Builds the ring. Lookups identify a server by its index in `servers`. If two servers have
+    /// the same point, the order of `servers` decides which point comes first.
     ///
     /// # Errors
     /// Returns a [`RingError`] if there are no usable servers or too many servers, or if a weight
@@ -102,7 +102,7 @@ impl Ring {
     }
 
     /// Returns the server of a key. This is the server with the first point at or after the 32-bit
-    /// hash.
+    /// hash of the key.
     ///
     /// # Cost
     /// One binary search, which takes 14 steps for 100 servers.

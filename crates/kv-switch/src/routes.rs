@@ -56,7 +56,7 @@ impl Routes {
     /// # Errors
     /// Returns a [`RouteError`] if a rule is repeated or an exact key is empty.
     /// # Cost
-    /// One sort. A rule takes 24 bytes and the length of its text.
+    /// One sort. A rule takes 24 bytes plus the length of its key or prefix.
     pub fn build(exact: &[(&[u8], u32)], prefixes: &[(&[u8], u32)]) -> Result<Self, RouteError> {
         if exact.iter().any(|(key, _)| key.is_empty()) {
             return Err(RouteError::EmptyKey);
@@ -140,7 +140,7 @@ mod tests {
             .or_else(|| (0..=key.len()).rev().find_map(|len| prefixes.get(&key[..len]).copied()))
     }
 
-    /// Generates texts from only a few letters, so that many rules are prefixes of others.
+    /// Generates strings from only a few letters, so that many rules are prefixes of others.
     fn text(at_least: usize) -> impl Strategy<Value = Vec<u8>> {
         vec(prop::sample::select(vec![0, b'a', b'b', 0xff]), at_least..7)
     }

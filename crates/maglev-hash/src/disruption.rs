@@ -9,8 +9,8 @@ use crate::{Backend, Table};
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 
-/// The slots of two tables, counted by cause. If several causes apply to a slot, the first one in
-/// this order counts.
+/// The slots of two tables, counted by cause. If several causes apply to a slot, the slot is
+/// counted in the field that is declared first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Disruption {
     /// Slots with the same backend in both tables.
@@ -19,8 +19,8 @@ pub struct Disruption {
     pub backend_gone: u32,
     /// Slots whose new backend was added or had weight 0 before.
     pub backend_new: u32,
-    /// Slots that moved between two backends of both tables because the old backend lost weight or
-    /// the new one gained weight.
+    /// Slots that moved from one backend to another because the old backend lost weight or the new
+    /// one gained weight. Both tables contain both backends.
     pub weight_changed: u32,
     /// Slots that moved between two backends although the old backend did not lose weight and the
     /// new one did not gain weight. Maglev causes these moves because it keeps the shares even.

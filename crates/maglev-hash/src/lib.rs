@@ -52,8 +52,8 @@ use populate::{Walk, endgame_at, populate};
 use table::Entries;
 use turns::Turns;
 
-/// The default number of slots. The default is a prime number. It is the small table size in the
-/// Maglev paper.
+/// The default number of slots, which is a prime number. The Maglev paper uses this number for its
+/// small table.
 pub const DEFAULT_SIZE: u32 = 65_537;
 
 /// The maximum number of slots. The largest prime below this limit is 16,777,213.
@@ -140,8 +140,8 @@ impl Options {
 ///
 /// # Cost
 /// The expected time is `O(M log M)` for `M` slots. The last slots are found by searching the free
-/// slots, which is faster than stepping through the preferences. Many distinct weights add `O(M log
-/// N)` for `N` backends. The function is intended for the control plane.
+/// slots, which is faster than stepping through the preferences of a backend. Many distinct weights
+/// add `O(M log N)` for `N` backends. The function is intended for the control plane.
 ///
 /// The table takes 2 bytes per slot, or 4 with more than 65,535 backends. During the build, each
 /// slot takes one more bit and each backend 16 bytes. `cargo bench -p sluicegate-benches --bench

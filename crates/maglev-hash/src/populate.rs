@@ -25,12 +25,12 @@ pub(crate) struct Walk<E> {
     pub(crate) rank: E,
 }
 
-/// Returns the number of free slots below which searching is faster than stepping: 1.5 times the
-/// square root of the size.
+/// Returns 1.5 times the square root of the size. If fewer slots than this are free, searching the
+/// free slots is faster than stepping through the preferences of a backend.
 ///
-/// A step finds a free slot with probability free/size, so stepping costs size/free steps, and
-/// searching costs one comparison per free slot. The exact limit hardly matters: the square root
-/// without the factor would cost only a few percent more.
+/// A step finds a free slot with probability free/size, so stepping takes size/free steps on
+/// average, and searching takes one comparison per free slot. The exact limit hardly matters.
+/// Without the factor of 1.5, the build would take only a few percent longer.
 pub(crate) fn endgame_at(size: u32) -> u32 {
     size.isqrt() * 3 / 2
 }

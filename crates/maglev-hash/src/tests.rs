@@ -441,7 +441,7 @@ proptest! {
         keep in vec_of(any::<bool>(), 40),
         size in sizes(),
     ) {
-        // The new set contains a part of the old one, so that all causes occur.
+        // The new set contains some backends of the old set, so that all causes occur.
         let kept = before.clone().into_iter().zip(keep).filter(|(_, keep)| *keep).map(|(backend, _)| backend);
         let mut after = other;
         after.extend(kept);

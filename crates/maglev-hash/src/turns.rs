@@ -4,9 +4,9 @@
 //! ordered by rank. Round `k` of a class with weight `w` is at time `(k + 1/2) / w`, so the weight
 //! of one backend does not shift the times of the others. If two rounds have the same time, the
 //! round of the heavier class comes first. The number of slots per backend is computed beforehand
-//! with the largest remainder method. It is therefore exact to within one slot for any weights. A
-//! class that has all its slots takes no further turns. If all weights are equal, there is one
-//! class, and the order is that of pseudocode 1 in the paper.
+//! with the largest remainder method. This number is therefore exact to within one slot for any
+//! weights. A class that has all its slots takes no further turns. If all weights are equal, there
+//! is one class, and the order is that of pseudocode 1 in the paper.
 //!
 //! Invariant: the lengths of all runs add up to the size.
 
@@ -52,7 +52,8 @@ impl PartialOrd for Event {
 }
 
 /// An iterator over the runs, ordered by when the backends take their slots. A run is a range of
-/// seats; every seat of the run takes one slot of the table.
+/// seats, which are positions in the list of backends. The backend on each seat of the run takes
+/// one slot of the table.
 pub(crate) struct Turns {
     classes: Vec<Class>,
     due: BinaryHeap<Reverse<Event>>,

@@ -19,7 +19,7 @@ use rtnetlink::packet_route::route::{
 
 use crate::{Gateway, Resolved, Unresolved};
 
-/// The index of the interface and the address, which together identify a neighbor.
+/// The interface index and the IP address, which together identify a neighbor.
 pub(crate) type NeighbourKey = (u32, IpAddr);
 
 /// The result of a route lookup.
@@ -41,7 +41,7 @@ pub(crate) struct Link {
     pub(crate) vlan: Option<Vlan>,
 }
 
-/// The effect of a VLAN device on frames.
+/// The VLAN tag and the lower interface of a VLAN device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Vlan {
     /// The index of the lower interface.
@@ -57,7 +57,7 @@ pub(crate) struct Neighbour {
     pub(crate) mac: Option<[u8; 6]>,
 }
 
-/// The links and neighbors at one moment.
+/// The links and neighbors of the kernel at one point in time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
     pub(crate) links: HashMap<u32, Link>,
@@ -105,7 +105,7 @@ impl Neighbour {
         self.mac.filter(|_| matches!(self.state, Reachable | Stale | Delay | Probe | Permanent | Noarp))
     }
 
-    /// Returns `true` if the kernel does not try to resolve this entry until it is used.
+    /// Returns `true` if the kernel tries to resolve this entry only when the entry is used.
     pub(crate) fn is_idle(&self) -> bool {
         use NeighbourState::{Failed, None, Stale};
         matches!(self.state, None | Failed | Stale)
@@ -136,7 +136,7 @@ impl Facts {
     fn way_out(&self, interface: u32) -> Result<(u32, Tags), Unresolved> {
         let (mut lowest, mut tags) = (interface, Tags::NONE);
         while let Some(vlan) = self.links.get(&lowest).and_then(|link| link.vlan) {
-            // The limit of two tags ends the loop even for a cycle.
+            // The loop ends after two tags, even if the VLAN devices form a cycle.
             tags = tags.push(vlan.tag).ok_or(Unresolved::TooManyTags { interface })?;
             lowest = vlan.on;
         }
@@ -246,7 +246,8 @@ pub(crate) fn gateways(message: &RouteMessage) -> Vec<NeighbourKey> {
     found
 }
 
-/// Returns the gateway among `attributes`. An IPv4 route may have an IPv6 gateway (RFC 5549).
+/// Returns the gateway that `attributes` contains. An IPv4 route may have an IPv6 gateway (RFC
+/// 5549).
 fn gateway_of(attributes: &[RouteAttribute]) -> Option<IpAddr> {
     attributes.iter().find_map(|attribute| match attribute {
         RouteAttribute::Gateway(address) => ip_of(address),
@@ -256,7 +257,7 @@ fn gateway_of(attributes: &[RouteAttribute]) -> Option<IpAddr> {
     })
 }
 
-/// Returns the MTU if `metric` contains one. The value 0 means that no MTU was set.
+/// Returns the MTU if `metric` contains one. An MTU of 0 means that no MTU was set.
 fn mtu_of(metric: &RouteMetric) -> Option<u32> {
     match metric {
         RouteMetric::Mtu(bytes) if *bytes > 0 => Some(*bytes),
@@ -272,8 +273,8 @@ fn ip_of(address: &RouteAddress) -> Option<IpAddr> {
     }
 }
 
-/// Returns the Ethernet address if it can belong to one station. It must have six bytes, must not
-/// be all zero, and must not be a group address.
+/// Returns the Ethernet address if it can be the address of a single device. A valid address has
+/// six bytes, is not all zero, and is not a group address.
 fn mac_of(bytes: &[u8]) -> Option<[u8; 6]> {
     <[u8; 6]>::try_from(bytes).ok().filter(|mac| *mac != [0; 6] && mac[0] & 1 == 0)
 }

@@ -45,18 +45,19 @@ pub use watch::Watch;
 pub struct Resolved {
     /// The index of the interface that the route names.
     pub interface: u32,
-    /// The index of the interface that sends the frames. It differs from `interface` if that is a
-    /// VLAN device.
+    /// The index of the interface that sends the frames. This index differs from `interface` if
+    /// `interface` is a VLAN device.
     pub leaves_by: u32,
     /// The VLAN tags that are added between `interface` and `leaves_by`.
     pub tags: Tags,
-    /// The Ethernet address of the gateway, or of the destination itself if it is on the link.
+    /// The Ethernet address of the gateway, or of the destination itself if the destination is on
+    /// the link.
     pub destination: [u8; 6],
-    /// The Ethernet address of the interface.
+    /// The Ethernet address of the sending interface.
     pub source: [u8; 6],
-    /// The size of the longest IP packet that can be sent in one frame, in bytes. It is the smaller
-    /// of the MTU of the link and the MTU of the route. The MTU of the route includes the result of
-    /// the kernel's path MTU discovery.
+    /// The size of the longest IP packet that can be sent in one frame, in bytes. This size is the
+    /// smaller of the link MTU and the route MTU. The route MTU takes into account the path MTU
+    /// that the kernel has discovered.
     pub mtu_bytes: u32,
     /// The router to which frames are sent, or `None` if the destination is on the link.
     pub gateway: Option<IpAddr>,
@@ -141,12 +142,12 @@ pub enum Unresolved {
     },
 }
 
-/// A router that is the gateway of some route, with its Ethernet address.
+/// A router that at least one route uses as its gateway, with the Ethernet address of the router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Gateway {
     /// The index of the interface to the gateway.
     pub interface: u32,
-    /// The IP address of the gateway, often link-local for IPv6.
+    /// The IP address of the gateway. IPv6 gateways often have a link-local address.
     pub address: IpAddr,
     /// The Ethernet address of the gateway.
     pub mac: [u8; 6],
@@ -155,7 +156,7 @@ pub struct Gateway {
 /// The next hops and gateways that a [`Watch`] should keep up to date.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// The addresses whose next hops are needed, which are backends and peers.
+    /// The addresses of backends and peers, whose next hops are needed.
     pub destinations: Vec<IpAddr>,
     /// The indices of the interfaces whose gateways are needed for `io.next_hop = "reflect"`,
     /// including gateways on their VLAN devices. The list is empty if `reflect` is not used.
@@ -167,12 +168,12 @@ pub struct Wanted {
 /// The next hops and gateways that a [`Watch`] has found for [`Wanted`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
-    /// One entry per destination.
+    /// The next hop of each destination, with one entry per destination.
     pub next_hops: NextHops,
     /// The gateways with a known Ethernet address, sorted.
     pub gateways: Vec<Gateway>,
     /// The indices of the interfaces that can send frames, in the order of the configuration. If
-    /// empty, every interface is accepted.
+    /// the list is empty, every interface is accepted.
     pub interfaces: Vec<u32>,
 }
 
@@ -194,7 +195,7 @@ impl Table {
     }
 }
 
-/// The error when the kernel cannot be queried.
+/// The reason why the kernel could not be queried.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NextHopError {

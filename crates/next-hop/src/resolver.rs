@@ -44,8 +44,8 @@ impl Resolver {
     /// Panics if the caller runs outside a tokio runtime with I/O enabled.
     pub fn open() -> Result<Self, NextHopError> {
         let (mut connection, handle, _) = rtnetlink::new_connection().map_err(NextHopError::Open)?;
-        // Without this option, the last message is hidden. It may be the only one that marks a dump
-        // as inconsistent.
+        // Without this option, the last message is hidden. The last message may be the only one
+        // that marks the dump as inconsistent.
         connection.set_forward_done(true);
         tokio::spawn(connection);
         Ok(Self { handle })
@@ -58,8 +58,8 @@ impl Resolver {
     /// requests it.
     ///
     /// # Errors
-    /// Returns an error if the kernel cannot be queried. Errors of single destinations are in the
-    /// map.
+    /// Returns an error if the kernel cannot be queried. An error that affects only one destination
+    /// is in the map entry of that destination.
     ///
     /// # Cost
     /// One RTM_GETROUTE request per distinct destination, one dump of links and one dump of
@@ -87,9 +87,9 @@ impl Resolver {
     }
 
     /// Tells the kernel that `neighbour` on the interface with index `interface` is in use. The
-    /// kernel then resolves a missing or failed entry, and probes a stale one. This method returns
-    /// before the neighbor has responded. Do not use it for `PERMANENT` entries, since it would
-    /// make them non-permanent.
+    /// kernel then resolves the entry if it is missing or failed, and probes it if it is stale.
+    /// This method returns before the neighbor has responded. Do not call this method for
+    /// `PERMANENT` entries, because the call would make them non-permanent.
     ///
     /// The request uses `NTF_USE` of Linux `include/uapi/linux/neighbour.h`.
     ///
@@ -110,7 +110,8 @@ impl Resolver {
             .map_or(Ok(()), |reason| Err(NextHopError::Refused { request: "resolve a neighbour", reason }))
     }
 
-    /// Looks up the route to each destination. Duplicates are looked up once.
+    /// Looks up the route to each destination. A destination that appears several times is looked
+    /// up only once.
     pub(crate) async fn routes(
         &mut self,
         destinations: &[IpAddr],
@@ -180,9 +181,9 @@ impl Resolver {
         Ok(keys)
     }
 
-    /// Returns all messages of a dump. If [`DUMP_ATTEMPTS`] dumps are inconsistent, the last one is
-    /// used. The change that interrupted it also causes a notification, so the tables are read
-    /// again soon.
+    /// Returns all messages of a dump. If all [`DUMP_ATTEMPTS`] dumps are inconsistent, the last
+    /// one is used. The change that made the dump inconsistent also causes a notification, so the
+    /// tables are read again soon.
     async fn dump(
         &mut self,
         message: RouteNetlinkMessage,
@@ -213,8 +214,8 @@ impl Resolver {
         let answer = self.handle.request(message).map_err(|_| NextHopError::Closed)?.collect::<Vec<_>>();
         let answer =
             tokio::time::timeout(PATIENCE, answer).await.map_err(|_| NextHopError::NoAnswer(PATIENCE))?;
-        // A complete dump ends with DONE or an error. Otherwise, the connection was closed before
-        // the end.
+        // A complete dump ends with DONE or an error. If neither arrives, the connection was closed
+        // before the end of the dump.
         let is_whole =
             answer.last().is_some_and(|last| !matches!(last.payload, NetlinkPayload::InnerMessage(_)));
         if is_dump && !is_whole { Err(NextHopError::Closed) } else { Ok(answer) }
@@ -236,8 +237,8 @@ fn refusal(answer: &[NetlinkMessage<RouteNetlinkMessage>]) -> Option<io::Error> 
     })
 }
 
-/// Looks up next hops, and requests the kernel to resolve unknown neighbors. Waits for at most
-/// `patience` until they are resolved.
+/// Looks up next hops, and makes the kernel resolve unknown neighbors. Waits at most `patience` for
+/// these neighbors to be resolved.
 ///
 /// # Errors
 /// Returns an error if the kernel cannot be queried.

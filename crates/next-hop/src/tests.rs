@@ -1,4 +1,4 @@
-//! Tests with tables that the tests construct. The tests against the kernel are in
+//! Tests that construct the tables of the kernel themselves. The tests against the kernel are in
 //! `tests/next_hop.rs` and need root.
 
 use std::collections::{BTreeSet, HashMap};
@@ -193,7 +193,7 @@ fn a_routes_attributes_are_read_in_any_order() {
     assert_eq!(Route::read(&route_message(RouteType::Unicast, &mpls)), Err(Unresolved::Encapsulated));
 }
 
-/// The type and attributes of a route, with the expected gateways.
+/// Each tuple contains the type and the attributes of a route, and the expected gateways.
 type GatewayCase<'a> = (RouteType, &'a [RouteAttribute], &'a [(u32, &'a str)]);
 
 #[test]
@@ -222,7 +222,8 @@ fn a_routes_gateways_are_its_own_and_those_of_its_paths() {
     }
 }
 
-/// The fields of a link message, with the expected Ethernet address and running state.
+/// Each tuple contains the fields of a link message, and the expected Ethernet address and running
+/// state.
 type LinkCase<'a> = (LinkLayerType, LinkFlags, &'a [u8], Option<[u8; 6]>, bool);
 
 #[test]
@@ -273,7 +274,8 @@ fn a_vlan_device_says_its_tag_and_what_it_stands_on() {
     assert_eq!(vlan(&[id.clone(), protocol(VlanProtocol::Ieee8021Ad)]), on(Tag::service(100, 0)));
     assert_eq!(vlan(&[id]), on(Tag::customer(100, 0)));
     assert_eq!((vlan(&[]), vlan(&[InfoVlan::Id(4095)])), (None, None));
-    // The link attribute of a veth device is its peer, which may be in another namespace.
+    // The link attribute of a veth device contains the peer device, which may be in another network
+    // namespace.
     let veth = InfoData::Veth(InfoVeth::Peer(LinkMessage::default()));
     assert_eq!(device(&[LinkInfo::Kind(InfoKind::Veth), LinkInfo::Data(veth)]).vlan, None);
 }

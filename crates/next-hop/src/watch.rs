@@ -1,8 +1,8 @@
 //! Follows changes of next hops through kernel notifications, and keeps the entries of needed
 //! neighbors up to date.
 //!
-//! The module reads the routes, links and neighbors again after each notification that could
-//! matter. It therefore does not need to interpret notifications in detail. A lost notification
+//! The module reads the routes, links and neighbors again after each notification that could affect
+//! a next hop. It therefore does not need to interpret notifications in detail. A lost notification
 //! delays an update by at most [`QUIET_PERIOD`].
 //!
 //! See rtnetlink(7), and Linux `net/core/neighbour.c` for the neighbor states.
@@ -31,11 +31,12 @@ pub struct Watch {
     events: BoxStream<'static, NetlinkMessage<RouteNetlinkMessage>>,
     /// The neighbors that the last table depends on.
     needed: BTreeSet<NeighbourKey>,
-    /// The time of the last resolution request to the kernel, and the neighbor state that caused
-    /// it. If the state stays the same, the request is repeated only after [`ASK_AGAIN`].
+    /// For each neighbor, the time of the last resolution request to the kernel, and the neighbor
+    /// state that caused the request. If the state stays the same, the request is repeated only
+    /// after [`ASK_AGAIN`].
     asked: HashMap<NeighbourKey, (Instant, Option<NeighbourState>)>,
-    /// The last error of a resolution request. It is stored so that a lasting error is logged only
-    /// once.
+    /// The last error of a resolution request. This error is stored so that a persistent error is
+    /// logged only once.
     complaint: Option<String>,
 }
 
@@ -66,13 +67,15 @@ impl Watch {
     /// tables are also read every second while a destination or gateway is unresolved, and every 10
     /// s otherwise.
     ///
-    /// The kernel is requested to resolve needed neighbors that are missing, failed or stale. A
-    /// failed neighbor is reported as failed until it responds, even while the kernel tries again.
-    /// After the sender of `wanted` is dropped, its last value remains in use.
+    /// If a needed neighbor is missing, failed or stale, the watch makes the kernel resolve it. A
+    /// failed neighbor is reported as failed until the neighbor responds, even while the kernel is
+    /// trying to resolve it again. After the sender of `wanted` is dropped, its last value remains
+    /// in use.
     ///
     /// # Errors
     /// Returns [`NextHopError::Closed`] if a netlink socket has failed. Temporary errors are
-    /// logged. The last table then stays in use, and the kernel is queried again a second later.
+    /// logged. After such an error, the last table stays in use, and the kernel is queried again
+    /// one second later.
     ///
     /// # Cost
     /// One [`Resolver::resolve`] each time the tables are read, and a dump of all routes if
@@ -103,8 +106,8 @@ impl Watch {
                     BUSY_PERIOD
                 }
             };
-            // The wait is four times as long as the last reading of the tables took. Even constant
-            // changes therefore use at most a fifth of a core.
+            // The watch waits four times as long as the last reading of the tables took. Even if
+            // changes never stop, the watch therefore uses at most a fifth of a core.
             let settle = (started.elapsed() * 4).clamp(SETTLE, SETTLE_MAX);
             if self.pause(&mut wanted, stop.as_mut(), period, settle).await? {
                 return Ok(());
@@ -211,7 +214,7 @@ impl std::fmt::Debug for Watch {
     }
 }
 
-/// Computes a table. A neighbor that has failed still counts as failed while it is being resolved
+/// Computes a table. A failed neighbor is still considered failed while the kernel is resolving it
 /// again.
 pub(crate) fn table(
     routes: &HashMap<IpAddr, Result<Route, Unresolved>>,
@@ -277,6 +280,6 @@ const BUSY_PERIOD: Duration = Duration::from_secs(1);
 /// The interval between readings of the kernel's tables while all next hops and gateways are
 /// resolved.
 const QUIET_PERIOD: Duration = Duration::from_secs(10);
-/// The minimum time between two resolution requests for a neighbor. It is slightly less than
-/// [`BUSY_PERIOD`], so that a request may be sent after each reading of the tables.
+/// The minimum time between two resolution requests for a neighbor. This time is slightly shorter
+/// than [`BUSY_PERIOD`], so that a request may be sent after each reading of the tables.
 const ASK_AGAIN: Duration = Duration::from_millis(800);

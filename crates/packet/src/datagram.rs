@@ -145,8 +145,8 @@ pub fn udp_checksum_ok(frame: &[u8], parsed: &Parsed) -> bool {
     let addresses = parsed.addresses(frame);
     let from_v6 = |address: [u8; 16]| Ipv6Addr::from(address);
     let Ok(len) = u16::try_from(udp.len()) else { return false };
-    // The IPv6 pseudo-header is also correct for IPv4. The prefix of an IPv4-mapped address adds
-    // 0xffff to the sum, which is zero in ones' complement.
+    // The IPv6 pseudo-header also gives the correct sum for IPv4. The prefix of an IPv4-mapped
+    // address adds 0xffff to the sum, which is zero in ones' complement.
     let pseudo = Sum::new().add_pseudo_v6(from_v6(addresses.src), from_v6(addresses.dst), protocol::UDP, len);
     pseudo.fold() == field || pseudo.add_bytes(udp).finish() == 0
 }

@@ -196,7 +196,7 @@ impl Head {
         }
     }
 
-    /// Writes the headers. `packet` reaches from the IP header of the error to the end of the
+    /// Writes the headers. `packet` extends from the IP header of the error to the end of the
     /// quoted packet, which is already in place.
     fn write(&self, packet: &mut [u8], parsed: &Parsed) -> Option<()> {
         let total = u16::try_from(packet.len()).ok()?;

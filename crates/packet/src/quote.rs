@@ -171,7 +171,7 @@ struct Header {
 }
 
 impl Header {
-    /// Builds the result. `ip` contains the quoted bytes, and `upper.payload` reaches to the end of
+    /// Builds the result. `ip` contains the quoted bytes, and `upper.payload` extends to the end of
     /// `ip`.
     fn quoted(self, at: u16, ip: &[u8], upper: &Upper<'_>) -> Result<Quoted, Malformed> {
         let below = |len: usize| u16::try_from(usize::from(at) + len).map_err(|_| Malformed::TooLong);
@@ -257,7 +257,7 @@ pub fn quoted_tunnel(frame: &[u8], quoted: &Quoted) -> Option<QuotedTunnel> {
         _ => return None,
     };
     let carried = carried.filter(|_| whole);
-    // The inner packet reaches to the end of the quote, so its offset follows from its length.
+    // The inner packet extends to the end of the quote, so its offset follows from its length.
     let at = carried.map(|(_, inner)| quoted.end.saturating_sub(u16::try_from(inner.len()).unwrap_or(0)));
     let inner =
         carried.zip(at).and_then(|((family, _), at)| Quoted::read(frame, family, at, quoted.end).ok());

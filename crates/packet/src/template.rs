@@ -2,8 +2,8 @@
 //! length field and a checksum update.
 //!
 //! A [`Template`] contains the bytes from the outer IP header up to the inner IP header, for GRE,
-//! IP-in-IP and GUE. The link header is written by [`crate::rewrite_link`]. A successful
-//! [`Template::write`] fills exactly [`Template::len`] bytes, and a failed one changes no byte.
+//! IP-in-IP and GUE. The link header is written by [`crate::rewrite_link`]. If [`Template::write`]
+//! succeeds, it fills exactly [`Template::len`] bytes. If it fails, it changes no bytes.
 //!
 //! The formats are defined in RFC 768, 791, 8200, 6864, 6437, 2784, 1701, 2003, 2473, 4213 and
 //! 6936, and in draft-ietf-intarea-gue-09.
@@ -16,7 +16,7 @@ use crate::source_prefix::SourcePrefix;
 use crate::{Family, protocol};
 
 /// The outer headers for packets to one backend. All inner packets have the same IP version. A
-/// template has at most 52 bytes of headers and uses no heap memory.
+/// template contains at most 52 bytes of headers and uses no heap memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Template {
     kind: Encapsulation,
@@ -235,7 +235,7 @@ impl Template {
         }
     }
 
-    /// Sets the fields that depend on the bytes of the inner packet. `packet` reaches from the
+    /// Sets the fields that depend on the bytes of the inner packet. `packet` extends from the
     /// outer IP header to the end of the inner packet, and `redirected` is the number of earlier
     /// redirections. Returns `false` if `packet` was not written by this template.
     ///
@@ -252,7 +252,7 @@ impl Template {
         }
     }
 
-    /// Computes the UDP checksum of a GUE packet. `packet` reaches from the outer IP header to the
+    /// Computes the UDP checksum of a GUE packet. `packet` extends from the outer IP header to the
     /// end of the inner packet. The packet stays unchanged unless the template has `udp_checksum`.
     /// Returns `false` if `packet` was not written by this template.
     ///

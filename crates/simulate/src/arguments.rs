@@ -105,8 +105,8 @@ pub enum SimulateError {
 /// Returns [`SimulateError`] if an input is invalid or if the chart cannot be written.
 ///
 /// # Cost
-/// Each pool costs six calls of [`run`](crate::run): three hashing methods, each with and without
-/// flow tables. The calls run on all processors.
+/// For each pool, [`run`](crate::run) is called six times: for three hashing methods, each with and
+/// without flow tables. The calls are distributed over all processors.
 pub fn simulate(arguments: &Arguments) -> Result<Report, SimulateError> {
     let mut report = Report { runs: Vec::new() };
     for scenario in scenarios(arguments)? {

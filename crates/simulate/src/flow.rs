@@ -9,7 +9,7 @@ use crate::scenario::Scenario;
 /// A live flow.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flow {
-    /// The index of the flow. Flows are ordered by their first packets.
+    /// The index of the flow. Indexes follow the order of the flows' first packets.
     pub(crate) number: u32,
     /// The time of the first packet.
     pub(crate) first_ms: u32,
@@ -17,7 +17,8 @@ pub(crate) struct Flow {
     pub(crate) last_ms: u32,
     /// The backend that received the first packet.
     pub(crate) backend: u16,
-    /// One bit for each machine whose flow table may contain the flow. The entry may have expired.
+    /// One bit for each machine whose flow table may contain the flow. The entry in the table may
+    /// have expired.
     holders: [u64; 2],
 }
 
@@ -63,8 +64,8 @@ pub(crate) struct Begun {
     pub(crate) last_ms: u32,
 }
 
-/// An iterator over all flows. The flows that are live at the start come first, and new flows
-/// follow.
+/// An iterator over all flows. The flows that are live at the start of the scenario are returned
+/// first, followed by new flows.
 pub(crate) struct Arrivals<'a> {
     scenario: &'a Scenario,
     next: u32,
@@ -78,8 +79,8 @@ impl<'a> Arrivals<'a> {
         Self { scenario, next: 0, clock_ms: 0.0, waiting: None }
     }
 
-    /// Returns the next flow if it begins before `at_ms`. Later calls must not pass an earlier
-    /// time.
+    /// Returns the next flow if it begins before `at_ms`. The values of `at_ms` must not decrease
+    /// between calls.
     #[inline]
     pub(crate) fn next_before(&mut self, at_ms: u32) -> Option<Begun> {
         if self.waiting.is_none() {

@@ -2,9 +2,9 @@
 //! break when machines and backends change.
 //!
 //! A [`Scenario`] describes machines, backends, flows and events. [`run`] returns an [`Outcome`]
-//! for one hashing method, with or without flow tables. Equal seeds give equal results. Single
-//! packets are not simulated. For each flow, the simulation computes only which machine receives it
-//! and which backend this machine selects.
+//! for one hashing method, with or without flow tables. Runs with the same seed give the same
+//! results. Individual packets are not simulated. For each flow, the simulation computes only which
+//! machine receives the flow and which backend this machine selects.
 //!
 //! References: Eisenbud et al., *Maglev*, NSDI 2016, §3.3, §3.4, §5.3.
 //!

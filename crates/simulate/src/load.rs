@@ -44,8 +44,8 @@ impl Loads {
     }
 
     /// Returns the balance over backends and the balance over machines. The expected share of a
-    /// backend is its weight in the version of the first machine. All machines that receive packets
-    /// from routers have the same expected share.
+    /// backend is its weight in the configuration version that the first machine uses. All machines
+    /// that receive packets from routers have the same expected share.
     pub(crate) fn balances(&self, world: &World<'_>) -> (Balance, Balance) {
         let (mut backends, mut machines) = (Balance::default(), Balance::default());
         for load in &self.0 {

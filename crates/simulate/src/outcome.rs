@@ -17,8 +17,8 @@ pub struct Outcome {
     /// The counts over the whole run.
     #[serde(flatten)]
     pub counts: Counts,
-    /// The counts between each event and the next. Index 0 contains the counts before the first
-    /// event.
+    /// The counts between each event and the next. The entry at index 0 contains the counts before
+    /// the first event.
     pub by_event: Vec<Counts>,
     /// The broken connections in each of [`SPANS`] equal time spans.
     pub broken_over_time: Vec<u64>,
@@ -32,11 +32,11 @@ pub struct Outcome {
 /// The number of flows with each outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// The number of times that a flow moved to another machine because the next hops of routers
-    /// changed.
+    /// The number of times that a flow moved to a different machine because the next hops of
+    /// routers changed.
     pub moved: u64,
-    /// The number of broken flows. A flow breaks if one of its packets reaches no backend, or a
-    /// different backend than its first packet, although the first backend is up.
+    /// The number of broken flows. A flow breaks if one of its packets reaches no backend, or
+    /// reaches a backend other than that of its first packet, although the first backend is up.
     pub broken: u64,
     /// The number of flows whose backend failed, or was already down when the flow began.
     pub lost: u64,
@@ -93,9 +93,9 @@ impl Counts {
 }
 
 impl Balance {
-    /// Adds a measurement. The first measurement is also stored as `at_start`. `wanted` contains
-    /// the expected share of each backend or machine. A backend or machine with an expected share
-    /// of 0 is ignored.
+    /// Adds a measurement. The first measurement is also stored in `at_start`. `wanted` contains
+    /// the expected share of each backend or machine. Backends and machines with an expected share
+    /// of 0 are ignored.
     pub(crate) fn add(&mut self, loads: &[u64], wanted: &[f64]) {
         let all: u64 =
             loads.iter().zip(wanted).filter(|(_, wanted)| **wanted > 0.0).map(|(load, _)| *load).sum();

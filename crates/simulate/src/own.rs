@@ -4,7 +4,7 @@
 //! [`clusters`] returns a [`Cluster`] for each pool that services use before or after the change.
 //! The model does not include keyed pools (their requests are not connections), other clusters,
 //! fallback pools, health checks and slow start. A backend remains the same server as long as its
-//! name and address stay the same. Only the name is hashed, as in the load balancer.
+//! name and address stay the same. Like the load balancer, the simulation hashes only the name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -41,8 +41,8 @@ struct Pair<'a> {
     vip: &'a str,
 }
 
-/// Returns for each service its pools before and after the change. Services with the same pools on
-/// the same machines are returned once.
+/// Returns the pools of each service before and after the change. If several services have the same
+/// pools on the same machines, their pools are returned once.
 fn pairs<'a>(old: &'a Config, new: Option<&'a Config>) -> Vec<Pair<'a>> {
     let mut found = BTreeMap::new();
     for vip in old.vips() {
@@ -131,7 +131,8 @@ fn servers(pair: &Pair<'_>) -> Vec<Server> {
     servers.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Returns the backends. If a name has two addresses, the report shows the name with its address.
+/// Returns the backends. If servers at two addresses have the same name, the report shows the name
+/// together with the address.
 fn backends(servers: &[Server]) -> Vec<Backend> {
     let shown = |server: &Server| {
         let (name, address) = server;
@@ -142,8 +143,8 @@ fn backends(servers: &[Server]) -> Vec<Backend> {
     servers.iter().map(backend).collect()
 }
 
-/// Returns the version that a configuration defines. Servers that are not in the pool have the
-/// state `absent`.
+/// Returns the version that a configuration defines. Servers that are not in the pool get the state
+/// `absent`.
 fn version(config: &Config, servers: &[Server], pool: &Pool, absent: BackendState) -> Version {
     let members = pool.members.iter();
     let weights: BTreeMap<Server, u32> = members

@@ -1,5 +1,5 @@
-//! The three hashing methods that the Maglev paper compares. Each method fills a table that maps
-//! slots to backends.
+//! The three hashing methods that the Maglev paper compares. Each method fills a lookup table that
+//! maps slots to backends.
 //!
 //! `maglev_hash` builds the Maglev table, and `kv_switch` builds the ketama ring. Ketama and
 //! rendezvous hashing select the backend of a slot by a hash of the slot number.
@@ -30,7 +30,7 @@ impl Hashing {
     /// All methods.
     pub const ALL: [Self; 3] = [Self::Maglev, Self::Ketama, Self::Rendezvous];
 
-    /// Returns the name of the method, which reports show.
+    /// Returns the name of the method for reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -41,7 +41,7 @@ impl Hashing {
     }
 }
 
-/// Returns the backend of each slot. The table is empty if no backend serves.
+/// Returns the backend of each slot. The result is empty if no backend is in service.
 ///
 /// # Errors
 /// Returns a message if the table cannot be built.
@@ -72,7 +72,7 @@ struct Seat<'a> {
 }
 
 fn maglev(mut serving: Vec<Seat<'_>>, version: &Version) -> Result<Vec<u16>, String> {
-    serving.sort_by_key(|seat| seat.name); // Ranks follow the order of names.
+    serving.sort_by_key(|seat| seat.name); // Ranks are in alphabetical order of the backend names.
     let given: Vec<maglev_hash::Backend<'_>> = serving
         .iter()
         .map(|seat| maglev_hash::Backend { name: seat.name.as_bytes(), weight: seat.weight })

@@ -1,9 +1,9 @@
 //! Counts the occupied entries of flow tables whose size is limited.
 //!
 //! [`Places`] counts the entries of each machine and frees an entry at the time that the caller has
-//! scheduled. The caller stores which machine has an entry for which flow. Without a limit, the
-//! counts are not used. Releases that were scheduled before a table is emptied have no effect on
-//! the new entries of the table.
+//! scheduled. The caller keeps track of which machine has an entry for which flow. If tables have
+//! no limit, the counts are not used. When a table is emptied, releases that were scheduled before
+//! have no effect on the new entries of the table.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -20,8 +20,8 @@ pub(crate) struct Places {
     kept: HashMap<Leaving, u32>,
 }
 
-/// A scheduled release: the time in milliseconds, the machine, and the number of times that the
-/// table of the machine had been emptied before.
+/// A scheduled release. It consists of the time in milliseconds, the machine, and the number of
+/// times that the table of the machine had been emptied before.
 type Leaving = (u32, u16, u16);
 
 impl Places {
@@ -67,7 +67,7 @@ impl Places {
         }
     }
 
-    /// Cancels a scheduled release, because the flow returned to the machine.
+    /// Cancels a scheduled release because the flow has returned to the machine.
     pub(crate) fn keep(&mut self, at_ms: u32, machine: u16) {
         if self.are_limited() {
             *self.kept.entry((at_ms, machine, self.lives[usize::from(machine)])).or_default() += 1;

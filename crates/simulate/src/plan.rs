@@ -12,7 +12,7 @@ pub struct Cluster {
     pub label: String,
     /// The machines.
     pub machines: Vec<Machine>,
-    /// The backends, including those that a change adds later.
+    /// The backends, including the backends that a change adds later.
     pub backends: Vec<Backend>,
     /// The version of the configuration that is active at the start.
     pub version: Version,
@@ -27,7 +27,7 @@ pub struct Cluster {
 pub struct Rollout {
     /// The version that the reload activates. Removed backends drain in this version.
     pub reloaded: Version,
-    /// The version after the drain time. `None` if it equals the version before.
+    /// The version after the drain time. `None` if this version is the same as `reloaded`.
     pub drained: Option<Version>,
     /// The drain time in milliseconds.
     pub drain_ms: u32,
@@ -49,7 +49,7 @@ pub(crate) struct Plan {
     seed: u64,
 }
 
-/// The time at which a change starts, and the time until all machines have adopted it.
+/// The time at which a change starts, and how long it takes until all machines have adopted it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Takeover {
     pub(crate) at_ms: u32,
@@ -134,7 +134,7 @@ impl Plan {
         self.adopt(takeover, Some(label), version);
     }
 
-    /// Adds the events of a reload of another configuration.
+    /// Adds the events of a reload that activates a different configuration.
     pub(crate) fn roll_out(&mut self, takeover: Takeover, rollout: &Rollout) {
         let at_ms = takeover.at_ms;
         self.adopt(

@@ -1,5 +1,5 @@
-//! The report of a simulation, printed as tables or serialized as JSON. Module `svg` draws the
-//! chart.
+//! The report of a simulation, which can be printed as tables or serialized as JSON. Module `svg`
+//! draws the chart.
 
 use std::fmt;
 
@@ -236,7 +236,7 @@ pub(crate) fn at(seconds: f64) -> String {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "the time of a scenario fits 32 bits of milliseconds"
+        reason = "the duration of a scenario in milliseconds fits in 32 bits"
     )]
     let time_ms = (seconds * 1_000.0) as u32;
     in_words(time_ms)

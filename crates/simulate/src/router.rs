@@ -1,10 +1,11 @@
 //! The ECMP next hops of a router. The next hops determine which machine receives the packets of a
 //! flow.
 //!
-//! The hash of a flow modulo the number of next hops is the index of its next hop. A resilient
-//! router has a constant number of next hops, which are called buckets. Each machine gets an equal
-//! share of the buckets, rounded up or down, and a change moves as few buckets as possible. The
-//! model does not include weights of next hops and timers of resilient groups.
+//! A router computes the hash of a flow modulo the number of next hops. The result is the index of
+//! the flow's next hop. A resilient router has a constant number of next hops, which are called
+//! buckets. Each machine gets an equal share of the buckets, rounded up or down, and a change moves
+//! as few buckets as possible. The model does not include weights of next hops and timers of
+//! resilient groups.
 
 use crate::scenario::Router;
 
@@ -22,7 +23,7 @@ pub(crate) fn next_hops(router: Router, before: &[u16], live: &[u16]) -> Vec<u16
 }
 
 /// Takes buckets from machines that left and from machines that exceed their quota. The freed
-/// buckets are assigned in order, each to the first machine that is below its quota.
+/// buckets are assigned one after another, each to the first machine that is below its quota.
 fn rebalanced(before: &[u16], live: &[u16]) -> Vec<u16> {
     let mut left = quotas(before, live);
     let mut after = Vec::with_capacity(before.len());
@@ -37,8 +38,8 @@ fn rebalanced(before: &[u16], live: &[u16]) -> Vec<u16> {
     after.into_iter().map(|kept| kept.or_else(|| free.next()).unwrap_or_default()).collect()
 }
 
-/// Returns the number of buckets for each machine. If the division has a remainder, the machines
-/// that already have the most buckets get one more.
+/// Returns the number of buckets for each machine. If the buckets cannot be divided evenly, the
+/// machines that already have the most buckets get one more.
 fn quotas(before: &[u16], live: &[u16]) -> Vec<usize> {
     let (share, more) = (before.len() / live.len(), before.len() % live.len());
     let mut order: Vec<usize> = (0..live.len()).collect();
@@ -70,8 +71,8 @@ mod tests {
     }
 
     proptest! {
-        /// The minimum is the number of buckets of machines that left, plus the number of buckets
-        /// above an even share.
+        /// The minimum number of moved buckets is the number of buckets of machines that left, plus
+        /// the number of buckets above an even share.
         #[test]
         fn resilient_router_moves_the_minimum_of_buckets(
             first in prop::collection::btree_set(0_u16..12, 1..12),

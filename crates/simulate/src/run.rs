@@ -143,7 +143,7 @@ impl Run<'_> {
         self.go_on(flow, now)
     }
 
-    /// Processes the first packet in the current epoch of a flow that exists already.
+    /// Processes the first packet that an existing flow sends in the current epoch.
     fn look(&mut self, mut flow: Flow, now: u32) -> Option<Due> {
         self.places.pass_until(now);
         let machine = self.world.machine(flow.number, self.epoch);
@@ -166,8 +166,8 @@ impl Run<'_> {
         self.go_on(flow, now)
     }
 
-    /// Returns `true` if the machine sends the packet to the same backend as the first packet.
-    /// Otherwise the flow counts as broken.
+    /// Returns `true` if the machine sends the packet to the backend that received the first packet
+    /// of the flow. Otherwise the flow is counted as broken.
     fn reaches_its_backend(&mut self, flow: &mut Flow, machine: u16, before: Visit) -> bool {
         let (world, now) = (self.world, before.at_ms + self.world.interval_ms());
         let view = world.timeline.epochs[self.epoch].views[usize::from(machine)];
@@ -238,7 +238,7 @@ impl Run<'_> {
         }
         match (is_known, stays) {
             (true, false) => self.places.keep(visit.at_ms + idle, machine),
-            // The hash key has changed. Lookups no longer find the entry, so it expires.
+            // The hash key has changed. Lookups can no longer find the entry, so it expires.
             (false, true) if epoch.emptied[usize::from(machine)] <= visit.epoch => {
                 self.places.free_at(visit.at_ms + idle, machine);
             }

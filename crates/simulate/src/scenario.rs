@@ -34,9 +34,9 @@ pub struct Scenario {
 /// The traffic model. Each flow sends one packet per interval until its lifetime ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Traffic {
-    /// The number of live flows at the start. These flows have remaining lifetimes as in a system
-    /// in steady state. The first packets of these flows are spread evenly over the first packet
-    /// interval.
+    /// The number of live flows at the start. The remaining lifetimes of these flows are
+    /// distributed as in steady state. The first packets of these flows are spread evenly over the
+    /// first packet interval.
     pub flows: u32,
     /// The mean number of new flows per second. New flows form a Poisson process.
     pub arrivals: f64,
@@ -64,12 +64,12 @@ pub enum Lifetimes {
 /// The method that a router uses to distribute flows over its next hops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Router {
-    /// The router uses the hash modulo the number of next hops. The next hops are in the same order
-    /// as the machines.
+    /// The router uses the hash modulo the number of next hops. The next hops are in the order of
+    /// the machines.
     Plain,
-    /// The router uses the hash modulo a number of buckets, each of which has a next hop. A change
-    /// moves as few buckets as even shares permit, and it moves all of them at the same time. Real
-    /// routers can wait until a bucket is idle, and then move fewer flows.
+    /// The router uses the hash modulo the number of buckets. Each bucket has a next hop. A change
+    /// moves as few buckets as possible while keeping shares even, and all of them move at the same
+    /// time. Real routers can wait until a bucket is idle, and then move fewer flows.
     Resilient {
         /// The number of buckets: at least 1, and at least the number of machines.
         buckets: u32,
@@ -78,7 +78,7 @@ pub enum Router {
 
 /// The flow table of a machine, which all its packet threads share.
 ///
-/// The model is simpler than the crate `conntrack` in four points:
+/// The model is simpler than the crate `conntrack` in four respects:
 /// - Every entry can store every flow. In `conntrack` a flow has two buckets of four entries.
 /// - A new flow never evicts a flow on probation.
 /// - Timeouts do not shrink when the table fills.
@@ -102,7 +102,7 @@ pub struct Machine {
     pub is_there: bool,
 }
 
-/// A backend server. Two servers with the same name and different addresses are two backends.
+/// A backend server. Two servers with the same name and different addresses are separate backends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backend {
     /// The name that the report shows.
@@ -111,8 +111,8 @@ pub struct Backend {
     pub hash_name: String,
 }
 
-/// A version of the configuration. A version contains everything that the selection of a backend
-/// depends on.
+/// A version of the configuration. A version contains all data on which the selection of a backend
+/// depends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
     /// The hash key of the cluster.
@@ -157,17 +157,17 @@ pub enum Change {
     Leave(usize),
     /// A backend fails, and its flows are lost.
     Die(usize),
-    /// A backend that failed is up again, but does not know its earlier flows.
+    /// A failed backend is up again, but has no state of its earlier flows.
     Revive(usize),
-    /// Machines adopt a version one after another. Machine k of n adopts it `skew_ms * k / n` after
-    /// the event.
+    /// Machines adopt a version one after another. Machine k of n adopts the version `skew_ms * k /
+    /// n` milliseconds after the event.
     Adopt {
         /// The index of the version.
         version: usize,
         /// The time in milliseconds within which all machines adopt the version.
         skew_ms: u32,
     },
-    /// A flow table accepts no new flows for some time, as in a SYN flood.
+    /// A flow table does not accept new flows for some time, as during a SYN flood.
     Full {
         /// The index of the machine. `None` means all machines.
         machine: Option<usize>,
@@ -305,10 +305,10 @@ impl Traffic {
     /// remaining lifetime of a flow that is live at the start.
     ///
     /// The probability that a flow is live at a given time is proportional to its lifetime, and the
-    /// time is uniformly distributed over this lifetime (inspection paradox). A log-normal
-    /// distribution with mu and sigma, weighted by length, is a log-normal distribution with mu +
-    /// sigma^2 and sigma. For an exponential distribution, the remaining lifetime is also
-    /// exponential.
+    /// age of the flow at that time is uniformly distributed over its lifetime (inspection
+    /// paradox). A log-normal distribution with mu and sigma, weighted by length, is a log-normal
+    /// distribution with mu + sigma^2 and sigma. For an exponential distribution, the remaining
+    /// lifetime is also exponential.
     pub(crate) fn lifetime(&self, seed: u64, number: u32, is_residual: bool) -> u32 {
         let fraction = |stream| unit(draw(seed, stream, u64::from(number)));
         let (mean, first) = (f64::from(self.lifetime_ms), fraction(Stream::Lifetime));

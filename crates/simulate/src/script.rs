@@ -30,7 +30,7 @@ pub fn load(file: &Path, from: Option<Base<'_>>) -> Result<Scenario, Problems> {
 /// The cluster and the change that a configuration provides for a script.
 #[derive(Clone, Copy, Debug)]
 pub struct Base<'a> {
-    /// The cluster, with or without a change.
+    /// The cluster, which may include a change of its configuration.
     pub cluster: &'a Cluster,
     /// The time in milliseconds at which the first machine applies the change.
     pub at_ms: u32,
@@ -93,8 +93,8 @@ fn shortest(from: Base<'_>) -> u32 {
     from.at_ms.saturating_add(drain).saturating_add(from.skew_ms).saturating_add(60_000)
 }
 
-/// Reads the cluster. Its machines are called m1, m2 and so on. Its backends are called b1, b2 and
-/// so on, and have weight 1.
+/// Reads the cluster. Its machines are named m1, m2 and so on. Its backends are named b1, b2 and so
+/// on, and each has weight 1.
 fn read_cluster(section: Option<Section<'_>>, seed: u64) -> Cluster {
     let (mut machines, mut backends, mut table_size) = (4, 10, maglev_hash::DEFAULT_SIZE);
     if let Some(mut section) = section {

@@ -72,7 +72,8 @@ fn events(run: &Run) -> String {
     text
 }
 
-/// Returns the total of broken connections at the end of each time span, in percent of all flows.
+/// Returns the number of broken connections up to the end of each time span, in percent of all
+/// flows.
 fn cumulated(outcome: &Outcome) -> Vec<f64> {
     let percent =
         |broken: u64| if outcome.flows == 0 { 0.0 } else { 100.0 * broken as f64 / outcome.flows as f64 };

@@ -1,8 +1,9 @@
 //! Divides the time of a scenario into epochs. An epoch is a time span in which routers, versions,
 //! flow tables and backends do not change.
 //!
-//! All packets of a flow in one epoch are forwarded in the same way, so the simulation examines one
-//! packet per flow and epoch. Epochs are ordered by time, and the first one starts at time 0.
+//! In one epoch, all packets of a flow are forwarded in the same way, so the simulation examines
+//! only one packet per flow and epoch. Epochs are ordered by time, and the first epoch starts at
+//! time 0.
 
 use crate::router::next_hops;
 use crate::scenario::{Change, Scenario};
@@ -18,8 +19,8 @@ pub(crate) struct Epoch {
     pub(crate) hops: Vec<u16>,
     /// The index of the version that each machine uses.
     pub(crate) views: Vec<u16>,
-    /// For each machine, the first epoch whose flow table entries can still be found. Older entries
-    /// were added with another hash key.
+    /// For each machine, the first epoch whose flow table entries can still be found. Entries from
+    /// earlier epochs were added with a different hash key.
     pub(crate) readable: Vec<usize>,
     /// For each machine, the epoch in which it joined. When a machine joins, its flow table is
     /// empty.
@@ -46,7 +47,7 @@ enum Step {
     Join(usize),
     Leave(usize),
     Dead(usize, bool),
-    /// Machines that join after this step use this version.
+    /// The version for machines that join after this step.
     Newest(usize),
     View(usize, usize),
     Full(usize, bool),
@@ -75,13 +76,15 @@ impl Timeline {
         self.starts.get(epoch + 1).copied().unwrap_or(self.duration_ms)
     }
 
-    /// Returns the epoch that contains `at_ms`. This epoch must be `earliest` or a later one.
+    /// Returns the epoch that contains `at_ms`. `at_ms` must not be before the epoch `earliest`, at
+    /// which the search begins.
     #[inline]
     pub(crate) fn epoch_from(&self, at_ms: u32, earliest: usize) -> usize {
         earliest + self.starts[earliest + 1..].partition_point(|start| *start <= at_ms)
     }
 
-    /// Returns the epoch that contains `at_ms`. This epoch must be `latest` or an earlier one.
+    /// Returns the epoch that contains `at_ms`. `at_ms` must not be after the epoch `latest`, at
+    /// which the search ends.
     #[inline]
     pub(crate) fn epoch_at(&self, at_ms: u32, latest: usize) -> usize {
         self.starts[1..=latest].partition_point(|start| *start <= at_ms)
@@ -184,8 +187,8 @@ fn steps(scenario: &Scenario) -> Vec<(u32, Step)> {
     steps
 }
 
-/// Returns the time at which the machine with index `number` applies a change. There are `machines`
-/// machines.
+/// Returns the time at which one machine applies a change. `number` is the index of the machine,
+/// and `machines` is the number of machines.
 fn after(now: u32, skew_ms: u32, number: usize, machines: usize) -> u32 {
     let late = u64::from(skew_ms) * number as u64 / machines as u64;
     now.saturating_add(u32::try_from(late).unwrap_or(u32::MAX))

@@ -58,7 +58,7 @@ impl<'a> World<'a> {
     }
 
     /// Returns the backend that the table of a version selects for a flow. Returns `None` if no
-    /// backend serves.
+    /// backend is in service.
     #[inline]
     pub(crate) fn choice(&self, number: u32, version: u16) -> Option<u16> {
         let View { owners, salt } = &self.views[usize::from(version)];

@@ -1,9 +1,9 @@
 //! Implements `sluicegate config check`, which reports the problems of a configuration, and
 //! `sluicegate config schema`.
 //!
-//! The check compiles the configuration of each machine like `sluicegate run`, and prints how many
-//! VIPs, pools and backends the machine serves. It does not resolve next hops and runs no health
-//! checks.
+//! The check compiles the configuration of each machine as `sluicegate run` does, and prints how
+//! many VIPs, pools and backends the machine serves. It does not resolve next hops and runs no
+//! health checks.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -52,8 +52,8 @@ struct Outcome {
     error: Option<String>,
 }
 
-/// Prints all problems. The exit code is 1 if a problem is an error, or if a machine cannot run
-/// with the file.
+/// Prints all problems. The exit code is 1 if any of the problems is an error, or if a machine
+/// cannot run with this configuration.
 pub(crate) fn check(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let loaded = if arguments.without_secrets {
         config::load_without_secrets(&arguments.file)
@@ -82,7 +82,7 @@ pub(crate) fn schema() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Returns the machines that the command line selects.
+/// Returns the machines selected on the command line.
 fn machines<'c>(config: &'c Config, arguments: &Arguments) -> anyhow::Result<Vec<&'c Machine>> {
     if let Some(name) = &arguments.machine {
         return Ok(vec![compile::find_machine(config, name)?]);

@@ -1,5 +1,5 @@
 //! Implements `sluicegate config diff`, which prints the differences between two configurations,
-//! and how many slots of each Maglev table change their backend.
+//! and how many slots of each Maglev table are assigned to a different backend.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

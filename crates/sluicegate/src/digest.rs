@@ -1,8 +1,8 @@
 //! Implements `sluicegate digest`, which prints digests for comparing the machines of a cluster.
 //!
-//! The first three lines of the output are equal on machines that have the same configuration and
-//! tables. Each active override adds a line, because an override changes the tables of one machine
-//! only. `control_plane::digest` defines the digests.
+//! The first three lines of the output are identical on machines that have the same configuration
+//! and tables. Each active override adds a line, because an override changes the tables of only one
+//! machine. `control_plane::digest` defines the digests.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,5 +1,5 @@
 //! Implements `sluicegate where`, which prints the backend that a flow is sent to, and the reason
-//! for the choice. It calls the function that also forwards packets.
+//! for the choice. The subcommand and the packet threads use the same lookup function.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -114,7 +114,7 @@ struct Answer<'a> {
     protocol: u8,
     #[serde(flatten)]
     explained: &'a Explained,
-    /// The other cluster that receives the flow if no local backend is serving, or `None` if the
+    /// The other cluster that receives the flow if no local backend is in service, or `None` if the
     /// service has no such fallback.
     elsewhere: Option<WhereBackend>,
 }
@@ -126,8 +126,9 @@ impl Answer<'_> {
     }
 }
 
-/// Finds the cluster to which a flow falls back. This function repeats the lookup with all backends
-/// of the service down, because the configuration does not contain health states.
+/// Finds the cluster that receives the flow if no local backend is in service. This function
+/// repeats the lookup with all backends of the service down, because the configuration does not
+/// contain health states.
 fn elsewhere(
     snapshot: &Snapshot,
     flow: &Flow,
@@ -212,7 +213,7 @@ fn words(answer: &Answer<'_>) -> String {
     head + &said.collect::<String>() + &outcome(answer)
 }
 
-/// Returns the names of all replicas, or `None` if the key has only one backend.
+/// Returns the names of all replicas of a key, or `None` if the key has only one backend.
 fn replicas(explained: &Explained) -> Option<String> {
     let names: Vec<&str> = explained.replicas.iter().map(|found| &*found.name).collect();
     (!names.is_empty()).then(|| names.join(", "))

@@ -3,9 +3,9 @@
 //!
 //! A reload first binds the new sockets with [`bind`] and later applies the configuration with
 //! [`Listeners::take`]. If a port is already in use, the reload fails before anything has changed.
-//! Open connections keep their role. `/healthz` and `/readyz` read a watch channel, so they do not
-//! wait for the control loop. The ports in `admin.metrics` serve only `/healthz`, `/readyz` and
-//! `/metrics`.
+//! A reload does not change the roles of clients that are already connected. `/healthz` and
+//! `/readyz` read a watch channel, so they do not wait for the control loop. The ports in
+//! `admin.metrics` serve only `/healthz`, `/readyz` and `/metrics`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -40,11 +40,11 @@ pub(crate) struct Listeners {
     tls: Option<watch::Sender<Tls>>,
     tcp: BTreeMap<SocketAddr, Task>,
     metrics: BTreeMap<SocketAddr, Task>,
-    /// The reason why the socket file could not be changed as configured.
+    /// The reason why the configured mode or group could not be set on the socket file.
     fault: Option<String>,
 }
 
-/// A listener task. Dropping it stops the listener.
+/// A listener task. Dropping the task stops the listener.
 type Task = JoinSet<Infallible>;
 
 /// The addresses that already have a listener.

@@ -1,7 +1,7 @@
 //! Tracks the health and readiness of the process for `/healthz`, `/readyz`, BGP announcements, the
 //! service manager and the log.
 //!
-//! The control loop checks the data plane at the interval [`EVERY`]. Each change is logged once and
+//! The control loop checks the data plane once per [`EVERY`]. Each change is logged once and
 //! published as a [`State`]. The process sends heartbeats to the service manager only while the
 //! forwarder is healthy. A heartbeat therefore proves that the control loop and the packet threads
 //! make progress.
@@ -28,7 +28,7 @@ pub(crate) struct State {
     /// `true` if all health checks have a first result, or if the wait for first results has timed
     /// out.
     pub(crate) set_up: bool,
-    /// The VIPs of the machine. The value is `true` if every service of the VIP has a backend.
+    /// The VIPs of the machine. The map value is `true` if every service of the VIP has a backend.
     pub(crate) vips: BTreeMap<String, bool>,
 }
 

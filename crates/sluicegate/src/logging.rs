@@ -48,8 +48,8 @@ impl Logging {
         let before = self.overrides.level();
         let Some(level_override) = self.overrides.expire(now) else { return };
         let (after, file) = (self.overrides.level(), self.overrides.view(now).level);
-        // The line about the end of the override must pass the filter, so the more verbose of both
-        // levels is set first.
+        // The line about the end of the override must pass the filter, so the more verbose of the
+        // two levels is set first.
         self.write(before.max(after));
         let why = format!(
             "{} set it for {} s",

@@ -1,10 +1,10 @@
 //! Parses the command line, runs the selected subcommand and returns its exit code.
 //!
 //! The modules `run`, `listeners`, `stats`, `liveness`, `notify`, `privileges` and `logging` form
-//! the daemon. Every other module implements a subcommand that needs no daemon. Such a module has
-//! the name of its subcommand, with three exceptions: `flow_path` is `where`, `backend` is `decap`,
-//! and `shell` is `completions` and `man`. Subcommands that only query the daemon are in the crate
-//! `admin_client`.
+//! the daemon. Every other module implements a subcommand that needs no daemon. Each of these
+//! modules has the name of its subcommand, except that `flow_path` implements `where`, `backend`
+//! implements `decap`, and `shell` implements `completions` and `man`. Subcommands that only query
+//! the daemon are in the crate `admin_client`.
 //!
 //! Exit codes are 0 for success, 1 for a finding, 2 for wrong usage, and 3 if the daemon cannot be
 //! reached.

@@ -4,7 +4,7 @@
 //! The environment variable `NOTIFY_SOCKET` names the socket, by a path or an abstract name. The
 //! watchdog timeout is in `WATCHDOG_USEC`. Each message is one datagram. Sending never blocks: if
 //! the socket buffer is full, the message is lost and the loss is logged. The crate `sd-notify` is
-//! not used, because it does not support abstract names and opens a socket for each message.
+//! not used, because it does not support abstract socket names and opens a socket for each message.
 //!
 //! References: sd_notify(3), sd_watchdog_enabled(3).
 
@@ -25,7 +25,7 @@ pub(crate) struct Notifier {
 }
 
 impl Notifier {
-    /// Opens the socket that the environment names. A failure is logged, and all messages are then
+    /// Opens the socket named in the environment. A failure is logged, and all messages are then
     /// discarded.
     pub(crate) fn from_environment() -> Self {
         let variable = |name: &str| std::env::var(name).ok();
@@ -51,7 +51,8 @@ impl Notifier {
         self.watchdog
     }
 
-    /// Reports that the start or a reload is complete. A failed reload also ends with this message.
+    /// Reports that startup or a reload is complete. This message is also sent after a failed
+    /// reload.
     pub(crate) fn ready(&self, status: &str) {
         self.send(&format!("READY=1\n{}", status_line(status)));
     }
@@ -113,7 +114,7 @@ fn open(name: &OsStr) -> io::Result<(UnixDatagram, SocketAddr)> {
     Ok((socket, address))
 }
 
-/// Returns the watchdog timeout, or `None` if the watchdog supervises another process than `me`.
+/// Returns the watchdog timeout, or `None` if the watchdog supervises a process other than `me`.
 fn watchdog(micros: Option<&str>, process: Option<&str>, me: u32) -> Option<Duration> {
     if process.is_some_and(|process| process.parse() != Ok(me)) {
         return None;

@@ -43,8 +43,8 @@ pub(crate) fn seal() {
         // log: The kernel refused to set `no_new_privs`. Set `NoNewPrivileges=yes` in the unit.
         tracing::warn!(%error, "no_new_privs not set");
     }
-    // Without CAP_SETPCAP the kernel refuses this call. The parent process has then already limited
-    // the bounding set.
+    // Without CAP_SETPCAP the kernel refuses this call. In that case, the parent process has
+    // already limited the bounding set.
     for capability in CapabilitySet::all() {
         if remove_capability_from_bounding_set(capability).is_err() {
             return;
@@ -52,7 +52,7 @@ pub(crate) fn seal() {
     }
 }
 
-/// Drops the capabilities of the calling thread that only the setup needed.
+/// Drops those capabilities of the calling thread that were needed only for setup.
 ///
 /// The closure `can_change_filter` returns `true` if the process can change the BPF maps without a
 /// capability. Linux 5.19 and later allow this.
@@ -75,8 +75,8 @@ pub(crate) fn give_up_all(can_read_maps: impl FnOnce() -> bool) -> std::io::Resu
     keep(&[], can_read_maps)
 }
 
-/// Changes from root to the user `nobody`, which owns no files. The permitted capabilities are
-/// kept, and the caller drops them.
+/// Changes from root to the user `nobody`, which owns no files. This function keeps the permitted
+/// capabilities, and the caller then drops them.
 fn leave_root() -> nix::Result<()> {
     if !geteuid().is_root() {
         return Ok(());

@@ -4,8 +4,9 @@
 //! The subcommand runs on any machine without privileges and changes no state. Targets are URLs on
 //! the command line, or the VIPs of a configuration (`target`). The results are shown as a live
 //! table, as lines or as JSON (`view`), and as Prometheus metrics (`metrics`). Latency is the time
-//! from the first packet of a connection to the response that passes the check. It includes the TLS
-//! handshake. Failed attempts have no latency. The crate `health` implements the attempts.
+//! from the first packet of a connection to the response that passes the check. The latency
+//! includes the TLS handshake. No latency is recorded for failed attempts. The crate `health`
+//! implements the attempts.
 //!
 //! References: Eisenbud et al., *Maglev*, NSDI 2016, §4.4.
 

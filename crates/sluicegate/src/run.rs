@@ -225,7 +225,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Looks up the next hops first, because `reflect` drops packets from unknown gateways.
+    /// Looks up the next hops first, because with `next_hop = "reflect"` packets from unknown
+    /// gateways are dropped.
     async fn know_gateways(&mut self) {
         if self.controller.config().io().next_hop == NextHop::Reflect
             && let Ok(Some(table)) = tokio::time::timeout(FIRST_NEXT_HOPS, self.paths.found()).await
@@ -321,7 +322,7 @@ impl Daemon {
         }
     }
 
-    /// Publishes other health states or tables. The XDP filter stays unchanged.
+    /// Publishes changed health states or tables. The XDP filter stays unchanged.
     fn publish_states(&mut self, snapshot: Snapshot) {
         self.renew(snapshot);
         self.look_at_vips();
@@ -569,7 +570,7 @@ fn warn_of_small_mtus(config: &Config, snapshot: &Snapshot) {
     }
 }
 
-/// Returns the names of the services of a VIP that have no serving backend.
+/// Returns the names of those services of a VIP that have no backend in service.
 fn services_without(vip: Option<&VipRow>) -> String {
     let services = vip.into_iter().flat_map(|row| &row.services);
     few(services.filter(|service| !service.ready).map(|service| &service.name))
@@ -593,5 +594,5 @@ const FAREWELL: &str = "sluicegate is stopping";
 const COMMANDS_WAITING: usize = 64;
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 const QUESTION_STEPS: Duration = Duration::from_millis(1);
-/// The maximum number of lowered path MTUs that are logged at the same time.
+/// The maximum number of log lines for path MTUs that are lowered at the same time.
 const PATHS_NAMED: usize = 8;

@@ -250,8 +250,8 @@ fn duration(text: &str) -> Result<Duration, String> {
     read.ok_or_else(|| "expected a duration from 1ms to 1m, such as 100ms or 2s".to_owned())
 }
 
-/// The discard port. Connecting a UDP socket to it sends no packet; the kernel only looks up the
-/// route.
+/// The discard port. Connecting a UDP socket to this port sends no packet; the kernel only looks up
+/// the route.
 const DISCARD: u16 = 9;
 /// The extra wait for reports. A machine sends reports once per iteration of its control loop, and
 /// this time covers two iterations.

@@ -1,8 +1,9 @@
 //! The keys of the packet tracer. These keys are derived from the hash key of the cluster, so
-//! operators distribute only one secret.
+//! operators need to distribute only one secret.
 //!
 //! Invariant: both keys differ from the hash key and from each other, because each is derived with
-//! its own label. The authentication code of a mark is therefore not valid for a report.
+//! its own label. An authentication code that was computed for a mark is therefore not valid for a
+//! report.
 //!
 //! The algorithm is SipHash (Aumasson and Bernstein, 2012) with the 128-bit output of its reference
 //! code.
@@ -12,7 +13,8 @@ use std::fmt;
 use classifier::HashKey;
 use siphasher::sip128::SipHasher24;
 
-/// The keys that sign the marks and reports of a cluster. The `Debug` output does not contain them.
+/// The keys that sign the marks and reports of a cluster. The `Debug` output does not contain the
+/// keys.
 #[derive(Clone, Copy)]
 pub struct TraceKey {
     marks: SipHasher24,

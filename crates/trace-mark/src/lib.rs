@@ -2,8 +2,8 @@
 //! signed with a key of the cluster.
 //!
 //! This crate writes, parses and verifies marks. The forwarder reports each valid mark to the
-//! control plane and forwards the packet normally. The control plane sends the report to the
-//! receiver, because packet threads neither format text nor make system calls.
+//! control plane and forwards the packet normally. The control plane, not a packet thread, sends
+//! the report to the receiver, because packet threads neither format text nor make system calls.
 //!
 //! Invariant: a packet is reported only if the authentication code, the time and the receiver of
 //! its mark are valid. See the Maglev paper, §4.4.
@@ -53,12 +53,12 @@ pub struct Trace {
     pub key: TraceKey,
     /// The addresses to which reports may be sent.
     pub receivers: PrefixSet,
-    /// The maximum number of reports per second from each packet thread. This number is also the
-    /// burst size.
+    /// The maximum number of reports per second from each packet thread. The same number of reports
+    /// can be sent in one burst.
     pub per_second: u32,
 }
 
-/// The reason why a packet with a mark is not reported. In this case, the packet is still
+/// The reason why a packet with a mark is not reported. A packet without a report is still
 /// forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceRefusal {
@@ -67,7 +67,7 @@ pub enum TraceRefusal {
     /// The time of the mark differs from the current time by more than [`MARK_AGE`] seconds. The
     /// packet was replayed, or the clocks of the machines differ.
     Time,
-    /// The receiver is not one of the configured receivers.
+    /// The receiver in the mark is not one of the configured receivers.
     Receiver,
     /// The mark was not signed with the key of the cluster, or it was signed for a different
     /// 5-tuple.
@@ -97,14 +97,14 @@ impl TraceRefusal {
     }
 }
 
-/// The time of day for packet threads, which read only the monotonic clock themselves. The control
-/// plane sets the time. All clones share one value.
+/// The time of day. The control plane sets this value for packet threads, which read only the
+/// monotonic clock themselves. All clones of this type share one value.
 #[derive(Clone, Debug, Default)]
 pub struct WallClock(Arc<AtomicU64>);
 
 impl WallClock {
-    /// Sets the time, in seconds since 1970. If the control plane stops setting it, the time of new
-    /// marks appears to be in the future, and they are refused.
+    /// Sets the time, in seconds since 1970. If the control plane stops setting the time, new marks
+    /// appear to be from the future and are refused.
     pub fn set(&self, unix_seconds: u64) {
         // Relaxed ordering is sufficient, because the value does not publish other data.
         self.0.store(unix_seconds, Ordering::Relaxed);
@@ -122,7 +122,7 @@ impl Trace {
     /// the packet, which begins with the magic number of a mark.
     ///
     /// The cheapest checks run first. The caller checks the rate limit afterwards, so that only
-    /// senders with the key can exhaust it.
+    /// senders that know the key can exhaust the limit.
     ///
     /// # Errors
     /// Returns a [`TraceRefusal`] if the mark is not valid.

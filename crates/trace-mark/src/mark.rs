@@ -98,9 +98,9 @@ impl Signed<'_> {
     }
 }
 
-/// Returns the offset of the payload in a frame, if the packet may carry a mark. The payload
-/// follows the transport header. In a fragment without a transport header, the payload follows the
-/// IP header.
+/// Returns the offset of the payload in a frame, or `None` if the packet cannot carry a mark. The
+/// payload follows the transport header. In a fragment without a transport header, the payload
+/// follows the IP header.
 #[inline]
 pub fn payload_at(frame: &[u8], parsed: &Parsed) -> Option<usize> {
     let l4 = usize::from(parsed.l4);

@@ -21,7 +21,7 @@ pub(super) struct Turn {
     pub(super) process: f64,
     /// Like `process`, but including the kernel thread that receives packets for the process.
     pub(super) machine: f64,
-    /// The measured operations per second during the measurement of response times.
+    /// The rate that was reached while response times were measured, in operations per second.
     pub(super) paced: f64,
     /// The fraction of operations that were answered from the cache.
     pub(super) hits: f64,
@@ -42,7 +42,7 @@ impl Turn {
     }
 }
 
-/// All measurements of one system with one workload. There is one per round.
+/// All measurements of one system with one workload. The list contains one measurement per round.
 #[derive(Debug)]
 struct Row {
     mix: &'static str,

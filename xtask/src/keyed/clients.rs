@@ -32,7 +32,7 @@ pub(crate) trait Client {
     /// Returns `true` if the client waits for no response.
     fn is_idle(&self) -> bool;
 
-    /// Queues a request, which the next flush sends. The client must have room for it.
+    /// Queues a request, which the next flush sends. The client must have room for another request.
     fn ask(&mut self, asked: Asked, command: &[u8]);
 
     /// Sends the queued requests.
@@ -41,7 +41,8 @@ pub(crate) trait Client {
     /// Passes each response that has arrived to `each`. This function does not wait.
     fn take(&mut self, each: &mut dyn FnMut(Asked, Answer<'_>)) -> Result<()>;
 
-    /// Gives up requests that were sent before the given time, and passes each of them to `each`.
+    /// Gives up on requests that were sent before the given time, and passes each of them to
+    /// `each`.
     fn give_up(&mut self, before: Instant, each: &mut dyn FnMut(Asked)) -> Result<()>;
 }
 
@@ -57,7 +58,7 @@ pub(crate) enum Pace {
 /// The results of a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
-    /// How long requests were sent.
+    /// The time during which requests were sent.
     pub(crate) length: Duration,
     /// The response times, sorted.
     pub(crate) times: Vec<Duration>,
@@ -254,7 +255,7 @@ mod tests {
     use crate::keyed::udp::Udp;
 
     /// Starts a server on loopback that responds with the result of `answer`. Responses are split
-    /// into datagrams with `piece` payload bytes.
+    /// into datagrams with `piece` payload bytes each.
     fn server(
         piece: usize,
         answer: impl Fn(&[u8]) -> Option<Vec<u8>> + Send + 'static,

@@ -18,11 +18,11 @@ pub(crate) enum Answer<'a> {
         name: &'a [u8],
         value: &'a [u8],
     },
-    /// Any other response. It contains the first line.
+    /// Any other response. This variant contains the first line of the response.
     Other(&'a [u8]),
 }
 
-/// Returns the name of a key, which has 12 bytes.
+/// Returns the name of a key, which is 12 bytes long.
 pub(crate) fn name(key: u32) -> [u8; NAME] {
     let (mut name, mut rest) = (*b"key:00000000", key);
     for digit in name[4..].iter_mut().rev() {

@@ -2,8 +2,8 @@
 //! receives with `sendmmsg` and `recvmmsg`.
 //!
 //! The client hashes the key to choose the server. A response is valid if its ID matches an
-//! outstanding request and it comes from the server of that request. If a response has several
-//! datagrams, all of them must arrive in order.
+//! outstanding request and it comes from the server of that request. If a response consists of
+//! several datagrams, all of them must arrive in order.
 //!
 //! References: sendmmsg(2), recvmmsg(2); memcached `doc/protocol.txt`, "UDP protocol".
 
@@ -24,7 +24,8 @@ use crate::keyed::protocol::{Answer, name, parse};
 pub(crate) struct Udp {
     socket: UdpSocket,
     servers: Vec<SockaddrIn>,
-    /// The outstanding requests, one per slot. The low bits of the request ID are the index.
+    /// The outstanding requests, one per slot. The low bits of a request's ID are the index of its
+    /// slot.
     slots: Vec<Slot>,
     free: Vec<usize>,
     /// The indices of the requests that the next flush sends.

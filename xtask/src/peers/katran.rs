@@ -21,7 +21,7 @@ use crate::cargo;
 use crate::processors::{DEVICE_CPU, GENERATOR_CPU};
 use crate::stage::{Load, NOBODY, Peer, Stage, Worker};
 
-/// Katran as a measured peer. It needs its source code.
+/// Katran as a measured peer. Building Katran needs its source code.
 #[derive(Clone, Debug)]
 pub(crate) struct Katran {
     /// A checkout of github.com/facebookincubator/katran.
@@ -56,7 +56,7 @@ impl Peer for Katran {
             source.display()
         );
         // This is the compiler command from Katran's Makefile. Its include paths are relative to
-        // Katran's root folder. The two added variables work around a problem of clang 14, which
+        // Katran's root folder. The two added variables work around a problem in clang 14, which
         // omits the size of a type that only a nested map uses. libbpf requires this size.
         let script = format!(
             "set -o pipefail; (cat {PROGRAM}; echo 'struct flow_key key_; struct real_pos_lru value_;') | \

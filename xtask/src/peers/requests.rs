@@ -73,8 +73,8 @@ impl Scene {
         Ok(Self { _decaps: Decap::start_all(&stage.bed)?, _servers: servers.collect::<Result<_>>()? })
     }
 
-    /// Opens or closes the path of requests. It is closed while packets to destinations that do not
-    /// exist are measured.
+    /// Opens or closes the path of requests. The path is closed while packets to destinations that
+    /// do not exist are measured.
     pub(crate) fn open(&self, stage: &Stage, open: bool) -> Result<()> {
         let port = stage.port();
         spread_to(port, open.then_some(GENERATOR_CPU))?;

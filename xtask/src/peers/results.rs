@@ -14,7 +14,7 @@ use crate::peers::requests::Requests;
 use crate::stage::{LEAST_EXCESS, Rates};
 use crate::statistics::median;
 
-/// All measurements of one peer. There is one per round.
+/// All measurements of one peer. The list contains one measurement per round.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) name: &'static str,

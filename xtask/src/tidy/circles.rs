@@ -132,8 +132,8 @@ impl Names {
     }
 
     /// Returns which modules use which sibling modules, each with one used path as an example. If a
-    /// submodule uses another module, the use counts for its ancestor. Items of the parent module
-    /// are not included.
+    /// submodule uses another module, the use counts as a use by its ancestor. Uses of items in the
+    /// parent module are not included.
     fn edges(&self) -> Edges {
         let mut edges = Edges::new();
         for (module, scope) in self.scopes.iter().enumerate() {
@@ -319,7 +319,7 @@ impl<'ast> Visit<'ast> for Reader {
 }
 
 /// The maximum number of re-exports that are followed for one name. Only a cycle of re-exports
-/// exceeds it.
+/// exceeds this number.
 const MAX_STEPS: usize = 24;
 
 #[cfg(test)]

@@ -205,8 +205,8 @@ fn sentence(arguments: TokenStream) -> Option<String> {
 const LOG: &str = "docs/reference/log.md";
 const EVENTS: &str = "docs/reference/events.md";
 const LEVELS: [&str; 3] = ["error", "warn", "info"];
-/// The sections of the log reference, each with the path prefix of its files. The first matching
-/// prefix counts.
+/// The sections of the log reference, each with the path prefix of its files. The first prefix that
+/// matches decides.
 const SECTIONS: [(&str, &str); 14] = [
     ("crates/sluicegate/src/run/health_tunnel", "Health checks"),
     ("crates/sluicegate/src/run/checks", "Backends and VIPs"),

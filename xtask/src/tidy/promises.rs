@@ -6,11 +6,12 @@
 
 use std::collections::BTreeMap;
 
-/// The promises that are named above tests. The value is the location of the first such line.
+/// The promises that are named above tests. The map contains, for each promise, the location of the
+/// first line that names it.
 pub(super) type Held = BTreeMap<String, String>;
 
-/// Adds the promises that are named in a file. Returns a finding for each such line that is not
-/// followed by a test.
+/// Adds the promises that are named in a file. Returns a finding for each line that names a promise
+/// and is not followed by a test.
 pub(super) fn gather(name: &str, text: &str, held: &mut Held) -> Vec<String> {
     if !name.ends_with(".rs") || name.ends_with("tidy/promises.rs") {
         return Vec::new();

@@ -111,7 +111,7 @@ pub(crate) fn draw(csv: &Csv) -> Result<String> {
     })
 }
 
-/// Draws the variation against the number of connections per interval.
+/// Draws the coefficient of variation against the number of connections per interval.
 pub(crate) fn draw_rates(csv: &Csv) -> Result<String> {
     let line = |column: &str, name: &str, color: usize| -> Result<Line> {
         let points = csv.numbers("connections_in_interval")?.into_iter().zip(csv.numbers(column)?).collect();

@@ -75,6 +75,6 @@ fn build(names: &[Vec<u8>], serving: &[bool], slots: u32) -> Table {
     table(&backends, slots, seed(0))
 }
 
-/// The number of buckets that are swept per tick. A packet thread sweeps as many in a quarter of a
-/// second.
+/// The number of buckets that are swept per tick. A packet thread sweeps the same number of buckets
+/// in a quarter of a second.
 const SWEEP_BUCKETS: usize = 4_096;

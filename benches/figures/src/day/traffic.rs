@@ -14,7 +14,7 @@ use siphasher::sip::SipHasher13;
 pub(super) struct Connection {
     /// The keyed hash of the 5-tuple. A packet thread uses the same hash function.
     pub(super) hash: u64,
-    /// The number of packets that the client will still send. The last one is a FIN.
+    /// The number of packets that the client will still send. The last of these packets is a FIN.
     pub(super) left: u16,
     /// The number of packets that are sent in the same tick.
     pub(super) burst: u16,
@@ -86,7 +86,7 @@ impl Traffic {
     }
 }
 
-/// Returns the load at this time relative to the mean of the day. Values between two hours are
+/// Returns the load at this time relative to the mean of the day. Loads between two full hours are
 /// interpolated.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small count")]
 fn activity(second: f64) -> f64 {
@@ -143,7 +143,7 @@ mod tests {
             spread.least >= 4.0 && spread.most <= 1_000.0 && (10.0..20.0).contains(&spread.mean),
             "{spread:?}"
         );
-        // The SYN takes the first tick, and the next packets follow in the second.
+        // The SYN is sent in the first tick, and the next packets are sent in the second tick.
         let ticks = many.iter().map(|one| {
             let bursts = one.left.div_ceil(one.burst);
             f64::from(1 + (bursts - 1) * one.gap)

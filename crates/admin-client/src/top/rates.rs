@@ -1,8 +1,8 @@
 //! Computes rates from two readings of the counters.
 //!
 //! A rate is never negative or infinite. A counter decreases if the balancer restarts, or if a
-//! backend is added again under the same name. The rate is then computed as if the counter had been
-//! 0 before.
+//! backend is added again under the same name. In that case, the rate is computed as if the counter
+//! had been 0 at the first reading.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

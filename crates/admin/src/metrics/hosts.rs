@@ -1,4 +1,5 @@
-//! The host names under which the metrics listener answers, as a protection against DNS rebinding.
+//! The host names for which the metrics listener accepts requests, as a protection against DNS
+//! rebinding.
 //!
 //! In a DNS rebinding attack, the name of a malicious web page resolves to this machine, and the
 //! browser sends that name in the `Host` header. Requests with an unknown name are therefore
@@ -18,8 +19,8 @@ use axum::http::{HeaderMap, header};
 pub struct Hosts(Arc<RwLock<Vec<String>>>);
 
 impl Hosts {
-    /// Creates the list from full names and from names of the form `*.` plus a domain. Case is
-    /// ignored, and `localhost` is always included.
+    /// Creates the list from full names and from wildcards, which consist of `*.` and a domain.
+    /// Case is ignored, and `localhost` is always included.
     pub fn new(names: impl IntoIterator<Item = String>) -> Self {
         let hosts = Self::default();
         hosts.replace(names);

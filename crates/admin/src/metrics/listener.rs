@@ -3,8 +3,8 @@
 //! `/healthz` and `/readyz` read the readiness of the process. `/metrics` sends queries to the run
 //! loop. The listener accepts requests from any client, so [`serve`] limits the number of
 //! connections, their duration, and the size of headers. At most [`MAX_CONNECTIONS`] connections
-//! are open, and one more connection waits for a free place. No connection lasts longer than
-//! [`CONNECTION_LIFE`].
+//! are open, and one more connection waits until another one is closed. No connection lasts longer
+//! than [`CONNECTION_LIFE`].
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -44,8 +44,8 @@ impl Default for Readiness {
 }
 
 impl Readiness {
-    /// Returns the reasons why this VIP is not served, or why any VIP is not served if `vip` is
-    /// `None`.
+    /// Returns the reasons why this VIP is not served. If `vip` is `None`, the reasons for all VIPs
+    /// are returned.
     fn why_not(&self, vip: Option<&str>) -> Vec<String> {
         let fault = self.forwarder_fault.iter().filter(|fault| !self.not_ready.contains(fault));
         let meant = |name: &str| vip.is_none_or(|vip| vip == name);
@@ -166,7 +166,7 @@ fn refuse(reasons: &str) -> Response {
 }
 
 /// The maximum number of connections. If the maximum is reached, the oldest connection with an
-/// incomplete request is closed to admit a new one. If there is no such connection, new connections
+/// incomplete request is closed to admit a new one. If no connection can be closed, new connections
 /// wait in the kernel.
 pub const MAX_CONNECTIONS: usize = 32;
 /// The maximum duration of a connection, which serves one request.

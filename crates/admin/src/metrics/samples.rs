@@ -180,7 +180,7 @@ impl Samples {
         }
     }
 
-    /// Adds the values of a counter group, which have the same order as its table.
+    /// Adds the values of a counter group, which are in the same order as the table of the group.
     fn group(&mut self, specs: &[Spec], common: &[&str], values: &[u64]) {
         for (spec, &value) in specs.iter().zip(values) {
             let labels: Vec<&str> = common.iter().copied().chain(spec.value).collect();

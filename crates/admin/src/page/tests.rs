@@ -40,7 +40,7 @@ fn is_handler(text: &str) -> bool {
 #[test]
 fn policy_contains_the_hashes_of_style_and_script() {
     assert!(text_of("style").contains("--ground") && text_of("script").contains("\"use strict\""));
-    // The SHA-256 hash of an empty text, which a missing element would have.
+    // The SHA-256 hash of an empty string, which would be the result for a missing element.
     assert_eq!(BASE64_STANDARD.encode(Sha256::digest("")), "47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=");
     let policy = policy();
     assert!(!policy.contains("47DEQpj8HBSa") && !policy.contains("unsafe"), "{policy}");

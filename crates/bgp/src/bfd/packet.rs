@@ -150,7 +150,8 @@ mod tests {
 
     use super::*;
 
-    /// A packet in state Up with 100 ms x 3, written by hand from RFC 5880 §4.1.
+    /// A packet in state Up with an interval of 100 ms and a multiplier of 3, encoded by hand
+    /// according to RFC 5880 §4.1.
     const GOOD: [u8; 24] =
         [0x20, 0xc0, 3, 24, 0, 0, 0, 7, 0, 0, 0, 9, 0, 1, 0x86, 0xa0, 0, 1, 0x86, 0xa0, 0, 0, 0, 0];
 

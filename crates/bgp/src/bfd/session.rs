@@ -202,7 +202,7 @@ impl Session {
     }
 
     /// Returns the jitter in percent of the interval. A wait is 75 to 100 % of the interval. With a
-    /// multiplier of 1, it is 75 to 90 % (§6.8.7).
+    /// multiplier of 1, the wait is 75 to 90 % of the interval (§6.8.7).
     fn jitter(&self) -> u32 {
         if self.multiplier == 1 { 15 } else { 25 }
     }

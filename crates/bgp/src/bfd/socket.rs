@@ -1,7 +1,7 @@
 //! The UDP sockets of BFD: one receive socket for each address family, and one send socket for each
 //! session.
 //!
-//! See RFC 5881 §4 (each session has a source port from 49152 up) and §5 (hop limit 255).
+//! See RFC 5881 §4 (each session has a source port of at least 49152) and §5 (hop limit 255).
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
@@ -40,8 +40,8 @@ impl Ear {
         } else {
             setsockopt(&socket, Ipv6RecvHopLimit, &true)?;
         }
-        // The buffer should hold a burst of a thousand packets. If the kernel allows only a smaller
-        // buffer, that is accepted.
+        // The buffer should hold a burst of a thousand packets. A smaller buffer is accepted if the
+        // kernel does not allow this size.
         drop(socket.set_recv_buffer_size(RECEIVE_BYTES));
         socket.bind(&SocketAddr::new(any, port).into())?;
         Ok(Self { socket: socket.into(), buffers: vec![[0; BUFFER_BYTES]; BATCH] })
@@ -169,6 +169,7 @@ fn scoped(address: IpAddr, port: u16, scope: u32) -> SocketAddr {
 
 const FIRST_SOURCE_PORT: u16 = 49_152;
 const BATCH: usize = 64;
-/// The size of a receive buffer. It is larger than the longest control packet with authentication.
+/// The size of a receive buffer. The buffer is larger than the longest control packet with
+/// authentication.
 const BUFFER_BYTES: usize = 64;
 const RECEIVE_BYTES: usize = 1 << 20;

@@ -85,8 +85,8 @@ pub fn handed_sessions() -> Vec<Vec<u8>> {
     all.map(|sessions| HandedBfd { hears: [false, true], sessions, sockets: Vec::new() }.to_bytes()).into()
 }
 
-/// Returns seeds for the fuzzer. They are the packets of a session that comes up, is polled and
-/// goes down again. Each packet is one seed, and the whole sequence is another seed.
+/// Returns seeds for the fuzzer. The seeds are the packets of a session that comes up, is polled
+/// and goes down again. Each packet is one seed, and the whole sequence is another seed.
 pub fn datagrams() -> Vec<Vec<u8>> {
     let packet = said_by_router;
     let packets = [

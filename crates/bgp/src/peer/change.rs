@@ -19,8 +19,8 @@ use crate::connection::Connection;
 use crate::session::Stop;
 use crate::status::State;
 
-/// A scheduled restart of the session. Until then, its routes carry the graceful-shutdown
-/// community.
+/// A scheduled restart of the session. Until the restart, the routes of the session carry the
+/// graceful-shutdown community.
 #[derive(Debug)]
 pub(super) struct Leaving {
     pub(super) until: Instant,
@@ -49,7 +49,8 @@ impl Peer {
         tracing::info!(peer = name, "BGP peer removal canceled");
         self.parting = false;
         let table = Arc::clone(self.inputs.desired.borrow().of(name));
-        // The table of the peer may not be published yet. Until then the peer keeps its routes.
+        // The route table of the peer may not be published yet. Until the table is published, the
+        // peer keeps its current routes.
         if !table.is_empty() {
             self.want = table;
         }

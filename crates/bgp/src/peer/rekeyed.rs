@@ -1,13 +1,14 @@
 //! Checks that the router still has the session after a change of the MD5 key.
 //!
-//! bird and FRR restart the session for a new key. They sign their last messages with the old key,
-//! so this speaker never receives them. Until the router acknowledges data under the new key, this
-//! module opens a second connection to the router and sends an OPEN. A router that still has the
-//! session rejects the connection (RFC 4271 §6.8). A router without the session accepts it.
+//! bird and FRR restart the session for a new key. Both routers sign the last messages of the old
+//! session with the old key, so this speaker never receives these messages. Until the router
+//! acknowledges data under the new key, this module opens a second connection to the router and
+//! sends an OPEN. A router that still has the session rejects the connection (RFC 4271 §6.8). A
+//! router without the session accepts it.
 //!
 //! If this speaker may not open connections, it counts the segments that TCP retransmits after the
-//! router has connected. If the router connects again without acknowledging them, the session is
-//! lost. There is no fixed timeout, because TCP retransmits at increasing intervals.
+//! router has connected. If the router connects again without acknowledging these segments, the
+//! session is lost. There is no fixed timeout, because TCP retransmits at increasing intervals.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,8 +116,8 @@ impl Peer {
     }
 }
 
-/// The interval between attempts to open a second connection. It leaves enough time for data that
-/// is still in transit to be acknowledged.
+/// The interval between attempts to open a second connection. This interval leaves enough time for
+/// data that is still in transit to be acknowledged.
 const TRY_EVERY: Duration = Duration::from_secs(3);
 /// The number of retransmissions after which the session counts as lost. When TCP sends the second
 /// retransmission, it has already waited long enough for an acknowledgment of the first one.

@@ -25,8 +25,8 @@ use crate::status::{PeerStatus, Status};
 #[derive(Debug)]
 pub(super) struct Parting {
     pub(super) running: Running,
-    /// The number of this removal. If the peer was added and removed again, the timer of the
-    /// earlier removal must not end the session.
+    /// The number that identifies this removal. If the peer was added and removed again, the timer
+    /// of the earlier removal must not end the session.
     removal: u64,
 }
 
@@ -68,7 +68,8 @@ impl Speaker {
         Ending { callers: self.callers.clone(), board: Arc::clone(&self.board) }
     }
 
-    /// Removes a peer, immediately or after its `notice`. `configs` are the peers that remain.
+    /// Removes a peer, immediately or after its `notice`. `configs` contains the configurations of
+    /// the remaining peers.
     pub(super) fn part(&self, peers: &mut Peers, mut running: Running, configs: &[PeerConfig]) {
         let (place, config) = (running.config.place(), &running.config);
         let name = format!("{} (removed)", config.name);

@@ -5,11 +5,11 @@
 //! admitted in total. If the limit is below the number of threads, up to one flow per thread is
 //! admitted.
 //!
-//! The source table is four-way set-associative and never grows. If the bucket of a source is full,
-//! replacing it loses no information. If all buckets of a set have used tokens, the bucket with the
-//! fewest used tokens is replaced, so its source may be admitted too often. A source over its limit
-//! is replaced last, unless the limit is one flow per thread. SipHash with the cluster's key
-//! selects the set, so attackers cannot choose it.
+//! The source table is four-way set-associative and never grows. Replacing a token bucket that is
+//! full loses no information. If tokens have been taken from all buckets of a set, the bucket with
+//! the fewest missing tokens is replaced, so its source may be admitted too often. A source over
+//! its limit is replaced last, unless the limit is one flow per thread. SipHash with the cluster's
+//! key selects the set, so attackers cannot choose it.
 
 use counters::DropReason;
 
@@ -122,7 +122,7 @@ impl Sources {
         if let Some(known) = ways.iter_mut().find(|way| way.key == key) {
             return known.meter.admit_many(rate, count, now);
         }
-        // The bucket that is refilled first is replaced. If the bucket was already full before
+        // The bucket that will be full first is replaced. If the bucket was already full before
         // `now`, replacing it loses no state.
         let Some(way) = ways.iter_mut().min_by_key(|way| way.meter) else { return true };
         *way = Source { key, meter: Meter::default() };
@@ -264,7 +264,7 @@ mod tests {
     }
 
     proptest! {
-        /// There are as many sources as buckets in a set, so no source is replaced.
+        /// The number of sources equals the number of buckets in a set, so no source is replaced.
         #[test]
         fn without_collisions_every_source_has_its_exact_bucket(
             asks in asks(WAYS as u64),

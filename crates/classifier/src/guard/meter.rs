@@ -24,7 +24,7 @@ impl Meter {
         self.admit_many(rate, 1, now)
     }
 
-    /// Admits `count` events together, or refuses all of them.
+    /// Admits either all of `count` events or none of them.
     #[inline]
     pub fn admit_many(&mut self, rate: u32, count: u32, now: Now) -> bool {
         let now = units(now);

@@ -21,7 +21,7 @@ pub struct PrefixSet {
 impl PrefixSet {
     /// Builds the union of `prefixes`, which are pairs of an address and a prefix length. Address
     /// bits after the prefix length are ignored. Lengths above 32 for IPv4 or 128 for IPv6 are
-    /// reduced to that number.
+    /// reduced to this maximum.
     ///
     /// # Cost
     /// Building takes `O(n log n)` time. The set uses 8 bytes per IPv4 range, 32 bytes per IPv6
@@ -124,8 +124,8 @@ bits!(u32, u128);
 
 #[derive(Default, PartialEq, Eq)]
 struct Ranges<T> {
-    /// The first and last address of each range, in ascending order. Ranges do not touch each
-    /// other.
+    /// The first and last address of each range, in ascending order. No two ranges overlap or are
+    /// adjacent.
     ranges: Box<[(T, T)]>,
     /// The number of ranges that begin before each part. An additional entry at the end holds the
     /// total.

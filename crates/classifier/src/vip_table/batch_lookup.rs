@@ -3,8 +3,8 @@
 //!
 //! The destination address is read at a fixed offset, which is correct only for frames without a
 //! VLAN tag. If the packet has another destination address after parsing, that address is looked up
-//! separately. Each result stores the stamp of its table, so results do not have to be cleared when
-//! the snapshot changes.
+//! separately. Each result stores the number that identifies its table (the stamp), so results do
+//! not have to be cleared when the snapshot changes.
 
 use super::longest::{Halves, Longest, Step, halves};
 use super::ports::Interval;
@@ -20,7 +20,7 @@ pub struct BatchLookup {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     address: [u8; 16],
-    /// The stamp of the VIP table, or 0 if the entry is unused.
+    /// The number that identifies the VIP table (its stamp), or 0 if the entry is unused.
     stamp: u64,
     /// The index of the first port interval of the VIP, or [`EMPTY`].
     pub(super) ports: u32,

@@ -1,11 +1,12 @@
 //! A longest-match lookup for prefixes or suffixes of addresses.
 //!
 //! The structure is a tree that branches on many bits at once. A [`Node`] first compares the bits
-//! after those of its parent. It then branches on about as many bits as are needed to distinguish
-//! its entries. The child nodes of a branch are adjacent in memory, so each step reads one cache
-//! line. An entry that ends within the bits of a branch is stored in all child nodes that it
-//! covers, so a lookup never backtracks. Most lookups read two or three nodes. [`Longest::start`]
-//! prefetches the second node of a lookup. Only this node is far from the others in memory.
+//! after those of its parent. The node then branches on about as many bits as are needed to
+//! distinguish its entries. The child nodes of a branch are adjacent in memory, so each step reads
+//! one cache line. An entry that ends within the bits of a branch is stored in all child nodes that
+//! it covers, so a lookup never backtracks. Most lookups read two or three nodes.
+//! [`Longest::start`] prefetches the second node of a lookup. Only the second node is far from the
+//! other nodes in memory.
 //!
 //! See Nilsson and Karlsson, *IP-Address Lookup Using LC-Tries*, IEEE JSAC 17(6), 1999, §III, and
 //! Srinivasan and Varghese, *Fast Address Lookups Using Controlled Prefix Expansion*, ACM TOCS
@@ -153,7 +154,7 @@ impl Step {
 }
 
 impl Node {
-    /// Returns a node that sends all addresses to `step`.
+    /// Returns a node from which every lookup continues at `step`.
     const fn to(step: Step) -> Self {
         Self { bits: 0, mask: 0, same: step, other: step, slots: 0, half: 0, slot_half: 0, shift: 0 }
     }
@@ -163,7 +164,7 @@ impl Node {
     fn step(&self, address: &Halves) -> Step {
         let slot = (address[usize::from(self.slot_half & 1)] >> (self.shift & 63)) as u32 & self.slots;
         let is_same = (address[usize::from(self.half & 1)] ^ self.bits) & self.mask == 0;
-        // For a value, `slots` is 0, so the addition does not change it.
+        // If the step is a value, `slots` is 0, so the addition does not change the value.
         select_unpredictable(is_same, Step(self.same.0.wrapping_add(slot)), self.other)
     }
 }
@@ -279,7 +280,8 @@ fn ends(entries: &[Entry], used: u8, width: u8, default: Step) -> Vec<Step> {
 fn common(entries: &[Entry]) -> u8 {
     let [first, .., last] = entries else { return 0 };
     let shortest = entries.iter().map(|entry| entry.length).min().unwrap_or(0);
-    // The entries are sorted, so the first and the last entry differ in the earliest bit.
+    // The entries are sorted, so the bits that the first and the last entry share are shared by all
+    // entries.
     u8::try_from((first.bits ^ last.bits).leading_zeros()).map_or(shortest, |same| same.min(shortest))
 }
 
@@ -315,6 +317,7 @@ fn index(n: usize) -> u32 {
 const VALUE: u32 = 1 << 31;
 /// The maximum number of entries that are compared one after another instead of by a branch.
 const FEW: usize = 2;
-/// The maximum number of bits that a branch may use beyond those required by its number of entries.
+/// The maximum number of extra bits that a branch may use in addition to the bits that its number
+/// of entries requires.
 const SPARE: u8 = 1;
 const SLOTS_A_FRONT: usize = 4;

@@ -23,7 +23,7 @@ impl Interval {
     /// An interval without ports.
     pub(super) const EMPTY: Self = Self { first: 1, last: 0, service: 0, more: 0 };
 
-    /// Returns `true` if the VIP has no other interval. This interval must be the first one of the
+    /// Returns `true` if the VIP has no other interval. `self` must be the first interval of the
     /// VIP.
     #[inline]
     pub(super) const fn is_only(&self) -> bool {
@@ -53,8 +53,8 @@ pub(super) fn of_one(intervals: &[Interval]) -> &[Interval] {
 /// further intervals.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Nearby {
-    /// The protocol and first port of each interval. An unused interval has a value that no packet
-    /// has.
+    /// The protocol and first port of each interval. For an unused interval, the entry is a value
+    /// that occurs in no packet.
     first: [u32; NEARBY],
     /// The number of further ports after the first port of each interval.
     span: [u32; NEARBY],
@@ -77,11 +77,11 @@ impl Nearby {
         nearby
     }
 
-    /// Returns the service of a port if one of these intervals contains the port.
+    /// Returns the service of a port if an interval contains the port.
     #[inline(always)]
     pub(super) fn service_of(&self, protocol: u8, port: u16) -> Option<u32> {
         let number = number(protocol, port);
-        // The intervals are disjoint, so at most one of them matches. The loop can therefore use
+        // The intervals are disjoint, so at most one matches. The loop can therefore use
         // conditional moves instead of branches.
         let mut found = u32::MAX;
         for place in 0..NEARBY {
@@ -115,8 +115,8 @@ fn number(protocol: u8, port: u16) -> u32 {
 }
 
 /// Splits the port ranges of a VIP's services into disjoint intervals. Where claims overlap, the
-/// claim with fewer ports takes precedence. Returns the numbers of two services if two overlapping
-/// claims have the same number of ports and no narrower claim covers the overlap.
+/// claim with fewer ports takes precedence. Returns the two conflicting services if their claims
+/// overlap and contain equally many ports, unless a narrower claim covers the overlap.
 pub(super) fn disjoint(claims: &[&Claim]) -> Result<Vec<Interval>, (u32, u32)> {
     let mut result: Vec<Interval> = Vec::new();
     let mut protocols: Vec<u8> = claims.iter().map(|claim| claim.protocol).collect();
@@ -147,8 +147,8 @@ pub(super) fn disjoint(claims: &[&Claim]) -> Result<Vec<Interval>, (u32, u32)> {
     Ok(result)
 }
 
-/// Returns the service whose port range contains `port` and has the fewest ports. Returns an error
-/// with the numbers of two services if two such claims have the same number of ports.
+/// Returns the service whose port range contains `port` and has the fewest ports. Returns the two
+/// conflicting services as an error if their port ranges contain equally many ports.
 fn narrowest(claims: &[&Claim], port: u32) -> Result<Option<u32>, (u32, u32)> {
     let holds = |claim: &&Claim| (first(claim)..=last(claim)).contains(&port);
     let Some(best) = claims.iter().copied().filter(holds).min_by_key(|claim| width(claim)) else {

@@ -155,7 +155,7 @@ proptest! {
         prop_assert!(all.iter().all(|one| one.keys.start >= one.range.start && text.get(one.range.clone()).is_some()));
     }
 
-    /// Valid TOML is split between statements only: each statement on its own is valid TOML.
+    /// Valid TOML is split only between statements, so each statement is valid TOML on its own.
     #[test]
     fn statements_of_what_is_right_are_right_one_by_one(
         parts in prop::collection::vec(prop::sample::select(&PARTS[..]), 0..12),

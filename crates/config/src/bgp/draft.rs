@@ -21,8 +21,8 @@ pub(in super::super) struct BgpDraft {
     pub(in super::super) place: Place,
     pub(in super::super) listen: Vec<At<SocketAddr>>,
     pub(in super::super) peers: Vec<PeerDraft>,
-    /// `true` if all peers could be read. If `false`, a peer name that seems to be unknown may
-    /// belong to a peer that could not be read.
+    /// `true` if all peers could be read. If `false`, a peer name that seems to be unknown may be
+    /// the name of a peer that could not be read.
     pub(in super::super) is_whole: bool,
 }
 

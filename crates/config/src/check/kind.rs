@@ -82,8 +82,8 @@ impl CheckKind {
     }
 }
 
-/// Serializes the kind as in the configuration, which is the name of its table followed by the
-/// table.
+/// Serializes the kind in the same form as in the configuration: the name of its table, followed by
+/// the table.
 impl Serialize for CheckKind {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let mut map = to.serialize_map(Some(1))?;
@@ -128,7 +128,7 @@ pub struct HttpCheck {
     /// overlap.
     #[serde(serialize_with = "canonical::ranges")]
     pub status: Vec<RangeInclusive<u16>>,
-    /// A text that the first 64 KiB of the body must contain. Default: none.
+    /// A string that must occur in the first 64 KiB of the body. Default: none.
     pub body_contains: Option<Arc<str>>,
 }
 
@@ -166,8 +166,8 @@ pub struct MemcachedCheck {
     pub transport: Transport,
 }
 
-/// The transport protocol of a memcached check. UDP is disabled by default in memcached, so a
-/// server may reply over TCP only.
+/// The transport protocol of a memcached check. In memcached, UDP is disabled by default, so a
+/// server may reply only over TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
@@ -366,8 +366,8 @@ fn is_token(text: &str) -> bool {
 }
 
 fn is_method(text: &str) -> bool {
-    // CONNECT opens a tunnel, and TRACE echoes the request. Neither shows whether a server is
-    // healthy.
+    // CONNECT opens a tunnel, and TRACE echoes the request. A reply to either of them does not show
+    // that a server is healthy.
     let other = matches!(text, "CONNECT" | "TRACE");
     (1..=16).contains(&text.len()) && !other && text.bytes().all(|byte| byte.is_ascii_uppercase())
 }
@@ -397,7 +397,7 @@ fn is_service(text: &str) -> bool {
     text.len() <= 255 && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// A function that reads the table of one kind.
+/// A function that reads the table of one kind of check.
 type Read = fn(Section<'_>, &Outside<'_>) -> Option<CheckKind>;
 
 const KINDS: [(&str, Read); 7] = [
@@ -409,8 +409,8 @@ const KINDS: [(&str, Read); 7] = [
     ("memcached", |section, _| Some(CheckKind::Memcached(read_memcached(section)))),
     ("ntp", |section, _| Some(CheckKind::Ntp(read_ntp(section)))),
 ];
-/// Headers that a configuration must not set, with the reason. The check itself sets some of them,
-/// and others contain secrets.
+/// Headers that a configuration must not set, with the reason. Some of these headers are set by the
+/// check itself, and others contain secrets.
 const NOT_HEADERS: [(&str, &str); 7] = [
     ("host", "use the key host"),
     ("connection", "the check sets it"),

@@ -26,7 +26,7 @@ fn config(bgp: &str, announce: &str) -> Config {
     config
 }
 
-/// Returns the only problem of a text.
+/// Returns the problem of a configuration that has exactly one problem.
 fn problem(bgp: &str, announce: &str) -> Problem {
     let problems = match parsed(&text(bgp, announce)) {
         Ok((_, warnings)) => warnings,

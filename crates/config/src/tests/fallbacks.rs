@@ -136,8 +136,8 @@ proptest! {
         let text: String = next.iter().enumerate().map(|(number, next)| {
             pool(&format!("p{number}"), &next.map(|next| format!("fallback = {{ pool = \"p{next}\" }}")).unwrap_or_default())
         }).collect();
-        // A pool is part of a cycle if its fallbacks lead back to it. Each cycle is counted at its
-        // pool with the lowest number.
+        // A pool is part of a cycle if its fallbacks lead back to it. Each cycle is counted once,
+        // at the pool with the lowest number in the cycle.
         let follow = |start: usize| std::iter::successors(next[start], |at| next[*at]).take(8);
         let rings = (0..8).filter(|&start| {
             let ring: Vec<usize> = follow(start).collect();

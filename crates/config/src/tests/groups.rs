@@ -270,7 +270,7 @@ fn what_the_filter_has_to_widen_is_warned_of_by_name() {
     );
 }
 
-/// Uses 10,000 prefixes, and 10,000 VIPs with one suffix each.
+/// This test uses 10,000 prefixes, and 10,000 VIPs with one suffix each.
 #[test]
 fn ten_thousand_prefixes_and_suffixes_are_read_in_a_moment() {
     let prefix = |n: u32| {

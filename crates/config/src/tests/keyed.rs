@@ -259,7 +259,7 @@ fn copies_are_strict_where_one_machine_has_the_vip() {
     let shard = "shard = \"b\"\n";
     let of_one = strict.replacen("[vip.v]\n", &format!("[vip.v]\n{shard}"), 1);
     assert_eq!(wrong(&second(shard), &of_one), Vec::<String>::new());
-    // Without a UDP service, the pool has no cache.
+    // A pool that no UDP service uses has no cache.
     let udp = "{ ports = [11211], protocol = \"udp\", pool = \"p\" }, ";
     assert!(strict.contains(udp));
     let without = strict.replacen(udp, "", 1);
@@ -342,8 +342,8 @@ fn a_keyed_pool_inside_others_is_warned_of() {
     assert!(shown[0].contains("warning: pool.r.kv: kv has no effect, because pool \"r\" is only used inside other pools; help: set kv in a pool that a VIP names, such as \"q\""), "{shown:#?}");
 }
 
-/// A keyed pool with two backends on a ring, of which the second has a `ring_name`. A route leads
-/// to a second pool.
+/// A keyed pool with two backends on a ring. The second backend has a `ring_name`, and a route of
+/// the pool leads to a second pool.
 const RING: &str = "[pool.p]\nbackends = [{ name = \"b1\", address = \"198.18.0.1\" }, \
     { name = \"b2\", address = \"198.18.0.2\", ring_name = \"cache2\" }]\n\
     kv = { protocol = \"memcached\", clients = [\"198.51.100.0/24\"], hash = \"ketama\", routes = [{ prefix = \"a\", pool = \"q\" }] }\n\

@@ -169,7 +169,7 @@ fn a_key_that_is_absent_or_unknown_is_judged_alike() {
     }
 }
 
-/// The schema and the parser have the same keys in each table of the example.
+/// The schema and the parser accept the same keys in each table of the example.
 #[test]
 fn the_reader_and_the_schema_know_the_same_keys() {
     let (schema, example) = (schema(), example());

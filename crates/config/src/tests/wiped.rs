@@ -42,7 +42,8 @@ fn found_in_memory(masked: &[u8]) -> usize {
     let mut count = 0;
     for (from, to) in ranges {
         for at in (from..to).step_by(bytes.len()) {
-            // Reading fails if another thread has unmapped the memory. It then counts as zeros.
+            // Reading fails if another thread has unmapped the memory. The memory is then treated
+            // as zeros.
             let most = bytes.len().min(usize::try_from(to - at).unwrap());
             let length = memory.read_at(&mut bytes[..most], at).unwrap_or(0);
             let same =

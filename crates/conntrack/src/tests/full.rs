@@ -201,8 +201,8 @@ proptest! {
             }
             let c = table.counters();
             prop_assert_eq!((c.hit + c.miss, table.len() <= table.capacity()), (asked, true));
-            // An insert of an existing live tag counts as a refresh, as a lookup that changes an
-            // entry does.
+            // An insert of an existing live tag is counted as a refresh, like a lookup that changes
+            // an entry.
             prop_assert!(c.insert + c.untracked <= inserts && c.insert + c.untracked + c.refresh >= inserts);
             assert_adds_up(&table);
         }

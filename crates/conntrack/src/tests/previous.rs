@@ -87,7 +87,7 @@ proptest! {
                 known.insert(flow, slot);
             }
         }
-        // A full table may have evicted a flow on probation before.
+        // A full table may already have evicted a flow on probation.
         known.retain(|flow, _| tables.iter().any(|table| table.peek(hash(*flow), tick(1)).is_some()));
         let (previous, mut new) = (PreviousTables::new(tables), table(2_048));
         for flow in &adopted {

@@ -69,8 +69,8 @@ enum Engine {
     Ended,
 }
 
-/// A runtime that can be dropped inside another runtime. Dropping a plain `Runtime` there would
-/// panic.
+/// A tokio runtime that may be dropped inside another tokio runtime. Dropping a plain `Runtime`
+/// inside another runtime would panic.
 #[derive(Debug)]
 struct Quiet(Option<Runtime>);
 
@@ -130,8 +130,8 @@ impl Announcer {
 
     /// Applies a new configuration. The snapshot and the XDP filter must already use this
     /// configuration. A changed AS number or router ID takes effect only after a restart. If the
-    /// configuration adds the first peer, the speaker starts. If it removes the last peer, the
-    /// speaker stops.
+    /// configuration adds the first peer, the speaker starts. If the configuration removes the last
+    /// peer, the speaker stops.
     pub fn configure(&mut self, config: &Config, machine: &Machine) {
         let before = std::mem::replace(&mut self.plan, Plan::new(config, machine));
         self.follow_families(&before);
@@ -165,8 +165,8 @@ impl Announcer {
     }
 
     /// Copies the announcement state of a VIP to its new names when a reload adds or removes checks
-    /// through VIPs. If a VIP has such checks, each of its address families has its own name and
-    /// state.
+    /// through VIPs. If backends are checked through a VIP, each address family of the VIP has its
+    /// own name and state.
     fn follow_families(&mut self, before: &Plan) {
         for (name, rules) in &self.plan.rules {
             let mut of_vip = before.rules.iter().filter(|(_, old)| old.vip == rules.vip);
@@ -270,8 +270,8 @@ impl Announcer {
         if announced { self.plan.graceful_shutdown } else { Duration::ZERO }
     }
 
-    /// Closes all BGP sessions, then BFD, then the BGP thread. `text` is sent to the operators of
-    /// the routers (RFC 9003). Closing the sessions takes at most 5 s.
+    /// Closes all BGP sessions, then BFD, then the BGP thread. `text` is sent to the routers as a
+    /// message for their operators (RFC 9003). Closing the sessions takes at most 5 s.
     pub async fn close(self, text: &str) {
         for running in self.running.into_iter().chain(self.parting.map(|(running, _)| running)) {
             running.close(text).await;
@@ -416,8 +416,8 @@ impl Running {
         let (end, ended) = oneshot::channel();
         let turn = move || {
             if let Some(runtime) = still.0.take() {
-                // `ended` completes when `end` is sent, or with an error when `end` is dropped.
-                // Either result ends the thread.
+                // The future `ended` completes when a value is sent on `end`, or with an error when
+                // `end` is dropped. In both cases, the BGP thread ends.
                 drop(runtime.block_on(ended));
             }
         };
@@ -482,7 +482,8 @@ impl Running {
         let Self { bfd, engine, watched, .. } = self;
         drop(watched);
         let Engine::Turning { end, thread, .. } = engine else { return };
-        // Only the keeper has another reference to BFD, and the keeper ends with the BGP thread.
+        // Only the keeper task has another reference to the BFD handle, and this task ends with the
+        // BGP thread.
         _ = end.send(());
         let ended = tokio::task::spawn_blocking(move || {
             drop(thread.join());

@@ -1,14 +1,14 @@
 //! Decides which VIPs are announced. The code has no I/O and takes the time as an argument.
 //!
-//! A VIP that no longer meets the conditions for an announcement ("qualifies") is withdrawn
-//! immediately. A withdrawn VIP is announced again after it has qualified without interruption for
-//! the hold-down time, with at least `return_serving` backends for each service. Each withdrawal
-//! doubles the hold-down. When a VIP has stayed announced for the maximum hold-down, the hold-down
-//! is reset. The first announcement has no hold-down.
+//! A VIP *qualifies* while it meets the conditions for an announcement. A VIP that no longer
+//! qualifies is withdrawn immediately. A withdrawn VIP is announced again after it has qualified
+//! without interruption for the hold-down time, with at least `return_serving` backends for each
+//! service. Each withdrawal doubles the hold-down. When a VIP has stayed announced for the maximum
+//! hold-down, the hold-down is reset. The first announcement has no hold-down.
 //!
-//! A fault of the forwarder counts as a withdrawal of every VIP. Drains, and withdrawals shortly
-//! after a reload, do not start a hold-down, so the affected VIPs are announced again as soon as
-//! they qualify. Invariant: a VIP that does not qualify is not announced.
+//! A fault of the forwarder is treated as a withdrawal of every VIP. Drains, and withdrawals
+//! shortly after a reload, do not start a hold-down, so the affected VIPs are announced again as
+//! soon as they qualify. Invariant: a VIP that does not qualify is not announced.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,12 +27,13 @@ pub struct Rules {
     pub family: Option<Family>,
     /// `true` if the VIP has an `announce` key in the configuration.
     pub announced: bool,
-    /// `true` if this machine is a backup for the VIP, whose routes have a higher MED.
+    /// `true` if this machine is a backup for the VIP and announces its routes with a higher MED.
     pub backup: bool,
-    /// The number of serving backends that each service needs while the VIP is announced.
+    /// The minimum number of backends in service that each service needs while the VIP is
+    /// announced.
     pub min_serving: usize,
-    /// The number of serving backends that each service needs before the VIP is announced again
-    /// after a withdrawal.
+    /// The minimum number of backends in service that each service needs before the VIP is
+    /// announced again after a withdrawal.
     pub return_serving: usize,
     /// `true` if the VIP may also be announced while its services redirect flows to another
     /// cluster.
@@ -110,7 +111,7 @@ pub enum Why {
     Starting,
     /// The forwarder is unhealthy. The text describes the fault.
     Forwarder(String),
-    /// A service has too few serving backends.
+    /// A service has too few backends in service.
     TooFew {
         /// The name of the service.
         service: String,

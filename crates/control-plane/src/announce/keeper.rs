@@ -2,9 +2,9 @@
 //! acknowledge a withdrawal.
 //!
 //! A BFD session starts after its BGP session, because FRR ends a BGP session whose BFD session is
-//! not up. A BFD session is closed only after its BGP session has ended. AdminDown in BFD does not
-//! mean a failure (RFC 5882 §3.2), but bird treats it as a failure and would report it as the
-//! reason why the BGP session ended. A reload therefore never ends the BFD session of an
+//! not up. The keeper closes a BFD session only after its BGP session has ended. AdminDown in BFD
+//! does not mean a failure (RFC 5882 §3.2), but bird treats it as a failure and would report it as
+//! the reason why the BGP session ended. A reload therefore never ends the BFD session of an
 //! established BGP session. The reload negotiates new timers within the session, and all other
 //! changes wait for the next BGP session.
 

@@ -1,9 +1,9 @@
 //! Computes the routes, announcement rules and BGP peers of a machine from the configuration.
 //!
 //! Several VIPs can share a route, for example an aggregate or the prefix of a group. A shared
-//! route is announced while at least one of its VIPs qualifies. Withdrawing it when the first VIP
-//! fails would make the other VIPs unreachable. Invariant: all VIPs that share a route have the
-//! same BGP attributes, which `config` checks.
+//! route is announced while at least one of its VIPs qualifies. Withdrawing a shared route when its
+//! first VIP fails would make the other VIPs unreachable. Invariant: all VIPs that share a route
+//! have the same BGP attributes, which `config` checks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -1,5 +1,5 @@
-//! The writer thread of a capture. It merges the records of all packet threads, sorted by time, and
-//! writes them as pcapng blocks.
+//! The writer thread of a capture. The writer merges the records of all packet threads, sorted by
+//! time, and writes them as pcapng blocks.
 //!
 //! The writer looks up the names of services and slots in the current snapshot. The last block of
 //! the stream contains the number of lost packets.
@@ -27,7 +27,8 @@ pub(super) struct Writer {
     pub(super) until: Instant,
     /// The number of packets that may still be written.
     pub(super) left: u64,
-    /// The number of packets written for each interface: before and after processing.
+    /// The number of packets written for each of the two pcapng interfaces, which are for packets
+    /// before and after processing.
     pub(super) written: [u64; 2],
     pub(super) snap: usize,
     pub(super) words: String,
@@ -151,7 +152,7 @@ fn write_blocks(chunk: &mut Vec<u8>, record: &Record, id: u64, origin: u64, comm
 }
 
 /// Returns the packet's verdict and service as a comment for the pcapng block. Wireshark can filter
-/// by it, for example with `frame.comment contains "reason=ttl"`.
+/// by this comment, for example with `frame.comment contains "reason=ttl"`.
 fn comment(record: &Record, snapshot: &Snapshot, names: &mut HashMap<ServiceId, Arc<str>>) -> String {
     let mut said = match record.verdict {
         Verdict::Tx => "verdict=tx".to_owned(),

@@ -1,5 +1,5 @@
-//! Finds the memberships of keyed pools whose servers must be flushed before they serve again, and
-//! the ports to flush.
+//! Finds the memberships of keyed pools whose servers must be flushed before they receive requests
+//! again, and the ports to flush.
 //!
 //! The result contains the members of pools with `rejoin = "flush"`, and the members of pools that
 //! receive memcached keys from such pools. `rejoin` decides when a server must be flushed.

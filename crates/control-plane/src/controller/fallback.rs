@@ -1,8 +1,8 @@
 //! Decides when a pool is replaced by its fallback pool.
 //!
-//! A fallback is activated immediately when fewer than `below` backends of the pool serve. To avoid
-//! flapping, the fallback is deactivated only after at least `below` backends have served without
-//! interruption for the time `hold`.
+//! A fallback is activated immediately when fewer than `below` backends of the pool are in service.
+//! To avoid flapping, the fallback is deactivated only after at least `below` backends have been in
+//! service without interruption for the time `hold`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,13 +19,15 @@ pub(super) struct Rule {
 /// The active fallbacks.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fallbacks {
-    /// The pools that are currently replaced. The value is the time at which the pool had enough
-    /// serving backends again, or `None` if it still has too few.
+    /// The pools that are currently replaced by their fallback pools. The value is the time since
+    /// which the pool has had enough backends in service again, or `None` if the pool still has too
+    /// few.
     called: BTreeMap<PoolView, Option<Duration>>,
 }
 
 impl Fallbacks {
-    /// Updates the fallback of `pool`. At the time `now`, `serving` backends of the pool serve.
+    /// Updates the fallback of `pool`. `serving` is the number of backends that are in service at
+    /// the time `now`.
     pub(super) fn observe(&mut self, pool: &PoolView, rule: Rule, serving: usize, now: Duration) {
         let enough = u32::try_from(serving).unwrap_or(u32::MAX) >= rule.below;
         match (enough, self.called.get_mut(pool)) {

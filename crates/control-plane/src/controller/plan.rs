@@ -1,8 +1,8 @@
 //! Computes the health check targets of each membership from the configuration.
 //!
-//! If several memberships need the same target, it is checked once (paper §2.2). `health` runs the
-//! checks. This module also applies `max_down`, which limits how many backends of a pool failing
-//! checks may take down.
+//! If several memberships need the same target, it is checked once (Maglev paper §2.2). The crate
+//! `health` runs the checks. This module also applies `max_down`, which limits how many backends of
+//! a pool failing checks may take down.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
@@ -119,8 +119,8 @@ impl Plan {
         self.vips.get(pool).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the memberships whose servers must be flushed before they serve again, with their
-    /// flush settings.
+    /// Returns the memberships whose servers must be flushed before they receive requests again,
+    /// with their flush settings.
     pub(super) fn emptied(&self) -> &HashMap<SlotKey, Emptied> {
         &self.emptied
     }

@@ -1,10 +1,10 @@
-//! Flushes the servers of keyed pools that were unavailable. A server is flushed before it serves
-//! again.
+//! Flushes memcached servers of keyed pools after they were unavailable. A server is flushed before
+//! it receives requests again.
 //!
 //! While a server was unavailable, other servers received its keys, so its stored values may be
-//! outdated. A membership counts as unavailable if it was down, drained, without weight, or newly
-//! added to a pool that already served. In a new pool and at startup, every membership counts
-//! as available.
+//! outdated. A membership (one backend in one leaf pool) counts as unavailable if it was down or
+//! drained, if it had weight 0, or if it was newly added to a pool that was already in use. In a
+//! new pool and at startup, every membership counts as available.
 //!
 //! [`Controller::flushes`] returns the servers to flush. `RuntimeState::flushing` contains the
 //! memberships whose servers have not been flushed yet. Invariant: before a server receives keys
@@ -27,9 +27,9 @@ use compile::{CompileError, RuntimeState, SlotKey};
 /// The memberships that were unavailable and have not been flushed since then.
 #[derive(Debug, Default)]
 pub(super) struct Rejoins {
-    /// The memberships whose servers must be flushed before they serve.
+    /// The memberships whose servers must be flushed before they receive requests.
     pub(super) unavailable: HashSet<SlotKey>,
-    /// The memberships that wait only for their flush.
+    /// The memberships that go into service as soon as their servers are flushed.
     flushing: BTreeMap<SlotKey, Flushing>,
     numbers: u64,
 }
@@ -37,7 +37,7 @@ pub(super) struct Rejoins {
 /// The progress of the flush of one membership.
 #[derive(Clone, Debug)]
 pub struct Flushing {
-    /// The error of the last failed attempt.
+    /// The error of the last failed flush attempt.
     pub last_error: Option<String>,
     left: Vec<Flush>,
     /// All ports of the server to flush, including ports that were already flushed.
@@ -45,7 +45,7 @@ pub struct Flushing {
 }
 
 impl Plan {
-    /// Returns the memberships in `unavailable` that only need a flush in order to serve.
+    /// Returns the memberships in `unavailable` that need only a flush to go into service.
     pub(super) fn flushing(
         &self,
         unavailable: &HashSet<SlotKey>,
@@ -57,9 +57,9 @@ impl Plan {
         unavailable.iter().filter(is_ready).cloned().collect()
     }
 
-    /// Returns `true` if the membership cannot serve, so that other members receive its keys. A
-    /// pending flush is not considered. If the health state is still unknown, only an override or a
-    /// weight of 0 makes the result `true`.
+    /// Returns `true` if the membership cannot be in service, so that other members receive its
+    /// keys. A pending flush is not considered. If the health state is still unknown, only an
+    /// override or a weight of 0 makes the result `true`.
     fn is_away(&self, key: &SlotKey, runtime_state: &RuntimeState) -> bool {
         let has_weight = |one: &Emptied| {
             one.weights.iter().all(|(weight, own)| runtime_state.weight_of_all(key, *weight, *own) > 0)
@@ -98,8 +98,8 @@ impl Controller {
         self.rejoins.flushing.values().flat_map(|one| &one.left).copied().collect()
     }
 
-    /// Returns the flush progress of a membership. Returns `None` if the membership needs no flush
-    /// or cannot serve yet for another reason.
+    /// Returns the flush progress of a membership. Returns `None` if the membership needs no flush,
+    /// or if it is unavailable for another reason.
     #[must_use]
     pub fn flushing(&self, key: &SlotKey) -> Option<&Flushing> {
         self.rejoins.flushing.get(key)
@@ -113,7 +113,7 @@ impl Controller {
     }
 
     /// Applies the results of flushes. Returns the snapshot to publish, or `None` if no membership
-    /// started to serve.
+    /// went into service.
     ///
     /// # Errors
     /// Returns [`CompileError::Snapshot`] if `current` is not derived from the last snapshot that
@@ -140,7 +140,7 @@ impl Controller {
         self.restate(empty.iter(), current, now)
     }
 
-    /// Marks the memberships in `keys` that can no longer serve as unavailable.
+    /// Marks those memberships in `keys` as unavailable that can no longer be in service.
     pub(super) fn note_absence(&mut self, keys: &[&SlotKey]) {
         let mut unavailable = std::mem::take(&mut self.rejoins.unavailable);
         let emptied = keys.iter().filter(|key| self.plan.emptied().contains_key(key));
@@ -151,8 +151,8 @@ impl Controller {
     }
 
     /// Replaces the set of unavailable memberships, and starts flushes for those that only need a
-    /// flush. If a membership became unavailable during its flush, the flush starts from the
-    /// beginning later.
+    /// flush. If a membership became unavailable during its flush, the flush is restarted
+    /// later.
     pub(super) fn follow_absence(&mut self, unavailable: HashSet<SlotKey>) {
         self.runtime_state.flushing = self.plan.flushing(&unavailable, &self.runtime_state);
         let Rejoins { flushing, numbers, .. } = &mut self.rejoins;

@@ -12,13 +12,13 @@ use compile::SlotKey;
 #[derive(Clone, Debug, Default)]
 pub(super) struct SlowStart {
     since: HashMap<SlotKey, (Duration, Duration)>,
-    /// `true` once all memberships had a first check result. Only memberships that come up after
-    /// that start slowly.
+    /// `true` once all memberships have had a first check result. Only memberships that come up
+    /// after this time go through slow start.
     pub(super) settled: bool,
 }
 
 impl SlowStart {
-    /// Starts the slow start of a membership at `now`. The slow start lasts for the time `over`.
+    /// Starts the slow start of a membership at `now`. `over` is the duration of the slow start.
     pub(super) fn begin(&mut self, key: SlotKey, now: Duration, over: Duration) {
         if !over.is_zero() {
             self.since.insert(key, (now, over));

@@ -1,7 +1,7 @@
 //! Computes the digest of the tables in a snapshot. For each service, the digest covers the table
-//! and the backends that are not serving.
+//! and the backends that are not in service.
 //!
-//! Services and backends are identified by name, backends without weight are omitted, and all table
+//! Services and backends are identified by name, backends with weight 0 are omitted, and all table
 //! entries are included. Machines with equal digests therefore have the same tables in memory.
 //! Connection tables are not included, because each machine has its own.
 //!
@@ -65,7 +65,7 @@ impl Tables {
     }
 
     /// Returns the digest of the pool's table and of the backends that are skipped because they are
-    /// not serving. The pool name is not included.
+    /// not in service. The pool name is not included.
     fn pool(&mut self, snapshot: &Snapshot, pool: &PoolTable) -> Sum {
         let mut sum = Sha256::new_with_prefix(b"pool\0");
         let Some(table) = &pool.table else { return sum.finalize().into() };
@@ -125,9 +125,9 @@ fn add_places_of_keys(sum: &mut Sha256, snapshot: &Snapshot, service: &Service) 
     }
 }
 
-/// Returns two digests. The first digest covers the assignment of keys while all backends serve.
-/// The second digest covers the current assignment of a ring, and is zero for a pool without a
-/// ring.
+/// Returns two digests. The first digest covers the assignment of keys when all backends are in
+/// service. The second digest covers the current assignment of a ring, and is zero for a pool
+/// without a ring.
 fn of_placement(snapshot: &Snapshot, pool: &PoolTable, placement: &Placement) -> [Sum; 2] {
     let ring = |ring: &Option<Arc<Ring>>| ring.as_deref().map(|ring| of_ring(snapshot, pool, ring));
     match placement {
@@ -149,7 +149,7 @@ fn of_ring(snapshot: &Snapshot, pool: &PoolTable, ring: &Ring) -> Sum {
     sum.finalize().into()
 }
 
-/// Returns the digest of a table. Backends without weight are omitted, because they have no table
+/// Returns the digest of a table. Backends with weight 0 are omitted, because they have no table
 /// entries and receive no packets.
 fn of_table(table: &Table) -> Sum {
     let mut sum = Sha256::new_with_prefix(b"table\0");

@@ -71,15 +71,15 @@ fn rows_have_rates_shares_and_the_chosen_backend() {
         let slot = snapshot.explain_key(&flow, key).slot.unwrap();
         assert_eq!(row.backends, [snapshot.slots()[slot.0 as usize].backend.to_string()]);
     }
-    // A counter for service 99, which a reload has removed.
+    // A counter with counts for service 99, which a reload has removed.
     let mut gone = HotKeys::new(1, [99], KeyHash::sip(1, 2));
     gone.count(99, b"k");
     let rows = hot_keys_view(&[Box::new(gone)].into(), 0.0, 2, &snapshot).keys;
     assert_eq!((&*rows[0].service, rows[0].backends.len(), rows[0].requests_per_second), ("-", 0, 1_000.0));
 }
 
-/// Two simulated packet threads. The second one rejects its first requests, as if its ring were
-/// full.
+/// Two simulated packet threads. The second thread rejects its first requests, as if its request
+/// ring were full.
 #[derive(Default)]
 struct Two {
     places: [Option<Box<HotKeys>>; 2],

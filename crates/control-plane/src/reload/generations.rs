@@ -68,7 +68,7 @@ pub struct Generations {
     kept: VecDeque<Arc<Kept>>,
     pending: Option<Pending>,
     /// The generations that the last rollback has undone. The configuration file may still contain
-    /// one of them.
+    /// one of these generations.
     undone: Vec<Arc<Kept>>,
 }
 
@@ -314,7 +314,7 @@ mod tests {
         all.not_returned(at(102));
         assert!(all.due(at(111)).is_none() && all.due(at(112)).is_some());
         all.not_returned(at(112));
-        assert_eq!(all.confirm().unwrap(), 2, "a confirmation is possible before the retry");
+        assert_eq!(all.confirm().unwrap(), 2, "the generation can still be confirmed before the retry");
     }
 
     #[test]
@@ -342,7 +342,8 @@ mod tests {
         go_back(&mut all, &waiting, Cause::Rollback, 10);
         all.unchanged(Cause::Rollback, None, at(10));
         assert_eq!(all.pending().map(|one| (one.to.generation, one.ends)), Some((1, at(100))));
-        // A rollback to a pending generation with a confirmation time only changes the deadline.
+        // If a rollback restores a generation that is not confirmed yet, and sets a confirmation
+        // time, then only the deadline changes.
         all.published(kept(5, Cause::Rollback, Arc::clone(&behind.config)), Some(at(60)), at(10));
         assert_eq!(all.pending().map(|one| (one.to.generation, one.ends)), Some((1, at(70))));
         go_back(&mut all, &confirmed, Cause::Rollback, 20);
@@ -431,7 +432,8 @@ mod tests {
             self.texts.len() - 1
         }
 
-        /// Adds a generation. If `end` is set, it must be confirmed before `end`.
+        /// Adds a generation. If `end` is set, the active generation must be confirmed before
+        /// `end`.
         fn next(&mut self, text: usize, end: Option<u64>) {
             self.texts.push(text);
             self.end = end;

@@ -1,7 +1,7 @@
 //! Rejects a reload that moves too many table slots, according to `cluster.max_moved`.
 //!
 //! The limit is taken from the current configuration, so a new configuration cannot raise its own
-//! limit. Tables are compared as if all backends were serving, so current failures do not affect
+//! limit. Tables are compared as if all backends were in service, so current failures do not affect
 //! the result. `controller::moved_tables` counts the moved slots. A reload with `--force` skips
 //! this check.
 
@@ -86,10 +86,10 @@ mod tests {
     #[test]
     fn guard_lists_each_table_above_the_limit() {
         let limit = "max_moved = \"20%\"\n";
-        // Pool `p1` loses one of its ten backends, so about a tenth of its table moves.
+        // Pool `p1` loses one of its ten backends, so about a tenth of its table slots move.
         assert_eq!(refused(limit, &[10, 10], &[9, 10]), None);
-        // Pool `p0` loses one of its two backends, so half of its table moves. The moved slots are
-        // only a twentieth of the slots of all tables.
+        // Pool `p0` loses one of its two backends, so half of its table slots move. The moved slots
+        // are only a twentieth of the slots of all tables.
         let said =
             refused(limit, &[2, 10, 10, 10, 10, 10, 10, 10, 10, 10], &[1, 10, 10, 10, 10, 10, 10, 10, 10, 9]);
         let said = said.unwrap();

@@ -157,7 +157,7 @@ fn joined(one: &AnnouncedVip, other: AnnouncedVip) -> AnnouncedVip {
 /// Converts VIP rows to the service states from which [`Seen`](crate::announce::Seen) is built.
 #[must_use]
 pub fn services_seen(rows: &[VipRow]) -> BTreeMap<String, Vec<ServiceSeen>> {
-    // If the pool has no table yet, none of its backends can serve.
+    // If the pool has no table yet, none of its backends can receive packets.
     let seen = |service: &ServiceRow, family, ready, serving| ServiceSeen {
         name: service.name.clone(),
         family,

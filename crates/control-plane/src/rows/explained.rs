@@ -8,7 +8,8 @@ use forwarder::{
 use packet::Encapsulation;
 
 /// Converts the slot and service numbers of an explanation to names. `snapshot` may be newer than
-/// the snapshot of the explanation, because numbers keep their meaning.
+/// the snapshot of the explanation, because slot and service numbers keep their meaning across
+/// snapshots.
 #[must_use]
 pub fn explained(explanation: &Explanation, snapshot: &Snapshot) -> Explained {
     let wanted = explanation.service;

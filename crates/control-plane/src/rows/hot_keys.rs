@@ -8,7 +8,7 @@ use kv_switch::{HotKey, hottest};
 
 use crate::questions::Counters;
 
-/// Converts the key counts to at most `limit` rows. The counters ran for `seconds` seconds.
+/// Converts the key counts to at most `limit` rows. Requests were counted for `seconds` seconds.
 #[must_use]
 pub fn hot_keys_view(counters: &Counters, seconds: f64, limit: usize, snapshot: &Snapshot) -> HotKeysView {
     let per_second = |count: u64| count as f64 / seconds.max(LEAST_SECONDS);

@@ -13,8 +13,8 @@ use crate::overrides::{Applied, BackendOverride, Overrides};
 use compile::{Override, OverrideKey};
 
 impl Overrides {
-    /// Applies a command with [`Overrides::give`]. Returns the snapshot to publish, if any, and the
-    /// changed states for the response.
+    /// Applies a command with [`Overrides::give`]. Returns the snapshot to publish, or `None` if it
+    /// does not change, and the changed states for the response.
     ///
     /// # Errors
     /// Returns the errors of [`Overrides::give`].

@@ -3,8 +3,8 @@
 //!
 //! A report consists of a line of JSON and a line with a message authentication code (MAC) in hex,
 //! at most [`REPORT_BYTES`] in total. Packet captures show reports as readable text. Receivers
-//! trust a report only if its MAC matches the key of the cluster. The sockets are in `sluicegate`.
-//! Source: paper §4.4.
+//! trust a report only if its MAC matches the key of the cluster. The binary `sluicegate` opens the
+//! sockets. Source: Maglev paper §4.4.
 
 use std::net::SocketAddr;
 

@@ -21,13 +21,13 @@ pub(super) struct Frames {
     memory: Arc<Mapping>,
     /// The size of a frame, in bytes.
     size: usize,
-    /// The number of frames that each thread has.
+    /// The number of frames in the pool of each thread.
     each: usize,
 }
 
 impl Frames {
-    /// Allocates a frame pool for each of `threads` threads, with `each` frames of `size` bytes.
-    /// Returns the memory and the pools.
+    /// Allocates a frame pool for each of `threads` threads. Each pool contains `each` frames of
+    /// `size` bytes. Returns the memory and the pools.
     pub(super) fn new(threads: u16, each: usize, size: usize) -> io::Result<(Self, Vec<Vec<PacketFrame>>)> {
         let bytes = usize::from(threads).checked_mul(each).and_then(|frames| frames.checked_mul(size));
         let memory = Arc::new(Mapping::anonymous(bytes.ok_or(io::ErrorKind::OutOfMemory)?)?);
@@ -45,7 +45,7 @@ impl Frames {
         let first = unsafe { self.memory.base().add(end - self.size) };
         // SAFETY: the `size` bytes are inside the mapping. They are initialized, because the kernel
         // zeroed the memory. No two frames have the same number, so only `frame` gives access to
-        // these bytes, and `frame` stays borrowed as long as the returned slice.
+        // these bytes, and `frame` stays borrowed as long as the returned slice exists.
         unsafe { std::slice::from_raw_parts_mut(first.as_ptr(), self.size) }
     }
 

@@ -2,7 +2,7 @@
 //! the kernel. A ring is a sequence of slots, and each slot starts with a status word. This module
 //! accesses a slot only while the status word assigns the slot to user space.
 //!
-//! See packet(7), and in Linux Documentation/networking/packet_mmap.rst and
+//! See packet(7), and Linux Documentation/networking/packet_mmap.rst and
 //! include/uapi/linux/if_packet.h.
 
 use std::mem::offset_of;
@@ -17,7 +17,7 @@ use libc::{
 
 use super::mapping::Mapping;
 
-/// Slots of equal size, one after the other in memory.
+/// The slots of a ring, which have equal size and are consecutive in memory.
 #[derive(Debug)]
 struct Slots {
     /// Keeps the memory alive, because `first` points into it.
@@ -30,8 +30,8 @@ struct Slots {
     next: usize,
 }
 
-// SAFETY: `_memory` keeps the memory alive. Besides the kernel, only one ring uses these slots, and
-// a ring has one owner at a time.
+// SAFETY: `_memory` keeps the memory alive. Apart from the kernel, only one ring uses these slots,
+// and that ring has one owner at a time.
 unsafe impl Send for Slots {}
 
 impl Slots {
@@ -81,7 +81,7 @@ pub(super) struct RxRing(Slots);
 /// A received packet in its slot.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Arrival<'a> {
-    /// The bytes of the packet, starting at its Ethernet header.
+    /// The bytes of the packet, starting with its Ethernet header.
     pub(super) bytes: &'a [u8],
     /// The VLAN tag that the kernel removed from the packet, in wire format.
     pub(super) tag: Option<[u8; 4]>,
@@ -137,7 +137,7 @@ fn tag(status: u32, header: &tpacket2_hdr) -> Option<[u8; 4]> {
 pub(super) struct TxRing(Slots);
 
 impl TxRing {
-    /// Creates the ring at byte `from` of `memory`, directly behind the receive ring. Panics under
+    /// Creates the ring at byte `from` of `memory`, directly after the receive ring. Panics under
     /// the same conditions as [`Slots::new`].
     pub(super) fn new(memory: &Arc<Mapping>, from: usize, count: usize, size: usize) -> Self {
         Self(Slots::new(memory, from, count, size))
@@ -157,7 +157,7 @@ impl TxRing {
         // SAFETY: the header is inside the slot.
         let body = unsafe { slot.add(TX_HEADER) };
         // SAFETY: the status assigns the slot to user space, and the check above ensures that the
-        // frame fits behind the header.
+        // frame fits after the header.
         unsafe { body.copy_from_nonoverlapping(NonNull::from_ref(frame).cast(), frame.len()) };
         let len = u32::try_from(frame.len()).unwrap_or(u32::MAX);
         // SAFETY: the length word is inside the header.

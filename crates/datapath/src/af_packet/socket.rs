@@ -50,8 +50,8 @@ impl PacketSocket {
         // With this option the kernel discards a frame that it cannot send, for example because of
         // the MTU. Otherwise such a frame would block the frames behind it.
         set(&fd, libc::SOL_PACKET, libc::PACKET_LOSS, &1i32)?;
-        // The send buffer must have room for all slots at once, including the metadata that the
-        // kernel allocates for each frame.
+        // The send buffer must be large enough for the frames of all slots together with the
+        // metadata that the kernel allocates for each frame.
         let in_flight = i32::try_from(sizes.tx * (sizes.slot + BESIDE_A_FRAME)).unwrap_or(i32::MAX / 2);
         set(&fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &in_flight)?;
         let [rx, tx] = [sizes.rx, sizes.tx].map(|slots| request(slots, sizes.slot));

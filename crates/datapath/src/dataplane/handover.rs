@@ -7,7 +7,7 @@
 //! processes.
 //!
 //! After a queue is released, it has no socket until the new process binds one. The queue that was
-//! bound first moves last, because libxdp closes its socket only together with the UMEM. Threads
+//! bound first moves last, because libxdp closes this socket only together with the UMEM. Threads
 //! move to the new process one by one. With I/O threads, or if a thread sends on the queue of
 //! another thread, all threads move together, so that two processes never use one connection table.
 
@@ -41,7 +41,7 @@ use crate::xsk::{Place, XskDevice};
 /// A data plane of another process that this process takes over.
 #[derive(Debug)]
 pub struct TakenPlane<'a> {
-    /// The properties of that data plane, as the other process sent them.
+    /// The properties of that data plane, as received from the other process.
     pub facts: &'a PlaneFacts,
     /// The descriptors of the programs and their maps, in the order of the programs in `facts`.
     pub descriptors: Vec<OwnedFd>,
@@ -57,8 +57,8 @@ pub struct PlaneFacts {
     flows_per_thread: usize,
     queues: Vec<u16>,
     packet_threads: u16,
-    /// The number of threads, including I/O threads. Old versions do not send this number, so it is
-    /// 0, and the new process must then use the same number of threads.
+    /// The number of threads, including I/O threads. Old versions do not send this number. It is
+    /// then 0, and both processes must have equally many threads.
     #[serde(default)]
     threads: u16,
     /// The maximum number of queues for each interface, which is the size of the socket map of its
@@ -70,7 +70,7 @@ pub struct PlaneFacts {
     no_socket: String,
     source_ports: RangeInclusive<u16>,
     /// The capacities, in flows, of the tables from earlier processes. All threads look up unknown
-    /// flows in these tables. Their flows are transferred before the first queue moves.
+    /// flows in these tables. The transfer of these flows ends before the first queue moves.
     #[serde(default)]
     previous: Vec<usize>,
     /// The time on CLOCK_MONOTONIC at which the clock of the threads starts, in nanoseconds.
@@ -114,7 +114,7 @@ impl PlaneFacts {
     }
 
     /// Returns `true` if the new data plane has the same threads, with connection tables of equal
-    /// size. Each thread can then receive the table of the old thread with its number.
+    /// size. Each new thread can then receive the table of the old thread with the same number.
     fn has_threads_of(&self, settings: &Settings, layout: &Layout) -> bool {
         self.queues == layout.queues
             && self.packet_threads == layout.packet_threads()
@@ -128,8 +128,8 @@ impl PlaneFacts {
         if fits { Ok(()) } else { Err(StartError::PreviousTables { tables, most: MAX_PREVIOUS_TABLES }) }
     }
 
-    /// Returns the number of tables from earlier processes. The new process fills these tables
-    /// through [`DataPlane::previous_table`].
+    /// Returns the number of connection tables that the previous process received from earlier
+    /// processes. The new process fills these tables through [`DataPlane::previous_table`].
     #[must_use]
     pub fn previous_tables(&self) -> usize {
         self.previous.len()
@@ -215,8 +215,8 @@ impl DataPlane {
         if one_by_one { all.map(|thread| vec![thread]).collect() } else { vec![all.collect()] }
     }
 
-    /// Stops the threads of a group and returns their connection tables. From then on, their queues
-    /// have no socket. The queues can be bound again once the kernel has closed the old sockets.
+    /// Stops the threads of a group and returns their connection tables. Their queues then have no
+    /// socket, and can be bound again once the kernel has closed the old sockets.
     ///
     /// # Cost
     /// The threads first send the packets in their rings, which takes some milliseconds.
@@ -245,13 +245,13 @@ impl DataPlane {
         }
     }
 
-    /// Records that another process owns the interfaces now. Dropping this data plane then no
-    /// longer changes them.
+    /// Records that another process owns the interfaces now. After this call, dropping this data
+    /// plane no longer changes the interfaces.
     pub fn give(&mut self) {
         self.handover.holder = Holder::Another;
     }
 
-    /// Makes this process the owner of the interfaces. Call it after the other process has left.
+    /// Makes this process the owner of the interfaces. Call it after the other process exits.
     pub fn keep(&mut self) {
         self.handover.holder = Holder::Me;
     }
@@ -362,7 +362,7 @@ impl DataPlane {
 
     /// Binds the queues of a released group and starts its threads. If the other process has a
     /// different number of threads, the queues are bound only after the last group was released. In
-    /// this case, any thread can receive packets of flows from any table.
+    /// this case, a packet can arrive on any thread, whichever table contains its flow.
     ///
     /// # Errors
     /// The errors are the same as for [`DataPlane::start`]. In addition, [`StartError::Busy`] is
@@ -526,7 +526,7 @@ mod tests {
     fn obstacles(facts: &PlaneFacts, settings: &Settings) -> Vec<String> {
         let interfaces = [interface(2)];
         let mut found = facts.obstacles(&interfaces, settings, &Layout::of(&interfaces, settings).unwrap());
-        // These facts list no program, so the interfaces always differ.
+        // The facts in this test list no program, so the interfaces always differ.
         found.retain(|why| !why.starts_with("interfaces: "));
         found
     }

@@ -4,8 +4,8 @@
 //! thread.
 //!
 //! The tables are collected during the handover. Afterwards every packet thread looks up unknown
-//! flows in all of them ([`PreviousTables`]). The next handover transfers the flows of these tables
-//! again, one by one.
+//! flows in all of them ([`PreviousTables`]). In the next handover, the flows of these tables are
+//! transferred one by one, like all other flows.
 //!
 //! Invariant: this module keeps the tables until no thread uses them, and then frees them.
 
@@ -21,7 +21,7 @@ use crate::large_pages::advise_large_pages;
 /// The tables that are being transferred from the threads of the previous process.
 #[derive(Debug)]
 pub(super) struct Gathered {
-    /// The settings of each table.
+    /// The settings for each of these tables.
     config: FlowConfig,
     /// The number of threads of the previous process that are still running.
     left: u16,
@@ -29,7 +29,7 @@ pub(super) struct Gathered {
 }
 
 impl Gathered {
-    /// Prepares for the connection tables of `threads` threads.
+    /// Prepares to receive the connection tables of `threads` threads.
     pub(super) fn new(threads: u16, config: FlowConfig) -> Self {
         Self { config, left: threads, tables: BTreeMap::new() }
     }
@@ -44,20 +44,21 @@ impl Gathered {
         self.tables.get_mut(&thread.0)
     }
 
-    /// Records that the tables of `gone` more threads have arrived. Returns `true` if all tables
-    /// have arrived.
+    /// Records that the tables of `gone` more threads have been received. Returns `true` if the
+    /// tables of all threads have been received.
     pub(super) fn has_all_after(&mut self, gone: usize) -> bool {
         self.left = self.left.saturating_sub(u16::try_from(gone).unwrap_or(u16::MAX));
         self.left == 0
     }
 }
 
-/// A table from a still earlier process, which the previous process passes on.
+/// A connection table that the previous process received from an earlier process and passes on to
+/// this process.
 #[derive(Debug)]
 pub(super) struct Expected {
     /// The capacity of the table in flows.
     capacity: usize,
-    /// The table. The table, or `None` until its first flow arrives.
+    /// The table, or `None` until the first flow of the table has been received.
     table: Option<FlowTable>,
 }
 
@@ -76,9 +77,10 @@ pub(super) struct Shared {
 }
 
 impl DataPlane {
-    /// Returns table `number` among those that came from still earlier processes.  The caller adds
-    /// the transferred flows to the table. The memory is allocated at the first call. Returns
-    /// `None` if the table does not exist, or if memory cannot be allocated.
+    /// Returns table `number` of the tables that the previous process received from earlier
+    /// processes. The caller adds the transferred flows to the table. The memory is allocated at
+    /// the first call. Returns `None` if the table does not exist, or if memory cannot be
+    /// allocated.
     pub fn previous_table(&mut self, number: usize) -> Option<&mut FlowTable> {
         let Expected { capacity, table } = self.handover.expected.get_mut(number)?;
         if table.is_none() {
@@ -90,8 +92,8 @@ impl DataPlane {
 
     /// Ends the transfer of the tables that [`DataPlane::previous_table`] returned. Every packet
     /// thread looks up unknown flows in these tables from now on. If the tables of the previous
-    /// process's threads are also being transferred, the threads use both kinds of tables once that
-    /// transfer ends.
+    /// process's own threads are also being transferred, packet threads start to use all tables
+    /// when that transfer ends.
     pub fn previous_tables_exist(&mut self) {
         if self.handover.gathered.is_none() {
             self.share(Vec::new());

@@ -92,8 +92,8 @@ impl Layout {
     }
 
     /// Divides the UMEM into equal parts. Returns the owner of each part, and the number of frames
-    /// in a part. A packet thread without queues gets an eighth of the frames of a queue. The
-    /// thread of a queue keeps the same number of frames free for fragments.
+    /// in a part. A packet thread without queues is given one eighth as many frames as a queue. A
+    /// thread with a queue keeps the same number of frames free for fragments.
     pub(super) fn homes(&self, frames_per_queue: u32) -> (Vec<ThreadId>, u32) {
         let parts = if self.is_steered() { 8 } else { 1 };
         let queues = self.each().flat_map(|(_, _, thread)| std::iter::repeat_n(thread, parts as usize));
@@ -102,7 +102,7 @@ impl Layout {
     }
 }
 
-/// Returns how many queues of an interface get a socket.
+/// Returns the number of queues of an interface that are bound to a socket.
 fn queues(settings: &Settings, interface: &Interface) -> Result<u16, StartError> {
     let there = interface.queues.max(1);
     let wanted = settings.queues.unwrap_or(there);
@@ -124,7 +124,7 @@ pub(super) fn in_several_frames(interfaces: &[Interface], frame_size: u32) -> bo
     interfaces.iter().any(|interface| interface.mtu_bytes > largest_packet(frame_size))
 }
 
-/// The device of each thread, with the frames of that thread.
+/// The device of each thread, together with the frames that the thread owns.
 pub(super) type Bound = Vec<(XskDevice, Vec<Frame>)>;
 
 /// Binds all queues in the same mode. If a queue does not support zero-copy, all queues are bound
@@ -151,7 +151,7 @@ pub(super) fn bind_all(
             Ok((bound, mode))
         }
         // If the driver does not support zero-copy, the first bind still succeeds, because the
-        // kernel then uses copy mode.
+        // kernel falls back to copy mode.
         bound => {
             let bound = bound?;
             let mode = first(&bound)?;
@@ -220,12 +220,12 @@ fn bind_patiently(area: &Area, place: Place<'_>, force_copy: bool) -> Result<Que
     }
 }
 
-/// The maximum number of packet threads. `io.queues` and fanout groups of the kernel have the same
-/// limit.
+/// The maximum number of packet threads. The same limit applies to `io.queues` and to fanout groups
+/// in the kernel.
 const MOST_THREADS: u32 = 256;
 const BUSY_AT_MOST: Duration = Duration::from_secs(2);
-/// The pause between two attempts to bind a queue that is still in use. The queue receives no
-/// packets during the pause, so the pause is short.
+/// The pause between two attempts to bind a queue that is still in use. The pause is short, because
+/// the queue receives no packets during it.
 const BUSY_STEP: Duration = Duration::from_millis(1);
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Construction and start of the threads of a data plane. For each ring of a thread, the data plane
-//! keeps the opposite end.
+//! Construction and start of the threads of a data plane. Each ring has two ends: one belongs to a
+//! thread, and the data plane keeps the other one.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(super) enum Forwarder {
     Steering(SoftwareSteering),
 }
 
-/// Everything that a thread needs to start, except its sockets.
+/// The resources that a thread needs before it can start, except its sockets.
 #[derive(Debug)]
 pub(super) struct Part<T> {
     pub(super) name: ThreadName,
@@ -37,7 +37,7 @@ pub(super) struct Part<T> {
     pub(super) signals: Signals,
 }
 
-/// Everything that a thread needs to start, except its engine.
+/// The resources that a thread needs before it can start, except its engine.
 struct Birth {
     name: ThreadName,
     number: usize,
@@ -46,7 +46,8 @@ struct Birth {
     socket: Arc<SocketCounters>,
 }
 
-/// Channel senders of a thread. The thread drops a sender to signal an event.
+/// The channel senders with which a thread signals its progress. The thread drops a sender to
+/// signal an event.
 #[derive(Clone, Debug)]
 pub(super) struct Signals {
     /// Dropped when the thread has started.

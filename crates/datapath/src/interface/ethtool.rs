@@ -52,8 +52,8 @@ impl Ethtool {
         Some(until_zero(&bytes_of(&info[25..33])))
     }
 
-    /// Returns the receive queue of each entry in the RSS table. Returns `None` if the device has
-    /// no RSS table.
+    /// Returns the RSS table, which contains a receive queue in each entry. Returns `None` if the
+    /// device has no RSS table.
     pub(super) fn rss_table(&self) -> Option<Vec<u32>> {
         // the reply has the command number and the table size
         let head = self.answer(GRXFHINDIR, 2)?;
@@ -64,8 +64,8 @@ impl Ethtool {
         Some(table.split_off(2)).filter(|table| !table.is_empty())
     }
 
-    /// Returns the state of the offloads in [`Features`]. Ethtool identifies them by the names
-    /// below.
+    /// Returns the state of the offloads in [`Features`]. Ethtool identifies the offloads by the
+    /// names below.
     pub(super) fn features(&self) -> Option<Features> {
         let [lro, gro_hw, gro, gro_list, rx_vlan, tx_checksum] = self.are_on([
             "rx-lro",

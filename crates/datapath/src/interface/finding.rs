@@ -1,12 +1,13 @@
-//! Problems of the machine, with the commands that fix them. Findings are used for startup errors,
-//! log lines and `sluicegate doctor`. The command of a finding can be pasted into a root shell.
+//! Problems found on the machine, with the commands that fix them. Findings are used for startup
+//! errors, log lines and `sluicegate doctor`. The command of a finding can be pasted into a root
+//! shell.
 
 use std::fmt;
 
 /// The severity of a finding: its effect on traffic.
 // The crate `config` has its own severity type, because a configuration with a problem is either
-// refused or accepted with a warning. Findings are about a running machine, and some are only
-// advice.
+// refused or accepted with a warning. Findings describe a running machine, and some of them are
+// only advice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// Packets are lost or not forwarded.
@@ -17,7 +18,7 @@ pub enum Severity {
     Advice,
 }
 
-/// A problem of the machine.
+/// A problem found on the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// A short identifier, such as `rp-filter`. Identifiers do not change between versions.
@@ -31,7 +32,7 @@ pub struct Finding {
     /// The command that fixes the problem in a root shell. `None` if no command on this machine
     /// fixes it.
     pub command: Option<String>,
-    /// Further advice, in addition to the command or instead of a command.
+    /// Further advice. A finding can have both a command and advice, or only one of them.
     pub hint: Option<String>,
 }
 

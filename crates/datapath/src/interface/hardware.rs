@@ -1,8 +1,8 @@
-//! The XDP support of a device, and its distribution of packets to queues. `sluicegate doctor` uses
-//! these properties to find problems.
+//! The XDP support of a device, and how the device distributes packets to its queues. `sluicegate
+//! doctor` uses these properties to find problems.
 //!
-//! Linux 6.3 and later reports the XDP support of a driver as `xdp-features`. For older kernels,
-//! this module contains a list of drivers with XDP support.
+//! Since Linux 6.3, the kernel reports the XDP support of a driver as `xdp-features`. For older
+//! kernels, this module contains a list of drivers with XDP support.
 
 use super::ethtool::Ethtool;
 use super::{Interface, checked_name, netdev};
@@ -21,9 +21,11 @@ pub struct Hardware {
     /// `true` if the kernel merges received packets (GRO). GRO runs after XDP in the driver, but
     /// before generic XDP.
     pub gro: bool,
-    /// The PCI address, such as `0000:01:00.0`. Empty if the device has no PCI address.
+    /// The PCI address, such as `0000:01:00.0`. The address is empty if the device is not a PCI
+    /// device.
     pub bus: String,
-    /// The processors on the memory node of the device. Empty if the machine does not report them.
+    /// The processors on the memory node of the device. The set is empty if the machine does not
+    /// report these processors.
     pub near: Processors,
 }
 
@@ -42,9 +44,10 @@ pub struct XdpSupport {
 /// How `ethtool -L` counts channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Channels {
-    /// The device has combined channels: one number, `combined`.
+    /// The device has combined channels, which `ethtool -L` configures with one number, `combined`.
     Combined,
-    /// The device has separate channels: two numbers, `rx` and `tx`.
+    /// The device has separate channels, which `ethtool -L` configures with two numbers, `rx` and
+    /// `tx`.
     Separate,
 }
 
@@ -86,8 +89,8 @@ impl XdpSupport {
         Self { native: has(BASIC), redirect: has(REDIRECT), zero_copy: has(ZERO_COPY) }
     }
 
-    /// Returns the XDP support by driver name. It is used before Linux 6.3, where the kernel does
-    /// not report XDP support.
+    /// Returns the XDP support by driver name. This list is used on kernels before Linux 6.3, which
+    /// do not report XDP support.
     fn of_driver(driver: &str) -> Self {
         let known = |list: &[&str]| list.contains(&driver).then_some(true);
         let native = known(&NATIVE);

@@ -60,7 +60,7 @@ fn body(message: &[u8], family: u16) -> Option<&[u8]> {
     message.get(HEADERS..usize::try_from(length).ok()?)
 }
 
-/// Returns the value of the first attribute with type `wanted`.
+/// Returns the value of the first attribute whose type is `wanted`.
 fn attribute(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
     loop {
         let length = usize::from(attributes.first_chunk().map(|bytes| u16::from_ne_bytes(*bytes))?);

@@ -19,8 +19,8 @@ use nix::sys::socket::{
 pub struct Pinger {
     socket: OwnedFd,
     is_ipv4: bool,
-    /// `true` for a raw socket. On a raw socket, this type sets the ID of requests itself. For an
-    /// unprivileged socket the kernel sets the ID.
+    /// `true` for a raw socket. On a raw socket, this code sets the ID of each request. On an
+    /// unprivileged socket, the kernel sets the ID.
     is_raw: bool,
     id: u16,
 }

@@ -1,5 +1,6 @@
-//! Checks for the capabilities that AF_XDP, packet sockets and BPF need, read from
-//! `/proc/self/status`. The binary drops privileges; this module only reads them.
+//! Checks whether the process has the capabilities that AF_XDP, packet sockets and BPF need. The
+//! capabilities are read from `/proc/self/status`. The binary drops privileges; this module only
+//! reads them.
 //!
 //! See capabilities(7).
 
@@ -35,14 +36,14 @@ impl Privileges {
         u64::from_str_radix(mask.trim(), 16).ok().map(Self::from_mask)
     }
 
-    /// Returns `true` if the process has capability number `bit`.
+    /// Returns `true` if the process has the capability with the number `bit`.
     #[must_use]
     pub const fn has(self, bit: u32) -> bool {
         self.effective & 1 << bit != 0
     }
 
-    /// Returns `true` if the process has none of the capabilities in `needed`. One of them would be
-    /// sufficient.
+    /// Returns `true` if the process has none of the capabilities in `needed`. One of these
+    /// capabilities would be sufficient.
     fn lacks(self, needed: &Needed) -> bool {
         needed.any_of.iter().all(|(bit, _)| !self.has(*bit))
     }
@@ -71,9 +72,9 @@ struct Needed {
 const NEEDED: [Needed; 4] = [
     Needed { any_of: &[(12, "CAP_NET_ADMIN")], purpose: "attach an XDP program" },
     Needed { any_of: &[(13, "CAP_NET_RAW")], purpose: "open packet and AF_XDP sockets" },
-    // Without this capability, the verifier also checks speculative execution. It then refuses the
-    // program. Its message is "attempt to corrupt spilled pointer on stack" on Linux 6.1, and "The
-    // sequence of 8193 jumps is too complex" on Linux 6.18.
+    // Without this capability, the verifier also analyzes speculative execution paths. It then
+    // refuses the program. Its message is "attempt to corrupt spilled pointer on stack" on Linux
+    // 6.1, and "The sequence of 8193 jumps is too complex" on Linux 6.18.
     Needed {
         any_of: &[(38, "CAP_PERFMON"), (21, "CAP_SYS_ADMIN")],
         purpose: "pass the BPF verifier of the kernel",

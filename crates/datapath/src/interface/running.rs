@@ -17,7 +17,7 @@ impl Interface {
         self.down().into_iter().chain(self.outgrown(largest)).collect()
     }
 
-    /// Returns a finding if the MTU is smaller than `at_start`, the MTU at startup.
+    /// Returns a finding if the current MTU is smaller than `at_start`, the MTU at startup.
     #[must_use]
     pub fn shrunk(&self, at_start: u32) -> Option<Finding> {
         let (name, mtu) = (&self.name, self.mtu_bytes);

@@ -27,7 +27,8 @@ fn slave_of(kind: &str) -> Option<Master> {
     Some(Master { name: "up0".to_owned(), kind: kind.to_owned() })
 }
 
-/// A driver, a change to an interface without problems, and the expected findings.
+/// Each tuple contains a driver, a change that is applied to an interface without problems, and the
+/// expected findings.
 type Row = (&'static str, fn(&mut Interface), &'static [(Severity, &'static str, &'static str)]);
 
 #[rustfmt::skip]
@@ -85,7 +86,7 @@ fn findings_name_each_fault_and_its_fix() {
 
 #[test]
 fn packet_findings_report_merging_offloads_only() {
-    /// A change to the interface, and the commands of the expected findings.
+    /// Each tuple contains a change to the interface, and the commands of the expected findings.
     type Change = (fn(&mut Interface), &'static [&'static str]);
     let rows: [Change; 8] = [
         (|_| {}, &[]),

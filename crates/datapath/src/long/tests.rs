@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The action that ends a received packet.
+/// The fate of a received packet in the test.
 #[derive(Clone, Debug)]
 enum Fate {
     /// The packet is dropped, and its chunks return to the pool.
@@ -24,7 +24,7 @@ struct Bed {
     free: Vec<Frame>,
 }
 
-/// A received packet. `lengths` has the number of bytes in each chunk.
+/// A received packet. `lengths` contains the number of bytes in each chunk.
 #[derive(Clone, Debug)]
 struct Arrival {
     lengths: Vec<usize>,
@@ -143,8 +143,8 @@ fn arrival() -> impl Strategy<Value = Arrival> {
         prop::collection::vec(1_600..=3_840usize, 1..=10),
         prop::collection::vec(length, 1..=20),
     ];
-    // Some lengths fill their chunks exactly. Without reserved headroom, a chunk of the two sizes
-    // holds 1,792 or 3,840 bytes.
+    // Some of the packet lengths fill their chunks exactly. Without reserved headroom, a chunk of
+    // the two sizes holds 1,792 or 3,840 bytes.
     let full = prop_oneof![(1..=8usize).prop_map(|n| n * 1_792), (1..=4usize).prop_map(|n| n * 3_840)];
     let len = prop_oneof![1..=LONGEST, Just(LONGEST), full];
     let sent = (len, 0..=20usize).prop_map(|(len, spare)| Fate::Sent { len, spare });

@@ -1,6 +1,6 @@
-//! The producer and consumer indices of an AF_XDP ring, which determine the owner of each slot.
-//! Loading the index of the kernel gives slots to this process. Storing its own index passes slots
-//! to the kernel.
+//! The producer and consumer indices of an AF_XDP ring, which determine the owner of each slot. By
+//! loading the kernel's index, this process learns which slots it owns now. By storing its own
+//! index, this process passes slots to the kernel.
 //!
 //! Indices increase and wrap at 2^32. The size of a ring is a power of two, so the low bits of an
 //! index are a slot number.
@@ -31,8 +31,8 @@ impl ConsumerIndex {
         Self { mask: mask(size), next, end: next }
     }
 
-    /// Returns the number of slots that can be read. The index of the kernel is read only if no
-    /// slot is known to be available.
+    /// Returns the number of slots that can be read. The kernel's index is read only if no slot is
+    /// known to be available.
     #[inline]
     pub(crate) fn available(&mut self, producer: &AtomicU32) -> u32 {
         if self.next == self.end {
@@ -43,7 +43,8 @@ impl ConsumerIndex {
         self.end.wrapping_sub(self.next)
     }
 
-    /// Returns the slot number of the next slot. Call this at most as often as slots are available.
+    /// Returns the slot number of the next slot. Call this method at most once for each available
+    /// slot.
     #[inline]
     pub(crate) fn advance(&mut self) -> u32 {
         debug_assert_ne!(self.next, self.end, "no slot to take");
@@ -82,15 +83,15 @@ impl ProducerIndex {
         index
     }
 
-    /// Returns the number of free slots. The index of the kernel is read only if fewer than
-    /// `wanted` slots are known to be free.
+    /// Returns the number of free slots. The kernel's index is read only if fewer than `wanted`
+    /// slots are already known to be free.
     #[inline]
     pub(crate) fn free(&mut self, wanted: u32, consumer: &AtomicU32) -> u32 {
         let known = self.end.wrapping_sub(self.next);
         if known >= wanted { known } else { self.look(consumer) }
     }
 
-    /// Reads the index of the kernel and returns the current number of free slots.
+    /// Reads the kernel's index and returns the current number of free slots.
     #[inline]
     pub(crate) fn look(&mut self, consumer: &AtomicU32) -> u32 {
         // Acquire: pairs with the release in `__xskq_cons_release` of the kernel. The kernel reads
@@ -99,7 +100,7 @@ impl ProducerIndex {
         self.end.wrapping_sub(self.next)
     }
 
-    /// Returns the slot number of the next slot. Call this at most as often as slots are free.
+    /// Returns the slot number of the next slot. Call this method at most once for each free slot.
     #[inline]
     pub(crate) fn advance(&mut self) -> u32 {
         debug_assert_ne!(self.next, self.end, "no slot to fill");
@@ -129,9 +130,9 @@ mod tests {
 
     use super::*;
 
-    /// A ring of two slots. Its indices wrap within the model. Slots are accessed with relaxed
-    /// ordering, so only the indices can order the accesses. The consumer stores 0 into a slot that
-    /// it has read. The producer checks for this 0 before it fills the slot again.
+    /// A ring of two slots. The indices of the ring wrap during the model run. Slots are accessed
+    /// with relaxed ordering, so only the indices can order the accesses. The consumer stores 0
+    /// into a slot that it has read. The producer checks for this 0 before it fills the slot again.
     struct Shared {
         producer: AtomicU32,
         consumer: AtomicU32,
@@ -164,8 +165,8 @@ mod tests {
     const FIRST: u32 = u32::MAX - 1;
     const VALUES: [u64; 3] = [11, 12, 13];
 
-    /// Simulates a kernel that fills the ring as described in `xsk_queue.h`. The code under test is
-    /// not used.
+    /// Simulates a kernel that fills the ring as described in `xsk_queue.h`. The expected values
+    /// are computed without the code under test.
     fn fill(ring: &Shared) {
         for (index, value) in (0..).zip(VALUES) {
             let index = FIRST.wrapping_add(index);

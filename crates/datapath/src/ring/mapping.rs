@@ -59,12 +59,12 @@ impl Rings {
     }
 }
 
-/// The `mmap` offsets of the receive and transmit rings, converted to the type that libc uses for
-/// the UMEM ring offsets.
+/// The `mmap` offsets of the receive and transmit rings. They are converted to the type in which
+/// libc defines the offsets of the fill and completion rings.
 const RX: u64 = libc::XDP_PGOFF_RX_RING.cast_unsigned();
 const TX: u64 = libc::XDP_PGOFF_TX_RING.cast_unsigned();
 
-/// Returns, for each ring, the offsets of its words and slots within the mapping.
+/// Returns, for each ring, the offsets of its index words and slots within the mapping.
 fn offsets(socket: RawFd) -> io::Result<xdp_mmap_offsets> {
     let mut offsets = MaybeUninit::<xdp_mmap_offsets>::zeroed();
     let mut len = libc::socklen_t::try_from(size_of::<xdp_mmap_offsets>()).unwrap_or(0);
@@ -130,7 +130,8 @@ impl Mappings {
         Ok(unsafe { Memory::new(words, NonNull::with_exposed_provenance(first), size) })
     }
 
-    /// Returns the address range to which `offset` of the socket is mapped.
+    /// Returns the address range of the mapping that has the offset `offset` and belongs to the
+    /// socket.
     fn place(&self, offset: u64) -> Option<Range<usize>> {
         self.list.lines().find_map(|line| {
             // The fields of a line are start-end, permissions, offset, device, inode and path.

@@ -30,7 +30,8 @@ impl Shared {
     }
 }
 
-/// A simulated kernel. It counts its indices in 64 bits from `first`, so that they never wrap.
+/// A simulated kernel. The simulated kernel counts its indices in 64 bits, starting at `first`, so
+/// that they never wrap.
 struct Kernel {
     memory: Memory<u64>,
     first: u64,

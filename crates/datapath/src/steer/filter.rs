@@ -6,9 +6,9 @@ use std::net::IpAddr;
 
 use forwarder::Prefix;
 
-/// The addresses that the steering program redirects. A VIP entry takes precedence over an address
-/// of the machine, which takes precedence over prefixes. Of several matching prefixes, the longest
-/// is used.
+/// The addresses that the steering program redirects. VIP entries take precedence over addresses of
+/// the machine, and these addresses take precedence over prefixes. Of several matching prefixes,
+/// the longest is used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     pub(super) vips: BTreeMap<IpAddr, u8>,
@@ -20,8 +20,9 @@ pub struct Filter {
 
 impl Filter {
     /// Creates a filter from VIP addresses, VIP prefixes and the addresses of this machine. Each
-    /// VIP address and prefix has an encapsulation overhead, which is the headroom to open in
-    /// bytes. If an address appears twice, the last overhead is used.
+    /// VIP address and prefix has an encapsulation overhead, which is the headroom in bytes that
+    /// the program reserves in front of the packet. If an address appears twice, the last overhead
+    /// is used.
     pub fn new(
         vips: impl IntoIterator<Item = (IpAddr, u8)>,
         prefixes: impl IntoIterator<Item = (Prefix, u8)>,
@@ -115,5 +116,5 @@ impl Filter {
     }
 }
 
-/// The map value for an address of this machine. It equals `OWN` in `bpf/whose.h`.
+/// The map value for an address of this machine. This value must equal `OWN` in `bpf/whose.h`.
 const OWN: u32 = 64;

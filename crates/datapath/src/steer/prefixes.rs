@@ -2,8 +2,9 @@
 //! Each branch of the tree selects a subtree by a few address bits. `find_prefix` in `bpf/whose.h`
 //! performs the lookup.
 //!
-//! Invariant: a table that the program may read is never written. There are two tables. When the
-//! tables are exchanged, the system call returns only after no program reads the old table anymore.
+//! Invariant: a table that the program may read is never written. There are two tables. The program
+//! reads one of the tables. The system call that switches the program to the other table returns
+//! only after no program reads the old table anymore.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -44,7 +45,7 @@ impl PrefixMaps {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Table {
-    /// The first lookup step for IPv6, and the first lookup step for IPv4.
+    /// The first lookup step for an IPv6 address, and the first lookup step for an IPv4 address.
     roots: [u32; 2],
     branches: [Branch; ENTRIES],
     slots: [u16; SLOTS],
@@ -93,10 +94,10 @@ impl Table {
     fn new(prefixes: &BTreeMap<Prefix, u8>) -> Option<Box<Self>> {
         // Branches of up to 8 bits make lookups faster. Even so, the table has room for
         // `FILTER_PREFIXES` prefixes of any shape, because the branches at one level need fewer
-        // than four slots for each prefix. At most 22 branches are nested, because a branch uses
-        // six bits as long as it has 32 prefixes. If the table is too small nevertheless, it is
-        // built with branches of up to 4 bits: any set of prefixes then fits, with 16 slots for
-        // each branch and fewer than 40 nested branches.
+        // than four slots for each prefix. At most 22 branches are nested, because a branch with at
+        // least 32 prefixes uses six bits. If the table is too small nevertheless, it is built with
+        // branches of up to 4 bits: any set of prefixes then fits, with 16 slots for each branch
+        // and fewer than 40 nested branches.
         [8, 4].into_iter().find_map(|widest| Self::build(prefixes, widest))
     }
 
@@ -162,13 +163,14 @@ struct Growing {
 
 impl Growing {
     /// Builds the subtree for the `given` prefixes and returns its lookup step. `default` is a
-    /// shorter prefix that contains all of them, for addresses that match none of them. Returns
-    /// `None` if the table is full.
+    /// shorter prefix that contains all given prefixes. Addresses that match none of the given
+    /// prefixes belong to `default`. Returns `None` if the table is full.
     fn step(&mut self, given: &[Given], default: u16) -> Option<u16> {
         let [first, rest @ ..] = given else { return Some(default) };
         let last = rest.last().unwrap_or(first);
-        // The prefixes are sorted, so no two prefixes differ in an earlier bit than the first and
-        // the last prefix do. A prefix that contains all others comes first.
+        // The prefixes are sorted. The earliest bit in which any two of them differ is therefore
+        // also the first bit in which the first and the last prefix differ. A prefix that contains
+        // all others comes first.
         let common = u8::try_from((first.bits ^ last.bits).leading_zeros()).unwrap_or(u8::MAX);
         if first.length <= common {
             return self.step(rest, first.number);
@@ -206,7 +208,7 @@ fn halves(bits: u128) -> [u64; 2] {
 const ENTRIES: usize = 4 * FILTER_PREFIXES;
 const SLOTS: usize = 4_096;
 const BRANCH: u16 = 1 << 15;
-/// The value that stands for "no prefix". It equals `NO_PREFIX` in `bpf/whose.h`.
+/// The value that stands for "no prefix". This value must equal `NO_PREFIX` in `bpf/whose.h`.
 const NONE: u32 = 1 << 31;
 
 #[cfg(test)]

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use super::{Filter, TunnelEndpoints};
 
-/// Returns the headroom, in bytes, that the steering program opens for a frame. Returns `None` if
-/// the program passes the frame to the kernel.
+/// Returns the headroom, in bytes, that the steering program reserves in front of a frame. Returns
+/// `None` if the program passes the frame to the kernel.
 #[must_use]
 pub fn takes(frame: &[u8], filter: &Filter, ends: &TunnelEndpoints) -> Option<u8> {
     let (ethertype, ip) = network(frame)?;

@@ -3,12 +3,12 @@
 //! the packets to these ports go to packet threads.
 //!
 //! During a handover, the old and the new process both reserve the ports. The old process calls
-//! [`ReservedPorts::share`], and the new process calls [`ReservedPorts::beside`]. At the end both
-//! call [`ReservedPorts::keep`], because any process of the same user can bind a port that is still
-//! shared.
+//! [`ReservedPorts::share`], and the new process calls [`ReservedPorts::beside`]. At the end of the
+//! handover, both processes call [`ReservedPorts::keep`], because any process of the same user can
+//! bind a port that is still shared.
 //!
-//! See socket(7) for `SO_REUSEPORT`. Two sockets can use one port if both had this option when the
-//! second socket was bound, and if both belong to the same user.
+//! See socket(7) for `SO_REUSEPORT`. With this option, two sockets of the same user can use one
+//! port, if both sockets had the option when the second one was bound.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};

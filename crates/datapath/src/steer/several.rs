@@ -23,9 +23,9 @@ impl Steers {
         Self { programs, head_room: Arc::default() }
     }
 
-    /// Returns the most frequent encapsulation overhead of VIPs and prefixes, as a shared value.
-    /// Packet sockets open this much headroom for each packet, because the ingress program opens
-    /// none.
+    /// Returns the shared value that contains the most frequent encapsulation overhead of VIPs and
+    /// prefixes. Packet sockets reserve this much headroom for each packet, because the ingress
+    /// program does not reserve any.
     pub(crate) fn head_room(&self) -> Arc<AtomicU8> {
         Arc::clone(&self.head_room)
     }
@@ -53,7 +53,7 @@ impl Steers {
         self.change(|steer| steer.set_filter(wanted))
     }
 
-    /// Removes the entries that `next` does not contain from every filter. See
+    /// Removes from every filter the entries that `next` does not contain. See
     /// [`Steer::narrow_to`].
     ///
     /// # Errors

@@ -75,9 +75,9 @@ impl EndpointMaps {
         for (prefix, carriers) in &wanted.sources {
             *sources.entry(*prefix).or_default() |= u32::from(carriers.bits());
         }
-        // The program looks up only the longest matching prefix. Each prefix therefore also allows
-        // the encapsulations of the prefixes that contain it. Prefixes that contain others come
-        // earlier in the sort order.
+        // The program looks up only the longest matching prefix. The map value of each prefix
+        // therefore also allows the encapsulations of all prefixes that contain this prefix. In the
+        // sort order, a prefix comes before the prefixes that it contains.
         let mut around: Vec<(Prefix, u32)> = Vec::new();
         for (prefix, by) in &mut sources {
             while around.last().is_some_and(|(outer, _)| !outer.covers(prefix)) {
@@ -125,7 +125,7 @@ fn ports(own: &RangeInclusive<u16>) -> u32 {
 /// The bit of a map value that marks a tunnel endpoint.
 const ENDS: u32 = 1;
 const MOST_PORTS: u32 = 0x7fff;
-/// Half of the map size. A completely different set can then be added before the old set is
-/// removed.
+/// The maximum number of entries in a set, which is half of the map size. A completely different
+/// set can then be added before the old set is removed.
 const MAX_TUNNEL_ENDPOINTS: usize = 256;
 const MOST_SOURCES: usize = 1_024;

@@ -36,7 +36,7 @@ impl Default for CaptureFilter {
 
 /// A VIP, represented by its services. A packet with a service matches if the list contains that
 /// service. A packet without a service matches if its destination address belongs to a listed
-/// service, on any port. This includes addresses of prefix groups.
+/// service, on any port. Addresses of prefix groups are included.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VipFilter {
     /// The services of the VIP.

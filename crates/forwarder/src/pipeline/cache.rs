@@ -3,10 +3,10 @@
 //! between batches. `kv_switch::Cache` stores the values and leases and decides which values to
 //! fetch. The module `upstream_requests` stores the pending fetches.
 //!
-//! For a write, stage 1 invalidates the cached values of the key. This happens before the write is
-//! sent and before any read in the same batch is answered. Each reply is sent to the source MAC
-//! address of the request. Replies from the cache stay within a byte limit per source. A request
-//! without a usable cached value is forwarded unchanged.
+//! For a write, stage 1 (classification) invalidates the cached values of the key. Values are
+//! invalidated before the write is sent and before any read in the same batch is answered. Each
+//! reply is sent to the source MAC address of the request. Replies from the cache stay within a
+//! byte limit per source. A request without a usable cached value is forwarded unchanged.
 //!
 //! See §3 of the SmartSwitch paper ("Network-Caching") and `kv-switch/src/cache.rs`.
 
@@ -49,8 +49,8 @@ struct HashedKey<'a> {
 
 impl Core {
     /// Runs stage 1 (classification) for a request to a service with a cache. A write invalidates
-    /// cached values. For a cacheable read, this function stores the data that stage 2 needs to
-    /// look up the cached value.
+    /// cached values. For a cacheable read, this function stores the data that stage 2 (backend
+    /// selection) needs to look up the cached value.
     #[inline]
     pub(super) fn note_for_cache(
         &mut self,
@@ -85,8 +85,8 @@ impl Core {
         }
     }
 
-    /// Prefetches the cache entries for all reads of the batch before stage 2, so that CPU cache
-    /// misses overlap.
+    /// Prefetches the cache entries for all reads of the batch before stage 2 (backend selection),
+    /// so that CPU cache misses overlap.
     #[inline]
     pub(super) fn load_copies(&mut self, scratch: &Scratch, packets: usize) {
         if !std::mem::take(&mut self.keyed.has_cached_reads) {
@@ -104,8 +104,8 @@ impl Core {
         }
     }
 
-    /// Looks for a cached value that answers the request. Stage 2 calls this function after it has
-    /// chosen the backend for the key.
+    /// Looks for a cached value that answers the request. Stage 2 (backend selection) calls this
+    /// function after it has chosen the backend for the key.
     #[inline(never)]
     pub(super) fn look_for_copy(&mut self, batch: &Batch<'_>, packet: &Packet<'_>, state: &mut PacketState) {
         let (Some(cache), Some(cached)) = (self.keyed.cache.as_deref_mut(), &mut state.cached) else {
@@ -120,8 +120,8 @@ impl Core {
         cached.copy = cache.look_up(batch.now.nanos(), &read);
     }
 
-    /// Turns a request into a reply with the cached value, in stage 3. Returns `false` if the
-    /// packet is unchanged and must be forwarded.
+    /// Turns a request into a reply with the cached value, in stage 3 (rewriting). Returns `false`
+    /// if the packet is unchanged and must be forwarded.
     #[inline(never)]
     pub(super) fn answer_from_copy(
         &mut self,
@@ -399,8 +399,8 @@ fn read<'a>(
         key: asked.key,
         lease: rules.lease,
         fills_per_server: rules.fills_per_server,
-        // A new configuration invalidates all older cached values. When the state of a backend
-        // changes, only the values from that backend are invalidated. Other code handles this case.
+        // A new configuration invalidates all older cached values. A change in the state of a
+        // backend invalidates only the values from that backend, and is handled by other code.
         generation: batch.snapshot.generation().0,
         context: AskedAt::of(flow),
     }

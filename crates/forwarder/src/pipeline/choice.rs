@@ -1,7 +1,7 @@
-//! Stage 2 for packets that belong to a flow: chooses the backend. The connection table has
-//! precedence, followed by the Maglev table of the pool and then other clusters. Both the fast path
-//! and the slow path use this module. Fragments and ICMP packets have their own modules
-//! (`fragments`, `icmp`).
+//! Stage 2 (backend selection) for packets that belong to a flow: chooses the backend. The
+//! connection table has precedence, followed by the Maglev table of the pool and then other
+//! clusters. Both the fast path and the slow path use this module. Fragments and ICMP packets have
+//! their own modules (`fragments`, `icmp`).
 //!
 //! See the Maglev paper, §3.1 and §3.3.
 
@@ -80,9 +80,9 @@ impl Core {
     ) -> Result<(), DropReason> {
         self.choose_anew(batch, packet, flow, choice).inspect_err(|_| {
             if hit.renewed {
-                // The entry is removed, so that a retransmitted SYN begins a new flow. Otherwise
-                // the retransmitted SYN would count as a packet of the existing flow and reach the
-                // draining backend.
+                // The entry is removed, so that a retransmitted SYN begins a new flow. If the entry
+                // stayed, the retransmitted SYN would be treated as a packet of the existing flow
+                // and reach the draining backend.
                 self.flows.table.forget(packet.key, batch.tick);
             }
         })?;
@@ -115,11 +115,11 @@ impl Core {
     }
 
     /// Chooses a backend for a flow from the pool. If no backend of the pool is serving, another
-    /// cluster is chosen. This function also counts the flow. A flow that is not new counts as
+    /// cluster is chosen. This function also counts the flow. A flow that is not new is counted as
     /// reselected.
     // The result is written directly to `choice`. If the result were returned and copied, the CPU
-    // would read it with other word sizes than it was written with. Store forwarding would then
-    // fail and stall the CPU.
+    // would read it in words of a different size from those in which it was written. Store-to-load
+    // forwarding would then fail and stall the CPU.
     #[inline(always)]
     fn choose_anew(
         &self,
@@ -133,8 +133,8 @@ impl Core {
         let selection = local.or_else(|| remote::select(snapshot, packet, &flow.destination));
         let Selection { slot, entry, rehashed } = selection.ok_or(DropReason::NoBackend)?;
         self.count_for(slot, service.id, |pair| pair.flows.add(1));
-        // Each addition is an atomic store, so it is skipped in the common case that nothing has to
-        // be added.
+        // Each addition is an atomic store, so it is skipped in the common case in which the count
+        // is 0.
         if rehashed > 0 {
             self.counters.rehashed.add(1);
         }
@@ -151,7 +151,7 @@ impl Core {
         Ok(())
     }
 
-    /// Updates the counters of a slot and of a service, if they have counters.
+    /// Updates the counters of a slot and of a service, if these counters exist.
     #[inline(always)]
     pub(super) fn count_for(&self, slot: SlotId, service: ServiceId, count: impl Fn(&PairCounter)) {
         if let Some(pair) = self.counters.backend(slot.0) {

@@ -92,8 +92,9 @@ impl Core {
     }
 
     /// Returns the thread that must process an inner packet, or `None` if it is this thread. RSS
-    /// sees only a few outer 5-tuples and cannot distribute the packets, so they are distributed by
-    /// the hash of the inner 5-tuple. With software steering, the I/O thread has already done this.
+    /// sees only a few outer 5-tuples and cannot distribute the packets, so this function
+    /// distributes the packets by the hash of the inner 5-tuple. With software steering, the I/O
+    /// thread has already done this.
     pub(super) fn thread_of_inner(
         &self,
         batch: &Batch<'_>,

@@ -1,6 +1,6 @@
-//! The last step of stage 1 for packets with ports: finds the service and computes the hashes for
-//! stage 2. The slow path uses this module. The fast path also passes requests to keyed services to
-//! this module, after it has read their headers.
+//! The last step of stage 1 (classification) for packets with ports: finds the service and computes
+//! the hashes for stage 2 (backend selection). The slow path uses this module. The fast path also
+//! passes requests to keyed services to this module, after it has read their headers.
 
 use super::Core;
 use super::fast_path::FastPacket;
@@ -15,7 +15,8 @@ struct Found<'a> {
 }
 
 impl Core {
-    /// Finds the service of a packet with ports, and computes the hash for stage 2.
+    /// Finds the service of a packet with ports, and computes the hash for stage 2 (backend
+    /// selection).
     #[inline]
     pub(super) fn enter(
         &mut self,

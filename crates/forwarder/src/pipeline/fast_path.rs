@@ -2,9 +2,10 @@
 //! third of the time of the slow path. Header fields stay in registers or in one cache line per
 //! packet, several hashes are computed in parallel, and headers are written with wide stores.
 //!
-//! This module is stage 1, `backend` is stage 2, and `bytes` is stage 3. If the fast path cannot
-//! handle a packet, the packet moves to the slow path before any of its bytes are changed. Both
-//! paths produce the same verdicts, packet bytes and counters (`tests/it/paths.rs`).
+//! This module implements stage 1 (classification), `backend` implements stage 2 (backend
+//! selection), and `bytes` implements stage 3 (rewriting). If the fast path cannot handle a packet,
+//! the packet moves to the slow path before any of its bytes are changed. Both paths produce the
+//! same verdicts, packet bytes and counters (`tests/it/paths.rs`).
 
 mod backend;
 mod bytes;
@@ -40,8 +41,8 @@ pub(super) struct FastBatch {
 pub(super) struct FastPacket {
     hash: u64,
     key: u64,
-    /// The result of the bucket probe. SYN packets are not probed. For them this field still
-    /// contains the result for an earlier packet.
+    /// The result of the bucket probe. No bucket is probed for a SYN packet, so the field of a SYN
+    /// packet still contains the result for an earlier packet.
     bucket_probe: BucketProbe,
     /// The index of the service in the snapshot.
     service: u32,
@@ -57,20 +58,20 @@ pub(super) struct FastPacket {
     excludes: bool,
     flags: u8,
     signal: Signal,
-    /// The backend choice that stage 2 made.
+    /// The backend choice that stage 2 (backend selection) made.
     choice: Choice,
 }
 
-/// The result of stage 1 for one packet.
+/// The result of stage 1 (classification) for one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Disposition {
     /// The packet takes the slow path. The other fields of its `FastPacket` are unused.
     General,
     /// The packet is a request to a keyed service. Stages 1 and 2 use its [`PacketState`]. In stage
-    /// 3, the fast path may write this packet.
+    /// 3 (rewriting), the fast path may write the headers of this packet.
     Request,
     /// The headers have been read, but no service has been looked up yet. This value exists only
-    /// during stage 1.
+    /// during stage 1 (classification).
     Read,
     /// The packet is sent to the backend of its flow.
     Flow,
@@ -207,8 +208,8 @@ impl FastPacket {
         Some((headers, self.service))
     }
 
-    /// Returns a keyed request to the fast path after stage 2 if only its packet headers have to
-    /// change.
+    /// Moves a keyed request back to the fast path after stage 2 (backend selection) if only its
+    /// packet headers have to change.
     #[inline]
     pub(super) fn follow(&mut self, state: &PacketState) {
         let is_answered = state.cached.is_some_and(|cached| cached.copy.is_some());
@@ -226,7 +227,7 @@ impl FastPacket {
         (self.service, self.counted) = (NO_SERVICE, ServiceId(NO_SERVICE));
     }
 
-    /// Returns the packet data that stage 2 of the slow path needs.
+    /// Returns the packet data that stage 2 (backend selection) of the slow path needs.
     #[inline(always)]
     fn flow_packet<'a>(&self, service: &'a Service, headers: &FastHeaders) -> FlowPacket<'a> {
         FlowPacket {
@@ -247,7 +248,7 @@ impl FastPacket {
     }
 }
 
-/// A packet for which stage 1 of the fast path starts.
+/// A packet that enters stage 1 (classification) of the fast path.
 struct Arrival<'a> {
     snapshot: &'a Snapshot,
     ahead: &'a BatchLookup,
@@ -264,8 +265,8 @@ impl FastBatch {
     }
 
     /// Reads the headers of untagged IPv4 packets that came from the wire. Returns `true` if the
-    /// batch contains other packets. Each step of stage 1 is a separate function, so that the
-    /// compiler has enough CPU registers for each step.
+    /// batch contains other packets. Each step of stage 1 (classification) is a separate function,
+    /// so that the compiler has enough CPU registers for each step.
     #[inline(never)]
     fn read_v4(&mut self, packets: &[Packet<'_>]) -> bool {
         let (mut has_read, mut has_others) = (false, false);
@@ -325,8 +326,8 @@ impl Messages<5> {
 }
 
 impl Core {
-    /// Runs stage 1 of the fast path: reads the headers, finds the services, hashes the flows and
-    /// prefetches their buckets of the connection table.
+    /// Runs stage 1 (classification) of the fast path: reads the headers, finds the services,
+    /// hashes the flows and prefetches their buckets of the connection table.
     #[inline(never)]
     pub(super) fn read_fast(&mut self, batch: &Batch<'_>, packets: &[Packet<'_>], scratch: &mut Scratch) {
         let fast = &mut scratch.fast;
@@ -413,8 +414,9 @@ impl Core {
         }
     }
 
-    /// Probes the first bucket of each flow, between stage 1 and stage 2. If the first bucket does
-    /// not contain the flow, the probe prefetches the second bucket.
+    /// Probes the first bucket of each flow, between stage 1 (classification) and stage 2 (backend
+    /// selection). If the first bucket does not contain the flow, the probe prefetches the second
+    /// bucket.
     #[inline(never)]
     pub(super) fn probe_second_buckets(&self, places: &mut [FastPacket]) {
         for place in places {

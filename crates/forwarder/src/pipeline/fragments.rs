@@ -75,8 +75,8 @@ impl Fragments {
     }
 
     /// Returns the verdict for a fragment that must wait for its first fragment. The frame is
-    /// dropped if this thread already holds too many frames of `pool`. Otherwise, the pool could
-    /// run out of frames for receiving packets. If the frame is dropped, its hold slot stays empty
+    /// dropped if this thread already holds too many frames of `pool`. This limit keeps enough
+    /// frames in the pool for receiving packets. If the frame is dropped, its hold slot stays empty
     /// and is released together with the other hold slots of the same datagram.
     fn hold(
         &mut self,
@@ -104,8 +104,8 @@ impl Fragments {
 }
 
 impl Core {
-    /// Runs stage 1 (classification) for a fragment. Returns `None` if stage 2 must choose the
-    /// backend.
+    /// Runs stage 1 (classification) for a fragment. Returns `None` if stage 2 (backend selection)
+    /// must choose the backend.
     #[cold]
     pub(super) fn classify_piece(
         &mut self,
@@ -193,8 +193,8 @@ impl Core {
         Ok(())
     }
 
-    /// Runs stage 2 (selection of the backend) for a first fragment, on the thread that collects
-    /// its datagram.
+    /// Runs stage 2 (backend selection) for a first fragment, on the thread that collects its
+    /// datagram.
     #[cold]
     pub(super) fn choose_for_first(
         &mut self,
@@ -221,8 +221,8 @@ impl Core {
         follow(batch.snapshot, held, state)
     }
 
-    /// Runs stage 2 (selection of the backend) for a later fragment, on the thread that collects
-    /// its datagram.
+    /// Runs stage 2 (backend selection) for a later fragment, on the thread that collects its
+    /// datagram.
     #[cold]
     pub(super) fn choose_for_later(
         &mut self,
@@ -397,8 +397,8 @@ fn name(snapshot: &Snapshot, packet: &Packet<'_>, parsed: &Parsed) -> Name {
 }
 
 /// Returns the protocol number that is part of the key of a datagram. For IPv4 this is the protocol
-/// field of the IP header. For IPv6 it is a constant, because the protocol does not identify a
-/// datagram there (RFC 8200 §4.5).
+/// field of the IP header. For IPv6 the result is a constant, because the protocol is not part of
+/// the identity of an IPv6 datagram (RFC 8200 §4.5).
 pub(super) fn datagram_protocol(frame: &[u8], parsed: &Parsed) -> u8 {
     match parsed.family {
         Family::V4 => frame.get(usize::from(parsed.l3) + 9).copied().unwrap_or(0),

@@ -65,7 +65,7 @@ pub(super) struct Question<'a> {
     pub(super) vip: SocketAddr,
 }
 
-/// A function that writes the payload of an upstream request. Returns the source port, and the
+/// A function that writes the payload of an upstream request, and returns the source port and the
 /// payload length in bytes.
 pub(super) type WriteQuestion<'a> = dyn Fn(&mut [u8]) -> Option<(u16, usize)> + 'a;
 
@@ -83,8 +83,7 @@ impl Core {
         self.keyed.own.is_some() && keyed.rules.gather.is_some()
     }
 
-    /// Runs stage 2 (selection of the backends) for a request whose keys are stored on different
-    /// backends.
+    /// Runs stage 2 (backend selection) for a request whose keys are stored on different backends.
     #[cold]
     pub(super) fn begin_gather(
         &mut self,

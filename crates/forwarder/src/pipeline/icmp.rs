@@ -21,7 +21,7 @@ use crate::{
 
 impl Core {
     /// Runs stage 1 (classification) for an unfragmented ICMP packet. Returns `None` for an ICMP
-    /// error, because stage 2 chooses its backend.
+    /// error, because stage 2 (backend selection) chooses its backend.
     #[cold]
     pub(super) fn classify_icmp(
         &mut self,
@@ -57,7 +57,7 @@ impl Core {
         if !self.may_reply(batch, &flow.source) {
             return Verdict::Drop(DropReason::ReplyRate);
         }
-        // This removes the Ethernet padding behind the IP packet.
+        // The new bounds exclude the Ethernet padding behind the IP packet.
         packet.set_bounds(packet.start(), packet.start() + usize::from(parsed.end));
         packet.move_to_front();
         Verdict::Reply
@@ -98,8 +98,8 @@ impl Core {
     ) -> Result<(), DropReason> {
         let snapshot = batch.snapshot;
         let Addresses { src: router, dst: destination } = state.parsed.addresses(packet.frame());
-        // Each ICMP error is counted against the rate limit once. If another thread handed the
-        // error over to this one, the other thread has already counted it.
+        // Each ICMP error is counted against the rate limit once. An error that another thread
+        // handed over has already been counted by that thread.
         let is_handed_on = matches!(packet.origin(), Origin::Thread(_, HandoffReason::IcmpError { .. }));
         if !is_handed_on && !self.may_take_error(batch, &router) {
             return Err(DropReason::IcmpRate);
@@ -120,9 +120,9 @@ impl Core {
         Ok(())
     }
 
-    /// Runs stage 2 for an ICMP error: looks the quoted flow up in the connection table of this
-    /// thread. If the flow is missing, the error is passed to the next thread. The last thread
-    /// chooses the backend by Maglev.
+    /// Runs stage 2 (backend selection) for an ICMP error: looks the quoted flow up in the
+    /// connection table of this thread. If the flow is missing, the error is passed to the next
+    /// thread. The last thread chooses the backend by Maglev.
     #[cold]
     pub(super) fn choose_for_error(
         &mut self,
@@ -167,7 +167,7 @@ struct QuotedFlow {
     /// The index of the service in the snapshot.
     service: u32,
     hash: u64,
-    /// The action of stage 2 that chooses the backend.
+    /// The action that stage 2 (backend selection) takes for the ICMP error.
     stage: Stage,
 }
 

@@ -1,6 +1,6 @@
-//! Requests to keyed services. Stage 1 parses a request and hashes its key, and stage 2 chooses the
-//! backend that stores the key. The placement of keys is in `crate::keyed`, and the protocol
-//! formats are in `kv-switch`.
+//! Requests to keyed services. Stage 1 (classification) parses a request and hashes its key, and
+//! stage 2 (backend selection) chooses the backend that stores the key. The placement of keys is in
+//! `crate::keyed`, and the protocol formats are in `kv-switch`.
 //!
 //! A request is processed under one snapshot and is not added to the connection table.
 //!
@@ -18,9 +18,9 @@ use crate::selection::Selection;
 use crate::{DropReason, Flow, KeyPlace, Keyed, Packet, Service, Snapshot, Step};
 
 impl Core {
-    /// Runs stage 1 for a request to a keyed service: parses the request, and finds the hash and
-    /// the pool of its key. `state` must contain the service. A request without a key is assigned
-    /// by its flow hash.
+    /// Runs stage 1 (classification) for a request to a keyed service: parses the request, and
+    /// finds the hash and the pool of its key. `state` must contain the service. A request without
+    /// a key is assigned by its flow hash.
     #[inline(never)]
     pub(super) fn read_request(
         &mut self,
@@ -56,7 +56,8 @@ impl Core {
         Ok(())
     }
 
-    /// Finds the hashes and pools of the keys of a request, and selects the action for stage 2.
+    /// Finds the hashes and pools of the keys of a request, and selects the action for stage 2
+    /// (backend selection).
     #[inline]
     fn look_for_keys(
         &self,
@@ -74,7 +75,7 @@ impl Core {
         match request.place(ask) {
             Placed::At(KeyPlace { hash, route }) => (state.hash, state.route) = (hash, route),
             Placed::Anywhere => state.hash = snapshot.hasher.hash(service.policy, flow),
-            // Stage 2 refuses a write to several replicated keys.
+            // Stage 2 (backend selection) refuses a write to several replicated keys.
             Placed::Apart if state.stage == Stage::Refuse => {}
             Placed::Apart => state.stage = Stage::Gather,
         }
@@ -116,8 +117,8 @@ impl Core {
         self.limits.admit(guard, &batch.snapshot.hasher, &flow, batch.now)
     }
 
-    /// Runs stage 2 for a request to a keyed service: chooses the backend that stores the key. For
-    /// a request without a key, the flow hash chooses any serving backend.
+    /// Runs stage 2 (backend selection) for a request to a keyed service: chooses the backend that
+    /// stores the key. For a request without a key, the flow hash chooses any serving backend.
     pub(super) fn choose_by_key(
         &mut self,
         batch: &Batch<'_>,
@@ -152,7 +153,8 @@ impl Core {
     }
 }
 
-/// Returns the action of stage 2 for a request whose keys are stored on one backend.
+/// Returns the action that stage 2 (backend selection) takes for a request whose keys are stored on
+/// one backend.
 fn stage(keyed: &Keyed) -> Stage {
     match keyed.rules.path {
         KeyPath::Direct => Stage::Keyed,
@@ -160,9 +162,9 @@ fn stage(keyed: &Keyed) -> Stage {
     }
 }
 
-/// Returns the action of stage 2 for a write to a pool with replicas or with a strict cache. With
-/// replicas, all backends of the key must execute the write. With a strict cache, the reply must
-/// pass through this machine.
+/// Returns the action that stage 2 (backend selection) takes for a write to a pool with replicas or
+/// with a strict cache. With replicas, all backends of the key must execute the write. With a
+/// strict cache, the reply must pass through this machine.
 #[cold]
 fn stage_of_write(keyed: &Keyed, payload: &[u8], ask: &Ask) -> Stage {
     let (application, request) = (&keyed.rules.application, kv_switch::Request { payload, ask });
@@ -172,8 +174,8 @@ fn stage_of_write(keyed: &Keyed, payload: &[u8], ask: &Ask) -> Stage {
     }
     match ask.plan {
         _ if !application.is_acknowledged(&request) => stage(keyed),
-        // For a proxied request, the table of exchanges stores only one written key. For a write to
-        // several keys, this machine therefore combines the replies itself.
+        // For a proxied request, the table of pending upstream requests stores only one written
+        // key. For a write to several keys, this machine therefore combines the replies itself.
         Plan::Join => Stage::Gather,
         _ => Stage::Through,
     }

@@ -23,7 +23,7 @@ use crate::{DropReason, Flow, Notice, Packet, SlotId, Snapshot, Verdict};
 
 impl Core {
     /// Runs stage 1 (classification) for an ICMP error that quotes an outer packet. Returns `Ok` if
-    /// stage 2 must look up the quoted flow.
+    /// stage 2 (backend selection) must look up the quoted flow.
     pub(super) fn take_outer_error(
         &mut self,
         batch: &Batch<'_>,
@@ -54,9 +54,9 @@ impl Core {
         Ok(())
     }
 
-    /// Runs stage 2 for an ICMP error that quotes an outer packet: looks the quoted flow up in the
-    /// connection table of this thread. If the flow is missing, the error is passed to the next
-    /// thread.
+    /// Runs stage 2 (backend selection) for an ICMP error that quotes an outer packet: looks the
+    /// quoted flow up in the connection table of this thread. If the flow is missing, the error is
+    /// passed to the next thread.
     #[cold]
     pub(super) fn look_for_quoted(
         &mut self,
@@ -112,17 +112,17 @@ fn is_on(snapshot: &Snapshot, slot: SlotId, error: &IcmpError) -> bool {
     snapshot.slots.get(slot.0 as usize).is_some_and(|slot| slot.reach().contains(destination))
 }
 
-/// Returns the path MTU to assume for a router that does not report one. This is the next plateau
-/// below the size of the quoted packet (RFC 1191 §7.1, table 7-1). Routers from before 1990 do not
-/// report their MTU.
+/// Returns the path MTU to assume for a router that does not report one. The returned value is the
+/// next plateau below the size of the quoted packet (RFC 1191 §7.1, table 7-1). Routers from before
+/// 1990 do not report their MTU.
 fn older_router(quoted: &Quoted) -> u32 {
     let plateaus = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 508];
     plateaus.into_iter().find(|plateau| *plateau < quoted.total_len).unwrap_or(508)
 }
 
 /// Returns the lowest path MTU that is accepted. This limit keeps forged errors from forcing tiny
-/// fragments. For IPv6 it is the minimum MTU of the protocol. For IPv4 it is the size that every
-/// host accepts (RFC 1122 §3.3.2) minus a margin for headers, like `min_pmtu` in Linux.
+/// fragments. For IPv6 the limit is the minimum MTU of the protocol. For IPv4 the limit is the size
+/// that every host accepts (RFC 1122 §3.3.2) minus a margin for headers, like `min_pmtu` in Linux.
 const fn lowest_mtu(family: Family) -> u16 {
     match family {
         Family::V4 => 552,

@@ -1,8 +1,8 @@
-//! Detects packets with a partial checksum. Their sender expected a network card to complete the
-//! checksum, but no device on the path did. One packet per second is examined. A complete checksum
-//! looks like a partial one once in 65,536 packets, so [`Notice::PartialChecksum`] is sent only
-//! after three partial checksums in a row ([`IN_A_ROW`]). Packets are not changed. For a batch in
-//! which no packet is examined, the cost is one comparison.
+//! Detects packets with a partial checksum. The sender of such a packet expected a network card to
+//! complete the checksum, but no device on the path did. One packet per second is examined. A
+//! complete checksum looks like a partial one once in 65,536 packets, so
+//! [`Notice::PartialChecksum`] is sent only after three partial checksums in a row ([`IN_A_ROW`]).
+//! Packets are not changed. For a batch in which no packet is examined, the cost is one comparison.
 //!
 //! See `CHECKSUM_PARTIAL` in the Linux header `include/linux/skbuff.h`. The checksum field of such
 //! a packet contains the sum of the pseudo header, without the final complement.

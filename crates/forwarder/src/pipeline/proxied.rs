@@ -106,7 +106,8 @@ impl Core {
         if ends != (passing.server, passing.way.own) {
             return Err(DropReason::KvAnswerSource);
         }
-        // If a reload removed the service, this exchange stays in the table until its timeout.
+        // If a reload removed the service, this pending request stays in the table until its
+        // timeout.
         let rules = passing.way.keyed(batch.snapshot).map(|(_, keyed)| &*keyed.rules);
         let frame = match rules {
             None => None,
@@ -201,8 +202,8 @@ fn send_back(packet: &mut Packet<'_>, parsed: &Parsed, passing: &Passing) -> Res
     Ok(())
 }
 
-/// The index of 1 s in `GATHER_TIMEOUTS_MS`. This is the timeout for a write with a strict cache,
-/// if backends have the VIP address.
+/// The index of 1 s in `GATHER_TIMEOUTS_MS`. This timeout applies to a write with a strict cache if
+/// the backends have the VIP address.
 const STRICT_TIMEOUT: usize = {
     assert!(GATHER_TIMEOUTS_MS[9] == 1_000, "the timeout of a strict write must be 1 s");
     9

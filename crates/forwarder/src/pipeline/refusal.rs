@@ -39,7 +39,7 @@ struct Answer {
 }
 
 impl Core {
-    /// Returns the verdict for a packet that could not be rewritten for the given reason.
+    /// Returns the verdict for a packet whose rewriting failed for the given reason.
     #[cold]
     pub(super) fn refuse(
         &mut self,
@@ -73,7 +73,7 @@ impl Core {
         }
     }
 
-    /// Returns the verdict for a proxied packet that could not be rewritten for the given reason. A
+    /// Returns the verdict for a proxied packet whose rewriting failed for the given reason. A
     /// proxied packet is never fragmented, because its fragments would reach the backend with the
     /// client's addresses.
     #[cold]

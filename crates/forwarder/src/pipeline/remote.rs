@@ -34,8 +34,8 @@ pub(super) fn is_barred(
     decapsulated_from == Some(TunnelSourceKind::Cluster) && snapshot.is_redirect(slot)
 }
 
-/// Returns how often a packet was already redirected within this cluster. The result is at most 1,
-/// because a packet is redirected at most twice.
+/// Returns how often a packet was redirected within this cluster before it reached this machine.
+/// The result is at most 1, because a packet is redirected at most twice.
 #[inline]
 pub(super) fn redirected(decapsulated_from: Option<TunnelSourceKind>) -> u8 {
     u8::from(decapsulated_from == Some(TunnelSourceKind::Peer))

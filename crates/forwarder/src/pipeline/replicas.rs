@@ -4,9 +4,9 @@
 //! immediately receives an error reply. The protocol formats and acknowledgment rules are in
 //! `kv-switch`, and backends are chosen in `key_choice`.
 //!
-//! A write is sent to all backends of its key or to none. The client's reply reports success only
-//! after the required number of acknowledgments. A value on a failover backend lives no longer than
-//! `failover.ttl`.
+//! A write is sent either to all backends of its key or to none of these backends. The client
+//! receives a success reply only after the required number of backends has acknowledged the write.
+//! A value on a failover backend lives no longer than `failover.ttl`.
 
 use std::net::SocketAddr;
 
@@ -65,7 +65,7 @@ impl UpstreamTable {
 }
 
 impl Core {
-    /// Runs stage 2 (selection of the backends) for a write to a replicated key.
+    /// Runs stage 2 (backend selection) for a write to a replicated key.
     #[cold]
     pub(super) fn begin_write(
         &mut self,

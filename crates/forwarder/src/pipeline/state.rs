@@ -1,5 +1,6 @@
 //! State that all stages share: the data of a batch, and the state of each packet between two
-//! stages. Stage 1 resets the state of a packet, so that no data from an earlier batch remains.
+//! stages. Stage 1 (classification) resets the state of a packet, so that no data from an earlier
+//! batch remains.
 
 use conntrack::{Signal, Tick};
 use kv_switch::{Item, Plan};
@@ -65,7 +66,7 @@ pub(super) struct CachedRead {
     pub(super) hash: u64,
     pub(super) key: Item,
     pub(super) verb: u8,
-    /// The index of the cached value found by stage 2, if any.
+    /// The index of the cached value found by stage 2 (backend selection), if any.
     pub(super) copy: Option<u32>,
 }
 
@@ -76,7 +77,7 @@ pub(super) struct CachedService<'a> {
     pub(super) rules: &'a CacheRules,
 }
 
-/// The packet data that stage 2 needs for a packet of a flow.
+/// The packet data that stage 2 (backend selection) needs for a packet of a flow.
 #[derive(Clone, Copy)]
 pub(super) struct FlowPacket<'a> {
     pub(super) service: &'a Service,
@@ -89,7 +90,7 @@ pub(super) struct FlowPacket<'a> {
     pub(super) decapsulated_from: Option<TunnelSourceKind>,
 }
 
-/// The backend choice that stage 2 makes.
+/// The backend choice that stage 2 (backend selection) makes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Choice {
     pub(super) slot: SlotId,
@@ -100,7 +101,7 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    /// The value before stage 2 has made a choice.
+    /// The value before stage 2 (backend selection) has made a choice.
     pub(super) const NONE: Self = Self { slot: NO_SLOT, step: None, is_new_flow: false };
 }
 
@@ -128,7 +129,7 @@ impl FlowPacket<'_> {
     }
 }
 
-/// The action that stage 2 takes for a packet.
+/// The action that stage 2 (backend selection) takes for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// Look the flow up in the connection table, then use Maglev.
@@ -190,7 +191,7 @@ impl PacketState {
         Self { parsed, decapsulated_from, ..Self::at(place) }
     }
 
-    /// Returns the packet data that stage 2 needs for a packet of a flow.
+    /// Returns the packet data that stage 2 (backend selection) needs for a packet of a flow.
     #[inline]
     pub(super) fn flow_packet<'a>(&self, batch: &Batch<'a>) -> FlowPacket<'a> {
         FlowPacket {
@@ -208,7 +209,7 @@ impl PacketState {
         (self.counted.0 != NO_SERVICE).then_some(self.counted)
     }
 
-    /// Returns the slot that stage 2 chose, or `None` if no slot was chosen.
+    /// Returns the slot that stage 2 (backend selection) chose, or `None` if no slot was chosen.
     pub(super) fn chosen(&self) -> Option<SlotId> {
         (self.choice.slot != NO_SLOT).then_some(self.choice.slot)
     }

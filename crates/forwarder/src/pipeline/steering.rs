@@ -4,7 +4,7 @@
 //! full mailboxes of packet threads.
 //!
 //! All packets of a flow go to the same thread, with or without a tunnel. All fragments of a
-//! datagram go to one thread, which collects them.
+//! datagram go to the same thread, which collects the fragments.
 //!
 //! See the Maglev paper, §3.2.
 
@@ -133,7 +133,7 @@ fn may_be_answer(config: &SteeringConfig, snapshot: &Snapshot, headers: &FastHea
 }
 
 /// Passes packets that cannot be parsed to all packet threads in turn. The packet threads drop and
-/// count them.
+/// count these packets.
 #[cold]
 fn in_turn(next: &mut u16, threads: u16) -> Verdict {
     *next = if *next + 1 < threads { *next + 1 } else { 0 };

@@ -1,7 +1,7 @@
 //! Trace reports for marked packets. If tracing is enabled in the snapshot, each parsed packet is
 //! checked for a trace mark. The verdict for a marked packet is sent to the control plane as a
-//! notice. A packet without a mark costs one load and one comparison. The format of marks is in
-//! `trace-mark`. A mark does not change how a packet is processed.
+//! notice. For a packet without a mark, the cost is one load and one comparison. The format of
+//! marks is in `trace-mark`. A mark does not change how a packet is processed.
 
 use classifier::Meter;
 use packet::parse;
@@ -118,8 +118,8 @@ impl Core {
             Verdict::Tx => Some(Outcome::Forward),
             Verdict::Reply => Some(Outcome::Reply),
             Verdict::Drop(reason) => Some(Outcome::Drop(reason)),
-            // Held packets with a higher slot number than the fragment table uses are waiting to be
-            // split into fragments.
+            // The hold slots above those of the fragment table contain packets that are waiting to
+            // be split into fragments.
             Verdict::Hold(slot) if slot.0 as usize >= self.fragments.hold_slots() => Some(Outcome::Forward),
             Verdict::Hold(_) | Verdict::ToThread(..) | Verdict::Taken => None,
         }

@@ -31,7 +31,7 @@ pub(super) struct Passing {
     pub(super) has_one_answer: bool,
     pub(super) is_answered: bool,
     /// A bit mask of the reply datagrams that have arrived. If a reply has more than 64 datagrams,
-    /// the exchange stays pending until its timeout.
+    /// the upstream request stays pending until its timeout.
     pub(super) come: u64,
     /// The write to record before the reply is forwarded.
     pub(super) write: Option<StrictWrite>,

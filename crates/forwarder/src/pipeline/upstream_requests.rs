@@ -1,11 +1,11 @@
 //! Upstream requests of a packet thread, and the replies to them. Each thread owns a share of the
-//! source port pool. Stage 1 recognizes a reply by its destination port and passes the reply to the
-//! module that sent the request. These modules are `gather` (keys on several backends), `proxied`
-//! (proxied requests), `cache` (fetches of values) and `replicas` (writes to all backends of a
-//! key). Upstream requests are sent between batches.
+//! source port pool. Stage 1 (classification) recognizes a reply by its destination port and passes
+//! the reply to the module that sent the request. These modules are `gather` (keys on several
+//! backends), `proxied` (proxied requests), `cache` (fetches of values) and `replicas` (writes to
+//! all backends of a key). Upstream requests are sent between batches.
 //!
-//! All upstream requests of a thread share one table of exchanges, so that an ID is not reused
-//! while a late reply may still arrive.
+//! All upstream requests of a thread share one table, so that a request ID is not reused while a
+//! late reply may still arrive.
 
 use std::net::Ipv6Addr;
 
@@ -47,20 +47,22 @@ pub struct UpstreamRequests {
 pub(super) struct UpstreamTable {
     ports: SourcePorts,
     pub(super) table: GatherTable<ReturnPath, UpstreamExchange>,
-    /// The split client requests that began in this iteration. The upstream requests for them are
-    /// sent before the iteration ends.
+    /// The split client requests that began in this iteration. The upstream requests for these
+    /// client requests are sent before the iteration ends.
     pub(super) begun: Vec<u32>,
-    /// The split client requests that are complete. Their replies are sent before the iteration
-    /// ends.
+    /// The split client requests that are complete. Clients receive the replies to these requests
+    /// before the iteration ends.
     pub(super) whole: Vec<u32>,
     pub(super) writes: Writes<ReturnPath>,
     /// The writes that began in this iteration. These writes are sent to backends before the
     /// iteration ends.
     pub(super) begun_writes: Vec<u32>,
-    /// The writes with a known outcome. Their replies are sent before the iteration ends.
+    /// The writes whose outcome is known. Clients receive the replies to these writes before the
+    /// iteration ends.
     pub(super) decided: Vec<u32>,
-    /// The number of frames that are available for new requests. It is the number of free frames at
-    /// the end of the last iteration, minus the frames needed by requests that began since then.
+    /// The number of frames that are available for new requests. This field contains the number of
+    /// free frames at the end of the last iteration, minus the number of frames that the requests
+    /// begun since then need.
     pub(super) frames: usize,
 }
 

@@ -10,7 +10,7 @@ fn table() -> Table {
     Table::new(&Config { datagrams: 512, buffered: 256, per_datagram: 16, per_source: 32, lifetime }).unwrap()
 }
 
-/// Returns the key and hashes of a flood datagram, each from another source.
+/// Returns the key and the hashes of one datagram in a flood. Each datagram has a different source.
 fn forged(number: u64) -> (Key, u64, u64) {
     let mut source = [0x20; 16];
     source[8..].copy_from_slice(&number.to_be_bytes());

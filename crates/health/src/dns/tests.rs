@@ -213,13 +213,14 @@ proptest! {
         let _ = judge(&after, &query);
     }
 
-    /// Compares the parser with a simple one that remembers every visited offset.
+    /// Compares the parser with a simple parser that remembers every visited offset.
     #[test]
     fn names_are_read_as_a_slow_reader_reads_them(bytes in prop::collection::vec(prop_oneof![0..4_u8, Just(0xc0), 12..40_u8], 12..60)) {
         if let Some(end) = end_of_name(&bytes, 12) {
             prop_assert_eq!(slow_end(&bytes, 12), Some(end));
         } else {
-            // A name is refused only if it loops, leaves the message or has a forward pointer.
+            // A name is refused only if its pointers form a loop, leave the message or point
+            // forward.
             prop_assert!(slow_end(&bytes, 12).is_none() || points_ahead_or_into_the_header(&bytes, 12));
         }
     }

@@ -56,7 +56,7 @@ impl Exchange {
         self.ready.wake();
     }
 
-    /// Removes and returns at most `most` changes, and `true` if there are more.
+    /// Removes at most `most` changes, and returns them with `true` if there are more.
     pub(super) fn take_changes(&self, most: usize) -> (Difference, bool) {
         let mut inbox = lock(&self.inbox);
         let taken = std::iter::from_fn(|| inbox.changes.pop_first()).take(most).collect();

@@ -20,8 +20,8 @@ pub(super) struct Flights {
     slots: Vec<Slot>,
     free: Vec<u32>,
     ready: Arc<Ready>,
-    /// An empty list that takes the place of the list in `ready` when the loop removes the latter.
-    /// Reusing it avoids an allocation.
+    /// An empty list that replaces the list in `ready` when the loop takes that list. Reusing this
+    /// list avoids an allocation.
     taken: Vec<u32>,
 }
 

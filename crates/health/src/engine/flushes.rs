@@ -1,4 +1,4 @@
-//! Flushes memcached servers, so that they hold no old entries when they serve again.
+//! Flushes memcached servers, so that they hold no outdated entries when they go back into service.
 //!
 //! The caller decides which servers are flushed. The module `memcached` has the command, and
 //! results are published through `exchange`.
@@ -44,7 +44,7 @@ impl Drop for Running {
 async fn until_empty(wanted: Flush, permits: Arc<Semaphore>, exchange: Arc<Exchange>) {
     let Flush { number, server, interval, timeout: limit } = wanted;
     loop {
-        // This cannot fail, because the semaphore is never closed.
+        // Waiting for a permit cannot fail, because the semaphore is never closed.
         let permit = permits.acquire().await;
         let ended = timeout(limit, flush(server, &Dialer::Direct)).await.unwrap_or(Err(Failure::NoAnswer));
         drop(permit);
@@ -78,7 +78,8 @@ mod tests {
         Flush { number, server: SocketAddr::new(HERE, port), interval, timeout }
     }
 
-    /// Waits for the next results. The timeout is ten times the longest expected time.
+    /// Waits for the next results. The timeout is ten times the longest time that a result should
+    /// take.
     async fn next(events: &mut crate::Events) -> Vec<Flushed> {
         match timeout(Duration::from_secs(20), events.recv()).await {
             Ok(Some(Event::Flushed(flushed))) => flushed,

@@ -5,8 +5,9 @@
 //! passes or `fall` failures in a row change the state. The documentation of [`HealthStates`] has
 //! the rules for failures of this machine's own network.
 //!
-//! If all targets start to fail at the same time, no target becomes Down, unless there are too few
-//! of them for a local failure.
+//! If all targets start to fail at the same time, the network of this machine is assumed to have
+//! failed, and no target becomes Down. With fewer than 3 backends or 2 pools, this rule does not
+//! apply.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -65,7 +66,7 @@ pub(super) struct Count {
 /// The health states of all targets, and the detection of local failures.
 ///
 /// A *silence* starts at the first failure after a pass, and ends at the next pass of any target. A
-/// Down state that is due during a silence is *held*, and is applied when the silence ends.
+/// change to Down that is due during a silence is *held*, and is applied when the silence ends.
 ///
 /// A silence is complete if every target has failed, or if the silence has lasted for the longest
 /// interval (including jitter and timeout). If at least 3 backends in 2 pools have failed in a
@@ -132,8 +133,8 @@ impl HealthStates {
         (!self.local_failure).then_some(self.since?)?.checked_add(self.span())
     }
 
-    /// Adds a target. `id` must not be in use. The set counts as changing until the next
-    /// [`HealthStates::decide`].
+    /// Adds a target. `id` must not be in use. Until the next call of [`HealthStates::decide`], the
+    /// set of targets is treated as incomplete.
     pub(super) fn insert(&mut self, id: u32, rules: Rules, backend: Arc<str>, pools: Vec<Arc<str>>) {
         self.changing = true;
         let at = id as usize;
@@ -149,7 +150,8 @@ impl HealthStates {
         self.targets[at] = Some(Count { state, passes, fails, held, rules, backend, pools, failed_in });
     }
 
-    /// Removes a target. The set counts as changing until the next [`HealthStates::decide`].
+    /// Removes a target. Until the next call of [`HealthStates::decide`], the set of targets is
+    /// treated as incomplete.
     pub(super) fn remove(&mut self, id: u32) -> Option<Count> {
         self.changing = true;
         let gone = self.targets.get_mut(id as usize)?.take()?;
@@ -209,8 +211,9 @@ impl HealthStates {
         }
     }
 
-    /// Completes a change of the target set, and makes the decisions that are due at `now`. A
-    /// silence may be complete, or a local failure may no longer be possible.
+    /// Completes a change of the target set, and makes the decisions that are due at `now`. The
+    /// time without any passing check may be long enough for a local failure, or the number of
+    /// targets may have become too small for one.
     pub(super) fn decide(&mut self, now: Duration, out: &mut Changes) {
         self.changing = false;
         if !self.may_hold() {

@@ -2,8 +2,9 @@
 //!
 //! The clock follows the monotonic clock, so changes of the wall clock do not affect it. While the
 //! machine is suspended or the loop cannot run, this clock advances by at most [`MOST_LATE`].
-//! Attempts that were due in that time start later. They keep their order and their gaps, instead
-//! of all starting at once. A response that arrived in that time is not treated as late.
+//! Attempts that were due in that time start later. These attempts keep their order and the gaps
+//! between them, instead of all starting at once. A response that arrived in that time is not
+//! treated as late.
 
 use std::time::{Duration, Instant};
 

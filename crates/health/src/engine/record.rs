@@ -18,7 +18,8 @@ pub(super) struct Record {
     /// The number of finished attempts.
     pub(super) attempts: u64,
     failures: u64,
-    /// The last 16 results. The lowest bit is the latest, and 1 means passed.
+    /// The last 16 results. The lowest bit is the latest result, and 1 means that the attempt
+    /// passed.
     history: u16,
     latency: Duration,
     failure: Option<Failure>,
@@ -112,8 +113,8 @@ impl Record {
 }
 
 /// The number of consecutive local failures after which [`Ability::Lost`] is published. A single
-/// failure may be coincidence. The value therefore equals the default number of failures after
-/// which a backend is down.
+/// local failure may be a coincidence. The value therefore equals the default number of failures
+/// after which a backend is down.
 const LOST_AFTER: u32 = 3;
 
 #[cfg(test)]

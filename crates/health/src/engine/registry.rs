@@ -4,7 +4,7 @@
 //! on the calling thread, so that the health thread needs no hashing for a reload of 20,000
 //! targets.
 //!
-//! IDs are less than the size of the largest set so far.
+//! Every ID is smaller than the number of targets in the largest set so far.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

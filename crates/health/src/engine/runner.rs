@@ -1,9 +1,9 @@
 //! The main loop of the health thread, which runs attempts and updates health states.
 //!
-//! One iteration applies changes of the target set, takes results, finds due attempts, updates and
-//! publishes health states, and starts attempts. The work of an iteration is bounded by
-//! [`CHANGES`], [`STARTS`] and [`REPORTED`], so that a health state change never waits for a
-//! reload.
+//! One iteration of the loop applies changes of the target set, collects results, finds due
+//! attempts, updates and publishes health states, and starts attempts. The work of an iteration is
+//! bounded by [`CHANGES`], [`STARTS`] and [`REPORTED`], so that a health state change never waits
+//! for a reload.
 //!
 //! The attempts of a target never overlap, because a target is in exactly one [`Phase`] at a time.
 
@@ -229,8 +229,8 @@ impl Runner {
         self.flights.give_back(ready);
     }
 
-    /// Starts due attempts and ends attempts that have timed out. The loop takes results before it
-    /// calls this function, so a response that arrived in time counts even if the loop is late.
+    /// Starts due attempts and ends attempts that have timed out. The loop collects results before
+    /// it calls this function, so a response that arrived in time counts even if the loop is late.
     fn take_due(&mut self, now: Duration) {
         let due = self.schedule.take_due(now);
         for id in &due {

@@ -20,12 +20,12 @@ pub struct TargetKey {
     pub address: IpAddr,
     /// The check to run.
     pub check: Arc<Check>,
-    /// The VIP and the encapsulation of checks that take the path of client packets. `None` for
-    /// checks that are sent directly.
+    /// The VIP and the encapsulation of checks that take the path of client packets. The value is
+    /// `None` for checks that are sent directly.
     pub through: Option<ProxiedTargetKey>,
 }
 
-/// A path of client packets, on which a check reaches the backend.
+/// A path that client packets take to a backend, and that a check takes too.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ProxiedTargetKey {
     /// The destination of the inner packet.
@@ -91,8 +91,8 @@ pub struct Watched {
     pub backend: Arc<str>,
     /// The names of the leaf pools to which the target belongs.
     pub pools: Vec<Arc<str>>,
-    /// `true` if the backend already serves. A new target then becomes Down only after `fall`
-    /// failures instead of the first one.
+    /// `true` if the backend is already in service. A new target then becomes Down only after
+    /// `fall` failures instead of the first one.
     pub serving: bool,
 }
 

@@ -38,7 +38,7 @@ fn tcp(port: u16, backend: &str, pool: &str) -> Watched {
     watched(check(CheckKind::Tcp(TcpCheck { port }), LONG), backend, &[pool])
 }
 
-/// Returns a target that never responds. `name` makes it unique.
+/// Returns a target that never responds. `name` makes the target unique.
 fn mute(port: u16, name: &str, timeout: Duration) -> Watched {
     let kind = CheckKind::Dns(DnsCheck { port, name: name.into(), record: DnsRecord::A });
     watched(check(kind, timeout), name, &["p", "q"])
@@ -271,7 +271,7 @@ fn what_stays_keeps_its_past_and_what_comes_back_does_not() {
     let (health, _events) = start();
     let mut target = tcp(port, "a", "p");
     let mut patient = (*target.key.check).clone();
-    // The second attempt is so late that the next report is made before it.
+    // The second attempt starts so late that the next report is made first.
     (patient.fast_interval, patient.interval) = (Duration::from_secs(2), Duration::from_secs(2));
     target.key.check = Arc::new(patient);
     health.watch(vec![target.clone()]);

@@ -39,7 +39,7 @@ async fn over_udp_the_answer_to_this_request_passes_and_no_other() {
     assert_eq!(words(&by_datagram(port)).await, "\"VERSION 1.6.38\", expected \"VERSION ...\"");
 }
 
-/// Checks a server with `-U 0`, the default of memcached: TCP works and UDP does not.
+/// Checks a server with the option `-U 0`, which is the default of memcached and turns UDP off.
 #[tokio::test]
 async fn a_server_without_udp_fails_over_udp_alone() {
     let port = say("VERSION 1.6.38\r\n").await;

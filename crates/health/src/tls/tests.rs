@@ -1,4 +1,4 @@
-//! Tests of `tls`, through HTTPS.
+//! Tests of `tls` that use HTTPS checks.
 
 use std::sync::Arc;
 

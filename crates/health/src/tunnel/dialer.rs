@@ -2,8 +2,8 @@
 //!
 //! A socket has the mark of the tunnel and is bound to the address of this machine, so that replies
 //! arrive here. The port of the socket is claimed before any packet is sent. The TCP segment size
-//! is limited by the MTU toward the backend. Closing a connection resets it, because ports in
-//! TIME_WAIT would soon use up all free ports.
+//! is limited by the MTU toward the backend. A connection is closed with a TCP reset, because ports
+//! in TIME_WAIT would soon use up all free ports.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -33,7 +33,7 @@ impl TunnelDialer {
     }
 
     /// Connects to the VIP on the backend, at the port of `peer`. The address of `peer` is ignored.
-    /// Dropping the connection resets it.
+    /// The connection is reset when it is dropped.
     ///
     /// # Errors
     /// Returns the errors of `connect(2)`, and these errors:

@@ -43,7 +43,7 @@ impl Pump {
         Ok(Self { tun, wrapper, buffer: vec![0; FRONT + MAX_PACKET] })
     }
 
-    /// Sends packets until the device is gone.
+    /// Sends packets until the TUN device is removed.
     pub(super) async fn run(mut self) {
         let error = loop {
             match self.turn().await {

@@ -33,7 +33,7 @@ pub(super) struct Routes {
 }
 
 impl Routes {
-    /// Sets device `name` up and routes marked packets to it.
+    /// Brings the device `name` up and routes marked packets to it.
     pub(super) async fn install(name: &str, numbers: TunnelNumbers, own: Own) -> Result<Self, TunnelError> {
         let handle = connect()?;
         let device = index(&handle, name).await.ok_or_else(|| TunnelError::NoDevice(name.to_owned()))?;

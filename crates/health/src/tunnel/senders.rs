@@ -1,8 +1,8 @@
 //! The raw sockets that send encapsulated packets.
 //!
-//! An IP packet is passed to the kernel with its outer header. The kernel routes them by their
-//! destination, keeps their source address and never fragments them. Packets to backends on the
-//! same link are sent as complete Ethernet frames.
+//! IP packets are passed to the kernel with their outer header. The kernel routes these packets by
+//! their destination, keeps their source address and never fragments them. Packets to backends on
+//! the same link are sent as complete Ethernet frames.
 //!
 //! Sending never blocks, and the sockets never receive packets. The IP sockets use a send-only
 //! protocol, and the packet sockets are not bound to a protocol.

@@ -32,7 +32,8 @@ struct Target {
     more: &'static str,
 }
 
-/// Each forwarding method as written in a rule, with the encapsulation in the configuration.
+/// Each forwarding method as written in a rule, with the corresponding encapsulation in the
+/// configuration.
 const WAYS: [(&str, &str); 8] = [
     ("-g", "L2"),
     ("-i", "Ipip"),

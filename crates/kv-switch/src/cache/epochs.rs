@@ -6,11 +6,11 @@
 //! are stored in cells, and several keys can share a cell. A write of one of these keys then
 //! invalidates the cached values of all of them.
 //!
-//! A cell contains the time of the last write, and increases by at least one with each write. A
-//! write is recorded a second time when its answer arrives, before the answer is forwarded. A value
-//! that was fetched before a slow write has taken effect is therefore not served. A fetch directly
-//! after a write could overtake the write on the way to the server, so a key is not fetched within
-//! [`SETTLE_NS`] after a write.
+//! The value of a cell is the time of the last write. Each write increases the value by at least
+//! one. A write is recorded a second time when its answer arrives, before the answer is forwarded.
+//! A value that was fetched before a slow write has taken effect is therefore not served. A fetch
+//! directly after a write could overtake the write on the way to the server, so a key is not
+//! fetched within [`SETTLE_NS`] after a write.
 
 use crate::sync::{AtomicU64, Ordering};
 

@@ -19,7 +19,7 @@ pub struct FetchAnswer<'a> {
     pub payload: &'a [u8],
 }
 
-/// The result of the answer to a fetch.
+/// The effect that the answer to a fetch had on the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filled {
     /// The value was stored in the cache.
@@ -45,7 +45,8 @@ pub(super) struct Fill<T> {
     fills_per_server: u16,
     generation: u64,
     context: T,
-    /// The version of the cached value to renew, or `None` to fetch the value.
+    /// The version of the cached value whose lease is to be renewed, or `None` if the value itself
+    /// is to be fetched.
     known: Option<u64>,
     /// `true` if the server should mark the key as recently used.
     touches: bool,

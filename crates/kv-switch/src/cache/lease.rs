@@ -49,15 +49,16 @@ impl Lease {
         u16::try_from(u64::from(reads) * SECOND / self.0).unwrap_or(u16::MAX)
     }
 
-    /// Returns `true` if an unchanged version proves that the value is unchanged. A restarted
-    /// server counts versions from 1 again. The restarted server needs longer than this lease to
-    /// reach the same version for the same key.
+    /// Returns `true` if an unchanged version is accepted as proof of an unchanged value. After a
+    /// restart, a server counts versions from 1 again, so a new value could get the version of the
+    /// cached value. During a lease of at most 100 ms, this is so unlikely that versions are
+    /// trusted.
     pub(crate) const fn trusts_versions(self) -> bool {
         self.0 <= LONGEST_RENEWED
     }
 }
 
-/// The number of reads since the last fetch after which a key is worth another fetch.
+/// The number of reads since the last fetch that make another fetch of the key worthwhile.
 pub(crate) const READS_A_FILL: u32 = 4;
 const SHORTEST: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;

@@ -1,9 +1,9 @@
 //! The cached values of one packet thread, in memory of a fixed size.
 //!
 //! [`Shard`] finds the cached value of a key by hash, and then compares the whole key. The cache
-//! decides whether the value may be served. A key of a server has at most one cached value. All
-//! memory is reserved when the shard is created. If a size class is full, the CLOCK algorithm
-//! evicts a value of the same class that was not read recently.
+//! decides whether the value may be served. For each server and key, the shard stores at most one
+//! value. All memory is reserved when the shard is created. If a size class is full, the CLOCK
+//! algorithm evicts a value of the same class that was not read recently.
 
 use std::ops::Range;
 
@@ -61,7 +61,7 @@ pub(crate) struct Copy {
 
 const _: () = assert!(size_of::<Copy>() == 2 * LINE);
 
-/// The metadata that changes when a value is renewed.
+/// The metadata that changes when the lease of a value is renewed.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct State {
@@ -169,7 +169,8 @@ impl Shard {
         Self { copies, bytes, skew, classes, index, evictions: 0, used_bytes: 0 }
     }
 
-    /// Returns the first entry whose hash has the same upper half. Most keys have no such entry.
+    /// Returns the first entry whose hash has the same upper half as the given hash. For most keys,
+    /// the shard has no such entry.
     ///
     /// # Cost
     /// One load from the index.
@@ -319,9 +320,9 @@ impl Shard {
         Some(number)
     }
 
-    /// Returns the index of the next value at the clock hand that has expired or was not read
-    /// recently. After [`LONGEST_TURN`] values without success, the function returns the next value
-    /// in any case.
+    /// Advances the clock hand to the next value that has expired or was not read recently, and
+    /// returns the index of this value. After [`LONGEST_TURN`] values without success, the function
+    /// returns the next value in any case.
     fn turn_hand(&mut self, class: usize, now: u64) -> Option<u32> {
         let class = self.classes.get_mut(class)?;
         for _ in 0..LONGEST_TURN {
@@ -336,7 +337,7 @@ impl Shard {
         u32::try_from(class.hand).ok()
     }
 
-    /// Returns the indices of the entries whose hash has the same upper half.
+    /// Returns the indices of the entries whose hash has the same upper half as the given hash.
     #[inline]
     fn numbers(&self, hash: u64) -> impl Iterator<Item = usize> {
         let mut place = self.home(hash);

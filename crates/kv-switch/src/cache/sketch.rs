@@ -73,7 +73,7 @@ mod tests {
     proptest! {
         #[test]
         fn an_estimate_is_never_below_the_count(
-            // The test uses many keys for few cells. One to three seconds pass between some of the
+            // The test counts many keys in few cells. One to three seconds pass between some of the
             // reads.
             stream in prop::collection::vec((0_u32..200, prop::option::weighted(0.02, 1_u64..4)), 0..2_000),
         ) {

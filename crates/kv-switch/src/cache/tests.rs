@@ -1,5 +1,5 @@
 //! Tests of one cache without concurrency. The module `world` tests several threads. The module
-//! `faults` tests for the faults of the cache BMC.
+//! `faults` checks that this cache does not have the known faults of the cache BMC.
 
 use super::*;
 use crate::{Application, FetchedContent, KeyRoom, Memcached, NoAnswer};

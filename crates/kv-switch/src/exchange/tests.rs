@@ -114,8 +114,8 @@ fn begin(table: &mut Exchanges<u32>, slow: &mut Slow, timeout: usize, ids: usize
         }
         Err(back) => {
             assert_eq!(back, serial);
-            // Each slot that is not in progress has used all its ids, and used the last one less
-            // than 2 s ago.
+            // Each slot without an exchange in progress has used all its ids, and used the last one
+            // less than 2 s ago.
             let turns = ids / capacity;
             let live = slow.live().count();
             assert!(
@@ -191,8 +191,9 @@ fn a_table_begins_with_the_id_that_it_is_given() {
 
 #[test]
 fn a_steady_rate_never_comes_to_a_stop() {
-    // 64 slots with 16 ids each support 512 exchanges per second. During one minute, a rate of 400
-    // per second with two at a time must never be refused.
+    // 64 slots with 16 ids each support 512 exchanges per second. For one minute, 400 exchanges
+    // begin per second and at most two are in progress at a time. The table must accept all of
+    // them.
     let mut table = Exchanges::with_ids(61_000, 1_024, 64, &[1_000_000_000]);
     let mut before = None;
     for step in 0..24_000_u64 {

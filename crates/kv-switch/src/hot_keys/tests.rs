@@ -83,7 +83,7 @@ proptest! {
 fn the_hottest_come_first_in_the_midst_of_keys_that_come_once() {
     let mut counted = counter(64);
     for turn in 0..10_000_u32 {
-        // The hot keys occur in one of 16, 32 and 64 requests.
+        // The hot keys make up 1/16, 1/32 and 1/64 of the requests.
         let key = match turn % 64 {
             0 | 16 | 32 | 48 => "first".to_owned(),
             5 | 37 => "second".to_owned(),

@@ -63,7 +63,8 @@ impl<'a> Datagram<'a> {
         match frame {
             Frame { id, .. } if id != own.request => Err(NoAnswer::OtherRequest),
             Frame { sequence: 0, total: 1.., .. } => Ok(Self { payload, goes_on: frame.total > 1 }),
-            // Servers send such a frame after a quiet miss, but upstream requests are not quiet.
+            // Servers send a frame with a total of 0 after a quiet read that misses, but upstream
+            // requests are not quiet.
             Frame { total: 0, .. } => Err(NoAnswer::OtherNonce),
             _ => Err(NoAnswer::Continuation),
         }

@@ -41,8 +41,8 @@ fn plain_get(datagram: Datagram<'_>) -> Option<Ask> {
     Some(Ask::one(Verb::Get.number(), CACHEABLE, item(frame::LENGTH + GET, key.len()).ok()?))
 }
 
-/// Returns `true` if all bytes are above the space character, as in most keys. The function
-/// compares 16 bytes at a time, and the last 16 bytes may overlap the previous ones.
+/// Returns `true` if all bytes are greater than the space character, which is true for most keys.
+/// The function compares 16 bytes at a time, and the last 16 bytes may overlap the previous ones.
 #[inline]
 fn is_printed(key: &[u8]) -> bool {
     fn within(bytes: &[u8]) -> bool {

@@ -122,7 +122,8 @@ impl Header {
     }
 }
 
-/// The length of the extras and the presence of a value that servers require for an opcode.
+/// The form that servers require of a command with a given opcode, which is the length of its
+/// extras and the presence of a value.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     extras: usize,
@@ -155,8 +156,7 @@ fn shape(opcode: u8) -> Result<(Verb, Shape), Refusal> {
     })
 }
 
-/// Returns the effect of a verb. `cas` is `true` if the request contains the version that it
-/// expects.
+/// Returns the effect of a verb. `cas` is `true` if the request contains an expected version.
 const fn effect(verb: Verb, cas: bool) -> Effect {
     match verb {
         Verb::Get => CACHEABLE,

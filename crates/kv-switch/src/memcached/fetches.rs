@@ -18,8 +18,8 @@ use super::frame::Frame;
 use super::window::Window;
 
 pub(super) fn write(fetch: &Fetch<'_>, own: OwnId, out: &mut [u8]) -> Option<usize> {
-    // The text protocol cannot contain these bytes in a raw key. In base64, the server would only
-    // find the key if the client had also stored it in base64.
+    // A raw key in the text protocol cannot contain these bytes. The fetch cannot use base64
+    // instead, because the server finds a base64 key only if the client stored it in base64.
     let is_text = !fetch.key.iter().any(|byte| matches!(byte, b' ' | b'\r' | b'\n' | 0));
     if !is_text || fetch.key.is_empty() || fetch.key.len() > MAX_KEY_BYTES {
         return None;

@@ -8,8 +8,8 @@ pub(super) const LENGTH: usize = 8;
 /// Checks the frame of a request, and returns the first byte of the command.
 ///
 /// Servers echo the request id, and ignore the datagram index and the reserved field. The client
-/// memcaslap sends 0x0100 in the reserved field. Servers drop requests with a number of datagrams
-/// other than 1, because a request must fit into one datagram.
+/// memcaslap sends 0x0100 in the reserved field. Servers drop a request if the number of datagrams
+/// in its frame is not 1, because a request must fit into one datagram.
 #[inline]
 pub(super) fn first_byte(datagram: Datagram<'_>) -> Result<u8, Refusal> {
     let (frame, command) = datagram.payload().split_first_chunk::<LENGTH>().ok_or(Refusal::ShortFrame)?;

@@ -1,4 +1,4 @@
-//! Writes replies from cached values, exactly as the memcached server that stores the value would.
+//! Writes replies from cached values, exactly as memcached would write them.
 //!
 //! The server answers all other requests, such as misses, requests for several keys, `gets`, and
 //! commands that touch or create values. The caller decides whether a cached value may be served. A

@@ -1,9 +1,9 @@
 //! Detects writes that contain `noreply` or the flag `q`, to which the server sends no reply.
 //!
-//! A write counts as acknowledged if the server may send a success reply. Despite `q`, `ma` replies
-//! if it creates an item, and `mg` replies if it finds an item. Over UDP, servers answer quiet
-//! binary commands with an empty datagram. Error replies, which quiet commands can also cause, are
-//! not considered here.
+//! This module treats a write as acknowledged if the server may send a success reply. Despite `q`,
+//! `ma` replies if it creates an item, and `mg` replies if it finds an item. Over UDP, servers
+//! answer quiet binary commands with an empty datagram. Error replies, which quiet commands can
+//! also cause, are not considered here.
 //!
 //! References: memcached 1.6 `doc/protocol.txt`, `proto_text.c`, `proto_bin.c`. The behavior was
 //! checked with memcached 1.6.18 (`tests/kv/strict.rs` of the repository).

@@ -92,7 +92,7 @@ fn the_text_commands_that_memcached_serves_are_read() {
     one(b"delete k\r\n", Verb::Delete, Effect::Write, b"k");
     one(b"delete k 0\r\n", Verb::Delete, Effect::Write, b"k");
     one(b"delete k 0 noreply\r\n", Verb::Delete, Effect::Write, b"k");
-    // this key has the name noreply
+    // this key is named noreply
     one(b"delete noreply\r\n", Verb::Delete, Effect::Write, b"noreply");
     one(b"incr k 05\r\n", Verb::Incr, text, b"k");
     one(b"decr k 18446744073709551615 noreply\r\n", Verb::Decr, text, b"k");
@@ -121,9 +121,9 @@ fn names_of_verbs_stand_at_their_numbers() {
 fn separators_are_spaces_alone_and_runs_of_them_are_one() {
     one(b"get  k \r\n", Verb::Get, READ, b"k"); // libmemcached ends its lines with a space
     one(b"set k  0 0 5 \r\nhello\r\n", Verb::Set, Effect::Write, b"k");
-    // memcached answers END, because this is another key than k
+    // memcached answers END, because this key is different from k
     one(b"get k\tx\r\n", Verb::Get, READ, b"k\tx");
-    // memcached answers END, because this is another key than k
+    // memcached answers END, because this key is different from k
     one(b"get k\r\r\n", Verb::Get, READ, b"k\r");
     one(b"get \x01\x7f\xff\r\n", Verb::Get, READ, b"\x01\x7f\xff");
     assert_eq!(keys(b"get a  b a \r\n"), [b"a", b"b", b"a"]);

@@ -1,7 +1,7 @@
 //! Splits the line of a text command into words.
 //!
-//! As in memcached, only spaces separate words, and a run of spaces counts as one. A line may end
-//! with spaces, because libmemcached sends such lines.
+//! As in memcached, only spaces separate words, and a run of spaces is treated as one space. A line
+//! may end with spaces, because libmemcached sends such lines.
 
 use std::str;
 

@@ -317,7 +317,8 @@ proptest! {
 
 #[test]
 fn what_has_no_room_is_not_begun_and_leaves_nothing() {
-    // The table has ids for only two of the three servers. Each slot has one id and rests after it.
+    // The table has ids for only two of the three servers. Each slot has one id and is blocked
+    // after this id was used.
     let config =
         GatherConfig { ports: 61_000..=61_000, requests: 0, others: 2, timeouts: &[TIMEOUT], seed: [1, 2] };
     let (mut table, mut writes) = (Table::new(&config).unwrap(), Writes::new(ROOM, [3, 4]));

@@ -108,7 +108,7 @@ fn icmp_error_returns_the_kind_of_each_type() {
     }
     let v6 = |message| kind(Family::V6, message);
     assert_eq!(v6([1, 4, 0, 0, 0, 0, 0, 0]), Some(IcmpErrorKind::Unreachable { code: 4 }));
-    // The code is ignored.
+    // The ICMP code is ignored.
     assert_eq!(v6([2, 9, 0, 0, 0, 0, 5, 0]), Some(IcmpErrorKind::TooBig { mtu: 1280 }));
     assert_eq!(v6([3, 0, 0, 0, 0, 0, 0, 0]), Some(IcmpErrorKind::TimeExceeded { code: 0 }));
     assert_eq!(v6([4, 1, 0, 0, 0, 0, 1, 0]), Some(IcmpErrorKind::ParameterProblem { code: 1, pointer: 256 }));

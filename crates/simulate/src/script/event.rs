@@ -1,4 +1,4 @@
-//! Reads one `[[event]]` of a script. An event that is impossible at its time is reported as a
+//! Reads one `[[event]]` of a script. An event that cannot happen at its time is reported as a
 //! problem. For example, a machine cannot leave the cluster twice.
 
 use std::sync::Arc;
@@ -139,7 +139,7 @@ impl Reader<'_> {
     }
 }
 
-/// Reads a duration that is allowed only with some changes.
+/// Reads a duration that is allowed only with certain changes.
 fn only_if(node: Option<Node<'_>>, is_wanted: bool, change: &str) -> Option<u32> {
     let node = node?;
     if !is_wanted {

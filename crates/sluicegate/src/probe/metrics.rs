@@ -99,7 +99,7 @@ const LABELS: [&str; 3] = ["target", "vip", "kind"];
 const BUCKETS: [f64; 13] = [0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 3.0];
 const ATTEMPTS: &str = "Completed attempts.";
 const FAILURES: &str = "Failed attempts by reason. The reason no_answer is a timeout.";
-const LATENCY: &str = "Time from the start of the connection to the response, of successful attempts.";
+const LATENCY: &str = "Time from the start of the connection to the response, for successful attempts only.";
 const UP: &str = "1 if the last attempt succeeded, 0 if it failed. Absent before the first result.";
 const FIXED: &str = "metric names and labels are unique constants";
 

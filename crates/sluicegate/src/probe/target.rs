@@ -1,5 +1,5 @@
-//! Reads probe targets from URLs and from the VIPs of a configuration. Host names are not accepted:
-//! a VIP is an address, and a probe would also measure the DNS resolver.
+//! Reads probe targets from URLs and from the VIPs of a configuration. Host names are not accepted,
+//! because a VIP is an address, and the measured latency would include the DNS lookup.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
@@ -15,7 +15,8 @@ use config::{
 pub(super) struct Target {
     /// The target as a URL.
     pub(super) name: Arc<str>,
-    /// The name of the VIP in the configuration. It is empty for a target from the command line.
+    /// The name of the VIP in the configuration. The name is empty for a target from the command
+    /// line.
     pub(super) vip: Arc<str>,
     pub(super) address: IpAddr,
     pub(super) kind: CheckKind,
@@ -57,7 +58,7 @@ pub(super) struct Url {
     scheme: Scheme,
     address: IpAddr,
     port: u16,
-    /// The text after the port. It begins with `/`, or is empty.
+    /// The text after the port. This text begins with `/`, or is empty.
     rest: Arc<str>,
 }
 

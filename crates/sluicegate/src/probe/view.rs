@@ -1,5 +1,5 @@
 //! Prints the results of a probe. On a terminal the table is redrawn, with failed targets first. On
-//! other outputs each change is printed as a line or as a JSON object.
+//! any other output, each change is printed as a line or as a JSON object.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -136,7 +136,7 @@ impl<W: Write> View<W> {
             "TARGET", "VIP", "STATE", "SINCE", "LAST", "MEAN", "MAX", "ATTEMPTS", "FAILED"
         );
         let mut order: Vec<_> = self.targets.iter().zip(&self.rows).collect();
-        // The sort is stable, so targets with equal states keep their order.
+        // The sort is stable, so targets in the same state keep their order.
         order.sort_by_key(|(_, row)| row.up != Some(false));
         for (target, row) in order {
             let since = row.since.map_or_else(String::new, |since| format!("{}s", since.elapsed().as_secs()));

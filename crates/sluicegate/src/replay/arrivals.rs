@@ -1,5 +1,5 @@
-//! Reads the frames of a capture that arrived at the balancer, each one once and with its full
-//! length.
+//! Reads a capture file and returns only the frames that the balancer received. Each frame is
+//! returned once, with its full length.
 //!
 //! A file of `sluicegate capture` contains a packet twice if the packet was held or was passed to
 //! another thread. The two copies have identical bytes. A packet comment in the capture file shows

@@ -25,7 +25,7 @@ pub(super) struct Change {
     file: PathBuf,
 }
 
-/// A configuration that is loaded and takes effect at `at`.
+/// A loaded configuration, which takes effect at `at`.
 pub(super) struct Loaded {
     pub(super) at: At,
     pub(super) config: Config,
@@ -62,7 +62,8 @@ pub(super) fn change(text: &str) -> Result<Change, String> {
     })
 }
 
-/// Loads the files. They take effect in the order of the command line.
+/// Loads the configuration files. The configurations take effect in the order in which the command
+/// line lists them.
 pub(super) fn load(changes: &[Change]) -> anyhow::Result<VecDeque<Loaded>> {
     let load = |change: &Change| Ok(Loaded { at: change.at, config: config_check::load(&change.file)? });
     changes.iter().map(load).collect()

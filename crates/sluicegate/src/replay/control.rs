@@ -81,7 +81,7 @@ impl Control {
         InterfaceId(u8::try_from(named.unwrap_or(self.usual)).unwrap_or(u8::MAX))
     }
 
-    /// Opens the filter of the thread for the VIPs of the current configuration.
+    /// Adds the VIPs of the current configuration to the packet filter of the thread.
     pub(super) fn open(&mut self, thread: &mut Replay) {
         let (config, machine) = (Arc::clone(self.controller.config()), self.controller.machine());
         let Ok(()) = self.publisher.open(&config, machine, BTreeSet::new(), &mut ReplayFilter(thread));
@@ -180,7 +180,7 @@ impl Control {
     }
 }
 
-/// The packet filter of a replay. It knows only the machine addresses that are in the
+/// The packet filter of a replay. The filter knows only the machine addresses that are in the
 /// configuration.
 struct ReplayFilter<'a>(&'a mut Replay);
 

@@ -18,7 +18,7 @@ pub(super) struct Checks {
     tunnel: HealthTunnel,
     /// The cache flushes that are in progress.
     flushes: Vec<Flush>,
-    /// The error because of which tunneled checks cannot run.
+    /// The error that prevents tunneled checks from running.
     tunnel_fault: Option<String>,
     /// `true` while a repair of the tunnel is running.
     is_repairing: bool,

@@ -26,8 +26,9 @@ impl Daemon {
     /// have disconnected.
     pub(super) fn handle_command(&mut self, command: Command) {
         if self.lifecycle.hand_over == HandOver::Frozen {
-            // An effect of the command would be lost, because the state has already been handed
-            // over. The client gets no response, as if the process were stopping.
+            // The effect of the command would be lost, because the state has already been handed
+            // over to the new process. The client gets no response, as if the process were
+            // stopping.
             return;
         }
         match command {
@@ -86,7 +87,7 @@ impl Daemon {
         }
     }
 
-    /// Sends requests to the packet threads. Their replies become the response.
+    /// Sends requests to the packet threads. The replies of the packet threads become the response.
     fn ask_threads(&mut self, command: Command) {
         let snapshot = self.publisher.current();
         let questions = &mut self.inspections.questions;
@@ -131,7 +132,8 @@ impl Daemon {
         }
     }
 
-    /// Ends a capture. Its memory is freed after the packet threads have stopped using it.
+    /// Ends a capture. The memory of the capture is freed after the packet threads have stopped
+    /// using it.
     fn capture_is_over(&mut self) {
         self.inspections.captures.is_over();
         self.inspections.questions.tap(Taps::new(), None);
@@ -172,8 +174,8 @@ impl Daemon {
 
     fn put_config(&mut self, text: String, if_match: Option<String>, about: About, answer: Client) {
         let etag = self.etag();
-        // The client has edited the current generation, and a running reload would replace it
-        // first.
+        // The client has edited the current generation, but a running reload is about to replace
+        // that generation.
         if !self.configuration.reloads.is_idle() {
             let words = "a reload is in progress, read the configuration again afterwards";
             _ = answer.send(Err(Refusal::new(RefusalKind::Unavailable, words)));

@@ -1,6 +1,6 @@
-//! Stores where the current configuration comes from: the file and its watch, pending reloads, and
-//! earlier generations for a rollback. `Controller` stores the configuration itself, and the module
-//! `reload` performs reloads.
+//! Stores where the current configuration comes from: the file and the watch on this file, pending
+//! reloads, and earlier generations for a rollback. `Controller` stores the configuration itself,
+//! and the module `reload` performs reloads.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ impl Configuration {
     ) -> anyhow::Result<Self> {
         let said = sentences(&warnings);
         let (at, cause, whole) = (SystemTime::now(), Cause::Start, Arc::clone(config));
-        // The controller starts with generation 1 too.
+        // The controller also gives its first configuration the generation number 1.
         let first = Kept { generation: 1, at, cause, by: None, config: whole, warnings };
         Ok(Self {
             file,

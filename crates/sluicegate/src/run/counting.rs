@@ -1,9 +1,9 @@
 //! Counts the flows of each backend and service when an API client requests the numbers.
 //!
-//! A count that is younger than [`FRESH`] answers all requests, so at most one count runs at a
-//! time. Packet threads count flows only on request. If they do not reply within [`PATIENCE`], the
-//! API response has no flow counts. A count that began before the last override is discarded.
-//! `control_plane::questions` walks the connection tables.
+//! A count that is younger than [`FRESH`] is reused for further requests, and at most one count
+//! runs at a time. Packet threads count flows only on request. If they do not reply within
+//! [`PATIENCE`], the API response has no flow counts. A count that began before the last override
+//! is discarded. `control_plane::questions` walks the connection tables.
 
 use std::fmt::{self, Debug, Formatter};
 use std::time::{Duration, Instant};

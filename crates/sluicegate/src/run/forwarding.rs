@@ -1,6 +1,6 @@
 //! Connects the control loop to the data plane: packet threads, the XDP filter, interfaces and
-//! trace reports. `control_plane::publisher` defines the order of the steps of a filter change.
-//! `control_plane::questions` sends requests to packet threads.
+//! trace reports. `control_plane::publisher` defines the order of the steps when the filter
+//! changes. `control_plane::questions` sends requests to packet threads.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -29,7 +29,7 @@ pub(super) struct Forwarding {
     /// The reserved ports of the source port pool, or `None` if no configuration has needed them
     /// yet.
     reserved: Option<ReservedPorts>,
-    /// `true` while another process of an upgrade may also reserve these ports.
+    /// `true` during an upgrade, while the other process may also reserve these ports.
     shares_ports: bool,
 }
 
@@ -83,17 +83,18 @@ impl Forwarding {
     /// Checks the interfaces and logs their changes.
     ///
     /// # Errors
-    /// Returns an error if an interface no longer exists. Its XDP program and sockets are then
-    /// lost, and only a restart creates them again.
+    /// Returns an error if an interface no longer exists. The XDP program and the sockets of that
+    /// interface are lost, and only a restart creates them again.
     pub(super) fn look_at_links(&mut self) -> anyhow::Result<()> {
         let now: Vec<Interface> = self.plane.interfaces.iter().map(seen_again).collect::<Result<_, _>>()?;
         self.links.take(&now);
         Ok(())
     }
 
-    /// Sends a report for each trace event to the receiver that the marked packet names.
+    /// Sends a report for each trace event to the receiver named in the marked packet.
     pub(super) fn report(&mut self, events: &[TraceEvent], snapshot: &Snapshot, controller: &Controller) {
-        // Both clocks are read only once, so that all events of one batch use the same time.
+        // Both clocks are read only once, so that the timestamps of all events in one batch are
+        // based on the same readings.
         let (micros, now) = (unix_micros(SystemTime::now()), self.plane.now());
         let names = [controller.config().cluster().name(), controller.machine()];
         for event in events {
@@ -149,8 +150,8 @@ pub(crate) fn filter(snapshot: &Snapshot, own: &BTreeSet<IpAddr>) -> Filter {
 }
 
 /// Returns the filter entries for packets to the machine's own addresses: tunneled packets and
-/// replies to upstream requests. Tunnels from other clusters are left out, because they end at
-/// VIPs.
+/// replies to upstream requests. Tunnels from other clusters are left out, because those tunnels
+/// end at VIPs.
 pub(crate) fn ends(
     snapshot: &Snapshot,
     addresses: Vec<Prefix>,

@@ -1,5 +1,5 @@
-//! Manages the tunnel for checks with `via = "vip"`. The tunnel is opened when a configuration
-//! needs it for the first time, and closed when the process exits. The module `tunnel` of the crate
+//! Manages the tunnel for checks with `via = "vip"`. The tunnel is opened as soon as a
+//! configuration needs it, and closed when the process exits. The module `tunnel` of the crate
 //! `health` handles the traffic inside the tunnel.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -61,7 +61,8 @@ impl HealthTunnel {
     }
 
     /// Removes the rules, routes and device that a killed process left behind. This call is always
-    /// needed: if tunneled checks are no longer configured, no later step would remove them.
+    /// needed: if tunneled checks are no longer configured, no later step would remove these
+    /// leftovers.
     pub(super) async fn clear() {
         match remove_leftovers(DEVICE, TunnelNumbers::default()).await {
             Ok(0) => {}

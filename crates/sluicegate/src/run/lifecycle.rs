@@ -1,4 +1,4 @@
-//! Tracks the state of the process from startup over readiness to a drain or an upgrade, and
+//! Tracks the state of the process from startup through readiness to a drain or an upgrade, and
 //! notifies the service manager of each change. `control_plane::Shutdown` implements the drain, and
 //! the module `liveness` defines readiness.
 
@@ -41,7 +41,7 @@ pub(super) struct Lifecycle {
     /// The old process from which this process has taken over.
     pub(super) predecessor: Option<Arc<Predecessor>>,
     /// The deadline for the first health check results. The process becomes ready at this time even
-    /// if results are missing. `None` if it is already ready.
+    /// if results are missing. `None` if the process is already ready.
     ready_by: Option<Instant>,
 }
 
@@ -87,8 +87,9 @@ impl Lifecycle {
         self.ready_by = Some(Instant::now() + longest_first_check(config));
     }
 
-    /// Returns `true` exactly once, when the process becomes ready. This happens when all checks
-    /// have a first result and the tables include these results, or when the deadline has passed.
+    /// Returns `true` exactly once, when the process becomes ready. The process becomes ready when
+    /// all checks have a first result and the tables include these results, or when the deadline
+    /// has passed.
     pub(super) fn becomes_ready(&mut self, controller: &Controller) -> bool {
         let Some(by) = self.ready_by else { return false };
         let unknown = controller.unknown();
@@ -129,7 +130,7 @@ impl Lifecycle {
     }
 }
 
-/// The components that a drain controls.
+/// The components that take part in a drain.
 struct Parts<'a> {
     liveness: &'a mut Liveness,
     manager: &'a Notifier,
@@ -158,16 +159,16 @@ impl Departure for Parts<'_> {
     }
 }
 
-/// Returns the time limit for the first check results. It is the longest timeout of any check, plus
-/// the time over which first checks are spread.
+/// Returns the time limit for the first check results. The limit is the longest timeout of any
+/// check, plus the time over which first checks are spread.
 fn longest_first_check(config: &Config) -> Duration {
     let checks = config.members().flat_map(|member| member.checks.iter());
     let longest = checks.map(|check| check.timeout).max();
     longest.map_or(Duration::ZERO, |timeout| (timeout + FIRST_SPREAD).min(FIRST_CHECKS))
 }
 
-/// The maximum wait for first results. It must be shorter than the start timeout of the service
-/// manager.
+/// The maximum wait for first results. This wait must be shorter than the start timeout of the
+/// service manager.
 const FIRST_CHECKS: Duration = Duration::from_secs(30);
 /// The time over which first checks are spread, with a safety margin.
 const FIRST_SPREAD: Duration = Duration::from_secs(2);

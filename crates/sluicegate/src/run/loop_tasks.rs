@@ -35,8 +35,8 @@ impl<D: 'static> LoopTasks<D> {
         self.waiting.recv().await
     }
 
-    /// Returns the lock that allows one task at a time to compile. The lock is fair, so a reload
-    /// that waits for it is served before the next rebuild of tables.
+    /// Returns the lock that allows one task at a time to compile. The lock is fair, so a waiting
+    /// reload acquires the lock before the next rebuild of tables does.
     pub(super) fn compiling(&self) -> &Arc<Mutex<()>> {
         &self.compiling
     }

@@ -236,8 +236,8 @@ impl Daemon {
         }
     }
 
-    /// Starts the next queued reload. If there is none, starts a rebuild of the tables after
-    /// changes of health states.
+    /// Starts the next queued reload. If the queue is empty and health states have changed, starts
+    /// a rebuild of the tables.
     pub(super) fn begin_waiting_work(&mut self) {
         if let Some(request) = self.configuration.reloads.begin() {
             let compiling = Arc::clone(self.tasks.compiling());
@@ -316,8 +316,8 @@ impl Daemon {
                 self.look_at_vips();
                 self.follow_caches();
             }
-            // The step `read` has already checked the capacity. The only remaining cause is a map
-            // update that the kernel refuses.
+            // The step `read` has already checked the capacity. The only remaining cause of an
+            // error is that the kernel refuses an update of a BPF map.
             Err(error) => {
                 // log: The kernel refused an update of a BPF map, so new VIPs may receive no
                 // packets. Check the available memory and `io.max_vips`, and restart.

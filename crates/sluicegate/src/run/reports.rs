@@ -1,9 +1,9 @@
 //! Sends reports of the packet tracer to their receiver as UDP datagrams.
 //!
-//! Packet threads do not send reports themselves. They do not format text, and their frames leave
-//! through the interface of the VIPs, from which the receiver may not be reachable. Sending never
-//! blocks: if the kernel does not accept a datagram, it is lost and the loss is logged.
-//! `control_plane::trace_report` defines the content of a report.
+//! Packet threads do not send reports themselves. Packet threads do not format text, and their
+//! frames leave through the interface of the VIPs, from which the receiver may not be reachable.
+//! Sending never blocks: if the kernel does not accept a datagram, it is lost and the loss is
+//! logged. `control_plane::trace_report` defines the content of a report.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::SystemTime;
@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use control_plane::trace_report::Report;
 use forwarder::{Snapshot, TraceEvent};
 
-/// The UDP sockets for reports. There is one per address family, opened when it is first used.
+/// The UDP sockets for reports. Each address family has one socket, which is opened on first use.
 #[derive(Debug, Default)]
 pub(super) struct Reports {
     v4: Option<UdpSocket>,

@@ -6,8 +6,8 @@ use datapath::interface::Interface;
 use datapath::{Idle, IoMode, Settings, inspect};
 use forwarder::{FragmentConfig, IcmpRates};
 
-/// Inspects the interfaces of the machine in the order of the configuration. If interfaces have
-/// problems, the returned error lists all of them.
+/// Inspects the interfaces of the machine in the order in which the configuration lists them. The
+/// returned error lists the problems of all interfaces.
 pub(super) fn inspected(config: &Config, machine: &str) -> anyhow::Result<Vec<Interface>> {
     let (mut found, mut refusals) = (Vec::new(), Vec::new());
     for name in &find_machine(config, machine)?.interfaces {

@@ -16,8 +16,8 @@ use super::Daemon;
 use crate::liveness::State;
 
 impl Daemon {
-    /// Sends the status. Files are read and tables are hashed on another thread, to keep the
-    /// control loop free.
+    /// Sends the status. Files are read and tables are hashed on another thread, so that the
+    /// control loop is not blocked.
     pub(super) fn answer_status(&mut self, answer: Answer<Status>) {
         let (status, origin) = (self.status(), self.configuration.origin);
         let sources = match origin {
@@ -114,7 +114,8 @@ impl Daemon {
         all
     }
 
-    /// Returns the settings that have been changed in the configuration but need a restart.
+    /// Returns the settings that have been changed in the configuration but take effect only after
+    /// a restart.
     pub(super) fn needs_restart(&self) -> Vec<String> {
         let (config, machine) = (self.controller.config(), self.controller.machine());
         let mut pending = self.configuration.running.pending(config, machine);
@@ -176,9 +177,9 @@ fn seconds_since_1970(time: std::time::SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// The maximum number of warnings in the status. A large configuration file may have a warning in
+/// The maximum number of warnings in the status. A large configuration file may have a warning on
 /// every line.
 const WARNINGS_NAMED: usize = 32;
-/// The maximum number of pools listed because `max_down` holds their health states. One failed rack
-/// can affect the pools of many VIPs.
+/// The maximum number of pools in the list of pools whose health states are held by `max_down`. One
+/// failed rack can affect the pools of many VIPs.
 const HELD_NAMED: usize = 8;

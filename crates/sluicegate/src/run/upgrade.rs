@@ -45,7 +45,7 @@ struct Offer {
     state: HandedState,
 }
 
-/// The slot number of a membership.
+/// The slot number of a membership, which is one backend in one leaf pool.
 #[derive(Debug, Serialize, Deserialize)]
 struct SlotNumber {
     pool: String,
@@ -66,8 +66,8 @@ enum FromOld {
     /// The queues of the listed `threads` are released, and the connection tables of the threads in
     /// `tables` follow.
     Released { threads: Vec<u16>, tables: Vec<u16> },
-    /// The BFD sessions are released. Their state follows, and then the given number of file
-    /// descriptors. This message is sent only if there are BFD sessions.
+    /// The BFD sessions are released. The state of the sessions follows, and then the given number
+    /// of file descriptors. This message is sent only if there are BFD sessions.
     Bfd { descriptors: usize },
     /// The old process has closed its listeners and the health check tunnel.
     Left,
@@ -75,7 +75,7 @@ enum FromOld {
     Kept,
 }
 
-/// The messages of the new process.
+/// The messages that the new process sends.
 #[derive(Debug, Serialize, Deserialize)]
 enum FromNew {
     /// The new process is ready to take over.

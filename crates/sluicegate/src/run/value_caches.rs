@@ -9,7 +9,7 @@ use forwarder::{Snapshot, ThreadCounters};
 use super::Daemon;
 
 impl Daemon {
-    /// Publishes another snapshot of the same configuration. If the state of a backend changes,
+    /// Publishes a new snapshot of the same configuration. If the state of a backend changes,
     /// cached values of this backend are discarded, because the backend may have been flushed or
     /// restarted while it was down.
     pub(super) fn renew(&mut self, snapshot: Snapshot) {

@@ -25,7 +25,7 @@ pub(super) struct Link {
 }
 
 /// Looks up the route and the MAC address of the router. If the kernel does not know the neighbor
-/// yet, it is made to resolve the neighbor first.
+/// yet, this function first makes the kernel resolve the neighbor.
 pub(super) fn resolve(router: IpAddr) -> anyhow::Result<Resolved> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     match runtime.block_on(look_up(router))? {
@@ -50,8 +50,8 @@ async fn look_up(router: IpAddr) -> anyhow::Result<Result<Resolved, Unresolved>>
     }
 }
 
-/// Makes the kernel resolve the neighbor, by sending a datagram to the discard port. This needs no
-/// privileges.
+/// Makes the kernel resolve the neighbor, by sending a datagram to the discard port. Sending the
+/// datagram needs no privileges.
 fn poke(router: IpAddr) -> anyhow::Result<()> {
     let socket = super::any_port(router)?;
     socket.send_to(&[], (router, super::DISCARD)).with_context(|| format!("no route to {router}"))?;

@@ -24,9 +24,9 @@ pub(super) struct Trace {
     via_mac: String,
     interface: String,
     receiver: SocketAddr,
-    /// Number of received datagrams that are not reports of this trace.
+    /// The number of received datagrams that are not reports of this trace.
     strangers: u64,
-    /// Number of fragments per packet, or 1 if packets are sent whole.
+    /// The number of fragments per packet, or 1 if packets are sent whole.
     pieces: usize,
     pub(super) probes: Vec<Seen>,
 }
@@ -193,7 +193,7 @@ fn line(report: &Report, sent: u64) -> String {
     )
 }
 
-/// The maximum number of stored reports per packet. No path contains as many machines.
+/// The maximum number of stored reports per packet. No path contains that many machines.
 const MOST_REPORTS: usize = 64;
 const SILENCE: &str = "Some packets have no report. Possible causes: the router has another route to the VIP; the machine has another hash key, or \
                        no [trace] section with this receiver; the clocks differ by more than a minute; the rate limit of reports is reached. \

@@ -1,4 +1,4 @@
-//! Tests of marks against hand-written bytes, and with data that is not a mark.
+//! Tests that compare marks with hand-written bytes, and tests with data that is not a mark.
 
 use std::net::IpAddr;
 

@@ -45,8 +45,8 @@ impl Scene {
 /// Reads until the listener closes the connection.
 async fn read(mut stream: TcpStream) -> String {
     let mut answer = Vec::new();
-    // A connection reset is also an end, which follows a request that the server did not read
-    // completely.
+    // A connection reset also means that the listener closed the connection. The reset occurs if
+    // the listener did not read the whole request.
     let _ = stream.read_to_end(&mut answer).await;
     String::from_utf8(answer).unwrap()
 }
@@ -64,7 +64,7 @@ async fn a_scrape_returns_the_counters_of_the_run_loop() {
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
         read(stream).await
     });
-    // The commands are answered in any order. Any other command is an error.
+    // The commands may arrive in any order. An unexpected command is an error.
     while let Some(command) = tokio::select! {
         command = scene.commands.recv() => command,
         () = async { while !client.is_finished() { tokio::task::yield_now().await } } => None,
@@ -227,7 +227,7 @@ async fn a_hundred_stalled_clients_delay_no_other() {
         let mut stopped = Vec::new();
         for _ in 0..100 {
             let mut stream = scene.connect().await;
-            // The permit of the connection may be revoked already.
+            // The permit of the connection may already have been revoked.
             let _ = stream.write_all(half.as_bytes()).await;
             stopped.push(stream);
         }

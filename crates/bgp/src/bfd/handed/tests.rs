@@ -77,7 +77,7 @@ fn what_no_process_writes_is_refused_and_named() {
     assert_eq!(refused(&[VERSION, 1]), CUT);
     assert_eq!(refused(&[VERSION, 1, 2]), CUT, "2 is not a flag");
     for length in 4..good.len() {
-        // A cut between two sessions is detected only by the number of sockets.
+        // If the data is truncated between two sessions, only the number of sockets reveals it.
         if let Ok((_, sessions)) = decoded(&good[..length]) {
             assert!(sessions.len() < 3);
         }
@@ -112,8 +112,8 @@ proptest! {
     }
 
     // Promise: upgrade-routes
-    /// Models the peer by the rules of RFC 5880. The state of the peer depends on the time of the
-    /// last packet that it received.
+    /// Models the peer according to RFC 5880. The state of the peer depends on the time of the last
+    /// packet that it received.
     #[test]
     fn the_peer_of_a_session_that_goes_over_is_never_down(
         interval in 10_u64..500,
@@ -143,8 +143,8 @@ proptest! {
                 now += ms(1);
                 prop_assert_eq!(theirs.state, SessionState::Up);
             }
-            // For a part of the spare time, no process owns the sessions, and packets wait in the
-            // socket.
+            // For some of the time that the peer tolerates, no process owns the sessions, and
+            // packets wait in the socket.
             let spare = u64::try_from(ours.spare().unwrap().as_millis()).unwrap();
             let mut waiting = Vec::new();
             for _ in 0..pause * spare.saturating_sub(2) / 1_000 {

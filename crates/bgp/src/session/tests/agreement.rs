@@ -100,7 +100,8 @@ fn graceful_restart_is_off_and_says_its_bits_when_it_is_on() {
     let mut on = config(PEER);
     on.graceful_restart = Some(GracefulRestart { seconds: 120, restarting: true, forwarding: true });
     let (a, ..) = established(on, config(US), &[]);
-    // Capability 64 with the R and N bits, 120 s, and both families with the F bit.
+    // The graceful restart capability (code 64) with the R and N bits, a restart time of 120 s, and
+    // both families with the F bit.
     assert!(contains(&a.bytes, &[64, 10, 0xc0, 120, 0, 1, 1, 0x80, 0, 2, 1, 0x80]), "{:02x?}", a.bytes);
 }
 

@@ -1,5 +1,5 @@
-//! Tracks the addresses on which listening for BGP failed, and schedules retries. The sockets are
-//! in `bgp`.
+//! Tracks the addresses on which listening for BGP failed, and schedules retries. The crate `bgp`
+//! opens the sockets.
 
 use std::io;
 use std::net::SocketAddr;

@@ -39,8 +39,8 @@ pub(super) fn definitions(changes: &mut Changes, old: &Config, new: &Config) {
     }
 }
 
-/// Reports the VIP addresses through which backends are checked for the first time. Until these
-/// checks pass, no backend serves the addresses.
+/// Reports the VIP addresses through which backends are checked only in the new configuration.
+/// Until these checks pass, no backend receives packets for the addresses.
 pub(super) fn asked_first(changes: &mut Changes, old: &Config, new: &Config, machine: &str) {
     let (before, after) = (asked(old, machine), asked(new, machine));
     for ((vip, pool), addresses) in &after {
@@ -56,7 +56,8 @@ pub(super) fn asked_first(changes: &mut Changes, old: &Config, new: &Config, mac
     }
 }
 
-/// Returns the VIP addresses through which backends are checked, by names of VIP and pool.
+/// Returns the VIP addresses through which backends are checked, keyed by the names of the VIP and
+/// the pool.
 fn asked(config: &Config, machine: &str) -> BTreeMap<(Arc<str>, Arc<str>), BTreeSet<IpAddr>> {
     let mut asked: BTreeMap<_, BTreeSet<IpAddr>> = BTreeMap::new();
     let Some(machine) = config.machine(machine) else { return asked };
@@ -98,7 +99,7 @@ fn pairs<'a>(old: &'a Pool, new: &'a Pool) -> impl Iterator<Item = (&'a Member, 
 }
 
 /// The name of a backend property, such as its checks, and a function that returns the property of
-/// a backend as text.
+/// a backend as a string.
 type Use = (&'static str, fn(&Member) -> String);
 
 const USES: [Use; 2] =

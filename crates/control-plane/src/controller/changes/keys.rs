@@ -91,7 +91,8 @@ impl Keys {
     }
 }
 
-/// Formats a value as in the configuration. A value with invisible characters is quoted.
+/// Formats a value as it is written in the configuration. A value with invisible characters is
+/// quoted.
 fn words(value: &Value) -> String {
     match value {
         Value::String(text) => {

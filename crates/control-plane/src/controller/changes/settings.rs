@@ -1,4 +1,5 @@
-//! Describes changes of sections that exist once, and tracks keys that need a restart.
+//! Describes changes of the configuration sections that can occur only once, and tracks keys that
+//! need a restart.
 //!
 //! [`Running`] contains the settings with which the process started. `changes`, `checks` and
 //! `routers` handle the sections that have names.

@@ -21,8 +21,8 @@ struct Kernel {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Packet {
     bytes: Vec<u8>,
-    /// The protocol and control field of a removed VLAN tag. The flag is `true` if the kernel
-    /// reports the protocol.
+    /// The protocol and the control field of the VLAN tag that the kernel removed. The flag is
+    /// `true` if the kernel reports the protocol.
     tag: Option<(u16, u16, bool)>,
     /// The number of bytes by which the packet was longer than the slot.
     cut: u32,
@@ -150,7 +150,8 @@ proptest! {
     ) {
         let (mut kernel, mut rx, mut tx) = rings();
         let mut waiting: VecDeque<Packet> = VecDeque::new();
-        // `queued` has the frames that wait in the ring. `busy` has the slots of frames in flight.
+        // `queued` contains the frames that are waiting in the ring. `busy` contains the slots of
+        // frames in flight.
         let (mut queued, mut busy): (VecDeque<Vec<u8>>, VecDeque<usize>) = Default::default();
         for step in steps {
             match step {

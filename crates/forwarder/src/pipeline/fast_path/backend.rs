@@ -1,6 +1,6 @@
-//! Stage 2 of the fast path chooses the backend for packets of known flows and for most new flows.
-//! The module `choice` handles rare cases, for example flows that cannot stay on their backend,
-//! services with limits, and flows whose first Maglev choice is not serving.
+//! Stage 2 (backend selection) of the fast path chooses the backend for packets of known flows and
+//! for most new flows. The module `choice` handles rare cases, for example flows that cannot stay
+//! on their backend, services with limits, and flows whose first Maglev choice is not serving.
 
 use conntrack::{Hit, Inserted, Signal, Target};
 use packet::FastHeaders;
@@ -87,8 +87,8 @@ impl Core {
         hit: Option<Hit>,
     ) {
         place.choice = Choice::NONE;
-        // The headers are read again. This costs little compared with the next steps, and most
-        // packets do not get here.
+        // The headers are read again. The second read costs little compared with the next steps,
+        // and most packets do not reach this code.
         let Some(headers) = FastHeaders::read(packet.frame()) else { return };
         let flow_packet = place.flow_packet(batch.snapshot.service(place.service), &headers);
         let flow = || Flow::of_fast(&headers);

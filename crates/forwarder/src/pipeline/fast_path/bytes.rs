@@ -1,5 +1,6 @@
-//! Stage 3 of the fast path: writes prepared headers with wide stores. Packets that must be
-//! dropped, and packets for which prepared headers are not enough, go to the slow path unchanged.
+//! Stage 3 (rewriting) of the fast path: writes prepared headers with wide stores. Packets that
+//! must be dropped, and packets for which prepared headers are not enough, go to the slow path
+//! unchanged.
 
 use packet::{Inner, decrement_ttl, parse};
 

@@ -198,8 +198,8 @@ struct ModelTarget {
     due: bool,
 }
 
-/// The backend, pools, `rise`, `fall` and span of a target, and `true` if the backend already
-/// serves.
+/// The backend, pools, `rise`, `fall` and span of a target, and `true` if the backend is already in
+/// service.
 type Group = (u8, Vec<u8>, u32, u32, u64, bool);
 
 impl Model {
@@ -334,8 +334,8 @@ fn group() -> impl Strategy<Value = Group> {
 
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        // Kinds 0 to 4 are failures, 5 is a local failure, and the others pass, so that runs of
-        // failures are likely.
+        // Kinds 0 to 4 are failures, kind 5 is a local failure, and all other kinds are passes, so
+        // that runs of failures are likely.
         24 => (0..7u32, 0..8u8).prop_map(|(id, kind)| Op::Result(id, kind)),
         4 => prop_oneof![0..300u64, 900..3_200u64].prop_map(Op::Wait),
         1 => (vec(0..7u32, 0..3), vec((0..7u32, group()), 0..4)).prop_map(|(out, new)| Op::Set(out, new)),

@@ -4,8 +4,8 @@
 //! Every value that a cache serves is compared with the history of the server. A value must not be
 //! older than a lease. A value must not be served after a write through the load balancer has
 //! reached the server, if the write took at most [`SETTLE_NS`]. With strict writes, a value must
-//! not be served after the answer to a write has passed, even if the write was slow. A seeded
-//! generator orders the events, so failures can be reproduced.
+//! not be served after the answer to a write has passed through the load balancer, even if the
+//! write was slow. A seeded generator orders the events, so failures can be reproduced.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -26,8 +26,9 @@ struct World {
     epochs: Arc<Epochs>,
     threads: Vec<Thread>,
     server: Server,
-    /// The time of the last relevant write of each key through the load balancer. A quick write
-    /// counts when it reaches the server. A strict write counts when its answer is forwarded.
+    /// The time of the last relevant write of each key through the load balancer. For a quick
+    /// write, this is the time when it reaches the server. For a strict write, this is the time
+    /// when its answer is forwarded.
     written: [u64; KEYS.len()],
     hits: u64,
 }
@@ -79,7 +80,7 @@ struct Rules {
     /// longer.
     trip: u64,
     slow_writes: bool,
-    /// `true` if answers to writes pass the load balancer.
+    /// `true` if answers to writes pass through the load balancer.
     strict: bool,
     /// The percentage of answers that are lost, and of answers that are repeated.
     lost: u64,

@@ -134,7 +134,7 @@ impl World {
         let request = Request { payload: &payload, ask: &ask };
         let gather = Gather::new(&MEMCACHED, &request, &mut |_, key| Some(u8::from(key.len() > 2))).unwrap();
         let parts: Vec<u8> = (0..2).filter(|&part| gather.waits_for(part)).collect();
-        // Each exchange has a different nonce, as if it was computed from a counter.
+        // Each exchange has a different nonce, as if it were computed from a counter.
         let nonce = |part: u8| (client as u64 * 2 + u64::from(part) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let begun: Vec<(u8, ExchangeId)> = parts
             .iter()

@@ -29,8 +29,7 @@ fn shortened(payload: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// Returns for how many seconds a value with this time to live is stored, according to
-/// `protocol.txt`.
+/// Returns how many seconds a value with this time to live is stored, according to `protocol.txt`.
 fn lives(time: i64) -> i64 {
     match time {
         0 => i64::MAX,

@@ -114,7 +114,7 @@ fn decoded(text: &[u8]) -> Vec<u8> {
     bits.chunks_exact(8).map(|byte| byte.iter().fold(0, |sum, &bit| sum << 1 | u8::from(bit))).collect()
 }
 
-/// Parses binary commands. Quiet reads and the NOOP after them count as one command.
+/// Parses binary commands. Quiet reads and the NOOP after them are treated as one command.
 fn binary(payload: &[u8], length: usize) -> Commands {
     let big_endian =
         |from: usize, to: usize| payload[from..to].iter().fold(0, |sum, &byte| sum * 256 + usize::from(byte));

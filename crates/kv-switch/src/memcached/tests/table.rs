@@ -33,7 +33,7 @@ struct Client {
     come: Vec<Vec<u8>>,
     due: u64,
     late: Late,
-    /// `true` if the keys of the second server have no server in this request.
+    /// `true` if the second server is down in this request, so its keys have no server.
     lacks: bool,
 }
 
@@ -379,8 +379,8 @@ fn a_request_that_has_ids_for_some_of_its_parts_begins_none() {
             Some(Target { server, room: 1_400 })
         })
     };
-    // The table has eight exchanges, and each of them has an eighth of the ids. Seven of them use
-    // all their ids and then rest.
+    // The table has slots for eight exchanges, and each slot has an eighth of the ids. Seven of the
+    // slots use up their ids and are then blocked.
     for _ in 0..7 * (65_536 / 8) {
         let number = begin(&mut table, 0, 1).unwrap();
         table.end(0, number);

@@ -1,4 +1,4 @@
-//! Tests that compare the accessors that `parse` does not use with `etherparse`.
+//! Tests of the accessors that `parse` does not use. The results are compared with `etherparse`.
 
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 

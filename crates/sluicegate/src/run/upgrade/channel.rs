@@ -28,8 +28,8 @@ use serde::de::DeserializeOwned;
 pub(super) struct Channel(UnixStream);
 
 impl Channel {
-    /// Creates a channel. Returns one end of it, and the socket of the other end, which becomes the
-    /// standard input of a child process.
+    /// Creates a channel. Returns one end of the channel, and the socket of the other end, which
+    /// becomes the standard input of a child process.
     pub(super) fn pair() -> io::Result<(Self, OwnedFd)> {
         let (mine, other) = UnixStream::pair()?;
         mine.set_write_timeout(Some(WRITTEN_WITHIN))?;
@@ -134,7 +134,7 @@ impl Channel {
 
 /// The maximum number of descriptors in one call of `sendmsg`.
 const AT_ONCE: usize = 64;
-/// The maximum length of a frame in bytes. The slot numbers of a million memberships need a tenth
+/// The maximum length of a frame in bytes. The slot numbers of a million backends take up a tenth
 /// of this length.
 const LONGEST_FRAME: usize = 1 << 30;
 /// The timeout of a write. The other process reads without delay, so a longer wait means that it

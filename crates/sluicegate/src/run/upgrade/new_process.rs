@@ -30,7 +30,7 @@ use crate::run::loop_tasks::LoopTasks;
 use crate::run::predecessor::Predecessor;
 use crate::run::{Api, Daemon, Inspections, addresses_here, settings};
 
-/// The channel to the old process, and the offer that it has sent.
+/// The channel to the old process, and the offer that the old process has sent.
 #[derive(Debug)]
 pub(in crate::run) struct NewProcess {
     channel: Channel,
@@ -43,7 +43,7 @@ pub(in crate::run) struct NewProcess {
 enum Table {
     /// The connection table of a packet thread.
     Thread(ThreadId),
-    /// The connection table of an earlier process. No packet thread owns it.
+    /// The connection table of an earlier process. No packet thread owns this table.
     PreviousTables(usize),
 }
 

@@ -2,9 +2,9 @@
 //! resources step by step.
 //!
 //! The code runs on its own thread, and runs short steps on the control loop. If a step fails, the
-//! new process is ended and the old process takes its resources back. The old process first waits
-//! until the new process has exited. BFD sessions are the exception: they are taken back
-//! immediately, because their timeouts are short.
+//! new process is ended and the old process takes back the resources that it has released. The old
+//! process first waits until the new process has exited. BFD sessions are the exception: they are
+//! taken back immediately, because their timeouts are short.
 
 use std::io::{self, ErrorKind};
 use std::os::unix::process::ExitStatusExt;
@@ -181,7 +181,7 @@ impl Daemon {
     /// would be lost.
     fn freeze(&mut self) -> HandedState {
         self.lifecycle.hand_over = HandOver::Frozen;
-        // Clients whose requests wait for packet threads get no response.
+        // Clients whose requests are still waiting for packet threads get no response.
         self.inspections = Inspections::default();
         if self.publisher.current().caches().is_some() {
             // From now on, packet threads must not answer reads from their value caches: writes on
@@ -303,7 +303,7 @@ impl OldProcess {
         Ok(())
     }
 
-    /// Waits until the new process is ready. Returns its version.
+    /// Waits until the new process is ready. Returns the version of the new process.
     fn await_ready(&mut self) -> Result<String, Failed> {
         let (version, takes_bfd, takes_previous) = match self.channel.hear(READY_WITHIN)? {
             FromNew::Ready { version, bfd, previous } => (version, bfd, previous),
@@ -443,7 +443,8 @@ impl OldProcess {
         ended
     }
 
-    /// Ends the new process. Returns its exit status if it had already exited by itself.
+    /// Ends the new process. Returns the exit status of the new process if that process had already
+    /// exited by itself.
     fn end_child(&mut self) -> Option<String> {
         let until = Instant::now() + ENDED_WITHIN;
         while Instant::now() < until {
@@ -522,5 +523,6 @@ const A_MOMENT: Duration = Duration::from_millis(2);
 /// The time that a failed new process has to exit by itself before it is killed.
 const ENDED_WITHIN: Duration = Duration::from_millis(500);
 const ANSWERED_WITHIN: Duration = Duration::from_millis(200);
-/// The number of hash buckets that are sent in one part. They take 4 MiB of a connection table.
+/// The number of hash buckets that are sent in one part. These buckets occupy 4 MiB of a connection
+/// table.
 const BUCKETS_AT_ONCE: usize = 1 << 16;
