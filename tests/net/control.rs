@@ -327,7 +327,7 @@ fn check_tunnel_is_repaired() {
 #[test]
 fn vip_without_backend_is_not_ready() {
     let scene = Scene::with(checked);
-    assert_eq!(scene.balancer.ask_plainly("/readyz").unwrap().0, 200);
+    scene.wait_until_ready();
     for backend in ["b1", "b2", "b3"] {
         ordered(&scene, &["backend", "down", backend]);
     }
@@ -337,13 +337,13 @@ fn vip_without_backend_is_not_ready() {
     });
     assert!(reported.unwrap().contains("no backend serves VIP www"));
     ordered(&scene, &["backend", "up", "b1"]);
-    let ready = eventually(BOUND, || (scene.balancer.ask_plainly("/readyz").unwrap().0 == 200).then_some(()));
-    assert!(ready.is_some(), "{}", scene.diagnosis());
+    scene.wait_until_ready();
 }
 
 #[test]
 fn command_line_shows_and_changes_backends() {
     let mut scene = Scene::with(checked);
+    scene.wait_until_ready();
     let mut flows = scene.flows(true, 30);
     let before = scene.round(&mut flows);
     let status = ordered(&scene, &["status"]);
@@ -374,8 +374,12 @@ fn command_line_shows_and_changes_backends() {
     // When b2 is down, its flows move with their next packet.
     let now = scene.round(&mut flows);
     ordered(&scene, &["backend", "down", "b2"]);
-    let moved = scene.round(&mut flows);
-    assert!(!moved.iter().any(|backend| backend == "b2"));
+    let mut moved = vec![];
+    let left = eventually(BOUND, || {
+        moved = scene.round(&mut flows);
+        (!moved.iter().any(|backend| backend == "b2")).then_some(())
+    });
+    assert!(left.is_some(), "{}", scene.diagnosis());
     for (old, new) in now.iter().zip(&moved) {
         assert!(old == new || old == "b2", "a flow moved from {old} to {new}");
     }
