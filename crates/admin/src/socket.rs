@@ -9,7 +9,7 @@ use std::time::Duration;
 use std::{fs, io};
 
 use axum::Router;
-use nix::sys::stat::{Mode, umask};
+use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::getegid;
 use socket2::{Domain, SockAddr, Type};
 use tokio::net::UnixListener;
@@ -209,11 +209,7 @@ fn bind(path: &Path, mode: u32, group: Option<&str>) -> Result<(UnixListener, (u
         }
         fs::remove_file(path).map_err(failed("remove the stale file of"))?;
     }
-    // The umask keeps other users from connecting between bind and chmod.
-    let usual = umask(Mode::all());
-    let bound = UnixListener::bind(path);
-    umask(usual);
-    let listener = bound.map_err(failed("create"))?;
+    let listener = bind_private(path).map_err(failed("create"))?;
     let open = || {
         give(path, mode, group)?;
         let gone = || failed("examine")(io::ErrorKind::NotFound.into());
@@ -227,6 +223,19 @@ fn bind(path: &Path, mode: u32, group: Option<&str>) -> Result<(UnixListener, (u
             Err(error)
         }
     }
+}
+
+/// Binds a listening socket whose file gives no permission to anybody. Otherwise other users could
+/// connect before [`give`] sets the permissions.
+///
+/// Linux creates the file with the permissions of the unbound socket. Unlike a change of the umask,
+/// which belongs to the whole process, this does not affect files that other threads create.
+fn bind_private(path: &Path) -> io::Result<UnixListener> {
+    let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
+    fchmod(&socket, Mode::empty())?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    socket.listen(BACKLOG)?;
+    UnixListener::from_std(socket.into())
 }
 
 /// Sets the permissions and the group of the file. While the group is being changed, only the owner
@@ -262,5 +271,24 @@ fn find_group(name: &str) -> Result<u32, SocketError> {
 }
 
 const OWNER: u32 = 0o700;
+/// The number of connections that may wait to be accepted. It is the default of the Rust standard
+/// library.
+const BACKLOG: i32 = 128;
 /// The interval between two checks of the file. A check costs one system call.
 const EVERY: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn new_socket_file_has_no_permissions() {
+        let name = format!("sluicegate-private-{}.sock", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let listener = bind_private(&path);
+        let mode = fs::symlink_metadata(&path).map(|found| found.permissions().mode() & 0o7777);
+        let _ = fs::remove_file(&path);
+        listener.unwrap();
+        assert_eq!(mode.unwrap(), 0);
+    }
+}

@@ -62,6 +62,8 @@ mod syntax;
 pub mod words;
 
 #[cfg(test)]
+mod steps;
+#[cfg(test)]
 mod tests;
 
 pub use self::base_dir::{BaseDir, real_path};

@@ -35,7 +35,8 @@ pub fn hint<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Option<
 }
 
 const MAX_CHARS: usize = 64;
-const MAX_KNOWN: usize = 1_024;
+/// The maximum number of known words for which a hint is given.
+pub(crate) const MAX_KNOWN: usize = 1_024;
 
 #[cfg(test)]
 mod tests {

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use crate::excerpt::{Excerpt, excerpt};
 use crate::field::Field;
 use crate::message::Message;
-use crate::near_miss::hint;
+use crate::near_miss::{MAX_KNOWN, hint};
 use crate::pieces;
 use crate::problem::{Problem, Problems, Severity, narrow};
 use crate::questions::{self, Questions, Step};
@@ -108,6 +108,8 @@ pub struct Text {
     /// The offset of the first byte of the file.
     pub(crate) base: usize,
     line_starts: Vec<usize>,
+    /// The number of characters before each multiple of [`STRIDE`] bytes.
+    characters: Vec<usize>,
     /// The repaired content of a file with syntax errors. The broken parts are replaced by blanks,
     /// so that offsets stay the same.
     pub(crate) repaired: OnceLock<String>,
@@ -122,6 +124,25 @@ impl Text {
         let end = self.line_starts.get(line).map_or(self.text.len(), |next| next - 1);
         (line, start..end)
     }
+
+    /// Returns the number of characters before `offset`, which is counted from the start of this
+    /// file.
+    ///
+    /// # Cost
+    /// Reads at most [`STRIDE`] bytes. A file may have many problems on one long line, so the cost
+    /// must not depend on the length of the line.
+    fn characters_before(&self, offset: usize) -> usize {
+        let number = offset / STRIDE;
+        let known = self.characters.get(number).copied().unwrap_or(0);
+        known + characters(self.text.as_bytes().get(number * STRIDE..offset).unwrap_or_default())
+    }
+}
+
+/// Returns the number of characters that start in a part of a UTF-8 text.
+fn characters(part: &[u8]) -> usize {
+    #[cfg(test)]
+    crate::steps::add(part.len());
+    part.iter().filter(|&&byte| byte & 0xc0 != 0x80).count()
 }
 
 /// Collects the problems of one configuration.
@@ -181,8 +202,14 @@ impl Report {
         let base = self.texts().last().map_or(0, |last| last.base + last.text.len() + 1);
         let starts = text.bytes().enumerate().filter(|&(_, byte)| byte == b'\n').map(|(at, _)| at + 1);
         let line_starts = std::iter::once(0).chain(starts).collect();
+        let characters = text.as_bytes().chunks(STRIDE).scan(0, |before, part| {
+            let here = *before;
+            *before += characters(part);
+            Some(here)
+        });
+        let characters = characters.collect();
         let (path, repaired) = (path.into(), OnceLock::new());
-        Some(free.get_or_init(|| Text { path, text, base, line_starts, repaired }))
+        Some(free.get_or_init(|| Text { path, text, base, line_starts, characters, repaired }))
     }
 
     /// Returns the files in the order in which they were added.
@@ -244,12 +271,13 @@ impl Report {
         known: impl IntoIterator<Item = &'k Arc<str>>,
         kind: &str,
     ) {
-        let known: Vec<&str> = known.into_iter().map(|known| &**known).collect();
+        let known: Vec<&str> = known.into_iter().map(|known| &**known).take(MAX_KNOWN + 1).collect();
         let help = hint(&name.value, known.iter().copied()).unwrap_or_else(|| {
             let section = kind.to_ascii_lowercase().replace(' ', "_");
-            match known.is_empty() {
-                true => format!("add a section [{section}.{}]", name.value),
-                false => format!("known {kind}s: {}", few(known)),
+            match known.len() {
+                0 => format!("add a section [{section}.{}]", name.value),
+                1..=MAX_KNOWN => format!("known {kind}s: {}", few(known)),
+                _ => format!("add a section [{section}.{}], or use one of the known {kind}s", name.value),
             }
         });
         self.absent(&name.place, (format!("unknown {kind} {}", quote(&name.value)), help));
@@ -370,11 +398,13 @@ impl Report {
         let Some((_, text)) = self.file(offset) else { return (1, 1) };
         let offset = text.text.floor_char_boundary(offset - text.base);
         let (line, range) = text.line(offset);
-        let column = text.text.get(range.start..offset).map_or(0, |before| before.chars().count());
-        (line, column + 1)
+        (line, text.characters_before(offset) - text.characters_before(range.start) + 1)
     }
 }
 
+/// The distance in bytes between two positions of a file for which the number of characters before
+/// them is known.
+const STRIDE: usize = 1_024;
 /// The maximum number of files in a configuration. The limit allows a separate file for each VIP of
 /// a large cluster.
 pub(crate) const MAX_FILES: usize = 1_024;

@@ -95,13 +95,17 @@ struct Scan<'t> {
     last: usize,
     /// The offset and kind of each open bracket.
     open: Vec<(usize, char)>,
+    /// The number of open `[`.
+    lists: usize,
+    /// The number of open `{`.
+    tables: usize,
     /// The first bracket that was closed by a bracket of another kind.
     mismatch: Option<Unclosed>,
 }
 
 impl<'t> Scan<'t> {
     fn new(text: &'t str, at: usize) -> Self {
-        Self { text, at, last: at, open: Vec::new(), mismatch: None }
+        Self { text, at, last: at, open: Vec::new(), lists: 0, tables: 0, mismatch: None }
     }
 
     fn rest(&self) -> &'t str {
@@ -109,6 +113,8 @@ impl<'t> Scan<'t> {
     }
 
     fn step(&mut self) -> Step {
+        #[cfg(test)]
+        crate::steps::add(1);
         let rest = self.rest();
         let Some(first) = rest.chars().next() else { return Step::End };
         let length = match first {
@@ -117,7 +123,7 @@ impl<'t> Scan<'t> {
             _ => first.len_utf8(),
         };
         match first {
-            '[' | '{' => self.open.push((self.at, first)),
+            '[' | '{' => self.open(first),
             ']' => self.close('['),
             '}' => self.close('{'),
             _ => {}
@@ -133,12 +139,35 @@ impl<'t> Scan<'t> {
         }
     }
 
+    fn open(&mut self, bracket: char) {
+        self.open.push((self.at, bracket));
+        *self.count(bracket) += 1;
+    }
+
     fn close(&mut self, opener: char) {
-        let Some(partner) = self.open.iter().rposition(|(_, open)| *open == opener) else { return };
-        if let Some((open, _)) = self.open.get(partner + 1) {
-            self.mismatch.get_or_insert(Unclosed { at: self.last, open: *open });
+        // A bracket without a partner must not cost a search through all open brackets. With a
+        // partner, the search visits only brackets that are then removed.
+        if *self.count(opener) == 0 {
+            return;
         }
-        self.open.truncate(partner);
+        let mut inner = None;
+        while let Some((open, bracket)) = self.open.pop() {
+            #[cfg(test)]
+            crate::steps::add(1);
+            *self.count(bracket) -= 1;
+            if bracket == opener {
+                break;
+            }
+            inner = Some(open);
+        }
+        if let Some(open) = inner {
+            self.mismatch.get_or_insert(Unclosed { at: self.last, open });
+        }
+    }
+
+    /// Returns the number of open brackets of the same kind.
+    fn count(&mut self, bracket: char) -> &mut usize {
+        if bracket == '[' { &mut self.lists } else { &mut self.tables }
     }
 
     /// Returns `true` if the current line cannot belong to the value that is still open.

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use toml::de::DeTable;
 
 use crate::statements::statements;
+use crate::steps;
 use crate::syntax::repair;
 
 /// A valid text with eight statements in four sections.
@@ -198,3 +199,30 @@ const PARTS: [&str; 26] = [
     "\r\n",
     ",",
 ];
+
+/// The parts of broken texts: a start, an opening part and a closing part. The last two parts are
+/// repeated.
+const BROKEN: [(&str, &str, &str); 9] = [
+    ("a = ", "[", ""),
+    ("a = ", "{", "]"),
+    ("a = ", "[", "}"),
+    ("a = ", "[{", "]"),
+    ("a = ", "{[", "}}"),
+    ("", "a = [\n", "]"),
+    ("", "a = [\n# b\n", "[c]\n"),
+    ("", "a = \"\n", "\"\"\"\n"),
+    ("", "[\"\"\"\n", "['''\n"),
+];
+
+#[test]
+fn cost_of_broken_texts_is_linear() {
+    for (start, open, close) in BROKEN {
+        let steps = |count| {
+            let text = format!("{start}{}{}", open.repeat(count), close.repeat(count));
+            steps::of(|| drop(statements(&text)))
+        };
+        let few = steps(1_000);
+        let many = steps(8_000);
+        assert!(many <= 9 * few, "{open:?} {close:?}: {few} steps, {many} steps for 8 times the length");
+    }
+}
