@@ -17,8 +17,7 @@ pub fn advise_large_pages(memory: Range<usize>) {
     // SAFETY: the advice changes neither data nor access rights. The kernel refuses addresses that
     // are not mapped.
     let advised = unsafe { madvise(without_provenance_mut(start), bytes, Advice::LinuxHugepage) };
-    // An error only means that the kernel has no huge pages. The tables also work with pages of
-    // normal size.
+    // An error means that the kernel has no huge pages. The tables then use pages of normal size.
     let _ = advised;
 }
 

@@ -1,6 +1,5 @@
-//! The trait that the thread loop and the health monitor use to access the sockets of a device. It
-//! provides the socket descriptors and the counters. The modules `xsk` and `af_packet` implement
-//! the trait.
+//! Defines the trait through which the thread loop and the health monitor access the sockets of a
+//! device. The modules `xsk` and `af_packet` implement the trait.
 
 use std::os::fd::RawFd;
 
@@ -43,8 +42,8 @@ counters::socket! {
     ]
 }
 
-/// The packet counts of one socket of a thread. Packets that arrive on the same interface for other
-/// threads are counted by the sockets of those threads.
+/// The packet counts of one socket. Each thread has a separate socket on the interface, with
+/// separate counts.
 #[derive(Debug, Default)]
 pub struct LinkCounters {
     /// The interface.
@@ -81,7 +80,7 @@ pub(crate) trait Sockets: Device {
     /// socket readable or writable, so the thread must check the rings again soon.
     fn is_sending(&mut self) -> bool;
 
-    /// Returns `true` if the device has too few free frames to receive packets.
+    /// Returns `true` if the device cannot receive packets because it has too few free frames.
     fn is_short_of_frames(&self) -> bool;
 
     /// Copies the socket statistics to `to`.

@@ -1,5 +1,5 @@
-//! The AF_XDP sockets of a thread as a [`Device`]. The thread has at most one queue of each
-//! interface, with one socket. Only this module transfers frames between the kernel and the
+//! Implements [`Device`] for the AF_XDP sockets of a thread. The thread has at most one queue of
+//! each interface, with one socket. Only this module transfers frames between the kernel and the
 //! process.
 //!
 //! Invariant: The fields `receiving` and `sending` count the frames that the kernel currently
@@ -35,7 +35,7 @@ pub(crate) struct Queue {
     tx: Producer<Descriptor>,
     fill: Producer<u64>,
     completion: Consumer<u64>,
-    /// Keeps the socket and its ring mappings alive. The interface and the queue of a socket.
+    /// Keeps the socket and its ring mappings alive.
     socket: Handles,
     /// The number of descriptors that were put into the transmit ring but are not yet visible to
     /// the kernel.
@@ -73,13 +73,12 @@ struct Handles {
 pub struct XskDevice {
     area: Area,
     queues: Box<[Queue]>,
-    /// The way in which the thread sends frames, for each interface.
+    /// How the thread sends frames on each interface.
     tx_paths: Box<[TxPath]>,
-    /// The maximum number of frames that a queue uses for receiving. The count includes frames in
-    /// the fill ring and received packets.
+    /// The maximum number of frames that a queue uses for receiving, counting frames in the fill
+    /// ring and received packets.
     share: usize,
-    /// Free frames for long packets. A long packet may need more frames for sending than it needed
-    /// for receiving.
+    /// Free frames for long packets. Sending a long packet may take more frames than receiving it.
     spare: Vec<Frame>,
     most_spare: usize,
     /// Free chunks that belonged to a long packet. They are returned to the pool in the next call
@@ -182,8 +181,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Enables the driver calls of busy polling once the kernel knows the driver queue of the
-    /// socket. The kernel knows it after the first packet.
+    /// Starts the driver calls of busy polling once the kernel knows the driver queue of the
+    /// socket, which is after the first packet.
     fn find_driver(&mut self) {
         let BusyPoll::Wanted(interface) = &self.busy_poll else { return };
         if self.received == 0 {
@@ -332,7 +331,7 @@ impl Handles {
 
 impl XskDevice {
     /// Creates the device of thread `me`. Each of `queues` belongs to a different interface.
-    /// `tx_owners` lists, for each interface, the thread that sends the frames of thread `me`.
+    /// For each interface, `tx_owners` names the thread that sends the frames of thread `me`.
     /// `share` is the number of UMEM frames for each queue.
     pub(crate) fn new(
         area: Area,

@@ -2,8 +2,8 @@
 //! and distribute them to packet engines.
 //!
 //! Every frame must be in exactly one place at every step, and every packet must be sent, or
-//! dropped with a reason. The packets of a flow must be sent in order. Packets that found the ring
-//! of their thread full are excepted.
+//! dropped with a reason. The packets of a flow must be sent in order, except packets that arrived
+//! when the ring of their thread was full.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that cannot go on fails")]
 
@@ -305,8 +305,8 @@ fn steering_full_ring_spreads_packets_over_other_threads() {
     let (steered, overflowed) = (machine.counted(|c| &c.steered), machine.counted(|c| &c.overflowed));
     println!("{steered} steered, {overflowed} overflowed, {elsewhere} of these sent");
     assert!(overflowed > 1_000 && elsewhere > 1_000 && elsewhere <= overflowed);
-    // A packet that finds all rings full is dropped with the corresponding reason. All other
-    // packets are sent or are dropped by the forwarder.
+    // A packet is dropped with the corresponding reason if all rings are full. All other packets
+    // are sent or are dropped by the forwarder.
     let sent: u64 = machine.sent.values().map(|numbers| numbers.len() as u64).sum();
     let full = machine.dropped(DropReason::MailboxFull);
     assert!(full > 100, "{full}");

@@ -40,7 +40,7 @@ impl ReservedPorts {
         Self::reserve(ports, false)
     }
 
-    /// Reserves ports that another process of the same user [shares](Self::share). From then on,
+    /// Reserves ports that another process of the same user [shares](Self::share). After this call,
     /// this process also shares the ports.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
-//! A network namespace for the thread of a test, with one veth pair. The program under test is
-//! attached to `near`, and the test sends frames from `far`.
+//! Creates a network namespace with one veth pair for the calling test thread. The program under
+//! test is attached to `near`, and the test sends frames from `far`.
 //!
 //! The namespace has no name and is removed when the thread ends. The kernel generates no
 //! link-local addresses for the interfaces, so only the frames of the test are sent.
@@ -104,7 +104,7 @@ impl Wire {
     }
 }
 
-/// Repeats `holds` until it returns `true`. The limit of ten seconds is ten times what a busy
+/// Repeats `holds` until it returns `true`. The time limit of ten seconds is ten times what a busy
 /// machine needs.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..1_000 {

@@ -154,8 +154,8 @@ fn backend_of_whole(machines: &mut [Machine; 2], random: &mut Random, now: u64, 
     backends.into_iter().next().unwrap()
 }
 
-/// Checks that each fragment arrived exactly once and that its TTL was decremented exactly once.
-/// All fragments of a datagram must have reached the same backend.
+/// Checks that each fragment arrived exactly once with a TTL that was decremented exactly once. All
+/// fragments of a datagram must have reached the same backend.
 fn all_arrived(datagrams: &[(Datagram, u8)], delivered: &Delivered) {
     assert_eq!(delivered.len(), datagrams.len() * 3);
     for (datagram, backend) in datagrams {
@@ -172,7 +172,7 @@ fn all_arrived(datagrams: &[(Datagram, u8)], delivered: &Delivered) {
     }
 }
 
-/// Sends some datagrams. Their fragments go in random order to the first `machines_used` machines.
+/// Sends some datagrams. The first `machines_used` machines receive the fragments in random order.
 fn round(
     machines: &mut [Machine; 2],
     random: &mut Random,
