@@ -114,8 +114,7 @@ impl PlaneFacts {
     }
 
     /// Returns `true` if the new data plane has the same number of threads and the same connection
-    /// table size. Each new thread can then receive the table of the old thread with the same
-    /// number.
+    /// table size. Each new thread can then take over the table of the same old thread.
     fn has_threads_of(&self, settings: &Settings, layout: &Layout) -> bool {
         self.queues == layout.queues
             && self.packet_threads == layout.packet_threads()
@@ -426,8 +425,7 @@ impl DataPlane {
             self.monitor.add_thread(name, sockets.into_iter().map(borrowed))?;
             self.threads.running.push(thread);
         }
-        // No thread sends a message, so `recv` returns when the last sender is dropped, after all
-        // threads have started.
+        // Returns when the last thread has started and dropped its sender.
         let _ = all_born.recv();
         self.unserved = self.without_socket().collect();
         self.threads.wakers.iter().for_each(Waker::ring);

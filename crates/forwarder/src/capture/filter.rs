@@ -13,8 +13,8 @@ use crate::{DropReason, ServiceId, SlotId, Snapshot, Verdict};
 pub struct CaptureFilter {
     /// Captures only packets to this VIP. `None` captures packets to all VIPs.
     pub vip: Option<VipFilter>,
-    /// Captures only packets for which a slot in this list was selected. Packets that were dropped
-    /// after the selection are included. `None` disables this condition.
+    /// Captures only packets for which the pipeline selected a slot in this list. Packets that were
+    /// dropped after the selection are included. `None` disables this condition.
     pub slots: Option<Vec<SlotId>>,
     /// Captures only packets that were dropped for a reason in this set. `None` disables this
     /// condition.

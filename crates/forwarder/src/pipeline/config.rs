@@ -35,10 +35,11 @@ pub struct PipelineConfig {
     /// request are dropped.
     pub upstream_requests: Option<UpstreamRequests>,
     /// `true` if software steering ([`crate::SoftwareSteering`]) has already distributed the
-    /// packets by flow. This thread then processes the packets that it decapsulates.
+    /// packets by flow. This thread then processes the packets that it decapsulates itself, instead
+    /// of passing them to other threads.
     pub is_steered: bool,
     /// A callback that receives the address range of each large table before the table is first
-    /// accessed. The callback can advise the kernel to use huge pages.
+    /// accessed. For example, the callback can advise the kernel to use huge pages.
     pub advise: fn(Range<usize>),
 }
 

@@ -1,5 +1,5 @@
-//! Checks that a packet that this machine originates equals the packet that the pipeline writes for
-//! the same flow and slot.
+//! Checks that an originated packet is identical to the packet that the pipeline writes for the
+//! same flow and slot.
 
 use forwarder::*;
 use packet::Encapsulation;

@@ -5,8 +5,8 @@ use forwarder::*;
 
 use crate::bed::*;
 
-/// Writes the checksum that a kernel leaves to hardware offload: the sum of the pseudo header, not
-/// complemented. The code is independent of the product code.
+/// Writes the partial checksum that a kernel writes for hardware offload: the sum of the
+/// pseudo-header, not complemented. The code is independent of the product code.
 fn partial(mut frame: Vec<u8>) -> Vec<u8> {
     let (addresses, l4, protocol) = match frame[12..14] {
         [0x08, 0x00] => (26..34, 34, frame[23]),

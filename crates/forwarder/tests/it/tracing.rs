@@ -1,5 +1,5 @@
-//! Tests of packet tracing: marked packets are forwarded like all others, and each report and each
-//! refusal is counted.
+//! Tests of packet tracing: marked packets are forwarded like unmarked ones, and every report and
+//! every refusal is counted.
 
 use std::sync::Arc;
 
@@ -154,7 +154,7 @@ fn unreported_marked_packet_is_forwarded_and_counted() {
         assert!(traced.bed.backend_of(&udp(CLIENT, 4000, VIP4, 443, &payload)).is_some());
     }
     assert_eq!((traced.reported(), traced.counts()), (None, (0, [1, 1, 1, 2, 0, 0])));
-    // After sixty seconds, a packet with the same mark is a replay.
+    // Sixty seconds later, a packet with the same mark is treated as a replay.
     traced.bed.live.clock().set(CLOCK + 56);
     assert!(traced.bed.backend_of(&udp(CLIENT, 4000, VIP4, 443, &good.sign(&key, &flow))).is_some());
     assert_eq!((traced.reported(), traced.counts()), (None, (0, [1, 2, 1, 2, 0, 0])));

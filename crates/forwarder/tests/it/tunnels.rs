@@ -217,7 +217,7 @@ fn tunneled_flows_are_spread_by_the_inner_tuple() {
     assert!(share.len() == 4 && share.values().all(|count| (60..140).contains(count)), "{share:?}");
 }
 
-/// If all flows of a thread had similar hashes, they would share one part of its connection table
+/// If all flows of a thread had similar hashes, they would use only part of its connection table
 /// and evict each other.
 #[test]
 fn inner_tuple_spreading_uses_the_whole_flow_table() {
@@ -353,8 +353,8 @@ fn a_dead_peer_is_hashed_around() {
     assert_eq!(cluster[0].counters.redirected.read(), 0);
 }
 
-/// Returns two machines on which the other machine collects all fragments. This can happen during a
-/// reload.
+/// Returns two machines, each of which expects the other one to collect all fragments. This can
+/// happen during a reload.
 fn at_odds() -> [Bed; 2] {
     machines().map(|mut parts| {
         let peers = parts.peers.take().unwrap();
