@@ -1,7 +1,7 @@
 //! Checks that the BGP peers of a VIP support the address families and attributes of its routes.
 //!
-//! If no route of a VIP can be sent to any peer, an error is reported. If only some of its routes
-//! can be sent, a warning is reported.
+//! It is an error if no route of a VIP can be sent to any peer, and a warning if only some of its
+//! routes can be sent.
 //!
 //! References: RFC 4760 (next hop of a route), RFC 8950 (IPv4 routes with IPv6 next hops), RFC 4271
 //! §5.1.5 (LOCAL_PREF is sent to internal peers only).
@@ -53,8 +53,8 @@ fn families(sections: &Sections<'_>, bgp: &BgpDraft, vip: &VipDraft, announce: &
     }
 }
 
-/// Returns the message and help text for a route that no peer can carry. `whose` limits the message
-/// to one machine, or is empty.
+/// Returns the message and the help text for a route that no peer can carry. `whose` is empty, or
+/// restricts the message to the peers of one machine.
 fn not_carried(vip: &VipDraft, family: Family, route: &Prefix, whose: &str) -> (String, String) {
     let (name, key, hop) = match family {
         Family::Ipv4 => ("IPv4", "ipv4", "next_hop4"),

@@ -1,7 +1,7 @@
-//! `replicas` of a pool's `kv`: stores each key on several backends.
+//! The table `replicas` of a pool's `kv`, with which each key is stored on several backends.
 //!
 //! The module `replicas` checks that this setting can be combined with other keys. The crate
-//! `forwarder` chooses the backends, and `kv-switch` combines their replies.
+//! `forwarder` chooses the backends, and the crate `kv-switch` combines their replies.
 
 use config_text::Node;
 use serde::Serialize;

@@ -1,5 +1,5 @@
-//! Checks remotes against the VIPs that name them, and against groups, machines and VIPs of this
-//! cluster.
+//! Checks remotes against the VIPs that refer to them, and against groups, machines and VIPs of
+//! this cluster.
 //!
 //! A configuration is rejected if redirected packets would arrive at an address outside the VIP in
 //! the other cluster, return to this cluster, or lack the mark of redirected packets. Loops cannot
@@ -29,7 +29,7 @@ pub(super) fn check(sections: &Sections<'_>) {
     sections.vips.iter().for_each(|vip| named(sections, vip));
 }
 
-/// Rejects a remote that is this cluster itself.
+/// Rejects a remote that has the name of this cluster.
 fn itself(sections: &Sections<'_>, name: &Arc<str>, remote: &RemoteDraft) {
     let report = sections.report;
     if sections.cluster.value.as_ref().is_some_and(|own| own.name() == &**name) && !is_flawed(name) {
@@ -142,7 +142,7 @@ fn addresses(sections: &Sections<'_>, remote: &RemoteDraft) {
     }
 }
 
-/// Returns a description of the machine, VIP or backend that uses an address in this cluster.
+/// Describes the machine, VIP or backend of this cluster that uses an address.
 fn own(sections: &Sections<'_>, address: IpAddr) -> Option<String> {
     let has = |list: &[At<IpAddr>]| list.iter().any(|own| own.value == address);
     let machine = sections.machines.iter().find(|machine| has(&machine.addresses));
@@ -156,8 +156,8 @@ fn own(sections: &Sections<'_>, address: IpAddr) -> Option<String> {
         .or_else(|| backend.map(|backend| format!("backend \"{}\" in this cluster", backend.name.value)))
 }
 
-/// Limits the number of sources, because each tunneled packet needs a lookup of its sender among
-/// all of them.
+/// Limits the number of sources, because the sender of each tunneled packet is looked up among all
+/// sources.
 fn sources(sections: &Sections<'_>) {
     let mut all = sections.remotes.values().flat_map(|remote| &remote.sources);
     if let Some(first) = all.nth(MOST_SOURCES) {
@@ -166,7 +166,7 @@ fn sources(sections: &Sections<'_>) {
     }
 }
 
-/// Reports each remote that is named by a VIP but has no address for that VIP. A remote needs an
+/// Reports remotes that a VIP refers to but that have no address for this VIP. A remote needs an
 /// address for each address family of the VIP.
 fn named(sections: &Sections<'_>, vip: &VipDraft) {
     for name in &vip.remotes {

@@ -1,4 +1,4 @@
-//! The kinds of health checks: the request of each kind, and the reply that it expects.
+//! The kinds of health checks, each with its request and the expected reply.
 //!
 //! This module reads the tables `tcp`, `http`, `https`, `grpc`, `dns`, `memcached` and `ntp`. The
 //! crate `health` sends the requests. The parent module `check` reads intervals and timeouts, and
@@ -150,7 +150,7 @@ pub struct GrpcCheck {
 pub struct DnsCheck {
     /// The port. Default: 53.
     pub port: u16,
-    /// The domain name to query, without a trailing dot. The root is `"."`. Required.
+    /// The domain name to query, without a trailing dot. `"."` is the root domain. Required.
     pub name: Arc<str>,
     /// The record type to query. The reply must have the code NOERROR and at least one record of
     /// this type. Default: [`DnsRecord::A`].
@@ -166,14 +166,14 @@ pub struct MemcachedCheck {
     pub transport: Transport,
 }
 
-/// The transport protocol of a memcached check. In memcached, UDP is disabled by default, so a
-/// server may reply only over TCP.
+/// The transport protocol of a memcached check. Memcached disables UDP by default, so a server may
+/// reply only over TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
     /// A TCP connection.
     Tcp,
-    /// UDP datagrams, which requests of keyed pools also use.
+    /// UDP datagrams, like requests to keyed pools.
     Udp,
 }
 
@@ -397,7 +397,7 @@ fn is_service(text: &str) -> bool {
     text.len() <= 255 && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// A function that reads the table of one kind of check.
+/// A function that reads the table of a single kind of check.
 type Read = fn(Section<'_>, &Outside<'_>) -> Option<CheckKind>;
 
 const KINDS: [(&str, Read); 7] = [

@@ -64,7 +64,8 @@ fn messages_are_as_in_the_snapshots() {
     assert!(count >= 60, "{count}");
 }
 
-/// No message shows a secret, even if it is the value of a wrong key or next to another error.
+/// No message contains a secret, even if the secret is the value of a wrong key or next to another
+/// error.
 #[test]
 fn reports_show_no_secrets() {
     let secret = "c4nary-9f8e";

@@ -168,7 +168,7 @@ impl Core {
                 }
             }
             // If no upstream request could be sent for a client request, the client request is
-            // already complete, and its reply reports the keys as missing.
+            // already complete. Its reply reports keys of unreachable backends as missing.
             if own.table.is_complete(number) {
                 own.whole.push(number);
             }

@@ -106,7 +106,7 @@ fn flow_of(inner: &Quoted) -> Option<Flow> {
     })
 }
 
-/// Returns `true` if the destination of the quoted outer packet is the backend in `slot`.
+/// Returns `true` if the quoted outer packet was addressed to the backend in `slot`.
 fn is_on(snapshot: &Snapshot, slot: SlotId, error: &IcmpError) -> bool {
     let destination = canonical(&error.quoted.addresses.dst);
     snapshot.slots.get(slot.0 as usize).is_some_and(|slot| slot.reach().contains(destination))

@@ -35,8 +35,8 @@ pub(super) fn is_barred(
     decapsulated_from == Some(TunnelSourceKind::Cluster) && snapshot.is_redirect(slot)
 }
 
-/// Returns how many times a packet was redirected before it reached this machine. The result is at
-/// most 1, because a packet is redirected at most twice.
+/// Returns how many times a packet was redirected within this cluster before it reached this
+/// machine. The result is at most 1, because a packet is redirected at most twice.
 #[inline]
 pub(super) fn redirected(decapsulated_from: Option<TunnelSourceKind>) -> u8 {
     u8::from(decapsulated_from == Some(TunnelSourceKind::Peer))
