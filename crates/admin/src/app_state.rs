@@ -1,5 +1,5 @@
-//! The state that all request handlers share: the channel to the run loop, the rules of the
-//! configuration, and a limit on concurrent large request bodies.
+//! The shared state of all request handlers: the channel to the run loop, the configured rules, and
+//! a limit on concurrent large request bodies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! Generates the OpenAPI document from the table of routes and the schemas of the row types.
+//! Generates the OpenAPI document from the route table and the schemas of the row types.
 //!
 //! The names, units and descriptions of fields come from the row types in `view` and `stats`. The
 //! module `routes` defines the routes.
@@ -25,7 +25,7 @@ pub(crate) struct Operation {
     answer: Content,
     /// A response header: its name and its description.
     header: Option<[&'static str; 2]>,
-    /// The error statuses of this route, in addition to those that all routes have.
+    /// The status codes of errors that this route can return, in addition to those of all routes.
     refusals: &'static [u16],
     pub(crate) handler: MethodRouter<AppState>,
 }
@@ -96,7 +96,7 @@ impl Operation {
         Self::json::<T>("get", path, summary, answer, handler)
     }
 
-    /// Adds error statuses.
+    /// Adds status codes of errors.
     pub(crate) fn refuses(self, refusals: &'static [u16]) -> Self {
         Self { refusals, ..self }
     }
@@ -198,8 +198,8 @@ pub(crate) fn document(operations: &[Operation]) -> Value {
 }
 
 /// Makes the schema of an object strict. All fields are required, other fields are not allowed, and
-/// durations are not negative. A client that is older than the server accepts additional fields,
-/// but the document describes exactly one version.
+/// durations are not negative. The document describes exactly one version of the API, although an
+/// older client would accept additional fields.
 fn close(schema: &mut Value) {
     let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else { return };
     for (_, duration) in

@@ -11,7 +11,7 @@
 mod tests;
 
 /// An interface of a capture file. Packets are captured at two points, before and after processing,
-/// and each point is represented by its own interface.
+/// each of which is represented by a separate interface.
 #[derive(Clone, Copy, Debug)]
 pub struct Interface {
     /// The value of the pcapng option `if_name`.
@@ -233,7 +233,7 @@ const PACKET_ID: u16 = 5;
 const IF_DROP: u16 = 5;
 const FILTER_ACCEPT: u16 = 6;
 const USER_DELIVERED: u16 = 8;
-/// The maximum length of an option value in bytes. The length field has 16 bits, and values are
+/// The maximum length of an option value in bytes. The length field is 16 bits wide, and values are
 /// padded to a multiple of 4.
 const OPTION_AT_MOST: usize = 65_532;
 /// The maximum length of a block in bytes, which is enough for a packet with a comment and all

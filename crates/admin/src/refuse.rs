@@ -1,4 +1,4 @@
-//! Conversion of a [`Refusal`] to an HTTP response: the kind determines the status, and the body is
+//! Converts a [`Refusal`] to an HTTP response. The kind determines the status, and the body is
 //! JSON.
 
 use axum::Json;

@@ -1,5 +1,4 @@
-//! Slow reference implementations for tests. These implementations share no code with the functions
-//! under test.
+//! Slow reference implementations for tests, which share no code with the functions under test.
 
 /// Computes the checksum of RFC 1071 word by word and adds each carry immediately.
 pub(crate) fn checksum(bytes: &[u8]) -> u16 {

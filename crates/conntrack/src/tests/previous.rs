@@ -1,5 +1,5 @@
-//! Tests of flows in previous tables. The expected results are in maps with the entries of each
-//! thread.
+//! Tests of flows in previous tables. Maps with the entries of each thread contain the expected
+//! results.
 
 use std::collections::{HashMap, HashSet};
 
@@ -42,7 +42,7 @@ fn handed_on(previous: &PreviousTables, buckets: usize, now: Tick) -> PreviousTa
 
 proptest! {
     /// After packets to up to three threads and a pause, lookups return exactly the flows in the
-    /// map. The same holds after an export to the next process.
+    /// map. The same must hold after an export to the next process.
     #[test]
     fn each_live_flow_of_each_thread_is_found_and_no_other(
         packets in prop::collection::vec((0u64..60, signals(), 0u32..3, 0usize..3, 0u32..40), 0..300),
