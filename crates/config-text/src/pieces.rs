@@ -1,8 +1,8 @@
 //! Parses a large TOML text in several pieces at the same time.
 //!
 //! The text is cut before headers `[kind.name]`. The cuts are chosen without parsing, so a cut may
-//! be inside a string or a list, or may separate a section from its sub-tables. A piece then fails
-//! to parse, or two pieces contain the same section. In both cases the whole text is parsed
+//! be inside a string or a list, or may separate a section from its sub-tables. In these cases, a
+//! piece fails to parse, or two pieces contain the same section, and the whole text is parsed
 //! instead.
 //!
 //! Invariant: the pieces together have the same values, at the same offsets, as the whole text.
@@ -19,7 +19,7 @@ pub(crate) type Piece<'a> = (usize, Spanned<DeTable<'a>>);
 
 /// Parses a text, in several pieces if it is large. Returns `None` if the text is not valid TOML.
 ///
-/// Sections `[kind.name]` may be spread over several pieces if `named` contains the kind.
+/// Sections `[kind.name]` may be distributed over several pieces if `named` contains the kind.
 /// [`Root::named`](crate::Root::named) merges them.
 pub(crate) fn parse<'a>(text: &'a str, named: &[&str]) -> Option<Vec<Piece<'a>>> {
     let pieces = is_large(text.len()).then(|| parse_in_pieces(text, processors(), named)).flatten();
@@ -96,7 +96,7 @@ fn differ(in_pieces: &[Option<&DeTable<'_>>]) -> bool {
 }
 
 /// Returns `true` if a line looks like the header `[kind]`, which TOML allows only once. Lines
-/// inside multi-line strings count too.
+/// inside multi-line strings are also considered.
 fn has_header(text: &str, kind: &str) -> bool {
     let inside = |line: &'_ str| {
         let (inside, _) = line.trim_start().strip_prefix('[')?.split_once(']')?;

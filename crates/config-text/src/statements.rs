@@ -86,7 +86,7 @@ enum Step {
     End,
 }
 
-/// A scanner that skips a string or a comment in one step and tracks open brackets.
+/// A scanner that tracks open brackets, and skips strings and comments in one step.
 struct Scan<'t> {
     text: &'t str,
     at: usize,
@@ -95,7 +95,7 @@ struct Scan<'t> {
     last: usize,
     /// The offset and kind of each open bracket.
     open: Vec<(usize, char)>,
-    /// The first bracket that was closed by a bracket of another kind.
+    /// The first bracket that was closed by a bracket of a different kind.
     mismatch: Option<Unclosed>,
 }
 
@@ -168,8 +168,8 @@ fn string(rest: &str, quote: char) -> usize {
     rest.len()
 }
 
-/// Returns `true` for a line such as `[name]` or `[[name.name]]`, unless the line may be a list
-/// inside a value.
+/// Returns `true` for a line such as `[name]` or `[[name.name]]` that cannot be a list inside a
+/// value.
 fn is_header(line: &str) -> bool {
     let line = line.split('#').next().unwrap_or_default().trim();
     let inside = line.strip_prefix('[').map(|rest| rest.trim_matches(['[', ']']).trim());
@@ -193,5 +193,5 @@ fn is_bare(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"_-".contains(&byte)
 }
 
-/// Words without quotes that may be elements of a list.
+/// Unquoted words that may be elements of a list.
 const VALUES: [&str; 4] = ["true", "false", "inf", "nan"];

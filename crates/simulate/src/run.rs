@@ -6,9 +6,9 @@
 //! therefore always refers to the backend of the first packet, and one bit per machine is enough to
 //! store it.
 //!
-//! If flow tables have no size limit, flows do not affect each other, and each flow is simulated to
-//! its end before the next flow begins. With a limit, flows are processed in order of time. Packets
-//! in the same millisecond are processed in the order of flow indexes.
+//! If flow tables have no size limit, flows do not affect each other, so each flow is simulated
+//! completely before the next one. With a limit, flows are processed in order of time. Packets in
+//! the same millisecond are processed in the order of flow indexes.
 
 use crate::flow::{Arrivals, Begun, Flow};
 use crate::load::Loads;
@@ -238,7 +238,7 @@ impl Run<'_> {
         }
         match (is_known, stays) {
             (true, false) => self.places.keep(visit.at_ms + idle, machine),
-            // The hash key has changed. Lookups can no longer find the entry, so it expires.
+            // The hash key has changed, so lookups no longer find the entry and it expires.
             (false, true) if epoch.emptied[usize::from(machine)] <= visit.epoch => {
                 self.places.free_at(visit.at_ms + idle, machine);
             }

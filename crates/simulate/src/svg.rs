@@ -1,5 +1,5 @@
 //! Draws the SVG chart of a report, which shows broken connections over time. Each hashing method
-//! has a solid line for runs with flow tables and a dashed line for runs without.
+//! has a solid line for the run with flow tables and a dashed line for the run without.
 
 use std::fmt::Write as _;
 

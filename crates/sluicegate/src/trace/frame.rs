@@ -1,5 +1,5 @@
-//! Builds the IP packets of a trace, either whole or as two fragments. The submodule `link` adds
-//! the Ethernet header.
+//! Builds the IP packets of a trace, either unfragmented or as two fragments. The submodule `link`
+//! adds the Ethernet header.
 //!
 //! References: RFC 791, RFC 768, RFC 8200 section 4.5, RFC 9293 section 3.1.
 
@@ -20,8 +20,8 @@ pub(super) struct Probe {
     /// The TCP sequence number, which is also the identification of fragments.
     pub(super) id: u32,
     pub(super) mark: [u8; MARK_BYTES],
-    /// The mark in the second fragment. The signature of this mark covers a flow without ports,
-    /// because later fragments contain no ports.
+    /// The mark in the second fragment. Its signature covers a flow without ports, because later
+    /// fragments contain no ports.
     pub(super) later_mark: [u8; MARK_BYTES],
 }
 
