@@ -56,7 +56,7 @@ pub enum TunnelSourceKind {
     /// The sender is another machine of this cluster, which redirects fragments to this machine.
     /// This machine does not redirect such fragments again.
     Peer,
-    /// The sender is a machine of another cluster, in which no backend was in service. This machine
+    /// The sender is a machine of another cluster, in which no backend was serving. This machine
     /// forwards the packet to a local backend or drops it.
     Cluster,
 }
@@ -85,7 +85,7 @@ pub struct TunnelSource {
 ///
 /// If several entries contain the sender address, the recursion-control mark of the packet selects
 /// the role. Peers and other clusters set the mark, and upstream tunnels do not. If no upstream
-/// tunnel matches, an unmarked packet can still be attributed to another cluster.
+/// tunnel matches, an unmarked packet can still be assigned the role of another cluster.
 ///
 /// # Cost
 /// Linear in the number of `sources`.

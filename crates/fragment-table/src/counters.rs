@@ -1,11 +1,11 @@
 //! The counters of one table. The packet thread that owns the table reads and publishes them.
 //!
-//! Invariants: every call of `first` is counted as recorded, as a duplicate or as a conflict. Every
-//! call of `later` is counted as known, as held or as one of the three refusals. These equations
-//! always hold: `recorded = known datagrams + expired_known + evicted + replaced`, and `held = held
-//! frames + released + expired_frames`.
+//! Invariants: every call of `first` is counted as recorded, a duplicate or a conflict. Every call
+//! of `later` is counted as known, held or refused for one of three reasons. These equations always
+//! hold: `recorded = known datagrams + expired_known + evicted + replaced`, and `held = held frames
+//! + released + expired_frames`.
 
-/// Counts since the table was built. They wrap at 2^64.
+/// The counts of events since the table was built, which wrap at 2^64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// First fragments whose decision was recorded.

@@ -5,15 +5,15 @@ use crate::buffer::List;
 /// The fields that all fragments of one datagram have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// The source address. IPv4 addresses are IPv4-mapped (RFC 4291 §2.5.5.2), so an IPv4 address
-    /// cannot be confused with an IPv6 address.
+    /// The source address. IPv4 addresses are IPv4-mapped (RFC 4291 §2.5.5.2), so that an IPv4
+    /// address cannot be confused with an IPv6 address.
     pub source: [u8; 16],
     /// The destination address in the same format.
     pub destination: [u8; 16],
     /// The protocol number for IPv4. For IPv6, always use the same constant, because the fragments
     /// of one datagram may differ in their next header (RFC 8200 §4.5).
     pub protocol: u8,
-    /// The identification, which has 16 bits in IPv4 and 32 bits in IPv6.
+    /// The identification, which is 16 bits wide in IPv4 and 32 bits wide in IPv6.
     pub id: u32,
 }
 
@@ -34,7 +34,7 @@ pub struct Extent {
     pub more: bool,
 }
 
-/// A fragment, as the caller describes it to the table.
+/// The caller's description of a fragment.
 #[derive(Clone, Copy, Debug)]
 pub struct Fragment<'a> {
     /// The key of the datagram.
