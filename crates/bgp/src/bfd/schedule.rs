@@ -1,8 +1,8 @@
-//! A priority queue with the deadlines of the BFD sessions.
+//! A priority queue of the BFD sessions' deadlines.
 //!
-//! Each session has a queue entry whose time is the deadline of the session or earlier. When an
-//! entry is reached too early, the session gets a new entry. This approach is cheaper than a queue
-//! update at every packet.
+//! Each session has a queue entry whose time is the deadline of the session or earlier. If the
+//! deadline has not come when its entry is reached, the session gets a new entry. This is cheaper
+//! than updating the queue for every packet.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

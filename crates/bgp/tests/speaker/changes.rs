@@ -128,7 +128,7 @@ async fn what_a_session_can_take_keeps_it() {
 async fn change_that_needs_a_restart_marks_routes_first() {
     let (listener, at) = listen(29).await;
     let mut config = peer("a", at);
-    // With these long retry times, the test times out if the restart counts as a failure.
+    // With these long retry times, the test times out if the restart is treated as a failure.
     config.times.first_retry = Duration::from_secs(3_600);
     config.times.max_retry = Duration::from_secs(3_600);
     config.times.notice = Duration::from_millis(500);
@@ -142,7 +142,8 @@ async fn change_that_needs_a_restart_marks_routes_first() {
     let changed = Instant::now();
     speaker.set_peers(vec![config.clone()]);
     update_with(&mut router, GRACEFUL_SHUTDOWN).await;
-    // The change is reverted before the restart. The community is removed, and the session stays.
+    // The change is reverted before the restart. The community is removed, and the session
+    // continues.
     config.families = families;
     speaker.set_peers(vec![config.clone()]);
     let unmarked = router.wait_for(UPDATE).await.expect("the session is gone");
@@ -268,8 +269,8 @@ async fn late_listener_requires_the_md5_key_of_the_peer() {
     established(&speaker, "a").await;
 }
 
-/// Sends more data than fits into the TCP window of a peer that does not read. The rest stays in
-/// the local kernel.
+/// Sends more data than fits into the TCP window of a peer that does not read, so that the rest
+/// stays in the local kernel.
 async fn close_window(speaker: &Speaker, name: &str) {
     let mut routes = Routes::new();
     for n in 0..=255 {

@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;
 
-/// The timeout of every wait. It is much longer than any step takes.
+/// The timeout of every wait, which is much longer than any step takes.
 pub(crate) const BOUND: Duration = Duration::from_secs(60);
 pub(crate) const OUR_ASN: u32 = 65_101;
 pub(crate) const ASN: u16 = 65_000;
