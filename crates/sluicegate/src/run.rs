@@ -271,7 +271,7 @@ impl Daemon {
         });
         let ended = loop {
             tokio::select! {
-                // Health states come first: a backend that is down must not receive packets.
+                // Health states come first, because a backend that is down must get no packets.
                 biased;
                 Some(event) = self.checks.next() => self.take_event(event),
                 () = signals.end.recv() => if self.is_to_end() { break Ok(()) },

@@ -35,7 +35,7 @@ struct Lanes {
     steps: [Step; LANES],
     /// The indices of the lanes whose lookup is not finished.
     open: [u8; LANES],
-    /// For each lane, the batch index of the packet that the lane looks up.
+    /// The batch index of the packet that each lane looks up.
     places: [u8; LANES],
 }
 
