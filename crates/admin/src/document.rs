@@ -1,7 +1,7 @@
-//! Generates the OpenAPI document from the route table and the schemas of the row types.
+//! Generates the OpenAPI document from the route table and the schemas of the response types.
 //!
-//! The names, units and descriptions of fields come from the row types in `view` and `stats`. The
-//! module `routes` defines the routes.
+//! The types in `view` and `stats` provide the names, units and descriptions of fields. The module
+//! `routes` defines the routes.
 //!
 //! References: OpenAPI 3.1, whose schemas are JSON Schema 2020-12.
 
@@ -43,12 +43,12 @@ impl Content {
         Self { description, media_type: "application/json", schema: SchemaGenerator::subschema_for::<T> }
     }
 
-    /// Describes a text body of the given media type.
+    /// Describes a text body with the given media type.
     pub(crate) fn of(media_type: &'static str, description: &'static str) -> Self {
         Self { description, media_type, schema: SchemaGenerator::subschema_for::<String> }
     }
 
-    /// Describes a binary body of the given media type.
+    /// Describes a binary body with the given media type.
     pub(crate) fn binary(media_type: &'static str, description: &'static str) -> Self {
         let schema = |_: &mut SchemaGenerator| json_schema!({ "type": "string", "format": "binary" });
         Self { description, media_type, schema }

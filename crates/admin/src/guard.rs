@@ -47,12 +47,12 @@ async fn judge(State(state): State<AppState>, request: Request, next: Next) -> R
     match response.extensions().get::<AuditRecord>() {
         Some(AuditRecord::Said { words, reason }) => {
             // log: An operator changed the state of the load balancer with the command line or the
-            // API. `peer` names the client.
+            // API. `peer` identifies the client.
             tracing::info!(change = "override", %peer, reason, "operator command: {words}");
         }
         Some(AuditRecord::Noted(words)) => {
             // log: An operator ran a command that does not change state, such as counting keys.
-            // `peer` names the client.
+            // `peer` identifies the client.
             tracing::info!(%peer, "operator command: {words}");
         }
         Some(AuditRecord::Logged) => tracing::debug!(%peer, %method, path, "operator command"),

@@ -90,8 +90,8 @@ pub struct Limits {
     pub reading: Duration,
     /// The age after which a connection accepts no new request.
     pub life: Duration,
-    /// The time between `life` and the forced end of the connection. A capture stream is not
-    /// interrupted.
+    /// The time after `life` until the connection is closed even if a request is still running. A
+    /// capture stream is not interrupted.
     pub farewell: Duration,
 }
 

@@ -85,7 +85,7 @@ impl Outcome {
 }
 
 /// Returns the messages of a router in the configuration selected by `how`. The messages are
-/// cached, because creating them takes longer than the test of an input.
+/// cached, because creating them takes longer than testing one input.
 fn hello(how: u8) -> &'static [u8] {
     static MADE: [OnceLock<Vec<u8>>; 1 << u8::BITS] = [const { OnceLock::new() }; 1 << u8::BITS];
     let made = MADE.get(usize::from(how)).expect("the table has an entry for each byte value");
@@ -240,7 +240,7 @@ pub fn conversations() -> Vec<Vec<u8>> {
     all
 }
 
-/// Returns a NOTIFICATION for an administrative shutdown that contains a text.
+/// Returns a NOTIFICATION for an administrative shutdown that contains a shutdown message.
 fn farewell() -> Vec<u8> {
     let now = Instant::now();
     let mut router = configured(0, now);

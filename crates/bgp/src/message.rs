@@ -138,7 +138,7 @@ impl Notification {
     }
 
     /// Returns the text of an administrative shutdown or reset, with control characters replaced.
-    /// Returns `None` if there is no text or it is not valid UTF-8.
+    /// Returns `None` if there is no message or it is not valid UTF-8.
     pub(crate) fn shutdown_text(&self) -> Option<String> {
         let (Self::CEASE, 2 | 4, [len, text @ ..]) = self.inner() else { return None };
         let text = text.get(..usize::from(*len)).filter(|text| !text.is_empty())?;

@@ -31,7 +31,7 @@ use crate::words;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// A shutdown by the operator, with a text for the peer.
+    /// A shutdown by the operator, with a message for the peer.
     Shutdown(String),
     Deconfigured,
     ConfigurationChange,

@@ -72,8 +72,8 @@ pub struct PeerStatus {
     pub state: State,
     /// The time of the last change of `state`.
     pub since: SystemTime,
-    /// The reason why there is no session, and when it occurred. `None` if a session is up or no
-    /// attempt has failed yet.
+    /// The reason why there is no session, and the time of the failure. `None` if a session is up
+    /// or no attempt has failed yet.
     pub last_error: Option<(String, SystemTime)>,
     /// The reason why the last session ended, and when it ended. The value is kept while a later
     /// session is up.

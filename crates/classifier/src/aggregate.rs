@@ -35,8 +35,8 @@ pub fn aggregate(prefixes: &[Prefix], most: usize) -> Aggregate {
     let ranges = without_covered(&ranges);
     let mut joins = joins(&ranges);
     // A join replaces neighboring ranges with their common prefix. Each join adds at least as much
-    // address space as any join inside it. Inner joins therefore come first in the sorted order,
-    // and each join reduces the number of ranges by one.
+    // address space as any join inside it. Joins inside other joins therefore come first in the
+    // sorted order, and each join reduces the number of ranges by one.
     joins.sort_unstable_by_key(|join| (join.loss(), std::cmp::Reverse(join.whole.length), join.whole));
     let free = joins.iter().take_while(|join| join.added == 0).count();
     let taken = joins.get(..free.max(ranges.len().saturating_sub(most))).unwrap_or(&joins);

@@ -17,7 +17,8 @@ use crate::parallel::{self, processors};
 /// A parsed piece: its offset in the text, and its table.
 pub(crate) type Piece<'a> = (usize, Spanned<DeTable<'a>>);
 
-/// Parses a text, in several pieces if it is large. Returns `None` if the text is not valid TOML.
+/// Parses TOML text, in several pieces if the text is large. Returns `None` if the text is not
+/// valid TOML.
 ///
 /// Sections `[kind.name]` may be distributed over several pieces if `named` contains the kind.
 /// [`Root::named`](crate::Root::named) merges them.
@@ -41,8 +42,8 @@ fn parse_in_pieces<'a>(text: &'a str, count: usize, named: &[&str]) -> Option<Ve
     are_apart(text, &pieces, named).then_some(pieces)
 }
 
-/// Cuts a text into at most `count` pieces of similar length. Every piece except the first begins
-/// with a header.
+/// Splits TOML text into at most `count` pieces of similar length. Every piece except the first
+/// begins with a header.
 fn cut(text: &str, count: usize) -> Vec<(usize, &str)> {
     let mut pieces = Vec::with_capacity(count);
     let mut start = 0;
@@ -56,7 +57,7 @@ fn cut(text: &str, count: usize) -> Vec<(usize, &str)> {
     pieces
 }
 
-/// Returns the offset of the first header `[kind.name]` in a text.
+/// Returns the offset of the first header `[kind.name]` in TOML text.
 fn header(text: &str) -> Option<usize> {
     let mut lines = text.match_indices("\n[").map(|(at, _)| at + 1);
     let plain = |part: &str| part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));

@@ -1,5 +1,5 @@
-//! Splits a text into statements, even if it is not valid TOML. A statement is a header `[...]`, or
-//! a key with its value.
+//! Splits configuration text into statements, even if the text is not valid TOML. A statement is a
+//! header `[...]`, or a key with its value.
 //!
 //! A value continues on the next line while a bracket is open. If the next line can only be a
 //! header or another key, the value ends before that line, because its closing bracket must be
@@ -28,7 +28,7 @@ pub(crate) struct Unclosed {
     pub(crate) open: usize,
 }
 
-/// Returns all statements of a text. Blank lines and comments are skipped.
+/// Returns all statements in configuration text. Blank lines and comments are skipped.
 ///
 /// # Cost
 /// Linear in the length of the text.

@@ -1,4 +1,4 @@
-//! Finds all syntax errors and duplicate keys of a text that is not valid TOML. Each mistake is
+//! Finds all syntax errors and duplicate keys in text that is not valid TOML. Each mistake is
 //! reported as one error.
 //!
 //! The TOML parser continues after an error, but treats all text after an unclosed list as part of

@@ -72,7 +72,7 @@ pub(super) fn ranges<S: Serializer>(values: &[RangeInclusive<u16>], to: S) -> Re
     to.collect_seq(values.iter().map(show))
 }
 
-/// The SHA-256 of a text that must not be shown, such as the content of a file.
+/// The SHA-256 digest of a string that must not be shown, such as the content of a file.
 #[derive(Serialize)]
 pub(super) struct Sealed {
     sha256: String,

@@ -106,8 +106,8 @@ pub(super) fn known_keys(problem: &Problem) -> Option<Vec<&str>> {
     problem.message.starts_with("unknown key ").then(|| keys.split(", ").collect())
 }
 
-/// Returns `true` if a problem has this message and this help line. An empty `help` means no help
-/// line.
+/// Returns `true` if a problem has this message and this help line. If `help` is empty, the problem
+/// must not have a help line.
 pub(super) fn says(problem: &Problem, message: &str, help: &str) -> bool {
     problem.message == message && problem.help.as_deref().unwrap_or_default() == help
 }

@@ -30,8 +30,8 @@ use crate::reach::Heard;
 use crate::routers::BFD_PORT;
 use crate::sockets;
 
-/// Collects all facts. `next_hops` contains the next hops of the backends, and `routes` the routes
-/// of the VIPs. The next hop of a BGP peer may be in either one.
+/// Collects all facts. `next_hops` contains the next hops of the backends, and `routes` contains
+/// the routes of the VIPs. The next hop of a BGP peer can be in `next_hops` or in `routes`.
 pub(crate) fn facts(
     config: &Config,
     machine: &Machine,

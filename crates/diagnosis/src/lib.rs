@@ -1,4 +1,4 @@
-//! Checks a configuration and a machine before the machine carries traffic, for the command
+//! Checks a configuration and a machine before the machine handles traffic, for the command
 //! `sluicegate doctor`.
 //!
 //! The result is a list of findings. Each finding describes a problem and its effect, and contains

@@ -106,7 +106,8 @@ impl ThreadCounters {
         self.drops.get(reason.index()).map_or(0, Counter::read)
     }
 
-    /// Counts a request to a keyed service. `verb` is the number of its command.
+    /// Counts a request to a keyed service. `verb` is the index of its command in the list of
+    /// commands.
     #[inline]
     pub(crate) fn request(&self, verb: u8) {
         if let Some(counter) = self.verbs.get(usize::from(verb)) {

@@ -108,7 +108,7 @@ pub(crate) fn read(text: &str, file: &Path) -> Result<Vec<Service>, Problems> {
     let (mut services, mut problems) = (Services::default(), Vec::new());
     for (number, line) in (1..).zip(text.lines()) {
         problems.extend(services.add(number, line, file).err());
-        // Parsing stops here, because a text with so many problems is probably not a list of IPVS
+        // Parsing stops here, because input with so many problems is probably not a list of IPVS
         // rules.
         if problems.len() == MAX_PROBLEMS {
             break;

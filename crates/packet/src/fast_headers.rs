@@ -86,7 +86,8 @@ impl FastHeaders {
     }
 
     /// Reads a frame as [`FastHeaders::read`] does, if it has an IPv4 header at offset `l3`. The
-    /// offset must be [`FastHeaders::UNTAGGED`] or the one that [`FastHeaders::tagged`] returned.
+    /// offset must be [`FastHeaders::UNTAGGED`] or the offset that [`FastHeaders::tagged`]
+    /// returned.
     #[inline(always)]
     #[must_use]
     pub fn read_v4(frame: &[u8], l3: u16) -> Option<Self> {

@@ -160,7 +160,7 @@ fn short_count(count: u64) -> String {
 const LONG: Duration = Duration::from_secs(3);
 /// The busy share above which a thread is likely to drop packets soon.
 const BUSY: f64 = 0.9;
-/// The maximum number of rows for threads and drops, without border and heading.
+/// The maximum number of rows for threads and drops, not counting the border and the heading.
 const MOST_FOOT_ROWS: usize = 12;
 
 #[cfg(test)]

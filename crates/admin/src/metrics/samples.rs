@@ -273,8 +273,8 @@ fn label(name: &str, value: &str) -> LabelPair {
     pair
 }
 
-/// Yields each row with its name, or with the name [`OTHER`] if the row exceeds the limit. Rows are
-/// ordered by name, so that the same rows exceed the limit at each scrape.
+/// Returns each row with its name. Rows above the limit get the name [`OTHER`] instead. Rows are
+/// sorted by name, so that at each scrape, the same rows are above the limit.
 fn bounded<T>(rows: &BTreeMap<String, T>, bound: usize) -> impl Iterator<Item = (&str, &T)> {
     rows.iter().enumerate().map(move |(n, (name, row))| (if n < bound { name.as_str() } else { OTHER }, row))
 }

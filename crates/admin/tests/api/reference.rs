@@ -127,7 +127,7 @@ fn words(value: &Value) -> String {
     line(value.as_str().unwrap_or_default())
 }
 
-/// Joins the lines of a text for a table cell.
+/// Joins the lines of a string, so that the string fits into a table cell.
 fn line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }

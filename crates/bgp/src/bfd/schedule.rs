@@ -1,7 +1,7 @@
 //! A priority queue of the BFD sessions' deadlines.
 //!
 //! Each session has a queue entry whose time is the deadline of the session or earlier. If the
-//! deadline has not come when its entry is reached, the session gets a new entry. This is cheaper
+//! deadline has not passed when its entry is reached, the session gets a new entry. This is cheaper
 //! than updating the queue for every packet.
 
 use std::cmp::Reverse;
@@ -20,7 +20,7 @@ impl Schedule {
         self.0.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// Removes and returns the earliest entry if its time has come.
+    /// Removes and returns the earliest entry if it is due.
     pub(crate) fn pop(&mut self, now: Instant) -> Option<(Instant, u32)> {
         self.next().filter(|&at| at <= now)?;
         self.0.pop().map(|Reverse(entry)| entry)

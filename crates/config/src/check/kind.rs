@@ -339,7 +339,7 @@ fn text(node: &Node<'_>, expected: Expected, good: fn(&str) -> bool) -> Option<A
     node.parse(expected, |text| good(text).then(|| Arc::from(text)))
 }
 
-/// Joins adjacent ranges, so that equal sets of status codes result in equal lists.
+/// Joins adjacent ranges, so that identical sets of status codes result in identical lists.
 fn joined(ranges: Vec<RangeInclusive<u16>>) -> Vec<RangeInclusive<u16>> {
     let mut joined: Vec<RangeInclusive<u16>> = Vec::with_capacity(ranges.len());
     for range in ranges {

@@ -23,7 +23,8 @@ const SNAPSHOTS: [(&str, &str); 2] = [
     ("sections.txt", include_str!("messages/sections.txt")),
 ];
 
-/// Appends the missing sections. The case comes first, so that its line numbers are correct.
+/// Appends the missing sections. The sections are added after `case`, so that the line numbers of
+/// `case` do not change.
 fn complete(case: &str) -> String {
     let has = |header: &str| {
         let dropped = format!("# without {header}");

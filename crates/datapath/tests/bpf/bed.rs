@@ -104,8 +104,8 @@ impl Wire {
     }
 }
 
-/// Repeats `holds` until it returns `true`. The time limit of ten seconds is ten times what a busy
-/// machine needs.
+/// Calls `holds` repeatedly until it returns `true`. The time limit of ten seconds is ten times
+/// what a busy machine needs.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..1_000 {
         if holds() {

@@ -7,7 +7,7 @@ use crate::bed::*;
 
 const PLACES: usize = 32_768;
 /// The number of established flows. It is half of the table's capacity, so that each flow gets an
-/// entry, and floods fill the rest.
+/// entry, and floods fill the remaining entries.
 const FLOWS: u32 = 16_384;
 const BATCH: usize = 256;
 /// The time between two batches in milliseconds, which is longer than a tick.

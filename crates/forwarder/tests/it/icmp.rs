@@ -463,7 +463,8 @@ fn icmp_error_on_an_outer_packet_is_reported() {
         bed.send(0, &with_icmp_checksum(message)).0
     };
     let path = |mtu| Some(Notice::PathMtu { destination: ip(&backend), mtu });
-    // The first quoted flow is unknown. The second one is tracked, but on another backend.
+    // The first quoted flow is unknown. The second quoted flow is tracked, but on a different
+    // backend.
     let (mut unknown, mut misplaced) = (outer[..60].to_vec(), elsewhere[..60].to_vec());
     unknown[24 + 20..24 + 22].copy_from_slice(&8u16.to_be_bytes());
     misplaced[16..20].copy_from_slice(&outer[16..20]);

@@ -316,11 +316,11 @@ fn what_is_not_ours_is_no_tunnel() {
     };
     let gue = Encapsulation::Gue { udp_checksum: false };
     assert!(changed(Encapsulation::Gre, 20, 0x30) && changed(gue, 20, 0));
-    assert!(!changed(Encapsulation::Gre, 9, 6)); // another protocol
+    assert!(!changed(Encapsulation::Gre, 9, 6)); // different protocol
     assert!(!changed(Encapsulation::Gre, 20, 0x40)); // source routes
     assert!(!changed(Encapsulation::Gre, 21, 1)); // PPTP's version
-    assert!(!changed(Encapsulation::Gre, 22, 0x65)); // carries something else
-    assert!(!changed(gue, 23, 0xc1)); // another port
+    assert!(!changed(Encapsulation::Gre, 22, 0x65)); // unsupported inner protocol
+    assert!(!changed(gue, 23, 0xc1)); // different port
     assert!(!changed(gue, 28, 0x20) && !changed(gue, 28, 0x40)); // control, variant 1
     assert!(!changed(gue, 29, 47));
 }
