@@ -101,7 +101,7 @@ pub enum Command {
         text: String,
         /// The entity tag of the configuration that the operator edited, without quotes. `None`
         /// represents the header `If-Match: *`, which matches every configuration. If the tag
-        /// differs from the current one, the command fails with
+        /// differs from the current tag, the command fails with
         /// [`RefusalKind::Stale`](super::RefusalKind::Stale).
         if_match: Option<String>,
         /// The requester and the conditions of the reload.
@@ -115,7 +115,7 @@ pub enum Command {
     /// Restores an earlier generation.
     Rollback {
         /// The number of the generation. `None` means the last confirmed generation while a trial
-        /// generation is active, and otherwise the generation before the current one.
+        /// generation is active, and otherwise the generation before the current generation.
         generation: Option<u64>,
         /// The requester and the conditions of the reload.
         terms: ReloadTerms,
@@ -225,7 +225,7 @@ pub struct CaptureCommand {
 #[derive(Debug)]
 pub struct CaptureStream(pub mpsc::Receiver<Bytes>);
 
-/// A change to the override of a backend. A later change replaces an earlier one. An override
+/// A change to the override of a backend. A later change replaces an earlier change. An override
 /// survives a reload, but not a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackendAction {
@@ -265,8 +265,8 @@ pub struct OverrideNote {
     pub lasts: Option<Duration>,
 }
 
-/// A temporary log level. A later change replaces an earlier one. The level survives a reload, but
-/// not a restart.
+/// A temporary log level. A later temporary level replaces an earlier temporary level. The level
+/// survives a reload, but not a restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLevelOverride {
     /// The least severe level at which log lines are written.

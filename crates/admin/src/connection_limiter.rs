@@ -180,12 +180,12 @@ impl Progress {
     }
 }
 
-/// The time that a client has for sending a request before its connection can be closed for a new
-/// one. If it were zero, connections that arrive at the same time would displace each other before
-/// the server can read their requests.
+/// The time that a client has for sending a request before its connection can be closed to admit a
+/// new connection. If it were zero, connections that arrive at the same time would displace each
+/// other before the server can read their requests.
 const REQUEST_TIME: Duration = Duration::from_millis(50);
-/// The time that a client has for reading a response before its connection can be closed for a new
-/// one.
+/// The time that a client has for reading a response before its connection can be closed to admit a
+/// new connection.
 const RESPONSE_TIME: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

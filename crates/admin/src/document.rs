@@ -25,7 +25,8 @@ pub(crate) struct Operation {
     answer: Content,
     /// A response header: its name and its description.
     header: Option<[&'static str; 2]>,
-    /// The status codes of errors that this route can return, in addition to those of all routes.
+    /// The status codes of errors that this route can return, in addition to the status codes that
+    /// all routes can return.
     refusals: &'static [u16],
     pub(crate) handler: MethodRouter<AppState>,
 }

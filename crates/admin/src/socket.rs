@@ -104,7 +104,7 @@ impl File {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns `true` if the file at the path is the one that this process created.
+    /// Returns `true` if the file at the path is the file that this process created.
     fn stands(&self, made: Option<(u64, u64)>) -> bool {
         made.is_some() && identity(&self.path) == made
     }

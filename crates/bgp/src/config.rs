@@ -18,8 +18,8 @@ use crate::prefix::Family;
 pub struct SpeakerConfig {
     /// The local AS number.
     pub asn: u32,
-    /// The local router ID (BGP identifier). It can be any number that is unique in the AS, and is
-    /// written as an IPv4 address.
+    /// The local router ID (BGP identifier). The ID can be any number that is unique in the AS, and
+    /// is written as an IPv4 address.
     pub router_id: Ipv4Addr,
     /// The addresses on which the speaker accepts connections. If the list is empty, the speaker
     /// accepts no connections and only opens connections to peers.
@@ -222,8 +222,8 @@ impl PeerConfig {
         Self { local_address: next.local_address, ..self.until_restart(next) } == *next
     }
 
-    /// Returns the configuration that the running session uses until it restarts. This is `next`,
-    /// but fields whose change needs a new session keep the values of `self`.
+    /// Returns the configuration that the running session uses until it restarts. The result is
+    /// `next`, except that fields whose change needs a new session keep the values of `self`.
     pub(crate) fn until_restart(&self, next: &Self) -> Self {
         Self {
             asn: self.asn,

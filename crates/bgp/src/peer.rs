@@ -83,8 +83,8 @@ pub(crate) struct Inputs {
     pub(crate) inbound: mpsc::Receiver<TcpStream>,
 }
 
-/// The connection that this speaker opened and the connection that the peer opened. Both exist only
-/// until the collision is resolved.
+/// The connection that this speaker opened and the connection that the peer opened. Both
+/// connections exist only until the collision is resolved.
 #[derive(Debug, Default)]
 struct Both {
     dialled: Option<Connection>,

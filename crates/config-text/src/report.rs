@@ -237,7 +237,7 @@ impl Report {
 
     /// Reports a reference to a section that does not exist. `kind` is the kind of section in
     /// words, such as `prefix group`. The help line suggests the most similar of the `known` names,
-    /// or lists some of them.
+    /// or lists some of the known names.
     pub fn unknown<'k>(
         &self,
         name: &At<Arc<str>>,
@@ -325,8 +325,8 @@ impl Report {
         let offset = one.offset?;
         let (file, text) = self.file(offset)?;
         let is_first_byte = offset == text.base && matches!(one.ground, Ground::Absence | Ground::Doubt);
-        // An included file with a syntax error may not be a configuration at all. It could be a
-        // private key.
+        // An included file with a syntax error may not be a configuration at all. The file could be
+        // a private key.
         if is_first_byte || (one.ground == Ground::Syntax && file > 0) {
             return None;
         }

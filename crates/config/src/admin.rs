@@ -38,7 +38,7 @@ pub struct Admin {
 /// The Unix socket of the admin interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AdminSocket {
-    /// The path of the socket. It is absolute and at most 107 bytes long.
+    /// The path of the socket. The path is absolute and at most 107 bytes long.
     pub path: PathBuf,
     /// The group that owns the socket file. If `None`, the file has the group of the process.
     pub group: Option<Arc<str>>,

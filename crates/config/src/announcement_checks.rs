@@ -1,7 +1,7 @@
 //! Checks that the BGP peers of a VIP support the address families and attributes of its routes.
 //!
-//! It is an error if no route of a VIP can be sent to any peer, and a warning if only some of its
-//! routes can be sent.
+//! If no route of a VIP can be sent to any peer, an error is reported. If only some of its routes
+//! can be sent, a warning is reported.
 //!
 //! References: RFC 4760 (next hop of a route), RFC 8950 (IPv4 routes with IPv6 next hops), RFC 4271
 //! §5.1.5 (LOCAL_PREF is sent to internal peers only).

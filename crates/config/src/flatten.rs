@@ -4,7 +4,7 @@
 //! Weights are never normalized. A member keeps the encapsulation of the pool that lists it. In
 //! addition to its own checks, a pool inherits the checks of the pools that contain it.
 //!
-//! Invariant: each pool is flattened once, after all pools inside it, without recursion. This
+//! Invariant: each pool is flattened once, after all pools inside it, without recursion. This order
 //! bounds the cost even for long chains of pools, and for pools with many paths between them.
 
 use std::collections::BTreeMap;
@@ -165,7 +165,7 @@ impl Sections<'_> {
                     self.report.error(&reference.pool.place, (message, help));
                     u32::MAX
                 });
-                // The checks are those of the pool that lists the backend directly. If only one
+                // The checks are taken from the pool that lists the backend directly. If only one
                 // pool lists a backend, the backend therefore has the same health state in all
                 // pools.
                 let first = known.filter(|other| other.leaf <= member.leaf).unwrap_or(member);

@@ -100,7 +100,7 @@ pub(super) fn checks(sections: &Sections<'_>, names: &[At<Arc<str>>], direct: &s
     found
 }
 
-/// The prefix of the pool name. It contains `@`, which is not allowed in configured names.
+/// The prefix of the pool name. The prefix contains `@`, which is not allowed in configured names.
 const POOL: &str = "peers@";
 /// The help line for a peer check that probes through the VIP.
 pub(super) const DIRECT: &str =

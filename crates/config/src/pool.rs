@@ -37,14 +37,16 @@ pub struct Member {
     /// alphabetically first of these pools.
     #[serde(rename = "listed_by")]
     pub leaf: Arc<str>,
-    /// The encapsulation of packets to the backend. It is set in the pool that lists the backend.
+    /// The encapsulation of packets to the backend. The encapsulation is set in the pool that lists
+    /// the backend.
     #[serde(serialize_with = "encapsulation_name")]
     pub encapsulation: Arc<Encapsulation>,
     /// The name of the backend on the ketama ring, which is unique in the pool. `None` if the pool
     /// has no ring.
     pub ring_name: Option<Arc<str>>,
-    /// The weight of the backend, which is the sum over all paths of nested pools of the product of
-    /// the weights along the path. A backend with weight 0 receives no new flows.
+    /// The weight of the backend. If nested pools contain the backend, the weights along each path
+    /// of pools are multiplied, and the products are added. A backend with weight 0 receives no new
+    /// flows.
     pub weight: u32,
     /// The health checks that must all pass, sorted by name, at most 64. These are the checks of
     /// the pool that lists the backend, and of all pools that contain it. Without checks, the

@@ -85,9 +85,9 @@ fn prefixes(sections: &Sections<'_>, remote: &RemoteDraft) {
     }
 }
 
-/// Checks a prefix of another cluster. It must have the same length as the prefix of this cluster,
-/// so that suffixes select the same VIP. It must also be in the group and not overlap a prefix of
-/// this cluster.
+/// Checks a prefix of another cluster. The prefix must have the same length as the prefix of this
+/// cluster, so that suffixes select the same VIP. It must also be in the group, and must not
+/// overlap a prefix of this cluster.
 fn in_group(sections: &Sections<'_>, group: &GroupDraft, prefix: &At<Prefix>) {
     let family = if prefix.value.address().is_ipv4() { "IPv4" } else { "IPv6" };
     let same = |own: &&At<Prefix>| own.value.address().is_ipv4() == prefix.value.address().is_ipv4();

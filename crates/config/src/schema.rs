@@ -2,8 +2,8 @@
 //!
 //! Names, types and ranges are recorded while the crate reads an example that contains every key.
 //! Descriptions and defaults come from the module `descriptions`. The schema accepts every file
-//! that this crate accepts. It does not describe dependencies between keys, or the content of
-//! strings.
+//! that this crate accepts. The schema does not describe dependencies between keys, or the content
+//! of strings.
 
 use std::path::Path;
 

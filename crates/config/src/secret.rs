@@ -56,7 +56,7 @@ impl SecretName {
     }
 }
 
-/// The reason why a secret could not be read. It never contains a part of the secret.
+/// The reason why a secret could not be read. The reason never contains a part of the secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct SecretError {
@@ -106,8 +106,8 @@ pub fn read_secret(
     }
 }
 
-/// The secret key of all hash functions that select a backend. It is 16 bytes long and the same on
-/// all machines of a cluster.
+/// The secret key of all hash functions that select a backend. The key is 16 bytes long, and is the
+/// same on all machines of a cluster.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct HashKey([u8; 16]);
 

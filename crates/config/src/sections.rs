@@ -101,7 +101,7 @@ impl Sections<'_> {
 }
 
 /// Returns `true` if a name is invalid. Invalid names are stored in quotes, so that no reference
-/// matches them. They have already been reported.
+/// matches them. The invalid names have already been reported.
 pub(super) fn is_flawed(name: &str) -> bool {
     name.starts_with('"')
 }
@@ -116,7 +116,7 @@ pub(super) fn in_order<'d, T>(
 }
 
 /// Reports duplicate values. The problem is reported at the later value, and its help line contains
-/// the position of the first one.
+/// the position of the first value.
 pub(super) fn each_once<'s, T: Ord + Copy + fmt::Display + 's>(
     sections: &Sections<'_>,
     items: impl Iterator<Item = &'s At<T>>,

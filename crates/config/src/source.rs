@@ -2,9 +2,9 @@
 //!
 //! Two machines with the same digest choose backends and check their health in the same way. The
 //! digest covers the files, the prefix lists, the hash key, and the CA certificates of checks and
-//! of API clients. It does not cover the certificate and key of a machine, which may differ between
-//! machines. The digest does not reveal the hash key, which has 128 random bits. Reference: FIPS
-//! 180-4 for SHA-256.
+//! of API clients. The digest does not cover the certificate and key of a machine, which may differ
+//! between machines. The digest does not reveal the hash key, which has 128 random bits. Reference:
+//! FIPS 180-4 for SHA-256.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Metadata};

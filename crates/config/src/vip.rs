@@ -70,9 +70,9 @@ impl Vip {
         own.chain(grouped)
     }
 
-    /// Returns the addresses at which health checks can probe the VIP. These are its own addresses,
-    /// and one address per suffix: the group's first prefix of the family, zeros, and the suffix.
-    /// By convention, the first prefix belongs to this cluster.
+    /// Returns the addresses at which health checks can probe the VIP. The result contains the
+    /// VIP's own addresses, and one address per suffix: the group's first prefix of the family,
+    /// zeros, and the suffix. By convention, the first prefix belongs to this cluster.
     pub fn reachable_at(&self) -> Vec<IpAddr> {
         let in_group = |suffix: &Suffix| {
             let prefix = self.group.as_ref()?.first(suffix.address().is_ipv4())?;

@@ -245,9 +245,9 @@ impl Clock {
         index_of(self.state_byte())
     }
 
-    /// Returns `true` if the packet leaves the entry unchanged. This is the case for data packets
-    /// of an established or opened flow whose last packet arrived in the same tick. Most packets of
-    /// a busy flow pass this test.
+    /// Returns `true` if the packet leaves the entry unchanged. Data packets of an established or
+    /// opened flow leave the entry unchanged if the last packet arrived in the same tick. Most
+    /// packets of a busy flow pass this test.
     #[inline]
     pub(crate) fn unmoved_by(self, signal: Signal, now: Tick) -> bool {
         const ESTABLISHED: u8 = State::Established as u8;
@@ -373,7 +373,7 @@ impl TickLimits {
 }
 
 /// The state byte after a packet. The indexes are the signal, a flag that is 1 if the packet
-/// arrived at least one tick after the last one, and the old state byte.
+/// arrived at least one tick after the previous packet, and the old state byte.
 ///
 /// The lookup table avoids branches, which the CPU would mispredict when packets of different flows
 /// are mixed.

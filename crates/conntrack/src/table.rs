@@ -250,7 +250,7 @@ impl FlowTable {
     }
 
     /// Looks up a batch of packets, with prefetches in groups of 64. `hits[i]` is the result for
-    /// `queries[i]`. If the slices differ in length, the excess elements of the longer one are
+    /// `queries[i]`. If the slices differ in length, the excess elements of the longer slice are
     /// ignored.
     ///
     /// If a batch contains two packets of an unknown flow, both lookups are misses.

@@ -284,7 +284,7 @@ impl Sockets for PacketDevice {
 const ADDRESSES: usize = 12;
 /// The number of slots in each transmit ring.
 const TX_SLOTS: usize = 1_024;
-/// The largest frame size in bytes. It is also the limit for packets in AF_XDP mode.
+/// The largest frame size in bytes. The same limit applies to packets in AF_XDP mode.
 const LARGEST_FRAME: u32 = 16_384;
 /// The space in bytes that a slot or frame needs in addition to the IP packet: the Ethernet header,
 /// two VLAN tags, and the larger of the receive and transmit headers.

@@ -1,5 +1,5 @@
 //! With busy polling, system calls of the packet thread run the driver of a queue on the thread's
-//! processor. Without busy polling, the driver runs in interrupts. The interface settings
+//! processor. Without busy polling, the driver runs in interrupt context. The interface settings
 //! `napi_defer_hard_irqs` and `gro_flush_timeout` defer these interrupts. This crate does not
 //! change these settings, but `sluicegate doctor` checks them.
 //!

@@ -96,8 +96,8 @@ pub struct Settings {
     /// Whether an idle thread polls its rings or sleeps.
     pub idle: Idle,
     /// The busy-poll budget: the maximum number of packets that the driver receives during one
-    /// system call of the thread. With `None`, the driver runs in interrupts. Packet sockets do not
-    /// support busy polling.
+    /// system call of the thread. With `None`, the driver runs in interrupt context. Packet sockets
+    /// do not support busy polling.
     pub busy_poll: Option<NonZeroU16>,
     /// The maximum number of VIP addresses in the filter of the steering program.
     pub max_vips: u32,
@@ -195,8 +195,8 @@ struct Handover {
     previous: Option<Shared>,
 }
 
-/// The process that owns the programs. It empties the filter and detaches the programs when its
-/// data plane is dropped.
+/// The process that owns the programs. This process empties the filter and detaches the programs
+/// when its data plane is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holder {
     /// This process.

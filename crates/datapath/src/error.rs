@@ -65,7 +65,8 @@ pub enum StartError {
         /// The maximum number of tables from earlier processes.
         most: usize,
     },
-    /// A setting differs from that of the old process, and the difference requires a restart.
+    /// A setting differs from the setting of the old process, and the difference requires a
+    /// restart.
     #[error("a restart is needed to change {0}")]
     Handover(String),
     /// A packet thread could not be started.

@@ -161,7 +161,7 @@ struct Thread {
 
 #[derive(Debug)]
 struct Socket {
-    /// A duplicate of the socket descriptor. It stays valid after the thread has ended.
+    /// A duplicate of the socket descriptor. The duplicate stays valid after the thread has ended.
     fd: OwnedFd,
     interface: InterfaceId,
     lost: bool,

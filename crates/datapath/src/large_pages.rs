@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     /// Returns `true` if the kernel accepted the advice for the mapping that contains `address`.
-    /// This does not mean that huge pages are free.
+    /// The result does not show whether huge pages are free.
     fn is_advised(address: usize) -> bool {
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let mut is_ours = false;

@@ -1,6 +1,6 @@
 //! Placement of packet threads on processors, and of packet memory on memory nodes. Only processors
-//! available to the process are chosen, and each of them at most once. This module does not assign
-//! interrupts to processors: that assignment is part of the machine configuration, which
+//! available to the process are chosen, and each processor is chosen at most once. This module does
+//! not assign interrupts to processors: that assignment is part of the machine configuration, which
 //! `sluicegate doctor` checks.
 //!
 //! See Linux `Documentation/ABI/testing/sysfs-bus-pci` for `local_cpulist`. According to numa(7), a
@@ -51,8 +51,8 @@ pub(crate) fn near_device(bus: &str) -> Processors {
 }
 
 /// Returns the processors that are on the memory nodes of all interfaces. Interfaces with an
-/// unknown location are ignored. If no processor is near all of them, returns the processors near
-/// the first interface.
+/// unknown location are ignored. If no processor is near all interfaces, returns the processors
+/// near the first interface.
 pub(crate) fn near_all(each: impl Iterator<Item = Processors>) -> Processors {
     let mut each = each.filter(|near| !near.is_empty());
     let first = each.next().unwrap_or_default();

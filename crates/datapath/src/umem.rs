@@ -234,8 +234,8 @@ fn refusal(error: &xsk_rs::umem::UmemCreateError, kibibytes: usize) -> StartErro
     })
 }
 
-/// Returns the start address of the mapping. It is computed from the address of the first frame and
-/// its offset.
+/// Returns the start address of the mapping. The start address is computed from the address of the
+/// first frame and its offset.
 fn base_of(umem: &Umem, first: &mut FrameDesc) -> NonNull<u8> {
     let address = first.addr();
     // SAFETY: the frame belongs to `umem`, and no other code has a handle to the frame yet.

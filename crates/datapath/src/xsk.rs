@@ -51,10 +51,10 @@ pub(crate) struct Queue {
 /// Where the driver of a queue runs: in interrupts or in system calls of the thread.
 #[derive(Debug)]
 enum BusyPoll {
-    /// The driver runs in interrupts.
+    /// The driver runs in interrupt context.
     Off,
     /// The driver will run in system calls of the thread once the kernel knows the driver queue of
-    /// the socket. Until then, the driver runs in interrupts. The value is the name of the
+    /// the socket. Until then, the driver runs in interrupt context. The value is the name of the
     /// interface.
     Wanted(Box<str>),
     On,
@@ -81,8 +81,8 @@ pub struct XskDevice {
     /// Free frames for long packets. Sending a long packet may take more frames than receiving it.
     spare: Vec<Frame>,
     most_spare: usize,
-    /// Free chunks that belonged to a long packet. They are returned to the pool in the next call
-    /// of `reap`.
+    /// Free chunks that belonged to a long packet. These chunks are returned to the pool by the
+    /// next call of `reap`.
     returned: Vec<Frame>,
     /// The index of the queue that the next call of `receive` reads first. The index rotates so
     /// that every queue is served.
@@ -227,7 +227,8 @@ impl Queue {
         Ok(if zero_copy { SocketMode::ZeroCopy } else { SocketMode::Copy })
     }
 
-    /// Returns the descriptor of the socket. It is used as the XSKMAP entry and for poll.
+    /// Returns the descriptor of the socket. The descriptor is used as the XSKMAP entry and for
+    /// `poll`.
     #[must_use]
     pub(crate) fn fd(&self) -> RawFd {
         self.socket.fd()

@@ -59,8 +59,8 @@ fn read(frame: &[u8]) -> (u16, u32, u8) {
     (flow, number, frame[HANDLED_BY])
 }
 
-/// The forwarder of a packet thread. It writes its thread number into sent packets and drops some
-/// packets.
+/// The forwarder of a packet thread. The forwarder writes its thread number into sent packets and
+/// drops some packets.
 struct Signing {
     me: ThreadId,
     random: Random,

@@ -1,8 +1,8 @@
 //! Collects the facts about the machine from `/proc`, `/sys`, ioctls and netlink.
 //!
-//! The module changes nothing on the machine. Files in `/sys` may describe a network namespace
-//! other than the current one, so the module reads only files that do not depend on the namespace,
-//! and files whose namespace it has checked.
+//! The module changes nothing on the machine. Files in `/sys` may describe a different network
+//! namespace, so the module reads only files that do not depend on the namespace, and files whose
+//! namespace it has checked.
 //!
 //! References: proc(5); Linux `Documentation/ABI/testing/sysfs-bus-pci`.
 

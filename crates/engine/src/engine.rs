@@ -70,7 +70,7 @@ struct Arrival<F> {
     origin: Origin,
 }
 
-/// The state of the engine except the forwarder. It is separate from the forwarder so that
+/// The state of the engine except the forwarder. This state is separate from the forwarder, so that
 /// `Forward::poll` can borrow it.
 #[derive(Debug)]
 struct Port<D: Device> {
@@ -83,7 +83,7 @@ struct Port<D: Device> {
     counters: Arc<ThreadCounters>,
     queued: usize,
     notify: Notify,
-    /// The round-robin state for software steering. Only I/O threads have it.
+    /// The round-robin state for software steering. Only I/O threads have this state.
     steering: Option<Turns>,
 }
 

@@ -109,12 +109,12 @@ pub struct TapSize {
 pub struct Tap {
     filter: CaptureFilter,
     snap: usize,
-    /// The number of matching packets until the next one that is recorded, including that packet.
+    /// The number of matching packets up to and including the next packet that is recorded.
     until: u32,
     /// `true` if the receiver had not closed the tap at the start of the current batch.
     open: bool,
-    /// `true` if the frames of the current batch were copied to `scratch`. Frames are copied if one
-    /// of them may be recorded.
+    /// `true` if the frames of the current batch were copied to `scratch`. Frames are copied if at
+    /// least one frame may be recorded.
     armed: bool,
     scratch: Box<[u8]>,
     kept: Box<[Kept]>,

@@ -36,7 +36,8 @@ impl Weights {
     }
 
     /// Returns the encapsulation overhead with the largest total weight. If several overheads have
-    /// the same weight, returns the smallest one, so that all machines choose the same overhead.
+    /// the same weight, returns the smallest overhead, so that all machines choose the same
+    /// overhead.
     fn encap_overhead(&self) -> u8 {
         let most = self.0.iter().copied().max().unwrap_or(0);
         let encap_overhead = self.0.iter().position(|weight| *weight == most).unwrap_or(0);

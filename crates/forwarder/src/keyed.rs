@@ -41,7 +41,8 @@ pub struct KeyRules {
     pub replicas: Option<ReplicaRules>,
 }
 
-/// The number of backends that store each key, and how many of them must acknowledge a write.
+/// The number of backends that store each key, and the number of backends that must acknowledge a
+/// write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaRules {
     /// The number of replicas, from 2 to [`MAX_REPLICAS`](kv_switch::MAX_REPLICAS).

@@ -102,8 +102,8 @@ struct Core {
     meters: Meters,
     notices: Option<NoticeSink>,
     /// Held packets that are waiting to be split into fragments. Entry `n` uses the hold slot with
-    /// index `n` after those of the fragment table. A hold slot is an index in the driver's table
-    /// of held frames.
+    /// index `n` after the hold slots of the fragment table. A hold slot is an index in the
+    /// driver's table of held frames.
     cuts: Vec<Cut>,
     limits: Limits,
     tap: Option<Box<Tap>>,

@@ -1,4 +1,4 @@
-//! Other clusters that serve the same VIPs. Each of them is represented by a slot, whose packets
+//! Other clusters that serve the same VIPs. Each cluster is represented by a slot, whose packets
 //! carry a redirect mark. The modules `selection` and `pipeline/remote` select another cluster for
 //! a flow.
 //!

@@ -131,8 +131,8 @@ pub(crate) fn rewrite(packet: &mut Packet<'_>, params: &RewriteParams<'_>) -> Re
     if !rewrite_link(buffer, start, places.link_len, hop.header(family, template)) {
         return Err(DropReason::NoHeadRoom);
     }
-    // The link header has already been written. It precedes both the old and the new position of
-    // the inner packet, so moving the inner packet does not overwrite it.
+    // The link header has already been written. The link header precedes both the old and the new
+    // position of the inner packet, so moving the inner packet does not overwrite it.
     let fit = places.move_inner(buffer);
     wrap(buffer, params, template, &places)?;
     packet.set_bounds(0, places.end());

@@ -33,8 +33,8 @@ pub struct Config {
     ///
     /// The default is short, because a fast sender reuses the 65,536 IPv4 identifications within
     /// seconds (RFC 4963 §2), and the table would treat the next datagram with the same
-    /// identification as a conflict. The timeout may be shorter than that of the destination,
-    /// because the table does not reassemble datagrams.
+    /// identification as a conflict. The timeout may be shorter than the reassembly timeout of the
+    /// destination, because the table does not reassemble datagrams.
     pub lifetime: Duration,
 }
 

@@ -10,9 +10,9 @@
 pub struct Counters {
     /// First fragments whose decision was recorded.
     pub recorded: u64,
-    /// First fragments with the same digest as the recorded one.
+    /// First fragments whose digest is the same as the recorded digest.
     pub duplicates: u64,
-    /// First fragments whose digest differs from the recorded one.
+    /// First fragments whose digest differs from the recorded digest.
     pub conflicts: u64,
     /// Complete datagrams that were replaced before they expired, because a new datagram with the
     /// same key arrived.

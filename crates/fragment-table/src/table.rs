@@ -3,9 +3,9 @@
 //!
 //! A *known* datagram has a decision. A *waiting* datagram has no decision yet, because its first
 //! fragment is missing. Each kind has a separate limit, and a datagram of one kind never displaces
-//! a datagram of the other kind. If the limit of known datagrams is reached, the one that was
-//! recorded first is evicted. It is most likely complete, because the fragments of a datagram
-//! arrive within milliseconds.
+//! a datagram of the other kind. If the limit of known datagrams is reached, the datagram that was
+//! recorded first is evicted. This datagram is most likely complete, because the fragments of a
+//! datagram arrive within milliseconds.
 //!
 //! Each waiting datagram has at least one held frame. A frame is refused if its datagram, its
 //! source or the whole table has reached its limit of held frames. Waiting datagrams are never
@@ -124,7 +124,7 @@ impl<D: Copy> FragmentTable<D> {
     }
 
     /// Records the decision for a first fragment. If a decision is already recorded for the
-    /// datagram, returns the recorded one.
+    /// datagram, returns the recorded decision.
     ///
     /// `digest` is a 64-bit hash of the bytes that must be identical in a duplicate. A fragment
     /// with the same digest is treated as a duplicate. The table always has room, because it evicts

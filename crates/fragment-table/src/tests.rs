@@ -255,7 +255,7 @@ fn expiry_goes_from_the_oldest_on_within_its_budget() {
 fn eviction_removes_the_datagram_recorded_first() {
     let mut table = table();
     // A later fragment of this datagram is the first packet of the test, but its first fragment
-    // arrives after those of the datagrams 1 to 3.
+    // arrives after the first fragments of datagrams 1 to 3.
     let _ = hold(&mut table, key(9, 9), 0);
     for id in 1..=3 {
         assert_eq!(first(&mut table, key(1, id), 5, id, 1), First::Recorded);

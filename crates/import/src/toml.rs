@@ -109,7 +109,7 @@ fn machine_addresses(all: &Translation) -> Vec<IpAddr> {
 
 const FIRST_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 0);
 const FIRST_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0);
-/// The available table sizes, all of which are primes. The first one is the default.
+/// The available table sizes, all of which are primes. The first size is the default.
 const TABLE_SIZES: [usize; 3] = [65_537, 655_373, 16_777_213];
 /// The default of `io.max_vips`.
 const USUAL_VIPS: usize = 4_096;

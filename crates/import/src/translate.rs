@@ -155,7 +155,7 @@ impl Translation {
         self.vip(address.ip(), at).services.extend(entry);
     }
 
-    /// Returns the VIP with this address. Creates it if `at` is `None`.
+    /// Returns the VIP with this address. If `at` is `None`, creates the VIP.
     fn vip(&mut self, address: IpAddr, at: Option<usize>) -> &mut Vip {
         let at = at.unwrap_or(self.vips.len());
         self.addresses.insert(address, Some(at));

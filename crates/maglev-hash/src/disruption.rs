@@ -20,10 +20,11 @@ pub struct Disruption {
     /// Slots whose new backend was added or had weight 0 before.
     pub backend_new: u32,
     /// Slots that moved between two backends in both tables because the old backend lost weight or
-    /// the new one gained weight.
+    /// the new backend gained weight.
     pub weight_changed: u32,
     /// Slots that moved between two backends even though the old backend did not lose weight and
-    /// the new one did not gain weight. Maglev causes these moves because it keeps the shares even.
+    /// the new backend did not gain weight. Maglev causes these moves because it keeps the shares
+    /// even.
     pub moved_needlessly: u32,
 }
 

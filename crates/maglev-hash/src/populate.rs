@@ -4,7 +4,7 @@
 //! set, which fits into the L1 cache. Backends with consecutive turns first advance together
 //! without taking slots, so that no branch waits for a memory access, and then take their slots in
 //! order. When few slots are free, all free slots are compared by their position in the
-//! preferences, and the first one is taken.
+//! preferences, and the slot that comes first is taken.
 //!
 //! Invariant: all slots that a backend prefers to its slot `next` are taken. The loop implements
 //! pseudocode 1 in §3.4 of the Maglev paper.
@@ -36,8 +36,8 @@ pub(crate) fn endgame_at(size: u32) -> u32 {
 }
 
 /// Assigns every slot to a backend. The number of turns must equal `size`. `endgame` is the number
-/// of free slots at which the search begins. It must be below 2^16, and affects only the running
-/// time.
+/// of free slots at which the search begins. This number must be below 2^16, and affects only the
+/// running time.
 pub(crate) fn populate<E: Copy + Default>(
     size: u32,
     walks: &mut [Walk<E>],
@@ -165,8 +165,8 @@ fn take_first(left: &mut Vec<u32>, preference: &Preference) -> u32 {
 }
 
 impl<E> Walk<E> {
-    /// Tests the next `LANES` preferences, and moves to the first free one. Returns `true` if all
-    /// of them are taken.
+    /// Tests the next `LANES` preferences, and moves to the first free slot. Returns `true` if all
+    /// these slots are taken.
     #[inline]
     fn advance<const LANES: usize>(&mut self, taken: &Taken, size: u32) -> bool {
         let mut lanes = [0; LANES];

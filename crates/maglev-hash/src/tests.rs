@@ -305,7 +305,8 @@ fn tables_of_two_sizes_are_not_compared() {
     assert_eq!(error.to_string(), "cannot compare a table of 7 slots with a table of 11 slots");
 }
 
-/// Counts the slots by cause, one slot at a time, with maps of names.
+/// Counts changed slots by cause. This reference implementation examines one slot at a time and
+/// uses maps of names.
 fn naive_disruption(
     before: &(Set, Vec<Vec<u8>>),
     after: &(Set, Vec<Vec<u8>>),
@@ -331,8 +332,8 @@ fn sizes() -> impl Strategy<Value = u32> {
     select(&[41u32, 43, 53, 101, 251, 509, 1_021, 2_053][..])
 }
 
-/// Generates up to 40 backends. Weights are small, identical, huge or 0, and at least one of them
-/// is above 0.
+/// Generates up to 40 backends. Weights are small, identical, huge or 0, and at least one weight is
+/// above 0.
 fn sets() -> impl Strategy<Value = Set> {
     let weight = prop_oneof![4 => 0..4u32, 2 => Just(1), 1 => 0..1_000u32, 1 => any::<u32>()];
     btree_map(vec_of(any::<u8>(), 0..6), weight, 1..40)

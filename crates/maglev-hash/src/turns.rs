@@ -6,7 +6,7 @@
 //! round of the heavier class comes first. The number of slots per backend is computed beforehand
 //! with the largest remainder method, so that it is exact to within one slot for any weights. A
 //! class that has all its slots takes no further turns. If all weights are the same, there is one
-//! class, and the order is that of pseudocode 1 in the paper.
+//! class, and the order is the same as in pseudocode 1 in the paper.
 //!
 //! Invariant: the lengths of all runs add up to the size.
 

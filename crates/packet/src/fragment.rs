@@ -16,8 +16,8 @@ pub enum Fragment {
     Later {
         /// The identification of the datagram, which is 16 bits wide in IPv4.
         id: u32,
-        /// The offset of this fragment in the payload of the datagram, in bytes. It is a multiple
-        /// of 8 and never 0.
+        /// The offset of this fragment in the payload of the datagram, in bytes. The offset is a
+        /// multiple of 8 and never 0.
         offset: u16,
         /// `true` if more fragments follow.
         more: bool,

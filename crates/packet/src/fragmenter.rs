@@ -111,8 +111,8 @@ pub fn allow_cutting(ip: &mut [u8], identification: u16) {
     [header[10], header[11]] = checksum(&*header).to_be_bytes();
 }
 
-/// An iterator over the fragments of a packet, in order. It yields at least one fragment, and
-/// reports its exact length.
+/// An iterator over the fragments of a packet, in order. The iterator yields at least one fragment,
+/// and reports its exact length.
 #[derive(Clone, Debug)]
 pub struct FragmentIter<'a> {
     family: Family,
@@ -120,7 +120,7 @@ pub struct FragmentIter<'a> {
     cut: bool,
     /// The header of the next fragment without lengths and offset, or `None` at the end.
     next: Option<Header>,
-    /// The header of all fragments after the next one.
+    /// The header of all fragments after the next fragment.
     later: Header,
     rest: &'a [u8],
     /// The offset of `rest` in the payload of the original datagram, in bytes.
@@ -288,8 +288,8 @@ impl Header {
     }
 }
 
-/// Returns the header for all fragments after the first one. The header keeps only the options that
-/// have the copied flag. The options are padded with zeros to a multiple of 4 bytes.
+/// Returns the header for all fragments after the first fragment. The header keeps only the options
+/// that have the copied flag. The options are padded with zeros to a multiple of 4 bytes.
 fn later_header(first: &Header, options: &[u8]) -> Header {
     let mut bytes = [0; 60];
     let mut copied = 0;

@@ -79,8 +79,8 @@ pub fn icmp_error(frame: &[u8], parsed: &Parsed) -> Option<Result<IcmpError, Mal
 }
 
 /// Returns `true` if `frame` contains an unfragmented ICMP or ICMPv6 message with a correct
-/// checksum. Call this function before acting on a message. It is not needed for messages that are
-/// only forwarded.
+/// checksum. Call this function before acting on a message. The call is not needed for messages
+/// that are only forwarded.
 ///
 /// # Cost
 /// One pass over the message.

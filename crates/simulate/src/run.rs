@@ -7,7 +7,7 @@
 //! store it.
 //!
 //! If flow tables have no size limit, flows do not affect each other, so each flow is simulated
-//! completely before the next one. With a limit, flows are processed in order of time. Packets in
+//! completely before the next flow. With a limit, flows are processed in order of time. Packets in
 //! the same millisecond are processed in the order of flow indexes.
 
 use crate::flow::{Arrivals, Begun, Flow};
@@ -207,7 +207,7 @@ impl Run<'_> {
     }
 
     /// Returns the last packet of the flow that `machine` received. The search begins with `visit`,
-    /// which is the packet before the current one.
+    /// which is the packet before the current packet.
     fn last_visit_of(&self, flow: &Flow, machine: u16, mut visit: Visit) -> Visit {
         let (timeline, interval) = (&self.world.timeline, self.world.interval_ms());
         while visit.machine != Some(machine) {

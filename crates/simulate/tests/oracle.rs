@@ -1,5 +1,5 @@
-//! A slow reference simulation that processes each packet and stores flow tables as lists. It does
-//! not use epochs.
+//! A slow reference simulation that processes each packet and stores flow tables as lists. This
+//! simulation does not use epochs.
 //!
 //! The reference shares no code with the crate. Random numbers, hashes, next hops and versions are
 //! reimplemented from the documentation.
@@ -335,8 +335,8 @@ fn simulate_slowly(scenario: &Scenario, hashing: Hashing, with_tables: bool) -> 
     };
     let owners: Vec<Vec<usize>> =
         (0..scenario.versions.len()).map(|version| owners(scenario, hashing, version)).collect();
-    // The last element is not a packet. It represents the end of the scenario, so that all earlier
-    // changes take effect.
+    // The last element is not a packet. The last element represents the end of the scenario, so
+    // that all earlier changes take effect.
     packets.push((scenario.duration_ms, usize::MAX));
     for (now, flow) in packets {
         while next < turns.len() && turns[next].0 <= now.min(scenario.duration_ms - 1) {

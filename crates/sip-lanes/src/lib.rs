@@ -109,8 +109,9 @@ pub fn halves(bytes: &[u8; 16]) -> [u64; 2] {
     halves
 }
 
-/// A function that hashes many messages of `WORDS` words. It writes the hash of lane `lane` in
-/// `messages[n]` to `hashes[n][lane]`. If the slices differ in length, the shorter length is used.
+/// A function that hashes many messages of `WORDS` words. The function writes the hash of lane
+/// `lane` in `messages[n]` to `hashes[n][lane]`. If the slices differ in length, the shorter length
+/// is used.
 pub type HashMany<const WORDS: usize> = fn(SipKey, &[Lanes<WORDS>], &mut [[u64; LANES]]);
 
 /// The functions that hash the flows of a batch. All implementations return the same hashes, but

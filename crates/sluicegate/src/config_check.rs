@@ -2,8 +2,8 @@
 //! `sluicegate config schema`.
 //!
 //! The check compiles the configuration of each machine as `sluicegate run` does, and prints how
-//! many VIPs, pools and backends the machine serves. It does not resolve next hops and runs no
-//! health checks.
+//! many VIPs, pools and backends the machine serves. The subcommand does not resolve next hops, and
+//! runs no health checks.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;

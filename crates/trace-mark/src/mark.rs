@@ -30,8 +30,8 @@ pub struct Mark {
     pub receiver: SocketAddr,
     /// The time at which the mark was signed, in seconds since 1970.
     pub unix_seconds: u64,
-    /// A random number that identifies the trace and distinguishes its reports from those of other
-    /// traces.
+    /// A random number that identifies the trace and distinguishes its reports from the reports of
+    /// other traces.
     pub trace: u64,
     /// The index of the packet within the trace.
     pub probe: u32,

@@ -315,7 +315,7 @@ async fn a_deleted_socket_file_is_recreated() {
     assert_eq!(fs::read_to_string(&path).unwrap(), "a file", "a file of another program is not replaced");
     fs::remove_file(&path).unwrap();
     assert!(serves_soon().await, "after the path is free again");
-    // A socket of another process at the same path is not removed.
+    // A socket that a different process created at the same path is not removed.
     fs::remove_file(&path).unwrap();
     let other = std::os::unix::net::UnixListener::bind(&path).unwrap();
     server.abort();

@@ -1,8 +1,8 @@
 //! A priority queue of the BFD sessions' deadlines.
 //!
 //! Each session has a queue entry whose time is the deadline of the session or earlier. If the
-//! deadline has not passed when its entry is reached, the session gets a new entry. This is cheaper
-//! than updating the queue for every packet.
+//! deadline has not passed when its entry is reached, the session gets a new entry. This method is
+//! cheaper than updating the queue for every packet.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,10 +1,10 @@
 //! Checks that the router still has the session after a change of the MD5 key.
 //!
-//! bird and FRR restart the session when their key changes. They sign the last messages of the old
-//! session with the old key, so this speaker never receives these messages. Until the router
-//! acknowledges data under the new key, this module opens a second connection to the router and
-//! sends an OPEN. A router that still has the session rejects the connection (RFC 4271 §6.8). A
-//! router without the session accepts it.
+//! bird and FRR restart the session when their key changes. These routers sign the last messages of
+//! the old session with the old key, so this speaker never receives these messages. Until the
+//! router acknowledges data under the new key, this module opens a second connection to the router
+//! and sends an OPEN. A router that still has the session rejects the connection (RFC 4271 §6.8). A
+//! router that no longer has the session accepts the connection.
 //!
 //! If this speaker may not open connections, it counts the segments that TCP retransmits after the
 //! router has connected. If the router connects again without acknowledging these segments, the
@@ -121,5 +121,6 @@ impl Peer {
 /// in transit to be acknowledged.
 const TRY_EVERY: Duration = Duration::from_secs(3);
 /// The number of retransmissions after which the session is considered lost. When TCP sends the
-/// second retransmission, it has already waited long enough for an acknowledgment of the first one.
+/// second retransmission, it has already waited long enough for an acknowledgment of the first
+/// retransmission.
 const REPEATED_IN_VAIN: u32 = 2;

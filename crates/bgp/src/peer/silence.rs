@@ -46,6 +46,6 @@ impl Peer {
     }
 }
 
-/// The interval between checks. It is the time after which the kernel retransmits the first segment
-/// of a connection.
+/// The interval between checks. This interval is the time after which the kernel retransmits the
+/// first segment of a connection.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

@@ -156,7 +156,7 @@ async fn change_that_needs_a_restart_marks_routes_first() {
     assert_eq!(router.ended_with().await, Some((6, 6)));
     assert!(changed.elapsed() >= config.times.notice, "{:?}", changed.elapsed());
     drop(router);
-    // A router that has not closed its old session yet refuses the next one.
+    // A router that has not closed its old session yet refuses a new session.
     for _ in 0..2 {
         drop(Router::accept(&listener).await);
     }

@@ -117,7 +117,7 @@ pub struct HttpCheck {
     pub tls: Option<Tls>,
     /// The HTTP method in upper case. Default: `GET`.
     pub method: Arc<str>,
-    /// The path and query. It starts with `/`. Default: `/`.
+    /// The path and query. The path starts with `/`. Default: `/`.
     pub path: Arc<str>,
     /// The `Host` header. Default: the address and port of the probe.
     pub host: Option<Arc<str>>,
@@ -366,7 +366,7 @@ fn is_token(text: &str) -> bool {
 }
 
 fn is_method(text: &str) -> bool {
-    // CONNECT opens a tunnel, and TRACE echoes the request. A reply to either of them does not show
+    // CONNECT opens a tunnel, and TRACE echoes the request. A reply to either method does not show
     // that a server is healthy.
     let other = matches!(text, "CONNECT" | "TRACE");
     (1..=16).contains(&text.len()) && !other && text.bytes().all(|byte| byte.is_ascii_uppercase())

@@ -43,9 +43,9 @@ impl Frames {
         // SAFETY: the first byte of the frame is inside the mapping, because the assertion above
         // checked its end.
         let first = unsafe { self.memory.base().add(end - self.size) };
-        // SAFETY: the `size` bytes are inside the mapping. They are initialized, because the kernel
-        // zeroed the memory. No two frames have the same index, so only `frame` gives access to
-        // these bytes, and `frame` stays borrowed as long as the returned slice exists.
+        // SAFETY: the `size` bytes are inside the mapping. The bytes are initialized, because the
+        // kernel zeroed the memory. No two frames have the same index, so only `frame` gives access
+        // to these bytes, and `frame` stays borrowed as long as the returned slice exists.
         unsafe { std::slice::from_raw_parts_mut(first.as_ptr(), self.size) }
     }
 

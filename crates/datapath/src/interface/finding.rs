@@ -31,7 +31,7 @@ pub struct Finding {
     /// The command that fixes the problem in a root shell. `None` if no such command exists on this
     /// machine.
     pub command: Option<String>,
-    /// Further advice. A finding can have both a command and advice, or only one of them.
+    /// Further advice. A finding can have a command, advice, or both.
     pub hint: Option<String>,
 }
 

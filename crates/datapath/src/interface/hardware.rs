@@ -109,14 +109,14 @@ impl Channels {
     }
 }
 
-/// The kernel's flag `NETDEV_XDP_ACT_BASIC`. It means that the driver supports XDP programs.
+/// The kernel's flag `NETDEV_XDP_ACT_BASIC`. The flag means that the driver supports XDP programs.
 const BASIC: u64 = 1;
 /// The kernel's flag `NETDEV_XDP_ACT_REDIRECT`.
 const REDIRECT: u64 = 2;
 /// The kernel's flag `NETDEV_XDP_ACT_XSK_ZEROCOPY`.
 const ZERO_COPY: u64 = 8;
-/// The kernel's flag `NETDEV_XDP_ACT_RX_SG`. It means that the driver supports packets in several
-/// buffers.
+/// The kernel's flag `NETDEV_XDP_ACT_RX_SG`. The flag means that the driver supports packets in
+/// several buffers.
 pub(super) const RX_SG: u64 = 32;
 /// Drivers that support native XDP and redirects in Linux 6.2.
 const NATIVE: [&str; 14] = [

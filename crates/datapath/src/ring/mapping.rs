@@ -59,8 +59,8 @@ impl Rings {
     }
 }
 
-/// The `mmap` offsets of the receive and transmit rings. They are converted to the type that libc
-/// uses for the offsets of the fill and completion rings.
+/// The `mmap` offsets of the receive and transmit rings. The offsets are converted to the type that
+/// libc uses for the offsets of the fill and completion rings.
 const RX: u64 = libc::XDP_PGOFF_RX_RING.cast_unsigned();
 const TX: u64 = libc::XDP_PGOFF_TX_RING.cast_unsigned();
 

@@ -147,6 +147,6 @@ impl Handed {
 /// The names of the maps, in the order in which their descriptors are sent.
 const MAPS: [&str; 8] = ["xsks", "vips", "prefixes_a", "prefixes_b", "prefixes", "counts", "ends", "sources"];
 
-/// The version of the program and its maps. It is incremented when the interpretation of the maps
-/// changes. A process refuses a takeover if the versions differ.
+/// The version of the program and its maps. The version is incremented when the interpretation of
+/// the maps changes. A process refuses a takeover if the versions differ.
 pub const MAPS_VERSION: u32 = 1;

@@ -168,7 +168,7 @@ impl Growing {
     fn step(&mut self, given: &[Given], default: u16) -> Option<u16> {
         let [first, rest @ ..] = given else { return Some(default) };
         let last = rest.last().unwrap_or(first);
-        // The prefixes are sorted. The earliest bit in which any two of them differ is therefore
+        // The prefixes are sorted. The earliest bit in which any two prefixes differ is therefore
         // also the first bit in which the first and the last prefix differ. A prefix that contains
         // all others comes first.
         let common = u8::try_from((first.bits ^ last.bits).leading_zeros()).unwrap_or(u8::MAX);

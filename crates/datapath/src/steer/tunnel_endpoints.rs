@@ -1,6 +1,6 @@
 //! The tunnel endpoints of this machine, the allowed tunnel sources, and the addresses for replies
-//! to upstream requests. They are stored in two maps of the steering program. The crate `forwarder`
-//! decapsulates the packets and handles the ICMP errors.
+//! to upstream requests. All these addresses are stored in two maps of the steering program. The
+//! crate `forwarder` decapsulates the packets and handles the ICMP errors.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

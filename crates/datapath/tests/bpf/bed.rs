@@ -40,8 +40,8 @@ pub(crate) fn run(program: &str, arguments: &str) {
     assert!(output.status.success(), "{program} {arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A packet socket on one interface. It sends complete frames and receives the frames that XDP
-/// passes.
+/// A packet socket on one interface. The socket sends complete frames, and receives the frames that
+/// XDP passes.
 pub(crate) struct Wire(OwnedFd);
 
 impl AsFd for Wire {

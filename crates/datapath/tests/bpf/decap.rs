@@ -1,5 +1,5 @@
-//! Tests of the XDP program for backends. They compare exact bytes, compare many packets with a
-//! simple model, and use a real socket.
+//! Tests of the XDP program for backends. The tests compare exact bytes, compare many packets with
+//! a simple model, and use a real socket.
 
 use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;

@@ -152,8 +152,8 @@ fn elsewhere() -> [Slot; 2] {
     })
 }
 
-/// Returns the remote cluster for VIPs of one IP version. It receives the packets to these VIPs
-/// while no local backend accepts traffic.
+/// Returns the remote cluster for VIPs of one IP version. This cluster receives the packets to
+/// these VIPs while no local backend accepts traffic.
 fn remote(place: u32, vips: [IpAddr; 2]) -> Remote {
     let table = maglev_hash::build(&[Backend { name: b"elsewhere", weight: 1 }], &options()).unwrap();
     let bits = if vips[0].is_ipv4() { 32 } else { 128 };

@@ -188,8 +188,8 @@ fn error_about_us(random: &mut Random) -> Vec<u8> {
     ip(random, (ends.0, to), &payload, None)
 }
 
-/// Returns a tunneled packet. It is sent to this machine by an allowed or unknown sender, or it is
-/// sent to a VIP.
+/// Returns a tunneled packet. The packet is sent to this machine by an allowed or unknown sender,
+/// or it is sent to a VIP.
 fn tunnelled(random: &mut Random) -> Vec<u8> {
     let (client, vip) = ends(random);
     let inner = match random.below(3) {

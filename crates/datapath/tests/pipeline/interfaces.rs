@@ -124,7 +124,8 @@ fn reflect_returns_to_gateways_and_drops_unknown_senders() {
     assert_eq!((left.len(), left[0].0, &left[0].1[..6]), (1, InterfaceId(1), &GATEWAYS[0][..]));
 }
 
-/// Returns a packet that is too long for the path. It has no DF flag, so it may be fragmented.
+/// Returns a packet that is too long for the path. The packet has no DF flag, so it may be
+/// fragmented.
 fn large(gateway: [u8; 6]) -> Vec<u8> {
     let mut frame = from(gateway, datagram(1, true, 1_460));
     frame[14 + 6] = 0;

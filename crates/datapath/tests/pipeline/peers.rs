@@ -19,7 +19,7 @@ use crate::random::Random;
 use crate::{MILLI, drops, in_one_place_and_counted_once, sum};
 
 const MACHINES: [[u8; 4]; 2] = [[192, 0, 2, 1], [192, 0, 2, 3]];
-/// The slot number of the other machine. It follows the slots of the backends.
+/// The slot number of the other machine. This slot follows the slots of the backends.
 const PEER: u32 = 5;
 const DATAGRAMS: u32 = 6;
 

@@ -8,7 +8,7 @@ use classifier::mapped;
 use super::{EVERY_PACKET, Seen};
 use crate::{DropReason, ServiceId, SlotId, Snapshot, Verdict};
 
-/// The conditions for capturing a packet. A packet must meet all of them.
+/// The conditions for capturing a packet. A packet must meet all conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaptureFilter {
     /// Captures only packets to this VIP. `None` captures packets to all VIPs.

@@ -1,6 +1,6 @@
 //! The fast path for TCP and UDP packets with headers at fixed positions. The fast path takes a
-//! third of the time of the slow path. It keeps header fields in registers or in one cache line per
-//! packet, computes several hashes in parallel, and writes headers with wide stores.
+//! third of the time of the slow path. The fast path keeps header fields in registers or in one
+//! cache line per packet, computes several hashes in parallel, and writes headers with wide stores.
 //!
 //! This module implements stage 1 (classification), `backend` implements stage 2 (backend
 //! selection), and `bytes` implements stage 3 (rewriting). If the fast path cannot handle a packet,

@@ -2,8 +2,8 @@
 //! defines the headers of redirected packets, and the module `decapsulation` accepts packets from
 //! other clusters.
 //!
-//! A packet from another cluster is sent to a local backend or dropped. It is never redirected
-//! again, even if the connection table maps its flow to another cluster.
+//! A packet from another cluster is sent to a local backend or dropped. Such a packet is never
+//! redirected again, even if the connection table maps its flow to another cluster.
 //!
 //! See the Maglev paper, §4.2.
 

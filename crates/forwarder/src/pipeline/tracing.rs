@@ -118,8 +118,8 @@ impl Core {
             Verdict::Tx => Some(Outcome::Forward),
             Verdict::Reply => Some(Outcome::Reply),
             Verdict::Drop(reason) => Some(Outcome::Drop(reason)),
-            // The hold slots above those of the fragment table contain packets that are waiting to
-            // be split into fragments.
+            // The hold slots after the hold slots of the fragment table contain packets that are
+            // waiting to be split into fragments.
             Verdict::Hold(slot) if slot.0 as usize >= self.fragments.hold_slots() => Some(Outcome::Forward),
             Verdict::Hold(_) | Verdict::ToThread(..) | Verdict::Taken => None,
         }

@@ -281,7 +281,7 @@ fn a_write_through_any_service_ends_the_copy_before_it_leaves() {
     bed.fill(&get("k1"), "new");
     let (_, reply) = bed.send(24, &get("k1"));
     assert_eq!(seen(&reply).payload, framed(b"VALUE k1 5 3\r\nnew\r\nEND\r\n"));
-    // A command that writes several keys invalidates the cached values of all of them.
+    // A command that writes several keys invalidates the cached values of all these keys.
     let touch = udp(CLIENT4, 40_001, VIP4, PORT, &framed(b"gat 9 k7 k1\r\n"));
     let _ = bed.send(24, &touch).0;
     assert_eq!(bed.send(24, &get("k1")).0, Verdict::Tx);

@@ -1,13 +1,13 @@
-//! Floods from random sources against a full connection table. Established flows must stay on their
-//! backends, even when an additional backend changes the Maglev table.
+//! Tests of floods from random sources while the connection table is full. Established flows must
+//! stay on their backends, even when an additional backend changes the Maglev table.
 
 use forwarder::*;
 
 use crate::bed::*;
 
 const PLACES: usize = 32_768;
-/// The number of established flows. It is half of the table's capacity, so that each flow gets an
-/// entry, and floods fill the remaining entries.
+/// The number of established flows. The number is half of the table's capacity, so that each flow
+/// gets an entry, and floods fill the remaining entries.
 const FLOWS: u32 = 16_384;
 const BATCH: usize = 256;
 /// The time between two batches in milliseconds, which is longer than a tick.

@@ -281,8 +281,8 @@ fn a_later_piece_is_told_as_the_fragment_table_s_once_it_goes() {
     assert_eq!((one.mark.probe, maglev(one.explanation.step)), (1, Some((0, false))));
     assert_eq!(two.explanation, Explanation { step: Some(Step::FragmentTable), ..one.explanation });
     assert_eq!((two.flow.source_port, two.flow.destination_port), (0, 0));
-    // The later fragment arrives first. It is held, and reported when the first fragment has
-    // arrived.
+    // The later fragment arrives first. This fragment is held, and is reported when the first
+    // fragment has arrived.
     let [first, later] = pieces(&mut traced, 2);
     assert_eq!((traced.bed.all(&later), traced.reported()), (vec![], None));
     assert_eq!(traced.bed.all(&first).len(), 2);

@@ -42,8 +42,8 @@ impl<R: BufRead> Arrivals<R> {
     }
 }
 
-/// Counts the frames with verdict `hold`. The capture contains each of them again, with the final
-/// verdict.
+/// Counts the frames with verdict `hold`. The capture contains each of these frames again, with the
+/// final verdict.
 #[derive(Default)]
 struct Sights(HashMap<Vec<u8>, u32>);
 

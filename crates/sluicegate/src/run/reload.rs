@@ -29,7 +29,8 @@ struct ReloadHost {
     about: About,
 }
 
-/// A compiled configuration. It owns the compiler until the configuration is published or rejected.
+/// A compiled configuration. This value owns the compiler until the configuration is published or
+/// rejected.
 struct Compiled {
     done: Done,
     listeners: Bound,

@@ -3,7 +3,7 @@
 //! The old process starts the new process and passes it a channel as standard input
 //! (`old_process`). The new process prepares itself, reports that it is ready, and then takes over
 //! the state and the sockets step by step (`new_process`). The old process can revert all steps
-//! until both processes have confirmed the last one. The next upgrade must wait until the old
+//! until both processes have confirmed the last step. The next upgrade must wait until the old
 //! process has exited. The crate `datapath` hands over queues and connection tables, and
 //! `control_plane` hands over overrides and health states.
 

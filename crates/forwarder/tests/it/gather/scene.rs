@@ -1,6 +1,6 @@
 //! A fixture with a keyed pool that splits requests, and with simulated backends. The fixture
-//! computes the replies of the backends. It also computes the expected reply, which is the reply of
-//! a single server that has all values.
+//! computes the replies of the backends. The fixture also computes the expected reply, which is the
+//! reply of a single server that has all values.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

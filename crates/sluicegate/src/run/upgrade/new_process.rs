@@ -1,6 +1,6 @@
 //! Implements the new process of an upgrade. The process prepares as much as possible, and then
-//! takes over what the old process releases. Until the release, it changes no resource that the old
-//! process still needs. If a step fails, the old process receives the reason.
+//! takes over what the old process releases. Before the old process releases a resource, the new
+//! process does not change it. If a step fails, the old process receives the reason.
 
 use std::io;
 use std::sync::Arc;
