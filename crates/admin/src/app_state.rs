@@ -44,7 +44,7 @@ impl AppState {
     }
 }
 
-/// The route that replaces the configuration, and the only one that accepts a large request body.
+/// The route that replaces the configuration. Only this route accepts a large request body.
 pub(super) const PUT_CONFIG: &str = "/v1/config";
 /// The route that reads the configuration file again.
 pub(super) const RELOAD: &str = "/v1/reload";

@@ -47,12 +47,12 @@ async fn judge(State(state): State<AppState>, request: Request, next: Next) -> R
     match response.extensions().get::<AuditRecord>() {
         Some(AuditRecord::Said { words, reason }) => {
             // log: An operator changed the state of the load balancer with the command line or the
-            // API. `peer` identifies the client.
+            // API. `peer` names the client.
             tracing::info!(change = "override", %peer, reason, "operator command: {words}");
         }
         Some(AuditRecord::Noted(words)) => {
             // log: An operator ran a command that does not change state, such as counting keys.
-            // `peer` identifies the client.
+            // `peer` names the client.
             tracing::info!(%peer, "operator command: {words}");
         }
         Some(AuditRecord::Logged) => tracing::debug!(%peer, %method, path, "operator command"),
@@ -120,8 +120,8 @@ async fn read(headers: &HeaderMap, body: Body, limit: usize) -> Result<Bytes, Re
     }
 }
 
-/// Middleware for commands that take no body. A body with parameters is rejected, because the
-/// command would ignore them.
+/// Middleware for commands whose requests have no body. A body with parameters is rejected, because
+/// the command would ignore them.
 pub(super) async fn without_body(request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     // The guard has already read the body within its limit.

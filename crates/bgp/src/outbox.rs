@@ -47,7 +47,7 @@ impl Outbox {
         }
     }
 
-    /// Removes all messages except the partly written one, to make room for a NOTIFICATION.
+    /// Removes all messages except a partly written message, to make room for a NOTIFICATION.
     pub(crate) fn drop_unstarted(&mut self) {
         if let Some(&at) = self.boundaries.front() {
             self.bytes.truncate(at);

@@ -143,7 +143,7 @@ impl Report {
 }
 
 /// Returns a copy of the status in which counters that must not wake watchers are zero. Watchers
-/// wake if the copy differs from the previous one.
+/// wake if the copy differs from the previous copy.
 fn worth_telling(status: &PeerStatus) -> PeerStatus {
     let counts = Counts { messages_sent: 0, messages_received: 0, ignored_prefixes: 0, ..status.counts };
     PeerStatus { counts, ..status.clone() }

@@ -298,8 +298,9 @@ impl Session {
             self.counts.tolerated_errors += 1;
             if self.counts.tolerated_errors == 1 {
                 // log: A router sent an UPDATE with an error that does not end the session (RFC
-                // 7606). Its routes are ignored anyway. Report the error to the operator of the
-                // router. Further errors are counted in `tolerated_errors` and not logged.
+                // 7606). Its routes are ignored anyway. Report the error to the
+                // operator of the router. Further errors are counted in `tolerated_errors` and not
+                // logged.
                 tracing::warn!(peer = self.config.name, what, "malformed UPDATE tolerated");
             }
         }

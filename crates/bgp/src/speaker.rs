@@ -47,8 +47,8 @@ struct Peers {
     parting: BTreeMap<Place, Parting>,
     listeners: Listeners,
     next_task: u64,
-    /// `true` while initial peers are added whose routers still have the routes of a previous
-    /// process.
+    /// `true` while the speaker adds initial peers whose routers still have the routes of a
+    /// previous process.
     resumes: bool,
 }
 
@@ -328,7 +328,7 @@ impl Speaker {
 }
 
 impl Peers {
-    /// Returns all peers, including removed ones that still have a session.
+    /// Returns all peers, including removed peers that still have a session.
     fn all(&self) -> impl Iterator<Item = &Running> {
         self.by_name.values().chain(self.parting.values().map(|parting| &parting.running))
     }

@@ -199,7 +199,7 @@ fn up_with(hand: &Hand, changes: &Receiver<BfdChange>) -> (u32, u16) {
     (mine, port)
 }
 
-/// Returns all waiting packets. Waits until there is at least one.
+/// Returns all waiting packets. Waits until at least one packet has arrived.
 fn drained(hand: &Hand) -> Vec<(u16, [u8; 24])> {
     let mut all = vec![hand.read()];
     hand.socket.set_read_timeout(Some(Duration::from_millis(1))).unwrap();

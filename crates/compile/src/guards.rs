@@ -53,8 +53,8 @@ impl Guards {
         self.guards.get(&vip.name).cloned()
     }
 
-    /// Keeps the guard numbers of VIPs that already have one, and gives the smallest free numbers
-    /// to the others.
+    /// Keeps the existing guard numbers of VIPs, and gives the smallest free numbers to the other
+    /// VIPs.
     fn numbers_of(&self, vips: &[&Vip]) -> HashMap<Arc<str>, GuardId> {
         let limited = || vips.iter().filter(|vip| vip.guard.limits != Limits::default());
         let kept = limited().filter_map(|vip| Some((Arc::clone(&vip.name), *self.numbers.get(&vip.name)?)));

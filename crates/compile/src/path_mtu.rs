@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use forwarder::{Prefix, Slot, SlotState, Snapshot};
 
-/// The learned MTUs. Each path has at most one, so memory use is bounded by the number of paths,
-/// however many errors are reported.
+/// The learned MTUs. Each path has at most one learned MTU, so memory use is bounded by the number
+/// of paths, however many errors are reported.
 #[derive(Clone, Debug, Default)]
 pub struct PathMtus {
     learned: HashMap<Prefix, Learned>,

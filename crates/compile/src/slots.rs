@@ -140,9 +140,9 @@ impl Slots {
 }
 
 impl Draft<'_> {
-    /// Stores `slot` under the number of the membership, which is its previous number or a new one.
-    /// This method must be called only once per membership. Returns `None` if all numbers are in
-    /// use.
+    /// Stores `slot` under the slot number of the membership. A membership keeps its previous
+    /// number, and a new membership gets a new number. This method must be called only once per
+    /// membership. Returns `None` if all numbers are in use.
     pub(crate) fn claim(&mut self, key: &SlotKey, slot: Slot) -> Option<SlotId> {
         let id = match self.before.numbers.get(key) {
             Some(known) => *known,

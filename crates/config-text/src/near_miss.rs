@@ -7,7 +7,7 @@ use strsim::osa_distance;
 
 /// Returns the most similar known word, or `None` if no known word is similar enough. A known word
 /// is similar if it differs from `word` by a few typing errors or only in letter case, or if it
-/// starts with `word`. If several words are equally similar, the first one is returned.
+/// starts with `word`. If several words are equally similar, the first of these words is returned.
 fn near_miss<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     let length = word.chars().count();
     let known: Vec<&str> = known.into_iter().take(MAX_KNOWN + 1).collect();

@@ -27,8 +27,8 @@ pub(crate) fn parse<'a>(text: &'a str, named: &[&str]) -> Option<Vec<Piece<'a>>>
     pieces.or_else(|| Some(vec![(0, DeTable::parse(text).ok()?)]))
 }
 
-/// Returns `true` if a text of this length takes milliseconds to parse. For shorter texts, several
-/// threads are not faster than one.
+/// Returns `true` if text of this length takes milliseconds to parse. For shorter text, several
+/// threads are not faster than one thread.
 pub(crate) fn is_large(bytes: usize) -> bool {
     bytes >= LARGE
 }

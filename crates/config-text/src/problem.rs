@@ -1,6 +1,6 @@
 //! Represents problems in configuration files, and formats them for the operator.
 //!
-//! A [`Problem`] can be printed in two ways. Its [`Display`](fmt::Display) implementation writes a
+//! A [`Problem`] can be printed in two ways. The [`Display`](fmt::Display) implementation writes a
 //! single line, for logs and programs. [`Problem::report`] writes several lines in the style of a
 //! compiler: severity, position, message, source line and help. The module `report` collects
 //! problems and determines their positions.

@@ -63,7 +63,7 @@ pub fn values<T: Clone>(list: &[At<T>]) -> Vec<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Renamed {
     /// The key path. For a renamed key, this is the path of the table that contains the key. For a
-    /// renamed value, it is the path of the key with this value. Examples: `bgp.peers.[]`,
+    /// renamed value, this is the path of the key with this value. Examples: `bgp.peers.[]`,
     /// `pool.*.kv.path`.
     pub path: &'static str,
     /// The name in earlier versions.
@@ -191,7 +191,7 @@ impl Report {
     }
 
     /// Returns `true` if the files are large enough for several threads to read them faster than
-    /// one.
+    /// one thread.
     pub fn is_large(&self) -> bool {
         pieces::is_large(self.texts().map(|text| text.text.len()).sum())
     }

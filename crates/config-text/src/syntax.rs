@@ -110,8 +110,8 @@ fn section(all: &[Statement], header: usize, text: &str) -> Range<usize> {
     start..next.map_or(text.len(), |next| next.range.start)
 }
 
-/// Returns the error for a key or section that is defined twice. Its help line contains the line
-/// number of the first definition.
+/// Returns the error for a key or section that is defined twice. The help line of the error
+/// contains the line number of the first definition.
 fn twice(text: &str, all: &[Statement], number: usize, at: usize) -> Flaw {
     let mut paths = paths(text, all);
     let (before, here) = (paths.by_ref().take(number).collect::<Vec<_>>(), paths.next());
@@ -133,7 +133,7 @@ fn twice(text: &str, all: &[Statement], number: usize, at: usize) -> Flaw {
 /// Returns the earlier statement that defines the same path.
 fn first<'s>(before: &[(Vec<String>, Option<&'s Statement>)], path: &[String]) -> Option<&'s Statement> {
     // Different elements of an array of tables may have the same keys, so the last definition
-    // before this one is reported as the duplicate.
+    // before this definition is reported as the duplicate.
     let same = before.iter().rfind(|(other, _)| other == path);
     // A key such as `a.b` also conflicts with `a = 1`.
     let part = |(other, one): &&(Vec<String>, Option<&Statement>)| {
@@ -182,5 +182,5 @@ fn line(text: &str, offset: usize) -> usize {
 /// The maximum number of errors. Each error costs one parse of the whole text.
 const MOST: usize = 20;
 /// The maximum number of bytes to parse in total. The total is limited because clients can send
-/// large texts with `config put`.
+/// large configurations with `config put`.
 const PARSED_BYTES: usize = 32 << 20;

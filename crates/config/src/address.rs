@@ -15,7 +15,7 @@ pub(super) trait AddressNode {
     /// Reads the address of a single host. `role` describes the address in error messages, such as
     /// `backend address`.
     fn unicast(&self, role: &str) -> Option<IpAddr>;
-    /// Reads a prefix, such as one in a prefix group.
+    /// Reads a prefix, such as a prefix in a prefix group.
     fn prefix(&self) -> Option<Prefix>;
     /// Reads a prefix or an address from which client packets may come.
     fn source(&self, expected: Expected) -> Option<Prefix>;

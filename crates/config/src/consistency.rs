@@ -2,7 +2,7 @@
 //!
 //! The checks use the flattened pools, and the values from the files with their positions. If two
 //! values conflict, the problem is reported at the later value, and the message or its help line
-//! contains the line number of the earlier one. The modules `flatten` and `groups` check nested
+//! contains the line number of the earlier value. The modules `flatten` and `groups` check nested
 //! pools and prefix groups.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

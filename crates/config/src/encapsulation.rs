@@ -79,7 +79,7 @@ pub(super) struct EncapsulationDraft {
     pub(super) value: Option<Arc<Encapsulation>>,
 }
 
-/// Returns all encapsulations by name: the configured and the built-in ones.
+/// Returns all configured and built-in encapsulations by name.
 pub(super) fn read_all(root: &mut Root<'_>) -> BTreeMap<Arc<str>, EncapsulationDraft> {
     let mut all = BTreeMap::new();
     for (name, kind) in KINDS {

@@ -241,6 +241,6 @@ impl<'d> Step<'d> {
     }
 }
 
-/// The maximum number of checks for a pool, including inherited ones.
+/// The maximum number of checks for a pool, including inherited checks.
 const MAX_CHECKS: usize = 64;
 const MAX_MEMBERS: usize = 1 << 22;

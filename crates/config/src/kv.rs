@@ -33,7 +33,7 @@ pub struct Kv {
     /// `false`.
     pub any_client: bool,
     /// The keys that are stored in other pools, without duplicates. An exact key takes precedence
-    /// over prefixes, and a longer prefix takes precedence over a shorter one. Default: none.
+    /// over prefixes, and a longer prefix takes precedence over a shorter prefix. Default: none.
     #[serde(serialize_with = "canonical::sorted")]
     pub routes: Vec<KvRoute>,
     /// The pools in routes and failover, sorted by name and without duplicates.

@@ -138,7 +138,7 @@ impl Pool {
 pub(super) struct PoolDraft {
     pub(super) place: Place,
     pub(super) shard: Option<At<Arc<str>>>,
-    /// The name of the encapsulation. `None` for the built-in `gre`.
+    /// The name of the encapsulation. `None` means the built-in encapsulation `gre`.
     pub(super) encapsulation: Option<At<Arc<str>>>,
     pub(super) backends: Vec<BackendDraft>,
     pub(super) pools: Vec<PoolReference>,

@@ -1,5 +1,5 @@
 //! Defines pools of remote clusters that serve addresses of a VIP. These pools do not appear
-//! in the configuration files. The module `remote` builds them.
+//! in the configuration files. The module `remote` builds these pools.
 
 use std::sync::Arc;
 

@@ -227,7 +227,7 @@ fn fits(sections: &Sections<'_>, prefix: &At<Prefix>, suffix: &At<forwarder::Suf
 }
 
 /// Reports machines without a source address for the outer header. Every machine that serves the
-/// VIP needs one.
+/// VIP needs such an address.
 fn source_addresses(sections: &Sections<'_>, vip: &VipDraft) {
     for name in &vip.remotes {
         let Some(remote) = sections.remotes.get(&name.value) else { continue };

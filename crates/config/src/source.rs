@@ -44,7 +44,8 @@ impl Stamp {
 
 impl Source {
     /// Returns the path of the file. For the first file, this is the path that the caller passed.
-    /// For an included file, it is the folder of the including file joined with the included name.
+    /// For an included file, the path is the folder of the including file joined with the included
+    /// name.
     pub fn path(&self) -> &Path {
         &self.path
     }

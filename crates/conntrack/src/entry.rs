@@ -1,7 +1,7 @@
 //! The 16-byte entry of one flow, and the state transitions that its packets cause.
 //!
-//! Invariant: a non-empty entry has a nonzero tag and a nonzero state byte. Module `layout`
-//! describes the bytes and buckets, and module `room` evicts entries.
+//! Invariant: a non-empty entry has a nonzero tag and a nonzero state byte. The module `layout`
+//! describes the bytes and buckets, and the module `room` evicts entries.
 
 use core::time::Duration;
 
@@ -103,7 +103,7 @@ pub struct Entry {
     pub idle: Duration,
 }
 
-/// An entry as it is stored in memory. Module `layout` documents the format.
+/// An entry as it is stored in memory. The module `layout` documents the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Packed(u128);

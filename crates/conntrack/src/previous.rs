@@ -76,7 +76,7 @@ impl PreviousTables {
         Self { tables: tables.into_iter().map(Marked::new).collect() }
     }
 
-    /// Returns the number of entries, including expired and marked ones.
+    /// Returns the number of entries, including expired and marked entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.tables.iter().map(|table| table.flows.len()).sum()

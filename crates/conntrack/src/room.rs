@@ -1,12 +1,12 @@
 //! Finds a free entry for a new flow, and evicts flows on probation if necessary.
 //!
 //! Each hash has two buckets with four places (entries) each. The search prefers a free or expired
-//! place. If there are several such places, one in the first bucket is used, because lookups read
-//! that bucket first. If there are none, the search looks for a flow that can move to a free place
-//! in its other bucket, and uses the place of that flow. If the table is 7/8 full, the search moves
-//! no flow when either bucket contains a flow on probation. Otherwise the search evicts the oldest
-//! flow on probation of the two buckets. If there is no such flow, it moves a flow to its other
-//! bucket and evicts the oldest flow on probation there.
+//! place. If there are several such places, a place in the first bucket is used, because lookups
+//! read that bucket first. If there are none, the search looks for a flow that can move to a free
+//! place in its other bucket, and uses the place of that flow. If the table is 7/8 full, the search
+//! moves no flow when either bucket contains a flow on probation. Otherwise the search evicts the
+//! oldest flow on probation of the two buckets. If there is no such flow, it moves a flow to its
+//! other bucket and evicts the oldest flow on probation there.
 //!
 //! Invariant: a live flow that is not on probation may move between its two buckets, but is never
 //! evicted. A search moves at most one flow and reads at most eight other buckets.
@@ -151,7 +151,7 @@ struct Survey {
 type Waiting = (u32, Place);
 
 /// The rank of a place for a new flow. A higher bid is better. Free places have the highest bids,
-/// followed by flows on probation, with older flows before younger ones.
+/// followed by flows on probation, with older flows before younger flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Bid(u32);
 

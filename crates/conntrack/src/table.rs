@@ -2,8 +2,8 @@
 //! so there is no lock.
 //!
 //! Invariant: a hash has at most one entry, in either of its two buckets. A lookup reads one or two
-//! cache lines, and writes a line only if the tick or state changed. Module `room` chooses the
-//! entries to evict, and module `walk` lists and purges entries.
+//! cache lines, and writes a line only if the tick or state changed. The module `room` chooses the
+//! entries to evict, and the module `walk` lists and purges entries.
 
 use core::ops::Range;
 

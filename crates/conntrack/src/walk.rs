@@ -75,7 +75,7 @@ impl FlowTable {
     }
 
     /// Frees the expired entries in the next `buckets` buckets. After the last bucket, the sweep
-    /// starts again with the first one. Returns the number of freed entries.
+    /// starts again with the first bucket. Returns the number of freed entries.
     ///
     /// Lookups ignore expired entries, so a sweep is only needed because [`Tick`] wraps: an entry
     /// that has been idle for a whole wrap (48.5 days) would appear live again. To prevent this,

@@ -382,8 +382,8 @@ impl Drop for DataPlane {
         if self.handover.holder == Holder::Me {
             if let Err(error) = self.steers.set_filter(&Filter::default()) {
                 // log: Written at exit when the kernel refused to empty the filter. Packets for
-                // Packets for VIPs are lost until the program is detached, which happens
-                // immediately afterwards.
+                // VIPs are lost until the program is detached, which happens immediately
+                // afterwards.
                 tracing::warn!(%error, "filter not emptied");
             }
             // Packets that were redirected just before the filter was emptied reach the threads

@@ -73,7 +73,7 @@ pub(crate) trait Sockets: Device {
     fn sockets(&self) -> impl Iterator<Item = (InterfaceId, RawFd)>;
 
     /// Runs the drivers of the queues with busy polling. Does nothing if the drivers run in
-    /// interrupts.
+    /// interrupt context.
     fn run_drivers(&self) {}
 
     /// Returns `true` if a transmission is in progress. The end of a transmission does not make a

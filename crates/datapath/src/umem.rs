@@ -17,7 +17,7 @@ use crate::error::StartError;
 use crate::frame::{Descriptor, Frame};
 use crate::slots::{Slot, Slots};
 
-/// The mapped packet memory. The sockets of all threads share it.
+/// The mapped packet memory. The sockets of all threads share this memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Area {
     pub(crate) umem: Umem,

@@ -267,7 +267,7 @@ fn run(machine: &mut Machine, random: &mut Random, iterations: u32, pause: u64) 
 }
 
 /// Checks that the packets of each flow were sent in order. Returns the number of packets that were
-/// sent by a thread other than the selected one.
+/// sent by a thread other than the selected thread.
 fn in_order(machine: &Machine) -> u64 {
     let named = Machine::named(FLOWS);
     let mut elsewhere = 0;

@@ -54,7 +54,7 @@ pub enum Request {
         filter: FlowFilter,
         /// The cursor from the previous reply, or the default value to start at the beginning.
         from: FlowCursor,
-        /// The memory for the reply. Its previous content is cleared.
+        /// The memory for the reply. The previous content of this memory is cleared.
         buffer: Vec<FlowEntry>,
     },
     /// List only the slot and the service of each flow, starting at the cursor `from`. Entries are
@@ -62,7 +62,7 @@ pub enum Request {
     Count {
         /// The cursor from the previous reply, or the default value to start at the beginning.
         from: FlowCursor,
-        /// The memory for the reply. Its previous content is cleared.
+        /// The memory for the reply. The previous content of this memory is cleared.
         buffer: Vec<Whose>,
     },
     /// Remove flows from the connection table, starting at the cursor `from`.
@@ -74,11 +74,11 @@ pub enum Request {
     },
     /// Report the backend to which this thread would send the next packet of this flow.
     Where(Flow),
-    /// Replace the capture tap with this one. `None` stops the capture.
+    /// Replace the capture tap with this tap. `None` stops the capture.
     Capture(Option<Box<Tap>>),
-    /// Replace the counter of hot keys with this one. `None` stops counting.
+    /// Replace the counter of hot keys with this counter. `None` stops counting.
     HotKeys(Option<Box<HotKeys>>),
-    /// Replace the cache of hot values with this one. `None` disables the cache.
+    /// Replace the cache of hot values with this cache. `None` disables the cache.
     Cache(Option<Box<ValueCache>>),
 }
 
@@ -108,11 +108,11 @@ pub enum Reply {
     },
     /// The reply to [`Request::Where`].
     Where(WhereAnswer),
-    /// The tap that was replaced. The requester must free it.
+    /// The tap that was replaced. The requester must free this tap.
     Capture(Option<Box<Tap>>),
     /// The counter of hot keys that was replaced, with its counts.
     HotKeys(Option<Box<HotKeys>>),
-    /// The cache that was replaced. The requester must free it.
+    /// The cache that was replaced. The requester must free this cache.
     Cache(Option<Box<ValueCache>>),
 }
 

@@ -45,7 +45,8 @@ pub enum FragmentStep {
     Failed(DropReason),
 }
 
-/// The reason why a packet that this machine originated was not sent. Its frame has been released.
+/// The reason why a packet that this machine originated was not sent. The frame of this packet has
+/// been released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotSent {
     /// No frame was free, so `build` was not called.

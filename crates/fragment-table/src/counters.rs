@@ -38,6 +38,6 @@ pub struct Counters {
     /// Held frames released because their first fragment did not arrive in time.
     pub expired_frames: u64,
     /// Datagrams with a decision that were evicted before they expired, to make room for a newer
-    /// one.
+    /// datagram.
     pub evicted: u64,
 }

@@ -19,7 +19,7 @@ pub struct Key {
 
 /// A time on a monotonic clock, in milliseconds since an origin that the caller chooses.
 ///
-/// If a table receives a time earlier than the latest one, it uses the latest one instead.
+/// If a table receives a time earlier than the latest time, it uses the latest time instead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Millis(pub u64);
 

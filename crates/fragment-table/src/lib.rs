@@ -1,6 +1,6 @@
 //! A fixed-size table of fragmented datagrams for one packet thread. The caller decides where to
 //! forward the first fragment of a datagram, and the table returns this decision for the datagram's
-//! later fragments. A later fragment that arrives before the first one is held.
+//! later fragments. A later fragment that arrives before the first fragment is held.
 //!
 //! The caller passes the [`Key`] of the datagram with a keyed hash, the decision and the time
 //! ([`Millis`]). The caller also keeps the held frames, under the indexes that the table assigns

@@ -127,7 +127,7 @@ fn complete_datagram_is_replaced_by_next_with_same_key() {
     let mut table = table();
     let source = hash(1);
     let (key, hash) = (key(1, 1), hash_of(&key(1, 1)));
-    // The last fragment is held. The other fragments arrive after the first one.
+    // The last fragment is held. The other fragments arrive after the first fragment.
     assert!(matches!(
         table.later(&Fragment { key: &key, hash, extent: LAST }, source, Millis(0)),
         Later::Hold(_)

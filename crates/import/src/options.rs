@@ -1,8 +1,8 @@
 //! The parser of one IPVS rule, which consists of a command and its options.
 //!
 //! [`Rule::read`] checks that each option is allowed for the command and occurs at most once.
-//! Module `rules` checks the values. Words are separated by white space, and quotes have no special
-//! meaning, as in `ipvsadm -R` (ipvsadm(8)).
+//! The module `rules` checks the values. Words are separated by white space, and quotes have no
+//! special meaning, as in `ipvsadm -R` (ipvsadm(8)).
 
 use std::path::Path;
 

@@ -149,7 +149,8 @@ impl Options {
 ///
 /// # References
 /// Eisenbud et al., *Maglev*, NSDI 2016, §3.4 and its pseudocode 1. The paper does not specify
-/// weights. Module `turns` describes how the weight of a backend determines its number of turns.
+/// weights. The module `turns` describes how the weight of a backend determines its number of
+/// turns.
 pub fn build(backends: &[Backend<'_>], options: &Options) -> Result<Table, BuildError> {
     check(backends, options)?;
     let order = name_order(backends)?;

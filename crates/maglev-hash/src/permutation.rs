@@ -103,7 +103,7 @@ fn remainder(hash: u64, divisor: u32) -> u32 {
 /// Returns `value^-1 mod prime` for `1 <= value < prime <= 2^24`, by Euclid's extended algorithm.
 fn inverse(value: u32, prime: u32) -> u32 {
     let (mut high, mut low) = (prime, value);
-    // The factors are numbers modulo 2^32. Their absolute values never exceed `prime`.
+    // The factors are numbers modulo 2^32. No absolute value of a factor exceeds `prime`.
     let (mut high_factor, mut low_factor) = (0u32, 1u32);
     while low != 0 {
         let quotient = high / low;

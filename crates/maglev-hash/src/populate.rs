@@ -238,8 +238,8 @@ fn wrap(sum: u32, size: u32) -> u32 {
 /// The minimum length of a run whose walks advance together.
 const SHORT: u32 = 16;
 
-/// The minimum number of free slots for each walk that advances together with others. With fewer
-/// free slots, too many walks would find that an earlier walk has taken their slot.
+/// The minimum number of free slots for each walk that advances together with other walks. With
+/// fewer free slots, too many walks would find that an earlier walk has taken their slot.
 const CROWD: u32 = 8;
 
 /// The number of preferences that one walk tests in each iteration. Building with eight lanes was

@@ -4,7 +4,7 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 
 /// A ones' complement sum, to which bytes and words are added.
 ///
-/// Each added slice must have an even length, except the last one.
+/// Each added slice must have an even length, except the last slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum(u64);
 

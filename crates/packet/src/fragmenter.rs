@@ -125,7 +125,7 @@ pub struct FragmentIter<'a> {
     rest: &'a [u8],
     /// The offset of `rest` in the payload of the original datagram, in bytes.
     offset: usize,
-    /// `true` if this packet is itself a fragment and is not the last one of its datagram.
+    /// `true` if this packet is itself a fragment and is not the last fragment of its datagram.
     more: bool,
     /// The MTU in bytes. If `cut` is `true`, the MTU exceeds the length of each header by at least
     /// 8.

@@ -67,8 +67,8 @@ impl<'a> Gre<'a> {
         self.checksum
     }
 
-    /// Returns `true` if the packet has no checksum or a correct one. `packet` must be the bytes
-    /// that were parsed.
+    /// Returns `true` if the packet has no checksum or a correct checksum. `packet` must be the
+    /// bytes that were parsed.
     ///
     /// # Cost
     /// One pass over the packet if it has a checksum.

@@ -77,8 +77,9 @@ pub fn write_icmp_error(
 /// Returns `true` if an ICMP error may be sent about `frame`.
 ///
 /// The result is `false` for ICMP errors, redirects, unknown ICMP types, fragments other than the
-/// first one, and IPv4 packets with a wrong header checksum. The result is also `false` if an IP or
-/// MAC address is multicast or broadcast, or if the source address does not identify a single host.
+/// first fragment, and IPv4 packets with a wrong header checksum. The result is also `false` if an
+/// IP or MAC address is multicast or broadcast, or if the source address does not identify a single
+/// host.
 ///
 /// # References
 /// RFC 1122 §3.2.2, RFC 1812 §4.3.2.7, RFC 4443 §2.4 (e).

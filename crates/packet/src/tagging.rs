@@ -15,7 +15,7 @@ pub enum Tagging {
     /// The tags stay unchanged.
     #[default]
     Keep,
-    /// The given tags replace the existing ones. [`Tags::NONE`] removes all tags.
+    /// The given tags replace the existing tags. [`Tags::NONE`] removes all tags.
     Set(Tags),
     /// The first rule that matches the VLANs of the frame sets the new tags. A frame without a
     /// matching rule is dropped.

@@ -103,7 +103,7 @@ impl Tags {
         }
     }
 
-    /// Returns these tags without the outermost one. An untagged frame stays untagged.
+    /// Returns these tags without the outermost tag. An untagged frame stays untagged.
     #[must_use]
     pub const fn pop(self) -> Self {
         Self { outer: self.inner, inner: None }
@@ -146,7 +146,7 @@ impl Tags {
         self.outer
     }
 
-    /// Returns the tag after the outermost one.
+    /// Returns the tag after the outermost tag.
     #[inline]
     #[must_use]
     pub const fn inner(&self) -> Option<Tag> {

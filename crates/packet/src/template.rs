@@ -425,8 +425,8 @@ fn fill_v6(ip: &mut [u8; 40], prefix: Option<SourcePrefix>, payload: u16, tos: u
     }
 }
 
-/// Copies the last bits of the inner destination into the outer one, and increments the recursion
-/// control.
+/// Copies the last bits of the inner destination into the outer destination, and increments the
+/// recursion control.
 #[cold]
 fn redirect(packet: &mut [u8], kept: u8, redirected: u8) -> Option<()> {
     let gre = if packet.first()? >> 4 == 4 {

@@ -1,5 +1,5 @@
-//! The report of a simulation, which can be printed as tables or serialized as JSON. Module `svg`
-//! draws the chart.
+//! The report of a simulation, which can be printed as tables or serialized as JSON. The module
+//! `svg` draws the chart.
 
 use std::fmt;
 

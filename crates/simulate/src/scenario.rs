@@ -34,8 +34,9 @@ pub struct Scenario {
 /// The traffic model. Each flow sends one packet per interval until its lifetime ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Traffic {
-    /// The number of live flows at the start. Their remaining lifetimes are distributed as in a
-    /// steady state, and their first packets are spread evenly over the first packet interval.
+    /// The number of live flows at the start. The remaining lifetimes of these flows are
+    /// distributed as in a steady state, and their first packets are spread evenly over the first
+    /// packet interval.
     pub flows: u32,
     /// The mean number of new flows per second. New flows form a Poisson process.
     pub arrivals: f64,

@@ -14,7 +14,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, reload};
 
-/// The log level and the stored events. The level is the configured one, unless an operator
+/// The log level and the stored events. The level is the configured level, unless an operator
 /// overrides it.
 #[derive(Debug)]
 pub(crate) struct Logging {

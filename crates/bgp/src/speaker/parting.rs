@@ -45,7 +45,7 @@ impl Ending {
         self.callers.remove(&config);
         if let Err(error) = peers.listeners.set_key(config.address, None) {
             // log: A router was removed from the configuration, but the kernel did not remove its
-            // MD5 key. The order matters only if the same address is used again without a key.
+            // MD5 key. This matters only if the same address is used again without a key.
             tracing::warn!(peer = config.name, %error, "MD5 key removal failed");
         }
         self.board.send_modify(|status| drop(status.remove(&config.name)));

@@ -241,7 +241,7 @@ async fn listeners_open_move_and_close_while_sessions_go_on() {
     assert_eq!((refused[0].0, refused[0].1.kind()), (taken.1, std::io::ErrorKind::AddrInUse));
     assert_eq!(speaker.listens_at(), [second]);
     assert!(tokio::net::TcpStream::connect(first).await.is_err(), "the old listener is closed");
-    // The listener moves between the wildcard address and a specific address. The two overlap, so
+    // The listener moves between the wildcard address and a specific address. These overlap, so
     // the old socket must be closed first.
     let any = std::net::SocketAddr::new([0, 0, 0, 0].into(), second.port());
     for at in [any, second, any] {

@@ -69,7 +69,7 @@ type Half = u8;
 pub(super) type Halves = [u64; 2];
 
 impl<const LOW: bool> Longest<LOW> {
-    /// Builds the tree. If several entries have the same bits, the last one is used.
+    /// Builds the tree. If several entries have the same bits, the last entry is used.
     ///
     /// # Cost
     /// Building takes `O(n log n)` time. The tree takes `O(n)` memory, about 64 bytes per entry, if

@@ -15,7 +15,7 @@ pub(super) struct Interval {
     pub(super) first: u32,
     pub(super) last: u32,
     pub(super) service: u32,
-    /// The number of intervals of the same VIP that follow this one.
+    /// The number of intervals of the same VIP that follow this interval.
     more: u32,
 }
 

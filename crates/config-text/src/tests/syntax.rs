@@ -7,7 +7,7 @@ use toml::de::DeTable;
 use crate::statements::statements;
 use crate::syntax::repair;
 
-/// A valid text with eight statements in four sections.
+/// Valid configuration text with eight statements in four sections.
 const TEXT: &str = "\
 [machine.lb1]
 addresses = [\"192.0.2.1\"]

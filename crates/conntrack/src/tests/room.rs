@@ -47,7 +47,7 @@ fn expected(table: &FlowTable, hash: u64, now: u32) -> Option<usize> {
         return Some(free);
     }
     let waiting = places.iter().enumerate().filter(|(_, entry)| entry[15] & 8 != 0);
-    // If several entries have the same age, the first one is chosen.
+    // If several entries have the same age, the first of these entries is chosen.
     let (place, _) = waiting.rev().max_by_key(|(_, entry)| age(entry, now).0)?;
     (table.len() > table.capacity() / 8 * 7).then_some(place)
 }

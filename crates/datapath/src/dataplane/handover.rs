@@ -6,10 +6,10 @@
 //! each group, and then [`DataPlane::keep`]. The binary implements the protocol between the
 //! processes.
 //!
-//! After a queue is released, it has no socket until the new process binds one. The first bound
-//! queue moves last, because libxdp closes its socket only together with the UMEM. Threads move to
-//! the new process one by one. With I/O threads, or if a thread sends on the queue of another
-//! thread, all threads move together, so that two processes never use one connection table.
+//! After a queue is released, it has no socket until the new process binds a new socket. The first
+//! bound queue moves last, because libxdp closes its socket only together with the UMEM. Threads
+//! move to the new process one by one. With I/O threads, or if a thread sends on the queue of
+//! another thread, all threads move together, so that two processes never use one connection table.
 
 use std::fmt;
 use std::ops::RangeInclusive;

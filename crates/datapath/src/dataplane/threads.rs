@@ -194,7 +194,7 @@ impl DataPlane {
     /// redirect packets to these sockets as soon as the filter contains a VIP.
     pub(super) fn let_in(&mut self, name: ThreadName, device: &impl Sockets) -> Result<(), StartError> {
         if self.socket_mode == SocketMode::Packet {
-            return Ok(()); // packet sockets receive by their own filter
+            return Ok(()); // packet sockets use their own filter
         }
         let (ThreadName::Packet(queue) | ThreadName::Io(queue)) = name;
         for (interface, fd) in device.sockets() {

@@ -8,7 +8,7 @@ use forwarder::Prefix;
 
 /// The addresses that the steering program redirects. VIP entries take precedence over addresses of
 /// the machine, and these addresses take precedence over prefixes. If several prefixes match, the
-/// longest one is used.
+/// longest prefix is used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     pub(super) vips: BTreeMap<IpAddr, u8>,

@@ -60,7 +60,7 @@ impl Program {
     }
 
     /// Returns the verdict and the mean duration of a run, in nanoseconds. Each repetition
-    /// processes the output frame of the previous one.
+    /// processes the output frame of the previous repetition.
     pub(crate) fn cost(&self, frame: &[u8], queue: u32, repeat: u32) -> (u32, u32) {
         let (attributes, _) = self.test(frame, queue, 0, repeat);
         (attributes.verdict, attributes.duration)

@@ -19,7 +19,8 @@ use crate::random::Random;
 
 pub(crate) const THREADS: u16 = 3;
 pub(crate) const FRAMES: usize = 124;
-/// The VIPs of the test. The first two accept fragments, the last two do not.
+/// The VIPs of the test. The services of the first two VIPs accept fragments, and the services of
+/// the last two VIPs do not.
 pub(crate) const VIPS: [IpAddr; 4] = {
     let [four, six] = both([203, 0, 113, 10], [0x2001, 0xdb8, 0xf, 0, 0, 0, 0, 0x10]);
     let [whole_four, whole_six] = both([203, 0, 113, 11], [0x2001, 0xdb8, 0xf, 0, 0, 0, 0, 0x11]);

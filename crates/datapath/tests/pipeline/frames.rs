@@ -1,4 +1,4 @@
-//! Generates the frames that a pipeline may receive, valid ones and mutated ones.
+//! Generates the frames that a pipeline may receive, both valid frames and mutated frames.
 //!
 //! The generator uses only a few clients, ports and fragment identifications. Different packets
 //! therefore often belong to the same flow or datagram, or quote each other.

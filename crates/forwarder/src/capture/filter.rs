@@ -23,7 +23,7 @@ pub struct CaptureFilter {
     /// dropped before the table lookup are not captured.
     pub new_flows: bool,
     /// The sampling interval `n`. Each packet thread captures its first matching packet and then
-    /// every `n`-th one.
+    /// every `n`-th matching packet.
     pub sample: NonZeroU32,
 }
 

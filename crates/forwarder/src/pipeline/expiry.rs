@@ -1,7 +1,8 @@
 //! Limits the lifetime of values that are stored on a failover backend. If the backend of a key is
 //! not serving, writes to this key go to a failover backend, with a shorter time to live
 //! (`failover.ttl`). This module rewrites such requests and updates their lengths and checksums.
-//! The time formats are in `kv-switch`, and the placement of keys is in `key_choice`.
+//! The crate `kv-switch` implements the time formats, and the module `key_choice` implements the
+//! placement of keys.
 //!
 //! Only a request with a correct checksum, or without a checksum, is rewritten.
 

@@ -112,7 +112,7 @@ fn is_on(snapshot: &Snapshot, slot: SlotId, error: &IcmpError) -> bool {
     snapshot.slots.get(slot.0 as usize).is_some_and(|slot| slot.reach().contains(destination))
 }
 
-/// Returns the path MTU to assume if a router does not report one, as was common before RFC 1191
+/// Returns the path MTU to assume if a router does not report an MTU, as was common before RFC 1191
 /// (1990). The result is the next plateau below the size of the quoted packet (RFC 1191 §7.1, table
 /// 7-1).
 fn older_router(quoted: &Quoted) -> u32 {

@@ -1,8 +1,8 @@
 //! Detects packets with a partial checksum. The sender of such a packet relied on checksum offload,
 //! but no device on the path completed the checksum. One packet per second is examined. One in
-//! 65,536 complete checksums looks like a partial one, so [`Notice::PartialChecksum`] is sent only
-//! after three partial checksums in a row ([`IN_A_ROW`]). Packets are not changed. If no packet of
-//! a batch is examined, the cost is one comparison.
+//! 65,536 complete checksums looks like a partial checksum, so [`Notice::PartialChecksum`] is sent
+//! only after three partial checksums in a row ([`IN_A_ROW`]). Packets are not changed. If no
+//! packet of a batch is examined, the cost is one comparison.
 //!
 //! See `CHECKSUM_PARTIAL` in the Linux header `include/linux/skbuff.h`. The checksum field of such
 //! a packet contains the sum of the pseudo header, without the final complement.
@@ -42,7 +42,7 @@ impl Core {
         self.looks.in_a_row = if is_partial { self.looks.in_a_row + 1 } else { 0 };
         if self.looks.in_a_row == IN_A_ROW {
             self.looks.in_a_row = 0;
-            // If the notice is lost, further partial checksums cause another one.
+            // If the notice is lost, further partial checksums cause a new notice.
             let _ = self.notices.as_mut().map(|notices| notices.send(Notice::PartialChecksum { interface }));
         }
     }

@@ -176,7 +176,7 @@ impl Core {
             Err(reason) => return Verdict::Drop(reason),
         };
         // The fragments get the link header of the encapsulated packet, which can be longer or
-        // shorter than the received one.
+        // shorter than the received link header.
         let state = &PacketState { parsed: Parsed { l3, ..state.parsed }, ..*state };
         let link_len = usize::from(l3);
         let ip = packet.frame_mut().get_mut(link_len..).unwrap_or_default();

@@ -159,7 +159,7 @@ impl Core {
         }
     }
 
-    /// Sends pending upstream requests, ends expired ones, and sends replies to clients whose
+    /// Sends pending upstream requests, ends expired requests, and sends replies to clients whose
     /// requests are complete.
     #[inline]
     pub(super) fn run_upstream_requests(&mut self, batch: &Batch<'_>, outlet: &mut dyn Outlet) {

@@ -11,7 +11,7 @@ use crate::pieces::*;
 
 const SNAP: usize = 64;
 
-/// Installs a tap and returns the previous one.
+/// Installs a tap and returns the previous tap.
 fn put(bed: &mut Bed, tap: Option<Box<Tap>>) -> Option<Box<Tap>> {
     bed.port.ask(Request::Capture(tap)).unwrap();
     bed.poll();

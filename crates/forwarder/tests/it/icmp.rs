@@ -79,7 +79,7 @@ fn an_error_goes_to_the_backend_of_the_flow_that_it_quotes() {
             let expected = bed.backend_of(&frame).unwrap();
             if known {
                 // With these weights, Maglev would select different backends. Only the connection
-                // table still contains the original ones.
+                // table still contains the original backends.
                 bed.live.publish(Snapshot::new(parts(gre_slots(5), &[1, 9, 1, 9, 1])).unwrap());
             } else {
                 bed = Bed::with(parts(gre_slots(5), &[1; 5]), generous());

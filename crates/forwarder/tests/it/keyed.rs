@@ -443,7 +443,7 @@ fn key_of_a_down_backend_is_counted_as_rehashed() {
     assert_eq!(bed.counters.rehashed.read(), expected);
 }
 
-/// Installs a counter of hot keys, and returns the previous one.
+/// Installs a counter of hot keys, and returns the previous counter.
 fn count(bed: &mut Bed, next: Option<HotKeys>) -> Option<Box<HotKeys>> {
     bed.port.ask(Request::HotKeys(next.map(Box::new))).unwrap();
     bed.poll();

@@ -204,7 +204,7 @@ fn redirected_flows_stay_redirected_and_new_flows_are_local() {
             assert_eq!((verdict, outer(&frame).0), (Verdict::Tx, *to));
             assert_eq!(next_cluster(&bed.send(24, &ask(5000 + n, 0, ipv4, "S")).1), None);
         }
-        // A new connection can use the ports of an ended one.
+        // A new connection can use the ports of an ended connection.
         assert_eq!(bed.send(24, &ask(4000, 0, ipv4, "FA")).0, Verdict::Tx);
         assert_eq!(outer(&bed.send(24, &ask(4000, 0, ipv4, "A")).1).0, to[0]);
         bed.advance(1);

@@ -1,5 +1,5 @@
-//! Tests of packet tracing: marked packets are forwarded like unmarked ones, and every report and
-//! every refusal is counted.
+//! Tests of packet tracing: marked packets are forwarded like unmarked packets, and every report
+//! and every refusal is counted.
 
 use std::sync::Arc;
 
@@ -395,7 +395,8 @@ fn upstream_tunnel_is_reported_on_every_thread() {
                     (None, frame.clone()),
                     "the thread is not yet decided"
                 );
-                // The content of the report is the same on all threads, so the test uses this one.
+                // The content of the report is the same on all threads, so the test uses the report
+                // of this thread.
                 let (verdict, _) = traced.bed.send_as(Origin::Thread(ThreadId(1), reason), 24, frame);
                 assert_eq!(verdict, Verdict::Tx);
             }

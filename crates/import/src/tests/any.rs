@@ -1,6 +1,6 @@
 //! Property tests which check that rules are either rejected or converted into an equivalent
 //! configuration. The expected configuration is computed from the generated rules, not from the
-//! parsed ones.
+//! parsed rules.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};

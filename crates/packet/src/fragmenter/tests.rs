@@ -140,7 +140,7 @@ proptest! {
         let parts: Vec<_> = again.iter().map(|fragment| slow_v4(fragment)).collect();
         prop_assert_eq!(reassembled(&parts), (usize::from(offset) * 8, more, payload));
 
-        // Every fragment except the last one is as full as possible.
+        // Every fragment except the last fragment is as full as possible.
         let largest = |fragment: &Vec<u8>| fragment.len() + 8 > usize::from(mtu);
         prop_assert!(fragments.iter().rev().skip(1).all(largest));
         if ip.len() <= usize::from(mtu) {

@@ -18,7 +18,7 @@ use super::{Daemon, Inspections};
 
 type Question = Box<dyn FnOnce(&mut Daemon)>;
 
-/// The last count, and the requests that wait for the running one.
+/// The last count, and the requests that wait for the running count.
 #[derive(Default)]
 pub(super) struct Counting {
     last: Option<(FlowCounts, Instant)>,

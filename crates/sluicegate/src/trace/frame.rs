@@ -20,8 +20,8 @@ pub(super) struct Probe {
     /// The TCP sequence number, which is also the identification of fragments.
     pub(super) id: u32,
     pub(super) mark: [u8; MARK_BYTES],
-    /// The mark in the second fragment. Its signature covers a flow without ports, because later
-    /// fragments contain no ports.
+    /// The mark in the second fragment. The signature of this mark covers a flow without ports,
+    /// because later fragments contain no ports.
     pub(super) later_mark: [u8; MARK_BYTES],
 }
 
@@ -31,8 +31,8 @@ impl Probe {
         if !in_pieces {
             return Ok(vec![self.whole(&self.mark, &[])?]);
         }
-        // A fragment offset is a multiple of eight bytes. TCP options pad the TCP header to such a
-        // multiple.
+        // A fragment offset is a multiple of eight bytes. TCP options pad the TCP header to a
+        // multiple of eight bytes.
         let whole = self.whole(&[self.mark, self.later_mark].concat(), &[TCP_NOP; 4])?;
         let segment = whole.get(self.ip()?.header_len()..).unwrap_or_default();
         let offset = segment.len().saturating_sub(MARK_BYTES);

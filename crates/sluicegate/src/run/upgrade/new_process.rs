@@ -305,7 +305,7 @@ fn taken_interfaces(config: &Config, machine: &str) -> anyhow::Result<Vec<Interf
 const UNORDERLY: &str = "unexpected message from the old process";
 const OFFERED_WITHIN: Duration = Duration::from_secs(10);
 /// The timeout for a message. The old process may have to walk large connection tables before it
-/// sends one.
+/// sends a message.
 const TOLD_WITHIN: Duration = Duration::from_secs(30);
 const FREE_WITHIN: Duration = Duration::from_secs(2);
 const A_MOMENT: Duration = Duration::from_millis(5);
