@@ -195,7 +195,7 @@ pub struct HotKeysCommand {
     pub vip: Option<String>,
     /// The maximum number of keys in the reply, 1 to [`HOT_KEYS_AT_MOST`].
     pub limit: usize,
-    /// How long requests are counted, up to [`HOT_KEYS_SECONDS_AT_MOST`] seconds.
+    /// The time for which requests are counted, up to [`HOT_KEYS_SECONDS_AT_MOST`] seconds.
     pub within: Duration,
 }
 

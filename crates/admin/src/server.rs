@@ -86,7 +86,7 @@ pub struct Limits {
     pub head_bytes: usize,
     /// `true` if a connection can serve more than one request.
     pub keep_alive: bool,
-    /// How long writing the response may wait for the client to read.
+    /// The maximum time that writing the response may wait for the client to read.
     pub reading: Duration,
     /// The age after which a connection accepts no new request.
     pub life: Duration,

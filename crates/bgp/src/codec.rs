@@ -443,6 +443,6 @@ fn own_capability(capability: &wire::Capability) -> Option<Capability> {
 
 const DEFAULT_LOCAL_PREF: u32 = 100;
 const MAX_SEGMENT: usize = 255;
-/// How many bytes of NOTIFICATION data are displayed at most.
+/// The maximum number of bytes of NOTIFICATION data that are displayed.
 const SHOWN_BYTES: usize = 32;
 const MAX_RETURNED_BYTES: usize = 1024;

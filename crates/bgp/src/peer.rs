@@ -474,7 +474,7 @@ async fn turn(connection: Option<&mut Connection>) {
     }
 }
 
-/// How often acknowledgments are polled while a requester waits.
+/// The interval at which acknowledgments are polled while a requester waits.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// The first wait after a planned restart of a session. A router accepts a connection only after it
 /// has closed the last session, which takes bird and FRR only some milliseconds, so the first wait
@@ -483,8 +483,8 @@ const FIRST_OF_RESTART: Duration = Duration::from_millis(50);
 /// The number of waits after a planned restart during which a refused connection is not treated as
 /// a fault. Together, these waits last a few seconds.
 const SHORT_WAITS: u32 = 6;
-/// How many connections of ended sessions may wait for the peer to close them. Further connections
-/// are closed immediately.
+/// The maximum number of connections of ended sessions that may wait for the peer to close them.
+/// Further connections are closed immediately.
 const MAX_CLOSING: usize = 8;
 
 #[cfg(test)]

@@ -30,8 +30,8 @@ pub struct Bgp {
     /// community before it withdraws them: up to 10 min. Default: 5 s.
     #[serde(serialize_with = "canonical::span")]
     pub graceful_shutdown: Duration,
-    /// How long routers keep the routes after the process has terminated unexpectedly, in whole
-    /// seconds up to 10 min. Default: 0, which disables graceful restart.
+    /// The time for which routers keep the routes after the process has terminated unexpectedly, in
+    /// whole seconds up to 10 min. Default: 0, which disables graceful restart.
     #[serde(serialize_with = "canonical::span")]
     pub graceful_restart: Duration,
     /// The minimum time that a withdrawn VIP must have enough serving backends before it is

@@ -25,9 +25,9 @@ pub struct Cluster {
     pub table_size: u32,
     /// The times after which idle flows are removed from the connection table.
     pub flow_timeouts: FlowTimeouts,
-    /// How long existing flows are still sent to a backend after a reload has removed the backend,
-    /// up to 24 h. The same time limits the drain of a machine, but not the drain of a backend by
-    /// an operator. Default: 60 s.
+    /// The time for which existing flows are still sent to a backend after a reload has removed the
+    /// backend, up to 24 h. The same time limits the drain of a machine, but not the drain of a
+    /// backend by an operator. Default: 60 s.
     #[serde(serialize_with = "canonical::span")]
     pub drain_time: Duration,
     /// `true` if the configuration is reloaded when one of its files changes. Default: `false`.

@@ -32,7 +32,7 @@ pub struct Encapsulation {
     pub source_prefixes: Vec<Prefix>,
     /// `true` if outer IPv4 headers have the DF flag. Default: `true`.
     pub dont_fragment: bool,
-    /// What happens to packets that exceed the MTU. Default: [`TooBig::FragmentInner`].
+    /// The action for packets that exceed the MTU. Default: [`TooBig::FragmentInner`].
     #[serde(serialize_with = "canonical_too_big")]
     pub too_big: TooBig,
 }

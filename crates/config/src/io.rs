@@ -19,17 +19,19 @@ use super::ports::{read_range, show};
 pub struct Io {
     /// The kernel interface for packets. Default: [`IoMode::AfXdp`].
     pub mode: IoMode,
-    /// How packets are distributed to packet threads. Default: [`Steering::Hardware`].
+    /// The method by which packets are distributed to packet threads. Default:
+    /// [`Steering::Hardware`].
     pub steering: Steering,
     /// The number of packet threads for software steering: 1 to 64. `None` for
     /// [`Steering::Hardware`].
     pub threads: Option<NonZeroU16>,
-    /// How the destination MAC address of frames is determined. Default: [`NextHop::Resolve`].
+    /// The method by which the destination MAC address of frames is determined. Default:
+    /// [`NextHop::Resolve`].
     pub next_hop: NextHop,
     /// The number of flows in the connection table of one packet thread: 1,024 to 268,435,456. Each
     /// flow takes 16 bytes. Default: 1,000,000.
     pub flows_per_thread: usize,
-    /// What a packet thread does while no packets arrive.
+    /// The behavior of a packet thread while no packets arrive.
     pub idle: Idle,
     /// The number of packets that the NIC driver receives in one busy-polling system call of a
     /// packet thread: 1 to 1,024. If `None` (the default), the driver receives packets in
@@ -46,8 +48,7 @@ pub struct Io {
     pub frame_size: u32,
     /// The maximum number of packets in a batch: 1 to 256. Default: 64.
     pub batch: usize,
-    /// What happens to packets that arrive on a queue without a socket. Default:
-    /// [`NoSocket::Pass`].
+    /// The action for packets that arrive on a queue without a socket. Default: [`NoSocket::Pass`].
     #[serde(serialize_with = "canonical_no_socket")]
     pub no_socket: NoSocket,
     /// The maximum number of VIP addresses in the XDP filter: 1 to 1,048,576. Default: 4,096.
@@ -111,7 +112,7 @@ pub enum IoMode {
     AfPacket,
 }
 
-/// How packets are distributed to packet threads.
+/// The method by which packets are distributed to packet threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Steering {
@@ -122,7 +123,7 @@ pub enum Steering {
     Software,
 }
 
-/// How the destination MAC address of frames is determined.
+/// The method by which the destination MAC address of frames is determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NextHop {
@@ -158,18 +159,18 @@ fn canonical_no_socket<S: Serializer>(value: &NoSocket, to: S) -> Result<S::Ok, 
     canonical::word(&NO_SOCKET, value, to)
 }
 
-/// What a packet thread does while no packets arrive.
+/// The behavior of a packet thread while no packets arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Idle {
-    /// How long a thread without packets polls before it performs the action `then`: up to 1 s.
-    /// Default: 50 us.
+    /// The time for which a thread without packets polls before it performs the action `then`: up
+    /// to 1 s. Default: 50 us.
     #[serde(serialize_with = "canonical::span")]
     pub spin: Duration,
-    /// What the thread does after that time. Default: [`IdleThen::Sleep`].
+    /// The action of the thread after that time. Default: [`IdleThen::Sleep`].
     pub then: IdleThen,
 }
 
-/// What an idle thread does after the polling time.
+/// The action of an idle thread after the polling time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum IdleThen {

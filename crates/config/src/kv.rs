@@ -39,7 +39,8 @@ pub struct Kv {
     /// The pools in routes and failover, sorted by name and without duplicates.
     #[serde(skip)]
     pub pools: Vec<Arc<str>>,
-    /// Where requests are sent while the backend of their key is down. Default: [`Failover::Next`].
+    /// The destination of requests while the backend of their key is down. Default:
+    /// [`Failover::Next`].
     pub failover: Failover,
     /// The maximum lifetime of a value that is stored on another backend during failover, in whole
     /// seconds. If `None`, the lifetime requested by the client applies. Default: 10 s. The value
@@ -51,7 +52,7 @@ pub struct Kv {
     pub max_keys: u8,
     /// The hash function that maps keys to backends. Default: [`KvHash::Maglev`].
     pub hash: KvHash,
-    /// What happens when a server is up again, before it receives requests. Default:
+    /// The action when a server is up again, before it receives requests. Default:
     /// [`Rejoin::Flush`] for memcached, otherwise [`Rejoin::Serve`].
     pub rejoin: Rejoin,
     /// The path of requests and replies. Default: [`KvPath::Direct`].
@@ -122,12 +123,12 @@ pub struct KvGather {
     /// Default: 20 ms.
     #[serde(serialize_with = "canonical::span")]
     pub timeout: Duration,
-    /// What the client receives if a backend does not reply in time. Default:
+    /// The reply that the client receives if a backend does not reply in time. Default:
     /// [`KvMissing::Silent`].
     pub missing: KvMissing,
 }
 
-/// What the client receives if a backend does not reply in time.
+/// The reply that the client receives if a backend does not reply in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KvMissing {
@@ -157,7 +158,7 @@ impl KvGather {
     }
 }
 
-/// What happens when a server is up again, before it receives requests. While the server was down,
+/// The action when a server is up again, before it receives requests. While the server was down,
 /// its keys were stored on other servers, so its values may be stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -223,7 +224,7 @@ pub enum KvKeys {
     Prefix(Arc<str>),
 }
 
-/// Where requests are sent while the backend of their key is down.
+/// The destination of requests while the backend of their key is down.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Failover {

@@ -16,8 +16,8 @@ use super::canonical;
 pub struct KvCache {
     /// The memory for cached values in bytes. All packet threads share it. Required.
     pub memory: u64,
-    /// How long a cached value is valid. A client never receives a value that is older than this
-    /// time plus one round trip to the server. Default: 10 ms.
+    /// The time for which a cached value is valid. A client never receives a value that is older
+    /// than this time plus one round trip to the server. Default: 10 ms.
     #[serde(serialize_with = "canonical::span")]
     pub lease: Duration,
     /// The maximum number of concurrent fetches by one packet thread from one server. Default: 16.

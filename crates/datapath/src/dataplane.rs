@@ -93,7 +93,7 @@ pub struct Settings {
     pub flows_per_thread: usize,
     /// The idle timeouts of flows.
     pub timeouts: Timeouts,
-    /// Whether an idle thread polls its rings or sleeps.
+    /// The behavior of an idle thread, which polls its rings or sleeps.
     pub idle: Idle,
     /// The busy-poll budget: the maximum number of packets that the driver receives during one
     /// system call of the thread. With `None`, the driver runs in interrupt context. Packet sockets

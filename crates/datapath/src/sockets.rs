@@ -7,7 +7,7 @@ use counters::Counter;
 use engine::Device;
 use forwarder::InterfaceId;
 
-/// How packets are transferred between the NIC and the sockets.
+/// The method by which packets are transferred between the NIC and the sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketMode {
     /// AF_XDP in zero-copy mode: the NIC writes packets into the memory of the process.

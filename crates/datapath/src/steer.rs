@@ -42,7 +42,7 @@ use crate::interface::{Interface, MAX_ENCAP_OVERHEAD_BYTES};
 pub struct SteerOptions {
     /// The maximum number of VIP addresses. The kernel reserves about 160 bytes for each address.
     pub max_vips: u32,
-    /// How the program handles VIP packets that arrive on a queue without a socket.
+    /// The action of the program for VIP packets that arrive on a queue without a socket.
     pub no_socket: NoSocket,
     /// The number of queues that can have a socket. This is the highest possible queue number plus
     /// one.

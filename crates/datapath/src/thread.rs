@@ -26,7 +26,7 @@ use crate::wake::Waker;
 /// The behavior of a thread while no packets arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Idle {
-    /// How long an idle thread polls its rings before it sleeps.
+    /// The time for which an idle thread polls its rings before it sleeps.
     pub spin: Duration,
     /// `true` if the thread sleeps after that time. `false` if it never stops polling.
     pub sleep: bool,

@@ -48,7 +48,7 @@ pub(crate) struct Queue {
     busy_poll: BusyPoll,
 }
 
-/// Where the driver of a queue runs: in interrupts or in system calls of the thread.
+/// The context in which the driver of a queue runs: interrupts or system calls of the thread.
 #[derive(Debug)]
 enum BusyPoll {
     /// The driver runs in interrupt context.
@@ -73,7 +73,7 @@ struct Handles {
 pub struct XskDevice {
     area: Area,
     queues: Box<[Queue]>,
-    /// How the thread sends frames on each interface.
+    /// The path by which the thread sends frames on each interface.
     tx_paths: Box<[TxPath]>,
     /// The maximum number of frames that a queue uses for receiving, counting frames in the fill
     /// ring and received packets.
@@ -89,7 +89,7 @@ pub struct XskDevice {
     first: usize,
 }
 
-/// How a thread sends frames on an interface.
+/// The path by which a thread sends frames on an interface.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TxPath {
     /// The thread sends on one of its own queues. The value is the index of the queue.

@@ -12,7 +12,7 @@ use crate::{Parts, Prefix, VipAddress, aggregate};
 /// The maximum number of prefixes in the XDP filter. The limit is low so that all prefixes fit into
 /// the processor's L1 cache.
 pub const FILTER_PREFIXES: usize = 64;
-/// What the XDP program does with a VIP packet on a queue without a socket.
+/// The action of the XDP program for a VIP packet on a queue without a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoSocket {
     /// The program passes the packet, unmodified, to the kernel.

@@ -23,7 +23,7 @@ pub struct KeyRules {
     pub hash: KeyHash,
     /// The routes, which map key prefixes to indexes in [`Keyed::pools`].
     pub routes: Routes,
-    /// What happens to requests for a key whose assigned backend is not serving.
+    /// The action for requests whose key is assigned to a backend that is not serving.
     pub failover: KeyFailover,
     /// The maximum time to live, in seconds, for values that clients store on failover backends.
     /// `None` keeps the time to live that the client requested.
@@ -119,11 +119,11 @@ pub const GATHER_TIMEOUTS_MS: [u16; 10] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1
 pub struct GatherRules {
     /// The timeout for replies, as an index into [`GATHER_TIMEOUTS_MS`].
     pub timeout: usize,
-    /// What the client's reply contains for keys whose backend does not reply in time.
+    /// The content of the client's reply for keys whose backend does not reply in time.
     pub late: Late,
 }
 
-/// What happens to requests for a key whose assigned backend is not serving.
+/// The action for requests whose key is assigned to a backend that is not serving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyFailover {
     /// Requests for the key are sent to the next candidate backend of the same pool.

@@ -99,7 +99,7 @@ pub struct Binding {
     pub service: usize,
 }
 
-/// How the destination MAC address of outgoing frames is selected.
+/// The method by which the destination MAC address of outgoing frames is selected.
 #[derive(Clone, Debug, Default)]
 pub enum NextHopMode {
     /// Frames are sent to the next hop of their slot, which the control plane resolves.
@@ -134,7 +134,7 @@ pub struct Parts {
     pub slots: Vec<Slot>,
     /// The state of each slot, indexed by [`SlotId`].
     pub states: Vec<SlotState>,
-    /// How the destination MAC address of outgoing frames is selected.
+    /// The method by which the destination MAC address of outgoing frames is selected.
     pub next_hop: NextHopMode,
     /// The machine's own addresses. The first address of each family is the source address of ICMP
     /// errors that this machine sends.

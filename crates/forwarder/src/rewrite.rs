@@ -21,7 +21,7 @@ pub(crate) struct RewriteParams<'a> {
     /// `true` to decrement the TTL. The TTL is decremented where the packet enters the cluster (RFC
     /// 2003 §3.1), but not between Sluicegate machines.
     pub(crate) lower_ttl: bool,
-    /// How many Sluicegate machines have already redirected the packet.
+    /// The number of Sluicegate machines that have already redirected the packet.
     pub(crate) redirected: u8,
 }
 

@@ -65,8 +65,8 @@ impl NextHop {
     }
 }
 
-/// What happens to an IPv4 packet without the DF flag that exceeds the path MTU. In all other
-/// cases, the sender receives an ICMP error that reports the maximum packet size.
+/// The action for an IPv4 packet without the DF flag that exceeds the path MTU. In all other cases,
+/// the sender receives an ICMP error that reports the maximum packet size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TooBig {
     /// The packet is dropped and counted.
@@ -79,7 +79,7 @@ pub enum TooBig {
     FragmentOuter,
 }
 
-/// How packets are forwarded to a slot.
+/// The method by which packets are forwarded to a slot.
 #[derive(Clone, Debug)]
 pub enum Forwarding {
     /// Only the MAC addresses are changed.
@@ -101,13 +101,13 @@ pub struct Slot {
     pub backend: Arc<str>,
     /// The address of the backend. Encapsulated packets are sent to this address.
     pub address: IpAddr,
-    /// How packets are forwarded to the backend.
+    /// The method by which packets are forwarded to the backend.
     pub forwarding: Forwarding,
     /// The next hop toward the backend, or `None` while it is not resolved.
     pub next_hop: Option<NextHop>,
     /// The path MTU to the backend: the maximum size of the outer IP packet, in bytes.
     pub mtu: u16,
-    /// What happens to packets that exceed the path MTU.
+    /// The action for packets that exceed the path MTU.
     pub too_big: TooBig,
 }
 

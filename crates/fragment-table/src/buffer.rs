@@ -10,7 +10,7 @@ use crate::{NONE, filled};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HoldSlot(pub u32);
 
-/// What the caller must do with a released frame.
+/// The action that the caller must perform for a released frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate<D> {
     /// The first fragment arrived. The caller must apply this decision to the frame.

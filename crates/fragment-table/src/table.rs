@@ -71,7 +71,7 @@ pub struct Release<D> {
     /// The hold slot. The caller must take the frame out of this slot before the next call of
     /// [`FragmentTable::later`], which may assign the slot to another frame.
     pub slot: HoldSlot,
-    /// What the caller must do with the frame.
+    /// The action that the caller must perform for the frame.
     pub fate: Fate<D>,
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::Tags;
 
-/// How the VLAN tags of outgoing frames are determined.
+/// The rule that determines the VLAN tags of outgoing frames.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Tagging {
     /// The tags stay unchanged.

@@ -13,7 +13,7 @@ use std::collections::{BinaryHeap, HashMap};
 pub(crate) struct Places {
     limit: Option<u32>,
     taken: Vec<u32>,
-    /// How many times the table of each machine was emptied.
+    /// The number of times that the table of each machine was emptied.
     lives: Vec<u16>,
     leaving: BinaryHeap<Reverse<Leaving>>,
     /// The number of scheduled releases that were canceled because the flow returned to the

@@ -61,7 +61,7 @@ pub enum Lifetimes {
     LogNormal,
 }
 
-/// How a router distributes flows over its next hops.
+/// The method by which a router distributes flows over its next hops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Router {
     /// The router uses the hash modulo the number of next hops. The next hops are in the order of

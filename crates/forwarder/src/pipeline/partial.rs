@@ -14,7 +14,7 @@ use super::state::Batch;
 use super::{Core, Scratch};
 use crate::{Notice, Origin, Packet};
 
-/// When to examine the next packet, and the number of partial checksums in a row.
+/// The time of the next examination, and the number of consecutive partial checksums.
 #[derive(Debug, Default)]
 pub(super) struct Looks {
     /// The time of the next examination, in nanoseconds.

@@ -129,7 +129,7 @@ impl FlowPacket<'_> {
     }
 }
 
-/// What stage 2 (backend selection) does with a packet.
+/// The action of stage 2 (backend selection) for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// Look the flow up in the connection table, then use Maglev.

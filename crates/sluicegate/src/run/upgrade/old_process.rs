@@ -513,14 +513,14 @@ fn unexpected(said: FromNew) -> Failed {
     Failed::because(why)
 }
 
-/// How long to wait until the old process of the previous upgrade has exited. That process has
+/// The maximum wait until the old process of the previous upgrade has exited. That process has
 /// already sent its response.
 const GONE_WITHIN: Duration = Duration::from_secs(6);
-/// How long to wait until the new process is ready. API clients expect a response within 30 s.
+/// The maximum wait until the new process is ready. API clients expect a response within 30 s.
 const READY_WITHIN: Duration = Duration::from_secs(18);
 const TAKEN_WITHIN: Duration = Duration::from_secs(5);
 const A_MOMENT: Duration = Duration::from_millis(2);
-/// How long a failed new process may take to exit before it is killed.
+/// The time that a failed new process has to exit before it is killed.
 const ENDED_WITHIN: Duration = Duration::from_millis(500);
 const ANSWERED_WITHIN: Duration = Duration::from_millis(200);
 /// The number of hash buckets that are sent in one part. These buckets occupy 4 MiB of a connection
