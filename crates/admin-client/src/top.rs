@@ -92,7 +92,7 @@ impl Reading {
     }
 }
 
-/// The data of one update of the screen.
+/// The data for one screen update.
 struct Look {
     status: Status,
     rates: Rates,

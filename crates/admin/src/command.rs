@@ -213,7 +213,7 @@ pub struct CaptureCommand {
     pub new_flows: bool,
     /// The sampling rate N. Each packet thread captures one in N matching packets.
     pub sample: NonZeroU32,
-    /// The number of captured bytes of each packet, in the range [`SNAP_BYTES`].
+    /// The number of bytes to capture from each packet, in the range [`SNAP_BYTES`].
     pub snap: usize,
     /// The maximum number of captured packets.
     pub count: Option<NonZeroU64>,
@@ -331,7 +331,7 @@ pub const SNAP_BYTES: RangeInclusive<usize> = 64..=2_048;
 pub const EVENTS_AT_MOST: usize = 1_000;
 /// The maximum number of keys in one reply.
 pub const HOT_KEYS_AT_MOST: usize = 1_000;
-/// The maximum duration of a count of hot keys, in seconds. The duration is shorter than
+/// The maximum time for which hot keys are counted, in seconds. The duration is shorter than
 /// [`ANSWER_WITHIN_SECONDS`], because the reply is sent after the count.
 pub const HOT_KEYS_SECONDS_AT_MOST: u64 = 20;
 /// The maximum number of flows in one reply.

@@ -1,5 +1,5 @@
-//! Limits the number of connections of a listener. If the limit is reached, a stalled connection is
-//! closed to admit a new one.
+//! Limits how many connections a listener can have. If the limit is reached, a stalled connection
+//! is closed to admit a new one.
 //!
 //! A connection is stalled if its client has been sending a request for [`REQUEST_TIME`] or reading
 //! a response for [`RESPONSE_TIME`]. The connection that has been stalled for the longest time is

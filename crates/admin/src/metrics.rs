@@ -2,7 +2,7 @@
 //!
 //! `catalogue` defines the metrics, `samples` computes their values, and `listener` serves them
 //! over HTTP. A scrape only reads existing counters, so it does not slow down the packet threads.
-//! The number of series of each metric is bounded.
+//! Each metric has a limited number of series.
 
 mod catalogue;
 mod hosts;

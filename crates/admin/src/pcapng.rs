@@ -54,7 +54,7 @@ pub struct Statistics {
 }
 
 /// Writes the section header and all interface blocks. The link type is Ethernet. `snap` is the
-/// maximum number of captured bytes of each packet.
+/// maximum number of bytes that are captured from each packet.
 pub fn begin(out: &mut Vec<u8>, comment: &str, interfaces: &[Interface], snap: u32) {
     block(out, SECTION, |out| {
         out.extend(MAGIC.to_le_bytes());
@@ -149,7 +149,7 @@ pub struct Blocks {
     waiting: Vec<u8>,
     /// The statistics of the first interface.
     pub statistics: Option<Statistics>,
-    /// The number of packets of the first interface.
+    /// The number of packets on the first interface.
     pub packets: u64,
 }
 

@@ -187,7 +187,7 @@ pub(crate) fn room(dialect: Dialect, attributes: &Attributes, family: Family, ne
     usize::from(wire::MAX_MESSAGE_LEN).saturating_sub(used + 1)
 }
 
-/// The maximum number of bytes of withdrawn prefixes in one UPDATE.
+/// The maximum size of the withdrawn prefixes in one UPDATE, in bytes.
 pub(crate) const WITHDRAW_ROOM: usize = 4000;
 
 fn encode(message: &wire::Message) -> Result<Vec<u8>, Unencodable> {
@@ -443,6 +443,6 @@ fn own_capability(capability: &wire::Capability) -> Option<Capability> {
 
 const DEFAULT_LOCAL_PREF: u32 = 100;
 const MAX_SEGMENT: usize = 255;
-/// The maximum number of bytes of NOTIFICATION data that are displayed.
+/// The maximum size of displayed NOTIFICATION data, in bytes.
 const SHOWN_BYTES: usize = 32;
 const MAX_RETURNED_BYTES: usize = 1024;

@@ -137,7 +137,7 @@ fn updates_are_read_alike(frame: &[u8]) {
     }
 }
 
-/// IPv4 networks, each of which is an address and a prefix length.
+/// IPv4 networks. Each entry contains an address and a prefix length.
 type Networks = Vec<(u32, u8)>;
 
 /// Parses the withdrawn and the announced prefixes in the fields of an UPDATE (RFC 4271 §4.3).

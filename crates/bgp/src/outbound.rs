@@ -122,7 +122,7 @@ impl Outbound {
         }
     }
 
-    /// Returns the number of routes of a family that the peer has.
+    /// Returns the number of routes that the peer has for an address family.
     pub(crate) fn announced(&self, family: Family) -> usize {
         self.counts.get(family.index()).copied().unwrap_or(0)
     }

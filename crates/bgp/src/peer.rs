@@ -106,8 +106,8 @@ impl Both {
     }
 }
 
-/// The state of connection attempts: the current attempt, the number of failures and the time of
-/// the next attempt.
+/// The state of connection attempts: the current attempt, the failure count and the time of the
+/// next attempt.
 struct Attempts {
     dialling: Dialling,
     retry_at: Instant,
@@ -483,8 +483,8 @@ const FIRST_OF_RESTART: Duration = Duration::from_millis(50);
 /// The number of waits after a planned restart during which a refused connection is not treated as
 /// a fault. Together, these waits last a few seconds.
 const SHORT_WAITS: u32 = 6;
-/// The maximum number of connections of ended sessions that may wait for the peer to close them.
-/// Further connections are closed immediately.
+/// When sessions have ended, at most this number of their connections may wait for the peer to
+/// close them. Further connections are closed immediately.
 const MAX_CLOSING: usize = 8;
 
 #[cfg(test)]

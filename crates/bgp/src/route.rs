@@ -33,7 +33,8 @@ pub struct Attributes {
     /// The local preference, sent only to internal peers. Higher values are preferred. `None` means
     /// 100.
     pub local_pref: Option<u32>,
-    /// The number of extra copies of the local AS number in the AS path to external peers.
+    /// The number of times that the local AS number is additionally prepended to the AS path for
+    /// external peers.
     pub prepend: u8,
     /// The standard communities, at most [`Attributes::MAX_COMMUNITIES`].
     pub communities: Vec<Community>,
@@ -69,7 +70,7 @@ impl Attributes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a route has {found} communities, but at most {most} are allowed", most = Attributes::MAX_COMMUNITIES)]
 pub struct TooManyCommunities {
-    /// The number of communities of the route.
+    /// The number of communities that the route has.
     pub found: usize,
 }
 

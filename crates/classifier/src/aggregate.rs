@@ -123,7 +123,7 @@ fn without_covered(sorted: &[Range]) -> Vec<Range> {
     kept
 }
 
-/// Returns the common range of each pair of neighboring ranges of the same family.
+/// For each pair of neighboring ranges in the same address family, returns their common range.
 fn joins(ranges: &[Range]) -> Vec<Join> {
     let mut before = Vec::with_capacity(ranges.len() + 1);
     let mut sum = 0_u128;

@@ -110,7 +110,7 @@ pub enum HashPolicy {
     /// Hash the source address. All connections from one client to services with the same pool then
     /// reach the same backend.
     Source,
-    /// Hash the key of each request of a keyed pool (`Service::keyed` in the crate `forwarder`). If
+    /// Hash the key in each request to a keyed pool (`Service::keyed` in the crate `forwarder`). If
     /// no request of the flow has been parsed, the 5-tuple is hashed.
     Key,
 }

@@ -81,7 +81,7 @@ pub struct TunnelSource {
     pub kind: TunnelSourceKind,
 }
 
-/// Returns the role of the sender of a tunneled packet, or `None` if the sender is not permitted.
+/// Returns the role of a tunneled packet's sender, or `None` if the sender is not permitted.
 ///
 /// If several entries contain the sender address, the recursion-control mark of the packet selects
 /// the role. Peers and other clusters set the mark, and upstream tunnels do not. If no upstream

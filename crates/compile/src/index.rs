@@ -123,7 +123,7 @@ impl Index {
         self.pools.iter().filter_map(|(view, entry)| Some((view, &entry.table, &entry.fallback.as_ref()?.0)))
     }
 
-    /// Returns the number of backends of the pool that accept new flows.
+    /// Returns the number of backends in the pool that accept new flows.
     #[must_use]
     pub fn serving(pool: &PoolTable, states: &[SlotState]) -> usize {
         let serves = |slot: &&SlotId| states.get(slot.0 as usize) == Some(&SlotState::Serving);

@@ -86,7 +86,7 @@ impl PoolView {
         Self { pool: Arc::clone(pool), vip: None }
     }
 
-    /// Returns the slot key of a member of the pool in this view.
+    /// Returns the slot key that a pool member has in this view.
     #[must_use]
     pub fn key(&self, member: &Member) -> SlotKey {
         SlotKey::of(member, self.vip.as_ref())

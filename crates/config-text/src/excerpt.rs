@@ -15,7 +15,7 @@ pub(crate) struct Excerpt {
     pub(crate) line: String,
     /// The number of characters before the marked value.
     pub(crate) indent: usize,
-    /// The number of characters of the marked value, at least 1.
+    /// The length of the marked value in characters, at least 1.
     pub(crate) width: usize,
 }
 

@@ -31,7 +31,7 @@ impl<T: Into<String>, H: Into<String>> From<(T, H)> for Message {
     }
 }
 
-/// A description of the valid values of a key, such as "a list of ports". The description must be a
+/// A description of a key's valid values, such as "a list of ports". The description must be a
 /// phrase that can follow "must be". An example of a valid value is optional.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expected {

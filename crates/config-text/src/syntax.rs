@@ -143,8 +143,8 @@ fn first<'s>(before: &[(Vec<String>, Option<&'s Statement>)], path: &[String]) -
     same.or_else(|| before.iter().find(part)).and_then(|(_, one)| *one)
 }
 
-/// Returns each statement with its full path, which consists of the keys of the section header and
-/// the keys of the statement.
+/// Returns each statement with its full path, which consists of the keys in the section header and
+/// the keys in the statement.
 fn paths<'s>(
     text: &'s str,
     all: &'s [Statement],

@@ -34,7 +34,8 @@ pub struct Check {
     pub kind: CheckKind,
     /// The address to which probes are sent. Default: [`Via::Backend`].
     pub via: Via,
-    /// The time between the starts of two probes of one target: 100 ms to 1 h. Default: 2 s.
+    /// The time from the start of a probe to the start of the next probe to the same target: 100 ms
+    /// to 1 h. Default: 2 s.
     #[serde(serialize_with = "canonical::span")]
     pub interval: Duration,
     /// The interval between probes while the latest results contradict the health state, until the

@@ -120,7 +120,7 @@ pub struct FlowTimeouts {
     /// The timeout of a TCP flow after a FIN or RST: 1 s to 10 min. Default: 10 s.
     #[serde(serialize_with = "canonical::span")]
     pub closing: Duration,
-    /// The timeout of flows of UDP and all other protocols: 1 s to 24 h. Default: 60 s.
+    /// The timeout for flows that use UDP or any other protocol: 1 s to 24 h. Default: 60 s.
     #[serde(serialize_with = "canonical::span")]
     pub udp: Duration,
 }

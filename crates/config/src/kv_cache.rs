@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::canonical;
 
-/// The settings of the cache of hot values.
+/// The settings of the cache for hot values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct KvCache {
     /// The memory for cached values in bytes. All packet threads share it. Required.

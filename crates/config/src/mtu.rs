@@ -65,7 +65,7 @@ pub(super) fn warn_of_tight<'a>(
     let needed = |(_, member): &(&str, &Member)| {
         mtu.clients + member.encapsulation.encap_overhead(member.backend.address)
     };
-    // The first member among those with the longest outer packets.
+    // The first member among the members with the longest outer packets.
     let worst = members.chain(peers).reduce(|a, b| if needed(&b) > needed(&a) { b } else { a });
     let Some((what, member)) = worst.filter(|worst| needed(worst) > core) else { return };
     let message = format!(

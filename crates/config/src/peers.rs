@@ -25,7 +25,8 @@ pub fn is_of_peers(pool: &str) -> bool {
     pool.starts_with(POOL)
 }
 
-/// Returns, by shard name, the pool of peers of each shard with more than one machine.
+/// Returns a pool of peers for each shard that has more than one machine. The key is the shard
+/// name.
 pub(super) fn pools(machines: &[Machine], checks: &[Arc<Check>]) -> BTreeMap<Arc<str>, Arc<Pool>> {
     let mut shards: BTreeMap<Arc<str>, Vec<&Machine>> = BTreeMap::new();
     for machine in machines {

@@ -33,7 +33,8 @@ pub struct Remote {
     pub sources: Vec<Prefix>,
 }
 
-/// Lists of values, each with the name of a group or VIP, in the order of the file.
+/// Lists of values in the order in the file. Each list belongs to the group or VIP with the given
+/// name.
 type ByName<T> = Vec<(At<Arc<str>>, Vec<At<T>>)>;
 
 /// The section of a remote, with the positions of its values. A remote with errors keeps its name,

@@ -256,5 +256,5 @@ fn source_addresses(sections: &Sections<'_>, vip: &VipDraft) {
 /// The help line for a remote check that probes through the VIP.
 pub(super) const DIRECT: &str =
     "use a check with via = \"backend\"; it probes the VIP at its address in the other cluster";
-/// The maximum number of sources of all remotes together.
+/// The maximum number of sources that all remotes together may have.
 const MOST_SOURCES: usize = 1_024;

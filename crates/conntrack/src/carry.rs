@@ -15,8 +15,8 @@ use crate::layout::{ENTRY_BYTES, LINE_BYTES, Line, WAYS};
 use crate::table::{FlowTable, Place};
 use crate::walk::Cursor;
 
-/// The size of a record in bytes. A record consists of the index of a bucket in little endian and
-/// the 64 bytes of the bucket.
+/// The size of a record in bytes. A record consists of a bucket's index (in little-endian order)
+/// and the bucket's 64 bytes.
 pub const RECORD_BYTES: usize = 4 + LINE_BYTES;
 
 /// The error that [`FlowTable::unpack`] returns for an invalid record: the record is truncated,

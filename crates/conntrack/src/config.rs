@@ -62,8 +62,8 @@ pub struct Timeouts {
     /// The timeout of a TCP flow after FIN or RST. The range is 1 s to 10 min, and the default is
     /// 10 s.
     pub closing: Duration,
-    /// The timeout of flows of all other protocols. The range is 1 s to 24 h, and the default is 60
-    /// s.
+    /// The timeout for flows that use any other protocol. The range is 1 s to 24 h, and the default
+    /// is 60 s.
     ///
     /// Some TCP flows also use this timeout, or `established` if that is shorter:
     /// - A flow whose first packet was not a SYN, until it has sent three packets in different

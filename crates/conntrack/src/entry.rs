@@ -89,7 +89,7 @@ pub(crate) const PROOF: u8 = 8;
 /// A live flow, as returned by [`crate::FlowTable::list`] and [`crate::FlowTable::peek`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The lower 48 bits of the hash of the flow. A value of 0 is stored as 1.
+    /// The lower 48 bits of the flow hash. A value of 0 is stored as 1.
     pub tag: u64,
     /// The slot of the backend.
     pub slot: u32,
@@ -447,7 +447,7 @@ const fn field(value: u32, shift: u32) -> u128 {
 pub(crate) const TAG_MASK: u64 = (1 << 48) - 1;
 /// The number of states with and without probation.
 pub(crate) const STATES: usize = 16;
-/// The number of values of a state byte.
+/// The number of values that a state byte can have.
 const BYTES: usize = 256;
 /// The last step of the shrinking timeouts, reached when 14/16 of the entries are in use.
 const LAST_STEP: usize = 6;

@@ -396,8 +396,8 @@ fn timeouts_shrink_as_the_table_fills_and_recover() {
         table.sweep(1, tick(9));
     };
     let (mut before, sixteenth) = ((3_600, 450), 1_000);
-    // Each pair contains the shortened timeouts in ticks, for configured timeouts of 15 minutes and
-    // of one eighth of 15 minutes. The first pair applies to a table that is 8/16 full.
+    // Each pair contains the shortened timeouts in ticks for two configured timeouts: 15 minutes,
+    // and an eighth of 15 minutes. The first pair applies to a table that is 8/16 full.
     let left = [
         (3_600, 450),
         (3_037, 379),

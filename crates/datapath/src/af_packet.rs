@@ -156,7 +156,7 @@ impl Link {
 }
 
 /// Copies a packet into a frame, starting at byte `start`, and inserts the VLAN tag after the
-/// Ethernet addresses. Returns the offset of the end of the packet. Returns `None` if the packet
+/// Ethernet addresses. Returns the offset at which the packet ends. Returns `None` if the packet
 /// does not fit, or if it is the result of merging several packets.
 fn place(packet: &Arrival<'_>, to: &mut [u8], start: usize) -> Option<usize> {
     if !packet.is_whole {

@@ -79,9 +79,9 @@ pub struct Settings {
     /// an I/O thread, which distributes packets to the packet threads by flow. With `None`, each
     /// queue has its own packet thread. Packet sockets do not support software steering.
     pub steer_over: Option<NonZeroU16>,
-    /// The number of UMEM frames of each queue, a power of two. The frame pool of a thread contains
-    /// the frames of its queues. With packet sockets, this value is the number of frames per thread
-    /// and the capacity of each receive ring.
+    /// The number of UMEM frames for each queue, a power of two. The frame pool of a thread
+    /// contains the frames of its queues. With packet sockets, this value is the number of frames
+    /// per thread and the capacity of each receive ring.
     pub frames_per_queue: u32,
     /// The size of a UMEM frame in bytes: 2,048, or 4,096 for packets of up to
     /// [`crate::interface::largest_packet`] bytes. With packet sockets, the frame size is increased
@@ -182,8 +182,8 @@ struct Handover {
     /// The thread that owns the first bound queue. The socket of this queue is closed together with
     /// the UMEM, not earlier.
     first_bound: Option<ThreadId>,
-    /// The maximum number of queues for each interface, which is the size of the socket map of its
-    /// program.
+    /// The maximum number of queues for each interface, which is the size of the socket map in its
+    /// XDP program.
     most_queues: Vec<u32>,
     /// The connection tables that are being transferred from a previous process with a different
     /// number of threads, or `None` if there is no such transfer.

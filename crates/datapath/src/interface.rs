@@ -429,5 +429,5 @@ const LINK_HEADER_BYTES: u32 = 14 + 2 * 4;
 /// program stores the size of the headroom in a one-byte mark, which cannot represent larger
 /// values.
 pub const MAX_ENCAP_OVERHEAD_BYTES: u8 = 63;
-/// The maximum number of interfaces of a data plane.
+/// The maximum number of interfaces that a data plane can use.
 pub const MAX_INTERFACES: usize = 16;

@@ -113,8 +113,8 @@ impl Slot {
     }
 }
 
-/// The maximum number of chunks of a long frame, not counting the first. The kernel has the same
-/// limit for the fragments of a packet.
+/// The maximum number of chunks in a long frame, not counting the first chunk. The kernel has the
+/// same limit for the fragments of a packet.
 pub(crate) const MOST_MORE: usize = 16;
 /// The size of a slot in bytes.
 const SLOT: usize = 16_384;

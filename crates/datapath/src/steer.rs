@@ -446,7 +446,7 @@ fn check(wanted: &Filter, max_vips: u32) -> Result<(), SteerError> {
     Ok(())
 }
 
-/// The maximum number of addresses of this machine that are inside VIP prefixes.
+/// The maximum number of this machine's addresses that are inside VIP prefixes.
 pub const MAX_OWN: u32 = 1_024;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steer.bpf.o"));

@@ -144,7 +144,7 @@ impl Area {
         self.slot(frame).map(Slot::bytes).unwrap_or_default()
     }
 
-    /// Returns the bytes of the frame's chunk, from the start of the descriptor to the end of the
+    /// Returns the bytes in the frame's chunk, from the start of the descriptor to the end of the
     /// chunk.
     #[inline]
     pub(crate) fn chunk<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {

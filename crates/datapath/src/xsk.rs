@@ -499,7 +499,7 @@ impl Sockets for XskDevice {
     }
 }
 
-/// The maximum number of spare frames of a thread. The number is sufficient for one batch.
+/// The maximum number of spare frames that a thread keeps. The number is sufficient for one batch.
 const SPARE: usize = 128;
 
 fn socket_config(force_copy: bool, multi_buffer: bool) -> Result<SocketConfig, String> {

@@ -20,7 +20,7 @@ use packet::{Mac, protocol};
 use proptest::prelude::*;
 
 const PACKET_THREADS: u16 = 3;
-/// The number of queues of each interface. I/O thread `n` has queue `n` of each interface.
+/// The number of queues that each interface has. I/O thread `n` has queue `n` of each interface.
 const QUEUES: [u16; 2] = [2, 1];
 const IO_THREADS: u16 = 2;
 const FRAMES: usize = 256;

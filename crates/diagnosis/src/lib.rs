@@ -158,7 +158,7 @@ pub async fn warn_at_start(
     Ok(())
 }
 
-/// Returns the addresses of all interfaces of this machine.
+/// Returns the addresses of all interfaces on this machine.
 pub fn addresses_here() -> impl Iterator<Item = IpAddr> {
     gather::own_addresses().into_iter().map(|(own, _)| own.address)
 }

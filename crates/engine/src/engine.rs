@@ -23,7 +23,7 @@ use crate::mailbox::{Crossing, Mailboxes, Purpose};
 
 use self::steering::Turns;
 
-/// The number of frames of one thread in each place.
+/// For one thread, the number of frames in each place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Census {
     /// Frames on the receive side of the device.
@@ -96,7 +96,7 @@ pub struct Notify(Vec<bool>);
 pub struct Pool<T> {
     /// The frames that this thread owns.
     pub frames: Vec<T>,
-    /// The total number of frames of all threads, which is the maximum number of frames that one
+    /// The total number of frames in all pools, which is the maximum number of frames that one
     /// thread can have at a time.
     pub in_all: usize,
 }

@@ -44,7 +44,7 @@ pub struct Record {
     bytes: Box<[u8]>,
 }
 
-/// The number of captured bytes of a frame, and the original length of the frame.
+/// The number of bytes captured from a frame, and the original length of the frame.
 #[derive(Clone, Copy, Debug, Default)]
 struct Kept {
     kept: usize,

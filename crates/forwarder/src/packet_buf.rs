@@ -9,7 +9,7 @@ use crate::TunnelSourceKind;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ThreadId(pub u16);
 
-/// The index of an interface of this machine, in configuration order, starting at 0.
+/// The index of an interface on this machine, in configuration order, starting at 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct InterfaceId(pub u8);
 

@@ -79,7 +79,7 @@ pub struct Pipeline {
 /// Scratch memory for the packets of one batch, used between the stages.
 #[derive(Debug)]
 struct Scratch {
-    /// The state of each packet of a batch, as used by the slow path.
+    /// The state of each packet in a batch, as used by the slow path.
     states: Box<[PacketState]>,
     fast: FastBatch,
     /// `true` unless the fast path is disabled.

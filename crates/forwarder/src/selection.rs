@@ -227,7 +227,7 @@ pub(crate) fn flow_key(service: &Service, hash: u64) -> u64 {
 }
 
 impl Service {
-    /// Returns the key of a flow of this service in the connection table.
+    /// Returns the key under which the connection table stores a flow to this service.
     #[must_use]
     pub fn flow_key(&self, hasher: &FlowHasher, flow: &Flow) -> u64 {
         flow_key(self, hasher.hash(self.policy, flow))

@@ -111,7 +111,7 @@ pub enum ConfigError {
     },
     /// The configured lifetime is out of its range.
     Lifetime(Duration),
-    /// The allocation of this number of bytes failed.
+    /// The table could not allocate this number of bytes.
     Memory(usize),
 }
 

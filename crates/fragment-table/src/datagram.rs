@@ -23,7 +23,7 @@ pub struct Key {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Millis(pub u64);
 
-/// The range of bytes of a datagram that a fragment contains.
+/// The byte range of a datagram that a fragment contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// The offset of the fragment in bytes, 0 for the first fragment.
@@ -45,7 +45,7 @@ pub struct Fragment<'a> {
     pub extent: Extent,
 }
 
-/// The number of bytes of a datagram that have arrived. Repeated bytes are counted twice, so a
+/// The number of bytes that have arrived for a datagram. Repeated bytes are counted twice, so a
 /// datagram with duplicates may be considered complete too early, but never too late.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Arrived {

@@ -48,8 +48,8 @@ pub(crate) struct Preference {
     start: u64,
 }
 
-/// The number of low bits of a key that contain the index of its slot. With more than 16 bits, keys
-/// for the largest table could be in the wrong order.
+/// The number of low bits in a sort key that contain the index of its slot. With more than 16 bits,
+/// keys for the largest table could be in the wrong order.
 const INDEX_BITS: u32 = 16;
 
 impl Preference {

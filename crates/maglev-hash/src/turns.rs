@@ -108,8 +108,8 @@ fn first_event(class: usize, this: &Class) -> Option<Event> {
     (rounds > 0).then(|| Event { odd: 1, weight: u64::from(this.weight), class, last: 2 * rounds - 1 })
 }
 
-/// Computes the number of slots of each class by the largest remainder method. Each share is
-/// rounded down, and the remaining slots go to the classes with the largest remainders.
+/// Computes how many slots each class gets, by the largest remainder method. Each share is rounded
+/// down, and the remaining slots go to the classes with the largest remainders.
 ///
 /// The products cannot overflow: with at most 2^24 backends, at most 2^24 slots and weights below
 /// 2^32, they stay below 2^57.

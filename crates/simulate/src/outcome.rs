@@ -1,5 +1,5 @@
 //! The result of one run: the numbers of broken, moved and lost flows, by event and over time, and
-//! the balance of the load.
+//! the load balance.
 
 use serde::Serialize;
 

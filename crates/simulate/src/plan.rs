@@ -1,4 +1,4 @@
-//! The list of events of a simulation. A [`Plan`] collects the events from a script (`script`) or a
+//! The list of events in a simulation. A [`Plan`] collects the events from a script (`script`) or a
 //! configuration (`own`), and builds the lists of a [`Scenario`](crate::Scenario).
 
 use crate::random::{Stream, draw};

@@ -16,7 +16,7 @@ pub(crate) enum Stream {
     Lifetime = 3,
     /// The second random number for a log-normal lifetime.
     Second = 4,
-    /// The remaining fraction of the lifetime of a flow that is live at the start.
+    /// For a flow that is live at the start, the remaining fraction of its lifetime.
     Residual = 5,
     /// The time between two new flows.
     Arrival = 6,

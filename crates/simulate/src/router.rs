@@ -70,8 +70,8 @@ mod tests {
     }
 
     proptest! {
-        /// The minimum number of moved buckets is the number of buckets of machines that left, plus
-        /// the number of buckets above an even share.
+        /// The minimum number of moved buckets is the sum of two numbers: the buckets of machines
+        /// that left, and the buckets above an even share.
         #[test]
         fn resilient_router_moves_the_minimum_of_buckets(
             first in prop::collection::btree_set(0_u16..12, 1..12),

@@ -63,7 +63,7 @@ struct Due {
     flow: Flow,
 }
 
-/// The time and the machine of one packet of a flow.
+/// The time of one packet in a flow, and the machine that received the packet.
 #[derive(Clone, Copy)]
 struct Visit {
     epoch: usize,

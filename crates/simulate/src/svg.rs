@@ -72,8 +72,8 @@ fn events(run: &Run) -> String {
     text
 }
 
-/// Returns the number of broken connections up to the end of each time span, in percent of all
-/// flows.
+/// For each time span, returns the percentage of flows that were broken up to the end of the time
+/// span.
 fn cumulated(outcome: &Outcome) -> Vec<f64> {
     let percent =
         |broken: u64| if outcome.flows == 0 { 0.0 } else { 100.0 * broken as f64 / outcome.flows as f64 };

@@ -31,8 +31,8 @@ fn machine_changes_only_break_no_flow() {
         for with_tables in [false, true] {
             let counts = run(&scenario(MACHINE, ""), hashing, with_tables).counts;
             assert_eq!(counts.broken, 0, "{hashing:?}");
-            // The hash selects one of 56 pairs of an old and a new next hop. In at most 7 of these
-            // pairs, both next hops are the same machine.
+            // The hash selects one of 56 pairs, each of which consists of an old next hop and a new
+            // next hop. In at most 7 of these pairs, both next hops are the same machine.
             assert!(counts.moved > 16_000, "{counts:?}");
         }
     }

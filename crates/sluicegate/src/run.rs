@@ -572,7 +572,7 @@ fn warn_of_small_mtus(config: &Config, snapshot: &Snapshot) {
     }
 }
 
-/// Returns the names of those services of a VIP that have no backend in service.
+/// Returns the names of a VIP's services that have no serving backend.
 fn services_without(vip: Option<&VipRow>) -> String {
     let services = vip.into_iter().flat_map(|row| &row.services);
     few(services.filter(|service| !service.ready).map(|service| &service.name))

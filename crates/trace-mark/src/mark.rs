@@ -1,5 +1,5 @@
-//! The mark at the start of the payload of a traced packet. A mark consists of 64 bytes in network
-//! byte order:
+//! The mark at the start of a traced packet's payload. A mark consists of 64 bytes in network byte
+//! order:
 //!
 //! ```text
 //!  0  magic "\x8d\xf1SLUICE"          28  time, seconds since 1970 (u64)
@@ -137,7 +137,7 @@ fn fill(whole: &mut [u8], parts: &[&[u8]]) {
 pub const MARK_BYTES: usize = SAID + MAC_BYTES;
 const MAGIC: u64 = u64::from_be_bytes(*b"\x8d\xf1SLUICE");
 const VERSION: u8 = 1;
-/// The number of bytes of a mark that the authentication code covers.
+/// The number of bytes at the start of a mark that the authentication code covers.
 const SAID: usize = 48;
 /// The size of a 5-tuple in bytes: two addresses, two ports and a protocol.
 const TUPLE: usize = 37;

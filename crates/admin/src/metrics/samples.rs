@@ -1,7 +1,7 @@
 //! Computes the samples of all metrics at a scrape.
 //!
-//! [`Samples`] converts a [`MetricsInput`] to metric families for the registry. The number of
-//! series of each metric is limited. Objects above the limit are summed and exported under the name
+//! [`Samples`] converts a [`MetricsInput`] to metric families for the registry. Each metric has a
+//! limited number of series. Objects above the limit are summed and exported under the name
 //! `other`.
 
 use std::collections::BTreeMap;
@@ -189,7 +189,7 @@ impl Samples {
         }
     }
 
-    /// Element n of `batch_sizes` counts batches of 2ⁿ to 2ⁿ⁺¹ - 1 packets, so the upper bound of
+    /// Element n in `batch_sizes` counts batches with 2ⁿ to 2ⁿ⁺¹ - 1 packets, so the upper bound of
     /// its bucket is 2ⁿ⁺¹ - 1.
     fn batches(&mut self, total: &ThreadStats) {
         let mut histogram = Histogram::default();

@@ -1,5 +1,5 @@
-//! Tests of peers that are added, changed and removed, of shutdown texts, and of sessions that come
-//! back.
+//! Tests in which peers are added, changed and removed, shutdown messages are sent, and sessions
+//! come back.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};

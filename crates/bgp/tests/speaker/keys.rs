@@ -1,5 +1,5 @@
-//! Tests of a change of the MD5 key in a running session. The tests set the key of each router
-//! socket separately.
+//! Tests that change the MD5 key in a running session. The tests set the key of each router socket
+//! separately.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;

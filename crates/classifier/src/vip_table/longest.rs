@@ -62,7 +62,7 @@ struct Node {
     shift: u8,
 }
 
-/// The index of one of the two 64-bit words of an address. The first word has index 0.
+/// The index of a 64-bit word in an address: 0 or 1. The first word has index 0.
 type Half = u8;
 
 /// An address as two 64-bit words.
@@ -284,7 +284,7 @@ fn common(entries: &[Entry]) -> u8 {
     u8::try_from((first.bits ^ last.bits).leading_zeros()).map_or(shortest, |same| same.min(shortest))
 }
 
-/// Returns the number of bits of a branch, which is at least 1. The branch is as wide as possible
+/// Returns the width of a branch in bits, which is at least 1. The branch is as wide as possible
 /// while at least one in [`SLOTS_A_FRONT`] child nodes has entries and all bits are in one word.
 fn width(entries: &[Entry], used: u8) -> u8 {
     let bits = u8::try_from(entries.len().ilog2()).unwrap_or(u8::MAX).saturating_add(SPARE);

@@ -95,7 +95,7 @@ impl Nearby {
 /// The number of intervals that fit into the cache line of an address.
 pub(super) const NEARBY: usize = 3;
 
-/// Returns the service of a port of a VIP. The slice must start with the first interval of this
+/// Returns the service at a port of a VIP. The slice must start with the first interval of this
 /// VIP.
 #[inline]
 pub(super) fn search(intervals: &[Interval], protocol: u8, port: u16) -> Option<u32> {

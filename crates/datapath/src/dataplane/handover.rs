@@ -61,8 +61,8 @@ pub struct PlaneFacts {
     /// version that does not send it. Both processes must then have the same number of threads.
     #[serde(default)]
     threads: u16,
-    /// The maximum number of queues for each interface, which is the size of the socket map of its
-    /// program.
+    /// The maximum number of queues for each interface, which is the size of the socket map in its
+    /// XDP program.
     #[serde(default)]
     most_queues: Vec<u32>,
     zero_copy: bool,
@@ -342,7 +342,7 @@ impl DataPlane {
         Ok(())
     }
 
-    /// Returns the connection table that receives the flows of a thread of the other process.
+    /// Returns the connection table that receives the flows of a thread in the other process.
     pub fn flows_of(&mut self, thread: ThreadId) -> Option<&mut FlowTable> {
         if let Some(gathered) = &mut self.handover.gathered {
             return gathered.table(thread);

@@ -22,7 +22,7 @@ use crate::large_pages::advise_large_pages;
 pub(super) struct Gathered {
     /// The settings for each of these tables.
     config: FlowConfig,
-    /// The number of threads of the previous process that are still running.
+    /// The number of threads in the previous process that are still running.
     left: u16,
     tables: BTreeMap<u16, FlowTable>,
 }
@@ -76,10 +76,10 @@ pub(super) struct Shared {
 }
 
 impl DataPlane {
-    /// Returns the table with index `number` among those that the previous process received from
-    /// earlier processes. The caller adds the transferred flows to the table. The memory is
-    /// allocated at the first call. Returns `None` if the table does not exist, or if memory cannot
-    /// be allocated.
+    /// Returns one of the tables that the previous process received from earlier processes.
+    /// `number` is the index of the table among these tables. The caller adds the transferred flows
+    /// to the table. The memory is allocated at the first call. Returns `None` if the table does
+    /// not exist, or if memory cannot be allocated.
     pub fn previous_table(&mut self, number: usize) -> Option<&mut FlowTable> {
         let Expected { capacity, table } = self.handover.expected.get_mut(number)?;
         if table.is_none() {

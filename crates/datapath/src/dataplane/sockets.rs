@@ -102,7 +102,7 @@ impl Layout {
     }
 }
 
-/// Returns the number of queues of an interface that are bound to a socket.
+/// Returns how many queues of an interface are bound to a socket.
 fn queues(settings: &Settings, interface: &Interface) -> Result<u16, StartError> {
     let there = interface.queues.max(1);
     let wanted = settings.queues.unwrap_or(there);

@@ -6,7 +6,7 @@ use super::upstream_requests::UpstreamRequests;
 use crate::{ThreadId, Timeouts};
 use sip_lanes::LaneHashers;
 
-/// The configuration of the pipeline of one packet thread.
+/// The configuration of a packet thread's pipeline.
 #[derive(Clone, Debug)]
 pub struct PipelineConfig {
     /// The packet thread that runs the pipeline.

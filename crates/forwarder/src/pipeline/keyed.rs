@@ -56,7 +56,7 @@ impl Core {
         Ok(())
     }
 
-    /// Finds the hashes and pools of the keys of a request, and selects the action for stage 2
+    /// Finds the hash and the pool of each key in a request, and selects the action for stage 2
     /// (backend selection).
     #[inline]
     fn look_for_keys(
@@ -231,8 +231,8 @@ impl Request<'_> {
         });
     }
 
-    /// Returns the hash and pool of the first key if the backend of this key stores all keys of the
-    /// request. Otherwise returns [`Placed::Apart`].
+    /// If the backend of the first key stores all keys in the request, returns the hash and the
+    /// pool of the first key. Otherwise returns [`Placed::Apart`].
     #[inline(never)]
     fn common_place(&self, ask: &Ask) -> Placed {
         let first = self.place_of(&ask.first);

@@ -25,7 +25,7 @@ use crate::{
     DropReason, Flow, HandoffReason, Origin, Outlet, Packet, SourcePorts, ThreadId, ValueCache, Verdict,
 };
 
-/// The configuration of upstream requests of one packet thread.
+/// The configuration of upstream requests on one packet thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpstreamRequests {
     /// The source port pool, which all threads share.

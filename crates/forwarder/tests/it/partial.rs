@@ -1,5 +1,5 @@
-//! Tests of the detection of partial checksums. The pipeline examines one packet per second,
-//! reports after three partial checksums in a row, and forwards the packets unchanged.
+//! Tests that partial checksums are detected. The pipeline examines one packet per second, reports
+//! after three partial checksums in a row, and forwards the packets unchanged.
 
 use forwarder::*;
 

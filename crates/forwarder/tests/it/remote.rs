@@ -112,7 +112,7 @@ fn cluster(me: usize, serves: bool, remotes: &[usize]) -> Bed {
     Bed::new(cluster_parts(me, serves, remotes, TunnelSourceKind::Cluster))
 }
 
-/// Sets the state of all backends of a machine.
+/// Sets the state of all backends on a machine.
 fn set(bed: &mut Bed, state: SlotState) {
     let mut states = bed.live.current().states().to_vec();
     states[..BACKENDS].fill(state);

@@ -28,8 +28,8 @@ use serde::de::DeserializeOwned;
 pub(super) struct Channel(UnixStream);
 
 impl Channel {
-    /// Creates a channel. Returns one end of the channel, and the socket of the other end, which
-    /// becomes the standard input of a child process.
+    /// Creates a channel. Returns one end of the channel, and the socket of the other end. This
+    /// socket becomes the standard input of a child process.
     pub(super) fn pair() -> io::Result<(Self, OwnedFd)> {
         let (mine, other) = UnixStream::pair()?;
         mine.set_write_timeout(Some(WRITTEN_WITHIN))?;
