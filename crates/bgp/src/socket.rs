@@ -3,7 +3,7 @@
 //!
 //! No crate has a safe wrapper for TCP_MD5SIG and TCP_INFO. The macro `nix::sockopt_impl!` creates
 //! wrappers from the kernel's structures, so this module needs no unsafe code. The options need no
-//! capability; only binding to a port below 1024 does.
+//! capability. A capability is needed only to bind to a port below 1024.
 //!
 //! See Linux `include/uapi/linux/tcp.h` (structs tcp_md5sig and tcp_info), ip(7) for IP_MINTTL,
 //! ipv6(7), RFC 2385, RFC 5082 and RFC 4271 §10.

@@ -106,7 +106,7 @@ pub fn may_answer(frame: &[u8], parsed: &Parsed) -> bool {
 }
 
 /// Returns `true` if `source` identifies a single host. Unspecified, loopback, multicast and
-/// broadcast addresses do not.
+/// broadcast addresses do not identify a single host.
 ///
 /// # References
 /// RFC 1122 §3.2.1.3 and §3.2.2, RFC 4443 §2.4 (e.6).

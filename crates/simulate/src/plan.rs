@@ -48,7 +48,7 @@ pub(crate) struct Plan {
     seed: u64,
 }
 
-/// When a change starts, and how long it takes until all machines have adopted it.
+/// The time at which a change starts, and the duration until all machines have adopted it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Takeover {
     pub(crate) at_ms: u32,

@@ -76,7 +76,7 @@ async fn roles_and_client_ca_change_without_restart() {
     assert!(ask(address, &other, Some(issue(&other))).await.starts_with("HTTP/1.1 200"));
 }
 
-/// Returns the response to `GET /v1/status` for a client with this certificate, or an empty text
+/// Returns the response to `GET /v1/status` for a client with this certificate, or an empty string
 /// after a failed handshake.
 async fn ask(address: SocketAddr, ca: &Ca, certificate: Option<(Certificate, KeyPair)>) -> String {
     order(address, ca, certificate, "GET /v1/status").await

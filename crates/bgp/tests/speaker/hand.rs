@@ -87,7 +87,8 @@ impl Router {
         self.0.write_all(frame).await.unwrap();
     }
 
-    /// Reads the next message. Returns its type and body, or `None` if the connection is closed.
+    /// Reads the next message. Returns the type and the body of the message, or `None` if the
+    /// connection is closed.
     pub(crate) async fn read(&mut self) -> Option<(u8, Vec<u8>)> {
         let read = async {
             let mut head = [0; 19];

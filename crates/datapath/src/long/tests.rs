@@ -47,8 +47,8 @@ impl Bed {
         Self { area, free: pools.remove(0) }
     }
 
-    /// Simulates the arrival of a packet. Returns its frames, filled and marked as the kernel does,
-    /// and the bytes of the packet.
+    /// Simulates the arrival of a packet. Returns the frames of the packet, filled and marked as
+    /// the kernel does, and the bytes of the packet.
     fn arrives(&mut self, arrival: &Arrival) -> (Vec<(Frame, usize)>, Vec<u8>) {
         let (mut frames, mut whole) = (Vec::new(), Vec::new());
         for (place, length) in arrival.lengths.iter().enumerate() {

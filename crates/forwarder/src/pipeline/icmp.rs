@@ -57,7 +57,7 @@ impl Core {
         if !self.may_reply(batch, &flow.source) {
             return Verdict::Drop(DropReason::ReplyRate);
         }
-        // The new bounds exclude the Ethernet padding behind the IP packet.
+        // The new bounds exclude the Ethernet padding after the IP packet.
         packet.set_bounds(packet.start(), packet.start() + usize::from(parsed.end));
         packet.move_to_front();
         Verdict::Reply
