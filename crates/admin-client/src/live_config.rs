@@ -87,7 +87,7 @@ pub struct Rollback {
 }
 
 /// Prints the current configuration. A single file is printed unchanged. If there are several
-/// files, a comment with the path precedes each one.
+/// files, each is preceded by a comment with its path.
 pub fn get(common: &Common) -> anyhow::Result<ExitCode> {
     let view: ConfigView = common.get("/v1/config")?;
     common.show(&view, |view| texts(&view.files))?;
@@ -112,7 +112,7 @@ pub fn put(put: &Put) -> anyhow::Result<ExitCode> {
     say(&put.common, &put.common.client()?.put(&path, &tag, text)?)
 }
 
-/// Tells the daemon to reload its configuration file.
+/// Makes the daemon reload its configuration file.
 pub fn reload(Reload { terms, common }: &Reload) -> anyhow::Result<ExitCode> {
     say(common, &common.client()?.reload(&terms.path("/v1/reload", None))?)
 }

@@ -63,7 +63,7 @@ fn reloaded(last: &LastReload, seconds: f64) -> String {
     format!("{} {} ago, took {took_ms:.1} ms: {message}", word(outcome), ago(seconds))
 }
 
-/// Returns the seconds between the Unix timestamp and the time of the response.
+/// Returns the number of seconds between the Unix timestamp and the time of the response.
 #[expect(clippy::cast_precision_loss, reason = "an `f64` is exact for Unix times in seconds")]
 fn seconds_since(status: &Status, unix_seconds: u64) -> f64 {
     status.started_unix_seconds as f64 + status.uptime_seconds - unix_seconds as f64
@@ -115,7 +115,7 @@ pub(crate) fn backend_states(totals: StateTotals) -> String {
     format!("{serving} serving, {draining} draining, {down} down, {unknown} unknown{flushing}")
 }
 
-/// Formats the given names and the number of further names that are not listed.
+/// Formats the given names, and the number of names that are not listed.
 pub(crate) fn named(how: &str, names: &[String], all: usize) -> Vec<String> {
     let more = match all.saturating_sub(names.len()) {
         0 => String::new(),
@@ -144,8 +144,8 @@ pub(crate) fn waiting(row: &ConfirmationRow) -> String {
     )
 }
 
-/// Formats the digest of the configuration and the digest of the tables. Each string names the
-/// machines on which the digest must be identical.
+/// Formats the digest of the configuration and the digest of the tables. Each string states on
+/// which machines the digest must be identical.
 fn digests(status: &Status) -> [String; 2] {
     let short = |digest: &str| digest.chars().take(12).collect::<String>();
     let tables = status.digests.tables.as_deref().map_or_else(|| "-".to_owned(), short);

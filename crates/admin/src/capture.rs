@@ -131,9 +131,9 @@ pub(super) async fn end(state: State<AppState>) -> Result<Done<CaptureEnd>, Refu
 }
 
 const PCAPNG: &str = "application/x-pcapng";
-/// The default number of captured bytes per packet, which is enough for the inner and outer headers
-/// and the start of the payload.
+/// The default number of captured bytes per packet, which is enough for all headers and the start
+/// of the payload.
 const SNAP_USUALLY: usize = 256;
 const SECONDS_USUALLY: u64 = 3_600;
-/// 24 hours.
+/// The maximum duration of a capture: 24 hours.
 pub(super) const CAPTURE_SECONDS_AT_MOST: u64 = 86_400;

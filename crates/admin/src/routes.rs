@@ -41,7 +41,7 @@ pub fn routes() -> Vec<Route> {
 }
 
 /// Returns the router of the API. `more` contains additional routes, such as `/metrics`, and must
-/// not have a fallback.
+/// not have a fallback handler.
 pub fn router(commands: mpsc::Sender<Command>, rules: Rules, more: Router) -> Router {
     let state = AppState::new(commands, rules);
     let api = table().into_iter().fold(Router::new(), |router, one| router.route(one.path, one.handler));

@@ -1,5 +1,5 @@
-//! Creates the Unix socket of the admin API with the configured permissions and group. If the
-//! socket file is deleted, it is created again.
+//! Creates the Unix socket of the admin API with the configured permissions and group. Recreates
+//! the socket if its file is deleted.
 
 use std::convert::Infallible;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown};
@@ -27,7 +27,7 @@ pub struct Socket(Arc<File>);
 #[derive(Debug)]
 struct File {
     path: PathBuf,
-    /// The permission bits and the group. A file without a configured group has the group of the
+    /// The permission bits and the group. Without a configured group, the file has the group of the
     /// process.
     access: Mutex<(u32, Option<String>)>,
     /// The device and inode of the file that this process created, or `None` after the socket was
@@ -104,7 +104,7 @@ impl File {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns `true` if the file at the path is the one that this process created.
+    /// Returns `true` if the file at the path is the file that this process created.
     fn stands(&self, made: Option<(u64, u64)>) -> bool {
         made.is_some() && identity(&self.path) == made
     }
@@ -146,7 +146,7 @@ impl File {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SocketError {
-    /// Another process serves the socket.
+    /// Another process is listening on the socket.
     #[error("admin socket {0} is in use, is another load balancer running?", .path.display())]
     Taken {
         /// The path of the socket.
@@ -183,8 +183,8 @@ pub enum SocketError {
 
 /// Creates the socket at `path` with the permissions `mode`, and with `group` if given.
 ///
-/// The socket file of a killed process is replaced. A socket that another process serves is not
-/// replaced, and neither is a file that is not a socket.
+/// The socket file of a killed process is replaced. A socket that another process is using is not
+/// replaced, and neither is any other kind of file.
 ///
 /// # Errors
 /// Returns [`SocketError`], and leaves no file behind. Changing the group requires membership in it
@@ -250,8 +250,8 @@ fn give(path: &Path, mode: u32, group: Option<u32>) -> Result<(), SocketError> {
     set(mode).map_err(failed("set the permissions of"))
 }
 
-/// Returns `true` if a process serves the socket. The check does not block. If the accept queue is
-/// full, a process serves the socket, and the function returns `true` too.
+/// Returns `true` if a process is listening on the socket, even if its accept queue is full. The
+/// check does not block.
 fn answers(path: &Path) -> bool {
     let asked = || -> io::Result<()> {
         let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None)?;

@@ -1,12 +1,12 @@
 //! The BGP state machine of one connection. Only this file uses `rustbgpd-fsm`.
 //!
-//! The machine takes the events of one TCP connection. The machine returns the messages to send,
-//! the timers to set and the request to close the connection. Each connection has its own instance
-//! of the machine. The module `peer` handles backoff and collisions.
+//! The machine takes the events of one TCP connection, and returns the messages to send, the timers
+//! to set and the request to close the connection. Each connection has its own instance. The module
+//! `peer` handles backoff and collisions.
 //!
-//! This module adds what `rustbgpd-fsm` lacks. The module corrects the OPEN message, and converts a
-//! Cease message to a hard reset if the peer would otherwise keep the routes. The module also adds
-//! the subcode of the current state to FSM errors.
+//! This module adds what `rustbgpd-fsm` lacks: it corrects the OPEN message, converts a Cease
+//! message to a hard reset if the peer would otherwise keep the routes, and adds the subcode of the
+//! current state to FSM errors.
 //!
 //! See RFC 4271 §8, and RFC 4724, 6608 and 8538.
 
@@ -37,8 +37,7 @@ pub(crate) enum Event {
     BfdDown,
 }
 
-/// An action that the session must carry out. Actions must be carried out in the order in which
-/// they are returned.
+/// An action for the session. Actions must be carried out in the order in which they are returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Output {
     SendOpen(Open),
@@ -62,7 +61,7 @@ pub(crate) enum Timer {
 pub(crate) struct Machine {
     inner: fsm::Session,
     config: PeerConfig,
-    /// The OPEN of the peer, once received.
+    /// The peer's OPEN, or `None` before it is received.
     pub(crate) peer_open: Option<Open>,
     hard_reset: bool,
 }

@@ -1,8 +1,7 @@
 //! Computes and encodes the route changes for one peer.
 //!
-//! The module encodes one UPDATE or ROUTE-REFRESH at a time, and only when the connection can
-//! accept it. Even a slow peer therefore needs memory only for the route tables and not for a queue
-//! of messages.
+//! The module encodes one UPDATE or ROUTE-REFRESH at a time, when the connection can accept it.
+//! Even a slow peer therefore needs memory only for the route tables, not for a queue of messages.
 //!
 //! Invariant: The field `sent` contains the routes that the peer will have after reading all
 //! messages encoded so far.
@@ -20,8 +19,8 @@ use crate::prefix::{Family, Prefix};
 use crate::route::{Attributes, Routes};
 use crate::status::Negotiated;
 
-/// The next hops of a session, indexed by [`Family::index`]. `None` means that routes of the family
-/// cannot be announced.
+/// The next hops of a session, indexed by [`Family::index`]. `None` if routes of the family cannot
+/// be announced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NextHops([Option<IpAddr>; 2]);
 
@@ -123,7 +122,7 @@ impl Outbound {
         }
     }
 
-    /// Returns the number of routes of a family that the peer has.
+    /// Returns the number of routes that the peer has for an address family.
     pub(crate) fn announced(&self, family: Family) -> usize {
         self.counts.get(family.index()).copied().unwrap_or(0)
     }
@@ -231,8 +230,8 @@ impl Outbound {
     }
 }
 
-/// Removes and returns the prefixes at the end of `list` that fit into `room` bytes, but at least
-/// one prefix.
+/// Removes and returns as many prefixes from the end of `list` as fit into `room` bytes, but at
+/// least one.
 fn take_fitting(list: &mut Vec<Prefix>, room: usize) -> Vec<Prefix> {
     let mut used = 0;
     let fitting = list.iter().rev().take_while(|prefix| {

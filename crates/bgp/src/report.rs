@@ -1,6 +1,6 @@
 //! Writes the status entry and the log lines of one peer.
 //!
-//! A task that was replaced cannot change the status entry of the new task. A failure that repeats
+//! A task that was replaced cannot change the status entry of its successor. A failure that repeats
 //! with the same reason is logged at debug level.
 
 use std::sync::Arc;
@@ -76,8 +76,7 @@ impl Report {
         );
     }
 
-    /// Reports the end of a session or attempt. `next` is the time until the next connection
-    /// attempt.
+    /// Reports the end of a session or attempt. `next` is the time until the next attempt.
     pub(crate) fn failed(&mut self, end: &End<'_>, next: Option<Duration>, failures: u32) {
         let now = SystemTime::now();
         self.own.last_error = Some((end.why.into(), now));
@@ -108,7 +107,7 @@ impl Report {
         self.said = Some((why.into(), end.is_planned));
     }
 
-    /// Reports a probable cause while the attempt continues.
+    /// Reports the probable cause of a problem while the attempt continues.
     pub(crate) fn suspect(&mut self, why: &str) {
         self.own.last_error = Some((why.into(), SystemTime::now()));
         if self.suspected.as_deref() != Some(why) {
@@ -143,8 +142,8 @@ impl Report {
     }
 }
 
-/// Returns a copy of the status, which is compared with the previous copy. Watchers wake if the two
-/// copies differ. Counters whose changes must not wake watchers are set to zero.
+/// Returns a copy of the status in which counters that must not wake watchers are zero. Watchers
+/// wake if the copy differs from the previous copy.
 fn worth_telling(status: &PeerStatus) -> PeerStatus {
     let counts = Counts { messages_sent: 0, messages_received: 0, ignored_prefixes: 0, ..status.counts };
     PeerStatus { counts, ..status.clone() }

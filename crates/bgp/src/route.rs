@@ -1,14 +1,14 @@
 //! The routes to announce. A route is a prefix with attributes.
 //!
-//! The next hop, the AS path and other session-dependent attributes come from [`crate::PeerConfig`]
-//! and from the session itself.
+//! The next hop, the AS path and other session-dependent attributes are determined by
+//! [`crate::PeerConfig`] and by the session.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::prefix::Prefix;
 
-/// A standard community (RFC 1997): two halves of 16 bits, written `65000:1`.
+/// A standard community (RFC 1997), which consists of two 16-bit halves and is written `65000:1`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Community(pub u16, pub u16);
 
@@ -33,7 +33,8 @@ pub struct Attributes {
     /// The local preference, sent only to internal peers. Higher values are preferred. `None` means
     /// 100.
     pub local_pref: Option<u32>,
-    /// The number of extra copies of the local AS number in the AS path to external peers.
+    /// The number of times that the local AS number is additionally prepended to the AS path for
+    /// external peers.
     pub prepend: u8,
     /// The standard communities, at most [`Attributes::MAX_COMMUNITIES`].
     pub communities: Vec<Community>,
@@ -57,7 +58,7 @@ impl Attributes {
     }
 
     fn check(&self) -> Result<(), TooManyCommunities> {
-        // The graceful-shutdown community may exceed the maximum by one.
+        // Together with the graceful-shutdown community, the number may exceed the maximum by one.
         let most = Self::MAX_COMMUNITIES + 1;
         let found = self.communities.len().max(self.large_communities.len());
         if found > most { Err(TooManyCommunities { found }) } else { Ok(()) }
@@ -69,7 +70,7 @@ impl Attributes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a route has {found} communities, but at most {most} are allowed", most = Attributes::MAX_COMMUNITIES)]
 pub struct TooManyCommunities {
-    /// The number of communities of the route.
+    /// The number of communities that the route has.
     pub found: usize,
 }
 

@@ -19,7 +19,7 @@ pub struct StatusWatch(pub(crate) watch::Receiver<Status>);
 
 impl StatusWatch {
     /// Returns the current status of all peers. [`StatusWatch::changed`] then waits for changes
-    /// after this call.
+    /// that occur after this call.
     #[must_use]
     pub fn look(&mut self) -> Status {
         self.0.borrow_and_update().clone()
@@ -72,10 +72,10 @@ pub struct PeerStatus {
     pub state: State,
     /// The time of the last change of `state`.
     pub since: SystemTime,
-    /// The reason why there is no session, with its time. `None` if a session is up or no attempt
-    /// has failed yet.
+    /// The reason why there is no session, and the time of the failure. `None` if a session is up
+    /// or no attempt has failed yet.
     pub last_error: Option<(String, SystemTime)>,
-    /// The reason why the last session ended, with its time. The value is kept while a later
+    /// The reason why the last session ended, and when it ended. The value is kept while a later
     /// session is up.
     pub last_end: Option<(String, SystemTime)>,
     /// The negotiated parameters of an established session.
@@ -86,7 +86,7 @@ pub struct PeerStatus {
     pub established: u64,
     /// The number of consecutive failures, which determines the wait before the next attempt.
     pub failures: u32,
-    /// The number of the task that owns this entry. A later peer with the same name has another
+    /// The number of the task that owns this entry. A later peer with the same name has a different
     /// task.
     pub(crate) task: u64,
 }
@@ -114,9 +114,9 @@ impl PeerStatus {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
-    /// The number of IPv4 routes that the peer currently has from this speaker.
+    /// The number of IPv4 routes from this speaker that the peer currently has.
     pub announced_v4: usize,
-    /// The number of IPv6 routes that the peer currently has from this speaker.
+    /// The number of IPv6 routes from this speaker that the peer currently has.
     pub announced_v6: usize,
     /// The number of desired routes that cannot be announced, because the session has no next hop
     /// for them or the peer does not support their family.
@@ -129,7 +129,7 @@ pub struct Counts {
     pub messages_sent: u64,
     /// The number of messages received.
     pub messages_received: u64,
-    /// The number of prefixes that the peer announced. This speaker ignores all these prefixes.
+    /// The number of prefixes that the peer announced, all of which this speaker ignores.
     pub ignored_prefixes: u64,
     /// The number of UPDATEs with an error that does not end the session (RFC 7606).
     pub tolerated_errors: u64,

@@ -1,5 +1,5 @@
-//! Sets the next hop, MTU and VLAN tags of each slot. The inputs are the next-hop table and the
-//! VLAN settings of the machine.
+//! Sets the next hop, MTU and VLAN tags of each slot, from the next-hop table and the VLAN settings
+//! of the machine.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -39,8 +39,8 @@ pub(crate) fn fill_in(slots: &mut [Slot], machine: &Machine, next_hops: &next_ho
     }
 }
 
-/// Returns the next hop and the link MTU for packets to `address`. If the next hop is unknown, the
-/// MTU is the Ethernet MTU, and packets to the slot are dropped.
+/// Returns the next hop and the link MTU for packets to `address`. If the next hop is unknown,
+/// returns the Ethernet MTU, and packets to the address are dropped.
 fn way_to(address: IpAddr, taggings: &[Tagging], next_hops: &next_hop::Table) -> (Option<NextHop>, u16) {
     let Some(Ok(found)) = next_hops.next_hops.get(&address) else { return (None, ETHERNET_MTU) };
     let place = next_hops.interfaces.iter().position(|index| *index == found.leaves_by).unwrap_or(0);
@@ -48,7 +48,7 @@ fn way_to(address: IpAddr, taggings: &[Tagging], next_hops: &next_hop::Table) ->
         destination: Mac(found.destination),
         source: Mac(found.source),
         interface: InterfaceId(u8::try_from(place).unwrap_or(u8::MAX)),
-        // A route through a VLAN device determines the VLAN tags.
+        // If the route goes through a VLAN device, this device determines the VLAN tags.
         tagging: match found.tags {
             Tags::NONE => taggings.get(place).cloned().unwrap_or_default(),
             tags => Tagging::Set(tags),

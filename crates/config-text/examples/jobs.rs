@@ -26,8 +26,8 @@ struct Job {
     folders: Vec<String>,
 }
 
-/// Reads the jobs of a file and of the files that it includes. Returns all problems if there is an
-/// error.
+/// Reads the jobs of a file and of the files that it includes. If there is an error, returns all
+/// problems.
 fn load(path: &Path) -> Result<Vec<Job>, Problems> {
     let report = Report::default();
     let parts = gather(&report, path, read_text(path, MAX_BYTES)?, &["job"], None);

@@ -2,13 +2,13 @@
 //!
 //! Problems are reported with their positions (byte offset and key path), possibly from several
 //! threads. [`Report::finish`] sorts the problems and adds the files and lines. Offsets are counted
-//! across all files in the order in which they were read, so one number identifies both the file
-//! and the position in it.
+//! across all files in the order in which the files were read, so that one number identifies both a
+//! file and a position in the file.
 //!
-//! After an error, reading may continue with a default value, because [`Report::finish`] then
-//! returns an error in any case. After a syntax error the parser skips text, so a key that seems to
-//! be missing may be in the skipped text. [`Report::finish`] therefore omits missing keys,
-//! warnings, and further problems on the line of a syntax error.
+//! After an error, reading may continue with a default value, because [`Report::finish`] will
+//! return an error. After a syntax error, the parser skips text, which may contain keys that seem
+//! to be missing. [`Report::finish`] therefore omits missing keys, warnings, and further problems
+//! on the line of a syntax error.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -24,7 +24,7 @@ use crate::problem::{Problem, Problems, Severity, narrow};
 use crate::questions::{self, Questions, Step};
 use crate::words::{few, quote};
 
-/// The position of a value: its byte offset in all files, and its key path.
+/// The position of a value, which consists of its byte offset in all files and its key path.
 #[derive(Clone, Debug, Default)]
 pub struct Place {
     /// The offset in bytes, counted across all files in the order in which they were read.
@@ -63,7 +63,7 @@ pub fn values<T: Clone>(list: &[At<T>]) -> Vec<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Renamed {
     /// The key path. For a renamed key, this is the path of the table that contains the key. For a
-    /// renamed value, it is the path of the key that has the value. Examples: `bgp.peers.[]`,
+    /// renamed value, this is the path of the key with this value. Examples: `bgp.peers.[]`,
     /// `pool.*.kv.path`.
     pub path: &'static str,
     /// The name in earlier versions.
@@ -147,7 +147,7 @@ fn characters(part: &[u8]) -> usize {
 
 /// Collects the problems of one configuration.
 pub struct Report {
-    /// Each cell is filled once and never moves, because parsed tables hold references to the
+    /// Each cell is filled only once and never moved, because parsed tables hold references to the
     /// texts.
     texts: Box<[OnceLock<Text>]>,
     collected: Mutex<Vec<Collected>>,
@@ -174,7 +174,7 @@ impl Report {
         Self { questions: Some(Mutex::default()), ..Self::default() }
     }
 
-    /// Adds renamed keys and values. A problem about an old name then also shows the new name.
+    /// Adds renamed keys and values. Problems about an old name then also contain the new name.
     #[must_use]
     pub fn with_renamed(self, renamed: &'static [Renamed]) -> Self {
         Self { renamed, ..self }
@@ -218,7 +218,7 @@ impl Report {
     }
 
     /// Returns `true` if the files are large enough for several threads to read them faster than
-    /// one.
+    /// one thread.
     pub fn is_large(&self) -> bool {
         pieces::is_large(self.texts().map(|text| text.text.len()).sum())
     }
@@ -239,7 +239,7 @@ impl Report {
     }
 
     /// Returns the new name of a renamed key or value. For a key, `path` is the path of the table
-    /// that contains the key. For a value, it is the path of the key that has the value.
+    /// that contains the key. For a value, it is the path of the key with this value.
     pub(crate) fn new_name(&self, path: &Field, old: &str) -> Option<&'static str> {
         let mut known = self.renamed.iter().filter(|renamed| renamed.old == old).peekable();
         known.peek()?;
@@ -257,14 +257,14 @@ impl Report {
         self.push(Ground::Value, place, message.into());
     }
 
-    /// Reports that a key or a referenced section is missing.
+    /// Reports that a key, or a section to which a key refers, is missing.
     pub fn absent(&self, place: &Place, message: impl Into<Message>) {
         self.push(Ground::Absence, place, message.into());
     }
 
     /// Reports a reference to a section that does not exist. `kind` is the kind of section in
     /// words, such as `prefix group`. The help line suggests the most similar of the `known` names,
-    /// or lists some of them.
+    /// or lists some of the known names.
     pub fn unknown<'k>(
         &self,
         name: &At<Arc<str>>,
@@ -289,8 +289,8 @@ impl Report {
     }
 
     /// Returns a description of `place` for a message about a problem at `from`. The description
-    /// contains the key path and the line of `place`. If the two places are in different files, it
-    /// also contains the file.
+    /// contains the key path and the line of `place`. If `place` and `from` are in different files,
+    /// it also contains the file.
     pub fn name(&self, place: &Place, from: &Place) -> String {
         let (line, _) = self.position(place.offset);
         let file = |place: &Place| self.file(place.offset);
@@ -347,14 +347,14 @@ impl Report {
         merged
     }
 
-    /// Returns the line to print below a problem. Returns `None` if the line is not helpful or may
-    /// contain a secret.
+    /// Returns the line to print below a problem. Returns `None` if the line would not help the
+    /// operator or may contain a secret.
     fn excerpt(&self, one: &Collected, hidden: &[Range<usize>]) -> Option<Excerpt> {
         let offset = one.offset?;
         let (file, text) = self.file(offset)?;
         let is_first_byte = offset == text.base && matches!(one.ground, Ground::Absence | Ground::Doubt);
-        // An included file with a syntax error may not be a configuration at all. It could be a
-        // private key.
+        // An included file with a syntax error may not be a configuration at all. The file could be
+        // a private key.
         if is_first_byte || (one.ground == Ground::Syntax && file > 0) {
             return None;
         }
@@ -405,6 +405,6 @@ impl Report {
 /// The distance in bytes between two positions of a file for which the number of characters before
 /// them is known.
 const STRIDE: usize = 1_024;
-/// The maximum number of files in a configuration. The limit allows a separate file for each VIP of
-/// a large cluster.
+/// The maximum number of files in a configuration. The limit is high enough for a separate file for
+/// each VIP of a large cluster.
 pub(crate) const MAX_FILES: usize = 1_024;

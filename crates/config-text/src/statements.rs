@@ -1,5 +1,5 @@
-//! Splits a text into statements, even if it is not valid TOML. A statement is a header `[...]`, or
-//! a key with its value.
+//! Splits configuration text into statements, even if the text is not valid TOML. A statement is a
+//! header `[...]`, or a key with its value.
 //!
 //! A value continues on the next line while a bracket is open. If the next line can only be a
 //! header or another key, the value ends before that line, because its closing bracket must be
@@ -28,7 +28,7 @@ pub(crate) struct Unclosed {
     pub(crate) open: usize,
 }
 
-/// Returns all statements of a text. Blank lines and comments are skipped.
+/// Returns all statements in configuration text. Blank lines and comments are skipped.
 ///
 /// # Cost
 /// Linear in the length of the text.
@@ -86,7 +86,7 @@ enum Step {
     End,
 }
 
-/// A scanner that skips a string or a comment in one step and tracks open brackets.
+/// A scanner that tracks open brackets, and skips strings and comments in one step.
 struct Scan<'t> {
     text: &'t str,
     at: usize,
@@ -99,7 +99,7 @@ struct Scan<'t> {
     lists: usize,
     /// The number of open `{`.
     tables: usize,
-    /// The first bracket that was closed by a bracket of another kind.
+    /// The first bracket that was closed by a bracket of a different kind.
     mismatch: Option<Unclosed>,
 }
 
@@ -197,8 +197,8 @@ fn string(rest: &str, quote: char) -> usize {
     rest.len()
 }
 
-/// Returns `true` for a line such as `[name]` or `[[name.name]]`, unless the line may be a list
-/// inside a value.
+/// Returns `true` for a line such as `[name]` or `[[name.name]]` that cannot be a list inside a
+/// value.
 fn is_header(line: &str) -> bool {
     let line = line.split('#').next().unwrap_or_default().trim();
     let inside = line.strip_prefix('[').map(|rest| rest.trim_matches(['[', ']']).trim());
@@ -222,5 +222,5 @@ fn is_bare(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"_-".contains(&byte)
 }
 
-/// Words without quotes that may be elements of a list.
+/// Unquoted words that may be elements of a list.
 const VALUES: [&str; 4] = ["true", "false", "inf", "nan"];

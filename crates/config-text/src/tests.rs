@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::*;
 
-/// Reads a text with sections `[job.NAME]`. Returns the value and the problems.
+/// Reads a configuration with sections `[job.NAME]`. Returns the result of `read` and the problems.
 fn read<T>(text: &str, read: impl FnOnce(&mut Root<'_>) -> T) -> (T, Vec<String>) {
     let report = Report::default().with_renamed(&[Renamed { path: "job", old: "often", new: "every" }]);
     let parts = gather(&report, Path::new("a.toml"), text.to_owned(), &["job"], None);

@@ -1,8 +1,9 @@
 //! Checks names, addresses and ports across sections.
 //!
 //! The checks use the flattened pools, and the values from the files with their positions. If two
-//! values conflict, the later one is reported, and the message or its help line names the line of
-//! the other. The modules `flatten` and `groups` check nested pools and prefix groups.
+//! values conflict, the problem is reported at the later value, and the message or its help line
+//! contains the line number of the earlier value. The modules `flatten` and `groups` check nested
+//! pools and prefix groups.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -95,7 +96,7 @@ impl Sections<'_> {
         }
     }
 
-    /// Reports a port that belongs to two services of one address. The port `any` means all ports
+    /// Reports ports that two services of the same address list. The value `any` means all ports
     /// that no other service lists.
     fn services(&self) {
         let mut claims: BTreeMap<(Address<'_>, u8, bool), Vec<Claim<'_>>> = BTreeMap::new();
@@ -160,8 +161,7 @@ impl Sections<'_> {
         self.report.error(&second.service.place, (message, format!("the other service is {first}")));
     }
 
-    /// Reports machines that have no source address for an outer header. A machine needs one source
-    /// address for each address family of its outer headers.
+    /// Reports machines that lack a source address for an address family of their outer headers.
     fn outer_families(&self) {
         for pool in self.pools.values() {
             let Some(encapsulation) = self.encapsulation(pool.encapsulation.as_ref()) else { continue };
@@ -246,7 +246,7 @@ impl Sections<'_> {
         self.fallback_rings();
     }
 
-    /// Reports each cycle of fallbacks once, for the pool of the cycle that sorts first by name.
+    /// Reports each cycle of fallbacks once, at the alphabetically first pool of the cycle.
     fn fallback_rings(&self) {
         let mut done: BTreeSet<&str> = BTreeSet::new();
         for start in self.pools.keys() {
@@ -321,7 +321,7 @@ impl Sections<'_> {
     }
 }
 
-/// An address or suffix of a VIP.
+/// A VIP's address or suffix.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Address<'d> {
     Exact(IpAddr),
@@ -346,7 +346,7 @@ fn addresses(vip: &VipDraft) -> impl Iterator<Item = Address<'_>> {
     exact.chain(suffixes)
 }
 
-/// The ports that one service uses for one address and protocol.
+/// The ports of one service for one address and protocol.
 struct Claim<'d> {
     ports: RangeInclusive<u16>,
     service: &'d ServiceDraft,

@@ -1,12 +1,12 @@
 //! Finds a free entry for a new flow, and evicts flows on probation if necessary.
 //!
 //! Each hash has two buckets with four places (entries) each. The search prefers a free or expired
-//! place. If there are several, it takes one in the first bucket, because lookups read that bucket
-//! first. If no place is free or expired, the search looks for a flow that can move to a free place
-//! in its other bucket, and uses the place of that flow. If the table is 7/8 full, the search moves
-//! no flow when either bucket contains a flow on probation. Otherwise the search evicts the oldest
-//! flow on probation of the two buckets. If there is no such flow, it moves a flow to its other
-//! bucket and evicts the oldest flow on probation there.
+//! place. If there are several such places, a place in the first bucket is used, because lookups
+//! read that bucket first. If there are none, the search looks for a flow that can move to a free
+//! place in its other bucket, and uses the place of that flow. If the table is 7/8 full, the search
+//! moves no flow when either bucket contains a flow on probation. Otherwise the search evicts the
+//! oldest flow on probation of the two buckets. If there is no such flow, it moves a flow to its
+//! other bucket and evicts the oldest flow on probation there.
 //!
 //! Invariant: a live flow that is not on probation may move between its two buckets, but is never
 //! evicted. A search moves at most one flow and reads at most eight other buckets.
@@ -20,11 +20,11 @@ use crate::table::{Candidates, FlowTable, Place};
 use crate::tick::Tick;
 
 impl FlowTable {
-    /// Returns a free place for a new flow. The function evicts a flow if necessary, and frees the
-    /// expired flows in both buckets.
+    /// Returns a free place for a new flow. Evicts a flow if necessary, and frees the expired flows
+    /// in both buckets.
     ///
-    /// If a flood has filled the table, an attempt to move a flow would probably fail and would
-    /// cost cache misses. The function then evicts a flow on probation without such an attempt.
+    /// When a flood has filled the table, an attempt to move a flow would probably fail and cause
+    /// cache misses. In this case, a flow on probation is evicted without such an attempt.
     #[inline]
     pub(crate) fn make_room(&mut self, at: Candidates, now: Tick) -> Option<Place> {
         let (best, any_expired) = self.best_bid(at, now);
@@ -71,9 +71,9 @@ impl FlowTable {
     /// Makes room when both buckets are full. `waiting` is the oldest flow on probation in the two
     /// buckets.
     ///
-    /// If a flow can move to a free place in its other bucket, the flow is moved. Otherwise
-    /// `waiting` is evicted. If `waiting` is `None`, a flow moves to its other bucket, and the
-    /// oldest flow on probation there is evicted.
+    /// Moves a flow that can move to a free place in its other bucket. Otherwise evicts `waiting`.
+    /// If `waiting` is `None`, moves a flow to its other bucket, and evicts the oldest flow on
+    /// probation there.
     #[inline(never)]
     fn make_room_elsewhere(&mut self, at: Candidates, waiting: Option<Place>, now: Tick) -> Option<Place> {
         for from in places(at) {
@@ -101,7 +101,7 @@ impl FlowTable {
     fn survey(&mut self, bucket: usize, now: Tick) -> Survey {
         let line = *self.line(bucket);
         let (mut free, mut expired, mut oldest) = (0_u32, 0_u32, (0_u32, 0));
-        // The code uses conditional moves instead of branches, because the CPU cannot predict the
+        // The code uses conditional moves instead of branches, because the CPU cannot predict
         // branches during a flood.
         for (way, entry) in line.0.into_iter().enumerate() {
             let age = now.since(entry.tick());
@@ -151,7 +151,7 @@ struct Survey {
 type Waiting = (u32, Place);
 
 /// The rank of a place for a new flow. A higher bid is better. Free places have the highest bids,
-/// followed by flows on probation, with older flows before younger ones.
+/// followed by flows on probation, with older flows before younger flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Bid(u32);
 
@@ -186,8 +186,8 @@ impl Bid {
     }
 }
 
-/// The mask and the fixed bits of a [`Bid`] for each state. The mask selects the bits of the age
-/// and of the place index that are used.
+/// The mask and the fixed bits of a [`Bid`] for each state. The mask selects which bits of the age
+/// and of the place index are used.
 static BIDS: [(u32, u32); STATES] = {
     // A flow that is not on probation gets bid 0. The bid of a flow on probation depends on its
     // age.

@@ -53,19 +53,20 @@ pub enum StartError {
     /// The connection and fragment tables could not be created.
     #[error("{0}")]
     Tables(String),
-    /// The number of threads changed, and too many connection tables of earlier processes are still
-    /// in use.
+    /// The number of threads changed while too many connection tables of earlier processes are
+    /// still in use.
     #[error(
         "with a different number of threads, the lookup of an unknown flow would need {tables} connection tables of earlier processes, but at most {most} are \
          supported; keep io.queues, io.steering, io.threads and io.flows_per_thread until the longest idle timeout has passed"
     )]
     PreviousTables {
-        /// The number of tables that this process would have to keep.
+        /// The number of earlier tables that this process would have to keep.
         tables: usize,
         /// The maximum number of tables from earlier processes.
         most: usize,
     },
-    /// A setting differs from that of the old process, and the difference requires a restart.
+    /// A setting differs from the setting of the old process, and the difference requires a
+    /// restart.
     #[error("a restart is needed to change {0}")]
     Handover(String),
     /// A packet thread could not be started.

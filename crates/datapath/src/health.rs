@@ -2,9 +2,9 @@
 //! uses the result for the readiness check, for route announcements and for the status reported to
 //! the service manager.
 //!
-//! The checks run outside the packet threads, and read how many loop iterations each thread has
-//! made. A sleeping thread runs its loop ten times per second. If a thread has not run its loop for
-//! half a second, it is stuck or gets no processor time. A stuck thread is a problem only if
+//! The checks run outside the packet threads and compare the number of loop iterations of each
+//! thread. A sleeping thread runs its loop ten times per second. If a thread has not run its loop
+//! for half a second, it is stuck or gets no processor time. A stuck thread is a problem only if
 //! packets are waiting in its sockets or mailboxes. If the checks run four times a second, a
 //! problem is found within one second.
 
@@ -119,7 +119,7 @@ impl fmt::Display for Health {
     }
 }
 
-/// The progress of a packet thread, measured by its iterations.
+/// Measures the progress of a packet thread by its iterations.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     iterations: u64,
@@ -133,8 +133,9 @@ impl Progress {
         Self { iterations: 0, since: now }
     }
 
-    /// Returns `true` if the thread has made no iteration for half a second although packets wait.
-    /// The function `waiting` is called only if the thread has made no iteration for half a second.
+    /// Returns `true` if the thread has made no iteration for half a second although packets are
+    /// waiting. The function `waiting` is called only if the thread has made no iteration for half
+    /// a second.
     pub fn is_stuck(&mut self, now: Instant, iterations: u64, waiting: impl FnOnce() -> bool) -> bool {
         if iterations != self.iterations {
             *self = Self { iterations, since: now };
@@ -160,7 +161,7 @@ struct Thread {
 
 #[derive(Debug)]
 struct Socket {
-    /// A duplicate of the socket descriptor. It stays valid after the thread has ended.
+    /// A duplicate of the socket descriptor. The duplicate stays valid after the thread has ended.
     fd: OwnedFd,
     interface: InterfaceId,
     lost: bool,
@@ -172,7 +173,7 @@ struct Program {
     /// The ID of the program in the kernel.
     id: u32,
     mode: AttachMode,
-    /// `true` if some queues intentionally have no socket. Packets that arrive on these queues are
+    /// `true` if some queues intentionally have no socket. Packets that arrive on such a queue are
     /// then not a problem.
     some_without_socket: bool,
     without_socket: bool,
@@ -228,7 +229,7 @@ impl Monitor {
         let now = Instant::now();
         let mut problems = Vec::new();
         // While the link is down, a packet socket reports the same error as a lost socket. The
-        // socket works again once the link is up.
+        // packet socket works again once the link is up.
         let lasting = self.programs.iter().any(|program| program.mode == AttachMode::Ingress);
         let all = self.threads.iter_mut().zip(self.wakers.iter()).zip(threads).zip(counters);
         for (((thread, waker), handle), counters) in all {

@@ -39,7 +39,8 @@ pub(crate) fn attach(ebpf: &mut Ebpf, interface: &Interface) -> Result<Attachmen
     Ok(Attachment { link: Link::Other { _held: Box::new(link) }, mode: AttachMode::Ingress, program: number })
 }
 
-/// Loads the socket filter `take`. It accepts exactly the packets that the program `drop` drops.
+/// Loads the socket filter `take`. The filter accepts exactly the packets that the program `drop`
+/// drops.
 pub(crate) fn load_socket_filter(ebpf: &mut Ebpf) -> Result<(), AttachError> {
     let program = ebpf.program_mut(TAKE).ok_or(AttachError::Part(TAKE))?;
     let program: &mut SocketFilter = program.try_into().map_err(AttachError::Program)?;

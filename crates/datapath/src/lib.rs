@@ -1,6 +1,6 @@
-//! The part of the data plane that uses kernel interfaces, namely AF_XDP sockets, packet sockets
-//! and BPF programs. The crate `forwarder` processes the packets. The crate `engine` contains the
-//! main loop of a packet thread.
+//! Connects the packet threads to the kernel with AF_XDP sockets, packet sockets and BPF programs.
+//! The crate `forwarder` processes the packets. The crate `engine` contains the main loop of a
+//! packet thread.
 //!
 //! [`DataPlane`] starts and stops programs, sockets and threads together, and [`Health`] reports
 //! their problems. The module [`interface`] reads properties of network interfaces. The module

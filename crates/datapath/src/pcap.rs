@@ -1,5 +1,5 @@
-//! Reads frames from pcap and pcapng files, and writes pcap files. Blocks of a pcapng file that
-//! contain no frame with a timestamp are skipped.
+//! Reads frames from pcap and pcapng files, and writes pcap files. Skips pcapng blocks that do not
+//! contain a frame with a timestamp.
 //!
 //! See the IETF drafts draft-ietf-opsawg-pcap and draft-ietf-opsawg-pcapng §4.
 
@@ -106,7 +106,7 @@ impl<R: BufRead> CaptureReader<R> {
     }
 }
 
-/// Converts a raw packet. The checked packet type of the library cannot be used, because it refuses
+/// Converts a raw packet. The library's validated packet type cannot be used, because it refuses
 /// truncated frames.
 fn of_packet(packet: RawPcapPacket<'_>, resolution: TsResolution) -> CapturedFrame {
     let fraction = match resolution {

@@ -8,7 +8,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use crate::sleeper::Sleeper;
 use crate::sync::{AtomicBool, Ordering};
 
-/// The eventfd of a thread and its sleep state.
+/// The eventfd and the sleep state of a thread.
 #[derive(Debug)]
 pub struct Waker {
     pub(crate) sleeper: Sleeper,
@@ -52,7 +52,7 @@ impl Waker {
     }
 
     /// Returns `true` if frames wait in the mailbox. The result is reliable only while the thread
-    /// makes no iterations.
+    /// is not running its loop.
     pub(crate) fn has_mail(&self) -> bool {
         self.mail.load(Ordering::Relaxed)
     }

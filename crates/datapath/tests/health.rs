@@ -13,8 +13,8 @@ use datapath::Progress;
 use engine::{Engine, MemoryDevice, MemoryFrame, Pool, mesh};
 use forwarder::{DropReason, Forward, Now, Outlet, Packet, ThreadCounters, ThreadId, Verdict};
 
-/// A forwarder that drops all packets. It blocks on a packet with first byte 1 until the test
-/// releases it.
+/// A forwarder that drops all packets. A packet whose first byte is 1 blocks the forwarder until
+/// the test releases it.
 struct Hook {
     hangs: Sender<()>,
     go_on: Mutex<Receiver<()>>,

@@ -1,8 +1,8 @@
 //! Collects the facts about the machine from `/proc`, `/sys`, ioctls and netlink.
 //!
-//! The module changes nothing on the machine. A file in `/sys` may describe a network namespace
-//! other than the current one. The module therefore reads only files that do not depend on the
-//! namespace, and files whose namespace it has checked.
+//! The module changes nothing on the machine. Files in `/sys` may describe a different network
+//! namespace, so the module reads only files that do not depend on the namespace, and files whose
+//! namespace it has checked.
 //!
 //! References: proc(5); Linux `Documentation/ABI/testing/sysfs-bus-pci`.
 
@@ -30,8 +30,8 @@ use crate::reach::Heard;
 use crate::routers::BFD_PORT;
 use crate::sockets;
 
-/// Collects all facts. `next_hops` contains the next hops of the backends, and `routes` the routes
-/// of the VIPs. The next hop of a BGP peer may be in either of them.
+/// Collects all facts. `next_hops` contains the next hops of the backends, and `routes` contains
+/// the routes of the VIPs. The next hop of a BGP peer can be in `next_hops` or in `routes`.
 pub(crate) fn facts(
     config: &Config,
     machine: &Machine,
@@ -68,8 +68,8 @@ pub(crate) fn facts(
     }
 }
 
-/// Returns the size of the ping packets for each backend. The size is the size of the largest
-/// client packet after encapsulation, limited by the MTU of the local link.
+/// Returns the size of the ping packets for each backend. This is the size of the largest client
+/// packet after encapsulation, limited by the MTU of the local link.
 pub(crate) fn targets(config: &Config, machine: &Machine, next_hops: &NextHops) -> BTreeMap<IpAddr, u32> {
     let mut targets = BTreeMap::new();
     for path in paths(config, machine, next_hops, &HashMap::new()) {
@@ -165,8 +165,8 @@ fn paths(
     let readdressed = readdressed(config);
     let mut links: HashMap<u32, Option<(String, u32)>> = HashMap::new();
     let mut paths: BTreeMap<(Arc<str>, IpAddr, &'static str), PathFact> = BTreeMap::new();
-    // This machine also sends full-size fragments to the other machines of its shard, so the paths
-    // to those machines are included.
+    // The other machines of the shard are included, because this machine sends full-size fragments
+    // to them.
     let peers = config.peers(machine).into_iter().flat_map(|pool| &pool.members);
     let peers = peers.filter(|member| *member.backend.name != *machine.name());
     let members = config.members().map(|member| ("backend", member));
@@ -275,8 +275,8 @@ fn own_address(found: &InterfaceAddress) -> Option<(OwnAddress, bool)> {
         IpAddr::V4(mask) => mask.to_bits().count_ones(),
         IpAddr::V6(mask) => mask.to_bits().count_ones(),
     };
-    // For an IPv4 address, the kernel returns the address label, such as `eth0:1`, which starts
-    // with the interface name.
+    // For IPv4 addresses, the kernel returns the address label, such as `eth0:1`, which starts with
+    // the interface name.
     let interface = found.interface_name.split(':').next().unwrap_or_default().to_owned();
     let prefix_length = u8::try_from(ones).ok()?;
     let on_loopback = found.flags.contains(InterfaceFlags::IFF_LOOPBACK) && address != Ipv4Addr::LOCALHOST;

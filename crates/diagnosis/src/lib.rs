@@ -1,11 +1,11 @@
-//! Checks a configuration and a machine before the machine carries traffic, for the command
+//! Checks a configuration and a machine before the machine handles traffic, for the command
 //! `sluicegate doctor`.
 //!
-//! The result is a list of findings. Each finding names a problem, its effect, and the command that
-//! fixes it. The modules `gather`, `reach` and `sockets` collect facts about the machine into the
-//! types of `facts`. The modules `machine`, `interfaces`, `paths`, `routers` and `secrets` derive
-//! findings from these facts, and `report` formats the result. The crate changes nothing on the
-//! machine.
+//! The result is a list of findings. Each finding describes a problem and its effect, and contains
+//! the command that fixes it. The modules `gather`, `reach` and `sockets` collect facts about the
+//! machine into the types of `facts`. The modules `machine`, `interfaces`, `paths`, `routers` and
+//! `secrets` derive findings from these facts, and `report` formats the result. The crate changes
+//! nothing on the machine.
 //!
 //! ```
 //! let diagnosis = diagnosis::diagnose("no/such/file.toml".as_ref(), "lb1")?;
@@ -128,9 +128,9 @@ fn is_well(findings: &[Finding]) -> bool {
     findings.iter().all(|finding| finding.severity != Severity::Error)
 }
 
-/// Logs the findings when the load balancer starts. This function runs the checks of [`diagnose`],
-/// except for pings, advice, and the problems that the load balancer itself reports at startup.
-/// `next_hops` contains the next hops of all backends.
+/// Logs the findings when the load balancer starts. Runs the checks of [`diagnose`], except for
+/// pings, advice, and problems that the load balancer itself reports at startup. `next_hops`
+/// contains the next hops of all backends.
 ///
 /// # Errors
 /// Returns an error if the configuration does not contain the machine, or if the routes cannot be
@@ -158,7 +158,7 @@ pub async fn warn_at_start(
     Ok(())
 }
 
-/// Returns the addresses of all interfaces of this machine.
+/// Returns the addresses of all interfaces on this machine.
 pub fn addresses_here() -> impl Iterator<Item = IpAddr> {
     gather::own_addresses().into_iter().map(|(own, _)| own.address)
 }
@@ -183,7 +183,8 @@ fn look(config: &Config, machine: &Machine) -> Result<Facts, DiagnosisError> {
 }
 
 /// Returns the next hops after the kernel has resolved the neighbors. Without CAP_NET_ADMIN this
-/// process cannot start the resolution, so the function returns what the kernel already knows.
+/// process cannot start the resolution, so the result contains only neighbors that the kernel
+/// already knows.
 async fn next_hops(backends: &[IpAddr]) -> Result<NextHops, NextHopError> {
     match next_hop::look_up(backends, NEIGHBOURS).await {
         Ok(found) => Ok(found),

@@ -139,8 +139,8 @@ fn path_mtu(facts: &Facts) -> Vec<Finding> {
     })
 }
 
-/// Reports paths for which the kernel has learned an MTU below the MTU of the link. Paths already
-/// reported by [`path_mtu`] are not reported again.
+/// Reports paths for which the kernel has learned an MTU below the MTU of the link, unless
+/// [`path_mtu`] has already reported them.
 fn learned_mtu(facts: &Facts) -> Vec<Finding> {
     let key = |path: &PathFact| {
         let believed = path.next_hop.ok()?.mtu_bytes;
@@ -183,7 +183,7 @@ impl PathFact {
     }
 }
 
-/// Paths with the same problem, shown as `backend b1 (198.18.1.1) and 3 more`.
+/// Paths with the same problem, which are formatted as `backend b1 (198.18.1.1) and 3 more`.
 struct Group<'a> {
     first: &'a PathFact,
     all: Vec<&'a PathFact>,
@@ -200,8 +200,8 @@ impl fmt::Display for Group<'_> {
     }
 }
 
-/// Returns one finding for each key, which covers all paths with this key. `key` returns `None` for
-/// paths without the problem.
+/// Returns one finding for each key, for all paths with this key. `key` returns `None` for paths
+/// without the problem.
 fn grouped<K: Ord>(
     facts: &Facts,
     key: impl Fn(&PathFact) -> Option<K>,

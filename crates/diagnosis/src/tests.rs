@@ -172,9 +172,9 @@ const ERROR: Severity = Severity::Error;
 const WARN: Severity = Severity::Warn;
 const ADVICE: Severity = Severity::Advice;
 
-/// A change to the facts of a machine without problems, and the expected findings. Each finding has
-/// an identifier, a severity, a part of the text, and the complete command, which is empty if there
-/// is no command.
+/// A change to the facts of a machine without problems, and the expected findings. Each expected
+/// finding consists of an identifier, a severity, a part of the text, and the complete command,
+/// which is empty if there is no command.
 type Row = (fn(&mut Facts), &'static [(&'static str, Severity, &'static str, &'static str)]);
 
 fn check(rows: &[Row]) {
@@ -412,7 +412,7 @@ fn problems_of_paths_to_backends_are_found() {
  (|f| { f.paths[0].kind = "l2"; f.paths[0].encap_overhead = 0; f.paths[0].is_readdressed = true; }, &[]),
         (|f| { f.paths[0].kind = "l2"; f.paths[0].encap_overhead = 0; }, &[("l2-routed", ERROR, "backend b1 (198.18.1.1) is behind a router", "")]),
         (|f| { f.paths[0].kind = "l2"; f.paths[0].encap_overhead = 0; f.paths[0].next_hop = Ok(Resolved { gateway: None, ..resolved() }); }, &[]),
-        // 1,500 bytes of the client plus 24 bytes of outer headers.
+        // A client packet of 1,500 bytes plus 24 bytes of outer headers.
         (|f| { f.paths[0].link = Some(("eth0".into(), 1_524)); f.paths[0].next_hop = Ok(Resolved { mtu_bytes: 1_524, ..resolved() }); }, &[]),
         (|f| { f.paths[0].link = Some(("eth0".into(), 1_523)); f.paths[0].reach = Some(Reach::Longest(1_523)); f.paths[0].next_hop = Ok(Resolved { mtu_bytes: 1_523, ..resolved() }); }, &[("mtu-link", WARN, "is 1523 bytes, but backend b1 (198.18.1.1) needs 1524", "ip link set dev eth0 mtu 1524")]),
         (|f| f.paths.iter_mut().for_each(|path| { path.link = Some(("eth0".into(), 1_500)); path.reach = None; path.encap_overhead = 20 + u32::from(&*path.backend == "b2") * 12; path.next_hop = Ok(Resolved { mtu_bytes: 1_500, ..resolved() }); }), &[("mtu-link", WARN, "and 1 more needs 1532", "ip link set dev eth0 mtu 1532")]),

@@ -1,7 +1,7 @@
-//! Encapsulates packets that this machine itself sends through a tunnel, such as health checks. The
-//! hash and the headers are computed by the same functions as for client packets. A health check
-//! therefore takes the same path as client traffic. The caller selects the slot. The connection
-//! table and the packet counters are not used.
+//! Encapsulates packets that this machine originates and sends through a tunnel, such as health
+//! checks. The hash and the headers are computed by the same functions as for client packets. A
+//! health check therefore takes the same path as client traffic. The caller selects the slot. The
+//! connection table and the packet counters are not used.
 
 use packet::{Fragment, parse};
 
@@ -11,9 +11,9 @@ use crate::{DropReason, Flow, HashPolicy, NextHopMode, Packet, SlotId, Snapshot}
 impl Snapshot {
     /// Encapsulates a frame for the backend in `slot` and moves the frame to the front of its
     /// buffer. The state of the slot is ignored. The result consists of an Ethernet header to the
-    /// slot's next hop, the outer headers, and the inner packet with its TTL decremented. In the
-    /// link header of the input, only the EtherType must be valid. Returns the length of the new
-    /// link header in bytes, which depends on the VLAN tags.
+    /// slot's next hop, the outer headers, and the inner packet with its TTL decremented. Only the
+    /// EtherType of the input's link header must be valid. Returns the length of the new link
+    /// header in bytes, which depends on the VLAN tags.
     ///
     /// The flow hash uses the policy of the destination's service. If no service matches, the hash
     /// covers the 5-tuple. Frames always go to the slot's own next hop, even under

@@ -18,8 +18,8 @@ pub(crate) struct RewriteParams<'a> {
     pub(crate) identification: u16,
     /// The maximum size of the outer IP packet in bytes. The limit is usually the MTU of the slot.
     pub(crate) limit: usize,
-    /// `true` to decrement the TTL. The TTL is decremented once, where the packet enters the
-    /// cluster (RFC 2003 §3.1), but not between Sluicegate machines.
+    /// `true` to decrement the TTL. The TTL is decremented where the packet enters the cluster (RFC
+    /// 2003 §3.1), but not between Sluicegate machines.
     pub(crate) lower_ttl: bool,
     /// The number of Sluicegate machines that have already redirected the packet.
     pub(crate) redirected: u8,
@@ -28,8 +28,7 @@ pub(crate) struct RewriteParams<'a> {
 /// The size limit for a packet that will be fragmented after encapsulation.
 pub(crate) const NO_LIMIT: usize = usize::MAX;
 
-/// The result of comparing the headroom that the XDP program reserved with the headroom that the
-/// outer headers need.
+/// Whether the headroom that the XDP program reserved has the size of the outer headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fit {
     Exact,
@@ -132,8 +131,8 @@ pub(crate) fn rewrite(packet: &mut Packet<'_>, params: &RewriteParams<'_>) -> Re
     if !rewrite_link(buffer, start, places.link_len, hop.header(family, template)) {
         return Err(DropReason::NoHeadRoom);
     }
-    // The link header has already been written. The link header is in front of both the old and the
-    // new position of the inner packet, so moving the inner packet does not overwrite it.
+    // The link header has already been written. The link header precedes both the old and the new
+    // position of the inner packet, so moving the inner packet does not overwrite it.
     let fit = places.move_inner(buffer);
     wrap(buffer, params, template, &places)?;
     packet.set_bounds(0, places.end());

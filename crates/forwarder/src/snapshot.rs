@@ -1,7 +1,7 @@
 //! The snapshot: one generation of the configuration in the form that packet threads use. A
 //! snapshot is immutable. The control plane builds a snapshot and publishes it through
-//! [`crate::Live`]. Snapshots share large parts through `Arc`. Little data is therefore copied when
-//! a health state or a next hop changes.
+//! [`crate::Live`]. Snapshots share large parts through `Arc`, so that a change of a health state
+//! or next hop copies little data.
 //!
 //! [`Snapshot::new`] checks that all references to services, slots and ranks in a snapshot are
 //! valid.
@@ -31,8 +31,8 @@ pub struct Snapshot {
     pub(crate) slots: Arc<[Slot]>,
     /// The prepared headers, two entries per slot: first for IPv4 and then for IPv6 inner packets.
     headers: Arc<[Prepared<InterfaceId>]>,
-    // The states are stored separately from the slots. A health state change with 100,000 slots
-    // therefore copies only one byte per slot.
+    // The states are stored separately from the slots, so that a health state change copies only
+    // one byte per slot.
     pub(crate) states: Arc<[SlotState]>,
     pub(crate) next_hop: NextHopMode,
     pub(crate) trace: Option<Arc<Trace>>,
@@ -78,7 +78,7 @@ impl Snapshot {
         })
     }
 
-    /// Returns the number of the configuration that this snapshot was compiled from.
+    /// Returns the generation number of this snapshot.
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.generation
@@ -123,8 +123,8 @@ impl Snapshot {
     }
 
     /// Returns the addresses whose packets XDP redirects to packet threads. Each address has an
-    /// encapsulation overhead in bytes. If the backends of an address need different overheads,
-    /// this is the overhead with the largest total weight.
+    /// encapsulation overhead in bytes. If an address has backends with different overheads, this
+    /// is the overhead with the largest total weight.
     #[must_use]
     pub fn filter(&self) -> &[(IpAddr, u8)] {
         &self.filter.addresses
@@ -144,8 +144,8 @@ impl Snapshot {
     }
 
     /// Returns the peer that collects the fragments with this hash, or `None` if this machine
-    /// collects them. Peers that are not serving are skipped by rehashing, with the same result on
-    /// every machine.
+    /// collects them. Peers that are not serving are skipped by rehashing, which gives the same
+    /// result on every machine.
     #[must_use]
     pub(crate) fn peer(&self, hash: u64) -> Option<SlotId> {
         let peers = self.peers.as_deref()?;
@@ -187,8 +187,8 @@ impl Snapshot {
         self.own.contains(&address)
     }
 
-    /// Returns this machine's source address for its own packets of an address family. Returns
-    /// `None` if the machine has no address of that family.
+    /// Returns the source address for packets of an address family that this machine originates.
+    /// Returns `None` if the machine has no address of that family.
     #[must_use]
     pub fn own_address(&self, family: Family) -> Option<IpAddr> {
         self.own.iter().copied().find(|own| own.is_ipv4() == (family == Family::V4))
@@ -197,7 +197,7 @@ impl Snapshot {
     /// Returns the prefixes that XDP redirects in addition to the addresses of [`Self::filter`].
     /// The prefixes are disjoint, and their number is at most
     /// [`FILTER_PREFIXES`](crate::FILTER_PREFIXES). Each prefix has an encapsulation overhead in
-    /// bytes. If the backends of a prefix need different overheads, this is the overhead with the
+    /// bytes. If a prefix has backends with different overheads, this is the overhead with the
     /// largest total weight. Aggregated prefixes can cover addresses that are not in any prefix
     /// group.
     #[must_use]
@@ -205,14 +205,14 @@ impl Snapshot {
         &self.filter.prefixes
     }
 
-    /// Returns the rule that selects the destination MAC address of outgoing frames.
+    /// Returns how the destination MAC address of outgoing frames is selected.
     #[must_use]
     pub fn next_hop_mode(&self) -> &NextHopMode {
         &self.next_hop
     }
 
-    /// Returns a copy of this snapshot with the same generation and another configuration for trace
-    /// reports. `None` disables trace reports.
+    /// Returns this snapshot with a different configuration for trace reports and the same
+    /// generation. `None` disables trace reports.
     #[must_use]
     pub fn with_trace(self, trace: Option<Trace>) -> Self {
         Self { trace: trace.map(Arc::new), ..self }
@@ -224,7 +224,7 @@ impl Snapshot {
         self.trace.as_deref()
     }
 
-    /// Returns a copy of this snapshot with the same generation and other slot states. The Maglev
+    /// Returns a copy of this snapshot with new slot states and the same generation. The Maglev
     /// tables stay the same, and rehashing skips slots that are not serving.
     ///
     /// # Errors
@@ -239,8 +239,8 @@ impl Snapshot {
         Ok(Self { states: states.into(), ..self.clone() })
     }
 
-    /// Returns a copy of this snapshot with the same generation, and with other forwarding data and
-    /// next hops for its slots.
+    /// Returns a copy of this snapshot with new slots, a new next-hop mode, and the same
+    /// generation.
     ///
     /// # Errors
     /// Returns [`SnapshotError::NoSuchSlot`] if the number of slots changes.
@@ -252,8 +252,8 @@ impl Snapshot {
         Ok(Self { headers, slots: slots.into(), next_hop, ..self.clone() })
     }
 
-    /// Returns a copy of this snapshot with the same generation and other pools for its services.
-    /// Addresses, ports and the XDP filter stay the same.
+    /// Returns a copy of this snapshot with new services and the same generation. Addresses, ports
+    /// and the XDP filter stay the same.
     ///
     /// # Errors
     /// Returns [`SnapshotError::NoSuchService`] if the number of services changes. If a pool is
@@ -301,7 +301,7 @@ pub enum SnapshotError {
     #[error("pool {0} has a table, slots and weights of different lengths")]
     PoolShape(String),
     /// Two services have overlapping bindings for the same address and protocol, and neither
-    /// binding is more specific.
+    /// binding is more specific than the other.
     #[error("{0} and {1} claim the same address, protocol and port")]
     Clash(String, String),
     /// The number of slots or a service ID exceeds the limit of 2²⁴ - 1.
@@ -403,8 +403,8 @@ fn check_groups(parts: &Parts) -> Result<(), SnapshotError> {
     Ok(())
 }
 
-/// Checks the pools of all services. A pool that several services share is checked once, and pools
-/// in `seen` are skipped.
+/// Checks the pools of all services. Skips pools in `seen`, so that a pool of several services is
+/// checked only once.
 fn check_pools(
     services: &[Service],
     slots: usize,

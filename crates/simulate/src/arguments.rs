@@ -137,7 +137,7 @@ fn scenarios(arguments: &Arguments) -> Result<Vec<Scenario>, SimulateError> {
         scenario.seed = arguments.seed.unwrap_or(scenario.seed);
         if let Some(flows) = arguments.flows {
             let traffic = &mut scenario.traffic;
-            // The rate of new flows is multiplied by the same factor as the number of flows.
+            // The rate of new flows is scaled by the same factor as the number of flows.
             traffic.arrivals *= f64::from(flows) / f64::from(traffic.flows.max(1));
             traffic.flows = flows;
         }

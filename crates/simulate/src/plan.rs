@@ -1,6 +1,5 @@
-//! The list of events of a simulation. A [`Plan`] collects events and builds the lists of a
-//! [`Scenario`](crate::Scenario). Events come from scripts (`script`) and from configurations
-//! (`own`).
+//! The list of events in a simulation. A [`Plan`] collects the events from a script (`script`) or a
+//! configuration (`own`), and builds the lists of a [`Scenario`](crate::Scenario).
 
 use crate::random::{Stream, draw};
 use crate::scenario::{Backend, BackendState, Change, Event, FlowTables, Machine, Version};
@@ -49,7 +48,7 @@ pub(crate) struct Plan {
     seed: u64,
 }
 
-/// The time at which a change starts, and how long it takes until all machines have adopted it.
+/// The time at which a change starts, and the duration until all machines have adopted it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Takeover {
     pub(crate) at_ms: u32,

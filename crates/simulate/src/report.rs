@@ -1,5 +1,5 @@
-//! The report of a simulation, which can be printed as tables or serialized as JSON. Module `svg`
-//! draws the chart.
+//! The report of a simulation, which can be printed as tables or serialized as JSON. The module
+//! `svg` draws the chart.
 
 use std::fmt;
 
@@ -29,7 +29,7 @@ pub struct Run {
     pub machines: usize,
     /// The number of backends, including backends that are added later.
     pub backends: usize,
-    /// The number of slots in the table of a version.
+    /// The number of slots in the lookup table.
     pub table_size: u32,
     /// The router type: `plain`, or `resilient` followed by the number of buckets.
     pub router: String,
@@ -62,7 +62,7 @@ pub struct Occurrence {
 }
 
 impl Run {
-    /// Creates the report of a scenario. An event without a label belongs to the event before it,
+    /// Creates the report of a scenario. An event without a label belongs to the preceding event,
     /// so its counts are added to that event.
     #[must_use]
     pub fn new(scenario: &Scenario, mut outcomes: Vec<Outcome>) -> Self {
@@ -98,7 +98,7 @@ impl Run {
     }
 }
 
-/// Adds the counts of each event without a label to the event before it.
+/// Adds the counts of each event without a label to the preceding event.
 fn joined(scenario: &Scenario, counts: &[Counts]) -> Vec<Counts> {
     let mut all: Vec<Counts> = counts.iter().take(1).copied().collect();
     for (event, count) in scenario.events.iter().zip(counts.iter().skip(1)) {

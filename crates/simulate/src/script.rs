@@ -2,7 +2,7 @@
 //! events.
 //!
 //! [`parse`] returns a [`Scenario`], or all problems of the script with their lines and keys. The
-//! cluster comes from the script or from a configuration.
+//! cluster is defined by the script or by a configuration.
 
 mod event;
 

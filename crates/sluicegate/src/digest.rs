@@ -1,8 +1,8 @@
 //! Implements `sluicegate digest`, which prints digests for comparing the machines of a cluster.
 //!
 //! The first three lines of the output are identical on machines that have the same configuration
-//! and tables. Each active override adds a line, because an override changes the tables of only one
-//! machine. `control_plane::digest` defines the digests.
+//! and tables. Each active override adds a line, because it changes the tables of a single machine.
+//! `control_plane::digest` defines the digests.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

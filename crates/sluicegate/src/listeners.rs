@@ -4,7 +4,7 @@
 //! A reload first binds the new sockets with [`bind`] and later applies the configuration with
 //! [`Listeners::take`]. If a port is already in use, the reload fails before anything has changed.
 //! A reload does not change the roles of clients that are already connected. `/healthz` and
-//! `/readyz` read a watch channel, so they do not wait for the control loop. The ports in
+//! `/readyz` read a watch channel, so that they do not wait for the control loop. The ports in
 //! `admin.metrics` serve only `/healthz`, `/readyz` and `/metrics`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,8 +33,7 @@ pub(crate) struct Listeners {
     watched: Router,
     rules: Rules,
     hosts: Hosts,
-    /// The names of this machine. Metrics requests with one of these names in the Host header are
-    /// always allowed.
+    /// The names of this machine, which are always allowed in the Host header of metrics requests.
     names: Vec<String>,
     socket: Option<(Socket, Task)>,
     tls: Option<watch::Sender<Tls>>,
@@ -168,7 +167,7 @@ impl Listeners {
         self.metrics.clear();
     }
 
-    /// Returns the error if the permissions of the socket file could not be changed as configured.
+    /// Returns the error if the socket file could not be given the configured permissions.
     pub(crate) fn fault(&self) -> Option<String> {
         self.fault.clone()
     }
@@ -256,7 +255,7 @@ mod tests {
             let (overrides, commands) = mpsc::channel(1);
             let readiness = watch::Sender::new(Readiness { not_ready: Vec::new(), ..Readiness::default() });
             let listeners = Listeners::new("lb1", overrides, readiness.subscribe());
-            // The sender must live until the end of the test, because `/healthz` reads this
+            // The sender must exist until the end of the test, because `/healthz` reads this
             // channel.
             std::mem::forget(readiness);
             Self { folder, listeners, _commands: commands }
@@ -301,7 +300,8 @@ mod tests {
         let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer).await; // A reset connection also counts as its end.
+        // A connection reset also means that the connection has ended.
+        let _ = stream.read_to_end(&mut answer).await;
         String::from_utf8_lossy(&answer).into_owned()
     }
 

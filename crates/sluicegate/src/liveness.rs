@@ -3,8 +3,8 @@
 //!
 //! The control loop checks the data plane once per [`EVERY`]. Each change is logged once and
 //! published as a [`State`]. The process sends heartbeats to the service manager only while the
-//! forwarder is healthy. A heartbeat therefore proves that the control loop and the packet threads
-//! make progress.
+//! forwarder is healthy. A heartbeat therefore shows that the control loop and the packet threads
+//! are making progress.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -43,7 +43,8 @@ impl State {
         self.vips.iter().filter(|(_, served)| !**served).map(|(vip, _)| vip)
     }
 
-    /// Returns the reasons why the machine is not ready. The list names a limited number of VIPs.
+    /// Returns the reasons why the machine is not ready. The list contains a limited number of
+    /// VIPs.
     pub(crate) fn why_not(&self) -> Vec<String> {
         let vips = self.vips_without().take(DownView::MOST).map(|vip| format!("no backend serves VIP {vip}"));
         let more = self.vips_without().count().saturating_sub(DownView::MOST);
@@ -120,8 +121,8 @@ impl Liveness {
         &self.state
     }
 
-    /// Updates the readiness of the VIPs and logs each change. A VIP is `true` in the map if every
-    /// service of the VIP has a backend. The closure `without` returns the names of the services
+    /// Updates the readiness of the VIPs and logs each change. The map value of a VIP is `true` if
+    /// every service of the VIP has a backend. The closure `without` returns the names of services
     /// without a backend.
     pub(crate) fn vips(&mut self, vips: BTreeMap<String, bool>, without: impl Fn(&str) -> String) {
         if self.state.vips == vips {
@@ -173,7 +174,7 @@ struct Heart {
 
 impl Heart {
     /// Creates a schedule with two heartbeats per watchdog timeout. The control loop checks the
-    /// schedule only every [`EVERY`], so the interval is shorter by this time.
+    /// schedule only once per [`EVERY`], so the interval is shortened by this time.
     fn new(watchdog_time: Duration) -> Self {
         Self { every: (watchdog_time / 2).saturating_sub(EVERY), last: None }
     }

@@ -1,16 +1,16 @@
 //! Parses the command line, runs the selected subcommand and returns its exit code.
 //!
 //! The modules `run`, `listeners`, `stats`, `liveness`, `notify`, `privileges` and `logging` form
-//! the daemon. Every other module implements a subcommand that needs no daemon. Each of these
-//! modules has the name of its subcommand, except that `flow_path` implements `where`, `backend`
-//! implements `decap`, and `shell` implements `completions` and `man`. Subcommands that only query
-//! the daemon are in the crate `admin_client`.
+//! the daemon. Every other module implements a subcommand that needs no daemon. These modules have
+//! the names of their subcommands, except that `flow_path` implements `where`, `backend` implements
+//! `decap`, and `shell` implements `completions` and `man`. Subcommands that only query the daemon
+//! are in the crate `admin_client`.
 //!
 //! Exit codes are 0 for success, 1 for a finding, 2 for wrong usage, and 3 if the daemon cannot be
 //! reached.
 
 #![forbid(unsafe_code)]
-// `println!` panics if standard output is a closed pipe. The macros of the module `out` do not.
+// `println!` panics if standard output is a closed pipe, but the macros of the module `out` do not.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod backend;
@@ -168,7 +168,7 @@ struct Source {
 }
 
 impl Source {
-    /// Returns the given machine, or the first machine of the configuration. This default is for
+    /// Returns the given machine, or the first machine of the configuration. Use this for
     /// subcommands whose result is the same on all machines.
     fn machine_or_first(&self, config: &config::Config) -> String {
         let first = || config.machines().first().map(|machine| machine.name().to_owned());

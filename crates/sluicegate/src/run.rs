@@ -1,11 +1,12 @@
 //! Implements `sluicegate run`: starts the control plane and the data plane, and connects them in
 //! one control loop.
 //!
-//! [`Daemon`] holds all components, and each component owns its state. The API is in `commands` and
-//! `status`, startup is in `first_generation`, and reloads are in `reload` and `configuration`.
-//! Health checks are in `checks` and `health_tunnel`. The data plane is in `forwarding`, `links`
-//! and `reports`. Upgrades are in `upgrade` and `predecessor`. Work that takes more than a few
-//! milliseconds runs on other threads, which send results to the control loop through `loop_tasks`.
+//! [`Daemon`] contains all components, and each component owns its state. The submodules `commands`
+//! and `status` handle the API, `first_generation` handles startup, and `reload` and
+//! `configuration` handle reloads. Health checks are in `checks` and `health_tunnel`, the data
+//! plane is in `forwarding`, `links` and `reports`, and upgrades are in `upgrade` and
+//! `predecessor`. Work that takes more than a few milliseconds runs on other threads, which send
+//! results to the control loop through `loop_tasks`.
 
 mod checks;
 mod commands;
@@ -73,7 +74,8 @@ use crate::stats::most_drops;
 use crate::{Source, config_check, liveness, logging, privileges};
 use admin_client::EndSignals;
 
-/// Runs until a signal starts a drain and the drain ends. A second signal ends the process.
+/// Runs until a drain that a signal has started is complete. A second signal ends the process
+/// immediately.
 pub(crate) fn run(source: &Source) -> anyhow::Result<()> {
     if !source.take_over {
         return run_by(source, None);
@@ -269,7 +271,7 @@ impl Daemon {
         });
         let ended = loop {
             tokio::select! {
-                // Health states come first: a backend that is down must not receive packets.
+                // Health states come first, because a backend that is down must get no packets.
                 biased;
                 Some(event) = self.checks.next() => self.take_event(event),
                 () = signals.end.recv() => if self.is_to_end() { break Ok(()) },
@@ -402,7 +404,7 @@ impl Daemon {
     }
 
     fn repair_tunnel(&mut self) {
-        // A running reload may be opening the tunnel at the moment.
+        // A running reload may be opening the tunnel at this moment.
         if !self.configuration.reloads.is_idle() {
             return;
         }
@@ -538,7 +540,7 @@ impl Daemon {
 }
 
 /// Starts BGP and drops capabilities. The BGP listeners are opened first, because they may use
-/// privileged ports. The BGP sessions start after the capabilities of the setup have been dropped.
+/// privileged ports. The BGP sessions start after capabilities have been dropped.
 fn open_announcer(config: &Config, machine: &str, forwarding: &mut Forwarding) -> anyhow::Result<Announcer> {
     let mut announcer = Announcer::open(config, find_machine(config, machine)?)?;
     if let Err(error) = privileges::give_up(|| forwarding.plane.steers.may_change()) {
@@ -570,7 +572,7 @@ fn warn_of_small_mtus(config: &Config, snapshot: &Snapshot) {
     }
 }
 
-/// Returns the names of those services of a VIP that have no backend in service.
+/// Returns the names of a VIP's services that have no serving backend.
 fn services_without(vip: Option<&VipRow>) -> String {
     let services = vip.into_iter().flat_map(|row| &row.services);
     few(services.filter(|service| !service.ready).map(|service| &service.name))

@@ -1,9 +1,9 @@
-//! The keys of the packet tracer. These keys are derived from the hash key of the cluster, so
+//! The keys of the packet tracer, which are derived from the hash key of the cluster, so that
 //! operators need to distribute only one secret.
 //!
 //! Invariant: both keys differ from the hash key and from each other, because each is derived with
-//! its own label. An authentication code that was computed for a mark is therefore not valid for a
-//! report.
+//! a different label. An authentication code that was computed for a mark is therefore not valid
+//! for a report.
 //!
 //! The algorithm is SipHash (Aumasson and Bernstein, 2012) with the 128-bit output of its reference
 //! code.

@@ -2,8 +2,8 @@
 //! signed with a key of the cluster.
 //!
 //! This crate writes, parses and verifies marks. The forwarder reports each valid mark to the
-//! control plane and forwards the packet normally. The control plane, not a packet thread, sends
-//! the report to the receiver, because packet threads neither format text nor make system calls.
+//! control plane and forwards the packet normally. The control plane sends the report to the
+//! receiver, because packet threads neither format text nor make system calls.
 //!
 //! Invariant: a packet is reported only if the authentication code, the time and the receiver of
 //! its mark are valid. See the Maglev paper, §4.4.
@@ -53,13 +53,12 @@ pub struct Trace {
     pub key: TraceKey,
     /// The addresses to which reports may be sent.
     pub receivers: PrefixSet,
-    /// The maximum number of reports per second from each packet thread. The same number of reports
-    /// can be sent in one burst.
+    /// The maximum number of reports per second from each packet thread, which is also the maximum
+    /// burst.
     pub per_second: u32,
 }
 
-/// The reason why a packet with a mark is not reported. A packet without a report is still
-/// forwarded.
+/// The reason why a packet with a mark is not reported. Such a packet is still forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceRefusal {
     /// The mark is too short, has an unknown version, or has no receiver.
@@ -97,8 +96,8 @@ impl TraceRefusal {
     }
 }
 
-/// The time of day. The control plane sets this value for packet threads, which read only the
-/// monotonic clock themselves. All clones of this type share one value.
+/// The time of day. The control plane sets it for packet threads, which only read the monotonic
+/// clock. All clones share one value.
 #[derive(Clone, Debug, Default)]
 pub struct WallClock(Arc<AtomicU64>);
 

@@ -30,7 +30,7 @@ pub(crate) struct Rates {
     pub(crate) backends: Vec<Row>,
     /// The drop reasons with at least one packet, highest rate first.
     pub(crate) drops: Vec<Drops>,
-    /// The packet threads, followed by the I/O threads.
+    /// The rates of the packet threads, followed by those of the I/O threads.
     pub(crate) threads: Vec<Thread>,
 }
 
@@ -153,7 +153,7 @@ impl Per {
             Row { name: name.clone(), state: None, traffic }
         };
         let mut rows: Vec<Row> = now.iter().map(row).collect();
-        // The sort is stable, so rows with equal rates stay sorted by name.
+        // The sort is stable, so rows with the same rate stay sorted by name.
         rows.sort_by(|a, b| b.traffic.packets_per_second.total_cmp(&a.traffic.packets_per_second));
         rows
     }

@@ -1,8 +1,9 @@
 //! The definitions of all exported metrics: name, kind, unit, labels and help text.
 //!
-//! Metrics of packet threads, sockets and the XDP program are defined in the table of the crate
-//! `counters`, all others in this file. Tests compare the exposition, `docs/reference/metrics.md`,
-//! the alert rules and the dashboard with [`all`]. The module `samples` computes the values.
+//! Metrics of packet threads, sockets and the XDP program are defined in the tables of the crate
+//! `counters`, and all others in this file. Tests compare the exposition,
+//! `docs/reference/metrics.md`, the alert rules and the dashboard with [`all`]. The module
+//! `samples` computes the values.
 
 use counters::{Kind, Metric};
 use prometheus::core::Desc;

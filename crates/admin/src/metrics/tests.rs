@@ -184,7 +184,7 @@ const KNOWN: &[(&str, f64)] = &[
 ];
 
 /// Returns the values of the counter groups in [`full_input`] for each series. Some of them are
-/// literal numbers, which verify the order of the tables independently.
+/// literal numbers, which independently verify the order of the tables.
 fn counted() -> BTreeMap<String, f64> {
     let (thread, xdp) = (thread(), full_input().stats.xdp);
     let groups: [(&[counters::Spec], Vec<u64>); 5] = [

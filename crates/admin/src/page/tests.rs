@@ -47,7 +47,7 @@ fn policy_contains_the_hashes_of_style_and_script() {
     assert!(policy.starts_with("default-src 'none'; style-src 'sha256-"), "{policy}");
 }
 
-/// The samples are the responses that the server of the browser test returns.
+/// The samples are the responses of the server in the browser test.
 #[test]
 fn samples_have_the_shape_of_responses() {
     fn same<T: serde::de::DeserializeOwned + serde::Serialize>(text: &str) {

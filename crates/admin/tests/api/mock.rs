@@ -1,4 +1,4 @@
-//! A mock of the run loop, which answers every command with fixed rows and records the commands.
+//! A mock of the run loop that records all commands and replies with fixed rows.
 
 // Tests in other crates include this file too.
 #[path = "mock_generations.rs"]
@@ -146,7 +146,7 @@ fn capture(command: CaptureCommand, answer: Answer<Result<CaptureStream, Refusal
     drop(answer.send(Ok(CaptureStream(stream))));
     tokio::spawn(async move {
         for number in 0..command.count.map_or(u64::MAX, |count| count.get()) {
-            // Larger than the socket buffers of the kernel.
+            // A chunk is larger than the socket buffers of the kernel.
             let chunk = format!("{number:08}").repeat(1 << 13);
             let second = tokio::time::sleep(Duration::from_secs(1));
             tokio::select! {
@@ -458,7 +458,7 @@ fn upgrade(binary: Option<&str>) -> Result<Upgraded, Refusal> {
     })
 }
 
-/// Returns the counters of the nth query. Each query shows 1,000 more packets.
+/// Returns the counters of the nth query. The packet counters increase by 1,000 with each query.
 pub(crate) fn stats(reading: u64) -> Stats {
     let traffic = |share: u64| TrafficStats {
         packets: share * reading,

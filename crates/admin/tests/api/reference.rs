@@ -113,7 +113,7 @@ fn link(target: &str) -> String {
     format!("[{name}](#{})", name.to_lowercase())
 }
 
-/// Returns the anchor of the heading of a route.
+/// Returns the anchor of a route's heading.
 fn backup(method: &str, path: &str) -> String {
     let kept = path.chars().filter(|c| c.is_alphanumeric() || "-_".contains(*c)).collect::<String>();
     format!("{}-{kept}", method.to_lowercase()).to_lowercase()
@@ -127,7 +127,7 @@ fn words(value: &Value) -> String {
     line(value.as_str().unwrap_or_default())
 }
 
-/// Joins the lines of a text for a table cell.
+/// Joins the lines of a string, so that the string fits into a table cell.
 fn line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }

@@ -12,7 +12,7 @@ use bgp::{
 use testbed::{Bed, BedSpec, Namespace, RouterSession, eventually};
 use tokio::runtime::Runtime;
 
-/// The timeout of every wait. It is much longer than any step takes.
+/// The timeout of every wait, which is much longer than any step takes.
 pub(crate) const BOUND: Duration = Duration::from_secs(60);
 pub(crate) const VIP_V4: &str = "203.0.113.10/32";
 pub(crate) const VIP_V6: &str = "2001:db8:f::10/128";
@@ -138,7 +138,7 @@ pub(crate) fn table(routes: &[&str], attributes: &Attributes) -> Desired {
     Desired::everyone(table)
 }
 
-/// Sets a detection time of ten intervals, because builds may run on the same machine.
+/// Sets a detection time of ten intervals, because the machine may be busy with builds.
 pub(crate) fn patient(mut config: BfdConfig) -> BfdConfig {
     config.multiplier = 10;
     config

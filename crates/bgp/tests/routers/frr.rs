@@ -32,7 +32,7 @@ fn frr_drops_the_next_hop_of_a_drained_or_dead_machine() {
     for prefix in [VIP_V4, VIP_V6] {
         wait_for_next_hops(&bed, prefix, 2);
     }
-    // The router receives the routes of the draining machine and does not prefer them.
+    // The router receives the routes of the draining machine but does not prefer them.
     let all = second.speaker.announced();
     second.speaker.announce(all.graceful_shutdown());
     for prefix in [VIP_V4, VIP_V6] {
@@ -86,7 +86,8 @@ fn bfd_comes_up_with_frr_and_does_not_flap() {
     }
     lb.established("r4lb1");
     lb.established("r6lb1");
-    // FRR would flap forever if this side did not apply a shorter interval immediately.
+    // The session with FRR would flap forever if this side did not apply a shorter interval
+    // immediately.
     wait_for_calm(&watch, &heard);
     frr.until("show bfd peers brief", |text| text.matches("up").count() >= 2).unwrap();
     let losses = watch.status().values().map(|status| status.losses).sum::<u64>();

@@ -1,8 +1,8 @@
 //! The port intervals of one VIP, and the search for the interval of a port.
 //!
 //! The intervals are disjoint and sorted. The first interval of a VIP stores how many intervals
-//! follow, so the index of the first interval identifies all intervals of the VIP. A VIP with a
-//! single interval needs no search.
+//! follow, so its index identifies all intervals of the VIP. A VIP with a single interval needs no
+//! search.
 
 use std::hint::select_unpredictable;
 
@@ -15,7 +15,7 @@ pub(super) struct Interval {
     pub(super) first: u32,
     pub(super) last: u32,
     pub(super) service: u32,
-    /// The number of intervals of the same VIP that follow this one.
+    /// The number of intervals of the same VIP that follow this interval.
     more: u32,
 }
 
@@ -49,11 +49,11 @@ pub(super) fn of_one(intervals: &[Interval]) -> &[Interval] {
     intervals.get(..=more).unwrap_or_default()
 }
 
-/// The first intervals of a VIP, stored in the same cache line as its address. Most VIPs have no
+/// The first intervals of a VIP, stored in the same cache line as its address. Few VIPs have
 /// further intervals.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Nearby {
-    /// The protocol and first port of each interval. For an unused interval, the entry is a value
+    /// The protocol and first port of each interval. The entry of an unused interval is a value
     /// that occurs in no packet.
     first: [u32; NEARBY],
     /// The number of further ports after the first port of each interval.
@@ -81,8 +81,8 @@ impl Nearby {
     #[inline(always)]
     pub(super) fn service_of(&self, protocol: u8, port: u16) -> Option<u32> {
         let number = number(protocol, port);
-        // The intervals are disjoint, so at most one matches. The loop can therefore use
-        // conditional moves instead of branches.
+        // At most one of the disjoint intervals matches, so the loop can use conditional moves
+        // instead of branches.
         let mut found = u32::MAX;
         for place in 0..NEARBY {
             let is_within = number.wrapping_sub(self.first[place]) <= self.span[place];
@@ -95,7 +95,7 @@ impl Nearby {
 /// The number of intervals that fit into the cache line of an address.
 pub(super) const NEARBY: usize = 3;
 
-/// Returns the service of a port of a VIP. The slice must start with the first interval of this
+/// Returns the service at a port of a VIP. The slice must start with the first interval of this
 /// VIP.
 #[inline]
 pub(super) fn search(intervals: &[Interval], protocol: u8, port: u16) -> Option<u32> {

@@ -1,4 +1,5 @@
-//! Tests of texts with syntax errors or duplicate keys. Each mistake gives one problem at its line.
+//! Tests of texts with syntax errors or duplicate keys. Each mistake causes one problem, on its
+//! line.
 
 use proptest::prelude::*;
 use toml::de::DeTable;
@@ -7,7 +8,7 @@ use crate::statements::statements;
 use crate::steps;
 use crate::syntax::repair;
 
-/// A valid text with eight statements in four sections.
+/// Valid configuration text with eight statements in four sections.
 const TEXT: &str = "\
 [machine.lb1]
 addresses = [\"192.0.2.1\"]
@@ -82,8 +83,8 @@ fn missing_bracket_is_one_problem_at_its_line() {
         }
         assert_eq!(left, expected, "{line} {part}");
     }
-    // If a list spans several lines, the error is on the line where the bracket is missing and
-    // names the line of the opening bracket.
+    // If a list spans several lines, the error is reported on the line where the bracket is
+    // missing, and contains the line number of the opening bracket.
     let (found, left) = missing(7, "]", "");
     assert_eq!(found, [closed(6, "`[` on line 4 is not closed, add `]`")]);
     assert_eq!(left[1], "pool.web: ");

@@ -21,8 +21,8 @@ pub(in super::super) struct BgpDraft {
     pub(in super::super) place: Place,
     pub(in super::super) listen: Vec<At<SocketAddr>>,
     pub(in super::super) peers: Vec<PeerDraft>,
-    /// `true` if all peers could be read. If `false`, a peer name that seems to be unknown may be
-    /// the name of a peer that could not be read.
+    /// `true` if all peers could be read. If `false`, an unknown peer name may be the name of a
+    /// peer that could not be read.
     pub(in super::super) is_whole: bool,
 }
 
@@ -165,7 +165,7 @@ impl Addressing {
     }
 }
 
-/// The secrets, times and limits of a peer.
+/// The password, times and limits of a peer.
 struct Rest {
     md5: Option<Md5Key>,
     hold_time: Duration,

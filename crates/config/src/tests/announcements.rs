@@ -7,7 +7,7 @@ use super::*;
 use crate::Config;
 
 /// Returns a configuration with two machines, a pool of two backends, and two VIPs that share an
-/// aggregate. `announce` belongs to the first VIP.
+/// aggregate. `announce` is added to the first VIP.
 fn text(bgp: &str, announce: &str) -> String {
     with_pools(&format!(
         "[machine.lb2]\naddresses = [\"2001:db8::2\"]\ninterfaces = [\"eth0\"]\nrouter_id = \"192.0.2.2\"\n\
@@ -26,7 +26,7 @@ fn config(bgp: &str, announce: &str) -> Config {
     config
 }
 
-/// Returns the problem of a configuration that has exactly one problem.
+/// Returns the only problem of a configuration.
 fn problem(bgp: &str, announce: &str) -> Problem {
     let problems = match parsed(&text(bgp, announce)) {
         Ok((_, warnings)) => warnings,

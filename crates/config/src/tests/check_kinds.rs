@@ -1,4 +1,4 @@
-//! Tests of the keys of each kind of health check.
+//! Tests of the configuration keys for each kind of health check.
 
 use super::checks::refused;
 

@@ -16,8 +16,8 @@ pub(super) struct Mapping {
     len: usize,
 }
 
-// SAFETY: a `Mapping` consists of an address and a length. The code that uses the mapping ensures
-// that no byte is accessed from two places at the same time.
+// SAFETY: a `Mapping` consists of an address and a length. The users of a `Mapping` ensure that no
+// two threads access the same byte at the same time.
 unsafe impl Send for Mapping {}
 // SAFETY: through a shared reference, a `Mapping` only returns its address and its length.
 unsafe impl Sync for Mapping {}

@@ -35,7 +35,7 @@ impl Interface {
     }
 
     /// Returns the finding for packets with partial checksums. Senders leave the checksum to the
-    /// hardware, but a veth pair or a bridge on a host forwards the packets without completing it.
+    /// hardware, but a veth pair or a bridge forwards packets without completing the checksum.
     #[must_use]
     pub fn partial_checksums(&self) -> Finding {
         let name = &self.name;

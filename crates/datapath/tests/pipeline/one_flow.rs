@@ -1,6 +1,7 @@
 //! Checks a single flow that sends more packets than its thread can process. The thread processes
 //! packets in order of arrival. Packets of other flows therefore wait only for the packets before
-//! them in the ring. They are not dropped at a higher rate, and every received packet is sent.
+//! them in the ring. Other flows must not lose a larger share of their packets, and every received
+//! packet must be sent.
 
 use std::collections::VecDeque;
 
@@ -39,7 +40,7 @@ fn snapshot() -> Snapshot {
     Snapshot::new(bed::plain((1..4).map(backend).collect())).unwrap()
 }
 
-/// The number of offered packets and of received packets.
+/// The numbers of offered and received packets.
 #[derive(Default)]
 struct Share {
     offered: u64,

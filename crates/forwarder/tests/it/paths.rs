@@ -1,6 +1,6 @@
-//! Compares the fast path with the slow path under random traffic and random snapshots. Verdicts,
-//! frames and counters must be equal. Each pair of pipelines keeps its state over several batches
-//! and snapshots.
+//! Compares the fast path with the slow path under random traffic and random snapshots. Both must
+//! produce identical verdicts, frames and counters. Each pair of pipelines keeps its state over
+//! several batches and snapshots.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -140,7 +140,7 @@ impl World {
             }
         }
         if self.narrow {
-            // The bindings have more port ranges than an entry of the VIP table holds inline.
+            // The bindings have more port ranges than an entry of the VIP table can hold inline.
             for (port, service) in [(443, 0), (8000, 1), (8010, 0), (8020, 1), (8030, 2)] {
                 parts.bindings.push(binding(VIP4, 6, port..=port + 3, service));
             }
@@ -329,8 +329,7 @@ impl Side {
         .collect()
     }
 
-    /// Returns all counters as text, without the fast-path counter, and the fast-path counter
-    /// separately.
+    /// Returns the fast-path counter, and all other counters as text.
     fn counters(&mut self) -> (String, u64) {
         self.bed.poll();
         let plain = self.bed.counters.fast_path.read();
@@ -339,7 +338,7 @@ impl Side {
     }
 }
 
-/// Runs the same history through both pipelines and compares the results. Returns the number of
+/// Runs the same batches through both pipelines and compares the results. Returns the number of
 /// packets on the fast path.
 fn compare(worlds: &[World], batches: &[(Vec<Sent>, u64)]) -> Result<u64, TestCaseError> {
     let first = worlds[0].snapshot();

@@ -1,5 +1,5 @@
-//! Reads one `[[event]]` of a script. An event that cannot happen at its time is reported as a
-//! problem. For example, a machine cannot leave the cluster twice.
+//! Reads one `[[event]]` of a script. An event that cannot happen at the given time is reported as
+//! a problem. For example, a machine cannot leave the cluster twice in a row.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -139,7 +139,7 @@ impl Reader<'_> {
     }
 }
 
-/// Reads a duration that is allowed only with certain changes.
+/// Reads a duration that is allowed only for certain changes.
 fn only_if(node: Option<Node<'_>>, is_wanted: bool, change: &str) -> Option<u32> {
     let node = node?;
     if !is_wanted {

@@ -100,13 +100,13 @@ impl Checks {
     }
 
     /// Returns a closure that collects the reports of all targets. The closure may take some time,
-    /// so it should run on another thread.
+    /// so run it on another thread.
     pub(super) fn report(&self) -> impl FnOnce() -> Vec<TargetReport> + Send + 'static {
         let engine = Arc::clone(&self.engine);
         move || engine.report()
     }
 
-    /// Starts a check and repair of the tunnel, because another program may have removed its rules,
+    /// Starts to check and repair the tunnel, because another program may have removed its rules,
     /// routes or device. Returns `None` if a repair is already running.
     pub(super) fn begin_repair(
         &mut self,
@@ -126,8 +126,7 @@ impl Checks {
         match found {
             Found::Well => {}
             Found::New => {
-                // Running checks use the old tunnel, so tunneled checks are stopped and started
-                // again.
+                // Running checks use the old tunnel, so all tunneled checks are restarted.
                 let direct = controller.watched().into_iter().filter(|one| one.key.through.is_none());
                 self.engine.watch(direct.collect());
                 self.watch(controller);

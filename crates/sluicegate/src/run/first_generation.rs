@@ -1,5 +1,5 @@
 //! Builds the first snapshot of a process from the configuration and the next hops. The result is a
-//! controller whose snapshot is already published. The module `reload` builds all later
+//! controller whose snapshot has already been published. The module `reload` builds all later
 //! generations.
 
 use std::sync::Arc;

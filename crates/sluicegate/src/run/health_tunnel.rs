@@ -43,8 +43,8 @@ impl HealthTunnel {
         *self.open.lock().unwrap_or_else(PoisonError::into_inner) = tunnel;
     }
 
-    /// Returns a function that selects how a target is reached. The function is never called for
-    /// targets that need the tunnel while the tunnel is closed, see [`Self::reachable`].
+    /// Returns a function that selects how a target is reached. While the tunnel is closed, the
+    /// function is never called for targets that need the tunnel (see [`Self::reachable`]).
     pub(super) fn dialers(&self) -> impl Fn(&Watched) -> Dialer + Send + 'static {
         let this = self.clone();
         move |watched| match (&watched.key.through, watched.slot, this.tunnel()) {
@@ -60,9 +60,8 @@ impl HealthTunnel {
         watched
     }
 
-    /// Removes the rules, routes and device that a killed process left behind. This call is always
-    /// needed: if tunneled checks are no longer configured, no later step would remove these
-    /// leftovers.
+    /// Removes the rules, routes and device that a killed process left behind. Call this even if no
+    /// tunneled checks are configured, because no later step would remove these leftovers.
     pub(super) async fn clear() {
         match remove_leftovers(DEVICE, TunnelNumbers::default()).await {
             Ok(0) => {}
@@ -117,7 +116,7 @@ impl HealthTunnel {
         }
     }
 
-    /// Removes the rules, the routes and the device. The health thread has ended by now, but a
+    /// Removes the rules, the routes and the device. The health thread has already ended, but a
     /// repair of the tunnel may still be running.
     pub(super) async fn close(self) {
         let Some(mut tunnel) = self.tunnel() else { return };
@@ -144,7 +143,7 @@ impl HealthTunnel {
     }
 }
 
-/// The wait between two attempts to close the tunnel.
+/// The pause between two attempts to close the tunnel.
 const A_LOOK: std::time::Duration = std::time::Duration::from_millis(10);
 const LOOKS: u32 = 100;
 /// The name of the TUN device.

@@ -39,7 +39,7 @@ impl Daemon {
         });
     }
 
-    /// Returns the status without the digests, and without a comparison with the files on disk.
+    /// Returns the status without digests and without a comparison with the files on disk.
     fn status(&self) -> Status {
         let (snapshot, liveness) = (self.publisher.current(), self.lifecycle.liveness.state());
         let (vips, without) = self.vip_totals();
@@ -114,8 +114,8 @@ impl Daemon {
         all
     }
 
-    /// Returns the settings that have been changed in the configuration but take effect only after
-    /// a restart.
+    /// Returns the settings that were changed in the configuration but take effect only after a
+    /// restart.
     pub(super) fn needs_restart(&self) -> Vec<String> {
         let (config, machine) = (self.controller.config(), self.controller.machine());
         let mut pending = self.configuration.running.pending(config, machine);

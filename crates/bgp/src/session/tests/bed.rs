@@ -1,4 +1,4 @@
-//! Test fixtures on simulated time: two sessions, or one session that receives messages from the
+//! Test fixtures with simulated time: two sessions, or one session that receives messages from the
 //! test.
 
 use std::collections::BTreeSet;

@@ -32,8 +32,8 @@ impl Core {
         if !decrement_ttl(packet.buffer_mut().get_mut(ip_at..)?, place.family) {
             return None;
         }
-        // The counters are updated first, so that their values occupy no registers while the
-        // headers are written.
+        // The counters are updated first, because fewer registers are then in use while the headers
+        // are written.
         let bytes = packet.frame_len();
         self.count_for(slot, place.counted, |pair| {
             pair.packets.add(1);
@@ -43,8 +43,8 @@ impl Core {
         packet.set_interface(headers.beside);
         let identification = self.identifications.next_v4();
         let inner = || Inner { len: ip_len, tos: place.tos, flow_hash: place.hash, identification };
-        // Each call gets its own `Inner`, because the compiler would store a shared value in
-        // memory.
+        // Each call gets a separate `Inner`, because the compiler would keep a shared value in
+        // memory instead of registers.
         let written = match l3 {
             14 => headers.write(packet.buffer_mut(), &inner()),
             _ => headers.write_tagged(packet.buffer_mut(), overhead, l3, &inner()),
