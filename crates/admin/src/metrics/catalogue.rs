@@ -45,7 +45,7 @@ catalogue! {
     VIP_PACKETS: Counter "packets" "vip_packets_total" ["vip", "protocol", "ports"]
         "Packets forwarded to a backend of this service.";
     VIP_BYTES: Counter "bytes" "vip_bytes_total" ["vip", "protocol", "ports"]
-        "Received bytes of the forwarded packets of this service, including Ethernet headers.";
+        "Bytes in packets that were forwarded for this service, as received, including Ethernet headers.";
     VIP_NEW_FLOWS: Counter "flows" "vip_new_flows_total" ["vip", "protocol", "ports"]
         "Flows of this service that were assigned to a backend: new flows, and flows whose previous backend was unavailable.";
     VIP_FLOWS: Gauge "flows" "vip_flows" ["vip", "protocol", "ports"]
@@ -57,7 +57,7 @@ catalogue! {
     BACKEND_PACKETS: Counter "packets" "backend_packets_total" ["backend"]
         "Packets forwarded to this backend, over all its pools.";
     BACKEND_BYTES: Counter "bytes" "backend_bytes_total" ["backend"]
-        "Received bytes of the packets forwarded to this backend, including Ethernet headers.";
+        "Bytes in packets that were forwarded to this backend, as received, including Ethernet headers.";
     BACKEND_FLOWS: Gauge "flows" "backend_flows" ["backend"]
         "Flows of this backend in the connection tables, over all its pools, counted at the scrape.";
     BACKEND_NEW_FLOWS: Counter "flows" "backend_new_flows_total" ["backend"]
@@ -102,7 +102,7 @@ catalogue! {
     INTERFACE_UP: Gauge "0 or 1" "interface_up" ["interface"]
         "1 if this interface is up and has carrier, otherwise 0 (checked every second).";
     INTERFACE_MTU: Gauge "0 or 1" "interface_mtu_fits" ["interface"]
-        "1 if packet threads accept packets of the size of the MTU of this interface, 0 if longer packets are lost (checked \
+        "1 if packet threads accept packets up to the MTU of this interface, 0 if the largest packets are lost (checked \
          every second).";
     INTERFACE_RX: Counter "packets" "interface_received_packets_total" ["interface"]
         "Frames that packet threads received on this interface.";
@@ -114,18 +114,18 @@ catalogue! {
     TRACE_REFUSED: Counter "packets" "thread_trace_refused_packets_total" ["thread", "reason"]
         "Packets that looked like trace packets, but were forwarded without a trace report for this reason.";
     BATCH: Histogram "packets" "batch_packets" []
-        "Batches with at least one packet, over all threads, by number of packets.";
+        "Non-empty batches of all threads, by number of packets.";
 
     GENERATION: Gauge "number" "generation" []
         "Number of the current configuration generation, which increases with every reload that changes something.";
     CONFIG: Gauge "1" "config_info" ["boot_id", "digest"]
         "Always 1, with the ID of this process and the first 12 hexadecimal digits of the configuration digest as labels \
-         (the digest must be equal on all machines of a cluster, and covers the hash key).";
+         (the digest must be the same on all machines of a cluster, and covers the hash key).";
     TABLES_DIGEST: Gauge "number" "tables_digest" ["shard"]
-        "First 52 bits of the digest of the current tables, which becomes equal on all machines of a shard within a few check \
+        "First 52 bits of the digest of the current tables, which becomes the same on all machines of a shard within a few check \
          intervals after a change.";
     TABLE_ALGORITHM: Gauge "number" "table_algorithm" []
-        "Version of the Maglev table algorithm, which must be equal on all machines of a cluster.";
+        "Version of the Maglev table algorithm, which must be the same on all machines of a cluster.";
     RELOAD_OK: Gauge "0 or 1" "last_reload_success" []
         "1 if the last reload was accepted, 0 if it was rejected (no series before the first reload).";
     RELOAD_SECONDS: Gauge "seconds" "last_reload_duration_seconds" []
