@@ -1,7 +1,8 @@
-//! A parser for captured frames, and a text form of frames for test output.
+//! Parses captured frames, and formats frames as text for test output.
 //!
-//! [`Frame::parse`] parses a frame, and [`Frame::outer`] splits an encapsulated packet. The code
-//! shares nothing with the product, so that it can verify the product's packets.
+//! [`Frame::parse`] parses a frame, and [`Frame::outer`] splits an encapsulated packet. The parser
+//! is independent of the balancer's code, so that tests can use it to verify the balancer's
+//! packets.
 //!
 //! References: RFC 791, 8200, 2784 (GRE), 2003 (IPIP), draft-ietf-intarea-gue-09 §3 (variant 0).
 

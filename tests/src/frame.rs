@@ -1,7 +1,7 @@
 //! Builds frames that the kernel's network stack would not send.
 //!
-//! The frames have correct lengths and checksums. The code shares nothing with the product, so that
-//! it can verify the product's parsers.
+//! The frames have correct lengths and checksums. This module is independent of the balancer's
+//! code, so that tests can use it to verify the balancer's parsers.
 //!
 //! References: RFC 791, 768, 792, 4443, 9293, 8200; IEEE 802.1Q.
 

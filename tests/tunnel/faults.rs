@@ -28,8 +28,8 @@ fn looks(scene: &Scene, expected: [bool; 4]) {
     });
 }
 
-/// Returns `true` if the attempt succeeds. If success is expected, the attempt has no time limit
-/// here.
+/// Returns `true` if the attempt succeeds. If success is expected, this function sets no time limit
+/// for the attempt.
 async fn passes(attempt: impl Future<Output = Result<String, String>>, expected: bool) -> bool {
     if expected { attempt.await.is_ok() } else { !fails(attempt).await }
 }

@@ -1,5 +1,5 @@
-//! The time to build a Maglev table with the product's code and with the paper's pseudocode,
-//! measured alternately.
+//! Measures the time to build a Maglev table with Sluicegate's code and with the paper's
+//! pseudocode, alternately.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -48,7 +48,7 @@ fn paper(slots: &str) -> Option<f64> {
     }
 }
 
-/// Draws both build times as bars, with the paper's values as rings on the product's bars.
+/// Draws both build times as bars, with the paper's values as rings on Sluicegate's bars.
 pub(crate) fn draw(csv: &Csv) -> Result<String> {
     let mut bars = Vec::new();
     let rows =

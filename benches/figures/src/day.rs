@@ -1,4 +1,4 @@
-//! Figure 7: a simulated day of connections to a set of endpoints, with the product's Maglev table
+//! Figure 7: a simulated day of connections to a set of endpoints, with Sluicegate's Maglev table
 //! and connection table.
 //!
 //! For every five minutes, the simulation counts the connections and packets of each endpoint. The
@@ -49,7 +49,8 @@ struct Interval {
     packets: Vec<u32>,
 }
 
-/// The number of connections in a day, and how many of them moved to another endpoint.
+/// The number of connections in a day, and the number of connections that moved to a different
+/// endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Outcome {
     connections: u64,

@@ -93,8 +93,8 @@ impl Figure {
         }
     }
 
-    /// Simulates or measures the figure and returns its rows. The caller adds the notes on machine,
-    /// commit and date.
+    /// Simulates or measures the figure and returns its rows. The caller adds the notes with the
+    /// machine, the commit and the date.
     ///
     /// # Errors
     /// Returns an error for figures that need network interfaces (`cargo xtask figures` measures
