@@ -1,10 +1,10 @@
 //! Finds the offered rate at which a forwarder forwards the largest number of packets.
 //!
 //! More offered packets do not always mean more forwarded packets. At full speed, the kernel thread
-//! that receives packets uses all time of its processor, even for packets that are dropped later,
-//! and leaves no time for the process under test. The result is the [`Rates`] at the best offered
-//! rate. The rates are measured in a time window in which other programs used little processor
-//! time.
+//! that receives packets uses all the time of its processor, even for packets that are dropped
+//! later, and leaves no time for the process under test. The result is the [`Rates`] at the best
+//! offered rate. The rates are measured in a time window in which other programs used little
+//! processor time.
 
 use std::time::Duration;
 

@@ -238,8 +238,8 @@ impl Clients {
 
 /// The interval between two checks for lost requests.
 const LOOK: Duration = Duration::from_millis(10);
-/// The time after which a request counts as lost. The links need less than a millisecond, but other
-/// programs may delay a response.
+/// The time after which a request is considered lost. On these links a response takes less than a
+/// millisecond, but other programs may delay it.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Requests that are overdue by more than this time are skipped.
 const MOST_LATE: Duration = Duration::from_millis(1);
