@@ -1,4 +1,4 @@
-//! Tests of `io.mode = "af-packet"`. Packet sockets must give the same guarantees as AF_XDP, and
+//! Tests of `io.mode = "af-packet"`. Packet sockets must provide the same guarantees as AF_XDP, and
 //! the kernel's network stack must not process packets for VIPs.
 
 use std::io::Write as _;

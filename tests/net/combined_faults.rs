@@ -150,8 +150,8 @@ fn combined_faults_break_no_download_of_healthy_backends() {
     let mut scene = Scene::new(&spec, |bed| config(bed, 0));
     scene.bed.router.sysctl(&[("ipv6/conf/all/keep_addr_on_down", "1")]).unwrap();
     // After lost ACKs, Linux changes the IPv6 flow label and the transmit hash of a connection. The
-    // router would then choose another queue. Packets would reach a thread that does not have the
-    // connection in its table.
+    // router would then choose a different queue. Packets would reach a thread that does not have
+    // the connection in its table.
     for host in scene.bed.backends.iter().chain([&scene.bed.client]) {
         host.ns.sysctl(&[("core/txrehash", "0"), ("ipv6/auto_flowlabels", "0")]).unwrap();
     }

@@ -355,7 +355,7 @@ fn host(name: &str, device: &'static str, v4: Ipv4Addr, v6: Ipv6Addr) -> Result<
     let ns = Namespace::new(name)?;
     ns.sysctl(QUIET)?;
     // By default, newer kernels choose a new transmit hash when TCP retransmits. A retransmitted
-    // segment would then reach another queue or another balancer.
+    // segment would then reach a different queue or a different balancer.
     if Path::new("/proc/sys/net/core/txrehash").exists() {
         ns.sysctl(&[("core/txrehash", "0")])?;
     }

@@ -284,7 +284,7 @@ pub(crate) fn pseudo_header(source: IpAddr, destination: IpAddr, protocol: u8, l
         IpAddr::V4(ip) => ip.octets().to_vec(),
         IpAddr::V6(ip) => ip.octets().to_vec(),
     };
-    // The fields have the order of the IPv6 pseudo-header. It gives the same sum for IPv4, because
+    // The fields have the order of the IPv6 pseudo-header. The sum is the same for IPv4, because
     // the order does not affect the sum and the additional bytes are zero.
     [octets(source), octets(destination), length.to_vec(), vec![0, 0, 0, protocol]].concat()
 }

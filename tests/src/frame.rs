@@ -51,8 +51,8 @@ impl FrameSpec {
         }
     }
 
-    /// Returns the smallest UDP datagram. In IPv4 its frame has 64 bytes including the FCS. In IPv6
-    /// it has no payload.
+    /// Returns the smallest UDP datagram. In IPv4 its frame is 64 bytes long including the FCS. In
+    /// IPv6 it has no payload.
     #[must_use]
     pub fn smallest_udp(from: [u8; 6], to: [u8; 6], source: SocketAddr, destination: SocketAddr) -> Self {
         let payload = if source.is_ipv4() { vec![0x5a; 18] } else { vec![] };

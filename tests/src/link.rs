@@ -198,7 +198,7 @@ pub struct DeviceCounts {
     /// The number of packets sent.
     pub tx_packets: u64,
     /// The number of packets dropped on transmit. On a veth device they include packets for which
-    /// the other end had no room.
+    /// the other end had no space.
     pub tx_dropped: u64,
 }
 

@@ -155,7 +155,7 @@ fn bed(wire: [&'static str; 2]) -> Bed {
 }
 
 /// Returns a configuration in which each kind of outer header has its own VIPs and pool. A flow
-/// with one kind therefore cannot match an old table entry with another kind.
+/// with one kind therefore cannot match an old table entry with a different kind.
 fn config(bed: &Bed) -> LbConfig {
     let mut config = LbConfig { vips: first_vips().into(), ..LbConfig::new(bed) };
     for (kind, outer_ipv4) in KINDS.into_iter().skip(1) {

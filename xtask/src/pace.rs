@@ -13,8 +13,9 @@ use anyhow::Result;
 use crate::offer::{FULL, Traffic};
 use crate::stage::{LEAST_EXCESS, Rates, Running, Stage, WINDOW};
 
-/// Measures a forwarder at `pace`. If no pace is known yet, the best one of [`PACES`] is determined
-/// first. If the pace offers too few packets for a valid result, it is raised.
+/// Measures a forwarder at the offered rate `pace`. If no pace is known yet, the best one of
+/// [`PACES`] is determined first. If the pace offers too few packets for a valid result, it is
+/// raised.
 pub(crate) fn turn(
     stage: &Stage,
     running: &Running<'_>,

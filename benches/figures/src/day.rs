@@ -2,7 +2,7 @@
 //! and connection table.
 //!
 //! For every five minutes, the simulation counts the connections and packets of each endpoint. The
-//! simulation also counts connections that move to another endpoint. Each endpoint fails once
+//! simulation also counts connections that move to a different endpoint. Each endpoint fails once
 //! during the day. `day/traffic` generates the connections, and `day/account` evaluates the counts.
 
 mod account;
@@ -55,12 +55,12 @@ struct Interval {
 struct Outcome {
     connections: u64,
     packets: u64,
-    /// Connections that moved to another endpoint because their endpoint had failed.
+    /// Connections that moved to a different endpoint because their endpoint had failed.
     moved_off_failed: u64,
-    /// Connections that moved to another endpoint although their endpoint was up.
+    /// Connections that moved to a different endpoint although their endpoint was up.
     moved_needlessly: u64,
     /// Connections that stayed on their endpoint only because of the connection table: the Maglev
-    /// table had assigned them to another one.
+    /// table had assigned them to a different endpoint.
     kept_by_tracking: u64,
 }
 

@@ -120,8 +120,7 @@ impl Figure {
 
     /// Draws the figure as SVG.
     ///
-    /// # Errors
-    /// Returns an error if the rows belong to another figure or a note is missing.
+    /// # Errors Returns an error if the rows belong to a different figure or a note is missing.
     pub fn draw(self, csv: &Csv) -> Result<String> {
         match self {
             Self::Day => day::draw(csv),

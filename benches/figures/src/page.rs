@@ -8,8 +8,7 @@ use crate::{Csv, Figure};
 
 /// Returns the results page with the given figures.
 ///
-/// # Errors
-/// Returns an error if the rows belong to another figure or a note is missing.
+/// # Errors Returns an error if the rows belong to a different figure or a note is missing.
 pub fn page(figures: &[(Figure, Csv)]) -> Result<String> {
     let mut text = String::from(HEAD);
     for (figure, csv) in figures {

@@ -348,17 +348,17 @@ groups! {
         neighbour_discovery: counter "packets" "xdp_passed_neighbour_discovery_packets_total" [];
         /// Frames for a VIP that reached no packet thread, by reason: no_socket (the receive queue
         /// has no socket; io.no_socket sets whether the frame is dropped or passed to the kernel),
-        /// no_head_room (the frame has no room for the outer headers), or socket_gone (the socket
+        /// no_head_room (the frame has no space for the outer headers), or socket_gone (the socket
         /// was closed during the redirect).
         no_socket: counter "packets" "xdp_lost_packets_total" ["reason" = "no_socket"];
         /// Frames for a VIP that reached no packet thread, by reason: no_socket (the receive queue
         /// has no socket; io.no_socket sets whether the frame is dropped or passed to the kernel),
-        /// no_head_room (the frame has no room for the outer headers), or socket_gone (the socket
+        /// no_head_room (the frame has no space for the outer headers), or socket_gone (the socket
         /// was closed during the redirect).
         no_head_room: counter "packets" "xdp_lost_packets_total" ["reason" = "no_head_room"];
         /// Frames for a VIP that reached no packet thread, by reason: no_socket (the receive queue
         /// has no socket; io.no_socket sets whether the frame is dropped or passed to the kernel),
-        /// no_head_room (the frame has no room for the outer headers), or socket_gone (the socket
+        /// no_head_room (the frame has no space for the outer headers), or socket_gone (the socket
         /// was closed during the redirect).
         socket_gone: counter "packets" "xdp_lost_packets_total" ["reason" = "socket_gone"];
     }

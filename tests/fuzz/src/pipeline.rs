@@ -13,7 +13,8 @@ use crate::frames;
 
 /// Checks that each frame gets one verdict, that the counters match the verdicts, and that no frame
 /// is held forever. A forwarded frame must contain the received packet with a decremented TTL,
-/// encapsulated for a backend. A second pipeline without the fast path must give the same results.
+/// encapsulated for a backend. A second pipeline without the fast path must produce the same
+/// results.
 pub(crate) fn check(bytes: &[u8]) {
     let (mut bed, mut general) = (bed(), bed());
     general.pipeline = general.pipeline.without_fast_path();

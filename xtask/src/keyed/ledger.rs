@@ -150,8 +150,8 @@ mod tests {
     const BYTES: usize = 16;
     const LEASE: Duration = Duration::from_millis(10);
 
-    /// Checks a read of key 3. The response contains the value of `key`, which may be another key,
-    /// in the given version.
+    /// Checks a read of key 3. The response contains the value of `key`, which may be a different
+    /// key, in the given version.
     fn read(ledger: &mut Ledger, asked: &Asked, key: u32, version: u32) -> Finding {
         let mut command = Vec::new();
         write_set(key, version, BYTES, &mut command);

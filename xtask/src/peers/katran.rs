@@ -21,7 +21,7 @@ use crate::cargo;
 use crate::processors::{DEVICE_CPU, GENERATOR_CPU};
 use crate::stage::{Load, NOBODY, Peer, Stage, Worker};
 
-/// Katran as a measured peer. Building Katran needs its source code.
+/// Katran as a measured peer. Katran can be built only if its source code is available.
 #[derive(Clone, Debug)]
 pub(crate) struct Katran {
     /// A checkout of github.com/facebookincubator/katran.
