@@ -89,16 +89,16 @@ catalogue! {
         "1 if this VIP is announced, 0 if not, for example during a drain (no series for VIPs that the configuration does not \
          announce).";
     VIP_WITHDRAWALS: Counter "withdrawals" "vip_withdrawals_total" ["vip"]
-        "Withdrawals of this VIP because it no longer qualified, not counting withdrawals for a drain.";
+        "Withdrawals of this VIP because it no longer met the conditions for an announcement, not counting withdrawals for a drain.";
 
     DROPS: Counter "packets" "dropped_packets_total" ["reason"]
         "Packets that a packet thread dropped for this reason.";
     REQUESTS: Counter "requests" "keyed_requests_total" ["verb"]
-        "Requests to keyed services by verb (the memcached command, or request for other protocols).";
+        "Requests to keyed services by verb: the memcached command, or the word request for other protocols.";
     XDP_MODE: Gauge "1" "xdp_mode_info" ["mode"]
-        "Always 1, with the attach mode of the XDP program as label: driver or generic, or ingress for packet sockets.";
+        "Always 1, with the attach mode of the XDP program as a label: driver or generic, or ingress for packet sockets.";
     SOCKET_MODE: Gauge "1" "xdp_socket_mode_info" ["interface", "mode"]
-        "Always 1, with the socket mode of the interface as label: zero-copy or copy, or af-packet for packet sockets.";
+        "Always 1, with the socket mode of the interface as a label: zero-copy or copy, or af-packet for packet sockets.";
     INTERFACE_UP: Gauge "0 or 1" "interface_up" ["interface"]
         "1 if this interface is up and has carrier, otherwise 0 (checked every second).";
     INTERFACE_MTU: Gauge "0 or 1" "interface_mtu_fits" ["interface"]
