@@ -236,8 +236,8 @@ macro_rules! reasons {
                 match self { $($(Self::$variant => $name,)+)+ }
             }
 
-            /// Returns the description of the reason for the reference of drop reasons, one or more
-            /// sentences after a space.
+            /// Returns the description of the reason, for the page that lists all drop reasons. The
+            /// text begins with a space and contains one or more sentences.
             #[must_use]
             pub const fn description(self) -> &'static str {
                 match self { $($(Self::$variant => concat!($($doc),+),)+)+ }

@@ -49,7 +49,7 @@ pub enum EventKind {
     Vip,
     /// A BGP or BFD session changed its state.
     Router,
-    /// An operator gave a command, or an override ended.
+    /// An operator ran a command, or an override ended.
     Override,
     /// A reload was accepted or rejected.
     Reload,
