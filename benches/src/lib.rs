@@ -1,5 +1,5 @@
-//! Shared code of the pipeline benchmarks and their tests: a snapshot like that of a running load
-//! balancer, and 64-byte frames.
+//! Shared code of the pipeline benchmarks and their tests: a snapshot that resembles the snapshot
+//! of a running load balancer, and 64-byte frames.
 
 #![forbid(unsafe_code)]
 
@@ -128,8 +128,8 @@ pub fn pipeline_with(live: &Live, requests: Option<RequestServer>) -> (Pipeline,
     pipeline_of(live, requests, DEFAULT_FLOWS)
 }
 
-/// Returns a pipeline like [`pipeline_with`] whose connection table is sized for another number of
-/// flows.
+/// Returns a pipeline like [`pipeline_with`] whose connection table is sized for a different number
+/// of flows.
 ///
 /// # Panics
 /// Panics if there is not enough memory.

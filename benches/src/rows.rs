@@ -230,10 +230,11 @@ const START: Now = Now::from_nanos(1_000_000_000);
 /// The number of established flows. They occupy half of the default connection table, so that every
 /// flow gets an entry.
 const ESTABLISHED: u32 = 500_000;
-/// The number of flows that one wave inserts at the same time. It is a multiple of the batch size.
+/// The number of flows that are inserted together in one step of the preparation. It is a multiple
+/// of the batch size.
 const WAVE: u32 = 262_144;
-/// The number of waves. Together, all waves fill the default connection table before its first
-/// entries expire after ten seconds.
+/// The number of these steps. Together, the steps fill the default connection table before its
+/// first entries expire after ten seconds.
 const WAVES: u32 = 4;
 const GRE: Headers = Headers::of(Encapsulation::Gre);
 const GUE: Encapsulation = Encapsulation::Gue { udp_checksum: false };

@@ -1,5 +1,6 @@
 //! Tests of BGP and BFD during an upgrade. BIRD and FRR must keep the routes and establish a
-//! session with the new process. For them, the BFD session must continue without interruption.
+//! session with the new process. The BFD session must continue without an interruption that they
+//! could detect.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -153,8 +154,8 @@ fn bfd_packet(frame: &[u8]) -> Option<(u16, &[u8])> {
 }
 
 /// Returns the router's BFD sessions, which must be up. For BIRD, the number is the start time of
-/// the session. For FRR it is always 0, and the text has the number of times that the session went
-/// up and down.
+/// the session. For FRR it is always 0, and the text contains the number of times that the session
+/// went up and down.
 fn router_bfd(scene: &Scene, kind: RouterKind) -> Vec<(String, f64)> {
     let question =
         if kind == RouterKind::Bird { "show bfd sessions" } else { "show bfd peers counters json" };
@@ -210,8 +211,8 @@ fn stay(scene: &Scene, kind: RouterKind, during: impl FnOnce()) -> usize {
     };
     assert!(eventually(BOUND, || has(scene).then_some(())).is_some(), "{}", scene.router.tail());
     let over = AtomicBool::new(false);
-    /// Ends the checks even if `during` panics. Otherwise the scope would wait for its thread
-    /// forever.
+    /// Ends the checks even if `during` panics. Otherwise the scope would wait forever for the
+    /// thread that performs the checks.
     struct Over<'a>(&'a AtomicBool);
     impl Drop for Over<'_> {
         fn drop(&mut self) {

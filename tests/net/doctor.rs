@@ -57,8 +57,8 @@ impl Patient {
         assert_eq!(ended.code, Some(0), "{command}: {ended:?}");
     }
 
-    /// Checks that the finding does not exist, runs the command `fault`, checks that it exists,
-    /// runs the command that `doctor` suggests, and checks that it is gone.
+    /// Checks that the finding does not exist, runs the command `fault`, checks that the finding
+    /// now exists, runs the command that `doctor` suggests, and checks that the finding is gone.
     fn heals(&self, fault: &str, id: &str, level: &str, words: &str) {
         assert_eq!(self.finding(id), None, "the finding exists before `{fault}`");
         self.shell(fault);
@@ -175,8 +175,8 @@ fn unreachable_and_silent_backends_are_distinguished() {
     assert_eq!(patient.finding("no-next-hop"), None, "the next hop of the backend is missing");
 }
 
-/// Returns a host with a BGP router on its link. `more` has additional configuration lines for the
-/// peer.
+/// Returns a host with a BGP router on its link. `more` contains additional configuration lines for
+/// the peer.
 fn with_peer(more: &str) -> Patient {
     Patient::with(&BedSpec { backends: 1, ..BedSpec::default() }, |bed| LbConfig {
         vip_keys: "announce = {}".into(),

@@ -1,5 +1,6 @@
-//! Tests of prefix groups. VIPs with the prefixes of other, unconfigured clusters must be served.
-//! The machine's own addresses must stay with the kernel even if they are inside a prefix.
+//! Tests of prefix groups. The balancer must also serve VIP addresses with the prefixes of other
+//! clusters, which are not configured. It must pass packets to the machine's own addresses to the
+//! kernel, even if the addresses are inside a prefix of the group.
 
 use std::net::IpAddr;
 
@@ -8,7 +9,7 @@ use testbed::{Bed, BedSpec, LbConfig, VIP_V4, VIP_V6, eventually, udp_ask};
 use crate::own_traffic::pings;
 use crate::scene::{BOUND, SILENCE, Scene};
 
-/// VIP addresses with a prefix of the own cluster, and with a prefix of an unknown cluster.
+/// VIP addresses with a prefix of this cluster, and with a prefix of an unknown cluster.
 const OWN: [&str; 2] = ["198.51.100.148", "2001:db8:e::20"];
 const UNKNOWN: [&str; 2] = ["198.51.100.20", "2001:db8:e:ab00::20"];
 

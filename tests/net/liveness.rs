@@ -28,8 +28,8 @@ pub(crate) fn bpftool(arguments: &str) {
     assert!(output.status.success(), "bpftool {arguments}: {output:?}");
 }
 
-/// Waits until the balancer logs that it is unhealthy, with the reason `why`. Returns how long this
-/// took at most.
+/// Waits until the balancer logs that it is unhealthy, with the reason `why`. Returns an upper
+/// bound for the time that this took.
 pub(crate) fn becomes_unhealthy(scene: &mut Scene, broken: Instant, why: &str) -> Duration {
     let said = |line: &str| line.contains("forwarder unhealthy") && line.contains(why);
     scene.balancer.process.wait_for_line(10 * SECOND, said).unwrap();
@@ -40,7 +40,7 @@ pub(crate) fn becomes_unhealthy(scene: &mut Scene, broken: Instant, why: &str) -
     took
 }
 
-/// Sends a packet to which no reply may come.
+/// Sends a packet that must not get a reply.
 fn lose_one(scene: &Scene) {
     udp_ask(&scene.bed.client.ns, scene.bed.vip(true, Bed::ECHO_PORT), b"x", SILENCE).unwrap_err();
 }

@@ -63,8 +63,8 @@ fn sections_named(page: &'static str, headings: &[&str]) -> Vec<Section> {
 
 /// Runs a script, and returns its output by heading.
 fn run(script: &str) -> BTreeMap<String, String> {
-    // Locked memory is counted per user, and all units of the balancer have the same user. Where a
-    // test may not raise the limit, it allows the packet memory of one process only.
+    // Locked memory is counted per user, and all units of the balancer have the same user. If a
+    // test cannot raise the limit, the limit allows the packet memory of only one process.
     static UNITS: Mutex<()> = Mutex::new(());
     let is_unit = script.contains("systemctl");
     let _one_at_a_time = is_unit.then(|| UNITS.lock().unwrap_or_else(PoisonError::into_inner));
@@ -219,7 +219,7 @@ fn real_machines_tutorial_serves_through_the_units() {
     assert!(["this is b1\n", "this is b2\n"].contains(&&*output["client"]), "{output:?}");
 }
 
-/// How-to pages for a load balancer without a router. Their commands run one page after the other.
+/// How-to pages for a load balancer without a router. The test runs the commands page by page.
 const ON_ONE_MACHINE: [(&str, &str); 9] = [
     ("prepare-a-machine", include_str!("../../docs/how-to/prepare-a-machine.md")),
     ("manage-the-configuration", include_str!("../../docs/how-to/manage-the-configuration.md")),

@@ -49,8 +49,8 @@ fn trace(bed: &Bed, file: &Path, source: SocketAddr, vip: SocketAddr, more: &[&s
     Process::to_end(&bed.client.ns, bed.program().unwrap(), &args, 2 * BOUND).unwrap()
 }
 
-/// Runs `sluicegate trace` and returns its reports. Each packet must have exactly one, from the
-/// balancer.
+/// Runs `sluicegate trace` and returns its reports. Each packet must have exactly one report, from
+/// the balancer.
 fn reported(scene: &Scene, source: SocketAddr, vip: SocketAddr, more: &[&str]) -> Vec<Value> {
     let ended = trace(&scene.bed, &file(&scene.bed), source, vip, &[more, &["--json"]].concat());
     assert_eq!(ended.code, Some(0), "{ended:?}\n{}", scene.diagnosis());

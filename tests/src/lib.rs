@@ -2,8 +2,8 @@
 //!
 //! A testbed consists of unnamed network namespaces, veth links and real balancer processes. A test
 //! describes it with a [`BedSpec`]. The test then sends requests and frames and starts processes on
-//! each [`Host`]. Real router daemons can take part as well. The testbed judges no results: the
-//! tests and `cargo xtask demo` do.
+//! each [`Host`]. Real router daemons can take part as well. The testbed does not evaluate results.
+//! The tests and `cargo xtask demo` do that.
 //!
 //! Every child process ends with the thread that started it, so a killed test leaves no process or
 //! namespace behind. All traffic stays inside the namespaces. Addresses are from ranges for

@@ -1,7 +1,7 @@
 //! Links between hosts: veth pairs, `ip` scripts, kernel settings and device counters.
 //!
 //! Both ends of a link have offloads disabled. With offloads, the XDP program would get packets
-//! from the local network stack with partial checksums or with up to 64 kB.
+//! from the local network stack with partial checksums or lengths of up to 64 kB.
 //!
 //! References: veth(4); Documentation/networking/ip-sysctl.rst.
 
@@ -198,7 +198,7 @@ pub struct DeviceCounts {
     /// The number of packets sent.
     pub tx_packets: u64,
     /// The number of packets dropped on transmit. On a veth device they include packets for which
-    /// the other end had no room.
+    /// the other end had no space.
     pub tx_dropped: u64,
 }
 

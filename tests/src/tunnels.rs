@@ -1,5 +1,5 @@
 //! Kernel tunnel devices that decapsulate packets on a backend. Tests use them instead of
-//! `sluicegate decap` to check the encapsulation independently of the product.
+//! `sluicegate decap` to check the encapsulation with independent code.
 //!
 //! The devices are created with the commands in `docs/how-to/prepare-backends.md`. The kernel needs
 //! ip_gre, ip6_gre, ipip, sit, ip6_tunnel and fou.

@@ -1,5 +1,5 @@
 //! The fixture of the tests: a testbed, and a health-check tunnel in the first balancer's
-//! namespace. The tunnel is opened in the same way as by the control plane.
+//! namespace. The tests open the tunnel in the same way as the control plane.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -91,7 +91,7 @@ pub(crate) struct Checks {
 
 impl Checks {
     /// Opens a tunnel as soon as the device of the previous tunnel is gone. A child process of
-    /// another test holds a copy of its descriptor until it executes a program.
+    /// another test holds a copy of the device's descriptor until the child executes a program.
     async fn open_again(file: &Path, name: &str, device: &str) -> Self {
         let mut tries = 0;
         loop {

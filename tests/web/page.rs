@@ -119,8 +119,8 @@ fn page_rates_follow_counters_and_survive_restart() {
     assert!(shown.is_some(), "{}", scene.browser.script(first_rate));
     let line = "#vips tbody tr:nth-child(2) svg";
     scene.browser.wait_for(&format!("return document.querySelector('{line} path.stroke') !== null"));
-    // After a restart of the balancer, counters start at 0 again. The page must not show a negative
-    // or invented rate then.
+    // After a restart of the balancer, counters start at 0 again. The page must then show neither a
+    // negative nor a wrong rate.
     scene.server.change(|samples| {
         samples.vips[0]["services"][0]["packets"] = json!(5);
         samples.status["boot_id"] = json!("another");

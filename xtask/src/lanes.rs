@@ -4,7 +4,7 @@
 //! Every lane runs all its steps even if some of them fail. The final report lists each failed test
 //! with its lane, and any failure makes the task fail. A lane that exceeds its time budget is
 //! reported but does not fail. The programs are built first, in a separate lane named `build`, so
-//! that the times of the other lanes contain only the tests.
+//! that the times of the other lanes include only the tests.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,8 +1,8 @@
 //! Defines the development tasks of the workspace, which run as `cargo xtask TASK`.
 //!
-//! Every task needs a checkout, Rust and gcc. Running the load balancer needs no task. The exit
-//! code is 0 after success, 1 if the task failed, and 2 after a usage error. xtask itself builds
-//! without clang, so that the task `setup` can install clang.
+//! Every task needs a checkout, Rust and gcc. You do not need these tasks to run the load balancer.
+//! The exit code is 0 after success, 1 if the task failed, and 2 after a usage error. xtask itself
+//! builds without clang, so that the task `setup` can install clang.
 #![forbid(unsafe_code)]
 
 mod bare;
@@ -125,8 +125,8 @@ enum Task {
     },
     /// Check the house rules: file sizes, module headers, words, addresses and dependency edges
     Tidy {
-        /// Print measures of the code with their limits and the places that exceed them, and never
-        /// fail
+        /// Print code metrics with their limits and list the places that exceed them; the exit code
+        /// is always 0
         #[arg(long)]
         report: bool,
         /// Measure this checkout instead of the current one

@@ -1,10 +1,10 @@
 //! Finds the offered rate at which a forwarder forwards the largest number of packets.
 //!
 //! More offered packets do not always mean more forwarded packets. At full speed, the kernel thread
-//! that receives packets uses all time of its processor, even for packets that are dropped later,
-//! and leaves no time for the process under test. The result is the [`Rates`] at the best offered
-//! rate. The rates are measured in a time window in which other programs used little processor
-//! time.
+//! that receives packets uses all the time of its processor, even for packets that are dropped
+//! later, and leaves no time for the process under test. The result is the [`Rates`] at the best
+//! offered rate. The rates are measured in a time window in which other programs used little
+//! processor time.
 
 use std::time::Duration;
 
@@ -13,8 +13,9 @@ use anyhow::Result;
 use crate::offer::{FULL, Traffic};
 use crate::stage::{LEAST_EXCESS, Rates, Running, Stage, WINDOW};
 
-/// Measures a forwarder at `pace`. If no pace is known yet, the best one of [`PACES`] is determined
-/// first. If the pace offers too few packets for a valid result, it is raised.
+/// Measures a forwarder at the offered rate `pace`. If no pace is known yet, the best one of
+/// [`PACES`] is determined first. If the pace offers too few packets for a valid result, it is
+/// raised.
 pub(crate) fn turn(
     stage: &Stage,
     running: &Running<'_>,

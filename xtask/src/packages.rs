@@ -37,8 +37,8 @@ pub(crate) fn run() -> Result<PathBuf> {
 }
 
 /// Builds and packs the last commit twice, and compares the results. To detect dependencies on the
-/// environment, the two folders have names of different length, and the second build has another
-/// umask, time zone and locale.
+/// environment, the two folders have names of different length, and the second build has a
+/// different umask, time zone and locale.
 pub(crate) fn run_twice() -> Result<()> {
     setup::ensure(&[setup::BUILD, setup::BARE].concat())?;
     let folder = Folder::new("packages")?;
@@ -65,8 +65,8 @@ fn build_clone(folder: &Path, variables: &[(&str, &str)]) -> Result<PathBuf> {
     Ok(out)
 }
 
-/// Packs the binary in `packages` again as an older version: with another version number, and with
-/// one byte appended to the program.
+/// Packs the binary in `packages` again as an older version: with a different version number, and
+/// with one byte appended to the program.
 pub(crate) fn pack_before(packages: &Path, out: &Path) -> Result<()> {
     let name = names(packages)?.into_iter().find(|name| name.ends_with("-linux"));
     let program = out.with_extension("program");

@@ -64,7 +64,7 @@ pub(crate) trait Peer {
     }
 }
 
-/// The kind of load that a forwarder is measured with.
+/// The kind of load with which a forwarder is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Load {
     /// Many small packets in one direction, to backends that do not exist.
@@ -73,7 +73,7 @@ pub(crate) enum Load {
     Requests,
 }
 
-/// What forwards the packets of a peer: the kernel or a process.
+/// The part of the system that forwards the packets of a peer: the kernel or a process.
 pub(crate) enum Worker {
     /// The kernel forwards packets, and no process is started.
     Kernel,
@@ -308,7 +308,7 @@ impl Stage {
 }
 
 /// Returns the number of XDP frames that were offered to a veth. The number includes the frames
-/// that the other end accepted and the frames for which it had no room.
+/// that the other end accepted and the frames for which it had no space.
 fn parse_offered(text: &str) -> Result<u64> {
     let counts: HashMap<&str, u64> = text
         .lines()
@@ -331,8 +331,8 @@ pub(crate) struct Rates {
     pub(crate) offered: f64,
     /// The packets per second that came back.
     pub(crate) taken: f64,
-    /// The fraction of processor time that the generator or the device got during the measurement,
-    /// whichever of the two got less.
+    /// The fractions of processor time that the generator and the device got during the
+    /// measurement. This field contains the lower of the two.
     pub(crate) ran: f64,
     /// The number of processors that the device used on average.
     pub(crate) device: f64,

@@ -206,7 +206,7 @@ impl Outcome {
 
 const PAIRS: usize = 10;
 /// The maximum number of pairs that are measured to get [`PAIRS`] undisturbed ones. If too few
-/// pairs are undisturbed, all pairs count.
+/// pairs are undisturbed, the result is computed from all pairs.
 const MOST_PAIRS: usize = 20;
 const BAR: f64 = 1.0;
 

@@ -87,7 +87,8 @@ fn paper(method: &str, slots: &str) -> Option<f64> {
     }
 }
 
-/// Returns the method, the number of slots and the values of the given columns for each row.
+/// Returns the hashing method, the number of slots and the values of the given columns for each
+/// row.
 fn rows(csv: &Csv, columns: [&str; 3]) -> Result<Vec<(String, String, [f64; 3])>> {
     let [a, b, c] = columns.map(|column| csv.numbers(column));
     let (a, b, c) = (a?, b?, c?);

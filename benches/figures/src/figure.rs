@@ -93,8 +93,8 @@ impl Figure {
         }
     }
 
-    /// Simulates or measures the figure and returns its rows. The caller adds the notes on machine,
-    /// commit and date.
+    /// Simulates or measures the figure and returns its rows. The caller adds the notes with the
+    /// machine, the commit and the date.
     ///
     /// # Errors
     /// Returns an error for figures that need network interfaces (`cargo xtask figures` measures
@@ -120,8 +120,7 @@ impl Figure {
 
     /// Draws the figure as SVG.
     ///
-    /// # Errors
-    /// Returns an error if the rows belong to another figure or a note is missing.
+    /// # Errors Returns an error if the rows belong to a different figure or a note is missing.
     pub fn draw(self, csv: &Csv) -> Result<String> {
         match self {
             Self::Day => day::draw(csv),

@@ -1,9 +1,9 @@
 //! Repeats the evaluations of the Maglev, MemSwitch and AppSwitch papers with Sluicegate's code,
 //! and writes their results page.
 //!
-//! Each figure has a [`Csv`] with its rows. The SVG plot and the section of the page are generated
-//! from the CSV only. Simulations give the same rows on every machine. `cargo xtask figures`
-//! measures the figures that need network interfaces, and writes all files. The crate also
+//! Each figure has a [`Csv`] that contains its rows. The SVG plot and the section of the page are
+//! generated from the CSV only. Simulations produce the same rows on every machine. `cargo xtask
+//! figures` measures the figures that need network interfaces, and writes all files. The crate also
 //! implements Karger's consistent hashing and rendezvous hashing, which the figures compare with
 //! Maglev hashing.
 //!

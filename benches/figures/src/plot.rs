@@ -16,7 +16,7 @@ pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 pub(crate) const COLORS: [RGBColor; 4] =
     [RGBColor(0, 114, 178), RGBColor(213, 94, 0), RGBColor(0, 158, 115), RGBColor(110, 110, 110)];
 
-/// The texts above a plot: title, values of the paper, and origin of the rows.
+/// The lines of text above a plot: title, values of the paper, and origin of the rows.
 pub(crate) struct Sheet {
     title: String,
     below: [String; 2],
@@ -24,7 +24,8 @@ pub(crate) struct Sheet {
 }
 
 impl Sheet {
-    /// Creates the texts. Command, commit and machine come from the notes of the CSV.
+    /// Creates the text lines. The command, the commit and the machine come from the notes of the
+    /// CSV.
     pub(crate) fn new(title: &str, paper: &str, csv: &Csv) -> Result<Self> {
         let commit = csv.note("commit")?;
         let origin = format!(
@@ -42,7 +43,7 @@ impl Sheet {
     }
 }
 
-/// Returns an SVG with the texts of the sheet. `draw` draws the chart below them.
+/// Returns an SVG with the text lines of the sheet. `draw` draws the chart below these lines.
 pub(crate) fn svg(sheet: &Sheet, draw: impl FnOnce(&Area<'_>) -> Result<()>) -> Result<String> {
     let mut text = String::new();
     {

@@ -41,8 +41,8 @@ impl Trial {
         Self { names, slots, before }
     }
 
-    /// Lets `failed` random backends fail. Returns two percentages: all entries that changed, and
-    /// the changed entries whose old backend did not fail.
+    /// Simulates the failure of `failed` random backends. Returns two percentages: all entries that
+    /// changed, and the changed entries whose old backend did not fail.
     fn changed(&self, failed: usize, random: &mut Pcg64Mcg) -> Result<[f64; 2]> {
         let mut gone = vec![false; self.names.len()];
         index::sample(random, self.names.len(), failed).into_iter().for_each(|place| gone[place] = true);

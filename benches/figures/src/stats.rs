@@ -1,4 +1,5 @@
-//! Mean, standard deviation, minimum, maximum and median of a list of numbers.
+//! Computes the mean, the standard deviation, the minimum, the maximum and the median of a list of
+//! numbers.
 
 /// The mean, standard deviation, minimum and maximum of a list of numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -127,7 +127,8 @@ fn head(what: &str, csv: &Csv) -> Result<String> {
     Ok(format!("| {what} | packets per second, median of {runs} | range |\n|---|---|---|\n"))
 }
 
-/// Returns a sentence on how much the generator and other programs may have limited the result.
+/// Returns a sentence that states whether the generator and other programs may have limited the
+/// result.
 fn offered(csv: &Csv) -> Result<String> {
     let least =
         |column: &str| -> Result<f64> { Ok(csv.numbers(column)?.into_iter().fold(f64::INFINITY, f64::min)) };

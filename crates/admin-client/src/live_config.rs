@@ -23,7 +23,7 @@ pub struct Terms {
     /// machine becomes unreachable
     #[arg(long, value_name = "TIME", value_parser = whole_seconds)]
     confirm: Option<u64>,
-    /// Apply the change even if more slots move than `cluster.max_moved` allows
+    /// Apply the change even if more table entries move than `cluster.max_moved` allows
     #[arg(long)]
     force: bool,
 }

@@ -54,7 +54,8 @@ pub(crate) fn whole_seconds(text: &str) -> Result<u64, String> {
 /// The subcommands of `sluicegate backend`.
 #[derive(Debug, Subcommand)]
 pub enum BackendVerb {
-    /// List all backends of all pools with their states; the exit code is 1 if one is not serving
+    /// List all backends of all pools with their states; the exit code is 1 if any backend is not
+    /// serving
     List(Common),
     /// Stop new flows to a backend; existing flows continue
     Drain(Drain),

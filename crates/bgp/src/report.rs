@@ -95,7 +95,7 @@ impl Report {
             // connection shortly after a planned restart.
             tracing::info!(change = "router", peer, %address, why, retry_in, "BGP session ended as planned");
         } else if end.was_up {
-            // log: The session with a router ended because of a fault. The field `why` has the
+            // log: The session with a router ended because of a fault. The field `why` contains the
             // reason, and `retry_in` the time until the next attempt.
             tracing::warn!(change = "router", peer, %address, why, retry_in, "BGP session lost");
         } else {

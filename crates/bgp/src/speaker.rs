@@ -231,8 +231,8 @@ impl Speaker {
         for Running { config, commands, .. } in &running {
             drop(commands.send(PeerCommand::Stop(Stop::Shutdown(text.into()))));
             self.callers.remove(config);
-            // log: The process shuts down and has ended the session with a router. The field `text`
-            // was sent to the router.
+            // log: The process is shutting down and has ended the session with a router. The field
+            // `text` was sent to the router.
             tracing::info!(peer = config.name, text, "BGP session shut down");
         }
         let tasks = async {

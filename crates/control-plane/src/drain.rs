@@ -122,8 +122,8 @@ impl Shutdown {
         let Some(drain) = &mut self.drain else { return false };
         let over = drain.look(seen.now, seen.forwarded);
         if drain.withdraws(seen.now) && parts.stage() == Stage::Leaving {
-            // log: The notice time of a drain has passed, and all routes are withdrawn. Packets of
-            // existing flows are still forwarded.
+            // log: During a drain, the time `bgp.graceful_shutdown` has passed, and all routes are
+            // withdrawn. Packets of existing flows are still forwarded.
             tracing::info!(change = "machine", "routes withdrawn for drain");
             parts.set_stage(Stage::Left);
         }

@@ -57,7 +57,7 @@ pub struct Metric {
     /// The unit of the values, such as `packets`. The unit is `0 or 1` for a flag, and `1` for a
     /// metric whose labels carry all its information.
     pub unit: &'static str,
-    /// The names of the labels. Samples give the label values in the same order.
+    /// The names of the labels. Samples list the label values in the same order.
     pub labels: &'static [&'static str],
     /// The help text, which describes the counted event.
     pub help: &'static str,

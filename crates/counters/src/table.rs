@@ -11,7 +11,7 @@ macro_rules! groups {
         $(groups! { @one [$] $(#[doc = $what])+ $group $specs $labels { $($line)+ } })+
     };
     (@one [$d:tt] $(#[doc = $what:literal])+ $group:ident $specs:ident $labels:tt { $($line:tt)+ }) => {
-        #[doc = concat!("Calls another macro with the arguments in brackets, followed by all lines of this group. Contents of the group:", $($what),+)]
+        #[doc = concat!("Calls the given macro with the arguments in brackets, followed by all lines of this group. Contents of the group:", $($what),+)]
         #[macro_export]
         macro_rules! $group {
             ($d($d path:ident)::+! [$d($d arguments:tt)*]) => {
@@ -109,13 +109,13 @@ groups! {
         /// offsets and hashes several flows together.
         fast_path: counter "packets" "thread_fast_path_packets_total" [];
         /// Packets that this thread had to move in memory, because the outer headers for their
-        /// backend have another length than the XDP program reserved.
+        /// backend need more or less space than the XDP program reserved.
         head_room_mismatch: counter "packets" "thread_head_room_mismatch_packets_total" [];
         /// Flows that moved to another backend because their previous backend was removed or was
         /// down, or because it was draining when a new connection reused the 5-tuple.
         reselected: counter "flows" "thread_reselected_flows_total" [];
-        /// Backend selections that hashed again because the first choice in the Maglev table was
-        /// not serving.
+        /// Backend selections in which the packet was hashed again, because the first choice in the
+        /// Maglev table was not serving.
         rehashed: counter "packets" "thread_rehashed_packets_total" [];
         /// Packets with an expired TTL or hop limit that this thread answered with an ICMP
         /// time-exceeded message.
@@ -130,7 +130,7 @@ groups! {
         decapsulated: counter "packets" "thread_decapsulated_packets_total" [];
         /// Fragments that this thread redirected to the peer that handles their datagram.
         redirected: counter "fragments" "thread_redirected_fragments_total" [];
-        /// Flows that this thread sent to another cluster because no local backend is serving.
+        /// Flows that this thread sent to another cluster because no local backend was serving.
         remote_flows: counter "flows" "thread_remote_flows_total" [];
         /// Keyed requests that this thread parsed, by their effect on the key: read, write (set,
         /// delete or touch), change (depends on the stored value, such as add, cas, append or
@@ -348,17 +348,17 @@ groups! {
         neighbour_discovery: counter "packets" "xdp_passed_neighbour_discovery_packets_total" [];
         /// Frames for a VIP that reached no packet thread, by reason: no_socket (the receive queue
         /// has no socket; io.no_socket sets whether the frame is dropped or passed to the kernel),
-        /// no_head_room (the frame has no room for the outer headers), or socket_gone (the socket
+        /// no_head_room (the frame has no space for the outer headers), or socket_gone (the socket
         /// was closed during the redirect).
         no_socket: counter "packets" "xdp_lost_packets_total" ["reason" = "no_socket"];
         /// Frames for a VIP that reached no packet thread, by reason: no_socket (the receive queue
         /// has no socket; io.no_socket sets whether the frame is dropped or passed to the kernel),
-        /// no_head_room (the frame has no room for the outer headers), or socket_gone (the socket
+        /// no_head_room (the frame has no space for the outer headers), or socket_gone (the socket
         /// was closed during the redirect).
         no_head_room: counter "packets" "xdp_lost_packets_total" ["reason" = "no_head_room"];
         /// Frames for a VIP that reached no packet thread, by reason: no_socket (the receive queue
         /// has no socket; io.no_socket sets whether the frame is dropped or passed to the kernel),
-        /// no_head_room (the frame has no room for the outer headers), or socket_gone (the socket
+        /// no_head_room (the frame has no space for the outer headers), or socket_gone (the socket
         /// was closed during the redirect).
         socket_gone: counter "packets" "xdp_lost_packets_total" ["reason" = "socket_gone"];
     }

@@ -191,8 +191,7 @@ pub(crate) fn attach(
     load_program(|| program.load())?;
     let (link, mode) = attach_in_a_mode(program, name, interface)?;
     let number = program.info().map_err(AttachError::Program)?.id();
-    // log: Written when the XDP program is attached to an interface. `mode` is `driver` or
-    // `generic`.
+    // log: The XDP program was attached to an interface. `mode` is `driver` or `generic`.
     tracing::info!(
         interface = interface.name.as_str(),
         program = name,
@@ -245,7 +244,7 @@ fn attach_in_a_mode(
     };
     let (interface, driver) = (interface.name.as_str(), words(&driver));
     // log: The driver does not support XDP on this interface, so the slower generic mode is used.
-    // The field `driver` has the reason, for example the MTU, GRO, LRO or the number of queues
+    // The field `driver` contains the reason, for example the MTU, GRO, LRO or the number of queues
     // ([Prepare a machine](../how-to/prepare-a-machine.md)).
     tracing::warn!(interface, program, driver, "XDP runs in generic mode");
     Ok((link, AttachMode::Generic))

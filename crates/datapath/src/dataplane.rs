@@ -381,9 +381,8 @@ impl Drop for DataPlane {
         self.handover.prepared = None;
         if self.handover.holder == Holder::Me {
             if let Err(error) = self.steers.set_filter(&Filter::default()) {
-                // log: Written at exit when the kernel refused to empty the filter. Packets for
-                // VIPs are lost until the program is detached, which happens immediately
-                // afterwards.
+                // log: At exit, the kernel refused to empty the filter. Packets for VIPs are lost
+                // until the program is detached, which happens immediately afterwards.
                 tracing::warn!(%error, "filter not emptied");
             }
             // Packets that were redirected just before the filter was emptied reach the threads
@@ -407,8 +406,8 @@ impl Drop for DataPlane {
         let sum = |of: fn(&ThreadCounters) -> &Counter| self.counters.iter().map(|all| of(all).read()).sum();
         let (put, taken): (u64, u64) = (sum(|all| &all.to_threads), sum(|all| &all.from_threads));
         if put != taken && self.handover.holder == Holder::Me {
-            // log: Written at exit if packets that one thread passed to another were lost.
-            // `packets` is their number.
+            // log: At exit, packets that one thread had passed to another were lost. The field
+            // `packets` contains their number.
             tracing::warn!(packets = put.saturating_sub(taken), "packets lost between threads");
         }
     }
@@ -508,9 +507,9 @@ pub fn inspect(name: &str, mode: IoMode, frame_size: u32) -> Result<Interface, S
     let mut refusals = Vec::new();
     for finding in findings {
         match finding.severity {
-            // log: A setting of the interface costs speed, or may cause packet loss later. The
-            // message contains the command that fixes the setting, and `sluicegate doctor` explains
-            // the reason.
+            // log: A setting of the interface reduces performance, or may cause packet loss later.
+            // The message contains the command that fixes the setting, and `sluicegate doctor`
+            // explains the reason.
             Severity::Warn => tracing::warn!(interface = name, "{finding}"),
             // Only `sluicegate doctor` prints advice.
             Severity::Advice => {}

@@ -33,8 +33,8 @@ pub(crate) fn attach(ebpf: &mut Ebpf, interface: &Interface) -> Result<Attachmen
     let id = program.attach_with_options(&interface.name, TcAttachType::Ingress, order).map_err(refused)?;
     let number = program.info().map_err(AttachError::Program)?.id();
     let link = program.take_link(id).map_err(AttachError::Program)?;
-    // log: Written when the ingress program is attached to an interface. This program is used with
-    // `io.mode = "af-packet"`.
+    // log: The ingress program was attached to an interface. `io.mode = "af-packet"` uses this
+    // program instead of an XDP program.
     tracing::info!(interface = interface.name.as_str(), program = DROP, "ingress program attached");
     Ok(Attachment { link: Link::Other { _held: Box::new(link) }, mode: AttachMode::Ingress, program: number })
 }

@@ -145,8 +145,8 @@ pub async fn warn_at_start(
     let routes = Resolver::open()?.resolve(&asked).await?;
     let facts = gather::facts(config, machine, next_hops, &routes, &Heard::default());
     for finding in judge_at_start(&facts) {
-        // log: A check of this machine found a problem when the load balancer started. `what` is
-        // the problem, `why` its effect, and `fix` contains the command that fixes it.
+        // log: A check of this machine found a problem when the load balancer started. The field
+        // `what` contains the problem, `why` its effect, and `fix` the command that fixes it.
         tracing::warn!(
             finding = finding.id,
             what = finding.what,

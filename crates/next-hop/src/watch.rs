@@ -100,7 +100,7 @@ impl Watch {
                 Err(NextHopError::Closed) => return Err(NextHopError::Closed),
                 Err(error) => {
                     // log: The kernel did not respond to a netlink request. The last next hops stay
-                    // in use, and the request is repeated. If this continues, check for memory
+                    // in use, and the request is repeated. If the message repeats, check for memory
                     // pressure and netlink errors.
                     tracing::warn!(%error, "next hop lookup failed");
                     BUSY_PERIOD
@@ -200,7 +200,7 @@ impl Watch {
         }
         if let Some(reason) = complaint.as_deref().filter(|new| self.complaint.as_deref() != Some(new)) {
             // log: The kernel refuses to resolve neighbors, so next hops may become stale. The
-            // field `reason` has the error of the kernel.
+            // field `reason` contains the error of the kernel.
             tracing::warn!(reason, "neighbor keep-alive failed");
         }
         self.complaint = complaint.or(self.complaint.take());

@@ -42,8 +42,7 @@ pub struct Arguments {
     /// Set the time at which the configuration of --to is loaded, at most 24h
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
     pub at: Duration,
-    /// Set the time between the first and the last machine that loads the new configuration, at
-    /// most 24h
+    /// Let the machines load the new configuration one after another within this time, at most 24h
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = time)]
     pub skew: Duration,
     /// Set the number of concurrent flows, overriding the script

@@ -23,7 +23,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NAME")]
     machine: Option<String>,
     /// Do not read keys and certificates, for machines that do not have the secrets. Tables are
-    /// built with a placeholder key, so the number of moved slots is an estimate
+    /// built with a placeholder key, so the number of moved entries is an estimate
     #[arg(long)]
     without_secrets: bool,
     /// Print the differences as JSON

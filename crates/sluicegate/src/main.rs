@@ -53,7 +53,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Run the load balancer. SIGHUP reloads the configuration, SIGTERM or SIGINT drains and exits,
-    /// a second one exits immediately
+    /// a second SIGTERM or SIGINT exits immediately
     Run(Source),
     /// Check, compare, read and change configurations
     #[command(subcommand)]
@@ -100,8 +100,8 @@ enum Verb {
     /// Write packets of the running balancer to a pcapng file for Wireshark
     ///
     /// Each packet is written twice: on the interface `before` as received, and on `after` as sent,
-    /// with the verdict as comment. A packet must match all given conditions. Later fragments of a
-    /// packet that was too large, replies to fragments, and packets dropped after the verdict
+    /// with the verdict as a comment. A packet must match all given conditions. Later fragments of
+    /// a packet that was too large, replies to fragments, and packets dropped after the verdict
     /// (`tx_full`, `mailbox_full`, `no_frame`) are not captured. A fragment that is held is
     /// captured when it arrives and when it leaves.
     Capture(CaptureArguments),
@@ -110,10 +110,10 @@ enum Verb {
     Trace(trace::Arguments),
     /// Run a capture file through the packet processing loop, offline
     ///
-    /// Time is taken from the timestamps of the capture, so fragments, flows and rate limits expire
-    /// as they did in the capture. One packet thread forwards the packets, and every backend is
-    /// considered up. Outgoing frames in the capture are skipped. Packets that the capture
-    /// truncated are padded with zeros.
+    /// The timestamps in the capture serve as the clock, so fragments, flows and rate limits expire
+    /// at the same packets as during the capture. One packet thread forwards the packets, and every
+    /// backend is considered up. Outgoing frames in the capture are skipped. Packets that the
+    /// capture truncated are padded with zeros.
     Replay(replay::Arguments),
     /// Simulate a cluster behind ECMP, offline, and print which connections break after a change
     Simulate(::simulate::Arguments),
@@ -131,13 +131,13 @@ enum Verb {
 enum ConfigVerb {
     /// Report all problems of a configuration file, with line and key
     Check(config_check::Arguments),
-    /// Print what changes between two configurations, and how many slots of each Maglev table
-    /// change their backend
+    /// Print the differences between two configurations, and how many entries of each Maglev table
+    /// move to a different backend
     Diff(config_diff::Arguments),
     /// Convert the configuration of another load balancer
     #[command(subcommand)]
     Import(config_import::ImportVerb),
-    /// Print a JSON schema of the configuration file, for completion and checks in editors
+    /// Print a JSON schema of the configuration file, which editors use to complete and check it
     Schema,
     /// Print the configuration of the running balancer
     Get(Common),

@@ -88,8 +88,8 @@ fn run_by(source: &Source, new_process: Option<NewProcess>) -> anyhow::Result<()
     let (config, warnings) = config_check::read(&source.config)?;
     let logging = logging::start(config.log())?;
     for warning in reload::sentences(&warnings) {
-        // log: The configuration has a warning. The field `warning` has the file, line and key. Fix
-        // the file and check it with `sluicegate config check`.
+        // log: The configuration has a warning. The field `warning` contains the file, line and
+        // key. Fix the file and check it with `sluicegate config check`.
         tracing::warn!(%warning, "configuration warning");
     }
     privileges::seal();
@@ -464,7 +464,7 @@ impl Daemon {
         }
         if let Some(more) = lowered.checked_sub(PATHS_NAMED).filter(|more| *more > 0) {
             // log: More path MTUs were lowered at the same time than the log shows. The field
-            // `more` is the number of the others.
+            // `more` contains the number of those that are not shown.
             tracing::info!(more, "more path MTUs lowered");
         }
         changed |= lowered > 0;

@@ -38,7 +38,7 @@ use admin_client::{show, usage, verdict};
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Arguments {
     /// Source address and port of the packet, such as `192.0.2.7:40000` or `[2001:db8::7]:40000`;
-    /// the address need not belong to this machine
+    /// the address does not have to belong to this machine
     #[arg(value_name = "SRC:PORT", value_parser = socket)]
     source: SocketAddr,
     /// Address and port of the VIP
@@ -57,7 +57,7 @@ pub(crate) struct Arguments {
     /// address that the kernel uses to reach the router, with any free port)
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<SocketAddr>,
-    /// Send N equal packets, 1 to 100. The first packet of a new flow selects the backend with
+    /// Send N identical packets, 1 to 100. The first packet of a new flow selects the backend with
     /// Maglev, and later packets find it in the connection table
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=100))]
     count: u32,
@@ -259,6 +259,6 @@ const SETTLE: Duration = Duration::from_millis(600);
 const MOST: Duration = Duration::from_secs(60);
 const AFTER_HELP: &str = "This command needs CAP_NET_RAW, and a [trace] section in the configuration of the machines. The packets are \
                           real: they reach the backend, which may reply to the source, and create a flow in the connection \
-                          tables. The times in the tree are from the clocks of the machines. Machines ignore marks if the \
+                          tables. The times in the output come from the clocks of the machines. Machines ignore marks if the \
                           clocks differ by more than a minute. Exit codes: 0 if every packet was reported and none was \
                           dropped, 1 otherwise, 2 for wrong usage.";

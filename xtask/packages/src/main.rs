@@ -2,7 +2,7 @@
 //! materials and the checksums of all files.
 //!
 //! `cargo xtask packages` builds the binary and then runs this program. The packages are
-//! reproducible: the same binary and checkout give the same bytes. To achieve this, entries are
+//! reproducible: the same binary and checkout produce the same bytes. To achieve this, entries are
 //! sorted, owners and modes are fixed, and all times are the time of the commit.
 #![forbid(unsafe_code)]
 
@@ -47,7 +47,7 @@ struct Arguments {
     version: Option<String>,
 }
 
-/// The properties that all package formats have in common.
+/// The properties that all package formats share.
 #[derive(Clone, Debug)]
 struct Release {
     version: String,

@@ -72,7 +72,7 @@ impl Row {
     }
 }
 
-/// A performance goal for one system relative to another system.
+/// A performance goal that compares two systems.
 struct Goal {
     /// The goal applies to workloads whose name begins with this prefix.
     mixes: &'static str,

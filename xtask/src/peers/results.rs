@@ -135,7 +135,7 @@ impl Verdict {
     }
 }
 
-/// A performance goal for the balancer, relative to another peer.
+/// A performance goal that compares the balancer with a different peer.
 #[derive(Debug)]
 struct Bar {
     what: String,

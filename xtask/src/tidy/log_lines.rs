@@ -1,5 +1,5 @@
 //! Generates the references of log lines and events, `docs/reference/log.md` and `events.md`, from
-//! the sources of the product.
+//! the sources of Sluicegate.
 //!
 //! Each `error!`, `warn!` and `info!` becomes a row with its level, its event and its `change`
 //! field. The text of the row is the `// log: ` comment above the macro. A macro without this
@@ -67,7 +67,7 @@ pub(super) fn gather(name: &str, text: &str, lines: &mut Lines) -> Vec<String> {
 /// Returns the `// log: ` comment directly above the line with the number `line`, counted from 1.
 fn comment_above(source: &[&str], line: usize) -> Option<String> {
     let above = source.get(..line.checked_sub(1)?)?.iter().rev();
-    // The comment of a macro that is a whole arm of a `match` stands above the arm.
+    // If a macro is the whole arm of a `match`, its comment is above the arm.
     let above = above.skip_while(|line| line.trim_end().ends_with("=> {"));
     let comments = above.map_while(|line| line.trim_start().strip_prefix("// "));
     let mut words = Vec::new();
@@ -205,8 +205,8 @@ fn sentence(arguments: TokenStream) -> Option<String> {
 const LOG: &str = "docs/reference/log.md";
 const EVENTS: &str = "docs/reference/events.md";
 const LEVELS: [&str; 3] = ["error", "warn", "info"];
-/// The sections of the log reference, each with the path prefix of its files. The first prefix that
-/// matches decides.
+/// The sections of the log reference, each with the path prefix of its files. A file belongs to the
+/// first section with a matching prefix.
 const SECTIONS: [(&str, &str); 14] = [
     ("crates/sluicegate/src/run/health_tunnel", "Health checks"),
     ("crates/sluicegate/src/run/checks", "Backends and VIPs"),

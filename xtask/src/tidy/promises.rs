@@ -1,4 +1,4 @@
-//! Checks that each promise in `docs/promises.md` is verified by a test.
+//! Checks that a test verifies each promise in `docs/promises.md`.
 //!
 //! A row of the page has the form `| name | promise | figure |`. A test that verifies a promise has
 //! the line `// Promise: NAME` above it. It is a finding if a promise has no such test, if such a

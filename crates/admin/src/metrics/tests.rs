@@ -381,7 +381,7 @@ fn no_reload_series_before_the_first_reload() {
 
 /// Returns the table of the reference page.
 fn table() -> String {
-    let mut text = String::from("| name | kind | unit | labels | when it moves |\n|---|---|---|---|---|\n");
+    let mut text = String::from("| name | kind | unit | labels | description |\n|---|---|---|---|---|\n");
     for metric in catalogue::all() {
         let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
         text += &format!(

@@ -139,7 +139,7 @@ pub struct AnnouncedVip {
     /// `true` if this machine is a backup machine for the VIP.
     pub backup: bool,
     /// The routes of the VIP. A route shared by several VIPs is announced while at least one of
-    /// these VIPs must be announced.
+    /// these VIPs qualifies.
     pub routes: Vec<RouteRow>,
 }
 
@@ -203,7 +203,7 @@ pub struct MachineDrain {
     /// The time in seconds between the announcement of routes with the graceful-shutdown community
     /// and their withdrawal.
     pub notice_seconds: f64,
-    /// The maximum time in seconds that packets are still forwarded after the withdrawal. The
+    /// The maximum time in seconds for which packets are still forwarded after the withdrawal. The
     /// process exits after this time.
     pub drain_seconds: f64,
     /// Notes for the operator, one sentence each.

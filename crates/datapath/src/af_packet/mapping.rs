@@ -62,8 +62,8 @@ impl Drop for Mapping {
         // SAFETY: this value owns the mapping. Every value with a pointer into the mapping also
         // holds the `Mapping`.
         if let Err(error) = unsafe { munmap(self.base.as_ptr().cast(), self.len) } {
-            // log: Written at exit if the kernel refuses to unmap packet memory. No action is
-            // needed: the kernel frees the memory when the process ends.
+            // log: At exit, the kernel refused to unmap packet memory. No action is needed: the
+            // kernel frees the memory when the process ends.
             tracing::warn!(%error, "packet memory not unmapped");
         }
     }

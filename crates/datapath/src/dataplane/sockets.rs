@@ -202,7 +202,7 @@ pub(super) fn bind_queue(
     {
         let (interface, queue) = (place.name, place.queue);
         // log: The kernel refused `io.busy_poll`, because Linux is older than 5.11 or CAP_NET_ADMIN
-        // is missing. The driver runs in interrupts instead.
+        // is missing. The driver uses interrupts instead.
         tracing::warn!(interface, queue, %error, "busy polling unavailable");
     }
     Ok(bound)

@@ -71,8 +71,8 @@ impl Configuration {
     pub(super) fn follow(&mut self, config: &Config, origin: Origin, warnings: Vec<String>) {
         self.warnings = warnings;
         for warning in &self.warnings {
-            // log: The configuration has a warning. The field `warning` has the file, line and key.
-            // Fix the file and check it with `sluicegate config check`.
+            // log: The configuration has a warning. The field `warning` contains the file, line and
+            // key. Fix the file and check it with `sluicegate config check`.
             tracing::warn!(%warning, "configuration warning");
         }
         if self.origin == Origin::Api && origin == Origin::File {
