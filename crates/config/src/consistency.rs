@@ -26,6 +26,7 @@ impl Sections<'_> {
         let addresses = self.machines.iter().flat_map(|machine| &machine.addresses);
         each_once(self, addresses, "address");
         self.backends();
+        self.backends_on_machines();
         self.vip_addresses();
         self.services();
         super::groups::check(self);
@@ -71,6 +72,23 @@ impl Sections<'_> {
                 self.report
                     .warning(&backend.address.place, (message, "use one backend name for each address"));
             }
+        }
+    }
+
+    /// Reports a backend that has the address of a machine. The machine cannot send packets to
+    /// itself, because its XDP program only handles packets that arrive on an interface.
+    fn backends_on_machines(&self) {
+        let machines: HashMap<IpAddr, &Arc<str>> = self
+            .machines
+            .iter()
+            .flat_map(|machine| machine.addresses.iter().map(|own| (own.value, &machine.name)))
+            .collect();
+        for backend in self.all_backends() {
+            let Some(machine) = machines.get(&backend.address.value) else { continue };
+            let name = quote(&backend.name.value);
+            let message = format!("backend {name} has the address of machine \"{machine}\"");
+            let help = "a load balancer cannot send packets to itself; run the backend on a different machine";
+            self.report.error(&backend.address.place, (message, help));
         }
     }
 

@@ -103,6 +103,8 @@ pub(crate) struct VipFact {
     pub(crate) route: Result<u32, Unresolved>,
     /// The local address or loopback prefix because of which the VIP is a local address.
     pub(crate) local: Option<OwnAddress>,
+    /// The address of this machine whose subnet contains the VIP.
+    pub(crate) subnet: Option<OwnAddress>,
 }
 
 /// An address of this machine.

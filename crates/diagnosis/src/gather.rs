@@ -139,6 +139,10 @@ fn vips(config: &Config, routes: &NextHops, own: &[(OwnAddress, bool)]) -> Vec<V
             .iter()
             .find(|(own, on_loopback)| covers(own, *on_loopback, *address))
             .map(|(own, _)| own.clone()),
+        subnet: own
+            .iter()
+            .find(|(own, on_loopback)| !on_loopback && is_in_subnet(own, *address))
+            .map(|(own, _)| own.clone()),
     };
     let all = config.vips().iter();
     all.flat_map(|vip| vip.reachable_at().into_iter().map(|address| fact(&vip.name, &address))).collect()
@@ -147,12 +151,22 @@ fn vips(config: &Config, routes: &NextHops, own: &[(OwnAddress, bool)]) -> Vec<V
 /// Returns `true` if `own` makes the VIP a local address. An IPv4 prefix on the loopback interface
 /// makes all addresses of the prefix local.
 fn covers(own: &OwnAddress, on_loopback: bool, vip: IpAddr) -> bool {
-    match (own.address, vip) {
-        (IpAddr::V4(own_v4), IpAddr::V4(vip)) if on_loopback => {
-            let mask = u32::MAX.checked_shl(32 - u32::from(own.prefix_length)).unwrap_or(0);
-            own_v4.to_bits() & mask == vip.to_bits() & mask
+    own.address == vip || (on_loopback && vip.is_ipv4() && is_in_subnet(own, vip))
+}
+
+/// Returns `true` if the address is in the subnet of `own`. A subnet has at least two addresses.
+fn is_in_subnet(own: &OwnAddress, address: IpAddr) -> bool {
+    let length = u32::from(own.prefix_length);
+    match (own.address, address) {
+        (IpAddr::V4(own), IpAddr::V4(address)) => {
+            let differing = own.to_bits() ^ address.to_bits();
+            length < 32 && differing.leading_zeros() >= length
         }
-        (address, vip) => address == vip,
+        (IpAddr::V6(own), IpAddr::V6(address)) => {
+            let differing = own.to_bits() ^ address.to_bits();
+            length < 128 && differing.leading_zeros() >= length
+        }
+        _ => false,
     }
 }
 
@@ -376,6 +390,27 @@ mod tests {
         ] {
             let found = covers(&own(address, length), on_loopback, vip.parse().unwrap());
             assert_eq!(found, expected, "{address}/{length} {on_loopback} {vip}");
+        }
+    }
+
+    #[test]
+    fn subnet_contains_addresses_with_its_prefix() {
+        for (address, length, vip, expected) in [
+            ("192.0.2.1", 24, "192.0.2.100", true),
+            ("192.0.2.1", 25, "192.0.2.128", false),
+            ("192.0.2.1", 32, "192.0.2.1", false),
+            ("192.0.2.1", 0, "203.0.113.10", true),
+            ("2001:db8:2::1", 64, "2001:db8:2::100", true),
+            ("2001:db8:2::1", 64, "2001:db8:3::1", false),
+            ("2001:db8:2::1", 0, "192.0.2.1", false),
+        ] {
+            let own = OwnAddress {
+                address: address.parse().unwrap(),
+                prefix_length: length,
+                interface: "eth0".to_owned(),
+            };
+            let found = is_in_subnet(&own, vip.parse().unwrap());
+            assert_eq!(found, expected, "{address}/{length} {vip}");
         }
     }
 

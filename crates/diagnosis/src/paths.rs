@@ -12,6 +12,7 @@ use crate::facts::{Facts, OwnAddress, PathFact, Reach, VipFact, host_prefix};
 
 pub(crate) fn findings(facts: &Facts) -> Vec<Finding> {
     let mut found: Vec<Finding> = facts.vips.iter().filter_map(local_vip).collect();
+    found.extend(facts.vips.iter().filter_map(|vip| vip_in_subnet(facts, vip)));
     found.extend(facts.absent_addresses.iter().map(|address| absent_address(facts, *address)));
     found.extend(facts.unasked.iter().map(|why| unasked(why)));
     found.extend(unresolved(facts));
@@ -25,7 +26,7 @@ pub(crate) fn findings(facts: &Facts) -> Vec<Finding> {
 }
 
 fn local_vip(vip: &VipFact) -> Option<Finding> {
-    let VipFact { name, address, route, local } = vip;
+    let VipFact { name, address, route, local, .. } = vip;
     let why = "the kernel resets connections to the VIP while the load balancer is not running, and drops replies to health \
                checks through the tunnel";
     if let Some(OwnAddress { address: own, prefix_length, interface }) = local {
@@ -40,6 +41,27 @@ fn local_vip(vip: &VipFact) -> Option<Finding> {
             "delete the local route that covers it, see `ip route show table local` and `ip route get {address}`"
         ))
     })
+}
+
+/// Reports a VIP in a subnet of this machine. Other hosts of the subnet look for the VIP by ARP or
+/// neighbor discovery, to which the load balancer does not reply. A router with a BGP route to the
+/// VIP does not look for it.
+fn vip_in_subnet(facts: &Facts, vip: &VipFact) -> Option<Finding> {
+    if vip.local.is_some() {
+        return None; // this is a finding of its own, and its fix comes first
+    }
+    let OwnAddress { address: own, prefix_length, interface } = vip.subnet.as_ref()?;
+    let VipFact { name, address, .. } = vip;
+    let protocol = if address.is_ipv4() { "ARP" } else { "neighbor discovery" };
+    let what =
+        format!("VIP {name} {address} is in the subnet of {interface}, which has {own}/{prefix_length}");
+    let why = format!("no host replies to {protocol} for the VIP, so hosts of this subnet cannot reach it");
+    let finding = match facts.routers {
+        Some(_) => Finding::warning("vip-in-subnet", what, why),
+        None => Finding::error("vip-in-subnet", what, why),
+    };
+    let hint = "use a VIP outside all subnets, and route it to this machine by BGP or by a static route";
+    Some(finding.hint(hint))
 }
 
 fn absent_address(facts: &Facts, address: IpAddr) -> Finding {

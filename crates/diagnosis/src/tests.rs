@@ -54,7 +54,7 @@ fn path(n: u8) -> PathFact {
 }
 
 fn vip(address: &str) -> VipFact {
-    VipFact { name: "www".into(), address: ip(address), route: Ok(INDEX), local: None }
+    VipFact { name: "www".into(), address: ip(address), route: Ok(INDEX), local: None, subnet: None }
 }
 
 fn nic() -> Nic {
@@ -391,6 +391,9 @@ fn problems_of_vips_and_own_addresses_are_found() {
         (|f| f.vips[1].local = own(VIP_V6, 128, "eth0"), &[("local-vip", ERROR, VIP_V6, "ip address del 2001:db8:f::10/128 dev eth0")]),
         (|f| f.vips[0].route = Err(Unresolved::Local), &[("local-vip", ERROR, "is local because of a route", "")]),
         (|f| { f.vips[0].route = Err(Unresolved::Local); f.vips[0].local = own(VIP_V4, 32, "lo"); }, &[("local-vip", ERROR, "lo has 203.0.113.10/32", "ip address del 203.0.113.10/32 dev lo")]),
+        (|f| f.vips[0].subnet = own("203.0.113.1", 24, "eth0"), &[("vip-in-subnet", WARN, "VIP www 203.0.113.10 is in the subnet of eth0, which has 203.0.113.1/24", "")]),
+        (|f| { f.vips[0].subnet = own("203.0.113.1", 24, "eth0"); f.routers = None; }, &[("vip-in-subnet", ERROR, "in the subnet of eth0", "")]),
+        (|f| { f.vips[0].subnet = own("203.0.113.1", 24, "eth0"); f.vips[0].local = own(VIP_V4, 32, "lo"); }, &[("local-vip", ERROR, "lo has 203.0.113.10/32", "ip address del 203.0.113.10/32 dev lo")]),
         (|f| f.absent_addresses = vec![ip("192.0.2.1")], &[("own-address", WARN, "no local interface has the machine address 192.0.2.1", "ip address add 192.0.2.1/32 dev eth0")]),
         (|f| f.absent_addresses = vec![ip("2001:db8::1")], &[("own-address", WARN, "2001:db8::1", "ip address add 2001:db8::1/128 dev eth0")]),
         (|f| f.unasked = vec!["no ICMP socket".into()], &[("not-pinged", WARN, "no ICMP socket", "sysctl -w net.ipv4.ping_group_range=\"0 2147483647\"")]),
