@@ -1,7 +1,7 @@
 //! Compares lookups in the connection table with lookups of the same keys in a `hashbrown` map.
 //!
-//! A key is the SipHash-1-3 of a 5-tuple. The `hashbrown` map contains the backend slot of each
-//! key, and its hasher returns the key unchanged. For N flows, the connection table has 2 N
+//! A key is the SipHash-1-3 hash of a 5-tuple. The `hashbrown` map contains the backend slot of
+//! each key, and its hasher returns the key unchanged. For N flows, the connection table has 2 N
 //! entries. First, the benchmark compares both tables at 1 M flows. In a pass, every flow is looked
 //! up once, in random order and in batches of 64. The result is the median ratio of 15 pairs of
 //! passes. The goal is half of `hashbrown`'s time. Then Criterion runs these rows. `single` looks
@@ -41,7 +41,8 @@ impl Hasher for PassThrough {
 type Map = HashMap<u64, u32, BuildHasherDefault<PassThrough>>;
 type Flow = [u8; 13]; // addresses, ports, protocol
 
-/// The connection table and the hash map, filled with the same flows, and the order of the lookups.
+/// The connection table and the hash map, which contain the same flows, and the order in which the
+/// benchmark looks up the flows.
 struct Bed {
     table: FlowTable,
     map: Map,

@@ -50,7 +50,7 @@ impl Drop for Folder {
     }
 }
 
-/// Returns the text of the configuration. A different `shift` changes the weight of every backend.
+/// Returns the configuration text. A different `shift` changes the weight of every backend.
 fn text(key: &Path, shift: usize) -> String {
     let mut text = format!(
         "[cluster]\nname = \"c\"\nhash_key_file = \"{}\"\n[machine.lb1]\ninterfaces = [\"eth0\"]\n\

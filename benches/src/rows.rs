@@ -63,7 +63,7 @@ impl Row {
         Self { with: With::Udp, is_full: true, ..Self::of(name, traffic) }
     }
 
-    /// A row of memcached reads that are answered from the cache. Values are `bytes` bytes long.
+    /// A row with memcached reads that are answered from the cache. Values are `bytes` bytes long.
     const fn copied(name: &'static str, bytes: usize) -> Self {
         let of = Self::of(name, Traffic::Hits(10_000));
         Self { shape: Shape::Request, with: With::Copied(bytes), ..of }

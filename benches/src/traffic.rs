@@ -5,7 +5,7 @@ use packet::protocol;
 
 use crate::{VIP6, frame, frame_v6};
 
-/// The type of traffic of a benchmark row.
+/// The traffic type of a benchmark row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
     /// Packets of established flows in random order. The value is the number of flows.

@@ -29,7 +29,8 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// Starts both balancers. The router may not have received their routes yet.
+    /// Starts both balancers. When this function returns, the router might not have received their
+    /// routes yet.
     pub(crate) fn new(kind: RouterKind, sessions: &[RouterSession]) -> Self {
         Self::with(|bed| Router::start(bed, kind, sessions).unwrap(), config)
     }

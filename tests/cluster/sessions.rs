@@ -157,7 +157,7 @@ fn reload_changes_session_direction_and_listeners() {
     );
     let kept = scene.established(1);
     assert_eq!(kept["last_end"], Value::Null, "{kept:#}");
-    // BIRD now opens the connection. Its change of configuration ends the session, and the next
+    // BIRD now opens the connection. This configuration change ends the session, and the next
     // session arrives at the balancer's listener.
     scene.bird_becomes(DIALS);
     println!("BIRD has the route after {:?}", scene.bird_has("show route", |text| text.contains(VIP)));

@@ -281,7 +281,7 @@ fn upgrade_keeps_routes_in_frr() {
 }
 
 /// Upgrades, and then attempts upgrades that fail at every step after the BFD handover begins. Each
-/// attempt may open one more file descriptor than the previous one.
+/// attempt is allowed to open one more file descriptor than the previous attempt.
 fn bfd_stays(kind: RouterKind) {
     let scene = Scene::new(kind, RESTARTS, BFD);
     scene.has_bfd();
@@ -324,7 +324,7 @@ fn bfd_stays(kind: RouterKind) {
     assert!(broken.is_empty(), "of {count}: {broken:?}");
 }
 
-/// Attempts upgrades with a growing limit of open files until one succeeds. Returns the error
+/// Attempts upgrades with a growing limit on open files until one succeeds. Returns the error
 /// messages.
 fn fail_at_each_step(scene: &Scene, as_it_was: impl Fn()) -> Vec<String> {
     let (mut words, mut descriptors) = (Vec::new(), 40);

@@ -308,8 +308,8 @@ fn gather_on_lossy_network_is_correct_or_missing() {
                 whole += 1;
                 continue;
             }
-            // With `missing = "miss"`, keys may be missing in the reply, but the rest must be
-            // correct. With the other setting no key may be missing.
+            // With `missing = "miss"`, the reply can lack some keys, but the rest must be correct.
+            // With the other setting, the reply must contain all keys.
             assert_eq!(missing, "miss", "{keys:?}: {}", said.escape_ascii());
             let text = String::from_utf8(said.clone()).unwrap();
             let there: Vec<usize> =

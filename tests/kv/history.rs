@@ -1,11 +1,11 @@
 //! Records concurrent reads and writes, and computes how old the value of each read was.
 //!
-//! Each key has one writer, which waits for each reply before the next write. Any client may read.
-//! A balancer serves a cached value for `lease` after it fetched the value, by its own clock. It
-//! reads the clock before it receives a request, but after the client sent the previous request
-//! that this balancer answered. The measured age is therefore accurate to one round trip of the
-//! clients. If two reads follow each other through one balancer, the later one must return a value
-//! that was at most `lease` old when the earlier one was sent.
+//! Each key has one writer, which waits for each reply before the next write. All clients can read
+//! the key. A balancer serves a cached value for `lease` after it fetched the value, by its own
+//! clock. It reads the clock before it receives a request, but after the client sent the previous
+//! request that this balancer answered. The measured age is therefore accurate to one round trip of
+//! the clients. If two reads follow each other through one balancer, the later one must return a
+//! value that was at most `lease` old when the earlier one was sent.
 
 use std::time::{Duration, Instant};
 

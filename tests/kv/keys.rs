@@ -1,5 +1,5 @@
-//! Tests of the placement of keys. Each key has one server for all clients. If that server fails,
-//! the key moves to another server.
+//! Tests of key placement. Each key has one server, which is the same for all clients. If that
+//! server fails, the key moves to another server.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

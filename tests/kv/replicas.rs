@@ -1,5 +1,5 @@
 //! Tests of replicated keys. A write must reach all servers of its key, and a read must reach one
-//! of them. If a server fails, no value may be lost.
+//! of them. If a server fails, all values must remain readable.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

@@ -32,8 +32,9 @@ struct Sample {
 /// The requests to one server between two samples.
 #[derive(Clone, Copy, Debug)]
 struct Window {
-    /// `get` requests of clients for keys of this server, including requests that are in flight
-    /// during either sample. Without a cache all of them would reach the server.
+    /// `get` requests from clients for keys that this server stores, including requests that are in
+    /// flight during either sample. If there were no cache, all of these requests would reach the
+    /// server.
     asked: u64,
     /// All `get` requests that the server counted, including upstream requests of the balancers.
     /// Memcached counts `mg` as `get`.

@@ -207,8 +207,8 @@ fn af_packet_drops_merged_and_oversized_packets() {
     let scene = Scene::with(config);
     let (router, host) = (&scene.bed.router, &scene.bed.balancers[0]);
     let merged = || scene.balancer.counters().unwrap().over_threads(&["socket", "rx_merged"]);
-    // The MTU is larger than at the start of the balancer. A slot of the receive ring is 2,048
-    // bytes long, and its first 66 bytes precede the frame.
+    // The MTU is larger than when the balancer started. A slot of the receive ring is 2,048 bytes
+    // long, and its first 66 bytes precede the frame.
     router.ip(&format!("link set {} mtu 9000", host.port)).unwrap();
     host.ns.ip(&format!("link set {} mtu 9000", host.device)).unwrap();
     for (length, is_held) in [(1_982, true), (1_983, false), (4_000, false)] {

@@ -28,8 +28,8 @@ fall = 6
 rise = 1
 ";
 
-/// Returns a configuration with a small connection table. The entries of the floods fit into the
-/// table only if timeouts are shortened. They then fill at least half of it.
+/// Returns a configuration with a small connection table. The flood entries fit into the table only
+/// if timeouts are shortened. With shortened timeouts, they fill at least half of the table.
 fn config(bed: &Bed, round: usize) -> LbConfig {
     let mut config = LbConfig::new(bed).weights(&[[1, 1, 1, 1], [1, 3, 1, 1], [2, 1, 0, 1]][round % 3]);
     config.pool_keys = "checks = [\"web\"]".into();

@@ -186,7 +186,7 @@ fn drain_reports_remaining_flows_and_waits() {
 }
 
 /// Returns how many flows a backend has, and how many of them use the VIP. Retries, because a busy
-/// packet thread may not return its count in time.
+/// packet thread might not return its count in time.
 fn counted_flows(scene: &Scene, backend: &str) -> (u64, u64) {
     let counted = || {
         let row = state(scene, backend);

@@ -1,4 +1,4 @@
-//! Tests of fragmented datagrams: from the kernel of the client, and in random order from a load
+//! Tests of fragmented datagrams: from the client's kernel, and in random order from a load
 //! generator.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -208,8 +208,8 @@ fn wrong_trace_key_brings_no_report() {
     assert!(!scene.balancer.process.tail().contains("trace report lost"), "{}", scene.diagnosis());
 }
 
-/// The marks have the correct layout. One has a wrong key, one an old time, and one a receiver that
-/// is not listed.
+/// The marks have the correct layout, but one has a wrong key, one has an old time, and one names a
+/// receiver that is not listed.
 #[test]
 fn forged_stale_and_unlisted_marks_bring_no_report() {
     let scene = scene();

@@ -84,8 +84,8 @@ impl Line {
     }
 }
 
-/// A thread that sends packets on UDP flows until the handle is dropped. Some packets may be lost,
-/// but no flow may change its backend.
+/// A thread that sends packets on UDP flows until the handle is dropped. Some packets can be lost,
+/// but every flow must keep its backend.
 struct Flows {
     stop: Arc<AtomicBool>,
     rounds: Arc<AtomicUsize>,
@@ -541,7 +541,7 @@ fn upgrade_notifies_systemd_of_main_pid() {
     fs::remove_dir_all(&folder).unwrap();
 }
 
-/// The error of a new process that reaches the limit of open files while it binds queues.
+/// The error message of a new process that reaches its limit on open files while it binds queues.
 const NO_SOCKET: &str = "cannot bind an AF_XDP socket";
 /// The time between the first two packets of a flow. It exceeds 250 ms, the resolution of the
 /// connection table's clock.

@@ -32,7 +32,7 @@ pub struct BedSpec {
     pub backends: u8,
     /// The number of queues per balancer link. The router distributes flows over the queues.
     pub queues: u32,
-    /// The MTU of the client link, in bytes.
+    /// The MTU of the client's link, in bytes.
     pub client_mtu: u32,
     /// The MTU of all other links, in bytes.
     pub core_mtu: u32,
@@ -44,8 +44,8 @@ pub struct BedSpec {
     /// The path of the balancer binary. If it is `None`, [`binary`](crate::binary) finds the
     /// binary.
     pub program: Option<PathBuf>,
-    /// Two NICs of this machine that are connected to each other by a cable. They replace the veth
-    /// pair between the first balancer and the router.
+    /// Two NICs of this machine, connected to each other by a cable. The NICs replace the veth pair
+    /// between the first balancer and the router.
     pub wire: Option<[&'static str; 2]>,
 }
 

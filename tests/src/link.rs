@@ -90,7 +90,7 @@ pub(crate) fn carries(Device { ns, name }: Device<'_>) -> Result<()> {
         let line = ns.output(show).ok()?.stdout;
         String::from_utf8_lossy(&line).contains(" state UP ").then_some(())
     });
-    up.with_context(|| format!("{name} of namespace {} has no carrier after {BOUND:?}", ns.name()))?;
+    up.with_context(|| format!("device {name} in namespace {} has no carrier after {BOUND:?}", ns.name()))?;
     // The kernel reports the carrier shortly before the queues exist. It does both under one lock,
     // which this command also takes, so the queues exist when the command returns.
     ns.ip(&format!("link set {name} up"))?;

@@ -1,4 +1,4 @@
-//! Runs a child process in a network namespace, and records the output of the process.
+//! Runs a child process in a network namespace, and records its output.
 //!
 //! Dropping the handle ends the child. If the thread that started the child ends first, the kernel
 //! kills the child. Signals are sent only to the child itself, not to its descendants.

@@ -28,8 +28,8 @@ impl Tunnels {
         Ok(Self { host: host.clone() })
     }
 
-    /// Returns the number of packets that were decapsulated for this kind and address family of
-    /// outer headers. IPIP and GUE share the same devices, so their packets are counted together.
+    /// Returns the number of decapsulated packets whose outer headers have this kind and this
+    /// address family. IPIP and GUE share the same devices, so their packets are counted together.
     ///
     /// # Errors
     /// Returns an error if a device does not exist.

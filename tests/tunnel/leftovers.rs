@@ -1,5 +1,5 @@
 //! Tests of the rules, routes and devices that a tunnel for health checks creates in its network
-//! namespace. The tunnel must remove them at its end.
+//! namespace. The tunnel must remove all of them when it ends.
 
 use std::env;
 use std::path::Path;

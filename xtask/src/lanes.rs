@@ -28,7 +28,7 @@ pub(crate) enum Lane {
     Unit,
     /// Run tests with real traffic in network namespaces, and the demo (needs root)
     Net,
-    /// Run tests of BGP and BFD with bird, FRR and gobgpd in namespaces, and with a cluster of two
+    /// Run BGP and BFD tests with BIRD, FRR and gobgpd in namespaces, and with a cluster of two
     /// balancers (needs root)
     Bgp,
     /// Run tests of keyed services with real memcached servers and clients in namespaces, and their

@@ -97,14 +97,14 @@ enum Task {
     },
     /// Build the book of docs/ with mdBook; builds mdBook first if it is missing
     Book,
-    /// Write the generated pages of docs/reference from the code
+    /// Generate the pages in docs/reference from the code
     Docs,
     /// Build the static binary and check that it is static
     Dist,
-    /// Build the packages of the static binary: .deb, .rpm, OCI image, bill of materials and
+    /// Package the static binary as .deb, .rpm and OCI image; writes a bill of materials and
     /// checksums
     Packages(Packages),
-    /// Reproduce the evaluations of the papers; writes CSV files, plots and a page to
+    /// Reproduce the evaluations in the papers; writes CSV files, plots and a page to
     /// benches/results
     Figures {
         /// Create only these figures, by their number in the paper, `7-rates`, `build`, or `kv`

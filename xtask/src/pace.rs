@@ -14,8 +14,8 @@ use crate::offer::{FULL, Traffic};
 use crate::stage::{LEAST_EXCESS, Rates, Running, Stage, WINDOW};
 
 /// Measures a forwarder at the offered rate `pace`. If no pace is known yet, the best one of
-/// [`PACES`] is determined first. If the pace offers too few packets for a valid result, it is
-/// raised.
+/// [`PACES`] is determined first. If the generator offers too few packets for a valid result at
+/// this pace, the pace is raised.
 pub(crate) fn turn(
     stage: &Stage,
     running: &Running<'_>,
@@ -66,8 +66,8 @@ fn best(stage: &Stage, running: &Running<'_>, traffic: &Traffic) -> Result<u32> 
     Ok(best_of(&tried))
 }
 
-/// Returns the pace at which the most packets were forwarded, among those that offered enough
-/// packets.
+/// Returns the pace at which the most packets were forwarded. Paces at which the generator offered
+/// too few packets are ignored.
 fn best_of(tried: &[(u32, Rates)]) -> u32 {
     let enough = tried.iter().filter(|(_, rates)| rates.excess() >= ENOUGH);
     enough.max_by(|one, other| one.1.taken.total_cmp(&other.1.taken)).map_or(FULL, |row| row.0)
@@ -86,7 +86,7 @@ const PACES: [u32; 10] =
 const ENOUGH: f64 = 1.25;
 /// How long each pace is tried.
 const GLANCE: Duration = Duration::from_millis(500);
-/// The number of attempts to find a time window with little other load.
+/// The number of attempts to find a time window in which other programs cause little load.
 const TRIES: usize = 3;
 
 #[cfg(test)]

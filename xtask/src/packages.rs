@@ -103,9 +103,9 @@ fn epoch(checkout: &Path) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }
 
-/// Compares all files of two folders, and returns the number of files. The error for a different
-/// file names the position of the first difference. The binary is compared first, because the
-/// content of the other files depends on it.
+/// Compares all files in two folders, and returns the number of files. If a file differs, the error
+/// names the position of the first difference. The binary is compared first, because the content of
+/// the other files depends on it.
 fn compare(one: &Path, other: &Path) -> Result<usize> {
     let mut all: Vec<String> = names(one)?.union(&names(other)?).cloned().collect();
     all.sort_by_key(|name| !name.ends_with("-linux"));

@@ -122,7 +122,7 @@ impl Running<'_> {
         !matches!(self.worker, Worker::Kernel)
     }
 
-    /// Returns the last lines of the output of the process.
+    /// Returns the last lines of the process's output.
     pub(crate) fn tail(&self) -> String {
         match &self.worker {
             Worker::Kernel => String::new(),
@@ -331,8 +331,8 @@ pub(crate) struct Rates {
     pub(crate) offered: f64,
     /// The packets per second that came back.
     pub(crate) taken: f64,
-    /// The fractions of processor time that the generator and the device got during the
-    /// measurement. This field contains the lower of the two.
+    /// The lower of two fractions of processor time: the one that the generator got during the
+    /// measurement, and the one that the device got.
     pub(crate) ran: f64,
     /// The number of processors that the device used on average.
     pub(crate) device: f64,
@@ -360,8 +360,8 @@ fn words(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// The minimum ratio of offered to forwarded packets. If the ratio is lower, the generator may have
-/// been the bottleneck.
+/// The minimum ratio of offered to forwarded packets. If the ratio is lower, the generator might
+/// have been the bottleneck.
 pub(crate) const LEAST_EXCESS: f64 = 1.2;
 /// The minimum fraction of processor time for an undisturbed measurement.
 pub(crate) const UNDISTURBED: f64 = 0.85;

@@ -73,7 +73,7 @@ pub(crate) fn draw(csv: &Csv) -> Result<String> {
     )
 }
 
-/// Returns the section of the results page.
+/// Returns the section of the results page about the build time of tables.
 pub(crate) fn section(csv: &Csv) -> Result<String> {
     let mut text = String::from(
         "This section shows how long one core needs to build a Maglev table for 1,000 backends of equal weight. Sluicegate's code and \

@@ -35,12 +35,12 @@ struct Assumptions {
     warm_up_seconds: u32,
     /// The duration of a failure in seconds. Each endpoint fails once.
     outage_seconds: u32,
-    /// The number of entries of the connection table.
+    /// The number of entries in the connection table.
     flows: usize,
     seed: u64,
 }
 
-/// The counts of one interval of five minutes.
+/// The counts for one five-minute interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Interval {
     /// The number of new connections of each endpoint.

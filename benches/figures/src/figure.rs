@@ -24,11 +24,11 @@ pub enum Figure {
     Resilience,
     /// The time to build a Maglev table, from section 5.3 of the Maglev paper.
     BuildTime,
-    /// Figure 3 of the MemSwitch paper: latency of gets by request rate.
+    /// Figure 3 of the MemSwitch paper: get latency by request rate.
     KeyedByRate,
     /// Table 1 of the MemSwitch paper: latency at 100 gets per second.
     KeyedLight,
-    /// Figure 4 of the MemSwitch paper: latency of gets by value size.
+    /// Figure 4 of the MemSwitch paper: get latency by value size.
     KeyedBySize,
     /// Table 1 of the AppSwitch paper: throughput and latency of sets and gets.
     KeyedMixed,
@@ -51,7 +51,7 @@ impl Figure {
         Self::KeyedMixed,
     ];
 
-    /// Returns the short name, which the command line and the file names use.
+    /// Returns the short name, which is used on the command line and in file names.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

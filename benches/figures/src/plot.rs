@@ -16,7 +16,8 @@ pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 pub(crate) const COLORS: [RGBColor; 4] =
     [RGBColor(0, 114, 178), RGBColor(213, 94, 0), RGBColor(0, 158, 115), RGBColor(110, 110, 110)];
 
-/// The lines of text above a plot: title, values of the paper, and origin of the rows.
+/// The lines of text above a plot: the title, the values from the paper, and the origin of the
+/// rows.
 pub(crate) struct Sheet {
     title: String,
     below: [String; 2],

@@ -102,7 +102,7 @@ pub(crate) fn draw(csv: &Csv) -> Result<String> {
     )
 }
 
-/// Returns the section of the results page.
+/// Returns the section of the results page for Figure 12.
 pub(crate) fn section(csv: &Csv) -> Result<String> {
     let mut text = String::from(
         "As in the paper, *k* of 1,000 backends fail at the same time, and the table is built again. The figure shows which percentage \

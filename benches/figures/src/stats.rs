@@ -25,7 +25,7 @@ impl Spread {
         }
     }
 
-    /// Returns the coefficient of variation in percent: the deviation divided by the mean.
+    /// Returns the coefficient of variation in percent: the standard deviation divided by the mean.
     pub(crate) fn variation_percent(&self) -> f64 {
         100.0 * self.deviation / self.mean
     }

@@ -1,7 +1,7 @@
 //! A fuzz target for HTTP requests to the admin API.
 //!
-//! The first byte of the input selects the listener: the Unix socket, or TCP, where clients may
-//! only read. Commands are accepted but get no result, as if the balancer were stopping.
+//! The first byte of the input selects the listener: the Unix socket, or TCP, where clients have
+//! read access only. Commands are accepted but get no result, as if the balancer were stopping.
 
 use std::cell::RefCell;
 use std::net::{Ipv4Addr, SocketAddr};

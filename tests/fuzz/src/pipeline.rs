@@ -161,7 +161,8 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     each.into_iter().chain([row]).collect()
 }
 
-/// The sources of the upstream tunnels, each with this machine's address in the same family.
+/// The source addresses of the upstream tunnels, each with this machine's address in the same
+/// address family.
 const TUNNELS: [(&str, &str); 2] = [("198.18.0.1", "192.0.2.1"), ("2001:db8::77", "2001:db8::1")];
 const BACKENDS: [&str; 4] = ["198.18.1.1", "198.18.1.2", "198.18.1.3", "2001:db8:1::4"];
 /// The headroom in front of a frame in bytes: the outer header length for each of the two kinds of

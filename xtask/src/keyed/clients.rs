@@ -26,14 +26,13 @@ pub(crate) trait Client {
     /// Returns the file descriptor that becomes readable when a response arrives.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
-    /// Returns the number of requests that may be sent now.
+    /// Returns how many more requests the client can send now.
     fn room(&self) -> usize;
 
-    /// Returns `true` if the client waits for no response.
+    /// Returns `true` if the client has no outstanding requests.
     fn is_idle(&self) -> bool;
 
-    /// Queues a request, which the next flush sends. The client must be able to hold another
-    /// request.
+    /// Queues a request, which the next flush sends. The client must have room for another request.
     fn ask(&mut self, asked: Asked, command: &[u8]);
 
     /// Sends the queued requests.

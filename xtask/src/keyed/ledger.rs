@@ -4,8 +4,8 @@
 //! values of a key have version numbers. A read must return a written version. This version must
 //! not be older than any write that was acknowledged before the read was sent. If a cache is used,
 //! only writes that were acknowledged at least one lease earlier are considered. If writes of a key
-//! overlap in time, any of them may be the last one. A write without a response may or may not have
-//! taken effect.
+//! overlap in time, any of these writes can be the last one. A write without a response might have
+//! taken effect or not.
 
 use std::time::{Duration, Instant};
 

@@ -22,7 +22,7 @@ pub(super) fn gather(name: &str, text: &str, held: &mut Held) -> Vec<String> {
         let Some(promise) = line.strip_prefix(MARK) else { continue };
         let at = format!("{name}:{}", index + 1);
         let below = lines[index..].iter().find(|line| !line.starts_with("//"));
-        // Tests inside `proptest!` may have no attribute.
+        // Tests inside `proptest!` do not need an attribute.
         let is_test = below.is_some_and(|line| line.starts_with("#[") || line.starts_with("fn "));
         if !is_test {
             findings.push(format!("{at}: no test below the promise {promise}"));
