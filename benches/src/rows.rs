@@ -99,8 +99,8 @@ impl Row {
         Self::carried("1000 flows, source prefix", Headers { source_prefix: true, ..GRE }),
         Self::with("1000 flows, reflect", With::Reflect),
         Self::with("1000 flows, prefix VIP", With::Prefixes),
-        Self::with("1000 flows, policy addresses", With::Policy(HashPolicy::Addresses)),
-        Self::with("1000 flows, policy source", With::Policy(HashPolicy::Source)),
+        Self::with("1000 flows, hashed by addresses", With::Policy(HashPolicy::Addresses)),
+        Self::with("1000 flows, hashed by source", With::Policy(HashPolicy::Source)),
         Self { shape: Shape::Tunnelled, ..Self::with("1000 flows, tunnelled arrivals", With::Tunnelled) },
         Self {
             shape: Shape::Request,

@@ -180,7 +180,7 @@ pub(crate) struct Bench {
     /// one
     #[arg(long, value_name = "PATH")]
     pub(crate) bin: Option<PathBuf>,
-    /// Run this number of rounds in `peers`, `latency` and `kv` [default: 10, for `kv` 5]
+    /// Run this number of rounds in `peers`, `latency` and `kv` [default: 10; 5 for `kv`]
     #[arg(long, value_name = "N")]
     pub(crate) pairs: Option<usize>,
     /// Run one round of short measurements in `kv`

@@ -57,8 +57,8 @@ fn best(stage: &Stage, running: &Running<'_>, traffic: &Traffic) -> Result<u32> 
     for pace in PACES {
         let rates = stage.rates(running, &Traffic { pace, ..traffic.clone() }, GLANCE)?;
         tried.push((pace, rates));
-        // If this pace offers hardly more packets than the device forwards, all lower paces offer
-        // too few.
+        // If the generator sends hardly more packets than the device forwards at this pace, it
+        // sends too few to saturate the device at any lower pace.
         if rates.excess() < ENOUGH {
             break;
         }

@@ -363,7 +363,8 @@ fn words(mac: [u8; 6]) -> String {
 /// The minimum ratio of offered to forwarded packets. If the ratio is lower, the generator might
 /// have been the bottleneck.
 pub(crate) const LEAST_EXCESS: f64 = 1.2;
-/// The minimum fraction of processor time for an undisturbed measurement.
+/// The minimum share of the time during which the generator and the device must run on their
+/// processors. With a smaller share, other programs have disturbed the measurement.
 pub(crate) const UNDISTURBED: f64 = 0.85;
 /// A locally administered MAC address that no device uses.
 pub(crate) const NOBODY: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];

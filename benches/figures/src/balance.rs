@@ -114,7 +114,7 @@ pub(crate) fn draw(csv: &Csv) -> Result<String> {
     )
 }
 
-/// Returns the section of the results page.
+/// Returns the text about Figure 11 for the results page.
 pub(crate) fn section(csv: &Csv) -> Result<String> {
     let mut text = String::from(
         "1,000 backends of equal weight share the entries of a lookup table. The load of a backend is the number of its entries. \

@@ -19,7 +19,7 @@ pub(crate) fn draw_rates(csv: &Csv) -> Result<String> {
         let color = if series.servers == "1" { color(series.way) } else { lighter(color(series.way)) };
         lines.push(Line { name: series.name(), points, color });
     }
-    let title = "MemSwitch, Figure 3: latency of a get by rate, 1 and 2 servers";
+    let title = "MemSwitch, Figure 3: get latency by request rate, with 1 and 2 servers";
     let paper = "TwemProxy 90,000/s, direct and MemSwitch with one server 350,000/s, with two 720,000/s";
     let axes = axes("gets per second, thousands", &lines);
     // If the offered rate exceeds the maximum rate of a path, requests wait for up to a second.

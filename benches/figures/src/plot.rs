@@ -136,7 +136,8 @@ impl Bar {
     }
 }
 
-/// Draws a bar chart. Each bar shows its value and its range. A ring marks the value of the paper.
+/// Draws a bar chart. Each bar shows its value and its range. A ring marks the value reported in
+/// the paper.
 pub(crate) fn bars(area: &Area<'_>, y: &str, bars: &[Bar]) -> Result<()> {
     let top = 1.12 * bars.iter().map(Bar::highest).fold(0.0, f64::max);
     let last = u32::try_from(bars.len())? - 1;

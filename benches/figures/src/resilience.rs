@@ -80,7 +80,7 @@ pub(crate) fn draw(csv: &Csv) -> Result<String> {
     let least =
         FAILED.map(|failed| 100.0 * failed as f64 / BACKENDS as f64).map(|percent| (percent, percent));
     lines.push(Line {
-        name: "minimum: entries of failed backends".into(),
+        name: "minimum: share of failed backends".into(),
         points: least.into(),
         color: COLORS[3],
     });

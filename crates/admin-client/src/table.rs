@@ -1,6 +1,6 @@
 //! JSON output is always one object with a schema number. Control characters in text are replaced,
-//! because text from other machines, such as the error of a health check, may contain terminal
-//! escape sequences.
+//! because text from other machines, such as a health check error, may contain terminal escape
+//! sequences.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _};

@@ -82,8 +82,8 @@ fn reason(name: &str) -> Result<&'static str, Refusal> {
 }
 
 impl fmt::Display for CaptureCommand {
-    /// Formats the parameters of the capture as one line, for the log and for the warnings of
-    /// `status`.
+    /// Formats the parameters of the capture as one line, for the log and for the warnings that
+    /// `status` prints.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("capture")?;
         if let Some(vip) = &self.vip {

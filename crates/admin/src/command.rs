@@ -23,7 +23,7 @@ use crate::stats::Stats;
 /// run loop ignores that error.
 pub type Answer<T> = oneshot::Sender<T>;
 
-/// A command for the run loop, created from the request of a client.
+/// A command for the run loop, created from a client request.
 ///
 /// The server waits up to [`ANSWER_WITHIN_SECONDS`] seconds for the reply, and then responds with
 /// status 503.
@@ -42,7 +42,7 @@ pub enum Command {
     Bgp(Answer<BgpView>),
     /// Drains or undrains this machine.
     Machine {
-        /// The action.
+        /// The requested action: a drain or its cancellation.
         action: MachineAction,
         /// The state of the drain, or a conflict error if the action is not possible.
         answer: Answer<Result<MachineDrain, Refusal>>,
@@ -57,7 +57,7 @@ pub enum Command {
     },
     /// Lists recent events.
     Events {
-        /// The filter for events.
+        /// Selects the events to return.
         query: EventQuery,
         /// The matching events, oldest first.
         answer: Answer<EventsView>,
@@ -66,7 +66,7 @@ pub enum Command {
     Log(Answer<LogView>),
     /// Changes the log level for a limited time.
     OverrideLog {
-        /// The new level. `None` restores the level of the configuration.
+        /// The new level. `None` restores the configured level.
         command: Option<LogLevelOverride>,
         /// The levels before and after the change.
         answer: Answer<LogChange>,
@@ -79,7 +79,7 @@ pub enum Command {
         name: String,
         /// The leaf pool. If `None`, the override applies to the backend in all its pools.
         pool: Option<String>,
-        /// The action.
+        /// The override to set or to remove.
         action: BackendAction,
         /// The requester, the reason, and the duration of the override.
         note: OverrideNote,
@@ -91,7 +91,7 @@ pub enum Command {
     Reload {
         /// The requester and the conditions of the reload.
         terms: ReloadTerms,
-        /// The new generation, or all problems of the rejected configuration.
+        /// The new generation, or all problems in the rejected configuration.
         answer: Answer<Result<ReloadReport, Refusal>>,
     },
     /// Replaces the configuration with the given text. The server has already checked that
@@ -106,7 +106,7 @@ pub enum Command {
         if_match: Option<String>,
         /// The requester and the conditions of the reload.
         terms: ReloadTerms,
-        /// The new generation, or all problems of the rejected configuration.
+        /// The new generation, or all problems in the rejected configuration.
         answer: Answer<Result<ReloadReport, Refusal>>,
     },
     /// Makes the current trial generation permanent. A trial generation is a generation that was
@@ -114,7 +114,7 @@ pub enum Command {
     Confirm(Answer<Result<Confirmed, Refusal>>),
     /// Restores an earlier generation.
     Rollback {
-        /// The number of the generation. `None` means the last confirmed generation while a trial
+        /// The generation number. `None` means the last confirmed generation while a trial
         /// generation is active, and otherwise the generation before the current generation.
         generation: Option<u64>,
         /// The requester and the conditions of the reload.
@@ -129,14 +129,14 @@ pub enum Command {
     History(Answer<HistoryView>),
     /// Returns one stored generation with its configuration files.
     Generation {
-        /// The number of the generation.
+        /// The generation number.
         generation: u64,
         /// The generation, or a "not found" error if it is no longer stored.
         answer: Answer<Result<GenerationView, Refusal>>,
     },
     /// Lists tracked flows.
     Flows {
-        /// The filter for flows.
+        /// Selects the flows to list.
         filter: FlowQuery,
         /// The maximum number of flows in the reply, 1 to [`FLOWS_AT_MOST`].
         limit: usize,
@@ -146,7 +146,7 @@ pub enum Command {
     /// Removes flows from the connection tables. The next packet of a removed flow starts a new
     /// flow.
     PurgeFlows {
-        /// The filter for flows.
+        /// Selects the flows to remove.
         filter: FlowQuery,
         /// The number of removed flows, or a "not found" error if the VIP or backend does not
         /// exist.
@@ -159,7 +159,7 @@ pub enum Command {
         source: SocketAddr,
         /// The address and port of the VIP.
         destination: SocketAddr,
-        /// The IP protocol number.
+        /// The IP protocol number of the flow.
         protocol: u8,
         /// The key in a request to a keyed service. `None` means that the packet contains no key.
         key: Option<String>,
@@ -217,7 +217,7 @@ pub struct CaptureCommand {
     pub snap: usize,
     /// The maximum number of captured packets.
     pub count: Option<NonZeroU64>,
-    /// The maximum duration.
+    /// The maximum duration of the capture.
     pub within: Duration,
 }
 
@@ -237,7 +237,7 @@ pub enum BackendAction {
     Down,
     /// Removes all overrides of the backend, including the weight.
     Up,
-    /// Sets the weight. `None` restores the weight of the configuration.
+    /// Sets the weight. `None` restores the configured weight.
     Weight(Option<u32>),
 }
 
@@ -261,7 +261,7 @@ pub struct OverrideNote {
     pub by: String,
     /// The reason given by the operator.
     pub reason: Option<String>,
-    /// The time after which the override ends, or `None` if it has no end.
+    /// The time after which the override ends, or `None` if it does not expire.
     pub lasts: Option<Duration>,
 }
 
@@ -271,7 +271,7 @@ pub struct OverrideNote {
 pub struct LogLevelOverride {
     /// The least severe level at which log lines are written.
     pub level: LogLevel,
-    /// The time after which the level of the configuration applies again.
+    /// The time after which the configured level applies again.
     pub lasts: Duration,
     /// The client that sent the command, in the form that appears in the log.
     pub by: String,
@@ -315,9 +315,9 @@ impl Default for EventQuery {
 pub enum FlowQuery {
     /// All flows.
     All,
-    /// Selects the flows of all services of this VIP.
+    /// Selects flows to any service of this VIP.
     Vip(String),
-    /// Selects the flows of this backend in all its pools.
+    /// Selects flows to this backend in any of its pools.
     Backend(String),
 }
 

@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(displaced(&limiter, &[&a, &d, &e]).await, None, "all requests are being handled");
         e.progress().response_ready();
         advance(RESPONSE_TIME / 2).await;
-        assert_eq!(displaced(&limiter, &[&a, &d, &e]).await, None, "the client may still read");
+        assert_eq!(displaced(&limiter, &[&a, &d, &e]).await, None, "the client still has time to read");
         advance(RESPONSE_TIME / 2).await;
         assert_eq!(displaced(&limiter, &[&a, &d, &e]).await, Some(2));
     }

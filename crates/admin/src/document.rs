@@ -97,7 +97,7 @@ impl Operation {
         Self::json::<T>("get", path, summary, answer, handler)
     }
 
-    /// Adds status codes of errors.
+    /// Adds the status codes of possible errors.
     pub(crate) fn refuses(self, refusals: &'static [u16]) -> Self {
         Self { refusals, ..self }
     }

@@ -1,4 +1,4 @@
-//! Request handlers. Each handler translates an HTTP request into a [`Command`], and the reply of
+//! Request handlers. Each handler translates an HTTP request into a [`Command`], and the reply from
 //! the run loop into JSON.
 
 use std::fmt::Display;
@@ -193,7 +193,7 @@ impl About {
     }
 }
 
-/// Returns the name of the client for the log.
+/// Returns the client name that is written to the log.
 fn who(peer: Option<&Peer>) -> String {
     peer.map_or_else(|| "?".to_owned(), Peer::to_string)
 }

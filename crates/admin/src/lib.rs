@@ -3,9 +3,9 @@
 //!
 //! The server accepts connections on a Unix socket, and on TCP with mutual TLS. Metrics are also
 //! served over plain TCP. Each request becomes a [`Command`] for the run loop of the process, and
-//! the reply of the run loop is returned to the client as JSON. The crate contains no domain types.
-//! The modules `view` and `stats` define the types of responses, and the control plane creates the
-//! values.
+//! the reply from the run loop is returned to the client as JSON. The crate contains no domain
+//! types. The modules `view` and `stats` define the types of responses, and the control plane
+//! creates the values.
 //!
 //! A client that stops in the middle of a request is disconnected after a timeout and never delays
 //! other clients.

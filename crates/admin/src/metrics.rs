@@ -72,5 +72,5 @@ pub(crate) const MAX_SERIES_BACKENDS: usize = 5_000;
 pub(crate) const MAX_SERIES_HEALTH: usize = 10_000;
 /// The maximum number of peers with separate series. A machine usually has only a few peers.
 pub(crate) const MAX_SERIES_PEERS: usize = 256;
-/// The label value for the sum over all objects above a limit.
+/// The label value of the series that sums all objects beyond a limit.
 pub(crate) const OTHER: &str = "other";

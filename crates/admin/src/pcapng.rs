@@ -27,7 +27,7 @@ pub struct Packet<'a> {
     pub interface: u32,
     /// The time in nanoseconds since 1970.
     pub nanos: u64,
-    /// The captured bytes.
+    /// The captured bytes of the packet.
     pub bytes: &'a [u8],
     /// The length of the packet before truncation, in bytes.
     pub whole: usize,

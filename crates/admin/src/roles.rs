@@ -20,11 +20,11 @@ use super::app_state::{CONFIRM, PUT_CONFIG, RELOAD, ROLLBACK, UPGRADE};
 pub enum Role {
     /// Permits queries.
     Read,
-    /// Permits commands such as drains, changes of weights, purges of flows, captures, counts of
-    /// keys, and changes of the log level.
+    /// Permits commands such as drains, weight changes, flow purges, captures, key counts, and log
+    /// level changes.
     Operate,
-    /// Permits changes of the configuration (uploads, reloads, confirmations and rollbacks), and
-    /// upgrades to another program.
+    /// Permits configuration changes (uploads, reloads, confirmations and rollbacks), and upgrades
+    /// to another program.
     Configure,
 }
 

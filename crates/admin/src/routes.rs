@@ -26,7 +26,7 @@ use super::view::{
 };
 use super::{guard, handlers, hot_keys, refuse};
 
-/// A route of the OpenAPI document.
+/// A route in the OpenAPI document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Route {
     /// The HTTP method in lower case.
@@ -35,7 +35,7 @@ pub struct Route {
     pub path: &'static str,
 }
 
-/// Returns all routes of the API, except routes that the caller of [`router`] adds.
+/// Returns all API routes, except routes that the caller of [`router`] adds.
 pub fn routes() -> Vec<Route> {
     table().iter().map(|operation| Route { method: operation.method, path: operation.path }).collect()
 }
@@ -168,7 +168,7 @@ fn backend_overrides() -> Vec<Operation> {
         ),
         operation(
             "/v1/backends/{name}/up",
-            "Removes all overrides of a backend. Health checks and the configuration apply again.",
+            "Removes all overrides of a backend. Its state and weight then depend on the health checks and the configuration again.",
             BackendAction::Up,
         ),
         change("/v1/backends/{name}/weight", "Sets the weight of a backend.", post(handlers::weight))

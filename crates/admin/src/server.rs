@@ -274,7 +274,7 @@ where
         .keep_alive(limits.keep_alive)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     let mut connection = pin!(connection);
-    // Errors of the connection affect only its client and are ignored.
+    // Connection errors affect only one client and are ignored.
     if timeout(limits.life, connection.as_mut()).await.is_err() {
         connection.as_mut().graceful_shutdown();
         while timeout(limits.farewell, connection.as_mut()).await.is_err() && streaming.is_on() {}

@@ -166,7 +166,7 @@ pub enum SocketError {
     NoFolder {
         /// The path of the socket.
         path: PathBuf,
-        /// The missing directory.
+        /// The directory that does not exist.
         folder: PathBuf,
     },
     /// A system call failed.
@@ -176,7 +176,7 @@ pub enum SocketError {
         path: PathBuf,
         /// The operation that failed, such as `create`.
         step: &'static str,
-        /// The error of the system call.
+        /// The error that the system call returned.
         error: io::Error,
     },
 }
@@ -218,7 +218,7 @@ fn bind(path: &Path, mode: u32, group: Option<&str>) -> Result<(UnixListener, (u
     match open() {
         Ok(identity) => Ok((listener, identity)),
         Err(error) => {
-            // An error of the removal is ignored, because only the first error is reported.
+            // A removal error is ignored, because only the first error is reported.
             let _ = fs::remove_file(path);
             Err(error)
         }
@@ -228,8 +228,8 @@ fn bind(path: &Path, mode: u32, group: Option<&str>) -> Result<(UnixListener, (u
 /// Binds a listening socket whose file gives no permission to anybody. Otherwise other users could
 /// connect before [`give`] sets the permissions.
 ///
-/// Linux creates the file with the permissions of the unbound socket. Unlike a change of the umask,
-/// which belongs to the whole process, this does not affect files that other threads create.
+/// Linux creates the file with the permissions of the unbound socket. Unlike a umask change, which
+/// affects the whole process, this does not affect files that other threads create.
 fn bind_private(path: &Path) -> io::Result<UnixListener> {
     let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
     fchmod(&socket, Mode::empty())?;
@@ -274,7 +274,7 @@ const OWNER: u32 = 0o700;
 /// The number of connections that may wait to be accepted. It is the default of the Rust standard
 /// library.
 const BACKLOG: i32 = 128;
-/// The interval between two checks of the file. A check costs one system call.
+/// The interval between checks of the socket file. A check costs one system call.
 const EVERY: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

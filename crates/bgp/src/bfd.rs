@@ -115,9 +115,9 @@ impl BfdConfig {
 pub struct BfdChange {
     /// The name of the session.
     pub name: String,
-    /// The previous state.
+    /// The session state before the change.
     pub from: SessionState,
-    /// The new state.
+    /// The session state after the change.
     pub to: SessionState,
     /// The reason for the change.
     pub diagnostic: Diagnostic,
@@ -367,7 +367,7 @@ pub enum BfdError {
     Socket {
         /// The name of the session.
         name: String,
-        /// The error of the kernel.
+        /// The error that the kernel returned.
         error: io::Error,
     },
     /// The handover data from the other process is invalid.

@@ -129,7 +129,7 @@ impl Connection {
 
 /// Writes the last message and waits for the peer to close the connection. After 2 s, the
 /// connection is reset, because a peer that has stopped reading would otherwise not notice the end
-/// of the session and would keep the routes of this speaker.
+/// of the session and would keep the routes from this speaker.
 pub(crate) async fn take_leave(mut stream: TcpStream, message: Vec<u8>) {
     if timeout(LINGER, linger(&mut stream, &message)).await.is_err() {
         reset(&stream);

@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use crate::config::{Connect, Md5Key, PeerConfig};
 use crate::socket;
 
-/// A map from the address of each peer to the channel of its task.
+/// Maps each peer address to the channel of the peer's task.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Callers(Arc<Mutex<HashMap<Caller, mpsc::Sender<TcpStream>>>>);
 

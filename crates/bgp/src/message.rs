@@ -67,7 +67,7 @@ pub enum Capability {
         restarting: bool,
         /// The N bit: routes are also kept after a NOTIFICATION, unless it is a hard reset.
         notification: bool,
-        /// The restart time in seconds. The routes of the sender may be kept for this time while it
+        /// The restart time in seconds. Routes from the sender may be kept for this time while it
         /// restarts.
         seconds: u16,
         /// The families, each with its F bit, which is `true` if forwarding continued during the

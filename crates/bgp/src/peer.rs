@@ -69,7 +69,7 @@ pub(crate) struct Peer {
     /// graceful-shutdown community, until the task is stopped.
     parting: bool,
     silence: Silence,
-    /// The state of the check after a change of the MD5 key.
+    /// The state of the check after a change to the MD5 key.
     rekeyed: Option<Rekeyed>,
     both: Both,
     attempts: Attempts,

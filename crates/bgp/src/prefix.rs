@@ -118,7 +118,7 @@ impl FromStr for Prefix {
     }
 }
 
-/// The error for an invalid prefix text or prefix length.
+/// The error for an invalid prefix string or prefix length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid prefix: use ADDRESS/LENGTH, with a length of at most 32 for IPv4 or 128 for IPv6")]
 pub struct BadPrefix;

@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::Prefix;
 use crate::prefix::{bits_of, high};
 
-/// The result of [`aggregate`].
+/// The prefixes that [`aggregate`] returns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Aggregate {
     /// The resulting prefixes. These prefixes are disjoint, cover the whole input, and are in

@@ -115,7 +115,7 @@ pub enum HashPolicy {
     Key,
 }
 
-/// The secret hash key of the cluster. The `Debug` output does not contain the secret.
+/// The cluster's secret hash key. The `Debug` output does not contain the secret.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct HashKey([u8; 16]);
 

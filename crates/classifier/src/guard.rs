@@ -38,7 +38,7 @@ impl GuardId {
 /// limits.
 #[derive(Clone, Debug, Default)]
 pub struct Guard {
-    /// The number of the guard.
+    /// The guard number.
     pub id: GuardId,
     /// The sources that may use the VIP. `None` allows all sources.
     pub allow: Option<Arc<PrefixSet>>,

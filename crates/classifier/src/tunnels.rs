@@ -62,7 +62,7 @@ pub enum TunnelSourceKind {
 }
 
 impl TunnelSourceKind {
-    /// Returns `true` if packets of this sender may be redirected to a peer.
+    /// Returns `true` if packets from this sender may be redirected to a peer.
     #[must_use]
     #[inline]
     pub fn may_go_on(self) -> bool {

@@ -32,13 +32,13 @@ use crate::{Prefix, Suffix};
 /// Assigns ports of a VIP to a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// The VIP.
+    /// The VIP to which the ports belong.
     pub vip: VipKey,
     /// The IP protocol number.
     pub protocol: u8,
-    /// The destination ports.
+    /// The destination ports that the service receives.
     pub ports: RangeInclusive<u16>,
-    /// The number of the service, which the caller assigns.
+    /// The service number, which the caller assigns.
     pub service: u32,
 }
 
@@ -57,7 +57,7 @@ pub enum VipKey {
 struct Address {
     /// The bytes of the address as two little-endian words.
     words: [u64; 2],
-    /// The index of the first port interval of the address, or [`EMPTY`] if the entry is unused.
+    /// The index of the address's first port interval, or [`EMPTY`] if the entry is unused.
     ports: u32,
     nearby: Nearby,
 }
@@ -90,8 +90,8 @@ impl VipTable {
     /// number. A prefix must belong to only one group.
     ///
     /// # Errors
-    /// Returns the two conflicting services if their claims overlap and contain equally many ports.
-    /// An overlap is not an error if a narrower third claim covers it.
+    /// Returns the two conflicting services if their claims overlap and contain the same number of
+    /// ports. An overlap is not an error if a narrower third claim covers it.
     pub fn build<'a>(
         claims: &[Claim],
         groups: impl ExactSizeIterator<Item = &'a [Prefix]>,

@@ -1,7 +1,7 @@
 //! The index of a compiled configuration.
 //!
-//! The index maps each membership (one backend in one leaf pool) to its slot, and each slot to its
-//! membership. For each configured pool, the index also returns the pool that is currently used,
+//! The index maps each pool member (one backend in one leaf pool) to its slot, and each slot to its
+//! pool member. For each configured pool, the index also returns the pool that is currently used,
 //! which may be a fallback pool. The module `runtime_state` contains health states and current
 //! weights.
 
@@ -21,13 +21,13 @@ pub struct Membership {
     /// The key, which consists of the leaf pool, the backend's name and address, and possibly VIP
     /// addresses.
     pub key: SlotKey,
-    /// The slot of the membership.
+    /// The slot of the pool member.
     pub slot: SlotId,
     /// The weight of the backend that is configured in the leaf pool.
     pub own_weight: u32,
     /// The name of the configuration section that defines the backend's encapsulation.
     pub encapsulation: Arc<str>,
-    /// The health checks of the membership, including checks inherited from other pools.
+    /// The health checks of the pool member, including checks inherited from other pools.
     pub checks: Vec<Arc<Check>>,
     /// The names of all pools that contain this backend and are used by VIPs of this machine. The
     /// leaf pool is included only if a VIP uses it directly.
@@ -44,7 +44,7 @@ impl Membership {
     }
 }
 
-/// The memberships and pools of a compiled configuration.
+/// The pool members and pools in a compiled configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Index {
     memberships: Vec<Membership>,
@@ -65,13 +65,13 @@ struct InReach {
 }
 
 impl Index {
-    /// Returns each membership once, including those of peers.
+    /// Returns each pool member once, including peers.
     #[must_use]
     pub fn memberships(&self) -> &[Membership] {
         &self.memberships
     }
 
-    /// Returns the memberships of backends, but not those of peers.
+    /// Returns the pool members that are backends, but not peers.
     pub fn backends(&self) -> impl Iterator<Item = &Membership> {
         self.memberships.iter().filter(|membership| !membership.key.is_peer())
     }
@@ -86,13 +86,13 @@ impl Index {
         self.peers = peers.collect();
     }
 
-    /// Returns the membership with this key.
+    /// Returns the pool member with this key.
     #[must_use]
     pub fn membership(&self, key: &SlotKey) -> Option<&Membership> {
         self.by_key.get(key).and_then(|at| self.memberships.get(*at))
     }
 
-    /// Returns the membership to which a slot belongs, or `None` if the membership is no longer
+    /// Returns the pool member to which a slot belongs, or `None` if the pool member is no longer
     /// configured.
     #[must_use]
     pub fn of_slot(&self, slot: SlotId) -> Option<&Membership> {
@@ -191,9 +191,8 @@ impl Index {
         self.membership(&SlotKey::of(member, None))
     }
 
-    /// Adds the memberships of a pool to the index, and returns their slots in the same order as
-    /// the members of the pool. For each membership that is not in the index yet, the method calls
-    /// `claim` once to get a slot.
+    /// Adds the members of a pool to the index, and returns their slots in the same order. For each
+    /// member that is not in the index yet, the method calls `claim` once to get a slot.
     pub(crate) fn enter<E>(
         &mut self,
         config: &Config,
@@ -235,7 +234,7 @@ impl Index {
         self.memberships.push(membership);
     }
 
-    /// Adds the compiled pool of a view to the index. All memberships of the pool must already have
+    /// Adds the compiled pool of a view to the index. All members of the pool must already have
     /// slots. `fallback` contains the fallback settings and the view of the fallback pool.
     pub(crate) fn complete(
         &mut self,

@@ -1,4 +1,4 @@
-//! Keys that identify pool memberships and pools.
+//! Keys that identify pool members and pools.
 //!
 //! A health check through a VIP sends its probes to the VIP address through the tunnel to the
 //! backend. The result of such a check applies only to one address family of that VIP. A backend
@@ -12,8 +12,8 @@ use std::sync::Arc;
 use config::{Member, Via};
 use packet::Family;
 
-/// Identifies a membership, which is one backend in one leaf pool and has one slot. A backend whose
-/// address changes gets a different key.
+/// Identifies a pool member, which is one backend in one leaf pool and has one slot. A backend
+/// whose address changes gets a different key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotKey {
     /// The name of the leaf pool.

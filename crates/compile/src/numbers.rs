@@ -16,7 +16,7 @@ use crate::slots::Slots;
 /// The slot and service numbers of a compiler.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Numbers {
-    /// The slot numbers of the configured memberships.
+    /// The slot numbers of the configured pool members.
     pub slots: Vec<(SlotKey, SlotId)>,
     /// The exclusive upper bound of all slot numbers that were ever allocated, including those of
     /// removed backends.
@@ -26,7 +26,7 @@ pub struct Numbers {
 }
 
 impl Compiler {
-    /// Creates a compiler that continues with these numbers. All numbers of new memberships are at
+    /// Creates a compiler that continues with these numbers. All numbers of new pool members are at
     /// least [`Numbers::slots_below`].
     #[must_use]
     pub fn numbered(numbers: &Numbers) -> Self {

@@ -101,8 +101,8 @@ impl PathMtus {
         self.learned.len() < before
     }
 
-    /// Returns the learned MTU of the path to the backend of `slot`, or `None` if no MTU was
-    /// learned.
+    /// Returns the MTU that was learned for the path to the backend in `slot`, or `None` if no MTU
+    /// was learned.
     #[must_use]
     pub fn of(&self, slot: &Slot) -> Option<u16> {
         self.learned.get(&slot.reach()).map(|known| known.mtu)

@@ -11,7 +11,7 @@ use crate::keys::PoolView;
 use crate::{CompileError, Index};
 use config::{Config, Machine, Prefix, RemotePool, Vip};
 
-/// Returns the pools of remote clusters that the VIPs of a machine use.
+/// Returns the remote cluster pools that a machine's VIPs use.
 pub fn all<'a>(config: &'a Config, machine: &Machine) -> impl Iterator<Item = &'a RemotePool> {
     config.vips_of(machine).flat_map(|vip| &vip.remote_pools)
 }

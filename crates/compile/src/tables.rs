@@ -39,8 +39,8 @@ pub(crate) struct Tables {
 }
 
 impl TableKey {
-    /// Returns the key of the current table of a pool. This table is built with the current weights
-    /// of the members in `view`.
+    /// Returns the key of a pool's current table. This table is built with the current weights of
+    /// the members in `view`.
     pub(crate) fn of(config: &Config, view: &PoolView, pool: &Pool, runtime_state: &RuntimeState) -> Self {
         let weighed = |member: &Member| {
             let key = view.key(member);

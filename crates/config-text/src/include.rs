@@ -92,7 +92,7 @@ impl<'a> Gatherer<'a> {
         self.seen.insert(real, true);
     }
 
-    /// Reports the syntax errors of a file, and returns the parts that can be parsed.
+    /// Reports the syntax errors in a file, and returns the parts that can be parsed.
     fn repaired(&self, kept: &'a Text) -> Vec<Piece<'a>> {
         let (left, flaws) = syntax::repair(&kept.text);
         for Flaw { offset, message } in flaws {

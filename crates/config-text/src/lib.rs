@@ -1,4 +1,4 @@
-//! Reads TOML files strictly. All problems of all files are reported in one run, each with its
+//! Reads TOML files strictly. All problems in all files are reported in one run, each with its
 //! position, a message and a help line.
 //!
 //! [`gather`] parses a first file and the files that it includes. The calling program then reads

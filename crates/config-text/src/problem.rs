@@ -114,7 +114,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// All problems of a configuration, ordered by file and line. The `Display` form contains the full
+/// All problems in a configuration, ordered by file and line. The `Display` form contains the full
 /// report of each problem, with blank lines between the reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Problems(pub(crate) Vec<Problem>);

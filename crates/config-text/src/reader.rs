@@ -97,7 +97,7 @@ impl<'a> Root<'a> {
         entries
     }
 
-    /// Reports the unknown keys of all files.
+    /// Reports the unknown keys in all files.
     pub fn finish(self) {
         for file in self.files {
             file.finish();
@@ -105,13 +105,14 @@ impl<'a> Root<'a> {
     }
 }
 
-/// One table of a file, and the keys that have been read from it.
+/// One table in a file, and the keys that have been read from it.
 pub struct Section<'a> {
     /// The report that collects problems.
     pub report: &'a Report,
     offset: usize,
     field: Arc<Field>,
-    /// The offset of the file that contains the table.
+    /// The offset of the first byte of the file that contains the table. Offsets count the bytes of
+    /// all files, one after another.
     base: usize,
     table: &'a DeTable<'a>,
     known: Vec<&'static str>,
@@ -234,7 +235,7 @@ impl<'a> Section<'a> {
     }
 }
 
-/// One value of a file.
+/// One value in a file.
 pub struct Node<'a> {
     /// The report that collects problems.
     pub report: &'a Report,

@@ -1,4 +1,4 @@
-//! The texts of all files of a configuration, and the problems found in them.
+//! The texts of all configuration files, and the problems found in them.
 //!
 //! Problems are reported with their positions (byte offset and key path), possibly from several
 //! threads. [`Report::finish`] sorts the problems and adds the files and lines. Offsets are counted
@@ -48,7 +48,7 @@ impl Place {
 /// A checked value with its position in the files.
 #[derive(Clone, Debug)]
 pub struct At<T> {
-    /// The value.
+    /// The value that was read.
     pub value: T,
     /// The position of the value.
     pub place: Place,
@@ -145,7 +145,7 @@ fn characters(part: &[u8]) -> usize {
     part.iter().filter(|&&byte| byte & 0xc0 != 0x80).count()
 }
 
-/// Collects the problems of one configuration.
+/// Collects the problems in one configuration.
 pub struct Report {
     /// Each cell is filled only once and never moved, because parsed tables hold references to the
     /// texts.
@@ -402,8 +402,8 @@ impl Report {
     }
 }
 
-/// The distance in bytes between two positions of a file for which the number of characters before
-/// them is known.
+/// The distance in bytes between two file positions for which the number of preceding characters is
+/// stored.
 const STRIDE: usize = 1_024;
 /// The maximum number of files in a configuration. The limit is high enough for a separate file for
 /// each VIP of a large cluster.

@@ -18,7 +18,7 @@ use super::upstream_tunnels::UpstreamTunnels;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cluster {
     name: Arc<str>,
-    /// The secret key of the hashes that select a backend.
+    /// The secret key of the hash functions that select a backend.
     #[serde(rename = "hash_key_file")]
     pub hash_key: HashKey,
     /// The number of entries in a Maglev table: a prime from 101 to 16,777,213. Default: 65,537.

@@ -160,8 +160,8 @@ impl Config {
         &self.content.remotes
     }
 
-    /// Returns `true` if `machine` listens on this address of `[admin]`. A machine does not listen
-    /// on addresses of other machines.
+    /// Returns `true` if `machine` listens on this address from `[admin]`. A machine does not
+    /// listen on addresses of other machines.
     pub fn listens(&self, machine: &Machine, address: SocketAddr) -> bool {
         let elsewhere =
             |other: &Machine| other.name() != machine.name() && other.addresses.contains(&address.ip());

@@ -14,7 +14,7 @@ use super::prefix_group::GroupDraft;
 use super::sections::{Sections, each_once, is_flawed};
 use super::vip::VipDraft;
 
-/// Runs all checks of prefix groups.
+/// Runs all checks on prefix groups.
 pub(super) fn check(sections: &Sections<'_>) {
     prefixes_once(sections);
     suffixes_fit(sections);

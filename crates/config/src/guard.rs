@@ -123,7 +123,7 @@ fn read_inline(node: &Node<'_>) -> Option<Arc<Block>> {
     Some(Arc::new(Block::new(read.into_iter().collect::<Option<_>>()?)))
 }
 
-/// The limits for new flows of a VIP.
+/// The limits on new flows to a VIP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// The maximum number of new flows per second from all sources together: 1 to 10,000,000.

@@ -41,7 +41,7 @@ pub struct Io {
     /// Default: all queues. With [`IoMode::AfPacket`] this is the number of packet threads, and the
     /// default is the queue count of the interface with the most queues.
     pub queues: Option<u32>,
-    /// The number of UMEM frames of each queue: a power of two from 512 to 65,536. Default: 4,096.
+    /// The number of UMEM frames for each queue: a power of two from 512 to 65,536. Default: 4,096.
     pub frames_per_queue: u32,
     /// The size of a UMEM frame in bytes, which limits the packet length: 2,048 or 4,096. Default:
     /// 2,048.
@@ -84,8 +84,7 @@ pub struct Icmp {
     pub errors_per_source: u32,
 }
 
-/// The limits of the fragment table of one packet thread (Eisenbud et al., *Maglev*, NSDI 2016,
-/// §4.3).
+/// The limits of a packet thread's fragment table (Eisenbud et al., *Maglev*, NSDI 2016, §4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Fragments {
     /// The maximum number of fragmented datagrams in the table: 64 to 16,777,216. Default: 16,384.

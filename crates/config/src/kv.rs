@@ -39,7 +39,7 @@ pub struct Kv {
     /// The pools in routes and failover, sorted by name and without duplicates.
     #[serde(skip)]
     pub pools: Vec<Arc<str>>,
-    /// The destination of requests while the backend of their key is down. Default:
+    /// The destination of a request while the backend that stores its key is down. Default:
     /// [`Failover::Next`].
     pub failover: Failover,
     /// The maximum lifetime of a value that is stored on another backend during failover, in whole
@@ -224,7 +224,7 @@ pub enum KvKeys {
     Prefix(Arc<str>),
 }
 
-/// The destination of requests while the backend of their key is down.
+/// The destination of a request while the backend that stores its key is down.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Failover {

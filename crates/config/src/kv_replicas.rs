@@ -6,7 +6,7 @@
 use config_text::Node;
 use serde::Serialize;
 
-/// The number of replicas of each key, and the number of replicas that must acknowledge a write.
+/// The number of replicas for each key, and the number of replicas that must acknowledge a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct KvReplicas {
     /// The number of backends that store each key: 2 to 4. Default: 2.

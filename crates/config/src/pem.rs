@@ -95,8 +95,8 @@ impl Outside<'_> {
         None
     }
 
-    /// Reports a file outside the folder of a configuration that was sent by a client. Returns
-    /// `true` if the file was reported.
+    /// Reports an error if a configuration that was sent by a client refers to a file outside its
+    /// folder. Returns `true` if an error was reported.
     fn reports_beyond(&self, node: &Node<'_>, path: &Path) -> bool {
         let is_beyond = self.within.is_some_and(|base| base.keeps_out(node) || !base.holds(path));
         if is_beyond {
@@ -143,7 +143,7 @@ impl Outside<'_> {
             Err(Unread::Content(why)) => self.of_content(node, || shown(why)),
             Ok(text) => return Some(Arc::from(text)),
         };
-        node.refuse((message, "name a file with certificates in PEM, at most 1 MiB"));
+        node.refuse((message, "specify a PEM certificate file of at most 1 MiB"));
         None
     }
 }

@@ -30,7 +30,7 @@ pub struct Backend {
 /// A backend within a flattened pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Member {
-    /// The backend.
+    /// The backend that belongs to the pool.
     #[serde(flatten)]
     pub backend: Arc<Backend>,
     /// The pool that lists the backend directly. If several pools list the backend, this is the
@@ -154,8 +154,8 @@ pub(super) struct BackendDraft {
     pub(super) name: At<Arc<str>>,
     pub(super) address: At<IpAddr>,
     pub(super) weight: u32,
-    /// The name of the server in the configuration of the clients. `None` represents the default
-    /// name: the address, followed by the port unless it is the memcached port.
+    /// The name of the server in the clients' configuration. `None` represents the default name:
+    /// the address, followed by the port unless it is the memcached port.
     pub(super) ring_name: Option<Arc<str>>,
 }
 

@@ -62,7 +62,7 @@ impl GroupDraft {
         Arc::new(PrefixGroup { name: Arc::clone(&self.name), prefixes: values(&self.prefixes) })
     }
 
-    /// Returns the longest prefix that has the address family of `of`.
+    /// Returns the longest prefix that has the same address family as `of`.
     pub(super) fn longest(&self, of: IpAddr) -> Option<&At<Prefix>> {
         self.prefixes.get(self.longest[usize::from(of.is_ipv6())]?)
     }

@@ -1,10 +1,10 @@
 //! Checks remotes against the VIPs that refer to them, and against groups, machines and VIPs of
 //! this cluster.
 //!
-//! A configuration is rejected if redirected packets would arrive at an address outside the VIP in
-//! the other cluster, return to this cluster, or lack the mark of redirected packets. Loops cannot
-//! occur in any configuration, because a packet is redirected to another cluster at most once
-//! (`forwarder`). Source: Eisenbud et al., *Maglev*, NSDI 2016, §4.2.
+//! A configuration is rejected if packets would be redirected to an address that does not belong to
+//! the VIP of the other cluster, would return to this cluster, or would not be marked as
+//! redirected. Loops cannot occur in any configuration, because a packet is redirected to another
+//! cluster at most once (`forwarder`). Source: Eisenbud et al., *Maglev*, NSDI 2016, §4.2.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::remote::RemoteDraft;
 use super::sections::{Sections, is_flawed};
 use super::vip::VipDraft;
 
-/// Runs all checks of remotes.
+/// Runs all checks on remotes.
 pub(super) fn check(sections: &Sections<'_>) {
     for (name, remote) in &sections.remotes {
         itself(sections, name, remote);

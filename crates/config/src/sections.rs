@@ -69,7 +69,7 @@ impl Sections<'_> {
         self.machines.iter().filter(move |machine| shard.is_none() || machine.shard.as_ref() == shard)
     }
 
-    /// Returns the first machine of a shard without a source address for outer headers of an
+    /// Returns the first machine in a shard that has no source address for outer headers of an
     /// address family.
     pub(super) fn without_source(
         &self,

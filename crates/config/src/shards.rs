@@ -15,7 +15,7 @@ use super::sections::Sections;
 
 type Shard<'d> = Option<&'d Arc<str>>;
 
-/// Runs all checks of shards.
+/// Runs all checks on shards.
 pub(super) fn check(sections: &Sections<'_>) {
     uses(sections);
     machines(sections);

@@ -78,7 +78,7 @@ services = [{ ports = [80], protocol = "tcp", pool = "p" }]
 pub(super) type Row =
     (&'static str, &'static str, &'static [(usize, &'static str, &'static str, &'static str)]);
 
-/// Returns the errors and warnings of a configuration text.
+/// Returns the errors and warnings about a configuration text.
 pub(super) fn all(text: &str) -> Vec<Problem> {
     let problems = parsed(text).map_or_else(|errors| errors, |(_, warnings)| warnings);
     problems.iter().cloned().collect()
@@ -269,7 +269,7 @@ fn the_example_has_every_key() {
 /// A key that is not similar to any known key, so that the help line lists the known keys.
 const UNKNOWN: &str = "zzzzzzzzzzzz";
 
-/// Adds an unknown key to every table, and records the keys of the file.
+/// Adds an unknown key to every table, and records the keys in the file.
 fn ask(value: &mut toml::Value, field: &str, there: &mut std::collections::BTreeSet<String>) {
     match value {
         toml::Value::Table(table) => {

@@ -1,6 +1,6 @@
 //! The counters of one table. The packet thread that owns the table reads and publishes them.
 //!
-//! Invariants: every lookup is counted as a hit or a miss. Every call of `insert` is counted as an
+//! Invariants: every lookup is counted as a hit or a miss. Every call to `insert` is counted as an
 //! insert, a refresh or an untracked flow. The equation `insert = len + expired +
 //! evicted_from_probation + purged` always holds.
 

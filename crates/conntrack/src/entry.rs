@@ -8,8 +8,8 @@ use core::time::Duration;
 use crate::config::Timeouts;
 use crate::tick::{Tick, span_of, ticks_covering};
 
-/// The exclusive upper limit of slots and VIP indexes. Both have 24 bits, and the value with all
-/// bits set is reserved.
+/// The exclusive upper limit for slot numbers and VIP indexes. Both have 24 bits, and the value
+/// with all bits set is reserved.
 pub const ID_LIMIT: u32 = (1 << 24) - 1;
 
 /// The VIP and backend slot of a flow.
@@ -52,8 +52,8 @@ pub enum State {
     /// ticks. An attacker can create such flows with forged source addresses.
     Midstream = 5,
     /// A TCP flow that has sent data, but not yet in eight ticks. An attacker reaches this state
-    /// with a SYN and an ACK from a forged source address, because the table does not see the
-    /// replies of the backend.
+    /// with a SYN and an ACK from a forged source address, because the table does not see replies
+    /// from the backend.
     ///
     /// `Opened` differs from [`State::Established`] in one bit. The check for the most common case
     /// ignores this bit, so it handles both states.
@@ -80,7 +80,7 @@ pub enum State {
 ///
 /// With a value of 8, a client that sends continuously is proven after two seconds. A client that
 /// rarely sends keeps its entry if its packets are at most 112 s apart, and its eighth packet
-/// proves the flow. Keep-alives of MQTT, WebSocket and SSH are 15 to 60 s apart. A client that is
+/// proves the flow. MQTT, WebSocket and SSH send keep-alives every 15 to 60 s. A client that is
 /// silent for longer loses its entry, but its Maglev table selects the same backend until the pool
 /// changes. With a value of 15, packets could be only 60 s apart, which is too close to the usual
 /// keep-alive intervals.
@@ -372,7 +372,7 @@ impl TickLimits {
     }
 }
 
-/// The state byte after a packet. The indexes are the signal, a flag that is 1 if the packet
+/// The state byte after a packet. The indexes are the packet type, a flag that is 1 if the packet
 /// arrived at least one tick after the previous packet, and the old state byte.
 ///
 /// The lookup table avoids branches, which the CPU would mispredict when packets of different flows
@@ -393,8 +393,8 @@ static AFTER: [[[u8; BYTES]; 2]; 4] = {
 
 /// Computes the next state byte.
 ///
-/// A signal may not match the protocol of the entry if two flows have the same hash. Such a signal
-/// is treated like any other packet.
+/// The packet type may not match the protocol of the entry if two flows have the same hash. Such a
+/// packet is treated like any other packet.
 const fn state_after(byte: u8, signal: Signal, later: bool) -> u8 {
     const NEW: u8 = State::New as u8;
     const ESTABLISHED: u8 = State::Established as u8;

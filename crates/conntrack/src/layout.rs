@@ -26,13 +26,13 @@ use core::hint::select_unpredictable;
 use crate::entry::{Packed, TAG_MASK};
 use crate::tick::TICKS_PER_SECOND;
 
-/// The version of the memory layout, which is incremented with every change of the layout.
+/// The version of the memory layout, which is incremented with every change to the layout.
 pub const LAYOUT_VERSION: u32 = 3;
 /// The first eight bytes of a table.
 pub const MAGIC: [u8; 8] = *b"SluiceFT";
 /// The size of one entry in bytes.
 pub const ENTRY_BYTES: usize = 16;
-/// The size of one bucket and of the header in bytes.
+/// The size of a bucket, and of the header, in bytes.
 pub const LINE_BYTES: usize = 64;
 
 /// One cache line, which is the header or a bucket of four entries.

@@ -70,7 +70,7 @@ impl PreviousTables {
     /// size, but must use the same hash key and clock.
     ///
     /// # Cost
-    /// The marks take one byte per bucket, which is 1/64 of the memory of the tables.
+    /// The marks take one byte per bucket, which is 1/64 of the table memory.
     #[must_use]
     pub fn new(tables: Vec<FlowTable>) -> Self {
         Self { tables: tables.into_iter().map(Marked::new).collect() }
@@ -88,8 +88,8 @@ impl PreviousTables {
         self.len() == 0
     }
 
-    /// Returns the capacity of each table. Import the records of [`PreviousTables::pack`] into a
-    /// table of the same capacity.
+    /// Returns the capacity of each table. Import the records that [`PreviousTables::pack`] wrote
+    /// into a table with the same capacity.
     pub fn capacities(&self) -> impl Iterator<Item = usize> {
         self.tables.iter().map(|table| table.flows.buckets() * WAYS)
     }

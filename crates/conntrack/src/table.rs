@@ -169,7 +169,7 @@ impl FlowTable {
         self.packet_of(self.candidates(hash), signal, now)
     }
 
-    /// Returns the slot of a flow if the entry is still at the place found by
+    /// Returns the slot of a flow if the entry is still at the location found by
     /// [`FlowTable::bucket_probe`], and if a data packet would leave the entry unchanged. The table
     /// is not changed. If the caller uses the result, it must call [`FlowTable::count_hit`].
     ///
@@ -189,7 +189,7 @@ impl FlowTable {
         self.counters.hit += 1;
     }
 
-    /// Looks up `hash` as [`FlowTable::lookup`] does, but tests the place of `bucket_probe` first.
+    /// Looks up `hash` as [`FlowTable::lookup`] does, but tests the entry of `bucket_probe` first.
     /// The result is correct even if the table has changed since the probe.
     #[inline]
     pub fn lookup_again(
@@ -414,7 +414,7 @@ impl FlowTable {
         &mut self.lines[1 + place.bucket].0[place.way]
     }
 
-    /// Returns the place of a live flow. An expired entry is freed and counted.
+    /// Returns the location of a live flow's entry. An expired entry is freed and counted.
     #[inline]
     fn live(&mut self, at: Candidates, now: Tick) -> Option<(Place, Packed)> {
         let (place, entry) = self.find(at)?;

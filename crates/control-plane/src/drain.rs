@@ -35,7 +35,7 @@ pub struct Shutdown {
     drain: Option<Drain>,
 }
 
-/// The observed values from which a drain proceeds.
+/// The observations that determine the next step of a drain.
 #[derive(Clone, Copy, Debug)]
 pub struct Observed {
     /// The current time.
@@ -176,7 +176,7 @@ enum Over {
     Quiet,
 }
 
-/// The maximum remaining time of each of the two phases of a drain.
+/// The maximum remaining times of the two drain phases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Left {
     /// The remaining time in which routes are announced with the graceful-shutdown community.
@@ -296,7 +296,7 @@ mod tests {
         assert_eq!(drain.look(start + 10 * second, 2), Some(Over::Passed));
     }
 
-    /// Records the actions of a drain in the order of the calls.
+    /// Records the actions of a drain in call order.
     #[derive(Debug, Default)]
     struct Recorded {
         stage: Stage,

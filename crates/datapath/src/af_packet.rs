@@ -47,7 +47,7 @@ pub(crate) struct PacketDevice {
     fill: Vec<PacketFrame>,
     /// Frames that are free again after their content was copied into a transmit ring.
     returned: Vec<PacketFrame>,
-    /// The index of the interface that the next call of `receive` reads first. The index rotates so
+    /// The index of the interface that the next call to `receive` reads first. The index rotates so
     /// that no interface is starved.
     first: usize,
 }
@@ -68,10 +68,10 @@ struct Link {
 /// The frame size and the ring capacity of a data plane.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
-    /// The size of a frame and of a ring slot, in bytes.
+    /// The size of a frame and a ring slot, in bytes.
     frame: usize,
-    /// The number of frames in the pool of each thread. This is also the capacity of a receive
-    /// ring, in packets.
+    /// The number of frames in each thread's pool. This is also the capacity of a receive ring, in
+    /// packets.
     frames: usize,
 }
 

@@ -54,15 +54,15 @@ pub enum AttachError {
     /// The kernel does not allow XDP on a member of a bond or team.
     #[error("{interface} is a member of {master}; use {master} or another interface")]
     Slave {
-        /// The interface.
+        /// The interface that belongs to the bond or team.
         interface: String,
-        /// The bond or team.
+        /// The bond or team that contains the interface.
         master: String,
     },
     /// Another XDP program is already attached.
     #[error("{interface} already has an XDP program, id {program}")]
     Occupied {
-        /// The interface.
+        /// The interface that already has an XDP program.
         interface: String,
         /// The ID of that program in the kernel.
         program: u32,
@@ -85,7 +85,7 @@ pub enum AttachError {
     Map {
         /// The map's name.
         map: &'static str,
-        /// The error of the kernel.
+        /// The error that the kernel returned.
         source: MapError,
     },
     /// The kernel does not support BPF links for ingress programs. Without a link, the program
@@ -97,9 +97,9 @@ pub enum AttachError {
     /// The kernel refused to attach the ingress program.
     #[error("cannot attach a program to the ingress of {interface}: {}", words(source))]
     Ingress {
-        /// The interface.
+        /// The interface to which the program could not be attached.
         interface: String,
-        /// The error of the kernel.
+        /// The error that the kernel returned.
         source: ProgramError,
     },
     /// The program could be attached neither in the driver nor in generic mode.
@@ -109,11 +109,11 @@ pub enum AttachError {
         words(generic)
     )]
     Attach {
-        /// The interface.
+        /// The interface to which the program could not be attached.
         interface: String,
-        /// The error of driver mode.
+        /// The error in driver mode.
         driver: Box<ProgramError>,
-        /// The error of generic mode.
+        /// The error in generic mode.
         generic: Box<ProgramError>,
     },
 }
@@ -314,8 +314,8 @@ const LOADS: usize = 5;
 /// kernel.
 const ONE_BUFFER: u32 = 3_400;
 
-/// Lifts the limit on locked memory. Linux before 5.11 counts the memory of maps against this
-/// limit. A failure is only logged, because the current limit may be high enough.
+/// Lifts the limit on locked memory. Linux before 5.11 counts map memory against this limit. A
+/// failure is only logged, because the current limit may be high enough.
 fn lift_memory_limit() {
     let limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: `limit` is a complete `rlimit`, and the call only reads it.

@@ -58,7 +58,7 @@ pub(crate) fn filter_socket(ebpf: &Ebpf, socket: BorrowedFd<'_>) -> Result<(), A
 /// `program` is the ID of the program.
 ///
 /// # Errors
-/// Returns the error of the kernel, for example if the interface does not exist.
+/// Returns the kernel's error, for example if the interface does not exist.
 pub(crate) fn is_attached(interface: u32, program: u32) -> io::Result<bool> {
     let mut programs = [0u32; MOST_PROGRAMS as usize];
     let mut query = Query {

@@ -37,7 +37,7 @@ pub struct Interface {
     pub name: String,
     /// The index of the interface in this network namespace.
     pub index: u32,
-    /// The Ethernet address.
+    /// The Ethernet address of the interface.
     pub mac: [u8; 6],
     /// The maximum size of an IP packet on this interface (MTU), in bytes.
     pub mtu_bytes: u32,
@@ -114,9 +114,9 @@ pub enum InterfaceError {
     Kernel {
         /// The interface name that the caller passed.
         name: String,
-        /// The failed call.
+        /// The system call that failed.
         call: &'static str,
-        /// The error of the kernel.
+        /// The error that the kernel returned.
         source: io::Error,
     },
 }
@@ -179,8 +179,8 @@ impl Interface {
         self.master.as_ref().is_some_and(|master| matches!(master.kind.as_str(), "bond" | "team"))
     }
 
-    /// Returns the problems of this interface for AF_XDP, errors first. `chunk` is the size of a
-    /// UMEM frame, in bytes.
+    /// Returns the problems with using AF_XDP on this interface, errors first. `chunk` is the size
+    /// of a UMEM frame, in bytes.
     #[must_use]
     pub fn findings(&self, chunk: u32) -> Vec<Finding> {
         // While an XDP program is attached, the virtio_net driver turns these offloads off.
@@ -205,8 +205,8 @@ impl Interface {
         findings
     }
 
-    /// Returns the problems of this interface for packet sockets. The problems include offloads
-    /// that merge packets, because packet sockets receive the merged packets.
+    /// Returns the problems with using packet sockets on this interface. The problems include
+    /// offloads that merge packets, because packet sockets receive the merged packets.
     #[must_use]
     pub fn packet_findings(&self) -> Vec<Finding> {
         let too_long = (self.mtu_bytes > LONGEST_PACKET).then(|| {

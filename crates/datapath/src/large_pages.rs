@@ -8,8 +8,8 @@ use std::ptr::without_provenance_mut;
 
 use rustix::mm::{Advice, madvise};
 
-/// Advises the kernel to use huge pages for the complete pages of this address range. The advice
-/// has no effect on kernels without huge pages.
+/// Advises the kernel to back this address range with huge pages. Partial pages at both ends are
+/// excluded. The advice has no effect on kernels without huge pages.
 pub fn advise_large_pages(memory: Range<usize>) {
     let page = rustix::param::page_size();
     let (start, end) = (memory.start.next_multiple_of(page), memory.end / page * page);

@@ -20,7 +20,7 @@ use pcap_file::{DataLink, Endianness, PcapError, TsResolution};
 pub struct CapturedFrame {
     /// The capture time, as the duration since the start of 1970 (UTC).
     pub time: Duration,
-    /// The captured bytes.
+    /// The captured bytes of the frame.
     pub bytes: Vec<u8>,
     /// The original length of the frame in bytes. Captured frames can be truncated.
     pub whole: usize,
@@ -45,7 +45,7 @@ pub enum CaptureError {
     Read {
         /// The number of frames that were read successfully.
         frame: u64,
-        /// The error of the parser.
+        /// The error that the parser returned.
         cause: PcapError,
     },
     /// The output could not be written.

@@ -69,8 +69,8 @@ pub(crate) fn near_to<T>(near: &Processors, job: impl FnOnce() -> T) -> T {
     let moved = !there.is_empty() && there != allowed && move_to(there.iter().copied()).is_ok();
     let done = job();
     if moved && let Err(error) = move_to(allowed.iter().copied()) {
-        // log: After startup, the main thread could not return to all processors. Packets are not
-        // affected.
+        // log: After startup, the main thread could not restore its original CPU affinity. Packets
+        // are not affected.
         tracing::warn!(%error, "main thread stays on the processors near the NIC");
     }
     done

@@ -46,7 +46,7 @@ counters::socket! {
 /// separate counts.
 #[derive(Debug, Default)]
 pub struct LinkCounters {
-    /// The interface.
+    /// The interface to which the socket is bound.
     pub interface: InterfaceId,
     /// The number of received frames.
     pub rx: Counter,

@@ -110,9 +110,9 @@ pub enum SteerError {
         "cannot reserve UDP port {port} of io.source_ports: {cause}; stop the process that uses it, or change io.source_ports"
     )]
     SourcePort {
-        /// The port number.
+        /// The source port that is in use.
         port: u16,
-        /// The error of the kernel.
+        /// The error that the kernel returned.
         cause: String,
     },
     /// The encapsulation overhead exceeds the maximum that the mark in the frame can represent.
@@ -179,7 +179,7 @@ impl Steer {
     }
 
     /// Attaches the ingress program to `interface` with an empty filter. Packet sockets receive the
-    /// filtered packets after a call of [`Self::attach_filter`]. Received packets start at the
+    /// filtered packets after a call to [`Self::attach_filter`]. Received packets start at the
     /// Ethernet header, without headroom.
     ///
     /// # Errors
@@ -228,7 +228,7 @@ impl Steer {
         }
     }
 
-    /// Redirects the packets of `queue` to `socket`, an AF_XDP socket that is bound to that queue.
+    /// Redirects packets from `queue` to `socket`, an AF_XDP socket that is bound to that queue.
     /// The kernel removes the socket from the map when the socket is closed.
     ///
     /// # Errors
@@ -237,7 +237,7 @@ impl Steer {
         Ok(self.redirects()?.set(queue, socket.as_raw_fd(), 0).map_err(in_map("xsks"))?)
     }
 
-    /// Stops the redirection of the packets of `queue`. Has no effect if the queue has no socket.
+    /// Stops redirecting packets from `queue`. Has no effect if the queue has no socket.
     ///
     /// # Errors
     /// [`AttachError::Map`] if the queue does not exist.

@@ -4,7 +4,7 @@
 //! The shutdown consists of rounds. In each round, every thread works until it finds no packet,
 //! then signals this and keeps running. The next round begins when all threads have signaled. If a
 //! frame is passed on in one round, the receiving thread finds it in the next round. The number of
-//! rounds therefore equals the maximum number of threads that handle one packet.
+//! rounds is therefore the maximum number of threads that handle one packet.
 //!
 //! Invariant: a thread that sees a new round also sees all frames that were passed on before that
 //! round. A loom model checks all interleavings.

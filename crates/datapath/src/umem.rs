@@ -28,7 +28,7 @@ pub(crate) struct Area {
     slots: Option<Slots>,
 }
 
-/// The size of the area and of its chunks.
+/// The sizes of the area and its chunks.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
     /// The size of the area in bytes, which is a multiple of the chunk size.

@@ -48,19 +48,20 @@ pub(crate) struct Queue {
     busy_poll: BusyPoll,
 }
 
-/// The context in which the driver of a queue runs: interrupts or system calls of the thread.
+/// The context in which the driver of a queue runs: interrupts, or system calls that the thread
+/// makes.
 #[derive(Debug)]
 enum BusyPoll {
     /// The driver runs in interrupt context.
     Off,
-    /// The driver will run in system calls of the thread once the kernel knows the driver queue of
+    /// The driver will run in the thread's system calls once the kernel knows the driver queue of
     /// the socket. Until then, the driver runs in interrupt context. The value is the name of the
     /// interface.
     Wanted(Box<str>),
     On,
 }
 
-/// The socket handles of the crate xsk-rs.
+/// The socket handles from the crate xsk-rs.
 #[derive(Debug)]
 struct Handles {
     rx: RxQueue,
@@ -82,9 +83,9 @@ pub struct XskDevice {
     spare: Vec<Frame>,
     most_spare: usize,
     /// Free chunks that belonged to a long packet. These chunks are returned to the pool by the
-    /// next call of `reap`.
+    /// next call to `reap`.
     returned: Vec<Frame>,
-    /// The index of the queue that the next call of `receive` reads first. The index rotates so
+    /// The index of the queue that the next call to `receive` reads first. The index rotates so
     /// that every queue is served.
     first: usize,
 }

@@ -85,7 +85,7 @@ impl Anything {
     }
 }
 
-/// Returns a packet in which every byte is the number of its interface.
+/// Returns a packet in which every byte is the index of its interface.
 fn frame(interface: InterfaceId) -> [u8; 20] {
     [interface.0; 20]
 }

@@ -94,7 +94,7 @@ fn queue() -> (Queue, Receiver<()>, Sender<()>, thread::JoinHandle<()>) {
     (Queue { packets, waiting, iterations }, hung, let_go, thread)
 }
 
-/// Checks four times a second until the result equals `wanted`. Returns how long this took.
+/// Checks four times a second until the result is `wanted`. Returns how long this took.
 fn until(queue: &Queue, progress: &mut Progress, wanted: bool) -> Duration {
     let start = Instant::now();
     while queue.is_stuck(progress) != wanted {

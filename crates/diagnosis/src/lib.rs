@@ -84,7 +84,7 @@ pub enum DiagnosisError {
 }
 
 /// Checks the configuration file and this machine. `machine` is the name of this machine in the
-/// file. Problems of the file and of the machine are reported as findings.
+/// file. Problems with the file or the machine are reported as findings.
 ///
 /// # Errors
 /// Returns an error if the routes cannot be read from the kernel.
@@ -110,7 +110,7 @@ pub fn diagnose(file: &Path, machine: &str) -> Result<Diagnosis, DiagnosisError>
     Ok(Diagnosis { machine: machine.to_owned(), findings, facts })
 }
 
-/// Returns the problems of the configuration file, the configuration, and the paths of its secret
+/// Returns the problems with the configuration file, the configuration, and the paths of its secret
 /// files. If only secrets are unreadable, for example because another user runs the checks, the
 /// configuration is read without secrets.
 fn read(file: &Path) -> (Vec<Finding>, Option<Config>, BTreeSet<PathBuf>) {

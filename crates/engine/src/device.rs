@@ -7,7 +7,7 @@ use forwarder::{InterfaceId, ThreadId};
 /// A received frame.
 #[derive(Debug)]
 pub struct Received<F> {
-    /// The frame.
+    /// The frame that contains the packet.
     pub frame: F,
     /// The interface that received the packet. After the verdict, this field contains the interface
     /// on which the packet will be sent.
@@ -74,7 +74,7 @@ pub trait Device {
     fn flush(&mut self);
 
     /// Returns `true` if the kernel has not yet taken all queued frames from the ring. In this
-    /// case, another call of [`Self::flush`] is needed.
+    /// case, another call to [`Self::flush`] is needed.
     fn is_unsent(&mut self) -> bool;
 
     /// Appends frames whose transmission is complete to `free`.

@@ -23,7 +23,7 @@ use crate::mailbox::{Crossing, Mailboxes, Purpose};
 
 use self::steering::Turns;
 
-/// For one thread, the number of frames in each place.
+/// The number of one thread's frames in each of the six places.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Census {
     /// Frames on the receive side of the device.
@@ -241,7 +241,7 @@ impl<D: Device, F: Forward> Engine<D, F> {
         &self.forward
     }
 
-    /// Counts this thread's frames in each place.
+    /// Counts this thread's frames in each of the six places.
     #[must_use]
     pub fn census(&self) -> Census {
         let kernel = self.port.device.in_kernel();
@@ -489,8 +489,8 @@ impl<D: Device> Port<D> {
         }
     }
 
-    /// Reclaims frames whose transmission is complete, and returns frames of other threads to their
-    /// pools.
+    /// Reclaims frames whose transmission is complete, and returns frames that belong to other
+    /// threads to their pools.
     fn reap(&mut self) {
         let known = self.free.len();
         self.device.reap(&mut self.free);

@@ -46,7 +46,7 @@ pub enum Purpose {
 /// A frame in a mailbox.
 #[derive(Debug)]
 pub struct Crossing<F> {
-    /// The frame.
+    /// The frame that is handed over.
     pub frame: F,
     /// The reason why the frame is handed over.
     pub purpose: Purpose,

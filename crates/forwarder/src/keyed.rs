@@ -237,7 +237,7 @@ pub(crate) fn refused(refusal: Refusal) -> DropReason {
         Refusal::WrongLength => DropReason::KvWrongLength,
         Refusal::WrongOffsets => DropReason::KvWrongOffsets,
         Refusal::OtherApplication => DropReason::KvOtherApplication,
-        // The enum of `kv-switch` is non-exhaustive. An unknown reason still means that the request
+        // The enum in `kv-switch` is non-exhaustive. An unknown reason still means that the request
         // cannot be forwarded.
         _ => DropReason::KvUnknownVerb,
     }

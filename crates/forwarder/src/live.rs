@@ -34,7 +34,7 @@ impl Live {
     }
 
     /// Replaces the current snapshot. Packet threads use the new snapshot from their next batch on
-    /// and finish the current batch with the old snapshot. A later call of `publish` or
+    /// and finish the current batch with the old snapshot. A later call to `publish` or
     /// [`Live::reclaim`] frees the old snapshot once no thread uses it.
     pub fn publish(&self, next: Snapshot) {
         let old = self.0.0.current.swap(Arc::new(next));

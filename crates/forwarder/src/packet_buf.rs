@@ -5,7 +5,7 @@
 
 use crate::TunnelSourceKind;
 
-/// The index of a packet thread of this machine, starting at 0.
+/// The index of a packet thread on this machine, starting at 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ThreadId(pub u16);
 

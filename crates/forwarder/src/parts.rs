@@ -121,7 +121,7 @@ pub enum NextHopMode {
 pub struct Parts {
     /// The generation number of the snapshot.
     pub generation: Generation,
-    /// The hash key of the cluster.
+    /// The cluster's hash key.
     pub hash_key: HashKey,
     /// The services, in any order.
     pub services: Vec<Service>,

@@ -373,8 +373,8 @@ impl Core {
         }
     }
 
-    /// Adds a packet to the counters of its backend and of its service. `bytes` is the length of
-    /// the frame before encapsulation.
+    /// Adds a packet to the counters of its backend and service. `bytes` is the length of the frame
+    /// before encapsulation.
     #[inline]
     fn count_forwarded(&self, state: &PacketState, bytes: usize) {
         self.count_for(state.choice.slot, state.counted, |pair| {

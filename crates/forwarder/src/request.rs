@@ -31,7 +31,7 @@ pub struct FlowEntry {
     pub slot: SlotId,
     /// The service that the flow belongs to.
     pub service: ServiceId,
-    /// The connection table entry.
+    /// The flow's entry in the connection table.
     pub entry: Entry,
 }
 
@@ -50,7 +50,7 @@ pub enum Request {
     /// List flows, starting at the cursor `from`. Entries are written to `buffer` up to its
     /// capacity.
     List {
-        /// The flows to list.
+        /// Selects the flows to list.
         filter: FlowFilter,
         /// The cursor from the previous reply, or the default value to start at the beginning.
         from: FlowCursor,
@@ -67,7 +67,7 @@ pub enum Request {
     },
     /// Remove flows from the connection table, starting at the cursor `from`.
     Purge {
-        /// The flows to remove.
+        /// Selects the flows to remove.
         filter: FlowFilter,
         /// The cursor from the previous reply, or the default value to start at the beginning.
         from: FlowCursor,

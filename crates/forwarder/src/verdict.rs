@@ -99,13 +99,13 @@ pub trait Forward {
     /// between batches.
     fn poll(&mut self, now: Now, outlet: &mut dyn Outlet);
 
-    /// Returns `true` if a request from the control plane is waiting for the next call of `poll`.
+    /// Returns `true` if a request from the control plane is waiting for the next call to `poll`.
     fn is_asked(&self) -> bool {
         false
     }
 
     /// Returns the time at which `poll` must run next if no packets arrive, or `None` if no work is
-    /// scheduled. Ignores work that can wait for the driver's next regular call of `poll`.
+    /// scheduled. Ignores work that can wait for the driver's next regular call to `poll`.
     fn next_due(&self) -> Option<Now> {
         None
     }

@@ -23,7 +23,7 @@ pub struct Config {
     /// The maximum number of held frames, 1 to 2^20, default 1,024. Each held frame occupies a
     /// frame in the frame pool of the driver.
     pub buffered: usize,
-    /// The maximum number of held frames of one datagram, 1 to 256 and at most `buffered`, default
+    /// The maximum number of held frames for one datagram, 1 to 256 and at most `buffered`, default
     /// 64. For comparison, a datagram of 64 KiB has 45 fragments of 1,500 bytes.
     pub per_datagram: usize,
     /// The maximum number of held frames from one source, 1 to `buffered`, default 128.

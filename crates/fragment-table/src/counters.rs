@@ -1,7 +1,7 @@
 //! The counters of one table. The packet thread that owns the table reads and publishes them.
 //!
-//! Invariants: every call of `first` is counted as recorded, a duplicate or a conflict. Every call
-//! of `later` is counted as known, held or refused for one of three reasons. These equations always
+//! Invariants: every call to `first` is counted as recorded, a duplicate or a conflict. Every call
+//! to `later` is counted as known, held or refused for one of three reasons. These equations always
 //! hold: `recorded = known datagrams + expired_known + evicted + replaced`, and `held = held frames
 //! + released + expired_frames`.
 

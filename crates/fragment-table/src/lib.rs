@@ -55,7 +55,7 @@ pub use table::{First, FragmentTable, Later, Refusal, Release};
 
 use chains::Chains;
 
-/// Returns a boxed slice of `len` copies of `value`, or `None` if the allocation fails. Writes to
+/// Returns a boxed slice with `len` copies of `value`, or `None` if the allocation fails. Writes to
 /// every page, so that no packet causes a page fault later.
 fn filled<T: Clone>(len: usize, value: T) -> Option<Box<[T]>> {
     let mut room = Vec::new();
@@ -67,7 +67,7 @@ fn filled<T: Clone>(len: usize, value: T) -> Option<Box<[T]>> {
 /// The end of a linked list of array indexes.
 const NONE: u32 = u32::MAX;
 
-/// Compiles the example of the README as a test.
+/// Compiles the example in the README as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -221,7 +221,7 @@ fn fill<E: Copy + Default>(
     populate(size, &mut walks, turns, endgame_at(size))
 }
 
-/// Compiles the example of the README as a test.
+/// Compiles the example in the README as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -76,7 +76,7 @@ fn table_1_of_the_paper_comes_out_before_and_after_b1_goes() {
     }
 }
 
-/// A separate program with its own SipHash computed the expected table. If a change of the
+/// A separate program with its own SipHash computed the expected table. If a change to the
 /// algorithm makes this test fail, increase `ALGORITHM_VERSION`.
 #[test]
 fn version_1_builds_this_table_from_these_names() {

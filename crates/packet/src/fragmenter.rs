@@ -240,7 +240,7 @@ pub enum FragmentError {
     /// The MTU is too small for the header and 8 bytes of payload.
     #[error("MTU of {mtu} bytes is too small for the header and 8 bytes of payload")]
     MtuTooSmall {
-        /// The MTU in bytes.
+        /// The MTU that is too small, in bytes.
         mtu: u16,
     },
     /// The packet is a fragment that ends after byte 65,535 of its datagram.

@@ -15,7 +15,7 @@ use crate::{Addresses, Family, Fragment, IcmpErrorKind, Ipv4, Mac, Parsed, proto
 /// The kind and the source address of the ICMP error to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErrorSpec {
-    /// The kind of error.
+    /// The kind of ICMP error to write.
     pub kind: IcmpErrorKind,
     /// The source address of the error: the VIP or an address of this machine. The family must
     /// match the received packet.

@@ -96,7 +96,7 @@ pub use crate::ttl::decrement_ttl;
 pub use crate::tunnel::{Tunnelled, decapsulate};
 pub use crate::udp::Udp;
 
-/// Compiles and runs the example of the README as a test.
+/// Compiles and runs the example in the README as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -52,9 +52,9 @@ pub struct MacError;
 /// The fields of a link header, without its VLAN tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkHeader {
-    /// The destination address.
+    /// The destination MAC address.
     pub dst: Mac,
-    /// The source address.
+    /// The source MAC address.
     pub src: Mac,
     /// The Ethernet type after the VLAN tags.
     pub ethertype: u16,

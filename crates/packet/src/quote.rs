@@ -20,7 +20,7 @@ use crate::{
 /// An ICMP error and the packet that it quotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IcmpError {
-    /// The kind of error.
+    /// The kind of ICMP error that was received.
     pub kind: IcmpErrorKind,
     /// The packet that caused the error.
     pub quoted: Quoted,

@@ -239,7 +239,7 @@ impl Template {
     /// redirects. Returns `false` if `packet` was not written by this template.
     ///
     /// # Cost
-    /// Zero for most templates. GUE with a checksum costs one call of
+    /// Zero for most templates. GUE with a checksum costs one call to
     /// [`Template::finish_checksum`]. Packets to another cluster cost a few loads and stores.
     #[inline]
     #[must_use]

@@ -84,7 +84,7 @@ pub enum SimulateError {
     Scenario {
         /// The label of the scenario.
         label: String,
-        /// The cause.
+        /// The reason why the scenario is invalid.
         cause: ScenarioError,
     },
     /// The SVG file cannot be written.
@@ -92,7 +92,7 @@ pub enum SimulateError {
     Drawing {
         /// The path of the file.
         file: String,
-        /// The cause.
+        /// The error that occurred when the file was written.
         cause: io::Error,
     },
 }

@@ -73,7 +73,7 @@ pub use svg::svg;
 ///
 /// # Cost
 /// A flow costs about 50 ns for each epoch in which it sends packets. An epoch is the time between
-/// two changes of the cluster. If the size of the flow tables is limited, each live flow takes 40
+/// two changes to the cluster. If the size of the flow tables is limited, each live flow takes 40
 /// bytes of memory. Otherwise flows take no memory.
 pub fn run(scenario: &Scenario, hashing: Hashing, with_tables: bool) -> Result<Outcome, ScenarioError> {
     scenario.check()?;

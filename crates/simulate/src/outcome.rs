@@ -8,7 +8,7 @@ use crate::Hashing;
 /// The result of one run with one hashing method, with or without flow tables.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
-    /// The hashing method.
+    /// The hashing method of the run.
     pub hashing: Hashing,
     /// `true` if machines keep flow tables.
     pub flow_tables: bool,

@@ -1,5 +1,5 @@
-//! Converts the configuration of a user to a simulated cluster, and a change of this configuration
-//! to a rollout.
+//! Converts a user's configuration to a simulated cluster, and a change to this configuration to a
+//! rollout.
 //!
 //! [`clusters`] returns a [`Cluster`] for each pool that services use before or after the change.
 //! The model does not include keyed pools (their requests are not connections), other clusters,
@@ -62,7 +62,7 @@ fn pairs<'a>(old: &'a Config, new: Option<&'a Config>) -> Vec<Pair<'a>> {
     found.into_values().collect()
 }
 
-/// Returns the service of the new configuration that has the same VIP name, protocol and ports.
+/// Returns the service in the new configuration that has the same VIP name, protocol and ports.
 fn namesake<'a>(new: &'a Config, vip: &Vip, service: &Service) -> Option<&'a Service> {
     let vip = new.vips().iter().find(|other| other.name == vip.name)?;
     let same = |other: &&Service| other.protocol == service.protocol && other.ports == service.ports;

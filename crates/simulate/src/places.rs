@@ -8,7 +8,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-/// The occupied entries of the flow tables of all machines.
+/// The occupied flow table entries of all machines.
 #[derive(Debug)]
 pub(crate) struct Places {
     limit: Option<u32>,

@@ -9,7 +9,7 @@ use crate::scenario::{Backend, BackendState, Change, Event, FlowTables, Machine,
 pub struct Cluster {
     /// The name in the report.
     pub label: String,
-    /// The machines.
+    /// The machines of the cluster.
     pub machines: Vec<Machine>,
     /// The backends, including the backends that a change adds later.
     pub backends: Vec<Backend>,
@@ -17,11 +17,11 @@ pub struct Cluster {
     pub version: Version,
     /// The flow table of each machine.
     pub flow_tables: FlowTables,
-    /// The change of the configuration. `None` if all events come from the script.
+    /// The change to the configuration. `None` if all events come from the script.
     pub change: Option<Rollout>,
 }
 
-/// A change of the cluster from one configuration to another.
+/// The change from one cluster configuration to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rollout {
     /// The version that the reload activates. Removed backends drain in this version.

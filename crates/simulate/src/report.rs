@@ -43,8 +43,8 @@ pub struct Run {
     pub lifetimes: &'static str,
     /// The time between two packets of a flow in seconds.
     pub packet_interval_seconds: f64,
-    /// The maximum number of flows in the flow table of a machine. JSON `null` means that the size
-    /// is unlimited.
+    /// The maximum number of flows in a machine's flow table. JSON `null` means that the size is
+    /// unlimited.
     pub flow_table_places: Option<u32>,
     /// The events of the scenario.
     pub events: Vec<Occurrence>,

@@ -3,7 +3,7 @@
 //! A router computes the hash of a flow modulo the number of next hops. The result is the index of
 //! the flow's next hop. A resilient router has a constant number of next hops, which are called
 //! buckets. Each machine gets an equal share of the buckets, rounded up or down, and a change moves
-//! as few buckets as possible. The model does not include weights of next hops and timers of
+//! as few buckets as possible. The model does not include next-hop weights or the timers of
 //! resilient groups.
 
 use crate::scenario::Router;

@@ -255,7 +255,7 @@ impl Run<'_> {
         is_held
     }
 
-    /// Schedules the release of the entry on the machine of `visit`, because the flow no longer
+    /// Schedules the release of the entry on the machine in `visit`, because the flow no longer
     /// uses that machine.
     fn release(&mut self, flow: &Flow, visit: Visit) {
         let Some(machine) = visit.machine.filter(|machine| flow.is_held(*machine)) else { return };

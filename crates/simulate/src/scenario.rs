@@ -115,7 +115,7 @@ pub struct Backend {
 /// A version of the configuration, with all data on which the selection of a backend depends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// The hash key of the cluster.
+    /// The cluster's hash key.
     pub key: [u8; 16],
     /// The number of slots in the table, a prime.
     pub table_size: u32,
@@ -146,7 +146,7 @@ pub struct Event {
     pub change: Change,
 }
 
-/// A change of the cluster. Machines, backends and versions are indexes into the lists of the
+/// A change to the cluster. Machines, backends and versions are indexes into the lists of the
 /// scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
@@ -181,9 +181,9 @@ pub enum Change {
 #[non_exhaustive]
 pub enum ScenarioError {
     /// A value of the scenario is out of range.
-    #[error("the scenario has {found} {what}, but the range is {allowed}")]
+    #[error("invalid scenario: {what} = {found}, but the range is {allowed}")]
     Range {
-        /// The name of the value in the plural, such as "machines".
+        /// The description of the value, such as "machines".
         what: &'static str,
         /// The invalid value.
         found: u64,
@@ -203,7 +203,7 @@ pub enum ScenarioError {
     Table {
         /// The index of the version.
         version: usize,
-        /// The cause.
+        /// The reason why the table cannot be built.
         cause: String,
     },
 }
@@ -245,12 +245,12 @@ impl Scenario {
             Range { what: "machines", found: machines, from: 1, to: MAX_MACHINES as u64 },
             range("backends", self.backends.len() as u64, 1, most),
             range("versions", self.versions.len() as u64, 1, most),
-            range("buckets", u64::from(buckets), machines, MAX_BUCKETS),
-            range("milliseconds of duration", u64::from(self.duration_ms), 1, longest_run),
+            range("router buckets", u64::from(buckets), machines, MAX_BUCKETS),
+            range("duration in milliseconds", u64::from(self.duration_ms), 1, longest_run),
             range("flows", u64::from(traffic.flows), 0, MAX_FLOWS),
             range("arrivals per second", arrivals, 0, MAX_FLOWS),
-            range("milliseconds of lifetime", u64::from(traffic.lifetime_ms), 1, longest_run),
-            range("milliseconds between packets", u64::from(traffic.packet_interval_ms), 1, longest),
+            range("flow lifetime in milliseconds", u64::from(traffic.lifetime_ms), 1, longest_run),
+            range("packet interval in milliseconds", u64::from(traffic.packet_interval_ms), 1, longest),
         ]
     }
 

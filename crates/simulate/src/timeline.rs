@@ -41,7 +41,7 @@ pub(crate) struct Timeline {
     duration_ms: u32,
 }
 
-/// A change of a single part of the cluster.
+/// A change to a single part of the cluster.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Join(usize),

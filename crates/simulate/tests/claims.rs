@@ -59,9 +59,9 @@ fn failed_backend_loses_only_its_own_flows() {
     }
 }
 
-/// If a machine and a backend change at the same time, the fraction of broken flows is the fraction
-/// of moved flows times the fraction of changed table slots. Without flow tables, every flow in a
-/// changed slot breaks.
+/// If a machine and a backend change at the same time, the fraction of broken flows is the product
+/// of the fraction of moved flows and the fraction of changed table slots. Without flow tables,
+/// every flow in a changed slot breaks.
 #[test]
 fn both_changes_break_the_product_of_both_shares() {
     for hashing in Hashing::ALL {

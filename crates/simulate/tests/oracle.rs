@@ -62,7 +62,7 @@ fn flows(scenario: &Scenario) -> Vec<(u32, u32)> {
     flows
 }
 
-/// A change of a single part of the cluster.
+/// A change to a single part of the cluster.
 #[derive(Clone, Copy)]
 enum Turn {
     There(usize, bool),

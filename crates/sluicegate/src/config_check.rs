@@ -1,4 +1,4 @@
-//! Implements `sluicegate config check`, which reports the problems of a configuration, and
+//! Implements `sluicegate config check`, which reports the problems in a configuration, and
 //! `sluicegate config schema`.
 //!
 //! The check compiles the configuration of each machine as `sluicegate run` does, and prints how

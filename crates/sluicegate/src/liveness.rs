@@ -1,7 +1,7 @@
 //! Tracks the health and readiness of the process for `/healthz`, `/readyz`, BGP announcements, the
 //! service manager and the log.
 //!
-//! The control loop checks the data plane once per [`EVERY`]. Each change is logged once and
+//! The control loop checks the data plane at intervals of [`EVERY`]. Each change is logged once and
 //! published as a [`State`]. The process sends heartbeats to the service manager only while the
 //! forwarder is healthy. A heartbeat therefore shows that the control loop and the packet threads
 //! are making progress.

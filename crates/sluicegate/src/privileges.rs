@@ -81,7 +81,7 @@ fn leave_root() -> nix::Result<()> {
     if !geteuid().is_root() {
         return Ok(());
     }
-    // A change of user clears the parent-death signal, so it is set again.
+    // Changing the user clears the parent-death signal, so it is set again.
     let at_parents_death = prctl::get_pdeathsig()?;
     prctl::set_keepcaps(true)?;
     setgroups(&[])?;

@@ -1,5 +1,5 @@
 //! Signed marks of the packet tracer. A packet is traced if its payload begins with a mark that was
-//! signed with a key of the cluster.
+//! signed with the cluster's key.
 //!
 //! This crate writes, parses and verifies marks. The forwarder reports each valid mark to the
 //! control plane and forwards the packet normally. The control plane sends the report to the
@@ -68,8 +68,7 @@ pub enum TraceRefusal {
     Time,
     /// The receiver in the mark is not one of the configured receivers.
     Receiver,
-    /// The mark was not signed with the key of the cluster, or it was signed for a different
-    /// 5-tuple.
+    /// The mark was not signed with the cluster's key, or it was signed for a different 5-tuple.
     Mac,
     /// The rate limit for reports was exceeded.
     Rate,

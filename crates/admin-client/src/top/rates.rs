@@ -30,7 +30,7 @@ pub(crate) struct Rates {
     pub(crate) backends: Vec<Row>,
     /// The drop reasons with at least one packet, highest rate first.
     pub(crate) drops: Vec<Drops>,
-    /// The rates of the packet threads, followed by those of the I/O threads.
+    /// The rates of the packet threads, followed by the rates of the I/O threads.
     pub(crate) threads: Vec<Thread>,
 }
 
@@ -105,7 +105,7 @@ impl Rates {
 }
 
 impl Rates {
-    /// Adds the states of backends. A backend in several pools may have several states.
+    /// Adds backend states to the rates. A backend in several pools may have several states.
     pub(crate) fn enter_states(&mut self, rows: &[BackendRow]) {
         let mut states: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
         for row in rows {

@@ -125,7 +125,7 @@ pub enum Drift {
 pub struct ForwarderView {
     /// `true` if forwarding works.
     pub healthy: bool,
-    /// The problems of packet forwarding, one sentence each.
+    /// The problems with packet forwarding, one sentence each.
     pub why: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Tests of the Unix listener: its socket file, and the limits of connections. Most tests use the
+//! Tests of the Unix listener: its socket file, and its connection limits. Most tests use the
 //! paused clock of tokio, which advances while all tasks wait.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

@@ -106,7 +106,7 @@ impl Session {
     pub(crate) fn tick(&mut self, now: Instant, chance: u32) -> Option<Control> {
         if self.detect_at.is_some_and(|at| at <= now) {
             self.detect_at = None;
-            // §6.8.1: after a detection time without packets, the stored values of the peer are
+            // §6.8.1: after a detection time without packets, the stored values from the peer are
             // reset.
             self.remote = UNHEARD;
             if matches!(self.state, SessionState::Init | SessionState::Up) {
@@ -201,8 +201,8 @@ impl Session {
         Some(interval * self.multiplier.into() - interval * (SHORTEST_WAIT + self.jitter()) / 100)
     }
 
-    /// Returns the jitter in percent of the interval. A wait is 75 to 100 % of the interval. With a
-    /// multiplier of 1, the wait is 75 to 90 % of the interval (§6.8.7).
+    /// Returns the jitter as a percentage of the interval. A wait is 75 to 100 % of the interval.
+    /// With a multiplier of 1, the wait is 75 to 90 % of the interval (§6.8.7).
     fn jitter(&self) -> u32 {
         if self.multiplier == 1 { 15 } else { 25 }
     }
@@ -238,7 +238,7 @@ fn micros(count: u32) -> Duration {
 /// The bits of a discriminator that contain the slot number of the session.
 pub(crate) const SLOT: u32 = 0xffff;
 const ONE_SECOND: u32 = 1_000_000;
-/// The shortest wait, in percent of the interval.
+/// The shortest wait, as a percentage of the interval.
 const SHORTEST_WAIT: u32 = 75;
 
 #[cfg(test)]

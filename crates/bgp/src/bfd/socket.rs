@@ -1,5 +1,5 @@
-//! The UDP sockets of BFD: one receive socket for each address family, and one send socket for each
-//! session.
+//! The UDP sockets for BFD: one receive socket for each address family, and one send socket for
+//! each session.
 //!
 //! See RFC 5881 §4 (each session has a source port of at least 49152) and §5 (hop limit 255).
 

@@ -1,4 +1,4 @@
-//! Checks that the router still has the session after a change of the MD5 key.
+//! Checks that the router still has the session after a change to the MD5 key.
 //!
 //! bird and FRR restart the session when their key changes. These routers sign the last messages of
 //! the old session with the old key, so this speaker never receives these messages. Until the

@@ -3,7 +3,7 @@
 //!
 //! The module compares the counters with their values at the start of the attempt, and reports the
 //! reason in the status and the log. The attempt continues nevertheless, because other connections
-//! of the machine can also change the counters.
+//! on this machine can also change the counters.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::config::PeerConfig;
 use crate::drops::Drops;
 use crate::status::State;
 
-/// The counters of dropped segments at the start of the last attempt.
+/// The dropped-segment counters at the start of the last attempt.
 #[derive(Debug)]
 pub(super) struct Silence {
     before: Drops,

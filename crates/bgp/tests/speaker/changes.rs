@@ -206,7 +206,7 @@ async fn renamed_peers_keep_sessions_and_get_new_tables() {
         assert_eq!(speaker.status().len(), 2);
     }
     // Neither router has received a message since then. The next messages are the withdrawal and
-    // the route of the last table.
+    // the route in the last table.
     let mut routes = Routes::new();
     routes.insert(Prefix::host([203, 0, 113, 9].into()), Attributes::default()).unwrap();
     speaker.announce(Desired::everyone(routes));

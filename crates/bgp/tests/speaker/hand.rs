@@ -14,7 +14,7 @@ pub(crate) const OUR_ASN: u32 = 65_101;
 pub(crate) const ASN: u16 = 65_000;
 pub(crate) const OUR_ID: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 100);
 
-/// Starts a speaker on a free port of loopback.
+/// Starts a speaker on a free loopback port.
 pub(crate) fn speaker(peers: Vec<PeerConfig>) -> Speaker {
     start(vec![SocketAddr::from(([127, 0, 0, 1], 0))], peers)
 }

@@ -1,4 +1,4 @@
-//! Tests of a misbehaving peer and a correct peer. The session of the correct peer must stay up,
+//! Tests with a misbehaving peer and a correct peer. The session of the correct peer must stay up,
 //! and the status of the misbehaving peer must contain a reason.
 
 use std::net::Ipv4Addr;

@@ -65,9 +65,9 @@ impl Limits {
 }
 
 impl Limits {
-    /// Counts an event of a source against a limit of `rate` events per second. Use [`Self::admit`]
-    /// for new flows. `key` is a keyed hash of the source and the kind of event. Returns `false` if
-    /// the limit is exceeded.
+    /// Counts an event from a source against a limit of `rate` events per second. Use
+    /// [`Self::admit`] for new flows. `key` is a keyed hash of the source and the event kind.
+    /// Returns `false` if the limit is exceeded.
     pub fn admit_source(&mut self, key: u64, rate: u32, now: Now) -> bool {
         self.sources.admit(key, rate, 1, now)
     }
@@ -90,7 +90,7 @@ fn masked(flow: &Flow, limit: &SourceLimit) -> [u8; 16] {
     (u128::from_be_bytes(flow.source) & !host).to_be_bytes()
 }
 
-/// The token buckets of sources in sets of four. Each set fills one cache line.
+/// The token buckets of the sources, in sets of four buckets. Each set fills one cache line.
 #[derive(Debug)]
 struct Sources {
     sets: Box<[Set]>,
@@ -234,7 +234,8 @@ mod tests {
         assert_eq!(burst(&mut limits, &guard(0, None, Some((1, 32, 64))), "192.0.2.1", 0, 100).0, 100);
     }
 
-    /// A model of the limits with exact fractions of tokens and one map entry for each source.
+    /// A model of the rate limits that uses exact token fractions and one map entry for each
+    /// source.
     #[derive(Default)]
     struct Oracle(HashMap<u64, (u128, u64)>);
 
@@ -262,7 +263,8 @@ mod tests {
     }
 
     proptest! {
-        /// The number of sources equals the number of buckets in a set, so no source is replaced.
+        /// The number of sources is the same as the number of buckets in a set, so no source is
+        /// replaced.
         #[test]
         fn without_collisions_every_source_has_its_exact_bucket(
             asks in asks(WAYS as u64),

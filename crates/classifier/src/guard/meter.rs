@@ -12,7 +12,7 @@
 use crate::Now;
 
 /// The time at which the bucket will be full again, in units of 1/16 ns. The range is 36 years. At
-/// 10,000,000 events per second, the error of the rate is below 0.1 %.
+/// 10,000,000 events per second, the rate error is below 0.1 %.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Meter(u64);
 
@@ -24,7 +24,7 @@ impl Meter {
         self.admit_many(rate, 1, now)
     }
 
-    /// Admits either all of `count` events or none of them.
+    /// Admits all `count` events, or none of them.
     #[inline]
     pub fn admit_many(&mut self, rate: u32, count: u32, now: Now) -> bool {
         let now = units(now);

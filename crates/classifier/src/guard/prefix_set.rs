@@ -276,7 +276,7 @@ mod tests {
             && address_bits.iter().zip(&prefix_bits).take(usize::from(prefix.1)).all(|(a, b)| a == b)
     }
 
-    /// Generates random addresses, most of them close to the ends of prefixes.
+    /// Generates random addresses, most of them close to prefix boundaries.
     fn address() -> impl Strategy<Value = IpAddr> {
         let near = |bits: u32| bits & 0x0003_03ff;
         prop_oneof![

@@ -22,7 +22,7 @@ pub(super) struct Place {
     address: [u8; 16],
     /// The number that identifies the VIP table (its stamp), or 0 if the entry is unused.
     stamp: u64,
-    /// The index of the first port interval of the VIP, or [`EMPTY`].
+    /// The index of the VIP's first port interval, or [`EMPTY`].
     pub(super) ports: u32,
     /// A copy of the first port interval, or an empty interval.
     pub(super) first: Interval,

@@ -1,10 +1,10 @@
 //! A longest-match lookup for prefixes or suffixes of addresses.
 //!
 //! The structure is a tree that branches on many bits at once. A [`Node`] first compares the bits
-//! after those of its parent. The node then branches on about as many bits as are needed to
-//! distinguish its entries. The child nodes of a branch are adjacent in memory, so each step reads
-//! one cache line. An entry that ends within the bits of a branch is stored in all child nodes that
-//! it covers, so a lookup never backtracks. Most lookups read two or three nodes.
+//! that follow the bits that its parent compared. The node then branches on about as many bits as
+//! are needed to distinguish its entries. The child nodes of a branch are adjacent in memory, so
+//! each step reads one cache line. An entry that ends within the bits of a branch is stored in all
+//! child nodes that it covers, so a lookup never backtracks. Most lookups read two or three nodes.
 //! [`Longest::start`] prefetches the second node of a lookup, because only this node is far from
 //! the other nodes in memory.
 //!
@@ -315,7 +315,7 @@ fn index(n: usize) -> u32 {
 const VALUE: u32 = 1 << 31;
 /// The maximum number of entries that are compared one after another instead of by a branch.
 const FEW: usize = 2;
-/// The maximum number of bits that a branch may use beyond those that its number of entries
-/// requires.
+/// The maximum number of additional bits that a branch may use, beyond the number that its entry
+/// count requires.
 const SPARE: u8 = 1;
 const SLOTS_A_FRONT: usize = 4;

@@ -15,7 +15,7 @@ pub(super) struct Interval {
     pub(super) first: u32,
     pub(super) last: u32,
     pub(super) service: u32,
-    /// The number of intervals of the same VIP that follow this interval.
+    /// The number of intervals that follow this interval and belong to the same VIP.
     more: u32,
 }
 
@@ -116,7 +116,7 @@ fn number(protocol: u8, port: u16) -> u32 {
 
 /// Splits the port ranges of a VIP's services into disjoint intervals. Where claims overlap, the
 /// claim with fewer ports takes precedence. Returns the two conflicting services if their claims
-/// overlap and contain equally many ports, unless a narrower claim covers the overlap.
+/// overlap and contain the same number of ports, unless a narrower claim covers the overlap.
 pub(super) fn disjoint(claims: &[&Claim]) -> Result<Vec<Interval>, (u32, u32)> {
     let mut result: Vec<Interval> = Vec::new();
     let mut protocols: Vec<u8> = claims.iter().map(|claim| claim.protocol).collect();
@@ -148,7 +148,7 @@ pub(super) fn disjoint(claims: &[&Claim]) -> Result<Vec<Interval>, (u32, u32)> {
 }
 
 /// Returns the service whose port range contains `port` and has the fewest ports. Returns the two
-/// conflicting services as an error if their port ranges contain equally many ports.
+/// conflicting services as an error if their port ranges contain the same number of ports.
 fn narrowest(claims: &[&Claim], port: u32) -> Result<Option<u32>, (u32, u32)> {
     let holds = |claim: &&Claim| (first(claim)..=last(claim)).contains(&port);
     let Some(best) = claims.iter().copied().filter(holds).min_by_key(|claim| width(claim)) else {

@@ -330,8 +330,8 @@ proptest! {
             suffixes.insert((*group, format!("{}:{}", digits.len(), &digits[from..]), *port), service);
             seeds.push(digits.clone());
         }
-        // Combines the start of one seed with the end of another seed of the same family. In some
-        // results, one bit is flipped.
+        // Combines the start of one seed with the end of a different seed from the same address
+        // family. In some results, one bit is flipped.
         let cross = |front: &prop::sample::Index, back: &prop::sample::Index, turned: Option<usize>| {
             let (front, back) = (front.get(&seeds), back.get(&seeds));
             let mut all = front[..front.len() - 16].to_owned() + &back[back.len() - 16..];

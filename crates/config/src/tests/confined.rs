@@ -9,7 +9,7 @@ use super::files::Folder;
 use super::{BASE, printed};
 use crate::{SecretName, parse_confined, read_secret};
 
-/// Returns the problems of a configuration that was sent by a client.
+/// Returns the problems in a configuration that was sent by a client.
 fn refusals(folder: &Folder, text: &str) -> Vec<String> {
     let credentials = folder.0.join("credentials");
     let secrets = |name: &SecretName| read_secret(name, &|_| Some(credentials.clone().into()));

@@ -1,4 +1,4 @@
-//! Tests of the keys `allow`, `deny` and `limits` of a VIP, and of the files that they name.
+//! Tests of the keys `allow`, `deny` and `limits` of a VIP, and of the files that they refer to.
 
 use std::fs;
 use std::net::IpAddr;

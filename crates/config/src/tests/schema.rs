@@ -72,7 +72,7 @@ fn example() -> Value {
     Value::Table(text.parse().unwrap())
 }
 
-/// A key or index on the path to a value of the example.
+/// A key or index in the path to a value in the example.
 #[derive(Clone, Debug, PartialEq)]
 enum Step {
     Key(String),

@@ -1,4 +1,4 @@
-//! Checks properties that the problems of any configuration text must have.
+//! Checks properties that the reported problems must have for any configuration text.
 //!
 //! The fuzz target in `tests/fuzz` includes this file too.
 

@@ -1,5 +1,5 @@
-//! The frame pools of packet threads with packet sockets. One memory area is divided into frames of
-//! equal size. No two values of [`PacketFrame`] have the same index, so each value has exclusive
+//! Frame pools for packet threads that use packet sockets. One memory area is divided into frames
+//! of equal size. No two values of [`PacketFrame`] have the same index, so each value has exclusive
 //! access to the bytes of its frame.
 
 use std::io;

@@ -21,8 +21,8 @@ pub(super) struct Sizes {
     pub(super) slot: usize,
 }
 
-/// A fanout group: the kernel distributes the packets of an interface to the sockets of the group
-/// by flow hash.
+/// A fanout group: the kernel distributes an interface's packets to the sockets of the group by
+/// flow hash.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Group(u16);
 
@@ -89,7 +89,7 @@ impl PacketSocket {
     /// Joins the given fanout group. If `group` is `None`, creates a group for the interface.
     ///
     /// # Errors
-    /// Returns the error of the kernel, for example if the interface is down.
+    /// Returns the kernel's error, for example if the interface is down.
     pub(super) fn share(&self, group: Option<Group>) -> io::Result<Group> {
         let how = libc::PACKET_FANOUT_HASH | libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING;
         let wanted = match group {

@@ -73,7 +73,7 @@ pub struct PlaneFacts {
     /// unknown flows. The flows of these tables are transferred before the first queue moves.
     #[serde(default)]
     previous: Vec<usize>,
-    /// The time on CLOCK_MONOTONIC at which the clock of the threads starts, in nanoseconds.
+    /// The CLOCK_MONOTONIC time at which the clock of the threads starts, in nanoseconds.
     origin_nanos: u64,
     programs: Vec<SteerFacts>,
 }

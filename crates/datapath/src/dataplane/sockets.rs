@@ -92,8 +92,8 @@ impl Layout {
     }
 
     /// Divides the UMEM into equal parts. Returns the owner of each part, and the number of frames
-    /// in a part. A packet thread without queues gets one eighth of the frames of a queue. A thread
-    /// with a queue keeps the same number of frames free for fragments.
+    /// in a part. A packet thread without queues gets one eighth as many frames as a queue. A
+    /// thread with a queue keeps the same number of frames free for fragments.
     pub(super) fn homes(&self, frames_per_queue: u32) -> (Vec<ThreadId>, u32) {
         let parts = if self.is_steered() { 8 } else { 1 };
         let queues = self.each().flat_map(|(_, _, thread)| std::iter::repeat_n(thread, parts as usize));

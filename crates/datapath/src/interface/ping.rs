@@ -57,7 +57,7 @@ impl Pinger {
     /// Sends one echo request. The IP packet is `packet_bytes` bytes long.
     ///
     /// # Errors
-    /// Returns the error of the kernel if the packet is too long for the interface, if there is no
+    /// Returns the kernel's error if the packet is too long for the interface, if there is no
     /// route, or if a queue is full.
     pub fn send(&self, to: IpAddr, sequence: u16, packet_bytes: usize) -> io::Result<()> {
         let request = request(self.is_ipv4, self.id, sequence, packet_bytes);

@@ -1,5 +1,5 @@
-//! Problems of an interface that occur while packet threads use it. The findings depend only on the
-//! properties of the interface and on the packet size that the threads accept.
+//! Problems with an interface that occur while packet threads use it. The findings depend only on
+//! the properties of the interface and on the packet size that the threads accept.
 
 use super::{Finding, Interface};
 

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The action of the test for a received packet.
+/// The action that the test takes for a received packet.
 #[derive(Clone, Debug)]
 enum Fate {
     /// The packet is dropped, and its chunks return to the pool.

@@ -31,7 +31,7 @@ impl Rings {
     /// Finds the rings of `socket`. Each ring has `size` slots.
     ///
     /// # Errors
-    /// Returns the error of the kernel, or an error if a ring is not mapped or is too small.
+    /// Returns the kernel's error, or an error if a ring is not mapped or is too small.
     ///
     /// # Safety
     /// libxdp must have mapped the rings of `socket` with `size` slots. No other code may use the

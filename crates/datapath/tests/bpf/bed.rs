@@ -2,7 +2,7 @@
 //! test is attached to `near`, and the test sends frames from `far`.
 //!
 //! The namespace has no name and is removed when the thread ends. The kernel generates no
-//! link-local addresses for the interfaces, so only the frames of the test are sent.
+//! link-local addresses for the interfaces, so only frames from the test are sent.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

@@ -81,7 +81,7 @@ fn attached() -> (Steer, Wire) {
     (steer, socket)
 }
 
-/// Sends a frame. Returns the changes of the ingress program's counters, and the packet that the
+/// Sends a frame. Returns the changes in the ingress program's counters, and the packet that the
 /// socket received.
 fn send(steer: &Steer, socket: &Wire, far: &Wire, frame: &[u8]) -> (SteerCounts, Option<Vec<u8>>) {
     let before = steer.counts().unwrap();

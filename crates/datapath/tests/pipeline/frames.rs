@@ -170,7 +170,7 @@ fn error(random: &mut Random) -> Vec<u8> {
     ip(random, ends, &payload, None)
 }
 
-/// Returns an ICMP error from a router about an outer packet of this machine.
+/// Returns an ICMP error from a router about an outer packet that this machine sent.
 fn error_about_us(random: &mut Random) -> Vec<u8> {
     let inner = whole(random);
     let ipv4 = random.once_in(2);

@@ -23,7 +23,7 @@ const TURNS: u64 = 4_000;
 /// The offset of the packet number in a sent frame.
 const NUMBER: usize = 14 + 24 + 20 + 8;
 
-/// Returns a packet of the client with address `host`. The payload is the packet number.
+/// Returns a packet from the client with address `host`. The payload is the packet number.
 fn frame(host: u8, number: u32) -> Vec<u8> {
     let udp = [udp_header(4_000, 443, 4), number.to_be_bytes().to_vec()].concat();
     whole_of(([198, 51, 100, host].into(), VIPS[0]), &udp)

@@ -149,7 +149,7 @@ impl Core {
         Ok(())
     }
 
-    /// Updates the counters of a slot and of a service, if these counters exist.
+    /// Updates the counters of a slot and a service, if these counters exist.
     #[inline(always)]
     pub(super) fn count_for(&self, slot: SlotId, service: ServiceId, count: impl Fn(&PairCounter)) {
         if let Some(pair) = self.counters.backend(slot.0) {

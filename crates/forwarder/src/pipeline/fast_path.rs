@@ -1,6 +1,7 @@
 //! The fast path for TCP and UDP packets with headers at fixed positions. The fast path takes a
-//! third of the time of the slow path. The fast path keeps header fields in registers or in one
-//! cache line per packet, computes several hashes in parallel, and writes headers with wide stores.
+//! third of the time that the slow path takes. The fast path keeps header fields in registers or in
+//! one cache line per packet, computes several hashes in parallel, and writes headers with wide
+//! stores.
 //!
 //! This module implements stage 1 (classification), `backend` implements stage 2 (backend
 //! selection), and `bytes` implements stage 3 (rewriting). If the fast path cannot handle a packet,
@@ -24,7 +25,7 @@ use crate::{
 };
 use sip_lanes::LaneHashers;
 
-/// The state of all fast-path packets of a batch.
+/// The state of all fast-path packets in a batch.
 #[derive(Debug)]
 pub(super) struct FastBatch {
     pub(super) places: Box<[FastPacket]>,
@@ -67,8 +68,9 @@ pub(super) struct FastPacket {
 enum Disposition {
     /// The packet takes the slow path. The other fields of its `FastPacket` are unused.
     General,
-    /// The packet is a request to a keyed service. Stages 1 and 2 use its [`PacketState`]. In stage
-    /// 3 (rewriting), the fast path may write the headers of this packet.
+    /// The packet is a request to a keyed service. Stage 1 (classification) and stage 2 (backend
+    /// selection) use its [`PacketState`]. In stage 3 (rewriting), the fast path may write the
+    /// headers of this packet.
     Request,
     /// The headers have been read, but no service has been looked up yet. This value exists only
     /// during stage 1 (classification).
@@ -388,7 +390,7 @@ impl Core {
         for (number, hash) in hashed.places.iter().zip(hashed.hashes) {
             let Some(place) = places.get_mut(usize::from(*number)) else { continue };
             // Under the 5-tuple policy, the connection table key is the flow hash. Only flows under
-            // this policy have a TCP state signal other than `Datagram`.
+            // this policy have a packet type other than `Datagram`.
             (place.hash, place.key) = (*hash, *hash);
             match place.signal {
                 Signal::Data | Signal::FinOrRst => self.flows.table.prefetch_first(*hash),

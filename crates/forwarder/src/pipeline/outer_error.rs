@@ -1,5 +1,5 @@
-//! Handles ICMP errors that quote an outer packet of this machine. The path MTU in such an error is
-//! reported to the control plane. The error itself is not forwarded.
+//! Handles ICMP errors that quote an outer packet from this machine. The path MTU in such an error
+//! is reported to the control plane. The error itself is not forwarded.
 //!
 //! An error is trusted only if the quoted packet was sent to the backend that the connection tables
 //! contain for its flow. If the quote is too short to include the inner ports, the flow is unknown.

@@ -16,7 +16,7 @@ use crate::{DropReason, Flow, InterfaceId, Keyed, NextHopMode, Packet, Service, 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReturnPath {
     flow: Flow,
-    /// The IP version of the request, of its upstream requests and of the reply.
+    /// The IP version of the request, its upstream requests and the reply.
     pub(super) family: Family,
     /// The address of this machine to which backends send their replies.
     pub(super) own: IpAddr,
@@ -77,7 +77,7 @@ impl ReturnPath {
         Some((service, service.keyed.as_deref()?))
     }
 
-    /// Returns the flow hash of the request under the policy of the service.
+    /// Returns the flow hash of the request under the service's hash policy.
     pub(super) fn flow_hash(&self, snapshot: &Snapshot, service: &Service) -> u64 {
         snapshot.hasher.hash(service.policy, &self.flow)
     }

@@ -1,5 +1,5 @@
-//! Tests of IP fragments. Regardless of their order of arrival, all fragments of a datagram must go
-//! to the backend of its first fragment.
+//! Tests of IP fragments. Regardless of their arrival order, all fragments of a datagram must go to
+//! the backend of its first fragment.
 
 use forwarder::*;
 use proptest::prelude::*;

@@ -385,7 +385,7 @@ fn with_df_clear_the_packet_is_cut_inside_or_outside() {
         };
         assert_eq!(inner, frame[34..]);
         assert_eq!(bed.counters.fragmented.read(), 1);
-        // All fragments together count as one packet of the client.
+        // All fragments together are counted as one packet from the client.
         let forwarded = bed.counters.backend(0).unwrap();
         assert_eq!((forwarded.packets.read(), forwarded.bytes.read()), (1, frame.len() as u64));
     }

@@ -468,8 +468,8 @@ fn hot_keys_cover_the_requests_of_the_counting_period() {
         };
         assert_eq!(bed.send(24, &request(&command)).0, Verdict::Tx);
     }
-    // `aG90` is the base64 form of `hot`. Each key of a request counts. Refused requests and
-    // requests without a key do not count.
+    // `aG90` is the base64 form of `hot`. Each key in a request is counted. Refused requests and
+    // requests without a key are not counted.
     let _ = bed.send(24, &request(b"mg aG90 b v\r\n"));
     let _ = bed.send(24, &request(b"get warm warm\r\n"));
     let _ = bed.send(24, &request(b"mn\r\n"));

@@ -71,7 +71,7 @@ impl Client {
         bytes
     }
 
-    /// Returns the fragments of a UDP datagram of this flow. Only the first fragment has ports.
+    /// Returns the fragments of a UDP datagram in this flow. Only the first fragment has ports.
     fn pieces(self) -> Vec<Vec<u8>> {
         let (source, vip) = if self.ipv4 { ("198.51.100.7", VIP4) } else { ("2001:db8:9::7", VIP6) };
         let payload = udp_payload(self.ports.0, self.ports.1, 300);

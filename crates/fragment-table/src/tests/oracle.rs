@@ -163,7 +163,7 @@ impl Oracle {
         Some((slot, decision))
     }
 
-    /// Returns the slots of the datagrams and of the queue.
+    /// Returns the slots that the datagrams and the queue hold.
     fn places(&self) -> (Vec<u32>, Vec<u32>) {
         let kept = self.datagrams.iter().flat_map(|datagram| datagram.slots.iter().copied());
         let mut places: Vec<u32> = kept.chain(self.queue.iter().map(|&(slot, _)| slot)).collect();

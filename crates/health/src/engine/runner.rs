@@ -199,7 +199,7 @@ impl Runner {
         }
     }
 
-    /// Applies a new interval to a target with the same probe. The health state stays and is
+    /// Applies a new interval to a target whose probe is unchanged. The health state stays and is
     /// published under the new key. The next attempt starts after a random part of the new
     /// interval. Targets that changed together are therefore not probed together.
     fn repace(&mut self, id: u32, spec: Arc<Spec>, now: Duration) {

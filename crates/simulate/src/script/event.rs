@@ -11,7 +11,7 @@ use crate::plan::{Plan, Takeover, in_words};
 use crate::scenario::{Change, MAX_MACHINES};
 
 /// Adds all events to the plan, in the order of the script. `is_reload` is `true` if the versions
-/// come from a change of the configuration.
+/// come from a change to the configuration.
 pub(super) fn read_all(nodes: &[Node<'_>], plan: &mut Plan, duration_ms: u32, is_reload: bool) {
     let mut before = Duration::ZERO;
     let end = Duration::from_millis(u64::from(duration_ms));

@@ -1,9 +1,9 @@
 //! Reads a capture file and returns only the frames that the balancer received. Each frame is
 //! returned once, with its full length.
 //!
-//! A file of `sluicegate capture` contains a packet twice if the packet was held or was passed to
-//! another thread. The two copies have identical bytes. A packet comment in the capture file shows
-//! which copy is the duplicate.
+//! A file written by `sluicegate capture` contains a packet twice if the packet was held or was
+//! passed to another thread. The two copies have identical bytes. A packet comment in the capture
+//! file shows which copy is the duplicate.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

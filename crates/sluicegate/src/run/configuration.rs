@@ -19,7 +19,7 @@ pub(super) struct Configuration {
     /// The files that belonged to the configuration when it was last read from disk.
     pub(super) file_sources: Vec<Source>,
     watch: Option<FileWatch>,
-    /// The warnings of the configuration.
+    /// The warnings about the configuration.
     pub(super) warnings: Vec<String>,
     /// The settings with which the process was started and which a reload cannot change.
     pub(super) running: Running,

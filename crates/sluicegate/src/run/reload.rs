@@ -1,6 +1,6 @@
 //! Implements the steps of a reload for `control_plane::reload`, which calls them. Slow steps run
 //! on other threads, and short steps run on the control loop. This module also rebuilds tables
-//! after changes of health states, because these rebuilds use the same compiler.
+//! after health state changes, because these rebuilds use the same compiler.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

@@ -7,7 +7,7 @@ use datapath::{Idle, IoMode, Settings, inspect};
 use forwarder::{FragmentConfig, IcmpRates};
 
 /// Inspects the interfaces of the machine in the order in which the configuration lists them. The
-/// error lists the problems of all interfaces.
+/// error lists the problems with all interfaces.
 pub(super) fn inspected(config: &Config, machine: &str) -> anyhow::Result<Vec<Interface>> {
     let (mut found, mut refusals) = (Vec::new(), Vec::new());
     for name in &find_machine(config, machine)?.interfaces {

@@ -132,13 +132,12 @@ impl Channel {
     }
 }
 
-/// The maximum number of descriptors in one call of `sendmsg`.
+/// The maximum number of descriptors in one `sendmsg` call.
 const AT_ONCE: usize = 64;
 /// The maximum length of a frame in bytes. The slot numbers of a million backends occupy a tenth of
 /// this length.
 const LONGEST_FRAME: usize = 1 << 30;
-/// The timeout of a write. The other process reads without delay, so a timeout means that it has
-/// failed.
+/// The write timeout. The other process reads without delay, so a timeout means that it has failed.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(20);
 
 #[cfg(test)]

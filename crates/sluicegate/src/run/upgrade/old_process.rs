@@ -325,8 +325,8 @@ impl OldProcess {
         Ok(version)
     }
 
-    /// Hands over the BFD sessions. This must happen before BGP ends, because a router may treat
-    /// the end of BGP as a BFD failure.
+    /// Hands over the BFD sessions. This must happen before the BGP sessions close, because a
+    /// router may treat a closed BGP session as a BFD failure.
     fn let_bfd_go(&mut self, kept: &mut Option<HandedBfd>) -> Result<(), Failed> {
         let since = Instant::now();
         *kept = self.turn(|daemon| daemon.announcer.let_bfd_go());
