@@ -29,7 +29,7 @@ use self::stream::Stream;
 use crate::failure::Failure;
 use crate::table::show;
 
-/// The command-line options that select a running balancer and set the response timeout.
+/// The command-line options that select a running load balancer and set the response timeout.
 #[derive(Clone, Debug, Args)]
 pub struct Reach {
     /// Connect to this admin socket (default: /run/sluicegate/admin.sock)
@@ -64,7 +64,7 @@ pub struct Common {
 }
 
 impl Common {
-    /// Creates a client for the selected balancer.
+    /// Creates a client for the selected load balancer.
     ///
     /// # Errors
     /// Returns an error if the configuration file given by `--config` has no admin socket.
@@ -90,7 +90,7 @@ impl Common {
     }
 }
 
-/// A client for the admin API of one balancer.
+/// A client for the admin API of one load balancer.
 #[derive(Debug)]
 pub struct Client {
     socket: PathBuf,

@@ -29,7 +29,7 @@ pub struct Arguments {
     /// Print only events of this kind; repeat the option for several kinds (default: all kinds)
     #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(EventKind::ALL.map(EventKind::name)))]
     kind: Vec<String>,
-    /// Continue with new events until Ctrl-C; the exit code is 3 if the balancer exits
+    /// Continue with new events until Ctrl-C; the exit code is 3 if the load balancer exits
     #[arg(short, long)]
     follow: bool,
     #[command(flatten)]

@@ -19,8 +19,8 @@ use crate::table::{ago, lines, or_dash, table, word};
 #[derive(Debug, Args)]
 pub struct Terms {
     /// Roll back unless `sluicegate config confirm` is run within this time, such as `5m`; 1 s to
-    /// 24 h in whole seconds. The balancer runs the timer, so the rollback happens even if this
-    /// machine becomes unreachable
+    /// 24 h in whole seconds. The load balancer runs the timer, so the rollback happens even if
+    /// this machine becomes unreachable
     #[arg(long, value_name = "TIME", value_parser = whole_seconds)]
     confirm: Option<u64>,
     /// Apply the change even if more table entries move than `cluster.max_moved` allows

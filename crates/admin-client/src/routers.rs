@@ -29,9 +29,9 @@ pub enum BgpVerb {
 /// The subcommands of `sluicegate machine`.
 #[derive(Debug, Subcommand)]
 pub enum MachineVerb {
-    /// Remove this machine from the cluster and stop the balancer. The routes are first announced
-    /// with the graceful shutdown community (RFC 8326), then withdrawn. The process exits after 5 s
-    /// without packets, or after `cluster.drain_time`
+    /// Remove this machine from the cluster and stop the load balancer. The routes are first
+    /// announced with the graceful shutdown community (RFC 8326), then withdrawn. The process exits
+    /// after 5 s without packets, or after `cluster.drain_time`
     Drain(Drain),
     /// Cancel a drain while the process is still running
     Undrain(Common),

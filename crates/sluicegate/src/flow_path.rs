@@ -34,7 +34,8 @@ pub(crate) struct Arguments {
     key: Option<String>,
     #[command(flatten)]
     from: Source,
-    /// Query all packet threads of the running balancer, which also search their connection tables
+    /// Query all packet threads of the running load balancer, which also search their connection
+    /// tables
     #[arg(long, conflicts_with = "machine")]
     live: bool,
     /// Connect to this admin socket (default: the socket in the configuration)
@@ -106,7 +107,7 @@ pub(crate) fn answer(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     Ok(verdict(explained.is_served()))
 }
 
-/// The result of a lookup in the configuration, without a running balancer.
+/// The result of a lookup in the configuration, without a running load balancer.
 #[derive(Serialize)]
 struct Answer<'a> {
     source: SocketAddr,
@@ -146,7 +147,7 @@ fn elsewhere(
     Ok(explained.backend.filter(|_| explained.step == Some(Step::Remote)))
 }
 
-/// Queries the packet threads of the running balancer about the flow.
+/// Queries the packet threads of the running load balancer about the flow.
 fn ask(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     // The default configuration file is ignored here: only a file on the command line determines
     // the socket.

@@ -116,7 +116,7 @@ fn open_file(wanted: &AdminSocket) -> Result<Option<(Socket, UnixListener)>, Soc
                     tracing::info!(folder = %folder.display(), hint, "admin socket not created, folder missing");
                 }
                 // log: The admin socket could not be created for the reason in `error`. Commands
-                // that connect to the balancer exit with code 3.
+                // that connect to the load balancer exit with code 3.
                 error => tracing::warn!(%error, hint, "admin socket not created"),
             }
             Ok(None)

@@ -60,13 +60,13 @@ enum Verb {
     Config(ConfigVerb),
     /// Check this machine for problems and print how to fix them
     Doctor(doctor::Arguments),
-    /// Show the state of the running balancer; the exit code is 1 if it is not ready or a fault is
-    /// shown
+    /// Show the state of the running load balancer; the exit code is 1 if it is not ready or a
+    /// fault is shown
     Status(Common),
     /// Print digests of the configuration and of the lookup tables, to compare the machines of a
     /// cluster
     Digest(digest::Arguments),
-    /// Print recent state changes of the running balancer with their times and causes
+    /// Print recent state changes of the running load balancer with their times and causes
     Events(EventsArguments),
     /// Show live traffic rates
     Top(TopArguments),
@@ -95,9 +95,9 @@ enum Verb {
     #[command(subcommand)]
     Log(LogVerb),
     /// Print which backend a flow is sent to and why, using the configuration file or the running
-    /// balancer
+    /// load balancer
     Where(flow_path::Arguments),
-    /// Write packets of the running balancer to a pcapng file for Wireshark
+    /// Write packets of the running load balancer to a pcapng file for Wireshark
     ///
     /// Each packet is written twice: on the interface `before` as received, and on `after` as sent,
     /// with the verdict as a comment. A packet must match all given conditions. Later fragments of
@@ -139,17 +139,17 @@ enum ConfigVerb {
     Import(config_import::ImportVerb),
     /// Print a JSON schema of the configuration file, which editors use to complete and check it
     Schema,
-    /// Print the configuration of the running balancer
+    /// Print the configuration of the running load balancer
     Get(Common),
-    /// Replace the configuration of the running balancer through the API; needs `admin.put`
+    /// Replace the configuration of the running load balancer through the API; needs `admin.put`
     Put(live_config::Put),
-    /// Reload the configuration file in the running balancer
+    /// Reload the configuration file in the running load balancer
     Reload(live_config::Reload),
     /// Confirm a change that was made with `--confirm`, so that it is not rolled back
     Confirm(Common),
-    /// List recent generations of the running balancer, or print the files of one generation
+    /// List recent generations of the running load balancer, or print the files of one generation
     History(live_config::History),
-    /// Return the running balancer to an earlier generation, without changing the file
+    /// Return the running load balancer to an earlier generation, without changing the file
     Rollback(live_config::Rollback),
 }
 
@@ -226,7 +226,7 @@ fn carry_out(verb: Verb) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Runs a subcommand of `config`, either on files or on the running balancer.
+/// Runs a subcommand of `config`, either on files or on the running load balancer.
 fn configure(verb: ConfigVerb) -> anyhow::Result<ExitCode> {
     match verb {
         ConfigVerb::Check(arguments) => config_check::check(&arguments),

@@ -52,7 +52,7 @@ pub(crate) struct Arguments {
     /// "reflect"`, because neighbors cannot be resolved offline
     #[arg(long, value_name = "MAC", default_value = "02:00:00:00:00:02")]
     next_hop: Mac,
-    /// Use this MAC address as the address of the balancer
+    /// Use this MAC address as the address of the load balancer
     #[arg(long, value_name = "MAC", default_value = "02:00:00:00:00:01")]
     own: Mac,
     /// Send all frames on this interface, and treat frames without a known interface as received on
