@@ -51,9 +51,9 @@ async fn judge(State(state): State<AppState>, request: Request, next: Next) -> R
             tracing::info!(change = "override", %peer, reason, "operator command: {words}");
         }
         Some(AuditRecord::Noted(words)) => {
-            // log: An operator ran a command that does not change state, such as counting keys.
+            // log: An operator ran a command that does not change the state, such as counting keys.
             // `peer` names the client.
-            tracing::info!(%peer, "operator command: {words}");
+            tracing::info!(%peer, "operator query: {words}");
         }
         Some(AuditRecord::Logged) => tracing::debug!(%peer, %method, path, "operator command"),
         // log: A command of an operator failed with HTTP status `status`, for example because the

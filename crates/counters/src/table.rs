@@ -151,55 +151,44 @@ groups! {
         /// Requests with keys on several backends for which this thread sent requests to the
         /// backends.
         gathers_begun: counter "requests" "thread_gathers_begun_total" [];
-        /// Requests with keys on several backends that ended, by result: answered, incomplete
-        /// (answered without some keys because a backend did not reply in time), timed_out (no
-        /// reply to the client because a backend did not reply in time), too_long (no reply because
-        /// a value exceeds one datagram), or unsent (no reply because of a missing frame or next
-        /// hop, or because a reload removed the service).
+        /// Requests with keys on several backends that ended, by result: answered, incomplete (some
+        /// keys are missing because a backend was late), timed_out (no reply because a backend was
+        /// late), too_long (a value exceeds one datagram), or unsent (no frame, no next hop, or the
+        /// service was removed).
         gathers_answered: counter "requests" "thread_gathers_ended_total" ["result" = "answered"];
-        /// Requests with keys on several backends that ended, by result: answered, incomplete
-        /// (answered without some keys because a backend did not reply in time), timed_out (no
-        /// reply to the client because a backend did not reply in time), too_long (no reply because
-        /// a value exceeds one datagram), or unsent (no reply because of a missing frame or next
-        /// hop, or because a reload removed the service).
+        /// Requests with keys on several backends that ended, by result: answered, incomplete (some
+        /// keys are missing because a backend was late), timed_out (no reply because a backend was
+        /// late), too_long (a value exceeds one datagram), or unsent (no frame, no next hop, or the
+        /// service was removed).
         gathers_incomplete: counter "requests" "thread_gathers_ended_total" ["result" = "incomplete"];
-        /// Requests with keys on several backends that ended, by result: answered, incomplete
-        /// (answered without some keys because a backend did not reply in time), timed_out (no
-        /// reply to the client because a backend did not reply in time), too_long (no reply because
-        /// a value exceeds one datagram), or unsent (no reply because of a missing frame or next
-        /// hop, or because a reload removed the service).
+        /// Requests with keys on several backends that ended, by result: answered, incomplete (some
+        /// keys are missing because a backend was late), timed_out (no reply because a backend was
+        /// late), too_long (a value exceeds one datagram), or unsent (no frame, no next hop, or the
+        /// service was removed).
         gathers_timed_out: counter "requests" "thread_gathers_ended_total" ["result" = "timed_out"];
-        /// Requests with keys on several backends that ended, by result: answered, incomplete
-        /// (answered without some keys because a backend did not reply in time), timed_out (no
-        /// reply to the client because a backend did not reply in time), too_long (no reply because
-        /// a value exceeds one datagram), or unsent (no reply because of a missing frame or next
-        /// hop, or because a reload removed the service).
+        /// Requests with keys on several backends that ended, by result: answered, incomplete (some
+        /// keys are missing because a backend was late), timed_out (no reply because a backend was
+        /// late), too_long (a value exceeds one datagram), or unsent (no frame, no next hop, or the
+        /// service was removed).
         gathers_too_long: counter "requests" "thread_gathers_ended_total" ["result" = "too_long"];
-        /// Requests with keys on several backends that ended, by result: answered, incomplete
-        /// (answered without some keys because a backend did not reply in time), timed_out (no
-        /// reply to the client because a backend did not reply in time), too_long (no reply because
-        /// a value exceeds one datagram), or unsent (no reply because of a missing frame or next
-        /// hop, or because a reload removed the service).
+        /// Requests with keys on several backends that ended, by result: answered, incomplete (some
+        /// keys are missing because a backend was late), timed_out (no reply because a backend was
+        /// late), too_long (a value exceeds one datagram), or unsent (no frame, no next hop, or the
+        /// service was removed).
         gathers_unsent: counter "requests" "thread_gathers_ended_total" ["result" = "unsent"];
         /// Writes that this thread began to send to all backends of their key (kv.replicas).
         replicas_begun: counter "requests" "thread_replica_writes_begun_total" [];
-        /// Writes to all backends of a key that ended, by result: acknowledged (as many backends as
-        /// kv.replicas requires stored the value), failed (too many backends reported an error, and
-        /// the client received the error), or unanswered (the client received no reply because too
-        /// many backends did not reply in time or could not be reached, or because no frame was
-        /// free).
+        /// Writes to all backends of a key that ended, by result: acknowledged (enough backends
+        /// stored the value), failed (too many backends reported an error), or unanswered (too many
+        /// backends did not reply in time or could not be reached, or no frame was free).
         replicas_acknowledged: counter "requests" "thread_replica_writes_ended_total" ["result" = "acknowledged"];
-        /// Writes to all backends of a key that ended, by result: acknowledged (as many backends as
-        /// kv.replicas requires stored the value), failed (too many backends reported an error, and
-        /// the client received the error), or unanswered (the client received no reply because too
-        /// many backends did not reply in time or could not be reached, or because no frame was
-        /// free).
+        /// Writes to all backends of a key that ended, by result: acknowledged (enough backends
+        /// stored the value), failed (too many backends reported an error), or unanswered (too many
+        /// backends did not reply in time or could not be reached, or no frame was free).
         replicas_failed: counter "requests" "thread_replica_writes_ended_total" ["result" = "failed"];
-        /// Writes to all backends of a key that ended, by result: acknowledged (as many backends as
-        /// kv.replicas requires stored the value), failed (too many backends reported an error, and
-        /// the client received the error), or unanswered (the client received no reply because too
-        /// many backends did not reply in time or could not be reached, or because no frame was
-        /// free).
+        /// Writes to all backends of a key that ended, by result: acknowledged (enough backends
+        /// stored the value), failed (too many backends reported an error), or unanswered (too many
+        /// backends did not reply in time or could not be reached, or no frame was free).
         replicas_unanswered: counter "requests" "thread_replica_writes_ended_total" ["result" = "unanswered"];
         /// Writes to all backends of a key after which the backends may differ until the key is
         /// written again, because two backends replied differently or one did not reply in time.
