@@ -96,7 +96,7 @@ fn doctor_finds_each_fault_and_its_command_fixes_it() {
         ),
         ("sysctl -w net.ipv6.conf.all.forwarding=1", "forwarding-loop", "error", "forwards IPv6"),
         ("ip link set lb0 mtu 1500", "mtu-link", "warning", "MTU of lb0 is 1500 bytes"),
-        ("ip link set lb0 mtu 1523", "mtu-link", "warning", "needs 1524"),
+        ("ip link set lb0 mtu 1523", "mtu-link", "warning", "need 1524"),
         ("ethtool -K lb0 rx-gro-list on", "coalescing", "warning", "rx-gro-list on"),
         ("ethtool -K lb0 tx on", "partial-checksum", "warning", "tx checksum offload on"),
         (

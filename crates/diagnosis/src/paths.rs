@@ -127,7 +127,7 @@ fn behind_a_router(facts: &Facts) -> Vec<Finding> {
         path.next_hop.ok().filter(|hop| is_lost && hop.gateway.is_some()).map(|_| ())
     };
     grouped(facts, key, |(), group| {
-        let what = format!("{group} is behind a router, but its packets have no outer header (l2)");
+        let what = format!("packets to {group} have no outer header (l2), but pass a router");
         let why = "the router forwards packets by their VIP address, and sends them back to a load balancer";
         Finding::error("l2-routed", what, why)
             .hint("use gre, ipip or gue for this pool, or connect the backend to the same link")
@@ -140,7 +140,7 @@ fn link_mtu(facts: &Facts) -> Vec<Finding> {
         let needed = group.all.iter().map(|path| path.needed()).max().unwrap_or(mtu);
         let clients = group.first.clients;
         let what = format!(
-            "the MTU of {link} is {mtu} bytes, but {group} needs {needed} bytes ({clients} for a client packet, the rest for outer headers)"
+            "the MTU of {link} is {mtu} bytes, but packets to {group} need {needed} bytes ({clients} for a client packet, the rest for outer headers)"
         );
         Finding::warning("mtu-link", what, FULL_SIZE)
             .command(format!("ip link set dev {link} mtu {needed}"))
@@ -180,7 +180,7 @@ fn learned_mtu(facts: &Facts) -> Vec<Finding> {
 fn silent(facts: &Facts) -> Vec<Finding> {
     let key = |path: &PathFact| (path.reach == Some(Reach::Silent) && path.next_hop.is_ok()).then_some(());
     grouped(facts, key, |(), group| {
-        let what = format!("{group} does not answer pings");
+        let what = format!("no answer to pings from {group}");
         let why = "the backend is down, or it ignores pings, so that a small MTU on the path is not detected";
         Finding::warning("no-answer", what, why).hint(format!(
             "allow ICMP echo on the path, and test with `ping -M do -s 1400 {}`",

@@ -413,12 +413,12 @@ fn problems_of_paths_to_backends_are_found() {
         (|f| f.paths[0].next_hop = Err(Unresolved::LinkDown { interface: 7 }), &[("no-next-hop", ERROR, "is down", "ip link set dev eth0 up")]),
         (|f| f.paths[0].next_hop = Ok(Resolved { leaves_by: 8, ..resolved() }), &[("other-interface", ERROR, "the route of backend b1 (198.18.1.1) uses eth0", "")]),
  (|f| { f.paths[0].kind = "l2"; f.paths[0].encap_overhead = 0; f.paths[0].is_readdressed = true; }, &[]),
-        (|f| { f.paths[0].kind = "l2"; f.paths[0].encap_overhead = 0; }, &[("l2-routed", ERROR, "backend b1 (198.18.1.1) is behind a router", "")]),
+        (|f| { f.paths[0].kind = "l2"; f.paths[0].encap_overhead = 0; }, &[("l2-routed", ERROR, "packets to backend b1 (198.18.1.1) have no outer header", "")]),
         (|f| { f.paths[0].kind = "l2"; f.paths[0].encap_overhead = 0; f.paths[0].next_hop = Ok(Resolved { gateway: None, ..resolved() }); }, &[]),
         // A client packet of 1,500 bytes plus 24 bytes of outer headers.
         (|f| { f.paths[0].link = Some(("eth0".into(), 1_524)); f.paths[0].next_hop = Ok(Resolved { mtu_bytes: 1_524, ..resolved() }); }, &[]),
-        (|f| { f.paths[0].link = Some(("eth0".into(), 1_523)); f.paths[0].reach = Some(Reach::Longest(1_523)); f.paths[0].next_hop = Ok(Resolved { mtu_bytes: 1_523, ..resolved() }); }, &[("mtu-link", WARN, "is 1523 bytes, but backend b1 (198.18.1.1) needs 1524", "ip link set dev eth0 mtu 1524")]),
-        (|f| f.paths.iter_mut().for_each(|path| { path.link = Some(("eth0".into(), 1_500)); path.reach = None; path.encap_overhead = 20 + u32::from(&*path.backend == "b2") * 12; path.next_hop = Ok(Resolved { mtu_bytes: 1_500, ..resolved() }); }), &[("mtu-link", WARN, "and 1 more needs 1532", "ip link set dev eth0 mtu 1532")]),
+        (|f| { f.paths[0].link = Some(("eth0".into(), 1_523)); f.paths[0].reach = Some(Reach::Longest(1_523)); f.paths[0].next_hop = Ok(Resolved { mtu_bytes: 1_523, ..resolved() }); }, &[("mtu-link", WARN, "is 1523 bytes, but packets to backend b1 (198.18.1.1) need 1524", "ip link set dev eth0 mtu 1524")]),
+        (|f| f.paths.iter_mut().for_each(|path| { path.link = Some(("eth0".into(), 1_500)); path.reach = None; path.encap_overhead = 20 + u32::from(&*path.backend == "b2") * 12; path.next_hop = Ok(Resolved { mtu_bytes: 1_500, ..resolved() }); }), &[("mtu-link", WARN, "and 1 more need 1532", "ip link set dev eth0 mtu 1532")]),
         (|f| f.paths[0].reach = Some(Reach::Longest(1_500)), &[("mtu-path", ERROR, "larger than 1500 bytes do not reach backend b1 (198.18.1.1), but 1524", "")]),
         (|f| f.paths[0].reach = Some(Reach::Longest(1_523)), &[("mtu-path", ERROR, "larger than 1523", "")]),
         // The kernel route has the same MTU, which is not reported a second time.
@@ -426,7 +426,7 @@ fn problems_of_paths_to_backends_are_found() {
         (|f| f.paths[0].next_hop = Ok(Resolved { mtu_bytes: 1_523, ..resolved() }), &[("mtu-route", WARN, "has an MTU of 1523 bytes", "ip route flush cache")]),
         (|f| { f.paths[0].reach = None; f.paths[0].next_hop = Ok(Resolved { mtu_bytes: 1_500, ..resolved() }); }, &[("mtu-route", WARN, "has an MTU of 1500 bytes", "ip route flush cache")]),
         (|f| { f.paths[0].address = ip("2001:db8:18::1"); f.paths[0].next_hop = Ok(Resolved { mtu_bytes: 1_500, ..resolved() }); }, &[("mtu-route", WARN, "2001:db8:18::1", "ip -6 route flush cache")]),
-        (|f| f.paths[0].reach = Some(Reach::Silent), &[("no-answer", WARN, "backend b1 (198.18.1.1) does not answer", "")]),
+        (|f| f.paths[0].reach = Some(Reach::Silent), &[("no-answer", WARN, "no answer to pings from backend b1 (198.18.1.1)", "")]),
         (|f| { f.paths[0].reach = Some(Reach::Silent); f.paths[0].next_hop = Err(Unresolved::NoRoute); }, &[("no-next-hop", ERROR, "cannot send to", "")]),
         (|f| f.paths.iter_mut().for_each(|path| path.reach = None), &[]),
     ]);

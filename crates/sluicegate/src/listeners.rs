@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +19,6 @@ use admin::{
     Command, Limits, Listener, Roles, Rules, Socket, SocketError, Tls, acceptor, listen, router, serve,
     status_page,
 };
-use anyhow::Context;
 use axum::Router;
 use compile::find_machine;
 use config::{AdminSocket, AdminTcp, Config};
@@ -97,7 +97,15 @@ async fn listeners(
 ) -> anyhow::Result<Vec<(SocketAddr, TcpListener)>> {
     let mut bound = Vec::new();
     for &address in wanted.difference(existing) {
-        let listener = TcpListener::bind(address).await.with_context(|| format!("{key}: {address}"))?;
+        let listener = TcpListener::bind(address).await.map_err(|error| {
+            let help = match error.kind() {
+                io::ErrorKind::AddrNotAvailable => {
+                    ": list only addresses of this machine and of machines in the configuration"
+                }
+                _ => "",
+            };
+            anyhow::Error::new(error).context(format!("{key}: {address}{help}"))
+        })?;
         bound.push((address, listener));
     }
     Ok(bound)
@@ -385,6 +393,10 @@ mod tests {
         let refused = format!("{:#}", scene.follow(&keys).await.unwrap_err());
         assert!(refused.starts_with(&format!("admin.metrics: {taken}: ")), "{refused}");
         assert!(!new.exists() && well(other, "lb1").await, "a failed reload changes nothing");
+        // No interface has this address.
+        let refused = scene.follow("socket = false\nmetrics = [\"192.0.2.99:1\"]\n").await.unwrap_err();
+        let wanted = "admin.metrics: 192.0.2.99:1: list only addresses of this machine and of machines in";
+        assert!(format!("{refused:#}").starts_with(wanted), "{refused:#}");
     }
 
     #[tokio::test]
