@@ -22,6 +22,7 @@ mod events;
 mod fragments;
 mod groups;
 mod guards;
+mod how_to_pages;
 mod interfaces;
 mod jumbo;
 mod lifecycle;
