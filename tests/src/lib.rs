@@ -34,6 +34,7 @@ mod process;
 mod query_client;
 mod router;
 mod router_config;
+mod stall;
 mod temp;
 mod tunnels;
 mod udp;
@@ -67,6 +68,7 @@ pub use router::{Router, RouterKind};
 pub use router_config::{
     CLUSTER_ASN, FRR_BFDD, ROUTER_ASN, ROUTER_KEY, RouterSession, config as router_config,
 };
+pub use stall::Stall;
 pub use temp::TempDir;
 pub use tunnels::Tunnels;
 pub use udp::{UdpReply, UdpServer, udp_ask};

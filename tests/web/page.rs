@@ -88,7 +88,8 @@ fn page_updates_without_reload() {
         samples.backends.as_array_mut().unwrap().pop();
         samples.status["ready"] = json!(false);
         samples.status["not_ready"] = json!(["VIP mail has no backend"]);
-        samples.status["forwarder"] = json!({ "healthy": false, "why": ["thread 1 is stuck"] });
+        samples.status["forwarder"] =
+            json!({ "healthy": false, "why": ["thread 1 is stuck"], "unhealthy_seconds": 1.5 });
     });
     scene.browser.wait_for("return document.getElementById('state').textContent === 'not ready'");
     assert_eq!(rows(&scene.browser, "backends")["b1"]["state"], "✕ down failed checks down for www IPv6");

@@ -218,6 +218,7 @@ mod tests {
             returns_in_seconds: None,
             since_seconds: None,
             withdrawals: 0,
+            not_announced_seconds: 0.0,
             backup: false,
             routes: vec![],
         };

@@ -226,6 +226,7 @@ pub fn conversations() -> Vec<Vec<u8>> {
         med: Some(9),
         local_pref: Some(200),
         prepend: 2,
+        shutdown_prepend: 0,
         communities: vec![Community::GRACEFUL_SHUTDOWN, Community(65_000, 1)],
         large_communities: vec![LargeCommunity(65_000, 1, 2)],
     };

@@ -36,6 +36,8 @@ pub struct Attributes {
     /// The number of times that the local AS number is additionally prepended to the AS path for
     /// external peers.
     pub prepend: u8,
+    /// The number of further copies that [`Attributes::graceful_shutdown`] adds to the AS path.
+    pub shutdown_prepend: u8,
     /// The standard communities, at most [`Attributes::MAX_COMMUNITIES`].
     pub communities: Vec<Community>,
     /// The large communities, at most [`Attributes::MAX_COMMUNITIES`].
@@ -47,10 +49,13 @@ impl Attributes {
     /// communities and 255 prepended AS numbers, an UPDATE still has room for prefixes.
     pub const MAX_COMMUNITIES: usize = 64;
 
-    /// Adds the graceful-shutdown community (RFC 8326) and sets the local preference to 0.
+    /// Gives the route the lowest preference: adds the graceful-shutdown community (RFC 8326), sets
+    /// the local preference to 0 and the MED to its maximum, and adds
+    /// [`shutdown_prepend`](Self::shutdown_prepend) copies to the AS path.
     #[must_use]
     pub fn graceful_shutdown(mut self) -> Self {
-        self.local_pref = Some(0);
+        (self.local_pref, self.med) = (Some(0), Some(u32::MAX));
+        self.prepend = self.prepend.saturating_add(std::mem::take(&mut self.shutdown_prepend));
         if !self.communities.contains(&Community::GRACEFUL_SHUTDOWN) {
             self.communities.push(Community::GRACEFUL_SHUTDOWN);
         }
@@ -205,14 +210,17 @@ mod tests {
     fn the_mark_of_a_graceful_shutdown_is_set_once_on_every_table() {
         let mut routes = Routes::new();
         let prefix = "203.0.113.10/32".parse().unwrap();
-        routes.insert(prefix, Attributes { local_pref: Some(200), ..Attributes::default() }).unwrap();
+        let own =
+            Attributes { local_pref: Some(200), prepend: 1, shutdown_prepend: 2, ..Attributes::default() };
+        routes.insert(prefix, own).unwrap();
         let mut desired = Desired::everyone(routes.clone());
         desired.peers.insert("spare".into(), Arc::new(routes));
         let marked = desired.graceful_shutdown().graceful_shutdown();
         for table in [marked.of("spare"), marked.of("main")] {
             let attributes = table.get(prefix).unwrap();
             assert_eq!(attributes.communities, [Community::GRACEFUL_SHUTDOWN]);
-            assert_eq!(attributes.local_pref, Some(0));
+            assert_eq!((attributes.local_pref, attributes.med), (Some(0), Some(u32::MAX)));
+            assert_eq!(attributes.prepend, 3);
         }
     }
 

@@ -70,7 +70,7 @@ fn written<S: Serializer>(attributes: &Attributes, to: S) -> Result<S::Ok, S::Er
         communities: Vec<String>,
         large_communities: Vec<String>,
     }
-    let Attributes { med, local_pref, prepend, communities, large_communities } = attributes;
+    let Attributes { med, local_pref, prepend, communities, large_communities, .. } = attributes;
     Written {
         med: *med,
         local_pref: *local_pref,
@@ -150,6 +150,7 @@ fn read_attributes(section: &mut Section<'_>) -> (Attributes, Option<Place>) {
         med: section.optional("med").and_then(|node| node.number(0..=u32::MAX)),
         local_pref: local_pref.as_ref().and_then(|node| node.number(0..=u32::MAX)),
         prepend: section.or("prepend", 0, |node| node.number(0..=16)),
+        shutdown_prepend: 0,
         communities: communities.unwrap_or_default(),
         large_communities: large.unwrap_or_default(),
     };

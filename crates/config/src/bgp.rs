@@ -30,6 +30,9 @@ pub struct Bgp {
     /// community before it withdraws them: up to 10 min. Default: 5 s.
     #[serde(serialize_with = "canonical::span")]
     pub graceful_shutdown: Duration,
+    /// The number of copies of the AS number that are added to routes with the GRACEFUL_SHUTDOWN
+    /// community, at most 16. Default: 0.
+    pub graceful_shutdown_prepend: u8,
     /// The time for which routers keep the routes after the process has terminated unexpectedly, in
     /// whole seconds up to 10 min. Default: 0, which disables graceful restart.
     #[serde(serialize_with = "canonical::span")]
@@ -42,6 +45,14 @@ pub struct Bgp {
     /// is from [`hold_down`](Self::hold_down) to 24 h. Default: 5 min.
     #[serde(serialize_with = "canonical::span")]
     pub max_hold_down: Duration,
+    /// The time in which the effect of earlier withdrawals on the hold-down halves: 1 s to 24 h.
+    /// Default: 2 min.
+    #[serde(serialize_with = "canonical::span")]
+    pub hold_down_half_life: Duration,
+    /// The duration of a forwarder stall after which routes are withdrawn, up to 1 min. During
+    /// shorter stalls, routes have the GRACEFUL_SHUTDOWN community. Default: 3 s.
+    #[serde(serialize_with = "canonical::span")]
+    pub max_stall: Duration,
     /// The amount that a backup machine adds to the MED of a VIP. Default: 1,000.
     pub backup_med: u32,
     /// All peers, in configuration order.

@@ -36,7 +36,7 @@ use forwarder::{
 use crate::af_packet::{Room, open_all};
 use crate::error::{StartError, words};
 use crate::hash_lanes::lane_hashers;
-use crate::health::{Health, Monitor};
+use crate::health::{Health, Monitor, Pause};
 use crate::interface::{
     Hardware, Interface, LONGEST_PACKET, Privileges, Severity, largest_packet, privilege_findings,
 };
@@ -265,7 +265,7 @@ impl DataPlane {
         let (Plan { layout, settings, live }, Kind { socket_mode, largest_packet }) = (plan, kind);
         let wakers: Arc<[Waker]> =
             (0..layout.threads()).map(|_| Waker::new()).collect::<Result<Vec<_>, _>>()?.into();
-        let mut monitor = Monitor::new(Arc::clone(&wakers));
+        let mut monitor = Monitor::new(Arc::clone(&wakers))?;
         for ((steer, interface), queues) in steers.each().iter().zip(&interfaces).zip(&layout.queues) {
             monitor.add_program(steer.program(), steer.mode(), u32::from(*queues) < interface.queues);
         }
@@ -351,6 +351,18 @@ impl DataPlane {
         let no_socket: Vec<u64> =
             self.without_socket().zip(before).map(|(now, before)| now.saturating_sub(before)).collect();
         self.monitor.look(&self.interfaces, &self.threads.running, &self.sockets, &no_socket)
+    }
+
+    /// Returns for how long stuck threads have been the only problem. Returns `None` if the last
+    /// call of [`DataPlane::health`] found no problem, or a problem that does not end by itself.
+    #[must_use]
+    pub fn stalled(&self) -> Option<Duration> {
+        self.monitor.stalled()
+    }
+
+    /// Returns the time for which the process did not run, if it was not reported before.
+    pub fn pause(&mut self) -> Option<Pause> {
+        self.monitor.pause()
     }
 
     /// Returns, for each interface, the number of packets that arrived on a queue without a socket.

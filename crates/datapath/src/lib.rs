@@ -60,7 +60,7 @@ pub use engine::MAX_BATCH;
 pub use error::StartError;
 pub use frame::Frame;
 pub use hash_lanes::lane_hashers;
-pub use health::{Health, Problem, Progress, ThreadName};
+pub use health::{Health, Pause, Problem, Progress, StallReason, ThreadName};
 pub use interface::MAX_INTERFACES;
 pub use large_pages::advise_large_pages;
 pub use pcap::{CaptureError, CaptureReader, CaptureWriter, CapturedFrame};

@@ -105,6 +105,9 @@ impl<D: Sockets, F: Forward> PacketThread<D, F> {
             pin(self.number, processor);
         }
         give_up_capabilities();
+        if let Some(own) = self.wakers.get(self.number) {
+            own.thread_begins();
+        }
         self.born = None;
         for (round, through) in (1..).zip(std::mem::take(&mut self.through)) {
             while self.rounds.current() < round && !self.leave.is_ordered() {
@@ -244,13 +247,13 @@ fn pin(thread: usize, processor: u32) {
 
 /// Gives up all capabilities of the thread. The thread has already opened everything that it needs.
 /// An attacker who takes control of the thread therefore gains no privileges.
-fn give_up_capabilities() {
+pub(crate) fn give_up_capabilities() {
     let none = CapabilitySet::empty();
     let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
     if let Err(error) = set_capabilities(None, sets) {
-        // log: The kernel refused to drop the capabilities of a packet thread. The thread works,
-        // but with more privileges than it needs.
-        tracing::warn!(%error, "capabilities of a packet thread not dropped");
+        // log: The kernel refused to drop the capabilities of a data plane thread. The thread
+        // works, but with more privileges than it needs.
+        tracing::warn!(%error, "capabilities of a data plane thread not dropped");
     }
 }
 

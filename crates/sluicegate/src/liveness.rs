@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use admin::metrics::Readiness;
 use admin::view::DownView;
 use config::words::count_of;
-use datapath::Health;
+use control_plane::announce::Fault;
+use datapath::{Health, Pause};
 use tokio::sync::watch;
 
 use crate::notify::Notifier;
@@ -36,6 +37,12 @@ impl State {
     /// Returns `true` if this machine should receive traffic.
     pub(crate) fn is_ready(&self) -> bool {
         self.health.is_healthy() && !self.draining && self.set_up && self.vips_without().next().is_none()
+    }
+
+    /// Returns the fault of the forwarder for the announcement decisions. `stalled` is the time for
+    /// which stuck threads have been the only problem.
+    pub(crate) fn fault(&self, stalled: Option<Duration>) -> Option<Fault> {
+        (!self.health.is_healthy()).then(|| Fault { why: self.health.to_string(), stalled })
     }
 
     /// Returns the VIPs that have a service without a backend.
@@ -75,6 +82,10 @@ pub(crate) struct Liveness {
     readiness: watch::Sender<Readiness>,
     manager: Rc<Notifier>,
     heart: Option<Heart>,
+    /// The time of the last check of the data plane.
+    taken: Option<Instant>,
+    /// The total time for which the forwarder was unhealthy.
+    unhealthy: Duration,
 }
 
 impl Liveness {
@@ -82,7 +93,7 @@ impl Liveness {
     pub(crate) fn new(manager: Rc<Notifier>) -> Self {
         let heart = manager.watchdog_time().map(Heart::new);
         let (state, readiness) = (State::default(), watch::Sender::new(Readiness::default()));
-        Self { state, readiness, manager, heart }
+        Self { state, readiness, manager, heart, taken: None, unhealthy: Duration::ZERO }
     }
 
     /// Returns a receiver of state changes.
@@ -95,18 +106,37 @@ impl Liveness {
         if health.is_healthy() {
             self.beat(now);
         }
+        let before = self.taken.replace(now).filter(|_| !self.state.health.is_healthy());
+        self.unhealthy += before.map_or(Duration::ZERO, |before| now.saturating_duration_since(before));
         if self.state.health == health {
             return;
         }
         match &health {
             // log: The fault that was logged before has ended.
             Health::Healthy => tracing::info!(change = "machine", "forwarder healthy again"),
-            // log: A packet thread is stuck, or a socket or XDP program is lost; see `why`. Routes
-            // are withdrawn, and the service manager restarts the process if the fault persists.
+            // log: A packet thread is stuck, or a socket or XDP program is lost; see `why`. While a
+            // thread is stuck for less than `bgp.max_stall`, routes have the graceful-shutdown
+            // community. Otherwise routes are withdrawn. The service manager restarts the process
+            // if the fault persists.
             unhealthy => tracing::error!(change = "machine", why = %unhealthy, "forwarder unhealthy"),
         }
         self.manager.status(&health.to_string());
         self.change(|state| state.health = health);
+    }
+
+    /// Logs a time in which the process did not run. The state of the forwarder stays unchanged.
+    pub(crate) fn paused(&self, pause: Option<Pause>) {
+        let Some(pause) = pause else { return };
+        let seconds = format!("{:.1}", pause.lasted.as_secs_f64());
+        // log: The whole process did not run for this time, so this machine forwarded no packets,
+        // and routers may have lost BFD sessions. With too little processor time, look for other
+        // programs on the processors of the process. Otherwise look for a suspended VM or a signal.
+        tracing::warn!(change = "machine", %seconds, why = %pause, "process did not run");
+    }
+
+    /// Returns the total time for which the forwarder was unhealthy.
+    pub(crate) fn unhealthy(&self) -> Duration {
+        self.unhealthy
     }
 
     /// Sends a heartbeat if one is due.
@@ -193,12 +223,12 @@ pub(crate) const EVERY: Duration = Duration::from_millis(250);
 
 #[cfg(test)]
 mod tests {
-    use datapath::{Problem, ThreadName};
+    use datapath::{Problem, StallReason, ThreadName};
 
     use super::*;
 
     fn ill() -> Health {
-        Health::Unhealthy(vec![Problem::ThreadStuck(ThreadName::Packet(0))])
+        Health::Unhealthy(vec![Problem::ThreadStuck(ThreadName::Packet(0), StallReason::Stopped)])
     }
 
     #[test]
@@ -240,6 +270,15 @@ mod tests {
             assert_eq!(readiness.has_changed().unwrap(), news);
             readiness.mark_unchanged();
         }
+    }
+
+    #[test]
+    fn unhealthy_time_is_the_sum_of_all_faults() {
+        let (mut liveness, start) = (Liveness::new(Rc::default()), Instant::now());
+        for (second, health) in [(0, ill()), (4, ill()), (6, Health::Healthy), (9, ill()), (10, ill())] {
+            liveness.take(health, start + Duration::from_secs(second));
+        }
+        assert_eq!(liveness.unhealthy(), Duration::from_secs(7));
     }
 
     #[test]

@@ -426,6 +426,7 @@ impl Daemon {
         }
         let seen = self.observed(Instant::now());
         self.lifecycle.liveness.take(self.forwarding.plane.health(), seen.now);
+        self.lifecycle.liveness.paused(self.forwarding.plane.pause());
         self.publisher.live().clock().set(unix_seconds());
         self.take_notices();
         self.look_at_vips();
@@ -482,9 +483,8 @@ impl Daemon {
         let by_name = LazyCell::new(|| rows.iter().map(|row| (&*row.name, row)).collect::<HashMap<_, _>>());
         self.lifecycle.liveness.vips(vips, |vip| services_without(by_name.get(vip).copied()));
         let state = self.lifecycle.liveness.state();
-        let forwarder_fault = (!state.health.is_healthy()).then(|| state.health.to_string());
-        let seen = Seen { forwarder_fault, set_up: state.set_up, services };
-        self.announcer.look(&seen, self.lifecycle.elapsed());
+        let fault = state.fault(self.forwarding.plane.stalled());
+        self.announcer.look(&Seen { fault, set_up: state.set_up, services }, self.lifecycle.elapsed());
     }
 
     fn become_ready_when_checked(&mut self) {

@@ -77,6 +77,8 @@ catalogue! {
         "1 if the machine is ready for traffic: forwarding works, no drain is active, and every required VIP has a backend.";
     FORWARDER_HEALTHY: Gauge "0 or 1" "forwarder_healthy" []
         "1 if every packet thread with pending packets makes progress, all sockets work, and the XDP program is attached.";
+    FORWARDER_UNHEALTHY: Counter "seconds" "forwarder_unhealthy_seconds_total" []
+        "Time for which the forwarder was unhealthy. It includes stalls between two scrapes.";
 
     BGP_UP: Gauge "0 or 1" "bgp_session_up" ["peer"]
         "1 if the BGP session with this peer is established, otherwise 0.";
@@ -89,6 +91,8 @@ catalogue! {
     VIP_ANNOUNCED: Gauge "0 or 1" "vip_announced" ["vip"]
         "1 if this VIP is announced, 0 if not, for example during a drain (no series for VIPs that the configuration does not \
          announce).";
+    VIP_NOT_ANNOUNCED: Counter "seconds" "vip_not_announced_seconds_total" ["vip"]
+        "Time for which this VIP was not announced, not counting drains. It includes outages between two scrapes.";
     VIP_WITHDRAWALS: Counter "withdrawals" "vip_withdrawals_total" ["vip"]
         "Withdrawals of this VIP because it no longer met the conditions for an announcement, not counting withdrawals for a drain.";
 

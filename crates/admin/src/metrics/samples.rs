@@ -125,6 +125,7 @@ impl Samples {
         self.push(&the::HEALTH_UNABLE, &[], input.status.checks_unable as u64);
         self.push(&the::READY, &[], input.status.ready.into());
         self.push(&the::FORWARDER_HEALTHY, &[], input.status.forwarder.healthy.into());
+        self.put(&the::FORWARDER_UNHEALTHY, &[], input.status.forwarder.unhealthy_seconds);
     }
 
     fn routers(&mut self, bgp: &BgpView) {
@@ -140,9 +141,13 @@ impl Samples {
         let wanted = bgp.vips.iter().filter(|vip| vip.state != AnnouncementState::NotConfigured);
         let mut vips: Vec<&AnnouncedVip> = wanted.collect();
         // VIPs that are not announced come first, so that the limit never hides them.
-        vips.sort_by_key(|vip| vip.state == AnnouncementState::Announced);
+        let has_routes = |vip: &AnnouncedVip| {
+            matches!(vip.state, AnnouncementState::Announced | AnnouncementState::Marked)
+        };
+        vips.sort_by_key(|vip| has_routes(vip));
         for vip in vips.into_iter().take(MAX_SERIES_VIPS) {
-            self.push(&the::VIP_ANNOUNCED, &[&vip.vip], (vip.state == AnnouncementState::Announced).into());
+            self.push(&the::VIP_ANNOUNCED, &[&vip.vip], has_routes(vip).into());
+            self.put(&the::VIP_NOT_ANNOUNCED, &[&vip.vip], vip.not_announced_seconds);
             self.push(&the::VIP_WITHDRAWALS, &[&vip.vip], vip.withdrawals);
         }
     }

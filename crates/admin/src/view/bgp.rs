@@ -127,7 +127,8 @@ pub struct AnnouncedVip {
     pub vip: String,
     /// The announcement state.
     pub state: AnnouncementState,
-    /// The reason why the VIP is not announced, in one sentence, or null if the VIP is announced.
+    /// The reason why the VIP is not announced, or why its routes have the graceful-shutdown
+    /// community, in one sentence. Null if the VIP is announced normally.
     pub why: Option<String>,
     /// The remaining hold-down time in seconds, or null if the VIP is not held down.
     pub returns_in_seconds: Option<f64>,
@@ -136,6 +137,8 @@ pub struct AnnouncedVip {
     /// The number of withdrawals since the start of the process, not counting withdrawals for
     /// drains.
     pub withdrawals: u64,
+    /// The time for which the VIP was not announced since the start of the process, in seconds.
+    pub not_announced_seconds: f64,
     /// `true` if this machine is a backup machine for the VIP.
     pub backup: bool,
     /// The routes of the VIP. A route shared by several VIPs is announced while at least one of
@@ -150,6 +153,9 @@ pub enum AnnouncementState {
     /// The conditions for an announcement are met, and the routes of the VIP are announced to at
     /// least one peer.
     Announced,
+    /// The routes are announced with the graceful-shutdown community, because the forwarder is
+    /// stalled. The routes are withdrawn if the stall lasts for `bgp.max_stall`.
+    Marked,
     /// The conditions for an announcement are met, but no session with a peer is established.
     NoSession,
     /// The conditions for an announcement are met again, but the hold-down time has not ended.

@@ -121,12 +121,14 @@ pub enum Drift {
 }
 
 /// The state of packet forwarding.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ForwarderView {
     /// `true` if forwarding works.
     pub healthy: bool,
     /// The problems with packet forwarding, one sentence each.
     pub why: Vec<String>,
+    /// The time for which forwarding had problems since the start of the process, in seconds.
+    pub unhealthy_seconds: f64,
 }
 
 /// An interface that carries traffic for VIPs.

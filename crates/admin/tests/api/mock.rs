@@ -180,7 +180,7 @@ pub(crate) fn status() -> Status {
         ready: false,
         not_ready: vec!["no VIP is ready".into()],
         stopping: false,
-        forwarder: ForwarderView { healthy: true, why: Vec::new() },
+        forwarder: ForwarderView { healthy: true, ..ForwarderView::default() },
         interface: "eth0".into(),
         interfaces: vec![InterfaceRow {
             name: "eth0".into(),
@@ -359,6 +359,7 @@ pub(crate) fn bgp() -> BgpView {
         returns_in_seconds: None,
         since_seconds: Some(12.0),
         withdrawals: 1,
+        not_announced_seconds: 12.5,
         backup: true,
         routes: vec![route],
     };

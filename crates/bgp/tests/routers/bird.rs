@@ -147,11 +147,13 @@ fn a_drain_is_heard_as_the_community_of_rfc_8326() {
     let bed = bed(1);
     let bird = start(&bed, &[unkeyed(true)]);
     let lb = Running::start(&bed, &[unkeyed(true)]);
-    let routes = table(&[VIP_V4], &Attributes::default());
+    let routes = table(&[VIP_V4], &Attributes { shutdown_prepend: 2, ..Attributes::default() });
     lb.speaker.announce(routes.clone());
     wait_for_next_hops(&bed, VIP_V4, 1);
     lb.speaker.announce(routes.graceful_shutdown());
-    bird.until(&format!("show route all {VIP_V4}"), |text| text.contains("(65535,0)")).unwrap();
+    let words = ["(65535,0)", "BGP.med: 4294967295", "BGP.as_path: 65101 65101 65101"];
+    bird.until(&format!("show route all {VIP_V4}"), |text| words.iter().all(|word| text.contains(word)))
+        .unwrap();
 }
 
 #[test]

@@ -101,6 +101,7 @@ impl Announcer {
             returns_in_seconds: left,
             since_seconds: (!since.is_zero()).then(|| self.now.saturating_sub(since).as_secs_f64()),
             withdrawals: self.decider.withdrawals(vip),
+            not_announced_seconds: self.decider.not_announced(vip).as_secs_f64(),
             backup: rules.backup,
             routes,
         }
@@ -114,13 +115,14 @@ impl Announcer {
             }
             VipStatus::Withdrawn(why) => (AnnouncementState::Withdrawn, Some(why.to_string())),
             VipStatus::HeldDown(left) => (AnnouncementState::HeldDown, Some(held(*left))),
-            VipStatus::Announced if self.stage == Stage::Left => {
+            _ if self.stage == Stage::Left => {
                 (AnnouncementState::Draining, Some("this machine is draining".to_owned()))
             }
-            VipStatus::Announced if routes.iter().all(|route| route.peers.is_empty()) => (
+            _ if routes.iter().all(|route| route.peers.is_empty()) => (
                 AnnouncementState::NoSession,
                 Some("no router of this VIP has a BGP session with this machine".to_owned()),
             ),
+            VipStatus::Marked(why) => (AnnouncementState::Marked, Some(why.to_string())),
             VipStatus::Announced => (AnnouncementState::Announced, None),
         }
     }
@@ -149,6 +151,7 @@ fn joined(one: &AnnouncedVip, other: AnnouncedVip) -> AnnouncedVip {
     let (shown, well) = if is_well(one) { (other, one.clone()) } else { (one.clone(), other) };
     AnnouncedVip {
         withdrawals: shown.withdrawals + well.withdrawals,
+        not_announced_seconds: shown.not_announced_seconds.max(well.not_announced_seconds),
         routes: shown.routes.into_iter().chain(well.routes).collect(),
         ..shown
     }

@@ -51,7 +51,10 @@ impl Daemon {
             ready: liveness.is_ready(),
             not_ready: liveness.why_not(),
             stopping: liveness.draining,
-            forwarder: forwarder_view(liveness),
+            forwarder: ForwarderView {
+                unhealthy_seconds: self.lifecycle.liveness.unhealthy().as_secs_f64(),
+                ..forwarder_view(liveness)
+            },
             interfaces: self.forwarding.links.rows().to_vec(),
             vips,
             backends,
@@ -170,7 +173,7 @@ impl Daemon {
 fn forwarder_view(liveness: &State) -> ForwarderView {
     let healthy = liveness.health.is_healthy();
     let why = if healthy { Vec::new() } else { vec![liveness.health.to_string()] };
-    ForwarderView { healthy, why }
+    ForwarderView { healthy, why, ..ForwarderView::default() }
 }
 
 fn seconds_since_1970(time: std::time::SystemTime) -> u64 {

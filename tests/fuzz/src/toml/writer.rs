@@ -148,7 +148,7 @@ fn quoted(key: &str) -> String {
 const UNITS: [(&str, i128); 6] =
     [("us", 1), ("ms", 1_000), ("s", 1_000_000), ("m", 60_000_000), ("h", 3_600_000_000), ("%", 1)];
 /// The keys that have values with a unit.
-const WITH_UNIT: [&str; 18] = [
+const WITH_UNIT: [&str; 20] = [
     "closing",
     "drain_time",
     "established",
@@ -156,11 +156,13 @@ const WITH_UNIT: [&str; 18] = [
     "graceful_shutdown",
     "hold",
     "hold_down",
+    "hold_down_half_life",
     "hold_time",
     "interval",
     "lifetime",
     "max_hold_down",
     "max_retry",
+    "max_stall",
     "max_down",
     "new",
     "slow_start",
