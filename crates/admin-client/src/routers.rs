@@ -21,8 +21,8 @@ use crate::table::{ago, failed, lines, or_dash, table, word};
 /// The subcommands of `sluicegate bgp`.
 #[derive(Debug, Subcommand)]
 pub enum BgpVerb {
-    /// Show BGP peers and announced VIPs, with the reason for each VIP that is not announced; the
-    /// exit code is 1 if a session or an announcement is missing
+    /// Show BGP peers and announced VIPs, with the reason for each VIP and address family that is
+    /// not announced; the exit code is 1 if a session or an announcement is missing
     Status(Common),
 }
 
@@ -92,7 +92,18 @@ fn words(view: &BgpView) -> String {
 }
 
 fn peers(rows: &[BgpPeerRow]) -> String {
-    let headings = ["peer", "address", ">asn", "state", ">since", "bfd", ">ipv4", ">ipv6", "last error"];
+    let headings = [
+        "peer",
+        "address",
+        ">asn",
+        "state",
+        ">since",
+        "bfd",
+        ">ipv4",
+        ">ipv6",
+        "not negotiated",
+        "last error",
+    ];
     let row = |row: &BgpPeerRow| {
         [
             row.name.clone(),
@@ -103,6 +114,7 @@ fn peers(rows: &[BgpPeerRow]) -> String {
             or_dash(row.bfd.as_ref().map(|bfd| format!("{:?}", bfd.state))),
             row.announced_v4.to_string(),
             row.announced_v6.to_string(),
+            or_dash((!row.refused.is_empty()).then(|| row.refused.join(", "))),
             failed(row.last_error.as_deref(), row.last_error_seconds),
         ]
     };
@@ -213,6 +225,7 @@ mod tests {
     fn a_page_says_what_is_announced_where_and_why_not() {
         let vip = |name: &str, state, why: Option<&str>| AnnouncedVip {
             vip: name.into(),
+            family: None,
             state,
             why: why.map(Into::into),
             returns_in_seconds: None,

@@ -59,7 +59,7 @@ pub use message::Capability;
 pub use prefix::{BadPrefix, Family, Prefix};
 pub use route::{Attributes, Community, Desired, LargeCommunity, Routes, TooManyCommunities};
 pub use speaker::{Speaker, StartError};
-pub use status::{Counts, Negotiated, PeerStatus, State, Status, StatusWatch};
+pub use status::{Blocked, Counts, Negotiated, PeerStatus, State, Status, StatusWatch};
 
 /// Runs the example of the README as a test.
 #[cfg(doctest)]

@@ -173,26 +173,43 @@ impl Machine {
 
     fn negotiated(&self, foreign: &fsm::NegotiatedSession) -> Negotiated {
         let capabilities = self.peer_open.as_ref().map(|open| open.capabilities.clone()).unwrap_or_default();
+        let families = foreign.negotiated_families.iter();
+        let families: Vec<Family> =
+            families.filter_map(|&(afi, safi)| codec::own_family(afi, safi)).collect();
         Negotiated {
             asn: foreign.peer_asn,
             router_id: foreign.peer_router_id,
             hold: Duration::from_secs(foreign.hold_time.into()),
-            families: foreign
-                .negotiated_families
-                .iter()
-                .filter_map(|&(afi, safi)| codec::own_family(afi, safi))
-                .collect(),
             four_byte_asn: foreign.four_octet_as,
             extended_next_hop: self.config.next_hops.extended
                 && capabilities.contains(&Capability::ExtendedNextHop),
             route_refresh: foreign.peer_route_refresh,
             enhanced_route_refresh: foreign.peer_enhanced_route_refresh,
             hard_reset: foreign.peer_notification_gr,
-            graceful_restart: self.config.graceful_restart.is_some()
-                && capabilities.iter().any(|one| matches!(one, Capability::GracefulRestart { .. })),
+            graceful_restart: self.config.graceful_restart.is_some() && restarts(&capabilities),
+            refused: self.refused(&families, &capabilities),
+            families,
             peer_capabilities: capabilities,
         }
     }
+
+    /// Returns the capabilities that this speaker offered and the peer did not.
+    fn refused(&self, families: &[Family], capabilities: &[Capability]) -> Vec<&'static str> {
+        let lacks = |family| self.config.families.contains(&family) && !families.contains(&family);
+        let extended = self.config.next_hops.extended && !capabilities.contains(&Capability::ExtendedNextHop);
+        let restart = self.config.graceful_restart.is_some() && !restarts(capabilities);
+        let all = [
+            (lacks(Family::Ipv4), "ipv4 unicast"),
+            (lacks(Family::Ipv6), "ipv6 unicast"),
+            (extended, "extended next hop"),
+            (restart, "graceful restart"),
+        ];
+        all.into_iter().filter(|(is_refused, _)| *is_refused).map(|(_, name)| name).collect()
+    }
+}
+
+fn restarts(capabilities: &[Capability]) -> bool {
+    capabilities.iter().any(|one| matches!(one, Capability::GracefulRestart { .. }))
 }
 
 /// Sets the subcode of an FSM error, which identifies the state in which the unexpected message

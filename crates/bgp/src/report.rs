@@ -63,7 +63,9 @@ impl Report {
         (self.said, self.suspected) = (None, None);
         let Some(negotiated) = negotiated else { return };
         // log: A session with a router is up. The fields show the negotiated address families and
-        // hold time.
+        // hold time. The field `refused` lists capabilities that the router did not offer. Without
+        // a family, the router receives no routes of this family; activate the family on the
+        // router.
         tracing::info!(
             change = "router",
             peer = self.own.name,
@@ -72,6 +74,7 @@ impl Report {
             router_id = %negotiated.router_id,
             hold_time = words::span(negotiated.hold),
             families = words::list(&negotiated.families),
+            refused = (!negotiated.refused.is_empty()).then(|| words::list(&negotiated.refused)),
             "BGP session established"
         );
     }
@@ -130,6 +133,8 @@ impl Report {
         (self.own.address, self.own.asn) = (config.address, config.asn);
         self.own.negotiated = session.and_then(|session| session.negotiated.clone());
         self.own.counts = session.map(Session::counts).unwrap_or_default();
+        self.own.routes = session.map(Session::routes).unwrap_or_default();
+        self.own.blocked = session.map(Session::blocked).unwrap_or_default();
         let own = &self.own;
         self.board.send_if_modified(|status| match status.get_mut(&own.name) {
             Some(shown) if shown.task == own.task && shown != own => {

@@ -81,7 +81,7 @@ pub struct TooManyCommunities {
 
 /// A table of routes. Clones of a table share the memory of the attributes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Routes(BTreeMap<Prefix, Arc<Attributes>>);
+pub struct Routes(pub(crate) BTreeMap<Prefix, Arc<Attributes>>);
 
 impl Routes {
     /// Creates an empty table.

@@ -9,7 +9,7 @@
 //!
 //! See RFC 4271 §6 and §8, RFC 7606 and RFC 9687.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::outbound::{NextHops, Outbound};
 use crate::outbox::Outbox;
 use crate::prefix::{Family, Prefix};
 use crate::route::Routes;
-use crate::status::{Counts, Negotiated, State};
+use crate::status::{Blocked, Counts, Negotiated, State};
 use crate::words;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,6 +127,24 @@ impl Session {
             unsent_bytes: self.outbox.bytes().len(),
             ..self.counts
         }
+    }
+
+    /// Returns the routes that the peer has after reading all messages encoded so far.
+    pub(crate) fn routes(&self) -> Arc<Routes> {
+        self.outbound.as_ref().map(|outbound| Arc::clone(&outbound.sent)).unwrap_or_default()
+    }
+
+    /// Returns the configured families whose routes this session cannot carry.
+    pub(crate) fn blocked(&self) -> BTreeMap<Family, Blocked> {
+        let (Some(negotiated), Some(outbound)) = (&self.negotiated, &self.outbound) else {
+            return BTreeMap::new();
+        };
+        let blocked = |family: &Family| match outbound.next_hops.of(*family) {
+            _ if !negotiated.families.contains(family) => Some((*family, Blocked::NotNegotiated)),
+            None => Some((*family, Blocked::NoNextHop)),
+            Some(_) => None,
+        };
+        self.config.families.iter().filter_map(blocked).collect()
     }
 
     pub(crate) fn received(&mut self, bytes: &[u8], now: Instant) {

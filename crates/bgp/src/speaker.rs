@@ -124,7 +124,7 @@ impl Speaker {
     }
 
     /// Returns a receiver for status changes. The receiver wakes on each change of a state, an
-    /// error or the number of announced routes.
+    /// error or the announced routes.
     #[must_use]
     pub fn watch(&self) -> StatusWatch {
         StatusWatch(self.board.subscribe())

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 
 use crate::message::Capability;
 use crate::prefix::Family;
+use crate::route::Routes;
 
 /// The status of all peers, keyed by peer name.
 pub type Status = BTreeMap<String, PeerStatus>;
@@ -82,6 +84,12 @@ pub struct PeerStatus {
     pub negotiated: Option<Negotiated>,
     /// The counters of an established session.
     pub counts: Counts,
+    /// The routes that were sent to the peer in the current session and not withdrawn. Empty
+    /// without a session.
+    pub routes: Arc<Routes>,
+    /// The configured families whose routes the current session cannot carry. Empty without a
+    /// session.
+    pub blocked: BTreeMap<Family, Blocked>,
     /// The number of sessions established since the peer was added.
     pub established: u64,
     /// The number of consecutive failures, which determines the wait before the next attempt.
@@ -103,11 +111,23 @@ impl PeerStatus {
             last_end: None,
             negotiated: None,
             counts: Counts::default(),
+            routes: Arc::default(),
+            blocked: BTreeMap::new(),
             established: 0,
             failures: 0,
             task,
         }
     }
+}
+
+/// The reason why an established session cannot carry routes of a configured family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Blocked {
+    /// The peer did not offer the family in its OPEN.
+    NotNegotiated,
+    /// The session has no next hop for the family.
+    NoNextHop,
 }
 
 /// The counters of one session. The counters start at zero with each session.
@@ -171,6 +191,10 @@ pub struct Negotiated {
     /// `true` if both sides support graceful restart (RFC 4724). The peer then keeps the routes
     /// when the connection ends without a NOTIFICATION.
     pub graceful_restart: bool,
+    /// The capabilities that this speaker offered and the peer did not, such as `ipv4 unicast`.
+    /// Only capabilities that affect the announced routes are listed: families, IPv6 next hops for
+    /// IPv4 routes, and graceful restart.
+    pub refused: Vec<&'static str>,
     /// All capabilities in the OPEN of the peer.
     pub peer_capabilities: Vec<Capability>,
 }

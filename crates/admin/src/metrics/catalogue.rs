@@ -88,13 +88,13 @@ catalogue! {
         "Routes of this address family (ipv4 or ipv6) that are currently announced to this peer.";
     BFD_UP: Gauge "0 or 1" "bfd_session_up" ["peer"]
         "1 if the BFD session with this peer is up, otherwise 0 (no series for peers without BFD).";
-    VIP_ANNOUNCED: Gauge "0 or 1" "vip_announced" ["vip"]
-        "1 if this VIP is announced, 0 if not, for example during a drain (no series for VIPs that the configuration does not \
-         announce).";
-    VIP_NOT_ANNOUNCED: Counter "seconds" "vip_not_announced_seconds_total" ["vip"]
-        "Time for which this VIP was not announced, not counting drains. It includes outages between two scrapes.";
-    VIP_WITHDRAWALS: Counter "withdrawals" "vip_withdrawals_total" ["vip"]
-        "Withdrawals of this VIP because it no longer met the conditions for an announcement, not counting withdrawals for a drain.";
+    VIP_ANNOUNCED: Gauge "0 or 1" "vip_announced" ["vip", "family"]
+        "1 if the routes of this VIP in this address family (ipv4 or ipv6) were sent to a peer that negotiated the family, \
+         otherwise 0 (no series for VIPs that the configuration does not announce).";
+    VIP_NOT_ANNOUNCED: Counter "seconds" "vip_not_announced_seconds_total" ["vip", "family"]
+        "Time for which this VIP did not qualify for an announcement in this address family, not counting drains. It includes outages between two scrapes.";
+    VIP_WITHDRAWALS: Counter "withdrawals" "vip_withdrawals_total" ["vip", "family"]
+        "Withdrawals of this VIP in this address family because it no longer met the conditions for an announcement, not counting withdrawals for a drain.";
 
     DROPS: Counter "packets" "dropped_packets_total" ["reason"]
         "Packets that a packet thread dropped for this reason.";

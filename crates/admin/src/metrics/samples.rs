@@ -16,7 +16,8 @@ use super::catalogue as the;
 use super::{MAX_SERIES_BACKENDS, MAX_SERIES_HEALTH, MAX_SERIES_PEERS, MAX_SERIES_VIPS, MetricsInput, OTHER};
 use crate::stats::{ThreadStats, TrafficStats};
 use crate::view::{
-    AnnouncedVip, AnnouncementState, BfdState, BgpView, CheckState, ReloadOutcome, ServiceRow, SessionState,
+    AnnouncedVip, AnnouncementState, BfdState, BgpView, CheckState, Family, ReloadOutcome, ServiceRow,
+    SessionState,
 };
 
 /// The samples of one scrape, as a Prometheus collector.
@@ -146,9 +147,10 @@ impl Samples {
         };
         vips.sort_by_key(|vip| has_routes(vip));
         for vip in vips.into_iter().take(MAX_SERIES_VIPS) {
-            self.push(&the::VIP_ANNOUNCED, &[&vip.vip], has_routes(vip).into());
-            self.put(&the::VIP_NOT_ANNOUNCED, &[&vip.vip], vip.not_announced_seconds);
-            self.push(&the::VIP_WITHDRAWALS, &[&vip.vip], vip.withdrawals);
+            let labels = [vip.vip.as_str(), vip.family.map_or("", family_label)];
+            self.push(&the::VIP_ANNOUNCED, &labels, has_routes(vip).into());
+            self.put(&the::VIP_NOT_ANNOUNCED, &labels, vip.not_announced_seconds);
+            self.push(&the::VIP_WITHDRAWALS, &labels, vip.withdrawals);
         }
     }
 
@@ -269,6 +271,10 @@ impl Samples {
             family
         })
     }
+}
+
+fn family_label(family: Family) -> &'static str {
+    if family == Family::Ipv4 { "ipv4" } else { "ipv6" }
 }
 
 fn label(name: &str, value: &str) -> LabelPair {

@@ -93,6 +93,11 @@ pub enum Family {
     Ipv6,
 }
 
+impl Family {
+    /// Both address families.
+    pub const ALL: [Self; 2] = [Self::Ipv4, Self::Ipv6];
+}
+
 impl fmt::Display for Family {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -177,7 +177,7 @@ pub struct BgpTotals {
     pub established: usize,
     /// The number of VIPs that the configuration announces.
     pub vips: usize,
-    /// The number of VIPs that are currently announced.
+    /// The number of VIPs that are currently announced in all their address families.
     pub announced: usize,
 }
 

@@ -329,6 +329,7 @@ pub(crate) fn bgp() -> BgpView {
         last_error_seconds: None,
         last_end: Some("hold time expired: no message for 9s".into()),
         last_end_seconds: Some(31.0),
+        refused: vec!["ipv6 unicast".into()],
         hold_seconds: Some(9.0),
         announced_v4: 1,
         announced_v6: 0,
@@ -354,6 +355,7 @@ pub(crate) fn bgp() -> BgpView {
     };
     let vip = AnnouncedVip {
         vip: "www".into(),
+        family: Some(Family::Ipv4),
         state: AnnouncementState::Announced,
         why: None,
         returns_in_seconds: None,
@@ -364,6 +366,7 @@ pub(crate) fn bgp() -> BgpView {
         routes: vec![route],
     };
     let held = AnnouncedVip {
+        family: None,
         state: AnnouncementState::HeldDown,
         why: Some("held down".into()),
         returns_in_seconds: Some(3.5),
