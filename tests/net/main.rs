@@ -50,5 +50,6 @@ mod traceroute;
 mod tracing;
 mod unresponsive_router;
 mod upgrade;
+mod uplinks;
 mod upstream_tunnels;
 mod vlan;
