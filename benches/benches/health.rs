@@ -20,7 +20,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use config::{self, Check};
-use health::{Dialer, Health, TargetKey, Watched};
+use health::{CheckHops, Dialer, Health, TargetKey, Watched};
 use nix::errno::Errno;
 use nix::libc::linger;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -230,7 +230,8 @@ fn check(port: u16) -> Arc<Check> {
 
 fn scheduler(port: u16, count: u16) {
     let check = check(port);
-    let (health, mut events) = Health::start(|_| Dialer::Direct).expect("starting a thread");
+    let (health, mut events) =
+        Health::start(|_, _| Dialer::Direct, CheckHops::default()).expect("starting a thread");
     let target = |n: u32| Watched {
         key: TargetKey { address: IpAddr::V4(address(n)), check: Arc::clone(&check), through: None },
         slot: None,

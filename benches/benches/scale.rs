@@ -124,7 +124,7 @@ fn load(path: &Path, compiler: &mut Compiler, generation: u64, ways: Option<Tabl
     let ways = ways.unwrap_or_else(|| Table {
         next_hops: destinations(&config, "lb1", None)
             .into_iter()
-            .map(|address| (address, Ok(WAY)))
+            .map(|address| (address, Ok(WAY).into()))
             .collect::<HashMap<_, _>>(),
         ..Table::default()
     });

@@ -104,6 +104,7 @@ fn slot(number: u8) -> Slot {
         address: destination.into(),
         forwarding: Forwarding::Tunnel { v4: template(Family::V4), v6: template(Family::V6) },
         next_hop: Some(NextHop::plain(Mac([2, 0, 0, 0, 0, 2]), Mac([2, 0, 0, 0, 0, 1]))),
+        spread: None,
         mtu: 1500,
         too_big: TooBig::Drop,
     }

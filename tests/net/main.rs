@@ -51,5 +51,6 @@ mod traceroute;
 mod tracing;
 mod unresponsive_router;
 mod upgrade;
+mod uplinks;
 mod upstream_tunnels;
 mod vlan;

@@ -126,7 +126,7 @@ impl Checks {
     pub(crate) fn dialer(&self, backend: &str, vip: IpAddr) -> TunnelDialer {
         let snapshot = self.live.current();
         let slot = snapshot.slots().iter().position(|slot| &*slot.backend == backend).unwrap();
-        self.tunnel.dialer(SlotId(u32::try_from(slot).unwrap()), vip)
+        self.tunnel.dialer(SlotId(u32::try_from(slot).unwrap()), vip, None)
     }
 
     /// Publishes a snapshot in which `change` was applied to every slot.
@@ -199,8 +199,8 @@ async fn next_hops(addresses: &[IpAddr]) -> next_hop::Table {
     loop {
         let next_hops = resolver.resolve(addresses).await.unwrap();
         let mut pending = false;
-        for way in next_hops.values() {
-            if let Err(Unresolved::NeighbourPending { interface, neighbour }) = *way {
+        for hops in next_hops.values() {
+            if let Err(Unresolved::NeighbourPending { interface, neighbour }) = hops.first() {
                 pending = true;
                 resolver.ask(interface, neighbour).await.unwrap();
             }

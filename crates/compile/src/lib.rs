@@ -73,7 +73,7 @@ pub use self::remotes::all as remote_pools;
 pub use self::runtime_state::{Mode, Override, OverrideKey, RuntimeState};
 pub use self::services::{by_family, service_name};
 pub use self::views::{Views, chain};
-pub use self::way::refresh_next_hops;
+pub use self::way::{check_hops, refresh_next_hops};
 
 use self::detached_slots::DetachedSlots;
 use self::guards::Guards;
@@ -457,6 +457,7 @@ fn slot(member: &Member, machine: &Machine) -> Result<Slot, CompileError> {
         address: member.backend.address,
         forwarding: forwarding(member, machine)?,
         next_hop: None, // `way::fill_in` sets the next hop later
+        spread: None,
         mtu: way::ETHERNET_MTU,
         too_big: member.encapsulation.too_big,
     })

@@ -195,6 +195,7 @@ fn nobody() -> Slot {
         address: std::net::Ipv4Addr::UNSPECIFIED.into(),
         forwarding: forwarder::Forwarding::L2,
         next_hop: None,
+        spread: None,
         mtu: 0,
         too_big: forwarder::TooBig::Drop,
     }
@@ -220,6 +221,7 @@ mod tests {
             address: [192, 0, 2, name].into(),
             forwarding: forwarder::Forwarding::L2,
             next_hop: None,
+            spread: None,
             mtu: 1500,
             too_big: forwarder::TooBig::Drop,
         }

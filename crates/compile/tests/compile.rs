@@ -186,7 +186,7 @@ fn draining_slot_keeps_its_next_hop_across_reloads() {
         preferred_source: None,
     };
     let old: IpAddr = "198.18.1.2".parse().unwrap();
-    let table = Table { next_hops: HashMap::from([(old, Ok(way))]), ..Table::default() };
+    let table = Table { next_hops: HashMap::from([(old, Ok(way).into())]), ..Table::default() };
     let moved = config(&pools("198.18.1.9"));
     let after = compile_for(&mut compiler, &moved, "lb1", &table, 1).unwrap();
     let (slot, state) =
@@ -285,7 +285,7 @@ fn refresh_next_hops_fills_slots_and_filter_has_all_vips() {
     let known: IpAddr = "198.18.1.1".parse().unwrap();
     let next_hops = destinations(&config, "lb1", None)
         .into_iter()
-        .map(|address| (address, if address == known { Ok(way) } else { Err(Unresolved::NoRoute) }))
+        .map(|address| (address, if address == known { Ok(way) } else { Err(Unresolved::NoRoute) }.into()))
         .collect();
     let table = Table { next_hops, ..Table::default() };
     let refreshed = refresh_next_hops(&snapshot, &config, "lb1", &table, &PathMtus::default()).unwrap();
@@ -414,7 +414,7 @@ fn tags_come_from_next_hop_or_interface_policy() {
         preferred_source: None,
     };
     let [plain, tagged] = ["198.18.1.1", "198.18.1.2"].map(|text| text.parse::<IpAddr>().unwrap());
-    let next_hops = HashMap::from([(plain, Ok(way(Tags::NONE))), (tagged, Ok(way(vlan)))]);
+    let next_hops = HashMap::from([(plain, Ok(way(Tags::NONE)).into()), (tagged, Ok(way(vlan)).into())]);
     let table = Table { next_hops, ..Table::default() };
     for machine in ["lb1", "lb2"] {
         let refreshed = refresh_next_hops(&snapshot, &config, machine, &table, &PathMtus::default()).unwrap();

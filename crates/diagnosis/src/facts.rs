@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use datapath::interface::{Hardware, Interface, Privileges};
 use datapath::placement::{Processors, order};
-use next_hop::{Resolved, Unresolved};
+use next_hop::{Hop, Resolved, Unresolved};
 use nix::errno::Errno;
 
 #[derive(Clone, Debug)]
@@ -56,6 +56,9 @@ pub(crate) struct Threads {
 pub(crate) struct Host {
     /// The kernel release, as in `uname -r`.
     pub(crate) kernel: String,
+    /// `true` if the kernel reports the hops of routes that use nexthop objects. `None` if the kernel
+    /// has no such setting.
+    pub(crate) reports_nexthop_objects: Option<bool>,
     pub(crate) knows_af_xdp: Option<bool>,
     /// The value of `net.core.bpf_jit_enable`.
     pub(crate) bpf_jit: Option<u32>,
@@ -82,6 +85,9 @@ pub(crate) struct Nic {
     /// The effective mode of the reverse-path filter: 0 (off), 1 (strict) or 2 (loose). The kernel
     /// uses the larger of the values for `all` and for the interface.
     pub(crate) rp_filter: Option<u8>,
+    /// `true` if the kernel skips routes through this interface while it has no carrier, for IPv4 and
+    /// for IPv6. `None` if the setting does not exist.
+    pub(crate) skips_linkdown: [Option<bool>; 2],
     /// `true` if the kernel forwards IPv4 packets that arrive on this interface.
     pub(crate) forwards_v4: bool,
     /// `true` if the kernel forwards IPv6 packets.
@@ -101,6 +107,8 @@ pub(crate) struct VipFact {
     /// The index of the interface through which the kernel would send packets to the VIP, or the
     /// reason why there is no such interface.
     pub(crate) route: Result<u32, Unresolved>,
+    /// The interfaces of all hops, if the route is a multipath route.
+    pub(crate) several: Vec<u32>,
     /// The local address or loopback prefix because of which the VIP is a local address.
     pub(crate) local: Option<OwnAddress>,
     /// The address of this machine whose subnet contains the VIP.
@@ -133,7 +141,10 @@ pub(crate) struct PathFact {
     /// The size of the outer headers in bytes.
     pub(crate) encap_overhead: u32,
     pub(crate) next_hop: Result<Resolved, Unresolved>,
-    /// The outgoing interface and its MTU in bytes.
+    /// All next hops of a multipath route. Empty if the route has one next hop.
+    pub(crate) several: Vec<Hop>,
+    /// The outgoing interface and its MTU in bytes. Of several interfaces, the one with the smallest
+    /// MTU.
     pub(crate) link: Option<(String, u32)>,
     /// The result of the pings, or `None` if the address was not pinged.
     pub(crate) reach: Option<Reach>,
@@ -206,6 +217,11 @@ impl Facts {
     /// Returns the interfaces whose properties could be read.
     pub(crate) fn usable(&self) -> impl Iterator<Item = &(Interface, Hardware)> {
         self.interfaces.iter().filter_map(|nic| nic.found.as_ref().ok())
+    }
+
+    /// Returns `true` if the load balancer sends frames on the interface with this index.
+    pub(crate) fn sends_on(&self, index: u32) -> bool {
+        self.usable().any(|(interface, _)| interface.index == index)
     }
 
     /// Returns a command that adds an address to the first interface whose properties could be

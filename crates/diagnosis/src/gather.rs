@@ -17,7 +17,7 @@ use std::sync::Arc;
 use config::{AdminSocket, BgpPeer, Config, IdleThen, IoMode, Machine};
 use datapath::interface::{Hardware, Interface, Privileges, clock_is_synchronised, knows_af_xdp};
 use datapath::placement::{allowed, listed};
-use next_hop::{NextHops, Resolved, Unresolved};
+use next_hop::{Hops, NextHops, Resolved, Unresolved};
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::{InterfaceFlags, if_indextoname};
 use nix::unistd::{AccessFlags, access};
@@ -49,7 +49,8 @@ pub(crate) fn facts(
         vips: vips(config, routes, &own),
         paths: paths(config, machine, next_hops, &heard.reach),
         routers: routers(config, machine, &is_own, &|peer| {
-            next_hops.get(&peer).or_else(|| routes.get(&peer)).copied().unwrap_or(Err(Unresolved::NoRoute))
+            let found = next_hops.get(&peer).or_else(|| routes.get(&peer));
+            found.map_or(Err(Unresolved::NoRoute), Hops::first)
         }),
         absent_addresses: machine.addresses.iter().copied().filter(|address| !is_own(address)).collect(),
         unasked: heard.unasked.clone(),
@@ -86,6 +87,7 @@ fn host() -> Host {
     let cpus = |path: &str| text(path).as_deref().map(listed).unwrap_or_default();
     Host {
         kernel: text("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
+        reports_nexthop_objects: number("/proc/sys/net/ipv4/nexthop_compat_mode").map(|value| value > 0),
         knows_af_xdp: knows_af_xdp(),
         bpf_jit: number("/proc/sys/net/core/bpf_jit_enable"),
         privileges: Privileges::read().ok(),
@@ -112,6 +114,13 @@ fn nic(name: &str) -> Nic {
     Nic {
         name: name.to_owned(),
         rp_filter: rp_filter.and_then(|mode| u8::try_from(mode).ok()),
+        skips_linkdown: ["ipv4", "ipv6"].map(|family| {
+            // The kernel uses the larger of both values for IPv4. For IPv6, a change of `all` changes
+            // all interfaces.
+            let of = |name| conf(family, name, "ignore_routes_with_linkdown");
+            let all = of("all").filter(|_| family == "ipv4");
+            of(name).max(all).map(|value| value > 0)
+        }),
         forwards_v4: conf("ipv4", name, "forwarding") == Some(1),
         forwards_v6: conf("ipv6", "all", "forwarding") == Some(1),
         has_interrupts: interrupts.is_some_and(|mut all| all.next().is_some()),
@@ -133,8 +142,14 @@ fn vips(config: &Config, routes: &NextHops, own: &[(OwnAddress, bool)]) -> Vec<V
         name: Arc::clone(name),
         address: *address,
         route: VipFact::route_of(
-            routes.get(address).map_or(Err(Unresolved::NoRoute), |found| found.map(|hop| hop.interface)),
+            routes.get(address).map_or(Err(Unresolved::NoRoute), Hops::first).map(|hop| hop.interface),
         ),
+        several: routes
+            .get(address)
+            .map_or(&[][..], Hops::several)
+            .iter()
+            .map(|hop| hop.neighbour.0)
+            .collect(),
         local: own
             .iter()
             .find(|(own, on_loopback)| covers(own, *on_loopback, *address))
@@ -186,8 +201,13 @@ fn paths(
     let members = config.members().map(|member| ("backend", member));
     for (noun, member) in members.chain(peers.map(|member| ("machine", member))) {
         let address = member.backend.address;
-        let next_hop = next_hops.get(&address).copied().unwrap_or(Err(Unresolved::NoRoute));
+        let next_hop = next_hops.get(&address).map_or(Err(Unresolved::NoRoute), Hops::first);
+        let several = next_hops.get(&address).map_or(&[][..], Hops::several).to_vec();
         let index = VipFact::route_of(next_hop.map(|hop| hop.interface)).ok();
+        let usable = several.iter().filter(|hop| hop.found.is_ok()).map(|hop| hop.neighbour.0);
+        let all = usable.chain(index);
+        let of_hops = all.filter_map(|index| links.entry(index).or_insert_with(|| link(index)).clone());
+        let narrowest = of_hops.min_by_key(|(_, mtu)| *mtu);
         let path = PathFact {
             noun,
             clients: config.cluster().mtu.clients,
@@ -197,7 +217,8 @@ fn paths(
             is_readdressed: readdressed.contains(&member.leaf),
             encap_overhead: member.encapsulation.encap_overhead(address),
             next_hop,
-            link: index.and_then(|index| links.entry(index).or_insert_with(|| link(index)).clone()),
+            several,
+            link: narrowest,
             reach: reach.get(&address).copied(),
         };
         paths.insert((Arc::clone(&path.backend), address, path.kind), path);

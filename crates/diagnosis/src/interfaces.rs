@@ -100,7 +100,7 @@ fn queue_without_socket(facts: &Facts, interface: &Interface, hardware: &Hardwar
 fn rp_filter(facts: &Facts, nic: &Nic, interface: &Interface) -> Option<Finding> {
     let mode = nic.rp_filter?;
     let vips: Vec<&VipFact> = facts.vips.iter().filter(|vip| vip.address.is_ipv4()).collect();
-    let astray = vips.iter().find(|vip| vip.leaves_by() != Some(interface.index));
+    let astray = vips.iter().find(|vip| !vip.uses(interface.index));
     let nowhere = vips.iter().find(|vip| vip.leaves_by().is_none() && vip.route != Err(Unresolved::Local));
     let name = &interface.name;
     let finding = match (mode, astray, nowhere) {
@@ -143,7 +143,7 @@ fn loop_of(facts: &Facts, interface: &Interface, ipv4: bool) -> Option<Finding> 
     let name = &interface.name;
     let mut routed =
         facts.vips.iter().filter(|vip| vip.address.is_ipv4() == ipv4 && vip.leaves_by().is_some());
-    let back = routed.clone().find(|vip| vip.leaves_by() == Some(interface.index));
+    let back = routed.clone().find(|vip| vip.uses(interface.index));
     let vip = back.or_else(|| routed.next())?.address;
     // IPv6 forwarding applies to all interfaces.
     let (family, key) = if ipv4 {
@@ -174,6 +174,11 @@ fn setting(key: &str, value: u8) -> String {
 }
 
 impl VipFact {
+    /// Returns `true` if the kernel route uses the interface with this index, for at least one hop.
+    fn uses(&self, index: u32) -> bool {
+        self.leaves_by() == Some(index) || self.several.contains(&index)
+    }
+
     /// Returns the outgoing interface of the kernel route, even if the neighbor is unresolved.
     fn leaves_by(&self) -> Option<u32> {
         self.route.ok()
@@ -185,6 +190,7 @@ impl VipFact {
             Err(
                 Unresolved::NeighbourPending { interface, .. }
                 | Unresolved::NeighbourFailed { interface, .. }
+                | Unresolved::ChecksFail { interface, .. }
                 | Unresolved::LinkDown { interface }
                 | Unresolved::TooManyTags { interface }
                 | Unresolved::OtherInterface { interface }

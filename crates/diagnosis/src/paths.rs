@@ -1,14 +1,14 @@
-//! Findings about VIPs and about paths to backends: local VIPs, next hops, MTU, and pings with
-//! full-size packets. Paths with the same problem share one finding.
+//! Findings about VIPs and about paths to backends: local VIPs, next hops, multipath routes, MTU, and
+//! pings with full-size packets. Paths with the same problem share one finding.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
 use datapath::interface::Finding;
-use next_hop::Unresolved;
+use next_hop::{Hop, Unresolved};
 
-use crate::facts::{Facts, OwnAddress, PathFact, Reach, VipFact, host_prefix};
+use crate::facts::{Facts, Nic, OwnAddress, PathFact, Reach, VipFact, host_prefix};
 
 pub(crate) fn findings(facts: &Facts) -> Vec<Finding> {
     let mut found: Vec<Finding> = facts.vips.iter().filter_map(local_vip).collect();
@@ -17,6 +17,8 @@ pub(crate) fn findings(facts: &Facts) -> Vec<Finding> {
     found.extend(facts.unasked.iter().map(|why| unasked(why)));
     found.extend(unresolved(facts));
     found.extend(elsewhere(facts));
+    found.extend(skipped_hops(facts));
+    found.extend(multipath_settings(facts));
     found.extend(behind_a_router(facts));
     found.extend(link_mtu(facts));
     found.extend(path_mtu(facts));
@@ -103,22 +105,95 @@ fn unresolved(facts: &Facts) -> Vec<Finding> {
     })
 }
 
-/// Reports routes through other interfaces. Packet threads send frames only on the interface on
-/// which they received the packet.
+/// Reports routes that use no interface of the load balancer.
 fn elsewhere(facts: &Facts) -> Vec<Finding> {
-    let Some((nic, _)) = facts.usable().next() else { return Vec::new() };
+    let ours: Vec<&str> = facts.usable().map(|(interface, _)| interface.name.as_str()).collect();
+    if ours.is_empty() {
+        return Vec::new();
+    }
+    let ours = ours.join(", ");
     let key = |path: &PathFact| {
         // Frames to a VLAN device leave through its parent interface.
-        path.next_hop.ok().filter(|hop| hop.leaves_by != nic.index)?;
+        path.next_hop.ok().filter(|hop| !facts.sends_on(hop.leaves_by))?;
+        let serves = |hop: &Hop| hop.found.is_ok_and(|hop| facts.sends_on(hop.leaves_by));
+        (!path.several.iter().any(serves)).then_some(())?;
         Some(path.link.as_ref().map_or_else(|| "another interface".to_owned(), |(link, _)| link.clone()))
     };
     grouped(facts, key, |link, group| {
-        let what = format!("the route of {group} uses {link}, but the load balancer sends on {}", nic.name);
-        let why = "frames are addressed to a neighbor on another link and are lost";
+        let what = format!("the route of {group} uses {link}, but the load balancer sends on {ours}");
+        let why = "the load balancer has no socket on this interface, and drops packets for these backends";
         let first = host_prefix(group.first.address);
-        Finding::error("other-interface", what, why)
-            .hint(format!("change the route of {first} to a gateway on {} with `ip route replace`", nic.name))
+        Finding::error("other-interface", what, why).hint(format!(
+            "add {link} to machine.NAME.interfaces, or route {first} to a gateway on {ours} with `ip route replace`"
+        ))
     })
+}
+
+/// Reports hops of multipath routes that are not used, while another hop of the route is used.
+fn skipped_hops(facts: &Facts) -> Vec<Finding> {
+    let why = |hop: &Hop| match hop.found {
+        Ok(way) if facts.sends_on(way.leaves_by) => None,
+        Ok(way) => Some(Unresolved::OtherInterface { interface: way.leaves_by }),
+        Err(why) => Some(why),
+    };
+    let mut skipped: Vec<_> = facts
+        .paths
+        .iter()
+        .flat_map(|path| &path.several)
+        .filter_map(|hop| Some((hop.neighbour, why(hop)?)))
+        .collect();
+    skipped.sort_unstable_by_key(|(neighbour, _)| *neighbour);
+    skipped.dedup_by_key(|(neighbour, _)| *neighbour);
+    let of = |(neighbour, why): (_, Unresolved)| {
+        let key = |path: &PathFact| {
+            let is_used = |hop: &Hop| hop.found.is_ok_and(|way| facts.sends_on(way.leaves_by));
+            let has_it = path.several.iter().any(|hop| hop.neighbour == neighbour);
+            (has_it && path.several.iter().any(is_used)).then_some(path.several.len())
+        };
+        grouped(facts, key, |count, group| {
+            let what = format!("one of {count} next hops of {group} is not used: {why}");
+            let finding = Finding::warning("next-hop-down", what, "the other next hops carry its flows");
+            let (_, address) = neighbour;
+            finding
+                .hint(format!("check the link and the neighbor, see `ip neigh show {address}` and `ip link`"))
+        })
+    };
+    skipped.into_iter().flat_map(of).collect()
+}
+
+/// Reports settings with which the kernel uses next hops that do not work, or does not report them.
+/// Packets to backends are not affected, because the load balancer chooses their next hops.
+fn multipath_settings(facts: &Facts) -> Vec<Finding> {
+    let mut found = Vec::new();
+    if facts.host.reports_nexthop_objects == Some(false) {
+        let what = "net.ipv4.nexthop_compat_mode is 0, so the kernel does not report the next hops of nexthop objects";
+        let why = "the load balancer uses only one next hop of a route with nexthop objects";
+        let finding = Finding::warning("nexthop-objects", what.to_owned(), why);
+        found.push(finding.command("sysctl -w net.ipv4.nexthop_compat_mode=1"));
+    }
+    for (place, family) in ["IPv4", "IPv6"].into_iter().enumerate() {
+        let of_family = facts.paths.iter().filter(|path| path.address.is_ipv4() == (place == 0));
+        let hops: BTreeSet<u32> =
+            of_family.flat_map(|path| &path.several).map(|hop| hop.neighbour.0).collect();
+        let keeps = |nic: &&Nic| {
+            let is_hop = nic.found.as_ref().is_ok_and(|(interface, _)| hops.contains(&interface.index));
+            is_hop && nic.skips_linkdown[place] == Some(false)
+        };
+        let names: Vec<&str> = facts.interfaces.iter().filter(keeps).map(|nic| nic.name.as_str()).collect();
+        if !names.is_empty() {
+            let what = format!(
+                "the kernel keeps {family} next hops on {} when the link has no carrier",
+                names.join(", ")
+            );
+            let why = "packets of the kernel, such as BGP sessions and API responses, are lost on a link that is down";
+            let folder = family.to_lowercase();
+            let set = |name: &&str| format!("net.{folder}.conf.{name}.ignore_routes_with_linkdown=1");
+            let settings: Vec<String> = names.iter().map(set).collect();
+            let finding = Finding::warning("linkdown-routes", what, why);
+            found.push(finding.command(format!("sysctl -w {}", settings.join(" "))));
+        }
+    }
+    found
 }
 
 fn behind_a_router(facts: &Facts) -> Vec<Finding> {

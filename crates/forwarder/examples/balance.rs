@@ -37,6 +37,7 @@ fn parts() -> Result<Parts, BuildError> {
         address: [198, 18, 1, host].into(),
         forwarding: Forwarding::L2,
         next_hop: None,
+        spread: None,
         mtu: 1_500,
         too_big: TooBig::Drop,
     });

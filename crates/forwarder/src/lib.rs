@@ -55,6 +55,7 @@ mod selection;
 mod slot;
 mod snapshot;
 mod source_ports;
+mod spread;
 mod thread_counters;
 mod value_cache;
 mod verdict;
@@ -73,6 +74,7 @@ pub use keyed::{
 };
 pub use live::{Live, Reader};
 pub use notice::{Notice, NoticeSink, Notices, TraceEvent, notice_ring};
+pub use originate::address_frame;
 pub use packet_buf::{HandoffReason, InterfaceId, Origin, Packet, ThreadId};
 pub use parts::{Binding, NextHopMode, Parts, PrefixGroup, Service, VipAddress};
 pub use pipeline::{
@@ -88,6 +90,7 @@ pub use slot::{
 };
 pub use snapshot::{Snapshot, SnapshotError};
 pub use source_ports::SourcePorts;
+pub use spread::{HopTable, Spread};
 pub use thread_counters::{FlowTableCounters, FragmentTableCounters, PairCounter, ThreadCounters, Totals};
 pub use value_cache::{AskedAt, ValueCache};
 pub use verdict::{Forward, FragmentStep, HoldSlot, NotSent, Outlet, Verdict};

@@ -62,7 +62,7 @@ impl<'a> Hop<'a> {
             // Reflection does not apply to L2 backends, because L2 backends are on the same link
             // and not behind the router.
             NextHopMode::Resolve | NextHopMode::Reflect { .. } => {
-                let hop = params.slot.next_hop.as_ref().ok_or(DropReason::NoNextHop)?;
+                let hop = params.slot.hop(params.hash).ok_or(DropReason::NoNextHop)?;
                 let NextHop { destination, source, interface, tagging } = hop;
                 Ok(Self { destination: *destination, source: *source, interface: *interface, tagging })
             }
@@ -175,12 +175,12 @@ fn lower_ttl(packet: &mut Packet<'_>, params: &RewriteParams<'_>) -> Result<(), 
     Ok(())
 }
 
-/// Returns the interface on which frames for a slot are sent. Returns `None` if frames are sent on
-/// the interface that they arrived on, or if the slot has no next hop.
-pub(crate) fn leaves_by(mode: &NextHopMode, slot: &Slot) -> Option<InterfaceId> {
+/// Returns the interface on which frames of a flow for a slot are sent. Returns `None` if frames
+/// are sent on the interface that they arrived on, or if the slot has no next hop.
+pub(crate) fn leaves_by(mode: &NextHopMode, slot: &Slot, flow_hash: u64) -> Option<InterfaceId> {
     match mode {
         NextHopMode::Reflect { .. } if slot.encap_overhead() > 0 => None,
-        _ => slot.next_hop.as_ref().map(|hop| hop.interface),
+        _ => slot.hop(flow_hash).map(|hop| hop.interface),
     }
 }
 

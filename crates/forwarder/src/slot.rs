@@ -7,7 +7,7 @@ use std::sync::Arc;
 use maglev_hash::Table;
 use packet::{Family, Mac, Template};
 
-use crate::{InterfaceId, Tagging};
+use crate::{InterfaceId, Spread, Tagging};
 
 /// The number of a configuration generation. A process starts with generation 1, and each new
 /// generation is one higher.
@@ -103,9 +103,13 @@ pub struct Slot {
     pub address: IpAddr,
     /// The method by which packets are forwarded to the backend.
     pub forwarding: Forwarding,
-    /// The next hop toward the backend, or `None` while it is not resolved.
+    /// The next hop toward the backend, or `None` while it is not resolved. If `spread` is set, one
+    /// of its hops.
     pub next_hop: Option<NextHop>,
-    /// The path MTU to the backend: the maximum size of the outer IP packet, in bytes.
+    /// The next hops toward the backend if there are several, or `None` if there is at most one.
+    pub spread: Option<Spread>,
+    /// The path MTU to the backend: the maximum size of the outer IP packet, in bytes. With several
+    /// next hops, the smallest of their MTUs.
     pub mtu: u16,
     /// The action for packets that exceed the path MTU.
     pub too_big: TooBig,
@@ -119,6 +123,16 @@ impl Slot {
         match &self.forwarding {
             Forwarding::L2 => 0,
             Forwarding::Tunnel { v4, .. } => v4.len(),
+        }
+    }
+
+    /// Returns the next hop of a flow.
+    #[must_use]
+    #[inline]
+    pub fn hop(&self, flow_hash: u64) -> Option<&NextHop> {
+        match &self.spread {
+            None => self.next_hop.as_ref(),
+            Some(spread) => spread.hops().get(spread.place(flow_hash)),
         }
     }
 

@@ -18,8 +18,8 @@ use packet::{Family, LinkHeader, Prepared, Template};
 use crate::filter::{Filter, MAX_ENCAP_OVERHEAD, filter};
 use crate::keyed::{KeyPath, Keyed};
 use crate::parts::{Binding, NextHopMode, Parts, Service, VipAddress};
-use crate::slot::{Forwarding, Generation, PoolTable, Slot, SlotId, SlotState, THIS_MACHINE};
-use crate::{FlowHasher, GuardId, InterfaceId, Prefix, Tagging, Trace, TunnelSource};
+use crate::slot::{Forwarding, Generation, NextHop, PoolTable, Slot, SlotId, SlotState, THIS_MACHINE};
+use crate::{FlowHasher, GuardId, InterfaceId, Prefix, Spread, Tagging, Trace, TunnelSource};
 
 /// One generation of the configuration, in the form that packet threads use.
 #[derive(Clone)]
@@ -30,7 +30,11 @@ pub struct Snapshot {
     pub(crate) services: Arc<[Service]>,
     pub(crate) slots: Arc<[Slot]>,
     /// The prepared headers, two entries per slot: first for IPv4 and then for IPv6 inner packets.
+    /// A slot with several next hops has no headers here, but in `spread_headers`.
     headers: Arc<[Prepared<InterfaceId>]>,
+    /// The prepared headers of slots with several next hops, indexed by slot: two entries per hop.
+    /// Empty if no slot has several next hops.
+    spread_headers: Arc<[Box<[Prepared<InterfaceId>]>]>,
     // The states are stored separately from the slots, so that a health state change copies only
     // one byte per slot.
     pub(crate) states: Arc<[SlotState]>,
@@ -65,6 +69,7 @@ impl Snapshot {
             vips: Arc::new(vips),
             services: parts.services.into(),
             headers: prepared(&parts.slots, &parts.next_hop),
+            spread_headers: spread_headers(&parts.slots, &parts.next_hop),
             slots: parts.slots.into(),
             states: parts.states.into(),
             next_hop: parts.next_hop,
@@ -95,6 +100,22 @@ impl Snapshot {
     #[inline(always)]
     pub(crate) fn headers(&self, slot: SlotId, inner: Family) -> Option<&Prepared<InterfaceId>> {
         self.headers.get(slot.0 as usize * 2 + usize::from(inner == Family::V6))
+    }
+
+    /// Returns the prepared headers for a flow of a slot with several next hops, and the length of
+    /// the outer headers. Returns `None` for other slots, and for an inner packet that is too long.
+    #[inline(never)]
+    pub(crate) fn headers_of_flow(
+        &self,
+        slot: SlotId,
+        inner: Family,
+        flow_hash: u64,
+        inner_len: u16,
+    ) -> Option<(&Prepared<InterfaceId>, usize)> {
+        let of_slot = self.spread_headers.get(slot.0 as usize)?;
+        let place = self.slots.get(slot.0 as usize)?.spread.as_ref()?.place(flow_hash);
+        let headers = of_slot.get(place * 2 + usize::from(inner == Family::V6))?;
+        Some((headers, headers.overhead(inner_len)?))
     }
 
     /// Returns all services.
@@ -249,7 +270,8 @@ impl Snapshot {
             return Err(SnapshotError::NoSuchSlot(slots.len()));
         }
         let headers = prepared(&slots, &next_hop);
-        Ok(Self { headers, slots: slots.into(), next_hop, ..self.clone() })
+        let spread_headers = spread_headers(&slots, &next_hop);
+        Ok(Self { headers, spread_headers, slots: slots.into(), next_hop, ..self.clone() })
     }
 
     /// Returns a copy of this snapshot with new services and the same generation. Addresses, ports
@@ -318,19 +340,36 @@ pub enum SnapshotError {
     TooManyGuards,
 }
 
-/// Returns the prepared headers of all slots. A slot has prepared headers only if its packets go to
-/// the slot's own next hop and keep their VLAN tags.
+/// Returns the prepared headers of all slots with one next hop.
 fn prepared(slots: &[Slot], mode: &NextHopMode) -> Arc<[Prepared<InterfaceId>]> {
-    let of = |slot: &Slot, family: Family| {
-        let hop = slot.next_hop.as_ref().filter(|hop| hop.tagging == Tagging::Keep);
-        let by_router = matches!(mode, NextHopMode::Reflect { .. }) && slot.encap_overhead() > 0;
-        let Some(hop) = hop.filter(|_| !by_router) else { return Prepared::none(InterfaceId(0)) };
+    let only = |slot: &Slot| slot.next_hop.clone().filter(|_| slot.spread.is_none());
+    slots.iter().flat_map(|slot| headers_by(slot, only(slot).as_ref(), mode)).collect()
+}
+
+/// Returns the prepared headers of all slots with several next hops.
+fn spread_headers(slots: &[Slot], mode: &NextHopMode) -> Arc<[Box<[Prepared<InterfaceId>]>]> {
+    if slots.iter().all(|slot| slot.spread.is_none()) {
+        return Arc::default();
+    }
+    let of = |slot: &Slot| {
+        let hops = slot.spread.iter().flat_map(Spread::hops);
+        hops.flat_map(|hop| headers_by(slot, Some(hop), mode)).collect()
+    };
+    slots.iter().map(of).collect()
+}
+
+/// Returns the prepared headers of a slot for one next hop. Headers are prepared only if packets go
+/// to the slot's own next hop and keep their VLAN tags.
+fn headers_by(slot: &Slot, hop: Option<&NextHop>, mode: &NextHopMode) -> [Prepared<InterfaceId>; 2] {
+    let by_router = matches!(mode, NextHopMode::Reflect { .. }) && slot.encap_overhead() > 0;
+    let hop = hop.filter(|hop| hop.tagging == Tagging::Keep && !by_router);
+    [Family::V4, Family::V6].map(|family| {
+        let Some(hop) = hop else { return Prepared::none(InterfaceId(0)) };
         let template = slot.template(family);
         let ethertype = template.map_or(family.ethertype(), Template::ethertype);
         let link = LinkHeader { dst: hop.destination, src: hop.source, ethertype };
         Prepared::new(link, template, slot.mtu, hop.interface)
-    };
-    slots.iter().flat_map(|slot| [of(slot, Family::V4), of(slot, Family::V6)]).collect()
+    })
 }
 
 fn has_upstream_requests(services: &[Service]) -> bool {

@@ -19,6 +19,7 @@ mod hot_keys;
 mod lifecycle;
 mod links;
 mod loop_tasks;
+mod next_hops;
 mod predecessor;
 mod reload;
 mod reports;
@@ -49,7 +50,6 @@ use control_plane::{
 use datapath::DataPlane;
 use forwarder::{Notice, Slot, Snapshot};
 use health::{Event, Flushed};
-use next_hop::Table;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval};
@@ -199,7 +199,8 @@ impl Daemon {
         let api = Api::open(&config, machine, lifecycle.liveness.subscribe(), logging).await?;
         let paths = Paths::open(next_hops, &config, machine, &live.current())?;
         let announcer = open_announcer(&config, machine, &mut forwarding)?;
-        let tunnel = HealthTunnel::new(machine, forwarding.interface_names(), live.clone());
+        let tunnel =
+            HealthTunnel::new(machine, forwarding.interface_names(), live.clone(), paths.check_hops());
         let mut daemon = Self {
             configuration,
             controller,
@@ -300,6 +301,9 @@ impl Daemon {
         if let Event::Flushed(outcomes) = &event {
             self.take_flushed(outcomes);
         }
+        if let Event::Hops(changed) = event {
+            return self.take_failing_hops(changed);
+        }
         let Some(turned) = self.checks.take(event) else { return };
         let health_states: Vec<_> = turned.iter().map(|turned| (turned.key.clone(), turned.state)).collect();
         let now = self.lifecycle.elapsed();
@@ -328,23 +332,6 @@ impl Daemon {
     fn publish_states(&mut self, snapshot: Snapshot) {
         self.renew(snapshot);
         self.look_at_vips();
-    }
-
-    fn take_next_hops(&mut self, table: Table) {
-        self.paths.take(table);
-        self.renew_paths();
-    }
-
-    /// Publishes the current snapshot with the current next hops and path MTUs.
-    fn renew_paths(&mut self) {
-        let (config, machine) = (self.controller.config(), self.controller.machine());
-        match self.paths.renewed(&self.publisher.current(), config, machine) {
-            Ok(snapshot) => self.publisher.renew(snapshot),
-            // log: New next hops could not be applied, so the previous ones remain in use until the
-            // next change. Report a bug if the line is repeated.
-            Err(error) => tracing::error!(%error, "next hops not updated"),
-        }
-        self.follow_own_addresses();
     }
 
     fn follow_own_addresses(&mut self) {

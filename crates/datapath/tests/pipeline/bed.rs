@@ -117,6 +117,7 @@ fn slots() -> Vec<Slot> {
             address: if outer_v4 { IpAddr::from([198, 18, 1, n]) } else { backend_v6(n) },
             forwarding: forwarding(kind, outer_v4, n),
             next_hop: Some(NextHop::plain(Mac([2, 0, 0, 0, 0, 3]), Mac([2, 0, 0, 0, 0, 1]))),
+            spread: None,
             mtu,
             too_big,
         })
@@ -147,6 +148,7 @@ fn elsewhere() -> [Slot; 2] {
             address,
             forwarding: Forwarding::Tunnel { v4: template(Family::V4), v6: template(Family::V6) },
             next_hop: Some(NextHop::plain(Mac([2, 0, 0, 0, 0, 3]), Mac([2, 0, 0, 0, 0, 1]))),
+            spread: None,
             mtu: 1500,
             too_big: TooBig::FragmentInner,
         }
@@ -210,6 +212,7 @@ pub(crate) fn way(address: IpAddr, headers: Option<[Template; 2]>, mtu: u16, too
         address,
         forwarding: headers.map_or(Forwarding::L2, |[v4, v6]| Forwarding::Tunnel { v4, v6 }),
         next_hop: Some(NextHop::plain(Mac([2, 0, 0, 0, 0, 3]), Mac([2, 0, 0, 0, 0, 1]))),
+        spread: None,
         mtu,
         too_big,
     }

@@ -105,7 +105,8 @@ impl Core {
             _ if parsed.dont_fragment => self.answer_mtu(batch, packet, state, slot),
             (TooBig::FragmentInner, Family::V4) => {
                 // The fragments will be sent on the interface that is set in the held packet.
-                packet.set_interface(leaves_by(&batch.snapshot.next_hop, slot).unwrap_or(packet.interface()));
+                let interface = leaves_by(&batch.snapshot.next_hop, slot, state.hash);
+                packet.set_interface(interface.unwrap_or(packet.interface()));
                 self.hold_for_cut(state, What::Inner)
             }
             (TooBig::FragmentOuter, Family::V4) => self.cut_outer(batch, packet, state, slot),

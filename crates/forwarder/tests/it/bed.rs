@@ -41,6 +41,7 @@ pub(crate) fn slot(name: &str, address: &str, kind: Encapsulation) -> Slot {
         address: ip(address),
         forwarding,
         next_hop: Some(NextHop::plain(Mac(HOP), Mac(OURS))),
+        spread: None,
         mtu: 1500,
         too_big: TooBig::Drop,
     }

@@ -62,13 +62,23 @@ impl SlotKind {
                 v6: self.template(&address, Family::V6),
             };
         }
-        let tagging = match self.hop {
-            1 => Tagging::Set(Tags::NONE.push(Tag::customer(7, 0).unwrap()).unwrap()),
-            _ => Tagging::Keep,
-        };
+        let tag = Tagging::Set(Tags::NONE.push(Tag::customer(7, 0).unwrap()).unwrap());
+        let tagging = if self.hop == 1 { tag.clone() } else { Tagging::Keep };
         let plain = NextHop::plain(Mac(HOP), Mac(OURS));
-        slot.next_hop =
-            (self.hop != 0).then_some(NextHop { tagging, interface: InterfaceId(self.hop / 4), ..plain });
+        slot.next_hop = (self.hop != 0).then_some(NextHop {
+            tagging,
+            interface: InterfaceId(self.hop / 4),
+            ..plain.clone()
+        });
+        if self.hop >= 6 {
+            let others = [0, 1, 2].map(|number| NextHop {
+                destination: Mac([2, 0, 0, 0, 9, number]),
+                interface: InterfaceId(number),
+                tagging: if number == 2 { tag.clone() } else { Tagging::Keep },
+                ..plain.clone()
+            });
+            slot.spread = Some(Spread::new(others.into(), HopTable::new(&[(0, 1), (1, 2), (2, 1)])));
+        }
         (slot.mtu, slot.too_big) = (self.mtu, self.too_big);
         slot
     }

@@ -48,6 +48,7 @@ fn to_cluster(me: usize, other: usize, ipv4: bool) -> Slot {
         address: ip(&vip(other, ipv4)),
         forwarding: Forwarding::Tunnel { v4: template(Family::V4), v6: template(Family::V6) },
         next_hop: Some(NextHop::plain(Mac(HOP), Mac(OURS))),
+        spread: None,
         mtu: 1500,
         too_big: TooBig::FragmentInner,
     }

@@ -174,7 +174,7 @@ impl Control {
             gateway: None,
             preferred_source: None,
         };
-        let next_hops = snapshot.slots().iter().map(|slot| (slot.address, Ok(way))).collect();
+        let next_hops = snapshot.slots().iter().map(|slot| (slot.address, Ok(way).into())).collect();
         let interfaces = (0..).take(self.interfaces.len()).collect();
         Table { next_hops, interfaces, ..Table::default() }
     }

@@ -32,12 +32,16 @@ impl Checks {
     pub(super) async fn start(tunnel: HealthTunnel, config: &Config) -> anyhow::Result<Self> {
         HealthTunnel::clear().await;
         tunnel.open(config).await?;
+        if !tunnel.hops().is_empty() {
+            // The checks work without the tunnel, and the next repair reports the error.
+            let _ = tunnel.create(config).await;
+        }
         Self::before_tunnel(tunnel)
     }
 
     /// Starts the health thread of a new process while the old process still owns the tunnel.
     pub(super) fn before_tunnel(tunnel: HealthTunnel) -> anyhow::Result<Self> {
-        let (engine, events) = Health::start(tunnel.dialers())?;
+        let (engine, events) = Health::start(tunnel.dialers(), tunnel.hops())?;
         Ok(Self {
             engine: Arc::new(engine),
             events,
@@ -93,8 +97,8 @@ impl Checks {
                 tracing::info!(change = "backend", "health checks pass again");
             }
             Event::Unable(news) => self.unable.take(news, Instant::now()),
-            // The caller handles flush results before it calls this function.
-            Event::Flushed(_) => {}
+            // The caller handles flush results and hops before it calls this function.
+            Event::Flushed(_) | Event::Hops(_) => {}
         }
         None
     }

@@ -42,7 +42,7 @@ async fn look_up(router: IpAddr) -> anyhow::Result<Result<Resolved, Unresolved>>
     let deadline = Instant::now() + PATIENCE;
     loop {
         let found = resolver.resolve(&[router]).await.context("cannot look up the router")?;
-        match found.into_values().next().unwrap_or(Err(Unresolved::NoRoute)) {
+        match found.into_values().next().map_or(Err(Unresolved::NoRoute), |hops| hops.first()) {
             Err(Unresolved::NeighbourPending { .. }) if Instant::now() < deadline => poke(router)?,
             found => return Ok(found),
         }

@@ -24,7 +24,12 @@ impl Core {
         }
         let (slot, ip_len, l3) = (place.choice.slot, place.ip_len, place.l3);
         let headers = batch.snapshot.headers(slot, place.family)?;
-        let overhead = headers.overhead(ip_len)?;
+        // A slot with several next hops has no prepared headers of its own, so that slots with one
+        // next hop cost nothing more.
+        let (headers, overhead) = match headers.overhead(ip_len) {
+            Some(overhead) => (headers, overhead),
+            None => batch.snapshot.headers_of_flow(slot, place.family, place.hash, ip_len)?,
+        };
         if packet.start() != overhead {
             return None;
         }

@@ -208,7 +208,8 @@ impl Daemon {
         let mut forwarding = Forwarding::new(plane, config.io().source_ports.clone());
         forwarding.reserve_beside(&live.current())?;
         let paths = Paths::open(next_hops, &config, machine, &live.current())?;
-        let tunnel = HealthTunnel::new(machine, forwarding.interface_names(), live.clone());
+        let tunnel =
+            HealthTunnel::new(machine, forwarding.interface_names(), live.clone(), paths.check_hops());
         Ok(Self {
             configuration,
             controller,
