@@ -48,7 +48,6 @@ impl HopTable {
     #[inline]
     pub fn place(&self, flow_hash: u64) -> usize {
         // Maglev tables use the highest bits, and GUE source ports the lowest bits.
-        #[expect(clippy::cast_possible_truncation, reason = "the remainder is below the table size")]
         let entry = (flow_hash >> 20) as usize % ENTRIES;
         usize::from(self.0[entry])
     }
