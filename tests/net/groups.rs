@@ -93,7 +93,11 @@ fn own_addresses_in_group_stay_with_the_kernel() {
     for own in ["198.51.100.7", "2001:db8:e::7"].map(ip) {
         pings(client, own, 3);
     }
-    assert_eq!(scene.settled().received(), 0, "a packet thread received packets for the machine's own address");
+    assert_eq!(
+        scene.settled().received(),
+        0,
+        "a packet thread received packets for the machine's own address"
+    );
     let refused = |address: &str| client.text("ping", &["-n", "-c", "1", "-W", "1", address]).is_err();
     assert!(refused("198.51.100.8"));
     scene.drops_become("no_vip", 1);

@@ -87,7 +87,8 @@ impl Sections<'_> {
             let Some(machine) = machines.get(&backend.address.value) else { continue };
             let name = quote(&backend.name.value);
             let message = format!("backend {name} has the address of machine \"{machine}\"");
-            let help = "a load balancer cannot send packets to itself; run the backend on a different machine";
+            let help =
+                "a load balancer cannot send packets to itself; run the backend on a different machine";
             self.report.error(&backend.address.place, (message, help));
         }
     }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forwarder::{Slot, SlotId, SlotState};
+use nix::sys::socket::{setsockopt, sockopt};
 use packet::protocol;
 use socket2::{Domain, SockRef, Socket, Type};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
@@ -66,6 +67,7 @@ impl TunnelDialer {
         socket.set_mark(self.shared.mark)?;
         socket.bind(&SocketAddr::new(own, 0).into())?;
         let socket = UdpSocket::from_std(socket.into())?;
+        report_icmp_errors(&socket, (own, 0).into())?;
         self.claim(socket.local_addr()?, protocol::UDP);
         socket.connect((self.vip, peer.port())).await?;
         Ok(socket)
@@ -91,6 +93,16 @@ impl TunnelDialer {
         let gone = || io::Error::new(io::ErrorKind::NotFound, "the backend has left its pool");
         Ok(mss(slot.ok_or_else(gone)?, self.vip.is_ipv4()))
     }
+}
+
+/// Makes the kernel report every ICMP error to the socket. By default, the kernel reports an
+/// unreachable port, but not an unreachable host or network.
+pub(crate) fn report_icmp_errors(socket: &UdpSocket, peer: SocketAddr) -> io::Result<()> {
+    match peer {
+        SocketAddr::V4(_) => setsockopt(socket, sockopt::Ipv4RecvErr, &true),
+        SocketAddr::V6(_) => setsockopt(socket, sockopt::Ipv6RecvErr, &true),
+    }
+    .map_err(io::Error::from)
 }
 
 fn mss(slot: &Slot, is_ipv4: bool) -> u32 {
