@@ -14,6 +14,7 @@ mod configuration;
 mod counting;
 mod first_generation;
 mod forwarding;
+mod health_events;
 mod health_tunnel;
 mod hot_keys;
 mod lifecycle;
@@ -44,12 +45,10 @@ use control_plane::digest::Digests;
 use control_plane::publisher::Publisher;
 use control_plane::questions::Questions;
 use control_plane::reload::Cause;
-use control_plane::{
-    Captures, Controller, Observed, Overrides, Paths, log_changes, log_flushed, services_seen,
-};
+use control_plane::{Captures, Controller, Observed, Overrides, Paths, log_changes, services_seen};
 use datapath::DataPlane;
 use forwarder::{Notice, Slot, Snapshot};
-use health::{Event, Flushed};
+use health::Event;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval};
@@ -301,6 +300,9 @@ impl Daemon {
         if let Event::Flushed(outcomes) = &event {
             self.take_flushed(outcomes);
         }
+        if let Event::Advised(advised) = &event {
+            self.take_advice(advised);
+        }
         if let Event::Hops(changed) = event {
             return self.take_failing_hops(changed);
         }
@@ -315,17 +317,6 @@ impl Daemon {
             Err(error) => tracing::error!(%error, "health states not applied"),
         }
         log_changes(&self.controller, &turned);
-    }
-
-    fn take_flushed(&mut self, outcomes: &[Flushed]) {
-        log_flushed(&self.controller, outcomes);
-        match self.controller.flushed(outcomes, &self.publisher.current(), self.lifecycle.elapsed()) {
-            Ok(Some(snapshot)) => self.publish_states(snapshot),
-            Ok(None) => {}
-            // log: The result of a cache flush could not be applied, so the backend stays out of
-            // service until the next attempt. Report a bug if the line is repeated.
-            Err(error) => tracing::error!(%error, "flush results not applied"),
-        }
     }
 
     /// Publishes changed health states or tables. The XDP filter stays unchanged.

@@ -97,8 +97,8 @@ impl Checks {
                 tracing::info!(change = "backend", "health checks pass again");
             }
             Event::Unable(news) => self.unable.take(news, Instant::now()),
-            // The caller handles flush results and hops before it calls this function.
-            Event::Flushed(_) | Event::Hops(_) => {}
+            // The caller handles these events before it calls this function.
+            Event::Flushed(_) | Event::Advised(_) | Event::Hops(_) => {}
         }
         None
     }
