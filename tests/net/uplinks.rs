@@ -1,5 +1,5 @@
-//! Tests of a balancer with two uplinks to the backends, as in a leaf-spine network: the route to the
-//! backends is a multipath route with one next hop on each link.
+//! Tests of a balancer with two uplinks to the backends, as in a leaf-spine network: the route to
+//! the backends is a multipath route with one next hop on each link.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -44,8 +44,8 @@ fn scene(checks: &str) -> Scene {
     scene
 }
 
-/// Sends one packet on each flow until all packets of a round are answered. Returns for each flow its
-/// backend and whether the last packet used the second uplink.
+/// Sends one packet on each flow until all packets of a round are answered. Returns for each flow
+/// its backend and whether the last packet used the second uplink.
 fn paths(scene: &Scene, flows: &mut UdpFlows) -> Vec<(String, bool)> {
     let ports: Vec<u16> = flows.local().unwrap().iter().map(std::net::SocketAddr::port).collect();
     let port_of = [scene.bed.balancers[0].port.as_str(), BACK_PORT];
@@ -70,8 +70,8 @@ fn seen_flows(capture: &Capture) -> BTreeSet<u16> {
     capture.frames().iter().filter_map(|frame| flow_port(&frame.bytes)).collect()
 }
 
-/// Returns the source port of the client if the frame contains an encapsulated datagram for the echo
-/// port.
+/// Returns the source port of the client if the frame contains an encapsulated datagram for the
+/// echo port.
 fn flow_port(bytes: &[u8]) -> Option<u16> {
     let inner = Frame::parse(bytes)?.outer()?.inner;
     let udp = inner.bytes.get(inner.header_bytes..)?.first_chunk::<4>()?;

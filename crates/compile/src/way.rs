@@ -1,5 +1,5 @@
-//! Sets the next hops, MTU and VLAN tags of each slot, from the next-hop table and the VLAN settings
-//! of the machine.
+//! Sets the next hops, MTU and VLAN tags of each slot, from the next-hop table and the VLAN
+//! settings of the machine.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};

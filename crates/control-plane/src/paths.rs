@@ -3,8 +3,8 @@
 //!
 //! `next_hop` reads routes and neighbors from the kernel, and `compile::path_mtu` stores learned
 //! path MTUs. This module updates snapshots with the next hops and the path MTUs. Invariant: a
-//! known next hop stays in use until the kernel marks the neighbor as failed, or until health checks
-//! fail through this hop and pass through another one.
+//! known next hop stays in use until the kernel marks the neighbor as failed, or until health
+//! checks fail through this hop and pass through another one.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
@@ -103,8 +103,8 @@ impl Paths {
         self.avoid_failing_hops();
     }
 
-    /// Takes the hops through which health checks fail. Returns `true` if the next hops of a backend
-    /// have changed.
+    /// Takes the hops through which health checks fail. Returns `true` if the next hops of a
+    /// backend have changed.
     pub fn take_failing_hops(&mut self, changed: Vec<FailingHops>) -> bool {
         for FailingHops { key, hops } in changed {
             if hops.is_empty() {
@@ -219,8 +219,8 @@ fn merge(before: &Table, mut found: Table, wanted: &Wanted) -> Table {
     found
 }
 
-/// Replaces each pending hop by its previous result. If all hops are new and at least one is pending,
-/// all previous hops are kept.
+/// Replaces each pending hop by its previous result. If all hops are new and at least one is
+/// pending, all previous hops are kept.
 fn with_known(before: &Hops, found: Hops, address: IpAddr) -> Hops {
     let known: HashMap<NeighbourKey, Resolved> = before
         .results()
@@ -238,8 +238,8 @@ fn with_known(before: &Hops, found: Hops, address: IpAddr) -> Hops {
     if keeps_all && before.first().is_ok() { before.clone() } else { next }
 }
 
-/// Returns the table without the hops through which a health check of a backend fails. If that would
-/// leave a backend without a hop, because its checks disagree, the backend keeps all hops.
+/// Returns the table without the hops through which a health check of a backend fails. If that
+/// would leave a backend without a hop, because its checks disagree, the backend keeps all hops.
 fn without_failing(table: &Table, failing: &HashMap<TargetKey, Vec<NeighbourKey>>) -> Table {
     let mut table = table.clone();
     let mut by_backend: HashMap<IpAddr, HashSet<NeighbourKey>> = HashMap::new();
@@ -259,8 +259,8 @@ fn without_failing(table: &Table, failing: &HashMap<TargetKey, Vec<NeighbourKey>
     table
 }
 
-/// Logs hops of multipath routes that are no longer used, and hops that are used again. All backends
-/// with the same change share one line.
+/// Logs hops of multipath routes that are no longer used, and hops that are used again. All
+/// backends with the same change share one line.
 fn log_hops(before: &NextHops, now: &NextHops) {
     let mut changes: BTreeMap<(NeighbourKey, Option<String>), usize> = BTreeMap::new();
     for (address, hops) in now {

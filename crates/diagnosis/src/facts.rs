@@ -56,8 +56,8 @@ pub(crate) struct Threads {
 pub(crate) struct Host {
     /// The kernel release, as in `uname -r`.
     pub(crate) kernel: String,
-    /// `true` if the kernel reports the hops of routes that use nexthop objects. `None` if the kernel
-    /// has no such setting.
+    /// `true` if the kernel reports the hops of routes that use nexthop objects. `None` if the
+    /// kernel has no such setting.
     pub(crate) reports_nexthop_objects: Option<bool>,
     pub(crate) knows_af_xdp: Option<bool>,
     /// The value of `net.core.bpf_jit_enable`.
@@ -85,8 +85,8 @@ pub(crate) struct Nic {
     /// The effective mode of the reverse-path filter: 0 (off), 1 (strict) or 2 (loose). The kernel
     /// uses the larger of the values for `all` and for the interface.
     pub(crate) rp_filter: Option<u8>,
-    /// `true` if the kernel skips routes through this interface while it has no carrier, for IPv4 and
-    /// for IPv6. `None` if the setting does not exist.
+    /// `true` if the kernel skips routes through this interface while it has no carrier, for IPv4
+    /// and for IPv6. `None` if the setting does not exist.
     pub(crate) skips_linkdown: [Option<bool>; 2],
     /// `true` if the kernel forwards IPv4 packets that arrive on this interface.
     pub(crate) forwards_v4: bool,
@@ -143,8 +143,8 @@ pub(crate) struct PathFact {
     pub(crate) next_hop: Result<Resolved, Unresolved>,
     /// All next hops of a multipath route. Empty if the route has one next hop.
     pub(crate) several: Vec<Hop>,
-    /// The outgoing interface and its MTU in bytes. Of several interfaces, the one with the smallest
-    /// MTU.
+    /// The outgoing interface and its MTU in bytes. Of several interfaces, the one with the
+    /// smallest MTU.
     pub(crate) link: Option<(String, u32)>,
     /// The result of the pings, or `None` if the address was not pinged.
     pub(crate) reach: Option<Reach>,

@@ -115,8 +115,8 @@ fn nic(name: &str) -> Nic {
         name: name.to_owned(),
         rp_filter: rp_filter.and_then(|mode| u8::try_from(mode).ok()),
         skips_linkdown: ["ipv4", "ipv6"].map(|family| {
-            // The kernel uses the larger of both values for IPv4. For IPv6, a change of `all` changes
-            // all interfaces.
+            // The kernel uses the larger of both values for IPv4. For IPv6, a change of `all`
+            // changes all interfaces.
             let of = |name| conf(family, name, "ignore_routes_with_linkdown");
             let all = of("all").filter(|_| family == "ipv4");
             of(name).max(all).map(|value| value > 0)

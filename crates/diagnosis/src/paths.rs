@@ -1,5 +1,5 @@
-//! Findings about VIPs and about paths to backends: local VIPs, next hops, multipath routes, MTU, and
-//! pings with full-size packets. Paths with the same problem share one finding.
+//! Findings about VIPs and about paths to backends: local VIPs, next hops, multipath routes, MTU,
+//! and pings with full-size packets. Paths with the same problem share one finding.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

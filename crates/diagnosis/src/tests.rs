@@ -112,8 +112,8 @@ fn second_nic() -> Nic {
     nic
 }
 
-/// Gives the machine two interfaces, and all paths a multipath route with these hops. `skips` is the
-/// setting of both interfaces for links without carrier.
+/// Gives the machine two interfaces, and all paths a multipath route with these hops. `skips` is
+/// the setting of both interfaces for links without carrier.
 fn two_hops(facts: &mut Facts, found: [Result<Resolved, Unresolved>; 2], skips: Option<bool>) {
     facts.interfaces.push(second_nic());
     facts.interfaces.iter_mut().for_each(|nic| nic.skips_linkdown = [skips; 2]);

@@ -13,8 +13,8 @@ use crate::{
 };
 
 /// Writes the link header for a packet that this machine sends to `hop` without encapsulation, and
-/// moves the frame to the front of its buffer. The TTL stays the same. Returns the length of the new
-/// link header in bytes.
+/// moves the frame to the front of its buffer. The TTL stays the same. Returns the length of the
+/// new link header in bytes.
 ///
 /// # Errors
 /// Returns the reason why the packet path would have dropped the packet.

@@ -24,14 +24,14 @@ pub struct CheckHop {
     pub mtu: u16,
 }
 
-/// The hops of all backends that have a multipath route. The control plane replaces the set, and the
-/// health thread reads it at each attempt. Clones share the set.
+/// The hops of all backends that have a multipath route. The control plane replaces the set, and
+/// the health thread reads it at each attempt. Clones share the set.
 #[derive(Clone, Debug, Default)]
 pub struct CheckHops(Arc<Mutex<HashMap<IpAddr, Arc<[CheckHop]>>>>);
 
 impl CheckHops {
-    /// Replaces the hops of all backends. A backend that is not in `hops` is checked along the route
-    /// that the kernel chooses.
+    /// Replaces the hops of all backends. A backend that is not in `hops` is checked along the
+    /// route that the kernel chooses.
     pub fn replace(&self, hops: HashMap<IpAddr, Arc<[CheckHop]>>) {
         *lock(&self.0) = hops;
     }

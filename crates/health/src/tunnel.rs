@@ -131,8 +131,8 @@ impl Tunnel {
         TunnelDialer::new(Arc::clone(&self.shared), CheckPath { slot: Some(slot), hop: hop.cloned() }, vip)
     }
 
-    /// Returns a dialer that sends packets without encapsulation to `backend` through `hop`. Returns
-    /// `None` if this machine has no address in the family of `backend`.
+    /// Returns a dialer that sends packets without encapsulation to `backend` through `hop`.
+    /// Returns `None` if this machine has no address in the family of `backend`.
     #[must_use]
     pub fn direct(&self, backend: IpAddr, hop: &CheckHop) -> Option<TunnelDialer> {
         self.shared.own.beside(backend)?;

@@ -142,8 +142,8 @@ pub enum Unresolved {
         /// The gateway, or the destination itself.
         neighbour: IpAddr,
     },
-    /// Health checks of the destination fail through this hop of a multipath route, and pass through
-    /// another one.
+    /// Health checks of the destination fail through this hop of a multipath route, and pass
+    /// through another one.
     #[error("health checks through {neighbour} on interface {interface} fail")]
     ChecksFail {
         /// The index of the interface.

@@ -1,11 +1,11 @@
 //! Checks through each next hop of a backend.
 //!
 //! If the route of a backend has several next hops, each attempt of a check runs once through each
-//! hop. The attempt passes if it passes through any hop, so a fault of one hop never takes a backend
-//! down. A hop through which the check fails `fall` times in a row while it passes through another
-//! hop is failing: client packets for this backend avoid the hop. After `rise` passes in a row the
-//! hop is used again. Attempts that pass through no hop do not change the state of any hop, because
-//! then the backend is the probable cause.
+//! hop. The attempt passes if it passes through any hop, so a fault of one hop never takes a
+//! backend down. A hop through which the check fails `fall` times in a row while it passes through
+//! another hop is failing: client packets for this backend avoid the hop. After `rise` passes in a
+//! row the hop is used again. Attempts that pass through no hop do not change the state of any hop,
+//! because then the backend is the probable cause.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};

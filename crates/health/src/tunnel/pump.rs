@@ -123,8 +123,8 @@ impl Wrapper {
         })
     }
 
-    /// Returns the path of the check and a frame with the packet. Returns `None` if the packet was not sent by a
-    /// check.
+    /// Returns the path of the check and a frame with the packet. Returns `None` if the packet was
+    /// not sent by a check.
     fn claimed<'a>(&self, buffer: &'a mut [u8], len: usize) -> Option<(CheckPath, Packet<'a>)> {
         let family = match buffer.get(FRONT)? >> 4 {
             4 => Family::V4,

@@ -54,8 +54,8 @@ impl HealthTunnel {
     }
 
     /// Returns a function that selects how a target is reached. While the tunnel is closed, the
-    /// function is never called for targets that need the tunnel (see [`Self::reachable`]). Until the
-    /// tunnel is open, the kernel chooses the next hop of other targets.
+    /// function is never called for targets that need the tunnel (see [`Self::reachable`]). Until
+    /// the tunnel is open, the kernel chooses the next hop of other targets.
     pub(super) fn dialers(&self) -> impl Fn(&Watched, Option<&CheckHop>) -> Dialer + Send + 'static {
         let this = self.clone();
         move |watched, hop| {

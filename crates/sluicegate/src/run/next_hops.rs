@@ -1,5 +1,6 @@
 //! Applies new next hops to the snapshot. The kernel reports routes, links and neighbors, and the
-//! health checks report next hops that do not reach a backend. `control_plane::Paths` combines both.
+//! health checks report next hops that do not reach a backend. `control_plane::Paths` combines
+//! both.
 
 use health::FailingHops;
 use next_hop::Table;
