@@ -212,8 +212,8 @@ fn a_request_from_a_mapped_source_is_forwarded_as_it_came() {
     let frame = udp("::ffff:192.0.2.7", 40_000, VIP6, PORT, &framed(b"get k1\r\n"));
     let (verdict, forwarded) = bed.send(24, &frame);
     assert_eq!(verdict, Verdict::Tx);
-    bed.fill(&get("k1"), "hello");
     let request = udp(CLIENT6, 40_000, VIP6, PORT, &framed(b"get k1\r\n"));
+    bed.fill(&request, "hello");
     assert_eq!(bed.send(24, &request).0, Verdict::Reply);
     let (verdict, frame) = bed.send(24, &frame);
     assert_eq!((verdict, frame), (Verdict::Tx, forwarded));
@@ -223,6 +223,7 @@ fn a_request_from_a_mapped_source_is_forwarded_as_it_came() {
 fn cache_replies_cover_all_requests_tags_and_head_room() {
     let (mut bed, _) = bed();
     bed.fill(&get("k1"), "hello");
+    bed.fill(&udp(CLIENT6, 40_000, VIP6, PORT, &framed(b"get k1\r\n")), "hello");
     let binary = [&[0x80, 0x0d, 0, 2, 0, 0, 0, 0, 0, 0, 0, 2, 1, 2, 3, 4][..], &[0; 8], b"k1"].concat();
     let body = [&[0, 0, 0, 5][..], b"k1hello"].concat();
     let header =
@@ -285,6 +286,37 @@ fn a_write_through_any_service_ends_the_copy_before_it_leaves() {
     let touch = udp(CLIENT4, 40_001, VIP4, PORT, &framed(b"gat 9 k7 k1\r\n"));
     let _ = bed.send(24, &touch).0;
     assert_eq!(bed.send(24, &get("k1")).0, Verdict::Tx);
+}
+
+/// A backend may run one server per port and address, and each server has its own values.
+// Promise: cache-staleness
+#[test]
+fn copy_answers_only_the_address_and_port_of_its_fetch() {
+    let epochs = Arc::new(Epochs::new());
+    let mut parts = cached(KeyPath::Direct, 1 << 30, &epochs);
+    parts.bindings.push(binding(VIP4, 17, PORT + 1..=PORT + 1, 3));
+    let mut bed = Bed::with(parts, own_config(0, 1));
+    bed.held.free = 1_000;
+    bed.now = Now::from_nanos(10_000 * MILLI);
+    give_cache(&mut bed, &epochs);
+    let places = [(CLIENT4, VIP4, PORT), (CLIENT4, VIP4, PORT + 1), (CLIENT6, VIP6, PORT)];
+    let read = |at: usize| {
+        let (client, vip, port) = places[at];
+        udp(client, 40_000, vip, port, &framed(b"get k1\r\n"))
+    };
+    for (at, (_, vip, port)) in places.into_iter().enumerate() {
+        let question = bed.fill(&read(at), &format!("value {at}"));
+        assert_eq!(question.destination, (ip(vip), port));
+    }
+    let replies = |bed: &mut Bed| -> Vec<_> { (0..places.len()).map(|at| bed.send(24, &read(at))).collect() };
+    for (at, (verdict, reply)) in replies(&mut bed).into_iter().enumerate() {
+        let wanted = framed(format!("VALUE k1 5 7\r\nvalue {at}\r\nEND\r\n").as_bytes());
+        assert_eq!((verdict, seen(&reply).payload), (Verdict::Reply, wanted), "{:?}", places[at]);
+    }
+    // Two addresses may belong to one server, so a write at one of them ends the copies of all.
+    let set = udp(CLIENT4, 40_001, VIP4, PORT + 1, &framed(b"set k1 0 0 3\r\nnew\r\n"));
+    assert_eq!(bed.send(24, &set).0, Verdict::Tx);
+    assert!(replies(&mut bed).iter().all(|(verdict, _)| *verdict == Verdict::Tx));
 }
 
 #[test]
@@ -456,8 +488,8 @@ fn keys_of_a_ring_have_copies_by_a_hash_of_their_own() {
     let get6 = udp(CLIENT6, 40_000, VIP6, PORT, &framed(b"get k1\r\n"));
     let question = bed.fill(&get6, "hello");
     assert_eq!(question.source.0, ip(OWN6));
-    assert_eq!(bed.send(24, &get("k1")).0, Verdict::Reply);
+    assert_eq!(bed.send(24, &get6).0, Verdict::Reply);
     let set = udp(CLIENT4, 40_001, VIP4, PORT, &framed(b"set k1 0 0 3\r\nnew\r\n"));
     assert_eq!(bed.send(24, &set).0, Verdict::Tx);
-    assert_eq!(bed.send(24, &get("k1")).0, Verdict::Tx);
+    assert_eq!(bed.send(24, &get6).0, Verdict::Tx);
 }
