@@ -42,12 +42,10 @@ use control_plane::digest::Digests;
 use control_plane::publisher::Publisher;
 use control_plane::questions::Questions;
 use control_plane::reload::Cause;
-use control_plane::{
-    Captures, Controller, Observed, Overrides, Paths, log_changes, log_flushed, services_seen,
-};
+use control_plane::{Captures, Controller, Observed, Overrides, Paths, log_changes, services_seen};
 use datapath::DataPlane;
 use forwarder::{Notice, Slot, Snapshot};
-use health::{Event, Flushed};
+use health::Event;
 use next_hop::Table;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -309,17 +307,6 @@ impl Daemon {
             Err(error) => tracing::error!(%error, "health states not applied"),
         }
         log_changes(&self.controller, &turned);
-    }
-
-    fn take_flushed(&mut self, outcomes: &[Flushed]) {
-        log_flushed(&self.controller, outcomes);
-        match self.controller.flushed(outcomes, &self.publisher.current(), self.lifecycle.elapsed()) {
-            Ok(Some(snapshot)) => self.publish_states(snapshot),
-            Ok(None) => {}
-            // log: The result of a cache flush could not be applied, so the backend stays out of
-            // service until the next attempt. Report a bug if the line is repeated.
-            Err(error) => tracing::error!(%error, "flush results not applied"),
-        }
     }
 
     /// Publishes changed health states or tables. The XDP filter stays unchanged.

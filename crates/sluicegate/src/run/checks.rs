@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use config::Config;
-use control_plane::{Controller, Unable, log_flushes};
-use health::{Event, Events, Flush, Health, StateChange, TargetReport};
+use control_plane::{Controller, Unable, log_flushed, log_flushes};
+use health::{Event, Events, Flush, Flushed, Health, StateChange, TargetReport};
 
+use super::Daemon;
 use super::health_tunnel::{Found, HealthTunnel};
+use super::lifecycle::HandOver;
 
 #[derive(Debug)]
 pub(super) struct Checks {
@@ -18,6 +20,8 @@ pub(super) struct Checks {
     tunnel: HealthTunnel,
     /// The cache flushes that are in progress.
     flushes: Vec<Flush>,
+    /// The servers that were flushed while the state of this process was frozen for an upgrade.
+    held: Vec<Flushed>,
     /// The error that prevents tunneled checks from running.
     tunnel_fault: Option<String>,
     /// `true` while a repair of the tunnel is running.
@@ -25,6 +29,26 @@ pub(super) struct Checks {
     /// The time at which a local failure began. Health states are frozen until it ends.
     local_failure: Option<Instant>,
     unable: Unable,
+}
+
+impl Daemon {
+    /// Applies the results of cache flushes.
+    pub(super) fn take_flushed(&mut self, outcomes: &[Flushed]) {
+        if self.lifecycle.hand_over == HandOver::Frozen {
+            // The new process sends its requests to other servers until it has flushed these
+            // servers itself.
+            self.checks.hold(outcomes);
+            return;
+        }
+        log_flushed(&self.controller, outcomes);
+        match self.controller.flushed(outcomes, &self.publisher.current(), self.lifecycle.elapsed()) {
+            Ok(Some(snapshot)) => self.publish_states(snapshot),
+            Ok(None) => {}
+            // log: The result of a cache flush could not be applied, so the backend stays out of
+            // service until the next attempt. Report a bug if the line is repeated.
+            Err(error) => tracing::error!(%error, "flush results not applied"),
+        }
+    }
 }
 
 impl Checks {
@@ -43,6 +67,7 @@ impl Checks {
             events,
             tunnel,
             flushes: Vec::new(),
+            held: Vec::new(),
             tunnel_fault: None,
             is_repairing: false,
             local_failure: None,
@@ -74,6 +99,16 @@ impl Checks {
         log_flushes(controller, &begun);
         self.engine.flush(wanted.clone());
         self.flushes = wanted;
+    }
+
+    /// Stores the results of successful flushes until [`Self::held`] returns them.
+    pub(super) fn hold(&mut self, outcomes: &[Flushed]) {
+        self.held.extend(outcomes.iter().filter(|flushed| flushed.result.is_ok()).cloned());
+    }
+
+    /// Returns and removes the stored results of flushes.
+    pub(super) fn held(&mut self) -> Vec<Flushed> {
+        std::mem::take(&mut self.held)
     }
 
     /// Handles an event, and returns the health states that have changed.
