@@ -69,7 +69,8 @@ macro_rules! drop_reasons {
                 KvWrongArguments = "kv_wrong_arguments",
                 /// A numeric argument of a keyed request is not a number or is out of range.
                 KvBadNumber = "kv_bad_number",
-                /// A flag of a meta command in a keyed request is unknown, repeated or malformed.
+                /// A flag of a meta command in a keyed request is unknown, repeated, malformed, or
+                /// not allowed. The flag E is not allowed with kv.cache.
                 KvBadFlag = "kv_bad_flag",
                 /// The base64 key of a keyed request is not in canonical form.
                 KvBadBase64 = "kv_bad_base64",

@@ -271,10 +271,12 @@ impl<T: Copy + PartialEq> Cache<T> {
             FetchedContent::Nothing => None,
         };
         let known = self.shard.find(&fill.name());
-        let kept = known.and_then(|number| self.shard.copy(number)).map(|copy| copy.state.cas);
-        if version < kept && version.is_some() {
-            // Versions only increase, so a lower version means that the server was restarted. All
-            // its values may have changed.
+        let state = known.and_then(|number| self.shard.copy(number)).map(|copy| copy.state);
+        let kept = state.map(|state| state.cas);
+        let is_unwritten = state.is_some_and(|state| fill.epoch.is_unwritten_since(&state.epoch));
+        if version < kept && version.is_some() && is_unwritten {
+            // Versions only increase, so a lower version of a key that no client has written means
+            // that the server was restarted. All its values may have changed.
             self.epochs.server_changed(now, fill.server);
         }
         if self.epochs.of(fill.hash, fill.server) != fill.epoch {

@@ -172,6 +172,22 @@ fn a_version_that_goes_back_ends_all_copies_of_its_server() {
     assert_eq!((cache.look_up(soon, &read(b"k")), cache.look_up(soon, &read(b"other"))), (None, None));
 }
 
+/// A lower version of a key that a client has written is not the effect of a restart.
+#[test]
+fn lower_version_after_write_keeps_copies_of_other_keys() {
+    let epochs = Arc::new(Epochs::new());
+    let (mut cache, now) = filled(&epochs);
+    let number = wanted(&mut cache, now, b"other");
+    let answer = answered(&cache, number, "VA 2 kother f5 t-1 c9|oh");
+    assert_eq!(cache.answer(now, &MEMCACHED, &said(number, &answer)), Ok(Filled::Kept));
+    epochs.key_written(now, hash(b"other"));
+    let now = now + SETTLE_NS;
+    let number = wanted(&mut cache, now, b"other");
+    let answer = answered(&cache, number, "VA 2 kother f5 t-1 c1|me");
+    assert_eq!(cache.answer(now, &MEMCACHED, &said(number, &answer)), Ok(Filled::Kept));
+    assert_eq!(serve(&mut cache, now), Some(b"hi".to_vec()));
+}
+
 #[test]
 fn a_server_without_versions_is_never_asked_for_them_alone() {
     let epochs = Arc::new(Epochs::new());
