@@ -182,6 +182,10 @@ impl Application for Memcached {
         quiet::is_acknowledged(request)
     }
 
+    fn has_answer(&self, request: &Request<'_>) -> bool {
+        quiet::has_answer(request)
+    }
+
     fn replicated(&self, request: &Request<'_>) -> Option<Replicated> {
         replicas::replicated(request)
     }

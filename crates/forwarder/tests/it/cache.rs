@@ -1,5 +1,6 @@
 //! Tests of the value cache: fetches, expiry, invalidation by writes, and replies from the cache.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use forwarder::*;
@@ -57,7 +58,7 @@ fn bed_with(path: KeyPath, source_bytes: u64) -> (Bed, Arc<Epochs>) {
     let epochs = Arc::new(Epochs::new());
     let mut config = own_config(0, 1);
     // Under `KeyPath::Through`, each read also uses an exchange.
-    config.upstream_requests.as_mut().unwrap().fetches = 4_000;
+    config.upstream_requests.as_mut().unwrap().passing = 4_000;
     let mut bed = Bed::with(cached(path, source_bytes, &epochs), config);
     bed.held.free = 1_000;
     bed.poll();
@@ -317,6 +318,39 @@ fn copy_answers_only_the_address_and_port_of_its_fetch() {
     let set = udp(CLIENT4, 40_001, VIP4, PORT + 1, &framed(b"set k1 0 0 3\r\nnew\r\n"));
     assert_eq!(bed.send(24, &set).0, Verdict::Tx);
     assert!(replies(&mut bed).iter().all(|(verdict, _)| *verdict == Verdict::Tx));
+}
+
+/// A write that no server executes does not end a copy.
+#[test]
+fn refused_write_keeps_the_copy() {
+    let epochs = Arc::new(Epochs::new());
+    let mut parts = cached(KeyPath::Direct, 1 << 30, &epochs);
+    let guard = Guard { new_flows_per_second: NonZeroU32::new(10_000), ..Guard::default() };
+    parts.services[3].guard = Some(Arc::new(guard));
+    let mut bed = Bed::with(parts, own_config(0, 1));
+    bed.held.free = 1_000;
+    bed.now = Now::from_nanos(10_000 * MILLI);
+    give_cache(&mut bed, &epochs);
+    bed.fill(&get("k1"), "old");
+    let set = udp(CLIENT4, 40_001, VIP4, PORT, &framed(b"set k1 0 0 3\r\nnew\r\n"));
+    let mut damaged = set.clone();
+    let value = damaged.windows(3).position(|three| three == b"new").unwrap();
+    damaged[value] ^= 1;
+    let verdict = bed.send(24, &damaged).0;
+    assert_eq!(verdict, Verdict::Drop(DropReason::Malformed));
+    assert_eq!(bed.send(24, &get("k1")).0, Verdict::Reply);
+    // The writes of another key use up what the limit allows.
+    let other = udp(CLIENT4, 40_001, VIP4, PORT, &framed(b"delete k2\r\n"));
+    let mut writes = 0;
+    while bed.send(24, &other).0 == Verdict::Tx {
+        writes += 1;
+    }
+    assert!((1..=10_000).contains(&writes), "{writes}");
+    assert_eq!(bed.send(24, &set).0, Verdict::Drop(DropReason::FlowRate));
+    bed.wait(1);
+    // A read is admitted again. The copy has not ended.
+    assert_eq!(bed.send(24, &get("k1")).0, Verdict::Reply);
+    assert_eq!(bed.counted()[4], 0);
 }
 
 #[test]
