@@ -144,6 +144,10 @@ impl Core {
             return None;
         }
         if requester != self.config.thread {
+            // A forged reply must not cost another thread a message.
+            if !batch.snapshot.may_answer(&flow.source, flow.source_port) {
+                return Some(Verdict::Drop(DropReason::KvAnswerSource));
+            }
             return Some(match packet.origin() {
                 Origin::Wire => Verdict::ToThread(requester, HandoffReason::Answer),
                 // A reply is passed to another thread at most once.

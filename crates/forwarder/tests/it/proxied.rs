@@ -293,6 +293,23 @@ fn proxied_request_without_reply_holds_no_exchange() {
     }
 }
 
+/// A forged reply to a port of another thread is dropped before it costs that thread a message.
+#[test]
+fn reply_from_no_server_is_not_handed_over() {
+    let mut bed = Bed::with(parts(false), own_config(0, 2));
+    let to = |source: &str, port| udp(source, port, OWN4, 61_006, &framed(b"END\r\n"));
+    for (source, port) in
+        [("198.51.100.9", PORT), ("198.18.1.99", PORT), (VIP4, PORT + 1), ("203.0.113.99", PORT)]
+    {
+        let verdict = bed.send(0, &to(source, port)).0;
+        assert_eq!(verdict, Verdict::Drop(DropReason::KvAnswerSource), "{source} {port}");
+    }
+    let handed = Verdict::ToThread(ThreadId(1), HandoffReason::Answer);
+    for source in ["198.18.1.1", "198.18.1.5", VIP4] {
+        assert_eq!(bed.send(0, &to(source, PORT)).0, handed, "{source}");
+    }
+}
+
 #[test]
 fn request_that_cannot_be_sent_is_refused_with_an_error() {
     let mut unknown = parts(false);
